@@ -1,0 +1,1 @@
+"""The host daemon: configuration, links, detection, steering, control socket and CLI."""
