@@ -1,0 +1,122 @@
+# Sourced by nobody, executed by ./run: apt packages, the virtual environment, the native build.
+# Every step leaves a stamp named by the hash of its inputs, so a second start skips it.
+set -euo pipefail
+
+BUILD=build
+VENV=.venv
+STAMPS=$BUILD/stamps
+usage() {
+  cat <<'EOF'
+usage: ./run COMMAND [ARGS]
+
+  demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
+  test [unit|lab|vm|all|nightly] [PYTEST ARGS]
+                                no word: unit + lab + vm
+  lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
+  bench NAME [--quick]          one table, and bench/results/NAME.json
+  lint                          ruff, mypy --strict, clang-format, clang-tidy
+  build [release|asan|tsan]     the native parts alone
+  shell                         a shell with the virtual environment and the build in PATH
+
+example: sudo ./run demo
+EOF
+}
+
+say() { printf '\033[2m[run] %s\033[0m\n' "$*" >&2; }
+digest() { cat "$@" 2>/dev/null | sha256sum | cut -c1-16; }
+
+need_root() {
+  if [ "$(id -u)" != 0 ]; then
+    echo "./run $1 needs root (network namespaces, apt): sudo ./run $1" >&2
+    exit 2
+  fi
+}
+
+# $1: a name under lab/packages/; installs the Debian packages listed there.
+ensure_apt() {
+  local list=lab/packages/$1.txt stamp
+  stamp=$STAMPS/apt-$1-$(digest "$list")
+  [ -e "$stamp" ] && return
+  local want missing=()
+  mapfile -t want < <(grep -v '^#' "$list" | awk 'NF {print $1}')
+  for p in "${want[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
+  done
+  if [ ${#missing[@]} -gt 0 ]; then
+    need_root "${COMMAND:-test}"
+    say "apt: ${missing[*]}"
+    mkdir -p $BUILD/log
+    export DEBIAN_FRONTEND=noninteractive
+    local log=$BUILD/log/apt-$1.log
+    if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } \
+        >"$log" 2>&1; then
+      tail -n 20 "$log" >&2
+      echo "apt failed; the whole log is $log" >&2
+      exit 1
+    fi
+  fi
+  mkdir -p "$STAMPS"
+  : >"$stamp"
+}
+
+ensure_venv() {
+  local stamp
+  stamp=$STAMPS/venv-$(digest pyproject.toml)
+  [ -e "$stamp" ] && [ -x $VENV/bin/python ] && return
+  say "virtual environment (Debian's python3, so that python3-pyverbs is importable)"
+  mkdir -p $BUILD/log "$STAMPS"
+  [ -x $VENV/bin/python ] || /usr/bin/python3 -m venv --system-site-packages $VENV
+  local log=$BUILD/log/pip.log
+  # wheel.cmake=false: the native build is ensure_native's, one for each sanitizer.
+  if ! $VENV/bin/python -m pip install -q --disable-pip-version-check \
+      -Cwheel.cmake=false -e '.[dev]' >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "pip failed; the whole log is $log" >&2
+    exit 1
+  fi
+  rm -f "$STAMPS"/venv-*
+  : >"$stamp"
+}
+
+# $1: release, asan or tsan; ninja decides what is stale.
+ensure_native() {
+  local flavour=$1 dir=$BUILD/$1 sanitize='' log=$BUILD/log/build-$1.log
+  case $flavour in
+    release) ;;
+    asan) sanitize=address,undefined ;;
+    tsan) sanitize=thread ;;
+    *) echo "unknown build '$flavour': release, asan or tsan" >&2; exit 2 ;;
+  esac
+  mkdir -p $BUILD/log
+  if [ ! -e "$dir/build.ninja" ]; then
+    say "configuring $flavour"
+    cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+      -DFABRIC_SANITIZE="$sanitize" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+  fi
+  ninja -C "$dir" -n 2>/dev/null | grep -q 'no work to do' && return
+  say "building $flavour"
+  ninja -C "$dir" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
+}
+
+COMMAND=${1:-}
+[ $# -gt 0 ] && shift
+case $COMMAND in
+  ''|-h|--help|help) usage; [ -n "$COMMAND" ]; exit ;;
+  demo|lab|bench|shell|test|lint|build) ;;
+  *) echo "unknown command '$COMMAND'" >&2; usage >&2; exit 2 ;;
+esac
+
+ensure_apt base
+ensure_venv
+export PATH="$PWD/$VENV/bin:$PATH" VIRTUAL_ENV="$PWD/$VENV" FABRIC_REPO="$PWD" PYTHONUNBUFFERED=1
+case $COMMAND in
+  build) for f in "${@:-release}"; do ensure_native "$f"; done ;;
+  lint) ensure_apt dev; ensure_native release; exec bash lab/lint.sh "$@" ;;
+  shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
+  demo) need_root demo; ensure_native release; exec python -m lab.demo "$@" ;;
+  lab) need_root lab; ensure_native release; exec python -m lab "$@" ;;
+  bench) need_root bench; ensure_apt bench; ensure_native release; exec python -m bench "$@" ;;
+  test)
+    # shellcheck source=lab/test.sh
+    source lab/test.sh ;;
+esac

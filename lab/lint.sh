@@ -1,0 +1,15 @@
+# ruff, mypy --strict, clang-format, clang-tidy: no warnings.
+set -uo pipefail
+rc=0
+step() { printf '== %s\n' "$1"; shift; "$@" || rc=1; }
+mapfile -t cxx < <(git ls-files --cached --others --exclude-standard 'prober/*' 'nccl_plugin/*' | grep -E '\.(cpp|cc|h|hpp|c)$')
+mapfile -t units < <(printf '%s\n' "${cxx[@]}" | grep -E '\.(cpp|cc)$' | grep -v -E '/fuzz/|/tests?/')
+step 'ruff check' ruff check .
+step 'ruff format' ruff format --check .
+step 'mypy --strict' mypy
+step 'clang-format' clang-format --dry-run --Werror "${cxx[@]}"
+if [ "${1:-}" != --fast ]; then
+  tidy() { printf '%s\n' "${units[@]}" | xargs -P2 -n2 clang-tidy -p build/release --quiet; }
+  step 'clang-tidy' tidy
+fi
+exit $rc

@@ -1,0 +1,97 @@
+// The stats page: one per process, the plugin writes, telemetry reads (telemetry/statspage.py has
+// the same layout; tests/unit/test_page_layouts.py compares the two). Little-endian.
+//
+// Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, mode 0644, owned by the job's user. Created
+// whole under a dot-name and renamed into place; kStatsPageSize bytes for ever; removed at finalize
+// (a reader removes none but treats a page whose process is gone as ended). Pages are hostile to
+// the reader: it checks type, owner, size and every count, and uses pread, never mmap.
+// `seq` is a seqlock around the header's changing part and the rail table. The event ring needs no
+// lock: an event is whole when its own `index` equals the index it is read for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fabric::pages {
+
+inline constexpr std::uint32_t kStatsMagic = 0x41545346;  // "FSTA"
+inline constexpr std::uint16_t kStatsVersion = 1;
+inline constexpr std::size_t kStatsPageSize = 65536;
+inline constexpr std::size_t kStatsMaxRails = 32;
+inline constexpr std::size_t kStatsMaxEvents = 512;
+
+struct StatsHeader {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_size;     // sizeof(StatsHeader)
+  std::uint64_t seq;             // seqlock
+  std::uint32_t page_size;
+  std::uint32_t pid;             // in the writer's pid namespace
+  std::uint64_t start_ns;        // CLOCK_MONOTONIC at init: the process's incarnation
+  std::uint64_t heartbeat_ns;    // CLOCK_MONOTONIC, by the control thread, at most 1 s apart
+  std::uint32_t rail_count;
+  std::uint32_t send_comms;      // open now
+  std::uint32_t recv_comms;
+  std::uint32_t reserved0;
+  std::uint64_t errors;          // results other than success ever returned to NCCL
+  std::uint64_t refused_peers;   // connections dropped: bad secret, version, magic or shape
+  std::uint64_t steer_rejected;  // steer pages refused as corrupt, torn, short or of another version
+  std::uint64_t event_count;     // events ever written; event i lies in slot i % kStatsMaxEvents
+  std::uint32_t steer_present;   // 1 while a fresh, valid steer page is being followed
+  std::uint32_t failover;        // 0: FABRIC_FAILOVER=0, the plain single-path mode
+  char job[64];                  // FABRIC_JOB, or the process's comm name
+  std::uint32_t reserved[24];
+};
+static_assert(sizeof(StatsHeader) == 256);
+
+struct StatsRail {
+  char netdev[16];
+  std::uint64_t tx_bytes;           // payload handed to the transport, retransmits included
+  std::uint64_t rx_bytes;           // payload accepted
+  std::uint64_t tx_chunks;
+  std::uint64_t rx_chunks;
+  std::uint64_t retransmit_bytes;   // payload sent again after a fence, counted on the new rail
+  std::uint64_t retransmit_chunks;
+  std::uint64_t duplicate_bytes;    // received again and dropped
+  std::uint64_t failovers;          // paths on this rail given up
+  std::uint64_t rejoins;            // paths on this rail taken back
+  std::uint64_t stalls;             // times a comm had work but no path made progress for > 10 ms
+  std::uint64_t stall_ns;
+  std::uint64_t in_flight_bytes;    // sent on this rail and not yet acknowledged by the peer's core
+  std::uint32_t live_paths;
+  std::uint32_t dead_paths;
+  std::uint64_t reserved[15];
+};
+static_assert(sizeof(StatsRail) == 240);
+
+enum class StatsEventKind : std::uint16_t {
+  path_down = 1,       // a path was given up; `detail` is PathDownReason
+  first_byte = 2,      // the first payload byte of that comm on a survivor after path_down
+  fence_done = 3,      // the peer answered the fence; `detail`: bytes to resend
+  path_up = 4,         // a path carries payload again
+  rail_told_down = 5,  // the peer said in band that its rail is down
+  all_paths_down = 6,
+  error = 7,           // an error was returned to NCCL; `detail` is the result code
+};
+
+enum class PathDownReason : std::uint32_t {
+  steer_page = 1, socket_error = 2, no_ack = 3, peer_told = 4, carrier = 5, connect_failed = 6,
+};
+
+struct StatsEvent {
+  std::uint64_t index;        // this event's number + 1, written last; 0: never written
+  std::uint64_t time_ns;      // CLOCK_MONOTONIC
+  std::uint64_t comm;         // id of the comm, the same on both its ends
+  std::uint16_t kind;         // StatsEventKind
+  std::uint8_t local_rail;    // index into this page's rail table; 255: none
+  std::uint8_t remote_rail;   // index into the peer's; 255: unknown
+  std::uint32_t detail;
+};
+static_assert(sizeof(StatsEvent) == 32);
+
+inline constexpr std::size_t kStatsRailsAt = sizeof(StatsHeader);
+inline constexpr std::size_t kStatsEventsAt = 8192;
+static_assert(kStatsRailsAt + kStatsMaxRails * sizeof(StatsRail) <= kStatsEventsAt);
+static_assert(kStatsEventsAt + kStatsMaxEvents * sizeof(StatsEvent) <= kStatsPageSize);
+
+}  // namespace fabric::pages

@@ -1,0 +1,77 @@
+"""The vocabulary that all parts share: link states, event kinds, events.
+
+Units: times are integer nanoseconds, ``wall_ns`` CLOCK_REALTIME for people and ``mono_ns``
+CLOCK_MONOTONIC for arithmetic within one boot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+JsonScalar = str | int | float | bool | None
+
+
+class LinkState(IntEnum):
+    """State of one link (local NIC port). The numbers are those of the steer page."""
+
+    UNKNOWN = 0
+    """Never seen up. Not a failure."""
+    UP = 1
+    """Carries traffic at full weight."""
+    SUSPECT = 2
+    """Soft evidence is accumulating; still carries traffic."""
+    DOWN = 3
+    """Hard evidence, or probe evidence from two peers over two paths. Steered away."""
+    HOLD = 4
+    """Evidence cleared; steered away until the hold-down (or damping) lets it return."""
+    PROBATION = 5
+    """Returned to traffic, watched; one more fault damps it longer."""
+    DEGRADED = 6
+    """Works, but worse than it should (rate, errors, loss): lower weight."""
+    ADMIN = 7
+    """Taken down or drained by an operator. Not a failure."""
+
+
+class EventKind(StrEnum):
+    """What a timeline row says."""
+
+    FLAP = "flap"
+    """The carrier went down ``count`` times since the last row of this kind for the link."""
+    CARRIER_UP = "carrier_up"
+    LINK_STATE = "link_state"
+    """Published transition ``from_state`` → ``to_state``."""
+    PATH_STATE = "path_state"
+    """A (local link, peer) path changed state; ``peer`` names it."""
+    STEER = "steer"
+    """Weight taken from or given back to a link or path; ``data['weight']``."""
+    WOULD_STEER = "would_steer"
+    """The same, decided in observe mode and not done."""
+    MODE = "mode"
+    PROBER = "prober"
+    """Prober appeared, vanished, restarted or stalled."""
+    PLUGIN = "plugin"
+    """A job's plugin failed over or rejoined (from its stats page)."""
+    DAEMON = "daemon"
+    """Start, stop, reload, refused input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the timeline. ``seq`` is set by the store; (host, boot_id, seq) is unique."""
+
+    kind: EventKind
+    wall_ns: int
+    mono_ns: int
+    link: str = ""
+    """Network interface name, or empty for a host event."""
+    rail: int | None = None
+    peer: str = ""
+    from_state: LinkState | None = None
+    to_state: LinkState | None = None
+    reason: str = ""
+    count: int = 1
+    data: dict[str, JsonScalar] = field(default_factory=dict)
+    host: str = ""
+    boot_id: str = ""
+    seq: int | None = None
