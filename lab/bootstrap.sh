@@ -67,9 +67,9 @@ ensure_venv() {
   mkdir -p $BUILD/log "$STAMPS"
   [ -x $VENV/bin/python ] || /usr/bin/python3 -m venv --system-site-packages $VENV
   local log=$BUILD/log/pip.log
-  # wheel.cmake=false: the native build is ensure_native's, one for each sanitizer.
+  # cmake off: the native build is ensure_native's, one for each sanitizer.
   if ! $VENV/bin/python -m pip install -q --disable-pip-version-check \
-      -Cwheel.cmake=false -e '.[dev]' >"$log" 2>&1; then
+      --config-settings=wheel.cmake=false -e '.[dev]' >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "pip failed; the whole log is $log" >&2
     exit 1
