@@ -1,19 +1,38 @@
-# The `./run test` tiers; sourced by bootstrap.sh with its functions in scope.
+# shellcheck shell=bash
+# The tiers of `./run test`; sourced by bootstrap.sh with its functions in scope.
 TIER=core
-case ${1:-} in unit|lab|vm|all|nightly) TIER=$1; shift ;; esac
+case ${1:-} in unit | lab | vm | all | nightly) TIER=$1; shift ;; esac
 
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+
+lint() {
+  ensure_apt dev
+  bash lab/lint.sh --fast
+}
+
+# The cores alone: no root, no sleep, no network.
 unit() {
   ensure_native release
   ctest --test-dir build/release --output-on-failure -j2 || return
-  python -m pytest tests/unit "$@"
+  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' "$@"
 }
 
-# The lab tier runs on the sanitized build: each fault is also a memory and UB check.
+sanitized_unit() {
+  ensure_native asan
+  ctest --test-dir build/asan --output-on-failure -j2 || return
+  ensure_native tsan
+  # -R: GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
+  setarch -R ctest --test-dir build/tsan --output-on-failure -j2
+}
+
+# On the ASan + UBSan build: each injected fault is also a memory check.
 lab() {
   need_root test
+  ensure_native release
   ensure_native asan
-  ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-    FABRIC_BUILD=${FABRIC_BUILD:-asan} python -m pytest tests/lab -m 'not nightly' "$@"
+  FABRIC_BUILD=asan python -m pytest tests/lab -m 'not nightly' "$@"
 }
 
 vm() {
@@ -28,11 +47,12 @@ nightly() {
   ensure_apt vm
   ensure_native release
   ensure_native tsan
-  python -m pytest tests -m nightly "$@"
+  FABRIC_BUILD=release python -m pytest tests -m nightly "$@"
 }
 
+core() { lint && unit "$@" && sanitized_unit && lab "$@" && vm "$@"; }
+
 case $TIER in
-  core) unit "$@" && lab "$@" && vm "$@" ;;
-  all) unit "$@" && lab "$@" && vm "$@" && nightly "$@" ;;
-  *) $TIER "$@" ;;
+  all) core "$@" && nightly "$@" ;;
+  *) "$TIER" "$@" ;;
 esac
