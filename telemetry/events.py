@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Any
 
 JsonScalar = str | int | float | bool | None
 
@@ -75,3 +76,47 @@ class Event:
     host: str = ""
     boot_id: str = ""
     seq: int | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """The event as a JSON object: states by lower-case name, absent values left out."""
+        out: dict[str, object] = {
+            "kind": self.kind.value,
+            "wall_ns": self.wall_ns,
+            "mono_ns": self.mono_ns,
+            "host": self.host,
+            "boot_id": self.boot_id,
+            "seq": self.seq,
+            "link": self.link,
+            "rail": self.rail,
+            "peer": self.peer,
+            "from": None if self.from_state is None else self.from_state.name.lower(),
+            "to": None if self.to_state is None else self.to_state.name.lower(),
+            "reason": self.reason,
+            "count": self.count,
+            "data": self.data or None,
+        }
+        return {key: value for key, value in out.items() if value is not None and value != ""}
+
+    @classmethod
+    def from_dict(cls, doc: dict[str, Any]) -> Event:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError, KeyError, TypeError: not an event of this vocabulary.
+        """
+        return cls(
+            kind=EventKind(doc["kind"]),
+            wall_ns=int(doc["wall_ns"]),
+            mono_ns=int(doc["mono_ns"]),
+            link=str(doc.get("link", "")),
+            rail=None if doc.get("rail") is None else int(doc["rail"]),
+            peer=str(doc.get("peer", "")),
+            from_state=LinkState[doc["from"].upper()] if doc.get("from") else None,
+            to_state=LinkState[doc["to"].upper()] if doc.get("to") else None,
+            reason=str(doc.get("reason", "")),
+            count=int(doc.get("count", 1)),
+            data=dict(doc.get("data") or {}),
+            host=str(doc.get("host", "")),
+            boot_id=str(doc.get("boot_id", "")),
+            seq=None if doc.get("seq") is None else int(doc["seq"]),
+        )

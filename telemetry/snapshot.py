@@ -1,0 +1,130 @@
+"""What the daemon knows at one moment, for the metrics endpoint and every other reader.
+
+The daemon builds a `HostSnapshot` (its plugin part with `telemetry.jobtotals.JobTotals`); the
+collector in `telemetry.metrics` turns it into Prometheus samples. All counters are totals since
+the daemon's start or longer and never go backwards; times are seconds of CLOCK_REALTIME
+(`*_wall_s`) or plain durations in seconds; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from telemetry.events import LinkState
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTotals:
+    """Probe packets of one link, all its paths together."""
+
+    sent: int = 0
+    received: int = 0
+    lost_tx: int = 0
+    """Sent by us, reported missing by the peer."""
+    lost_rx: int = 0
+    """Due from the peer, never received."""
+    rtt_s: float | None = None
+    """Smoothed round trip, the median over the link's paths; None: not known."""
+    rtt_min_s: float | None = None
+    paths: int = 0
+    paths_silent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RailTotals:
+    """What the plugins of this host's jobs did on one rail, ended processes included."""
+
+    tx_bytes: int = 0
+    rx_bytes: int = 0
+    retransmit_bytes: int = 0
+    duplicate_bytes: int = 0
+    failovers: int = 0
+    rejoins: int = 0
+    stalls: int = 0
+    stall_s: float = 0.0
+    in_flight_bytes: int = 0
+    """A gauge: of the processes alive now."""
+    dead_paths: int = 0
+    """A gauge: of the processes alive now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSnapshot:
+    """One link of this host."""
+
+    netdev: str
+    rail: int
+    state: LinkState
+    carrier: bool | None = None
+    """None: not known."""
+    flaps: int = 0
+    """Carrier losses counted, from `Timeline.flap_total` on (so a restart does not reset it)."""
+    last_change_wall_s: float | None = None
+    """Of `state`; None: no change since the daemon began."""
+    penalty: float = 0.0
+    """Damping penalty now."""
+    weight: float = 1.0
+    """Share of its capacity that traffic may use: 0.0 steered away … 1.0."""
+    probe: ProbeTotals = field(default_factory=ProbeTotals)
+    plugin: RailTotals = field(default_factory=RailTotals)
+
+
+@dataclass(frozen=True, slots=True)
+class ProberSnapshot:
+    """The prober's health, as read from its ring."""
+
+    up: bool = False
+    heartbeat_age_s: float | None = None
+    restarts: int = 0
+    stalls: int = 0
+    """Scheduling gaps that made verdicts inconclusive."""
+    stall_s: float = 0.0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Packets refused, by reason (a small fixed set)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSnapshot:
+    """The daemon's own health."""
+
+    version: str = ""
+    mode: str = "observe"
+    """observe, steer or migrate, as in effect."""
+    start_wall_s: float = 0.0
+    last_cycle_wall_s: float | None = None
+    """End of the last full read-and-evaluate cycle."""
+    timeline_events: int = 0
+    """Rows stored since the start."""
+    timeline_failures: int = 0
+    """Appends that failed (and were tried again)."""
+    timeline_waiting: int = 0
+    """Events not stored yet."""
+    timeline_bytes: int = 0
+    steer_generation: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Inputs refused, by source: control_socket, stats_page, ring, netlink, steer_readback."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSnapshot:
+    """The plugin's process-wide figures over this host's jobs."""
+
+    processes: int = 0
+    errors: int = 0
+    """Results other than success ever returned to NCCL."""
+    refused_peers: int = 0
+    steer_rejected: int = 0
+    following_steer: int = 0
+    """Processes alive that follow a fresh steer page."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """Everything the endpoint shows."""
+
+    host: str
+    links: tuple[LinkSnapshot, ...] = ()
+    prober: ProberSnapshot = field(default_factory=ProberSnapshot)
+    daemon: DaemonSnapshot = field(default_factory=DaemonSnapshot)
+    plugin: PluginSnapshot = field(default_factory=PluginSnapshot)
