@@ -1,0 +1,1 @@
+"""The daemon's side of the prober: ring layout, typed reader, control client."""

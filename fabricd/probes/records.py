@@ -1,0 +1,283 @@
+"""What the prober tells: one dataclass per ring record and per table row.
+
+Units: every ``*_ns`` is integer nanoseconds. ``mono_ns`` and everything called heartbeat, heard,
+change or since is CLOCK_MONOTONIC of this boot; the four stamps of a ``ProbeSample`` are what the
+kernel stamped (CLOCK_REALTIME, or the NIC's clock where ``hw_*`` is set). Counters are cumulative
+since the prober started unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Direction(IntEnum):
+    """Which half of a path a miss speaks of."""
+
+    RX = 0
+    """We do not hear the peer."""
+    TX = 1
+    """The peer reports that it does not hear us."""
+
+
+class CarrierSource(IntEnum):
+    """Where a link's carrier counters are read."""
+
+    NONE = 0
+    """The device is not there."""
+    SYSFS = 1
+    NETLINK = 2
+    """/sys does not show this network namespace: RTM_GETLINK instead, about ten times dearer."""
+
+
+class Refusal(StrEnum):
+    """Why a packet on the probe port was dropped. None of them changes a path's state."""
+
+    SHORT = "short"
+    """Not of the wire's length (too long counts here too)."""
+    MAGIC = "magic"
+    VERSION = "version"
+    AUTH = "auth"
+    REPLAY = "replay"
+    """Sequence seen or too old, or an incarnation of the peer that has ended."""
+    UNKNOWN_PATH = "unknown_path"
+    UNPROVEN = "unproven"
+    """Well signed, of an incarnation that has not yet answered our challenge: a peer's first
+    packets after its start, or a capture of an earlier life. A handful per restart is normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierRecord:
+    """A link's carrier or its counters changed between two readings (normally 2 ms apart)."""
+
+    index: int
+    """Number of this event since the prober started; consecutive."""
+    mono_ns: int
+    config: int
+    """Configuration epoch (``RingHeader.config_epoch``) that ``link`` and ``path`` belong to."""
+    link: int
+    """Index in the configuration's links."""
+    downs: int
+    """Times the carrier went down since the last reading: add these up for the flap count. A
+    vanished device counts one if its carrier was up. 0 in an ``initial`` record."""
+    carrier: bool
+    """Now."""
+    down_count: int
+    """The kernel's carrier_down_count; starts anew with a new device (``returned``)."""
+    up_count: int
+    since_ns: int
+    """When the reading before this one was made: the change lies in (since_ns, mono_ns]."""
+    initial: bool
+    """First reading after the link was configured; a statement, not a change."""
+    gone: bool
+    """The device vanished."""
+    returned: bool
+    """The device is back, with a new ifindex."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissRecord:
+    """Nothing came on a path for 1.5 of its intervals; repeated once per interval."""
+
+    index: int
+    mono_ns: int
+    config: int
+    link: int
+    path: int
+    direction: Direction
+    count: int
+    """*Conclusive* misses in a row, this one included. An inconclusive miss does not raise it, so
+    ``not inconclusive and count >= misses`` makes a path silent."""
+    inconclusive: bool
+    """The prober itself was not running in the time judged: no evidence against the path."""
+    interval_ns: int
+    """The path's interval as the sending side keeps it."""
+    silent_ns: int
+    """How long nothing has been heard: by us (RX) or, as it says, by the peer (TX)."""
+    last_heard_ns: int
+    """When we last heard anything on this path, in either case."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardRecord:
+    """A run of misses ended, or (``first``) the path was heard for the first time."""
+
+    index: int
+    mono_ns: int
+    config: int
+    link: int
+    path: int
+    direction: Direction
+    count: int
+    """Conclusive misses in the run that ended."""
+    first: bool
+    silent_ns: int
+    peer_stalled: bool
+    """The peer's prober says that it was itself not running lately: no fault of the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class StallRecord:
+    """The prober was not scheduled for ``gap_ns`` although it had asked to be."""
+
+    index: int
+    mono_ns: int
+    config: int
+    gap_ns: int
+    start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRestartRecord:
+    """The peer's prober has a new incarnation, proven by its answer to our challenge."""
+
+    index: int
+    mono_ns: int
+    config: int
+    link: int
+    path: int
+    old_incarnation: int
+    new_incarnation: int
+
+
+EventRecord = CarrierRecord | MissRecord | HeardRecord | StallRecord | PeerRestartRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSample:
+    """The stamps of one exchange; RTT without the peer's hold time is (t4-t1)-(t3-t2).
+
+    ``t1``/``t2`` belong to our packet ``local_seq`` and are 0 when ``has_out`` is false; ``t3``/
+    ``t4`` to the peer's packet ``peer_seq`` (``has_back``). Sequences are the low 32 bits.
+    """
+
+    index: int
+    mono_ns: int
+    path: int
+    local_seq: int
+    peer_seq: int
+    t1_ns: int
+    """Our transmit stamp, our clock."""
+    t2_ns: int
+    """The peer's receive stamp, the peer's clock."""
+    t3_ns: int
+    """The peer's transmit stamp, the peer's clock."""
+    t4_ns: int
+    """Our receive stamp, our clock."""
+    has_out: bool
+    has_back: bool
+    out_train: int
+    """Position of our packet in its train of three: 1..3, or 0 for a single packet."""
+    back_train: int
+    hw_local: bool
+    hw_peer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """One configured link as it is now."""
+
+    index: int
+    netdev: str
+    address: str
+    port: int
+    present: bool
+    """The device exists."""
+    bound: bool
+    """The socket is open on device and address; otherwise it is retried."""
+    carrier: bool
+    source: CarrierSource
+    hw_stamps: bool
+    ifindex: int
+    carrier_down_count: int
+    """The kernel's, of this ifindex. Compare with the last known to count over a prober restart."""
+    carrier_up_count: int
+    last_change_ns: int
+    downs: int
+    """Downs seen by this prober, over all devices of that name."""
+    read_ns: int
+    """When the counters were last read."""
+    last_heard_ns: int
+    """0: never."""
+    sent: int
+    received: int
+    send_errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """One configured path (our link, one peer address) as it is now."""
+
+    index: int
+    link: int
+    address: str
+    port: int
+    host_id: int
+    clock: bool
+    established: bool
+    """The peer's present incarnation is proven."""
+    interval_ns: int
+    """How often we send."""
+    peer_interval_ns: int
+    """How often the peer says it sends; judged by this. 0 until established."""
+    sent: int
+    received: int
+    rx_lost: int
+    """Packets of the peer that never came (known from later sequences)."""
+    tx_lost: int
+    """Packets of ours that the peer says never came."""
+    duplicates: int
+    rx_missed: int
+    """Conclusive misses in a row, now."""
+    tx_missed: int
+    restarts: int
+    rtt_last_ns: int
+    """0 until measured; likewise the next two."""
+    rtt_min_ns: int
+    rtt_smoothed_ns: int
+    last_heard_ns: int
+    """0: never."""
+    peer_incarnation: int
+    rx_bitmap: int
+    """Bit i: the peer's packet (highest sequence - i) arrived here."""
+    tx_bitmap: int
+    """Bit i: our packet (highest sequence that arrived there - i) arrived at the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingHeader:
+    """The prober as a whole."""
+
+    version: int
+    pid: int
+    incarnation: int
+    """Greater in each life of the prober on this host."""
+    start_ns: int
+    heartbeat_ns: int
+    """Written at least every 100 ms; a reader judges the prober's life by its age."""
+    running: bool
+    """False after an orderly stop."""
+    config_epoch: int
+    """0: not configured yet. Raised by each accepted configure."""
+    link_count: int
+    path_count: int
+    link_interval_ns: int
+    misses: int
+    clock_train_hz: int
+    realtime: bool
+    """Runs under SCHED_FIFO."""
+    locked: bool
+    """Its memory is locked."""
+    event_head: int
+    """Events ever written."""
+    sample_head: int
+    sent: int
+    received: int
+    """Accepted packets."""
+    stalls: int
+    stall_ns: int
+    stall_max_ns: int
+    control_errors: int
+    """Requests refused on the control socket."""
+    refused: dict[Refusal, int]
