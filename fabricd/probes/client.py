@@ -9,10 +9,10 @@ from typing import Any
 
 
 class ProberError(Exception):
-    """The prober refused a request, or is not there (``ProberGone``)."""
+    """The prober refused a request, or is not there (``ProberGoneError``)."""
 
 
-class ProberGone(ProberError):
+class ProberGoneError(ProberError):
     """No prober listens, or it closed the connection."""
 
 
@@ -65,7 +65,7 @@ class ProberClient:
 
     @classmethod
     async def connect(cls, path: Path) -> ProberClient:
-        """Connect to the socket; raises ProberGone."""
+        """Connect to the socket; raises ProberGoneError."""
         raise NotImplementedError
 
     async def configure(self, config: ProbeConfig) -> int:
@@ -81,7 +81,7 @@ class ProberClient:
         raise NotImplementedError
 
     async def wait(self, timeout_s: float) -> bool:
-        """True when notified since the last call, False after ``timeout_s``; raises ProberGone."""
+        """True when notified since the last call, False after ``timeout_s``; raises ProberGoneError."""
         raise NotImplementedError
 
     async def close(self) -> None:

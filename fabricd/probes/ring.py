@@ -51,7 +51,7 @@ class RingReader:
         raise NotImplementedError
 
     def events(self, limit: int = 4096) -> list[EventRecord]:
-        """New events since the last call, oldest first; what was overwritten adds to lost_events."""
+        """New events since the last call, oldest first; overwritten ones add to lost_events."""
         raise NotImplementedError
 
     def samples(self, limit: int = 4096) -> list[ProbeSample]:
