@@ -1,0 +1,101 @@
+// The void* that NCCL holds for a comm or a request is a key into this table, not an address: a
+// stale, foreign or made-up pointer is refused instead of followed.
+//
+// What always holds: a key names its object from publish() until release() and nothing ever after
+// (the slot's generation is part of the key); no key is null or NCCL's 0x1. Lookups take no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace fabric::abi {
+
+enum class Kind : std::uintptr_t { listen = 2, send = 3, receive = 4, request = 5, context = 6 };
+
+class HandleTable {
+ public:
+  static constexpr std::uint32_t kSlots = 1U << 17;
+
+  // Takes a slot for one object that is about to be made; kNone when all are in use.
+  std::uint32_t reserve() noexcept {
+    std::uint64_t head = free_.load(std::memory_order_acquire);
+    while (true) {
+      const auto slot = static_cast<std::uint32_t>(head);
+      if (slot == kEmptyList) break;
+      const std::uint64_t next = retagged(head, slots_[slot].next.load(std::memory_order_relaxed));
+      if (free_.compare_exchange_weak(head, next, std::memory_order_acq_rel)) return slot;
+    }
+    // Never used slots come after the recycled ones, so that an idle table costs no memory.
+    std::uint32_t fresh = used_.load(std::memory_order_relaxed);
+    while (fresh < kSlots) {
+      if (used_.compare_exchange_weak(fresh, fresh + 1, std::memory_order_relaxed)) return fresh;
+    }
+    return kNone;
+  }
+
+  void* publish(std::uint32_t slot, Kind kind, void* object) noexcept {
+    Slot& s = slots_[slot];
+    const std::uintptr_t key = (std::uintptr_t{++s.generation} << 24U) |
+                               (std::uintptr_t{slot} << 3U) | static_cast<std::uintptr_t>(kind);
+    s.object.store(object, std::memory_order_relaxed);
+    s.key.store(key, std::memory_order_release);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the ABI's handles are void*
+    return reinterpret_cast<void*>(key);
+  }
+
+  // The object, or null when `handle` names none of that kind.
+  void* find(Kind kind, const void* handle) const noexcept {
+    const auto key = reinterpret_cast<std::uintptr_t>(handle);
+    const auto slot = (key >> 3U) & (kSlotsBits);
+    if ((key & 7U) != static_cast<std::uintptr_t>(kind)) return nullptr;
+    if (slots_[slot].key.load(std::memory_order_acquire) != key) return nullptr;
+    return slots_[slot].object.load(std::memory_order_relaxed);
+  }
+
+  // Ends a published key; null when it names nothing (a second close, garbage).
+  void* release(Kind kind, const void* handle) noexcept {
+    void* object = find(kind, handle);
+    auto key = reinterpret_cast<std::uintptr_t>(handle);
+    const auto slot = static_cast<std::uint32_t>((key >> 3U) & kSlotsBits);
+    if (object == nullptr || !slots_[slot].key.compare_exchange_strong(key, 0)) return nullptr;
+    give_back(slot);
+    return object;
+  }
+
+  // Returns a reserved slot that was not published.
+  void give_back(std::uint32_t slot) noexcept {
+    std::uint64_t head = free_.load(std::memory_order_acquire);
+    do {
+      slots_[slot].next.store(static_cast<std::uint32_t>(head), std::memory_order_relaxed);
+    } while (!free_.compare_exchange_weak(head, retagged(head, slot), std::memory_order_acq_rel));
+  }
+
+  static constexpr std::uint32_t kNone = 0xffffffffU;
+
+ private:
+  static constexpr std::uint32_t kEmptyList = 0xffffffffU;
+  static constexpr std::uintptr_t kSlotsBits = kSlots - 1;
+
+  struct Slot {
+    std::atomic<std::uintptr_t> key{0};
+    std::atomic<void*> object{nullptr};
+    std::atomic<std::uint32_t> next{0};
+    std::uint32_t generation = 0;  // touched only by the slot's owner
+  };
+
+  // The list's head carries a counter beside the slot, so that a head that went and came back is
+  // not taken for one that never left.
+  static std::uint64_t retagged(std::uint64_t head, std::uint32_t slot) noexcept {
+    return (((head >> 32U) + 1) << 32U) | slot;
+  }
+
+  std::array<Slot, kSlots> slots_{};
+  std::atomic<std::uint64_t> free_{kEmptyList};
+  std::atomic<std::uint32_t> used_{0};
+};
+
+HandleTable& handles() noexcept;
+
+}  // namespace fabric::abi
