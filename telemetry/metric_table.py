@@ -1,0 +1,328 @@
+"""The vocabulary of the Prometheus endpoint: one table of metrics over a `HostSnapshot`.
+
+docs/metrics.md describes each (a test compares the two). Base units, counters end in ``_total``, a
+link has at most `MAX_LINK_SERIES` series, and there is never a label per queue pair, queue, GID or
+probe path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from telemetry.events import LinkState
+from telemetry.snapshot import HostSnapshot, LinkSnapshot
+
+MAX_LINK_SERIES = 40
+MODES = ("observe", "steer", "migrate")
+
+S = TypeVar("S")
+Value = float | int | None
+Labelled = Mapping[str, float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec(Generic[S]):
+    """One metric.
+
+    ``value`` gives a number, None for "not known" (no sample), or, with ``label`` set, a number for
+    each value of that label.
+    """
+
+    name: str
+    kind: str
+    """counter or gauge."""
+    text: str
+    value: Callable[[S], Value | Labelled]
+    label: str = ""
+
+
+def _link(
+    name: str,
+    kind: str,
+    text: str,
+    value: Callable[[LinkSnapshot], Value | Labelled],
+    label: str = "",
+) -> MetricSpec[LinkSnapshot]:
+    return MetricSpec(f"fabricd_link_{name}", kind, text, value, label)
+
+
+def _host(
+    name: str,
+    kind: str,
+    text: str,
+    value: Callable[[HostSnapshot], Value | Labelled],
+    label: str = "",
+) -> MetricSpec[HostSnapshot]:
+    return MetricSpec(f"fabricd_{name}", kind, text, value, label)
+
+
+LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
+    _link(
+        "state",
+        "gauge",
+        "1 for the state the link is in, 0 for the others.",
+        lambda s: {state.name.lower(): int(s.state is state) for state in LinkState},
+        "state",
+    ),
+    _link(
+        "carrier",
+        "gauge",
+        "1 while the port has carrier.",
+        lambda s: None if s.carrier is None else int(s.carrier),
+    ),
+    _link(
+        "flaps_total",
+        "counter",
+        "Carrier losses, each one counted; kept across restarts of the daemon.",
+        lambda s: s.flaps,
+    ),
+    _link(
+        "last_change_timestamp_seconds",
+        "gauge",
+        "Unix time of the last change of state.",
+        lambda s: s.last_change_wall_s,
+    ),
+    _link("probe_packets_sent_total", "counter", "Probe packets sent.", lambda s: s.probe.sent),
+    _link(
+        "probe_packets_received_total",
+        "counter",
+        "Probe packets received and accepted.",
+        lambda s: s.probe.received,
+    ),
+    _link(
+        "probe_packets_lost_total",
+        "counter",
+        "Probe packets lost; direction tx: ours, by the peer's report; rx: due from the peer.",
+        lambda s: {"tx": s.probe.lost_tx, "rx": s.probe.lost_rx},
+        "direction",
+    ),
+    _link(
+        "probe_rtt_seconds",
+        "gauge",
+        "Smoothed round trip of probes, the median over the link's paths.",
+        lambda s: s.probe.rtt_s,
+    ),
+    _link(
+        "probe_rtt_min_seconds",
+        "gauge",
+        "Least round trip of probes seen on the link.",
+        lambda s: s.probe.rtt_min_s,
+    ),
+    _link("probe_paths", "gauge", "Paths probed from the link.", lambda s: s.probe.paths),
+    _link(
+        "probe_silent_paths",
+        "gauge",
+        "Paths of the link on which nothing is heard now.",
+        lambda s: s.probe.paths_silent,
+    ),
+    _link(
+        "damping_penalty",
+        "gauge",
+        "Damping penalty now; it decays exponentially.",
+        lambda s: s.penalty,
+    ),
+    _link(
+        "steered",
+        "gauge",
+        "1 while traffic is steered away from the link.",
+        lambda s: int(s.weight == 0),
+    ),
+    _link(
+        "weight_ratio",
+        "gauge",
+        "Share of its capacity that traffic may use, 0 to 1.",
+        lambda s: s.weight,
+    ),
+    _link(
+        "plugin_transmit_bytes_total",
+        "counter",
+        "Payload bytes that jobs sent on the rail, retransmits included.",
+        lambda s: s.plugin.tx_bytes,
+    ),
+    _link(
+        "plugin_receive_bytes_total",
+        "counter",
+        "Payload bytes that jobs accepted on the rail.",
+        lambda s: s.plugin.rx_bytes,
+    ),
+    _link(
+        "plugin_retransmit_bytes_total",
+        "counter",
+        "Payload bytes sent again after a fence, on the rail that took over.",
+        lambda s: s.plugin.retransmit_bytes,
+    ),
+    _link(
+        "plugin_duplicate_bytes_total",
+        "counter",
+        "Payload bytes received again and dropped.",
+        lambda s: s.plugin.duplicate_bytes,
+    ),
+    _link(
+        "plugin_failovers_total",
+        "counter",
+        "Paths on the rail that jobs gave up.",
+        lambda s: s.plugin.failovers,
+    ),
+    _link(
+        "plugin_rejoins_total",
+        "counter",
+        "Paths on the rail that jobs took back.",
+        lambda s: s.plugin.rejoins,
+    ),
+    _link(
+        "plugin_stalls_total",
+        "counter",
+        "Times a communicator had work and no path moved for more than 10 ms.",
+        lambda s: s.plugin.stalls,
+    ),
+    _link(
+        "plugin_stall_seconds_total",
+        "counter",
+        "Time spent in such stalls.",
+        lambda s: s.plugin.stall_s,
+    ),
+    _link(
+        "plugin_in_flight_bytes",
+        "gauge",
+        "Bytes sent on the rail and not yet acknowledged by the peer's plugin.",
+        lambda s: s.plugin.in_flight_bytes,
+    ),
+    _link(
+        "plugin_dead_paths",
+        "gauge",
+        "Paths on the rail that jobs hold for dead now.",
+        lambda s: s.plugin.dead_paths,
+    ),
+)
+
+HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
+    _host(
+        "build_info",
+        "gauge",
+        "Always 1; the version is in the label.",
+        lambda s: {s.daemon.version or "unknown": 1},
+        "version",
+    ),
+    _host(
+        "mode",
+        "gauge",
+        "1 for the mode in effect, 0 for the others.",
+        lambda s: {mode: int(s.daemon.mode == mode) for mode in MODES},
+        "mode",
+    ),
+    _host(
+        "start_time_seconds",
+        "gauge",
+        "Unix time at which the daemon began.",
+        lambda s: s.daemon.start_wall_s,
+    ),
+    _host(
+        "last_cycle_timestamp_seconds",
+        "gauge",
+        "Unix time of the last full cycle of reading and judging.",
+        lambda s: s.daemon.last_cycle_wall_s,
+    ),
+    _host(
+        "steer_page_generation",
+        "gauge",
+        "Generation of the steer page last published.",
+        lambda s: s.daemon.steer_generation,
+    ),
+    _host(
+        "timeline_events_total",
+        "counter",
+        "Events stored in the timeline since the start.",
+        lambda s: s.daemon.timeline_events,
+    ),
+    _host(
+        "timeline_append_failures_total",
+        "counter",
+        "Failed attempts to store events (each is tried again).",
+        lambda s: s.daemon.timeline_failures,
+    ),
+    _host(
+        "timeline_waiting_events",
+        "gauge",
+        "Events not stored yet.",
+        lambda s: s.daemon.timeline_waiting,
+    ),
+    _host(
+        "timeline_size_bytes",
+        "gauge",
+        "Bytes of the timeline in use.",
+        lambda s: s.daemon.timeline_bytes,
+    ),
+    _host(
+        "refused_inputs_total",
+        "counter",
+        "Inputs refused as malformed or not allowed, by source.",
+        lambda s: s.daemon.refused,
+        "source",
+    ),
+    _host(
+        "prober_up", "gauge", "1 while the prober's heartbeat is fresh.", lambda s: int(s.prober.up)
+    ),
+    _host(
+        "prober_heartbeat_age_seconds",
+        "gauge",
+        "Age of the prober's last heartbeat.",
+        lambda s: s.prober.heartbeat_age_s,
+    ),
+    _host(
+        "prober_restarts_total",
+        "counter",
+        "New incarnations of the prober seen.",
+        lambda s: s.prober.restarts,
+    ),
+    _host(
+        "prober_stalls_total",
+        "counter",
+        "Scheduling gaps of the prober that made verdicts inconclusive.",
+        lambda s: s.prober.stalls,
+    ),
+    _host(
+        "prober_stall_seconds_total",
+        "counter",
+        "Time lost in such gaps.",
+        lambda s: s.prober.stall_s,
+    ),
+    _host(
+        "prober_refused_packets_total",
+        "counter",
+        "Packets on the probe port refused, by reason.",
+        lambda s: s.prober.refused,
+        "reason",
+    ),
+    _host(
+        "plugin_processes",
+        "gauge",
+        "Job processes alive that use the plugin.",
+        lambda s: s.plugin.processes,
+    ),
+    _host(
+        "plugin_following_processes",
+        "gauge",
+        "Of these, the ones that follow the steer page.",
+        lambda s: s.plugin.following_steer,
+    ),
+    _host(
+        "plugin_errors_total",
+        "counter",
+        "Errors that plugins returned to NCCL.",
+        lambda s: s.plugin.errors,
+    ),
+    _host(
+        "plugin_refused_peers_total",
+        "counter",
+        "Connections that plugins dropped: bad secret, version or shape.",
+        lambda s: s.plugin.refused_peers,
+    ),
+    _host(
+        "plugin_steer_rejected_total",
+        "counter",
+        "Steer pages that plugins refused as corrupt, torn, short or of another version.",
+        lambda s: s.plugin.steer_rejected,
+    ),
+)

@@ -1,0 +1,262 @@
+"""Reads the stats pages of all jobs of a host: ``$RUN/stats/<pid>-<start_ns>.page``.
+
+Never maps a page (a truncated mapping is a SIGBUS), never follows a link, never blocks on a FIFO,
+removes nothing. One directory is read with a bound on its entries, since anybody may write there
+(mode 1777).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from telemetry.statspage import (
+    EVENT_SIZE,
+    EVENTS_AT,
+    HEADER_FIELDS,
+    MAX_EVENTS,
+    PAGE_SIZE,
+    EventBatch,
+    StatsPage,
+    StatsPageError,
+    offsets,
+    parse,
+    parse_events,
+    sequence,
+)
+
+MAX_PAGES = 4096
+STALE_NS = 5 * 10**9
+"""A heartbeat older than this, and no such process: it has ended."""
+FORGOTTEN_NS = 60 * 10**9
+"""A heartbeat older than this counts as ended whatever has that pid now."""
+ENDED_RECHECK_NS = 10 * 10**9
+_NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.page\Z")
+_SEQLOCK_TRIES = 64
+_EVENT_COUNT_AT = offsets(HEADER_FIELDS)["event_count"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPage:
+    """A page and what is known about its process."""
+
+    path: Path
+    uid: int
+    page: StatsPage
+    alive: bool
+
+
+def alive(now_ns: int, heartbeat_ns: int, *, process_seen: bool) -> bool:
+    """Whether a page's process still runs, from its heartbeat (CLOCK_MONOTONIC) and /proc.
+
+    A stopped process is seen but does not beat; one in another pid namespace beats but is not seen.
+    """
+    age = now_ns - heartbeat_ns
+    if age > FORGOTTEN_NS:
+        return False
+    return process_seen or age <= STALE_NS
+
+
+def process_seen(pid: int, uid: int, start_ns: int, *, proc: Path = Path("/proc")) -> bool:
+    """Whether a process of that pid and owner exists that began before ``start_ns``.
+
+    proc(5): field 22 of ``stat`` is the start in clock ticks since boot (CLOCK_BOOTTIME).
+    """
+    try:
+        if (proc / str(pid)).stat().st_uid not in (uid, 0):
+            return False
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        after_name = fields.rsplit(")", 1)[1].split()
+        if after_name[0] in ("Z", "X"):
+            return False
+        ticks = int(after_name[19])
+    except (OSError, ValueError, IndexError):
+        return False
+    began_boottime = ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    suspended = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    # One tick and a little: the start is rounded down to a tick.
+    return began_boottime - suspended <= start_ns + 50_000_000
+
+
+class PageFile:
+    """One opened page. The descriptor keeps the very file that was checked."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and check type, links and size.
+
+        Raises:
+            StatsPageError: reason open, type, links, size.
+        """
+        self.path = path
+        try:
+            self._fd = os.open(
+                path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            )
+        except FileNotFoundError:
+            raise StatsPageError("gone") from None
+        except OSError as error:
+            raise StatsPageError("open", error.strerror or "") from error
+        try:
+            status = os.fstat(self._fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise StatsPageError("type")
+            if status.st_nlink > 1:
+                raise StatsPageError("links", str(status.st_nlink))
+            if status.st_size != PAGE_SIZE:
+                raise StatsPageError("size", str(status.st_size))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.uid = status.st_uid
+
+    def page(self) -> StatsPage:
+        """A consistent copy of header and rails (seqlock, retried while the writer writes).
+
+        Raises:
+            StatsPageError: as `telemetry.statspage.parse`; torn when the writer never rests.
+        """
+        for attempt in range(_SEQLOCK_TRIES):
+            if attempt > 8:
+                time.sleep(0.00005)
+            before = self._pread(16, 0)
+            data = self._pread(EVENTS_AT, 0)
+            after = self._pread(16, 0)
+            seq = sequence(before)
+            if seq % 2 == 0 and seq == sequence(data) == sequence(after):
+                return parse(data)
+        raise StatsPageError("torn")
+
+    def events(self, since: int, rails: int) -> EventBatch:
+        """Events from index ``since`` on.
+
+        Raises:
+            StatsPageError: as `telemetry.statspage.parse_events`.
+        """
+        count = int.from_bytes(self._pread(8, _EVENT_COUNT_AT), "little")
+        if count == since:
+            return EventBatch((), since)
+        size = MAX_EVENTS * EVENT_SIZE
+        ring, again = self._pread(size, EVENTS_AT), self._pread(size, EVENTS_AT)
+        return parse_events(ring, again, since=since, count=count, rails=rails)
+
+    def close(self) -> None:
+        """Close; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> PageFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pread(self, size: int, at: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size, at)
+        except OSError as error:
+            raise StatsPageError("read", error.strerror or "") from error
+        if len(data) != size:
+            raise StatsPageError("short", f"{len(data)} of {size}")
+        return data
+
+
+class StatsDirectory:
+    """Scans the directory; remembers event cursors and which processes have ended.
+
+    Attributes:
+        refused: how many times a page was refused, by reason, since the start.
+    """
+
+    def __init__(
+        self, path: Path | str, *, seen: Callable[[int, int, int], bool] = process_seen
+    ) -> None:
+        """Args: path of the directory (it may not exist yet); ``seen`` as `process_seen`."""
+        self.path = Path(path)
+        self.refused: Counter[str] = Counter()
+        self._seen = seen
+        self._cursors: dict[str, int] = {}
+        self._recheck_ns: dict[str, int] = {}
+
+    def scan(self, now_ns: int) -> list[ProcessPage]:
+        """All valid pages, of ended processes too while their page lies there (10 s apart).
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+        """
+        out: list[ProcessPage] = []
+        names = self._names()
+        for name in names:
+            if self._recheck_ns.get(name, 0) > now_ns:
+                continue
+            try:
+                with PageFile(self.path / name) as file:
+                    page = self._checked(name, file.page(), now_ns)
+                    lives = alive(
+                        now_ns,
+                        page.heartbeat_ns,
+                        process_seen=self._seen(page.pid, file.uid, page.start_ns),
+                    )
+                    out.append(ProcessPage(self.path / name, file.uid, page, lives))
+            except StatsPageError as error:
+                if error.reason != "gone":
+                    self.refused[error.reason] += 1
+                continue
+            if lives:
+                self._recheck_ns.pop(name, None)
+            else:
+                self._recheck_ns[name] = now_ns + ENDED_RECHECK_NS
+        for table in (self._cursors, self._recheck_ns):
+            for name in table.keys() - set(names):
+                del table[name]
+        return out
+
+    def new_events(self, process: ProcessPage) -> EventBatch:
+        """Events of that page not returned before; a page refused gives none."""
+        name = process.path.name
+        since = self._cursors.get(name, 0)
+        try:
+            with PageFile(process.path) as file:
+                batch = file.events(since, len(process.page.rails))
+        except StatsPageError as error:
+            if error.reason != "gone":
+                self.refused[error.reason] += 1
+            return EventBatch((), since)
+        self._cursors[name] = batch.next_index
+        return batch
+
+    def _names(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as entries:
+                names: list[str] = []
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue  # being created
+                    if not _NAME.match(entry.name):
+                        self.refused["name"] += 1
+                    elif len(names) == MAX_PAGES:
+                        self.refused["too_many"] += 1
+                        break
+                    else:
+                        names.append(entry.name)
+        except FileNotFoundError:
+            return []
+        except OSError:
+            self.refused["open"] += 1
+            return []
+        return sorted(names)
+
+    @staticmethod
+    def _checked(name: str, page: StatsPage, now_ns: int) -> StatsPage:
+        """The name's pid and start are the page's, and no time lies in the future."""
+        if name != f"{page.pid}-{page.start_ns}.page":
+            raise StatsPageError("name", f"{name} holds {page.pid}-{page.start_ns}")
+        if max(page.start_ns, page.heartbeat_ns) > now_ns + 10**9:
+            raise StatsPageError("future")
+        return page

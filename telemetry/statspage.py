@@ -1,0 +1,312 @@
+"""The plugin's stats pages: layout, checks, decoding. Pure; `telemetry.statsdir` reads the files.
+
+The layout is ``nccl_plugin/pages/stats_page.h`` (``tests/unit/test_stats_layout.py`` compares the
+two). A page is written by a job and so is hostile: every count and name is checked, text is reduced
+to printable ASCII, and whatever is wrong raises `StatsPageError` with a short reason that the
+daemon counts.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = 0x41545346
+VERSION = 1
+PAGE_SIZE = 65536
+MAX_RAILS = 32
+MAX_EVENTS = 512
+HEADER_SIZE = 256
+RAIL_SIZE = 240
+EVENT_SIZE = 32
+RAILS_AT = HEADER_SIZE
+EVENTS_AT = 8192
+NO_RAIL = 255
+
+Field = tuple[str, str]
+HEADER_FIELDS: tuple[Field, ...] = (
+    ("magic", "I"),
+    ("version", "H"),
+    ("header_size", "H"),
+    ("seq", "Q"),
+    ("page_size", "I"),
+    ("pid", "I"),
+    ("start_ns", "Q"),
+    ("heartbeat_ns", "Q"),
+    ("rail_count", "I"),
+    ("send_comms", "I"),
+    ("recv_comms", "I"),
+    ("reserved0", "I"),
+    ("errors", "Q"),
+    ("refused_peers", "Q"),
+    ("steer_rejected", "Q"),
+    ("event_count", "Q"),
+    ("steer_present", "I"),
+    ("failover", "I"),
+    ("job", "64s"),
+    ("reserved", "96s"),
+)
+RAIL_FIELDS: tuple[Field, ...] = (
+    ("netdev", "16s"),
+    ("tx_bytes", "Q"),
+    ("rx_bytes", "Q"),
+    ("tx_chunks", "Q"),
+    ("rx_chunks", "Q"),
+    ("retransmit_bytes", "Q"),
+    ("retransmit_chunks", "Q"),
+    ("duplicate_bytes", "Q"),
+    ("failovers", "Q"),
+    ("rejoins", "Q"),
+    ("stalls", "Q"),
+    ("stall_ns", "Q"),
+    ("in_flight_bytes", "Q"),
+    ("live_paths", "I"),
+    ("dead_paths", "I"),
+    ("reserved", "120s"),
+)
+EVENT_FIELDS: tuple[Field, ...] = (
+    ("index", "Q"),
+    ("time_ns", "Q"),
+    ("comm", "Q"),
+    ("kind", "H"),
+    ("local_rail", "B"),
+    ("remote_rail", "B"),
+    ("detail", "I"),
+)
+
+
+def _codec(fields: Iterable[Field]) -> struct.Struct:
+    return struct.Struct("<" + "".join(code for _, code in fields))
+
+
+_HEADER, _RAIL, _EVENT = _codec(HEADER_FIELDS), _codec(RAIL_FIELDS), _codec(EVENT_FIELDS)
+_NETDEV = re.compile(rb"[!-~]{1,15}\Z")
+
+
+def offsets(fields: tuple[Field, ...]) -> dict[str, int]:
+    """Byte offset of each field, for the layout test."""
+    return {name: _codec(fields[:i]).size for i, (name, _) in enumerate(fields)}
+
+
+class StatsEventKind(IntEnum):
+    """What happened in the plugin."""
+
+    PATH_DOWN = 1
+    """A path was given up; ``detail`` is a `PathDownReason`."""
+    FIRST_BYTE = 2
+    """First payload byte of that comm on a survivor after PATH_DOWN."""
+    FENCE_DONE = 3
+    """The peer answered the fence; ``detail`` is the bytes to resend."""
+    PATH_UP = 4
+    RAIL_TOLD_DOWN = 5
+    """The peer said in band that its rail is down."""
+    ALL_PATHS_DOWN = 6
+    ERROR = 7
+    """An error went to NCCL; ``detail`` is the result code."""
+
+
+class PathDownReason(IntEnum):
+    """Which detector was first."""
+
+    STEER_PAGE = 1
+    SOCKET_ERROR = 2
+    NO_ACK = 3
+    PEER_TOLD = 4
+    CARRIER = 5
+    CONNECT_FAILED = 6
+
+
+class StatsPageError(Exception):
+    """A page was refused.
+
+    Attributes:
+        reason: one word of a fixed set, fit for a metric label.
+    """
+
+    def __init__(self, reason: str, text: str = "") -> None:
+        super().__init__(f"{reason}: {text}" if text else reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRail:
+    """One rail of one process. Counters since the process began; bytes and nanoseconds."""
+
+    netdev: str
+    tx_bytes: int = 0
+    rx_bytes: int = 0
+    tx_chunks: int = 0
+    rx_chunks: int = 0
+    retransmit_bytes: int = 0
+    retransmit_chunks: int = 0
+    duplicate_bytes: int = 0
+    failovers: int = 0
+    rejoins: int = 0
+    stalls: int = 0
+    stall_ns: int = 0
+    in_flight_bytes: int = 0
+    live_paths: int = 0
+    dead_paths: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StatsPage:
+    """A consistent copy of one page's header and rails."""
+
+    pid: int
+    start_ns: int
+    heartbeat_ns: int
+    send_comms: int
+    recv_comms: int
+    errors: int
+    refused_peers: int
+    steer_rejected: int
+    event_count: int
+    steer_present: bool
+    failover: bool
+    job: str
+    rails: tuple[StatsRail, ...]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(pid, start_ns): the process's incarnation."""
+        return self.pid, self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StatsEvent:
+    """One event. ``index`` counts from 0; ``time_ns`` is CLOCK_MONOTONIC."""
+
+    index: int
+    time_ns: int
+    comm: int
+    kind: StatsEventKind
+    local_rail: int | None
+    remote_rail: int | None
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order, the index to go on from, and how many were overwritten or not valid."""
+
+    events: tuple[StatsEvent, ...]
+    next_index: int
+    lost: int = 0
+
+
+def sequence(data: bytes) -> int:
+    """The seqlock's value at the start of a page (at least 16 bytes)."""
+    return int.from_bytes(data[8:16], "little")
+
+
+def parse(data: bytes) -> StatsPage:
+    """Decode header and rails from the first `EVENTS_AT` bytes of a page.
+
+    The caller has made sure by the seqlock that they belong together.
+
+    Raises:
+        StatsPageError: reason short, magic, version, size, torn, count, netdev.
+    """
+    if len(data) < EVENTS_AT:
+        raise StatsPageError("short", f"{len(data)} bytes")
+    raw = dict(zip((name for name, _ in HEADER_FIELDS), _HEADER.unpack_from(data), strict=True))
+    if raw["magic"] != MAGIC:
+        raise StatsPageError("magic", hex(raw["magic"]))
+    if raw["version"] != VERSION:
+        raise StatsPageError("version", str(raw["version"]))
+    if raw["header_size"] != HEADER_SIZE or raw["page_size"] != PAGE_SIZE:
+        raise StatsPageError("size", f"header {raw['header_size']}, page {raw['page_size']}")
+    if raw["seq"] & 1:
+        raise StatsPageError("torn")
+    if raw["rail_count"] > MAX_RAILS:
+        raise StatsPageError("count", f"{raw['rail_count']} rails")
+    rails = tuple(_rail(data, i) for i in range(raw["rail_count"]))
+    if len({rail.netdev for rail in rails}) != len(rails):
+        raise StatsPageError("netdev", "named twice")
+    return StatsPage(
+        pid=raw["pid"],
+        start_ns=raw["start_ns"],
+        heartbeat_ns=raw["heartbeat_ns"],
+        send_comms=raw["send_comms"],
+        recv_comms=raw["recv_comms"],
+        errors=raw["errors"],
+        refused_peers=raw["refused_peers"],
+        steer_rejected=raw["steer_rejected"],
+        event_count=raw["event_count"],
+        steer_present=raw["steer_present"] == 1,
+        failover=raw["failover"] != 0,
+        job=_printable(raw["job"]),
+        rails=rails,
+    )
+
+
+def parse_events(ring: bytes, again: bytes, *, since: int, count: int, rails: int) -> EventBatch:
+    """Events with index ≥ ``since`` from two copies of the event ring, read one after the other.
+
+    An event is taken when both copies of its slot agree and the slot's own index is the one
+    expected. A slot that is not written yet ends the batch; one written over since, or whose
+    content is not valid, is counted as lost.
+
+    Args:
+        ring: the ring's bytes, `MAX_EVENTS` × `EVENT_SIZE`.
+        again: the same, read later.
+        since: the first index wanted.
+        count: ``event_count`` of the header, read *before* both copies.
+        rails: ``rail_count``, the bound for ``local_rail``.
+
+    Raises:
+        StatsPageError: reason short; or events, when ``count`` went backwards.
+    """
+    if len(ring) < MAX_EVENTS * EVENT_SIZE or len(again) < MAX_EVENTS * EVENT_SIZE:
+        raise StatsPageError("short", "event ring")
+    if count < since:
+        raise StatsPageError("events", f"count {count} after {since}")
+    first = max(since, count - MAX_EVENTS)
+    lost = first - since
+    events: list[StatsEvent] = []
+    at = first
+    while at < count:
+        where = (at % MAX_EVENTS) * EVENT_SIZE
+        slot = ring[where : where + EVENT_SIZE]
+        index, time_ns, comm, kind, local, remote, detail = _EVENT.unpack(slot)
+        if index < at + 1:
+            break  # not written yet
+        if index > at + 1 or slot != again[where : where + EVENT_SIZE]:
+            lost += 1  # overwritten
+        elif kind not in _KINDS or not (local == NO_RAIL or local < rails):
+            lost += 1
+        else:
+            events.append(
+                StatsEvent(
+                    index=at,
+                    time_ns=time_ns,
+                    comm=comm,
+                    kind=StatsEventKind(kind),
+                    local_rail=None if local == NO_RAIL else local,
+                    remote_rail=None if remote == NO_RAIL else remote,
+                    detail=detail,
+                )
+            )
+        at += 1
+    return EventBatch(tuple(events), at, lost)
+
+
+_KINDS = frozenset(int(kind) for kind in StatsEventKind)
+
+
+def _rail(data: bytes, index: int) -> StatsRail:
+    name, *values = _RAIL.unpack_from(data, RAILS_AT + index * RAIL_SIZE)
+    text = name.split(b"\0", 1)[0]
+    if not _NETDEV.match(text):
+        raise StatsPageError("netdev", repr(text))
+    fields = (field for field, _ in RAIL_FIELDS[1:-1])
+    return StatsRail(netdev=text.decode("ascii"), **dict(zip(fields, values[:-1], strict=True)))
+
+
+def _printable(raw: bytes) -> str:
+    """Text up to the first NUL, anything but printable ASCII replaced by ``?``."""
+    return "".join(chr(c) if 32 <= c < 127 else "?" for c in raw.split(b"\0", 1)[0])
