@@ -1,0 +1,229 @@
+"""One virtual machine: boot, drive, unplug, end.
+
+The QEMU process dies with its owner (parent-death signal), with ``close``, or, when the owner was
+killed in between, at the next start: each machine leaves a record of both processes' ids and start
+times under ``/run/fabric-vm``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lab.vm import image, initramfs
+from lab.vm.wire import Agent, Job, Monitor, Result, VmError
+
+RUN = Path("/run/fabric-vm")
+GUEST = Path(__file__).parent / "guest"
+_FIRST_NIC_SLOT = 0x10
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One end of a cable: datagrams between two Unix sockets, one Ethernet frame each."""
+
+    local: Path
+    remote: Path
+    mac: str
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (proc(5), field 22); None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def clean_stale() -> list[str]:
+    """End machines whose owner is gone; returns their names. Never touches a reused process id."""
+    cleaned = []
+    for record in sorted(RUN.glob("*/machine.json")):
+        try:
+            data = json.loads(record.read_text())
+        except (OSError, ValueError):
+            data = {}
+        if data and start_time(data["owner"]) == data["owner_start"]:
+            continue
+        if data and start_time(data["pid"]) == data["pid_start"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(data["pid"], signal.SIGKILL)
+        shutil.rmtree(record.parent, ignore_errors=True)
+        cleaned.append(record.parent.name)
+    return cleaned
+
+
+def _overlay(name: str, nics: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Files and links laid over the root: agent, rail names, nothing that waits for a network."""
+    files = {
+        "usr/local/lib/fabric-vm/agent.py": (GUEST / "agent.py").read_bytes(),
+        "etc/systemd/system/fabric-vm-agent.service": (GUEST / "agent.service").read_bytes(),
+        "etc/hostname": f"{name}\n".encode(),
+        "etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n".encode(),
+        "etc/modules-load.d/fabric-vm.conf": b"virtio_console\nvirtio_net\n",
+    }
+    for i in range(nics):
+        match = f"[Match]\nPath=pci-0000:00:{_FIRST_NIC_SLOT + i:02x}.0\n\n[Link]\nName=rail{i}\n"
+        files[f"etc/systemd/network/10-rail{i}.link"] = match.encode()
+    wants = "etc/systemd/system/sysinit.target.wants/fabric-vm-agent.service"
+    return files, {wants: "/etc/systemd/system/fabric-vm-agent.service"}
+
+
+class Vm:
+    """A Debian guest. Use as a context manager; ``boot`` waits until the agent answers.
+
+    Args:
+        name: host name of the guest and name of its directory under ``/run/fabric-vm``.
+        base: the image to boot; it stays unchanged.
+        nics: become ``rail0``, ``rail1``, … in the guest.
+        disks: further read-only images, ``/dev/vdb`` onwards.
+        memory_mib: guest memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base: image.Image,
+        nics: Sequence[Nic] = (),
+        disks: Sequence[Path] = (),
+        memory_mib: int = 768,
+    ) -> None:
+        self.name, self.nics = name, tuple(nics)
+        self._base, self._disks, self._memory = base, tuple(disks), memory_mib
+        self._dir = RUN / f"{name}-{os.getpid()}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._monitor: Monitor | None = None
+        self._agent: Agent | None = None
+
+    def _argv(self) -> list[str]:
+        d = self._dir
+        argv = ["setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"]
+        argv += ["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", str(self._memory)]
+        argv += ["-M", "pc", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        argv += ["-kernel", str(self._base.kernel), "-initrd", str(d / "initrd")]
+        argv += [
+            "-append",
+            "console=ttyS0 panic=-1 mitigations=off audit=0 apparmor=0 net.ifnames=1 quiet",
+        ]
+        argv += ["-serial", f"file:{d / 'console.log'}"]
+        argv += ["-qmp", f"unix:{d / 'qmp.sock'},server=on,wait=off"]
+        for disk in (self._base.root, *self._disks):
+            argv += ["-drive", f"file={disk},format=raw,if=virtio,snapshot=on,cache=unsafe"]
+        argv += ["-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci"]
+        argv += ["-device", "virtio-serial-pci", "-chardev"]
+        argv += [f"socket,id=agent,path={d / 'agent.sock'},server=on,wait=off"]
+        argv += ["-device", "virtserialport,chardev=agent,name=fabric.agent"]
+        for i, nic in enumerate(self.nics):
+            argv += ["-netdev", f"dgram,id=net{i},local.type=unix,local.path={nic.local},"
+                     f"remote.type=unix,remote.path={nic.remote}"]  # fmt: skip
+            argv += ["-device", f"virtio-net-pci,id=nic{i},netdev=net{i},mac={nic.mac},"
+                     f"addr={_FIRST_NIC_SLOT + i:#x}"]  # fmt: skip
+        return argv
+
+    def start(self) -> Self:
+        """Start QEMU; the guest boots meanwhile. Raises ``VmError`` when QEMU does not come up."""
+        self._dir.mkdir(parents=True)
+        files, links = _overlay(self.name, len(self.nics))
+        (self._dir / "initrd").write_bytes(initramfs.build(self._base.tree, files, links))
+        with (self._dir / "qemu.log").open("wb") as log:
+            env = {**os.environ, "TMPDIR": str(self._dir)}
+            self._process = subprocess.Popen(
+                self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
+            )
+        record = {
+            "pid": self._process.pid,
+            "pid_start": start_time(self._process.pid),
+            "owner": os.getpid(),
+            "owner_start": start_time(os.getpid()),
+        }
+        (self._dir / "machine.json").write_text(json.dumps(record))
+        deadline = time.monotonic() + 20
+        try:
+            self._monitor = Monitor(self._dir / "qmp.sock", deadline)
+            self._agent = Agent(self._dir / "agent.sock", deadline)
+        except VmError as err:
+            log_text = (self._dir / "qemu.log").read_text(errors="replace")
+            self.close()
+            raise VmError(f"{err}\nqemu: {log_text[-2000:]}") from err
+        return self
+
+    def wait_booted(self, timeout: float = 180) -> Self:
+        """Wait until the guest's agent answers and systemd has finished starting."""
+        deadline = time.monotonic() + timeout
+        assert self._agent is not None
+        try:
+            self._agent.wait_hello(timeout)
+        except FutureTimeout as err:
+            raise VmError(f"{self.name} did not boot in {timeout} s\n{self.console()}") from err
+        left = max(1.0, deadline - time.monotonic())
+        state = self.run("systemctl", "is-system-running", "--wait", timeout=left)
+        if state.out.strip() not in ("running", "degraded"):
+            raise VmError(f"{self.name}: systemd says {state.out.strip()!r}\n{self.console()}")
+        return self
+
+    def console(self, lines: int = 40) -> str:
+        """The last lines of the serial console."""
+        path = self._dir / "console.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def begin(self, *argv: str, timeout: float = 120, stdin: str = "") -> Job:
+        """Start a command in the guest; it is killed after ``timeout`` seconds."""
+        if self._agent is None:
+            raise VmError(f"{self.name} is not running")
+        return Job(self._agent, argv, timeout, stdin)
+
+    def run(self, *argv: str, timeout: float = 120, stdin: str = "") -> Result:
+        """Run a command in the guest to its end."""
+        return self.begin(*argv, timeout=timeout, stdin=stdin).wait()
+
+    def write(self, path: str, data: str | bytes, mode: int = 0o644) -> None:
+        """Write a file in the guest, with its directories."""
+        assert self._agent is not None
+        self._agent.write(path, data.encode() if isinstance(data, str) else data, mode)
+
+    def set_link(self, rail: int, *, up: bool) -> None:
+        """Plug or unplug rail ``rail``: the guest's NIC gains or loses carrier."""
+        assert self._monitor is not None
+        self._monitor.call("set_link", name=f"nic{rail}", up=up)
+
+    def close(self) -> None:
+        """End the machine at once and remove its directory; safe to call twice."""
+        if self._agent is not None:
+            self._agent.close()
+        if self._monitor is not None:
+            with contextlib.suppress(VmError, OSError):
+                self._monitor.call("quit")
+            self._monitor.close()
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._agent = self._monitor = self._process = None
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
