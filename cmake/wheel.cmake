@@ -1,0 +1,38 @@
+# What the wheel ships besides Python: programs into bin/, the plugin into lib/, units into share/
+# of the environment that it is installed into. Included last, with FABRIC_WHEEL=ON.
+
+set(wheel_programs fabric-prober fabric-perf)
+set(wheel_libraries nccl-net-fabric)
+
+# Tests, fuzzers and layout dumps are nobody's business at the place of installation: not even built.
+function(fabric_exclude_others directory)
+  get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(type MATCHES "EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY"
+       AND NOT target IN_LIST wheel_programs AND NOT target IN_LIST wheel_libraries)
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+  endforeach()
+  get_property(children DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
+  foreach(child IN LISTS children)
+    fabric_exclude_others(${child})
+  endforeach()
+endfunction()
+fabric_exclude_others(${CMAKE_CURRENT_SOURCE_DIR})
+
+foreach(target IN LISTS wheel_programs)
+  if(TARGET ${target})
+    # A wheel may be built on one machine and installed on another: libc is all it may ask for.
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+    install(TARGETS ${target} RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR})
+  endif()
+endforeach()
+foreach(target IN LISTS wheel_libraries)
+  if(TARGET ${target})
+    install(TARGETS ${target} LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
+  endif()
+endforeach()
+install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/systemd/
+  DESTINATION ${SKBUILD_DATA_DIR}/share/fabricd/systemd
+  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml")
