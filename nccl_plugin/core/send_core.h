@@ -1,0 +1,130 @@
+// The sending half of a comm.
+//
+// What always holds:
+// - A message goes out only into a granted slot; grants are filled in posted order (a tag picks the
+//   slot inside a group of several, and is not looked at for a single receive).
+// - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
+//   only when the receiver has answered that path's fence.
+// - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
+//   no transport reads its bytes any more, or at once when it was copied.
+// - Acknowledgements, grants and whole receiver states may come twice, late and out of order.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "core/types.h"
+
+namespace fabric::core {
+
+// A chunk to be put on a path now. `data` stays readable until written() or quiesced().
+struct Outgoing {
+  ChunkHeader header;
+  const std::byte* data = nullptr;
+  bool again = false;   // sent before, on a path that failed
+};
+
+class SendCore {
+ public:
+  explicit SendCore(std::uint32_t chunk_size);
+
+  // Takes a message. nullopt: too many small ones wait for acknowledgement, try again later.
+  std::optional<Sequence> post(const void* data, std::size_t size, int tag);
+  // May the caller reuse the buffer? Also true for what was forgotten.
+  [[nodiscard]] bool done(Sequence sequence) const;
+  [[nodiscard]] std::size_t size(Sequence sequence) const;   // as matched: never above the slot's
+  void forget(Sequence sequence);                            // the caller has been told
+
+  void on_grant(const Grant& grant);
+  void on_acknowledge(GroupId group, std::uint8_t slot);
+  void on_state(const ReceiverState& state);
+
+  [[nodiscard]] bool has_chunk();
+  std::optional<Outgoing> take(PathIndex path);
+  void written(PathIndex path);   // the oldest taken chunk of this path needs its bytes no more
+
+  // The epoch a new connection of this path must carry.
+  [[nodiscard]] Epoch epoch(PathIndex path) const { return paths_[path].epoch; }
+  // The connection is given up. Returns the epoch for the fence request: "retire all before it".
+  Epoch fail(PathIndex path);
+  // The transport reads no buffer on behalf of the failed connection any more.
+  void quiesced(PathIndex path);
+  [[nodiscard]] bool fencing(PathIndex path) const { return paths_[path].fencing; }
+  // Bytes that have to be sent again; nullopt when the answer is not to the fence under way.
+  std::optional<std::uint64_t> on_fence_answer(PathIndex path, Epoch epoch,
+                                               const ReceiverState& state);
+
+  [[nodiscard]] bool unacknowledged() const { return unacknowledged_ != 0; }
+  [[nodiscard]] bool in_flight(PathIndex path) const { return !paths_[path].flight.empty(); }
+  [[nodiscard]] std::uint64_t in_flight_bytes(PathIndex path) const { return paths_[path].bytes; }
+  [[nodiscard]] std::uint32_t chunk_size() const { return chunk_size_; }
+
+ private:
+  struct Message {
+    const std::byte* data = nullptr;
+    std::unique_ptr<std::byte[]> copy;
+    std::size_t copied = 0;
+    std::uint64_t size = 0;
+    int tag = 0;
+    bool matched = false;
+    bool acknowledged = false;
+    bool forgotten = false;
+    std::uint8_t slot = 0;
+    std::uint32_t chunks = 0;
+    std::uint32_t next_chunk = 0;
+    std::uint32_t readers = 0;   // chunks of it that a transport is reading
+    GroupId group = 0;
+  };
+  struct Open {
+    Grant grant;
+    std::uint8_t filled = 0;         // bit per slot
+    std::uint8_t acknowledged = 0;   // bit per slot
+    std::array<Sequence, kMaxSlots> sequence{};
+  };
+  struct ChunkRef {
+    Sequence sequence = 0;
+    std::uint32_t chunk = 0;
+  };
+  struct Flight {
+    ChunkRef ref;
+    Epoch epoch = 0;
+    std::uint32_t length = 0;
+  };
+  struct Path {
+    Epoch epoch = 1;
+    bool fencing = false;
+    std::deque<Flight> flight;
+    std::deque<Sequence> reading;
+    std::uint64_t bytes = 0;
+  };
+
+  Message* find(Sequence sequence);
+  [[nodiscard]] const Message* find(Sequence sequence) const;
+  Open* find_group(GroupId group);
+  void open(const Grant& grant);
+  void match();
+  bool match_one(Sequence sequence, Message& message);
+  void acknowledge(Message& message);
+  void acknowledge_below(GroupId group);
+  void settle();
+  void trim(Path& path);
+  [[nodiscard]] std::uint32_t length_of(const Message& message, std::uint32_t chunk) const;
+
+  std::uint32_t chunk_size_;
+  std::deque<Message> messages_;
+  Sequence base_ = 0;               // sequence of messages_.front()
+  std::deque<Sequence> unmatched_;
+  std::deque<Sequence> ready_;      // matched, with chunks never sent
+  std::deque<ChunkRef> again_;
+  std::deque<Open> grants_;
+  GroupId grants_base_ = 0;
+  std::map<GroupId, Grant> early_;  // grants that overtook an earlier one
+  std::array<Path, kMaxPaths> paths_{};
+  std::size_t copied_bytes_ = 0;
+  std::size_t copied_count_ = 0;
+  std::size_t unacknowledged_ = 0;
+};
+
+}  // namespace fabric::core
