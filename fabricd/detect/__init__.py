@@ -1,0 +1,1 @@
+"""From evidence to verdict: which link, which path, or whose host."""

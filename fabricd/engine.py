@@ -1,0 +1,288 @@
+"""The daemon's decisions: links and paths of one host, from facts to transitions and a plan. Pure.
+
+The shell (`fabricd.daemon`) says what carrier, administrator and prober say; `evaluate` returns the
+transitions; `plan` says what the steer page should hold. ``now`` is CLOCK_MONOTONIC ns throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fabricd.config import Config
+from fabricd.detect.mesh import PathSpec
+from fabricd.detect.verdict import PathView, Rules, Verdict, healthy, judge, live_peers
+from fabricd.links.damping import DampingRules
+from fabricd.links.health import Facts, Health, HoldRules, Transition
+from fabricd.links.machine import CARRYING
+from fabricd.steer import policy
+from telemetry.events import LinkState
+
+PROBER_GRACE_NS = 10 * 10**9
+"""After that long without a prober a link returns on its carrier alone."""
+
+
+@dataclass(slots=True)
+class Link:
+    """One configured link."""
+
+    index: int
+    netdev: str
+    rail: int
+    health: Health
+    admin_up: bool = True
+    carrier: bool | None = None
+    pending_downs: int = 0
+    worse: str = ""
+
+
+@dataclass(slots=True)
+class Path:
+    """One probed path."""
+
+    index: int
+    spec: PathSpec
+    netdev: str
+    health: Health
+    heard_ever: bool = False
+
+    @property
+    def key(self) -> str:
+        """Stable over restarts and reloads."""
+        return f"{self.netdev} {self.spec.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transition of one link (``peer`` empty) or path."""
+
+    netdev: str
+    rail: int
+    peer: str
+    address: str
+    transition: Transition
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one evaluation did."""
+
+    changes: list[Change] = field(default_factory=list)
+    silent_hosts: frozenset[str] = frozenset()
+    refused: dict[str, str] = field(default_factory=dict)
+    """Links (netdev → reason) that probes blame but whose loss would take too many rails."""
+    operator: list[str] = field(default_factory=list)
+    """Links that passed the second tier of damping just now."""
+    due_at: int | None = None
+    """When to evaluate again though nothing happens."""
+
+
+def damping_rules(config: Config) -> DampingRules:
+    """The configuration's damping in the core's units."""
+    d = config.damping
+    return DampingRules(
+        penalty=d.penalty,
+        half_life_ns=round(d.half_life_s * 1e9),
+        suppress=d.suppress,
+        reuse=d.reuse,
+        max_suppress_ns=round(d.max_suppress_s * 1e9),
+        second_tier_flaps=d.second_tier_flaps,
+    )
+
+
+def hold_rules(config: Config) -> HoldRules:
+    """The configuration's times of the way back in the core's units."""
+    return HoldRules(round(config.hold.hold_down_s * 1e9), round(config.hold.probation_s * 1e9))
+
+
+class Engine:
+    """All links and paths of one host."""
+
+    def __init__(self, config: Config, paths: Sequence[PathSpec]) -> None:
+        self.links: list[Link] = []
+        self.paths: list[Path] = []
+        self.rules = Rules()
+        self.max_probe_share = 0.5
+        self.silent_hosts: frozenset[str] = frozenset()
+        self._prober_lost_ns: int | None = None
+        self.configure(config, paths)
+
+    def configure(self, config: Config, paths: Sequence[PathSpec]) -> None:
+        """Take a configuration; links and paths that stay keep state, penalty and timers."""
+        damping, hold = damping_rules(config), hold_rules(config)
+        self.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
+        self.max_probe_share = config.steer.max_probe_share
+        old_links = {link.netdev: link for link in self.links}
+        old_paths = {path.key: path for path in self.paths}
+        self.links = []
+        for index, table in enumerate(config.links):
+            link = old_links.get(table.netdev) or Link(
+                index, table.netdev, table.rail, Health(damping, hold)
+            )
+            link.index, link.rail = index, table.rail
+            self.links.append(link)
+        self.paths = []
+        for index, spec in enumerate(paths):
+            path = Path(index, spec, self.links[spec.link].netdev, Health(damping, hold))
+            if (known := old_paths.get(path.key)) is not None:
+                path.health, path.heard_ever = known.health, known.heard_ever
+            self.paths.append(path)
+        for health in [x.health for x in self.links] + [x.health for x in self.paths]:
+            health.hold, health.damping.rules = hold, damping
+
+    def evaluate(self, views: Sequence[PathView] | None, now: int) -> Outcome:
+        """Judge everything and do the transitions that follow.
+
+        Args:
+            views: all paths as the prober sees them; None: there is no prober now.
+            now: CLOCK_MONOTONIC ns.
+        """
+        views = self._take_views(views, now)
+        verdict = judge(views, self.rules, now) if views is not None else Verdict()
+        out = Outcome(silent_hosts=verdict.silent_hosts)
+        self.silent_hosts = verdict.silent_hosts
+        blamed = set(verdict.link_faults)
+        for link in self.links:
+            facts = self._link_facts(link, verdict, views, out, now)
+            link.pending_downs = 0
+            for transition in link.health.update(facts, now):
+                out.changes.append(Change(link.netdev, link.rail, "", "", transition))
+            if link.health.damping.operator_due(now):
+                out.operator.append(link.netdev)
+        for path in self.paths:
+            facts = self._path_facts(path, verdict, blamed, views)
+            for transition in path.health.update(facts, now):
+                out.changes.append(
+                    Change(
+                        path.netdev, self.links[path.spec.link].rail, path.spec.peer,
+                        path.spec.address, transition,
+                    )
+                )  # fmt: skip
+        everything = [x.health for x in self.links] + [x.health for x in self.paths]
+        out.due_at = min((t for h in everything if (t := h.due_at()) is not None), default=None)
+        return out
+
+    def plan(self) -> policy.Plan:
+        """What steering would do now."""
+        return policy.plan(
+            [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links],
+            [
+                policy.PathInput(
+                    p.netdev, p.spec.peer, (p.spec.address, *p.spec.others), p.health.state
+                )
+                for p in self.paths
+            ],
+        )
+
+    def save(self, now: int) -> dict[str, Any]:
+        """A JSON document of all states and penalties."""
+        return {
+            "links": {x.netdev: x.health.save(now) for x in self.links},
+            "paths": {
+                p.key: p.health.save(now) | {"heard": p.heard_ever}
+                for p in self.paths
+                if p.heard_ever
+            },
+        }
+
+    def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
+        """Take over what `save` gave ``elapsed_ns`` ago; returns what was not usable."""
+        refused = []
+        for kind, items in (
+            ("links", {x.netdev: x for x in self.links}),
+            ("paths", {p.key: p for p in self.paths}),
+        ):
+            stored = document.get(kind)
+            if not isinstance(stored, dict):
+                refused.append(kind)
+                continue
+            for key, item in items.items():
+                if key not in stored:
+                    continue
+                try:
+                    item.health.restore(stored[key], now, elapsed_ns)
+                    if isinstance(item, Path):
+                        item.heard_ever = bool(stored[key].get("heard"))
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    refused.append(f"{kind} {key}")
+        return refused
+
+    def _take_views(self, views: Sequence[PathView] | None, now: int) -> Sequence[PathView] | None:
+        if views is None:
+            if self._prober_lost_ns is None:
+                self._prober_lost_ns = now
+            return None
+        self._prober_lost_ns = None
+        for view in views:
+            if view.heard:
+                self.paths[view.index].heard_ever = True
+        return views
+
+    def _link_facts(
+        self,
+        link: Link,
+        verdict: Verdict,
+        views: Sequence[PathView] | None,
+        out: Outcome,
+        now: int,
+    ) -> Facts:
+        facts = Facts(
+            admin_up=link.admin_up,
+            carrier=link.carrier,
+            downs=link.pending_downs,
+            suspect=verdict.link_suspects.get(link.index, ""),
+            clean=self._clean(link, views, now),
+        )
+        fault = verdict.link_faults.get(link.index, "")
+        worse = link.worse
+        hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up
+        if (fault or worse) and not hard and not self._already_out(link):
+            degraded_only = not fault
+            if not self._may_take(link):
+                out.refused[link.netdev] = fault or worse
+                return replace(facts, suspect=fault or facts.suspect)
+            if degraded_only:
+                return replace(facts, worse=worse)
+        return replace(facts, fault=fault, worse=worse)
+
+    @staticmethod
+    def _already_out(link: Link) -> bool:
+        return link.health.state in (LinkState.DOWN, LinkState.HOLD)
+
+    def _may_take(self, link: Link) -> bool:
+        """Whether probes alone may take this link's traffic too."""
+        taken = sum(
+            other is not link
+            and (other.health.out_by_probes or other.health.state is LinkState.DEGRADED)
+            for other in self.links
+        )
+        left = [
+            x for x in self.links
+            if x is not link and x.carrier is not False and x.health.state in CARRYING
+        ]  # fmt: skip
+        return taken + 1 <= self.max_probe_share * len(self.links) and bool(left)
+
+    def _clean(self, link: Link, views: Sequence[PathView] | None, now: int) -> bool:
+        if views is None:
+            lost = self._prober_lost_ns
+            return link.health.hard or (lost is not None and now - lost >= PROBER_GRACE_NS)
+        known = [p.index for p in self.paths if p.heard_ever and p.spec.link == link.index]
+        own = [v for v in views if v.link == link.index]
+        return healthy(own, known, live_peers(views, link.index))
+
+    def _path_facts(
+        self,
+        path: Path,
+        verdict: Verdict,
+        blamed: set[int],
+        views: Sequence[PathView] | None,
+    ) -> Facts:
+        if views is None:
+            return Facts(carrier=None, clean=False)
+        view = views[path.index]
+        link = self.links[path.spec.link]
+        # While the link itself is out, its paths keep the state they had.
+        mute = link.index in blamed or link.health.state not in CARRYING
+        fault = "" if mute else verdict.path_faults.get(path.index, "")
+        return Facts(carrier=view.heard or None, fault=fault, clean=view.clean)

@@ -1,0 +1,1 @@
+"""Local links: inventory, carrier counts, the state machine and flap damping."""

@@ -1,0 +1,181 @@
+"""Health of one link or path: the state machine driven by facts, timers and damping. Pure.
+
+`Health.update` is given what is known now and does the transitions that follow; `due_at` says when
+it wants to be called again though nothing happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fabricd.links.damping import Damping, DampingRules
+from fabricd.links.machine import LinkEvent, allows, step
+from telemetry.events import LinkState
+
+E = LinkEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about a link or path at one moment."""
+
+    admin_up: bool = True
+    carrier: bool | None = True
+    """None: not known. A path's is always True."""
+    downs: int = 0
+    """Carrier losses since the last update."""
+    fault: str = ""
+    """A verdict from probes; empty: none."""
+    suspect: str = ""
+    """Soft evidence; empty: none."""
+    clean: bool = True
+    """Nothing speaks against bringing it back."""
+    worse: str = ""
+    """Too much loss; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRules:
+    """Times of the way back, in nanoseconds."""
+
+    hold_down_ns: int = 2 * 10**9
+    probation_ns: int = 10 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of state."""
+
+    event: LinkEvent
+    from_state: LinkState
+    to_state: LinkState
+    reason: str
+
+
+class Health:
+    """State, penalty and timers of one link or path."""
+
+    def __init__(self, damping: DampingRules, hold: HoldRules) -> None:
+        self.state = LinkState.UNKNOWN
+        self.since_ns = 0
+        self.reason = ""
+        self.hard = False
+        """The last fault was carrier, not a verdict from probes."""
+        self.hold = hold
+        self.damping = Damping(damping)
+        self._clean_since: int | None = None
+
+    @property
+    def out_by_probes(self) -> bool:
+        """Steered away on probe evidence alone."""
+        return not self.hard and self.state in (LinkState.DOWN, LinkState.HOLD)
+
+    def update(self, facts: Facts, now: int) -> list[Transition]:
+        """Apply the facts; returns the transitions, oldest first."""
+        done: list[Transition] = []
+        if facts.downs and facts.admin_up and self.state is not LinkState.ADMIN:
+            self.damping.down(now, facts.downs)
+        if self._administered(facts, now, done):
+            return done
+        if self.state is LinkState.UNKNOWN:
+            if facts.carrier:
+                self._go(E.SEEN_UP, "carrier", now, done)
+            return done
+        self._fault(facts, now, done)
+        self._recover(facts, now, done)
+        if self.state in (LinkState.UP, LinkState.SUSPECT, LinkState.DEGRADED, LinkState.PROBATION):
+            self._soft(facts, now, done)
+        return done
+
+    def due_at(self) -> int | None:
+        """When (ns) an update is due though no fact changes; None: never."""
+        if self.state is LinkState.HOLD and self._clean_since is not None:
+            return self._release_at(self._clean_since)
+        if self.state is LinkState.PROBATION:
+            return self.since_ns + self.hold.probation_ns
+        return None
+
+    def save(self, now: int) -> dict[str, Any]:
+        """A JSON document for `restore`."""
+        return {
+            "state": self.state.name,
+            "age_ns": now - self.since_ns,
+            "reason": self.reason,
+            "hard": self.hard,
+            "damping": self.damping.save(now),
+        }
+
+    def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
+        """Take over what `save` gave ``elapsed_ns`` ago; a hold begins anew.
+
+        Raises:
+            KeyError, TypeError, ValueError: not such a document; nothing was taken over.
+        """
+        state = LinkState[document["state"]]
+        age = int(document["age_ns"]) + elapsed_ns
+        reason, hard = str(document["reason"]), bool(document["hard"])
+        self.damping.restore(document["damping"], now, elapsed_ns)
+        self.state, self.since_ns, self.reason, self.hard = state, now - age, reason, hard
+
+    def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
+        if not facts.admin_up:
+            if self.state is not LinkState.ADMIN:
+                self._go(E.ADMIN_DOWN, "administratively down", now, done)
+            return True
+        if self.state is LinkState.ADMIN:
+            self._go(E.ADMIN_UP, "administratively up", now, done)
+        return False
+
+    def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        hard = facts.carrier is False or facts.downs > 0
+        if not hard and not facts.fault:
+            return
+        self._clean_since = None
+        if self.state is LinkState.DOWN:
+            self.hard = self.hard or hard
+            return
+        if self.state is LinkState.HOLD and facts.carrier is not False and not facts.fault:
+            self.hard = True
+            return  # A blip that is over: the hold starts again, the state says so already.
+        if hard:
+            reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
+        else:
+            reason = facts.fault
+            self.damping.down(now)
+        self.hard = hard
+        self._go(E.FAULT, reason, now, done)
+
+    def _recover(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        if self.state not in (LinkState.DOWN, LinkState.HOLD):
+            if self.state is LinkState.PROBATION and now >= self.since_ns + self.hold.probation_ns:
+                self._go(E.SETTLED, "probation passed", now, done)
+            return
+        if not facts.carrier or facts.fault or not facts.clean:
+            self._clean_since = None
+            return
+        if self._clean_since is None:
+            self._clean_since = now
+        if self.state is LinkState.DOWN:
+            self._go(E.HEALED, "healthy again", now, done)
+        if now >= self._release_at(self._clean_since) and not self.damping.is_suppressed(now):
+            self._go(E.HELD, "held long enough", now, done)
+
+    def _release_at(self, clean_since: int) -> int:
+        return max(clean_since + self.hold.hold_down_ns, self.damping.reuse_at(clean_since))
+
+    def _soft(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        if facts.worse and allows(self.state, E.WORSE):
+            self._go(E.WORSE, facts.worse, now, done)
+        elif self.state is LinkState.DEGRADED and not facts.worse:
+            self._go(E.BETTER, "loss is gone", now, done)
+        elif facts.suspect and allows(self.state, E.SUSPECTED):
+            self._go(E.SUSPECTED, facts.suspect, now, done)
+        elif self.state is LinkState.SUSPECT and not facts.suspect:
+            self._go(E.CLEARED, "misses ended", now, done)
+
+    def _go(self, event: LinkEvent, reason: str, now: int, done: list[Transition]) -> None:
+        old = self.state
+        self.state = step(old, event)
+        self.since_ns, self.reason = now, reason
+        done.append(Transition(event, old, self.state, reason))

@@ -1,0 +1,1 @@
+"""What traffic is told: policy, steer page, modes."""

@@ -1,0 +1,124 @@
+"""From states to weights. Pure.
+
+Rules:
+
+* DOWN, HOLD and ADMIN carry nothing, DEGRADED carries half, everything else the full weight. A link
+  never seen up carries nothing while it has no carrier.
+* A hint never removes the last: when no link would carry, those least bad carry in full; when no
+  link would reach a peer, the exceptions for that peer are dropped.
+* In observe every weight is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fabricd.links.machine import CARRYING
+from telemetry.events import LinkState
+
+FULL = 1000
+HALF = 500
+
+_LAST_RESORT = (LinkState.HOLD, LinkState.DOWN, LinkState.UNKNOWN, LinkState.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInput:
+    """One link."""
+
+    netdev: str
+    state: LinkState
+    carrier: bool | None = True
+
+
+@dataclass(frozen=True, slots=True)
+class PathInput:
+    """One (local link, peer NIC) with the addresses of that NIC."""
+
+    netdev: str
+    peer: str
+    addresses: tuple[str, ...]
+    state: LinkState
+
+
+@dataclass(frozen=True, slots=True)
+class RailEntry:
+    """One rail entry of the page."""
+
+    netdev: str
+    state: LinkState
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathEntry:
+    """One path entry of the page."""
+
+    netdev: str
+    remote: str
+    state: LinkState
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the page should say."""
+
+    rails: tuple[RailEntry, ...]
+    paths: tuple[PathEntry, ...] = ()
+
+
+def weight_of(state: LinkState, carrier: bool | None = True) -> int:
+    """The weight of one link alone."""
+    if state is LinkState.DEGRADED:
+        return HALF
+    if state is LinkState.UNKNOWN and carrier is False:
+        return 0
+    return FULL if state in CARRYING else 0
+
+
+def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
+    """What steering would do."""
+    weights = {link.netdev: weight_of(link.state, link.carrier) for link in links}
+    if not any(weights.values()):
+        weights |= dict.fromkeys(_least_bad(links), FULL)
+    out = [p for p in paths if p.state not in CARRYING and weights.get(p.netdev, 0) > 0]
+    out = _keep_last(out, paths, weights)
+    return Plan(
+        tuple(RailEntry(link.netdev, link.state, weights[link.netdev]) for link in links),
+        tuple(
+            PathEntry(p.netdev, address, p.state, 0) for p in out for address in sorted(p.addresses)
+        ),
+    )
+
+
+def observed(wanted: Plan) -> Plan:
+    """The same states with nothing taken away."""
+    return Plan(tuple(RailEntry(r.netdev, r.state, FULL) for r in wanted.rails), ())
+
+
+def _least_bad(links: Sequence[LinkInput]) -> list[str]:
+    for carrier in (True, None, False):
+        for state in _LAST_RESORT:
+            found = [x.netdev for x in links if x.state is state and x.carrier is carrier]
+            if found:
+                return found
+    return []
+
+
+def _keep_last(
+    out: list[PathInput], paths: Sequence[PathInput], weights: dict[str, int]
+) -> list[PathInput]:
+    """Drop the exceptions of peers that no link would reach any more."""
+    removed: dict[str, set[str]] = {}
+    for path in out:
+        removed.setdefault(path.peer, set()).add(path.netdev)
+    carrying = {netdev for netdev, weight in weights.items() if weight > 0}
+    open_paths = {(p.peer, p.netdev) for p in paths if p.state in CARRYING and p.netdev in carrying}
+    lost = {
+        peer
+        for peer, netdevs in removed.items()
+        if carrying <= netdevs and not any(who == peer for who, _ in open_paths)
+    }
+    return [p for p in out if p.peer not in lost]
