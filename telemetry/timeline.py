@@ -48,7 +48,7 @@ _INSERT = (
     f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608
     " ON CONFLICT (host, boot_id, seq) DO NOTHING"
 )
-_PRUNE_BATCH = 5000
+_PRUNE_BATCH = 500
 DAY_NS = 86_400 * 10**9
 T = TypeVar("T")
 

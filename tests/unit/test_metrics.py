@@ -1,0 +1,206 @@
+"""The endpoint: clean for promtool, within its series budget, and as docs/metrics.md says."""
+
+import re
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from telemetry.events import LinkState
+from telemetry.metric_table import HOST_METRICS, LINK_METRICS, MAX_LINK_SERIES
+from telemetry.metrics import MetricsServer, parse_listen
+from telemetry.snapshot import (
+    DaemonSnapshot,
+    HostSnapshot,
+    LinkSnapshot,
+    PluginSnapshot,
+    ProberSnapshot,
+    ProbeTotals,
+    RailTotals,
+)
+
+ROOT = Path(__file__).parents[2]
+FULL = HostSnapshot(
+    host="h0",
+    links=tuple(
+        LinkSnapshot(
+            netdev=f"rail{i}",
+            rail=i,
+            state=LinkState.DOWN if i == 1 else LinkState.UP,
+            carrier=i != 1,
+            flaps=20 + i,
+            last_change_wall_s=1_700_000_000.5,
+            penalty=1234.5,
+            weight=0.0 if i == 1 else 1.0,
+            probe=ProbeTotals(100, 90, 4, 6, 0.0002, 0.0001, 11, 1),
+            plugin=RailTotals(10, 20, 3, 2, 1, 1, 5, 0.25, 77, 2),
+        )
+        for i in range(2)
+    ),
+    prober=ProberSnapshot(True, 0.01, 1, 2, 0.5, {"auth": 3, "version": 1}),
+    daemon=DaemonSnapshot(
+        version="0.1.0",
+        mode="steer",
+        start_wall_s=1.0,
+        last_cycle_wall_s=2.0,
+        timeline_events=9,
+        timeline_failures=1,
+        timeline_waiting=2,
+        timeline_bytes=4096,
+        steer_generation=7,
+        refused={"control_socket": 5, "stats_page": 6},
+    ),
+    plugin=PluginSnapshot(4, 0, 3, 2, 4),
+)
+
+
+@pytest.fixture
+def scrape():
+    servers = []
+
+    def get(snapshot):
+        server = MetricsServer("127.0.0.1:0", lambda: snapshot)
+        servers.append(server)
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        return urllib.request.urlopen(url, timeout=5).read().decode()
+
+    yield get
+    for server in servers:
+        server.close()
+
+
+def samples(text):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_values(scrape):
+    got = samples(scrape(FULL))
+
+    def link(name, link="rail1", **labels):
+        labels = {"link": link, "rail": link[-1]} | labels
+        return got[f"fabricd_link_{name}", tuple(sorted(labels.items()))]
+
+    assert link("state", state="down") == 1
+    assert sum(link("state", state=s.name.lower()) for s in LinkState) == 1
+    assert link("flaps_total") == 21
+    assert (link("steered"), link("steered", "rail0")) == (1, 0)
+    assert link("probe_packets_lost_total", direction="tx") == 4
+    assert link("probe_packets_lost_total", direction="rx") == 6
+    assert link("plugin_stall_seconds_total") == 0.25
+    assert link("last_change_timestamp_seconds") == 1_700_000_000.5
+    assert got["fabricd_prober_refused_packets_total", (("reason", "auth"),)] == 3
+    assert got["fabricd_refused_inputs_total", (("source", "stats_page"),)] == 6
+    assert got["fabricd_mode", (("mode", "steer"),)] == 1
+    assert got["fabricd_build_info", (("version", "0.1.0"),)] == 1
+
+
+def test_what_is_not_known_has_no_sample(scrape):
+    bare = HostSnapshot("h0", links=(LinkSnapshot("rail0", 0, LinkState.UNKNOWN),))
+    names = {name for name, _ in samples(scrape(bare))}
+    for absent in ("link_carrier", "link_probe_rtt_seconds", "link_last_change_timestamp_seconds"):
+        assert f"fabricd_{absent}" not in names
+    assert "fabricd_link_flaps_total" in names
+
+
+def test_at_most_forty_series_per_link(scrape):
+    text = scrape(FULL)
+    for name in ("rail0", "rail1"):
+        count = sum(f'link="{name}"' in line for line in text.splitlines())
+        assert count <= MAX_LINK_SERIES == 40
+        assert count >= len(LINK_METRICS)
+
+
+def promtool(*arguments, text=""):
+    assert shutil.which("promtool"), "promtool comes with Debian's package prometheus"
+    return subprocess.run(
+        ["promtool", *arguments], input=text, text=True, capture_output=True, check=False
+    )
+
+
+def test_promtool_finds_nothing(scrape):
+    done = promtool("check", "metrics", text=scrape(FULL))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_promtool_would_find_something(scrape):
+    done = promtool("check", "metrics", text=scrape(FULL).replace("_bytes_total", "_kilobytes"))
+    assert done.returncode != 0
+
+
+def test_names_are_unique_and_in_base_units():
+    specs = [*LINK_METRICS, *HOST_METRICS]
+    names = [spec.name for spec in specs]
+    assert len(set(names)) == len(names)
+    for spec in specs:
+        assert (spec.kind == "counter") == spec.name.endswith("_total"), spec.name
+        assert not re.search(r"_(ms|us|ns|kb|mb|percent)(_|$)", spec.name), spec.name
+        assert spec.text.endswith("."), spec.name
+
+
+def test_docs_and_endpoint_agree(scrape):
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    row = re.compile(r"^\| `(fabricd_\w+)(?:\{[^}]*\})?` \| (\w+) \|", re.MULTILINE)
+    documented = dict(row.findall(text))
+    specs = {spec.name: spec.kind for spec in [*LINK_METRICS, *HOST_METRICS]}
+    assert documented == specs
+    families = re.findall(r"^# TYPE (\S+) (\w+)$", scrape(FULL), re.MULTILINE)
+    assert dict(families) == specs
+
+
+def test_rules_are_valid_and_fire(tmp_path):
+    rules = ROOT / "deploy" / "prometheus" / "rules.yml"
+    done = promtool("check", "rules", str(rules))
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = promtool("test", "rules", str(ROOT / "deploy" / "prometheus" / "rules_test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_and_dashboard_use_only_metrics_that_exist():
+    known = {spec.name for spec in [*LINK_METRICS, *HOST_METRICS]}
+    deploy = ROOT / "deploy"
+    files = [deploy / "prometheus" / "rules.yml", *(deploy / "grafana").glob("*.json")]
+    assert len(files) >= 2
+    for path in files:
+        used = set(re.findall(r"(?<![:\w])fabricd_\w+", path.read_text()))
+        assert used
+        assert used <= known, path
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [("127.0.0.1:9464", ("127.0.0.1", 9464)), ("[::1]:0", ("::1", 0)), ("localhost:1", None)],
+)
+def test_listen(text, parsed):
+    assert parse_listen(text) == (parsed or ("localhost", 1))
+
+
+@pytest.mark.parametrize("text", ["", "9464", "127.0.0.1:", "127.0.0.1:x", "::1:80", "h:70000"])
+def test_listen_refused(text):
+    with pytest.raises(ValueError, match="ADDRESS:PORT"):
+        parse_listen(text)
+
+
+def test_a_closed_server_frees_its_port():
+    first = MetricsServer("127.0.0.1:0", lambda: FULL)
+    port = first.port
+    first.close()
+    second = MetricsServer(f"127.0.0.1:{port}", lambda: FULL)
+    with pytest.raises(OSError, match="in use"):
+        MetricsServer(f"127.0.0.1:{port}", lambda: FULL)
+    second.close()
+
+
+def test_ipv6():
+    server = MetricsServer("[::1]:0", lambda: FULL)
+    try:
+        url = f"http://[::1]:{server.port}/metrics"
+        assert b"fabricd_link_state" in urllib.request.urlopen(url, timeout=5).read()
+    finally:
+        server.close()
