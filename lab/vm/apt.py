@@ -41,7 +41,7 @@ def _from_deb822(text: str, suites: set[str]) -> list[str]:
         name = ""
         for line in lines:
             if line[0].isspace():
-                fields[name] += " " + line.strip()
+                fields[name] += "\n " + line.strip()
             else:
                 name, _, value = line.partition(":")
                 name = name.lower()

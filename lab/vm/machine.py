@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,16 @@ from lab.vm.wire import Agent, Job, Monitor, Result, VmError
 RUN = Path("/run/fabric-vm")
 GUEST = Path(__file__).parent / "guest"
 _FIRST_NIC_SLOT = 0x10
+# Housekeeping that a throw-away machine does not need; under emulation it costs seconds.
+_MASKED = (
+    "apt-daily-upgrade.timer",
+    "apt-daily.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "systemd-binfmt.service",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +76,15 @@ def clean_stale() -> list[str]:
     return cleaned
 
 
-def _overlay(name: str, nics: int) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Files and links laid over the root: agent, rail names, nothing that waits for a network."""
+def _overlay(
+    name: str, nics: int, mount_points: Sequence[str]
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Files and links laid over the root: agent, rail names, mounts of the further disks."""
+    fstab = [f"/dev/vd{chr(ord('b') + i)} {at} ext4 ro 0 0\n" for i, at in enumerate(mount_points)]
     files = {
         "usr/local/lib/fabric-vm/agent.py": (GUEST / "agent.py").read_bytes(),
         "etc/systemd/system/fabric-vm-agent.service": (GUEST / "agent.service").read_bytes(),
+        "etc/fstab": "".join(fstab).encode(),
         "etc/hostname": f"{name}\n".encode(),
         "etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n".encode(),
         "etc/modules-load.d/fabric-vm.conf": b"virtio_console\nvirtio_net\n",
@@ -78,8 +92,10 @@ def _overlay(name: str, nics: int) -> tuple[dict[str, bytes], dict[str, str]]:
     for i in range(nics):
         match = f"[Match]\nPath=pci-0000:00:{_FIRST_NIC_SLOT + i:02x}.0\n\n[Link]\nName=rail{i}\n"
         files[f"etc/systemd/network/10-rail{i}.link"] = match.encode()
+    links = {f"etc/systemd/system/{unit}": "/dev/null" for unit in _MASKED}
     wants = "etc/systemd/system/sysinit.target.wants/fabric-vm-agent.service"
-    return files, {wants: "/etc/systemd/system/fabric-vm-agent.service"}
+    links[wants] = "/etc/systemd/system/fabric-vm-agent.service"
+    return files, links
 
 
 class Vm:
@@ -89,7 +105,7 @@ class Vm:
         name: host name of the guest and name of its directory under ``/run/fabric-vm``.
         base: the image to boot; it stays unchanged.
         nics: become ``rail0``, ``rail1``, … in the guest.
-        disks: further read-only images, ``/dev/vdb`` onwards.
+        mounts: further ext4 images by the place where the guest mounts them, read-only.
         memory_mib: guest memory.
     """
 
@@ -98,11 +114,11 @@ class Vm:
         name: str,
         base: image.Image,
         nics: Sequence[Nic] = (),
-        disks: Sequence[Path] = (),
+        mounts: Mapping[str, Path] | None = None,
         memory_mib: int = 768,
     ) -> None:
         self.name, self.nics = name, tuple(nics)
-        self._base, self._disks, self._memory = base, tuple(disks), memory_mib
+        self._base, self._mounts, self._memory = base, dict(mounts or {}), memory_mib
         self._dir = RUN / f"{name}-{os.getpid()}"
         self._process: subprocess.Popen[bytes] | None = None
         self._monitor: Monitor | None = None
@@ -120,7 +136,7 @@ class Vm:
         ]
         argv += ["-serial", f"file:{d / 'console.log'}"]
         argv += ["-qmp", f"unix:{d / 'qmp.sock'},server=on,wait=off"]
-        for disk in (self._base.root, *self._disks):
+        for disk in (self._base.root, *self._mounts.values()):
             argv += ["-drive", f"file={disk},format=raw,if=virtio,snapshot=on,cache=unsafe"]
         argv += ["-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci"]
         argv += ["-device", "virtio-serial-pci", "-chardev"]
@@ -136,7 +152,7 @@ class Vm:
     def start(self) -> Self:
         """Start QEMU; the guest boots meanwhile. Raises ``VmError`` when QEMU does not come up."""
         self._dir.mkdir(parents=True)
-        files, links = _overlay(self.name, len(self.nics))
+        files, links = _overlay(self.name, len(self.nics), list(self._mounts))
         (self._dir / "initrd").write_bytes(initramfs.build(self._base.tree, files, links))
         with (self._dir / "qemu.log").open("wb") as log:
             env = {**os.environ, "TMPDIR": str(self._dir)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def _address(vm: Vm, host: int, rails: int) -> None:
 
 
 @contextlib.contextmanager
-def booted(rails: int = 2, disks: Sequence[Path] = ()) -> Iterator[Pair]:
+def booted(rails: int = 2, mounts: Mapping[str, Path] | None = None) -> Iterator[Pair]:
     """Boot both machines side by side and yield them; both end on exit, whatever happens."""
     machine.clean_stale()
     base = image.base()
@@ -68,7 +68,7 @@ def booted(rails: int = 2, disks: Sequence[Path] = ()) -> Iterator[Pair]:
     try:
         with contextlib.ExitStack() as stack:
             vms = [
-                stack.enter_context(Vm(name, base, nics, disks))
+                stack.enter_context(Vm(name, base, nics, mounts))
                 for name, nics in zip(NAMES, ends, strict=True)
             ]
             for host, vm in enumerate(vms):

@@ -1,0 +1,101 @@
+"""The product as an operator installs it, offline: a wheelhouse, then a venv under /opt/fabricd.
+
+The wheel is built here, its dependencies are fetched into the same directory, and the base image's
+own Python makes ``/opt/fabricd`` from that directory alone (``--no-index``), in a chroot with a
+mount namespace of its own. The result is an ext4 file that a machine mounts at /opt/fabricd.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab.vm import cache
+from lab.vm.image import Image, make_ext4
+
+PREFIX = "/opt/fabricd"
+SIZE_MIB = 400
+
+# $1 tree, $2 wheelhouse, $3 prefix to fill. In a mount namespace, so nothing is left mounted.
+_INSTALL = f"""
+set -e
+mkdir -p "$1{PREFIX}" "$1/mnt"
+mount --bind "$3" "$1{PREFIX}"
+mount --bind -o ro "$2" "$1/mnt"
+mount -t tmpfs tmp "$1/tmp"
+mount -t devtmpfs dev "$1/dev"
+exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp sh -ec '
+  /usr/bin/python3 -m venv --system-site-packages {PREFIX}
+  {PREFIX}/bin/pip install -q --disable-pip-version-check --no-index --find-links /mnt fabricd
+'
+"""
+
+
+def _pip(*args: str, log: Path) -> None:
+    argv = [sys.executable, "-m", "pip", *args]
+    with log.open("a") as out:
+        done = subprocess.run(
+            argv, cwd=cache.REPO, stdout=out, stderr=subprocess.STDOUT, timeout=600
+        )
+    if done.returncode != 0:
+        tail = "\n".join(log.read_text().splitlines()[-30:])
+        raise RuntimeError(f"pip {args[0]} failed; the whole log is {log}\n{tail}")
+
+
+def wheelhouse() -> Path:
+    """Directory with the product's wheel and those of its dependencies, built when missing.
+
+    Dependencies are keyed by pyproject.toml, the product by every file that goes into it.
+    """
+    pyproject = (cache.REPO / "pyproject.toml").read_bytes()
+    log = cache.ROOT / "pip.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+
+    def fetch(out: Path) -> None:
+        _pip("wheel", "-q", "--no-build-isolation", "-w", str(out), ".", log=log)
+        for ours in out.glob("fabricd-*.whl"):
+            ours.unlink()
+
+    def build(out: Path) -> None:
+        _pip("wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), ".", log=log)
+        for wheel in dependencies.glob("*.whl"):
+            shutil.copy2(wheel, out)
+
+    dependencies = cache.made_once("wheels", cache.digest(pyproject, sys.version), fetch, keep=0)
+    return cache.made_once("wheelhouse", cache.digest(source_digest(), sys.version), build, keep=0)
+
+
+def source_digest() -> str:
+    """Digest of every file that the wheel is made of."""
+    patterns = ["pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "cmake/*"]
+    patterns += [f"{p}/**/*" for p in ("fabricd", "telemetry", "clocksync", "compute", "systemd")]
+    for part in ("prober", "nccl_plugin"):
+        patterns += [f"{part}/**/*.{ext}" for ext in ("cpp", "h", "c", "txt", "map")]
+    return cache.files_digest(cache.REPO, tuple(patterns))
+
+
+def install(base: Image, wheels: Path, prefix: Path) -> None:
+    """Fill ``prefix`` with what belongs at ``/opt/fabricd``, by the Python of ``base``."""
+    subprocess.run(["unshare", "--mount", "--propagation", "private",
+                    "sh", "-ec", _INSTALL, "sh", str(base.tree), str(wheels), str(prefix)],
+                   check=True, stdin=subprocess.DEVNULL, timeout=300,
+                   env={"PATH": os.environ["PATH"]})  # fmt: skip
+
+
+def disk(base: Image) -> Path:
+    """The ext4 file with the installed product, built when its sources have changed."""
+
+    def build(out: Path) -> None:
+        prefix = out / "prefix"
+        prefix.mkdir()
+        install(base, wheels, prefix)
+        make_ext4(prefix, out / "fabricd.ext4", SIZE_MIB, "fabricd")
+        shutil.rmtree(prefix)
+
+    wheels = wheelhouse()
+    key = cache.digest(wheels.name, base.root.parent.name, _INSTALL)
+    return cache.made_once("payload", key, build, keep=0) / "fabricd.ext4"
