@@ -242,7 +242,7 @@ def destroy(topology: Topology) -> None:
 
 
 def destroy_names(names: list[str]) -> None:
-    """Unmount and remove namespaces; the kernel takes their devices down when the last user ends."""
+    """Remove namespaces; the kernel takes their devices down when the last user ends."""
     for name in names:
         if netns.exists(name):
             try:

@@ -46,7 +46,7 @@ def run_in(name: str, work: Callable[[], T]) -> T:
         try:
             enter(name)
             result.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller
+        except BaseException as error:
             failure.append(error)
 
     thread = threading.Thread(target=body, name=f"in {name}")

@@ -214,9 +214,7 @@ class Topology:
 
     def downlink(self, rail: int, spine: int) -> Port:
         """A spine's port towards a leaf."""
-        return Port(
-            self.ns("spine", spine), f"leaf{rail}", self.uplink(rail, spine).number + 1
-        )
+        return Port(self.ns("spine", spine), f"leaf{rail}", self.uplink(rail, spine).number + 1)
 
     @cached_property
     def port_count(self) -> int:
@@ -293,9 +291,7 @@ class Topology:
         elif role == "spine":
             for r in range(self.rails):
                 yield Route(f"10.{r}.0.0/24", 4, (f"10.{250 + index}.{r}.1",), (f"leaf{r}",))
-                yield Route(
-                    f"fd00:{r:x}::/64", 6, (f"fd00:fe{index:02x}:{r:x}::1",), (f"leaf{r}",)
-                )
+                yield Route(f"fd00:{r:x}::/64", 6, (f"fd00:fe{index:02x}:{r:x}::1",), (f"leaf{r}",))
 
     def rules(self, host: int) -> Iterator[Rule]:
         """Source routing: what is bound to a rail's address leaves by that rail."""

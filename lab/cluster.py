@@ -1,0 +1,261 @@
+"""``Cluster``: a whole lab as a context manager. What tests, the demo and the benchmarks use.
+
+with Cluster("mine", hosts=2, rails=2) as cluster:
+    cluster.start_daemons()
+    with cluster.inject(Carrier("h0:rail1")):
+        cluster.nodes[0].run(["ping", "-c1", "10.0.0.2"])
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from lab import build, registry
+from lab.faults import Fault, Site
+from lab.node import Node, build_dir
+from lab.registry import LabError
+from lab.schedule import Play, Step
+from lab.topology import Topology, parse_rate
+from lab.truth import Row
+
+_REPORT = re.compile(
+    r"ERROR: (?:Address|Leak|Thread|Memory)Sanitizer|WARNING: ThreadSanitizer|"
+    r"SUMMARY: \w*Sanitizer|runtime error:|Traceback \(most recent call last\)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The native parts of the build in use."""
+
+    prober: Path
+    plugin: Path
+    perf: Path
+
+
+class Cluster:
+    """A lab owned by this process. All is removed on exit, also after Ctrl-C and SIGTERM.
+
+    After SIGKILL of this process the next start of any lab removes what is left.
+    """
+
+    def __init__(
+        self,
+        name: str = "lab",
+        *,
+        hosts: int = 4,
+        rails: int = 4,
+        rate: str | int = "500mbit",
+        rail_only: bool = False,
+        topology: Topology | None = None,
+    ) -> None:
+        self.topology = topology or Topology(
+            name=name,
+            hosts=hosts,
+            rails=rails,
+            spines=0 if rail_only else 2,
+            rate_bps=parse_rate(rate) if isinstance(rate, str) else rate,
+        )
+        self.dir = registry.LabDir(self.topology.name)
+        self.site = Site(self.topology, self.dir)
+        self.nodes = [Node(self.site, i) for i in range(self.topology.hosts)]
+        self._active: list[Fault] = []
+        self._plays: list[Play] = []
+        self._closers: list[Callable[[], None]] = []
+        self._old_handlers: dict[int, Any] = {}
+        self._up = False
+
+    # Up and down
+
+    def up(self) -> None:
+        """Claim the name, remove stale labs, build.
+
+        Raises:
+            LabError: not root, or a living lab of that name.
+        """
+        if os.geteuid() != 0:
+            raise LabError("a lab needs root: it makes network namespaces")
+        info = registry.claim(self.topology)
+        self._up = True
+        try:
+            build.build(self.topology)
+            for node in self.nodes:
+                node.make_dirs()
+            self.dir.key.touch(mode=0o600)
+            self.dir.key.write_text(secrets.token_hex(32) + "\n")
+            replace(info, state="ready").save()
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End plays, faults, services and processes; remove everything. Twice does no harm."""
+        if not self._up:
+            return
+        self._up = False
+        for play in self._plays:
+            play.stop()
+        for fault in reversed(self._active):
+            fault.end()
+            fault.close()
+        self._active.clear()
+        for closer in self._closers:
+            closer()
+        threads = [threading.Thread(target=node.stop_services) for node in self.nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._keep_logs()
+        registry.remove(self.topology.name)
+
+    def __enter__(self) -> Cluster:
+        self._catch_signals()
+        try:
+            self.up()
+        except BaseException:
+            self._restore_signals()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.down()
+        finally:
+            self._restore_signals()
+
+    def _catch_signals(self) -> None:
+        # SIGINT raises KeyboardInterrupt already; these would end the process without __exit__.
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def leave(number: int, _frame: FrameType | None) -> None:
+            raise SystemExit(128 + number)
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._old_handlers[number] = signal.signal(number, leave)
+
+    def _restore_signals(self) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        self._old_handlers.clear()
+
+    # Services
+
+    @property
+    def binaries(self) -> Binaries:
+        """Native parts of ``build/$FABRIC_BUILD``.
+
+        Raises:
+            LabError: one is not built.
+        """
+        base = build_dir()
+        found = Binaries(
+            prober=base / "prober" / "fabric-prober",
+            plugin=base / "nccl_plugin" / "libnccl-net-fabric.so",
+            perf=base / "nccl_plugin" / "fabric-perf",
+        )
+        for path in (found.prober, found.plugin, found.perf):
+            if not path.exists():
+                raise LabError(f"no {path}; build it: ./run build {base.name}")
+        return found
+
+    def start_daemons(
+        self, *, restart: bool = True, mode: str = "steer", **overrides: Mapping[str, Any]
+    ) -> None:
+        """Prober and fabricd on every host; ``overrides`` are tables of fabricd.toml."""
+        for node in self.nodes:
+            node.start_prober(restart=restart)
+        for node in self.nodes:
+            node.start_daemon(restart=restart, mode=mode, **overrides)
+
+    # Faults
+
+    @contextmanager
+    def inject(self, fault: Fault, seconds: float | None = None) -> Iterator[Fault]:
+        """The fault is in force inside the ``with`` block; with ``seconds`` it ends by then."""
+        self.arm(fault)
+        timer: threading.Timer | None = None
+        try:
+            fault.start()
+            if seconds is not None:
+                timer = threading.Timer(seconds, fault.end)
+                timer.start()
+            yield fault
+        finally:
+            if timer is not None:
+                timer.cancel()
+                timer.join()
+            fault.end()
+            fault.close()
+            self._active.remove(fault)
+
+    def arm(self, fault: Fault) -> Fault:
+        """Check the fault against this lab and prepare it; ``start`` and ``end`` are yours.
+
+        Whatever still is in force when the lab goes down is ended then.
+        """
+        fault.arm(self.site)
+        self._active.append(fault)
+        return fault
+
+    def play(self, steps: Iterable[Step]) -> Play:
+        """Inject a schedule from a thread of its own; ``wait`` on what is returned."""
+        play = Play(self.site, steps)
+        self._plays.append(play)
+        play.start()
+        return play
+
+    def truth(self) -> list[Row]:
+        """Ground truth so far."""
+        return self.site.truth.rows()
+
+    # Logs
+
+    def sanitizer_reports(self) -> list[str]:
+        """Lines of any log of this lab that a sanitizer or a Python traceback wrote."""
+        return scan_logs(self.dir.root)
+
+    def _keep_logs(self) -> None:
+        self.last_reports = scan_logs(self.dir.root)
+
+
+def scan_logs(root: Path) -> list[str]:
+    """``file:line: text`` of sanitizer reports and tracebacks in all ``*.log`` under ``root``."""
+    found = []
+    for path in sorted(root.rglob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            if _REPORT.search(line):
+                context = " | ".join(lines[number : number + 8])
+                found.append(f"{path.relative_to(root)}:{number}: {line} {context}"[:2000])
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll every 10 ms.
+
+    Raises:
+        TimeoutError: ``condition`` stayed false.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not happen within {timeout_s} s")
+        time.sleep(0.01)

@@ -1,0 +1,244 @@
+"""One host of a lab: run things in it, its daemon and its prober."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from lab import faults, hostconfig, netns, procs
+from lab.registry import LabError
+from lab.services import Service
+
+REPO = Path(__file__).resolve().parent.parent
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:exitcode=99",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=99",
+    "TSAN_OPTIONS": "second_deadlock_stack=1:exitcode=99",
+}
+
+
+def build_dir() -> Path:
+    """Where the native parts lie: ``build/$FABRIC_BUILD``, by default the release build."""
+    return REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
+
+
+class Node:
+    """Host ``index``; its files lie in ``dir``, its namespace is ``ns``."""
+
+    def __init__(self, site: faults.Site, index: int) -> None:
+        self.site = site
+        self.index = index
+        self.name = f"h{index}"
+        self.ns = site.topology.ns("host", index)
+        self.dir = site.dir.host(index)
+        self.run_dir = self.dir / "run"
+        self.state_dir = self.dir / "state"
+        self.config_path = self.dir / "fabricd.toml"
+        self.stop_file = self.dir / "STOP"
+        self.daemon: Service | None = None
+        self.prober: Service | None = None
+
+    def make_dirs(self) -> None:
+        """Directories that exist before any service does; jobs of any user may write stats."""
+        for path in (self.run_dir / "prober", self.run_dir / "stats", self.state_dir):
+            path.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / "stats").chmod(0o1777)
+
+    def address(self, rail: int, family: int = 4) -> str:
+        """Address of a rail."""
+        topology = self.site.topology
+        call = topology.address4 if family == 4 else topology.address6
+        return call(self.index, rail)
+
+    # Processes
+
+    def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment that processes of this host get."""
+        env = dict(os.environ)
+        env.update(SANITIZER_ENV)
+        env["FABRIC_RUN_DIR"] = str(self.run_dir)
+        env["PYTHONPATH"] = str(REPO)
+        env.update(extra or {})
+        return env
+
+    def popen(
+        self,
+        args: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        text: bool = True,
+    ) -> subprocess.Popen[Any]:
+        """Start a process in this host; it is ended with the lab at the latest."""
+        return procs.popen(
+            self.ns,
+            args,
+            pid_dir=self.site.dir.pids,
+            env=self.env(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=text,
+        )
+
+    def run(
+        self,
+        args: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        timeout: float | None = 60,
+        input_text: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end and capture the output.
+
+        Raises:
+            subprocess.CalledProcessError: exit status not 0 and ``check``.
+            subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
+        """
+        process = self.popen(
+            args,
+            env=env,
+            stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            out, err = process.communicate(input_text, timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        done = subprocess.CompletedProcess(
+            [os.fspath(a) for a in args], process.returncode, out, err
+        )
+        if check and done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, done.args, out, err)
+        return done
+
+    def fetch(self, url: str, timeout: float = 5.0) -> str:
+        """Body of an HTTP URL as seen from inside the host (such as the metrics endpoint)."""
+
+        def get() -> str:
+            with urllib.request.urlopen(url, timeout=timeout) as reply:
+                return str(reply.read().decode())
+
+        return netns.run_in(self.ns, get)
+
+    def pids(self) -> list[int]:
+        """All processes in this host's namespace."""
+        return [who.pid for who in procs.inhabitants([self.ns])]
+
+    def carrier(self, rail: int) -> bool:
+        """Whether the NIC sees a carrier (False too while it is administratively down)."""
+        return self._sysfs(rail, "carrier") == "1"
+
+    def carrier_down_count(self, rail: int) -> int:
+        """The kernel's own count of carrier losses."""
+        return int(self._sysfs(rail, "carrier_down_count"))
+
+    def _sysfs(self, rail: int, name: str) -> str:
+        done = self.run(["cat", f"/sys/class/net/rail{rail}/{name}"], check=False)
+        return done.stdout.strip() or "0"
+
+    # fabricd and its prober
+
+    @property
+    def dead(self) -> bool:
+        """Whether a node kill is in force."""
+        return faults.host_is_dead(self.site, self.index)
+
+    def write_config(self, overrides: Mapping[str, Any] | None = None, mode: str = "steer") -> Path:
+        """Write fabricd.toml and the mode that the host was last promoted to."""
+        tree = hostconfig.host_config(
+            self.site.topology,
+            self.index,
+            run_dir=self.run_dir,
+            state_dir=self.state_dir,
+            stop_file=self.stop_file,
+            key_file=self.site.dir.key,
+            overrides=overrides,
+        )
+        self.config_path.write_text(hostconfig.to_toml(tree))
+        (self.state_dir / "mode").write_text(f"{mode}\n")
+        return self.config_path
+
+    def start_prober(self, *extra: str, restart: bool = True) -> Service:
+        """Start ``fabric-prober``; ``extra`` are further arguments.
+
+        Raises:
+            LabError: it is not built.
+        """
+        binary = build_dir() / "prober" / "fabric-prober"
+        if not binary.exists():
+            raise LabError(f"no {binary}; build it: ./run build {build_dir().name}")
+        args = [str(binary), "--run-dir", str(self.run_dir / "prober")]
+        args += ["--key-file", str(self.site.dir.key), *extra]
+        self.prober = self._service("prober", args, restart=restart)
+        self.prober.start()
+        return self.prober
+
+    def start_daemon(
+        self, *, restart: bool = True, mode: str = "steer", **overrides: Mapping[str, Any]
+    ) -> Service:
+        """Write the configuration (``overrides`` are its tables) and start fabricd."""
+        self.write_config(overrides, mode)
+        args = [sys.executable, "-m", "fabricd.daemon", "--config", str(self.config_path)]
+        self.daemon = self._service("fabricd", args, restart=restart)
+        self.daemon.start()
+        return self.daemon
+
+    def _service(self, name: str, args: list[str], *, restart: bool) -> Service:
+        return Service(
+            self.ns,
+            f"{self.name} {name}",
+            args,
+            env=self.env(),
+            log=self.dir / f"{name}.log",
+            pid_dir=self.site.dir.pids,
+            restart=restart,
+            forbidden=lambda: self.dead,
+        )
+
+    def kill_daemon(self, number: int = signal.SIGKILL) -> int:
+        """Signal fabricd; the pid it had."""
+        return self._running(self.daemon, "daemon").kill(number)
+
+    def kill_prober(self, number: int = signal.SIGKILL) -> int:
+        """Signal the prober; the pid it had."""
+        return self._running(self.prober, "prober").kill(number)
+
+    def restart_daemon(self) -> int:
+        """Stop fabricd in an orderly way and start it again; the new pid."""
+        service = self._running(self.daemon, "daemon")
+        service.stop()
+        service.start()
+        return service.pid or 0
+
+    def restart_prober(self) -> int:
+        """Stop the prober in an orderly way and start it again; the new pid."""
+        service = self._running(self.prober, "prober")
+        service.stop()
+        service.start()
+        return service.pid or 0
+
+    def _running(self, service: Service | None, what: str) -> Service:
+        if service is None:
+            raise LabError(f"{self.name}: the {what} was never started")
+        return service
+
+    def stop_services(self, grace_s: float = 3.0) -> None:
+        """Stop the daemon, then the prober."""
+        for service in (self.daemon, self.prober):
+            if service is not None:
+                service.stop(grace_s)
