@@ -52,7 +52,9 @@ def _from_deb822(text: str, suites: set[str]) -> list[str]:
         if wanted and "main" in fields.get("components", "").split():
             fields["suites"] = " ".join(wanted)
             fields["types"] = "deb"
-            found.append("\n".join(f"{k.title()}: {v}" for k, v in fields.items()))
+            found.append(
+                "\n".join(f"{k.title()}: {v}" for k, v in fields.items()).replace(": \n", ":\n")
+            )
     return found
 
 
