@@ -1,0 +1,5 @@
+"""``python -m lab``: the command line."""
+
+from lab.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""What a running lab looks like right now."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import build, procs
+from lab.registry import LabInfo
+from lab.truth import Row, Truth
+
+IFF_UP = 1
+IFF_LOWER_UP = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class PortStatus:
+    """A NIC: ``up``, ``no-carrier`` or ``admin-down``, and the kernel's count of losses."""
+
+    rail: int
+    state: str
+    carrier_downs: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A host's NICs and the commands that run in it."""
+
+    name: str
+    ports: list[PortStatus]
+    processes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LabStatus:
+    """A whole lab."""
+
+    name: str
+    hosts: int
+    rails: int
+    spines: int
+    owner: int
+    host_rows: list[HostStatus]
+    faults: list[Row]
+
+
+def faults_in_force(truth: Truth) -> list[Row]:
+    """Start rows that no end row has followed, of processes that still run."""
+    open_: dict[str, Row] = {}
+    for row in truth.rows():
+        if row["phase"] == "start":
+            open_[row["id"]] = row
+        elif row["phase"] == "end":
+            open_.pop(row["id"], None)
+    return [r for r in open_.values() if procs.ProcessId.of(int(r["id"].split("-")[0]))]
+
+
+def read_status(info: LabInfo) -> LabStatus:
+    """Ask the kernel."""
+    topology = info.topology
+    rows = []
+    for i in range(topology.hosts):
+        ns = topology.ns("host", i)
+        with build.route_socket(ns) as ip:
+            links = {m.get_attr("IFLA_IFNAME"): m for m in ip.get_links(family=socket.AF_UNSPEC)}
+        ports = []
+        for r in range(topology.rails):
+            link = links[f"rail{r}"]
+            if not link["flags"] & IFF_UP:
+                state = "admin-down"
+            else:
+                state = "up" if link["flags"] & IFF_LOWER_UP else "no-carrier"
+            ports.append(PortStatus(r, state, int(link.get_attr("IFLA_CARRIER_DOWN_COUNT"))))
+        commands = []
+        for who in procs.inhabitants([ns]):
+            try:
+                commands.append(f"{Path(f'/proc/{who.pid}/comm').read_text().strip()}({who.pid})")
+            except OSError:
+                continue
+        rows.append(HostStatus(f"h{i}", ports, commands))
+    return LabStatus(
+        topology.name,
+        topology.hosts,
+        topology.rails,
+        topology.spines,
+        info.owner.pid,
+        rows,
+        faults_in_force(Truth(info.dir.truth)),
+    )
