@@ -14,7 +14,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 from lab import build, registry
 from lab.faults import Fault, Site
 from lab.node import Node, build_dir
+from lab.perf import Collective, Perf
 from lab.registry import LabError
 from lab.schedule import Play, Step
 from lab.topology import Topology, parse_rate
@@ -184,6 +185,23 @@ class Cluster:
             node.start_prober(restart=restart)
         for node in self.nodes:
             node.start_daemon(restart=restart, mode=mode, **overrides)
+
+    def start_perf(
+        self,
+        collective: Collective,
+        *args: str,
+        nodes: Sequence[Node] | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str = "perf",
+    ) -> Perf:
+        """``fabric-perf`` with one rank per host; ``args`` are its further arguments.
+
+        Raises:
+            LabError: something is not built.
+        """
+        perf = Perf(self, collective, args, nodes=nodes, env=env, name=name)
+        self._closers.append(perf.kill)
+        return perf
 
     # Faults
 

@@ -411,7 +411,10 @@ class NodeKill(PortsDown):
 
 
 def reap(site: Site) -> None:
-    """End what faults of processes that are gone have left: held ports, freezes, packet drops."""
+    """End what faults of processes that are gone have left: held ports and freezes.
+
+    Packet drops need no reaping: the kernel removes their tables with the process.
+    """
     topology = site.topology
     rows: dict[int, Callable[[], None]] = {}
 

@@ -5,6 +5,9 @@ a fault is deleting its table and touches no other. The ingress hook sees what c
 before the bridge does; the egress hook (Linux 5.16) sees what goes to the host, bridged or routed,
 ARP and neighbour discovery included. Carrier stays up.
 
+The table is owned by the socket (NFT_TABLE_F_OWNER, Linux 5.12): the kernel removes it when the
+process dies, so a killed fault cannot stay in force.
+
 The messages are spoken directly (linux/netfilter/nf_tables.h) rather than through ``nft``: one send
 on a socket that is already open takes effect in well under a millisecond, so ground truth is sharp.
 """
@@ -31,6 +34,7 @@ REG_VERDICT, REG_1 = 0, 1
 NG_RANDOM = 1
 CMP_LT = 2
 HTON = 1
+TABLE_OWNER = 2
 SCALE = 100_000
 """Loss is a share of this many."""
 
@@ -100,7 +104,7 @@ def _random_drop(table: str, chain: str, share: int) -> bytes:
 
 def install_message(table: str, drops: list[Drop]) -> bytes:
     """The batch that makes a fault's table."""
-    messages = [_nft(NEWTABLE, NLM_F_CREATE, _text(1, table))]
+    messages = [_nft(NEWTABLE, NLM_F_CREATE, _text(1, table) + _be32(2, TABLE_OWNER))]
     for drop in drops:
         chain = f"{drop.hook}_{drop.device}"
         policy = NF_DROP if drop.share >= SCALE else NF_ACCEPT
@@ -151,5 +155,5 @@ class DropTable:
         check_ack(self._socket.recv(65536))
 
     def close(self) -> None:
-        """Close the socket; an installed table stays."""
+        """Close the socket; the kernel removes the table if it is still installed."""
         self._socket.close()
