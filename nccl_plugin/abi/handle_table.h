@@ -22,10 +22,11 @@ class HandleTable {
   std::uint32_t reserve() noexcept {
     std::uint64_t head = free_.load(std::memory_order_acquire);
     while (true) {
-      const auto slot = static_cast<std::uint32_t>(head);
-      if (slot == kEmptyList) break;
-      const std::uint64_t next = retagged(head, slots_[slot].next.load(std::memory_order_relaxed));
-      if (free_.compare_exchange_weak(head, next, std::memory_order_acq_rel)) return slot;
+      const auto first = static_cast<std::uint32_t>(head);
+      if (first == kEmptyList) break;
+      const std::uint64_t next =
+          retagged(head, slots_[first - 1].next.load(std::memory_order_relaxed));
+      if (free_.compare_exchange_weak(head, next, std::memory_order_acq_rel)) return first - 1;
     }
     // Never used slots come after the recycled ones, so that an idle table costs no memory.
     std::uint32_t fresh = used_.load(std::memory_order_relaxed);
@@ -48,7 +49,7 @@ class HandleTable {
   // The object, or null when `handle` names none of that kind.
   void* find(Kind kind, const void* handle) const noexcept {
     const auto key = reinterpret_cast<std::uintptr_t>(handle);
-    const auto slot = (key >> 3U) & (kSlotsBits);
+    const auto slot = (key >> 3U) & kSlotsBits;
     if ((key & 7U) != static_cast<std::uintptr_t>(kind)) return nullptr;
     if (slots_[slot].key.load(std::memory_order_acquire) != key) return nullptr;
     return slots_[slot].object.load(std::memory_order_relaxed);
@@ -69,13 +70,15 @@ class HandleTable {
     std::uint64_t head = free_.load(std::memory_order_acquire);
     do {
       slots_[slot].next.store(static_cast<std::uint32_t>(head), std::memory_order_relaxed);
-    } while (!free_.compare_exchange_weak(head, retagged(head, slot), std::memory_order_acq_rel));
+    } while (
+        !free_.compare_exchange_weak(head, retagged(head, slot + 1), std::memory_order_acq_rel));
   }
 
   static constexpr std::uint32_t kNone = 0xffffffffU;
 
  private:
-  static constexpr std::uint32_t kEmptyList = 0xffffffffU;
+  // The list holds slot + 1, so that the whole table starts as zero bytes and costs no file space.
+  static constexpr std::uint32_t kEmptyList = 0;
   static constexpr std::uintptr_t kSlotsBits = kSlots - 1;
 
   struct Slot {
@@ -87,8 +90,8 @@ class HandleTable {
 
   // The list's head carries a counter beside the slot, so that a head that went and came back is
   // not taken for one that never left.
-  static std::uint64_t retagged(std::uint64_t head, std::uint32_t slot) noexcept {
-    return (((head >> 32U) + 1) << 32U) | slot;
+  static std::uint64_t retagged(std::uint64_t head, std::uint32_t first) noexcept {
+    return (((head >> 32U) + 1) << 32U) | first;
   }
 
   std::array<Slot, kSlots> slots_{};

@@ -1,0 +1,78 @@
+#include "perf/plan.h"
+
+#include <algorithm>
+
+namespace fabric::perf {
+
+Extent part_of(Extent whole, std::size_t index, std::size_t parts, std::size_t align) {
+  const std::size_t units = (whole.count + align - 1) / align;
+  // In two steps: units * index would overflow only past 2^64 / parts, far above any buffer.
+  const std::size_t from = std::min(units * index / parts * align, whole.count);
+  const std::size_t to = std::min(units * (index + 1) / parts * align, whole.count);
+  return {whole.offset + from, to - from};
+}
+
+RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice)
+    : rank_(static_cast<std::size_t>(rank)),
+      world_(static_cast<std::size_t>(world)),
+      range_(range),
+      slice_(slice),
+      steps_(2 * (world_ - 1)) {
+  std::size_t longest = 0;
+  for (std::size_t c = 0; c < world_; ++c) {
+    longest = std::max(longest, part_of(range_, c, world_).count);
+  }
+  slices_ = std::max<std::size_t>(1, (longest + slice_ - 1) / slice_);
+}
+
+std::size_t RingPlan::chunk(std::size_t step, std::size_t behind) const {
+  return (rank_ + 2 * world_ - step - behind) % world_;
+}
+
+Extent RingPlan::slice_of(std::size_t chunk_index, std::size_t slice) const {
+  const Extent whole = part_of(range_, chunk_index, world_);
+  const std::size_t from = std::min(slice * slice_, whole.count);
+  return {whole.offset + from, std::min(slice_, whole.count - from)};
+}
+
+std::vector<Link> links_of(Mode mode, int world, int channels) {
+  std::vector<Link> links;
+  for (int r = 0; r < world; ++r) links.push_back({r, (r + 1) % world, kTokenChannel});
+  for (int c = 0; c < channels; ++c) {
+    switch (mode) {
+      case Mode::ring:
+        for (int r = 0; r < world; ++r) links.push_back({r, (r + 1) % world, c});
+        break;
+      case Mode::p2p:  // both ways: ping-pong answers
+        for (int r = 0; r + 1 < world; r += 2) {
+          links.push_back({r, r + 1, c});
+          links.push_back({r + 1, r, c});
+        }
+        break;
+      case Mode::alltoall:
+        for (int s = 0; s < world; ++s) {
+          for (int d = 0; d < world; ++d) {
+            if (s != d) links.push_back({s, d, c});
+          }
+        }
+        break;
+    }
+  }
+  return links;
+}
+
+std::vector<Extent> slices_of(Extent range, std::size_t slice) {
+  std::vector<Extent> all;
+  for (std::size_t at = 0; at < range.count; at += slice) {
+    all.push_back({range.offset + at, std::min(slice, range.count - at)});
+  }
+  if (all.empty()) all.push_back({range.offset, 0});
+  return all;
+}
+
+std::size_t messages_per_batch(std::size_t size) {
+  constexpr std::size_t kBatchBytes = std::size_t{32} << 20U;
+  return size == 0 ? 256 : std::clamp<std::size_t>(kBatchBytes / size, 1, 256);
+}
+
+}  // namespace fabric::perf

@@ -1,0 +1,54 @@
+// Bytes per rail of this very process: from the plugin's stats page where there is one, else (other
+// plugins) from the kernel's counters of the devices.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fabric::perf {
+
+struct RailBytes {
+  std::uint64_t tx = 0;
+  std::uint64_t rx = 0;
+};
+using Rails = std::map<std::string, RailBytes>;
+
+// What was added between two readings; a counter that went back (a device that vanished) counts 0.
+Rails difference(const Rails& now, const Rails& before);
+
+// The rails of one page image. False when it is not a whole page of a version we know, or torn.
+bool parse_stats_page(const std::vector<std::byte>& page, Rails* out);
+
+// The named devices in the text of /proc/net/dev.
+Rails parse_net_dev(const std::string& text, const std::vector<std::string>& devices);
+
+class StatsReader {
+ public:
+  // `since_ns`: when this process began; pages of earlier processes with its number are passed by.
+  StatsReader(std::vector<std::string> devices, std::int64_t since_ns);
+  ~StatsReader();
+  StatsReader(const StatsReader&) = delete;
+  StatsReader& operator=(const StatsReader&) = delete;
+
+  // Totals since the process (or the machine) began.
+  Rails read();
+  // "stats_page", "net_dev" or "none": where the last reading came from.
+  const char* source() const { return source_; }
+
+ private:
+  bool open_page();
+  bool read_page(Rails* out);
+
+  std::vector<std::string> devices_;
+  std::int64_t since_ns_;
+  std::filesystem::path directory_;
+  int page_ = -1;
+  bool had_page_ = false;
+  Rails last_;
+  const char* source_ = "none";
+};
+
+}  // namespace fabric::perf
