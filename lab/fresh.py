@@ -1,8 +1,8 @@
 """A bare Debian 12 in a directory, with a fresh clone: does ``./run`` install all it needs?
 
 ``python -m lab.fresh [--keep] [-- COMMAND …]`` clones the last commit into a minimal Debian and
-runs there ``./run build`` and ``./run test unit``, or the given command. The machine's own apt, pip and
-proxy settings and trusted certificates are carried in, so that its registries answer.
+runs there ``./run build`` and ``./run test unit``, or the given command. The machine's own apt,
+pip and proxy settings and trusted certificates are carried in, so that its registries answer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def local_sources(pip_config: str) -> list[Path]:
         for word in value.strip("'").replace("\\n", " ").split():
             path = urlparse(word).path if word.startswith("file://") else word
             if path.startswith("/") and Path(path).is_dir():
-                found.append(Path(path))
+                # An index's pages link to files beside it.
+                is_index = name.endswith("index-url")
+                found.append(Path(path).parent if is_index else Path(path))
     return sorted(set(found))
 
 

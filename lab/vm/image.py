@@ -57,7 +57,15 @@ class Image:
     """The same system as a directory."""
 
 
-def _mmdebstrap(tree: Path, release: str, scratch: Path) -> None:
+def bootstrap(
+    tree: Path, release: str, scratch: Path, packages: tuple[str, ...], *, sealed: bool
+) -> None:
+    """Fill ``tree`` with Debian ``release``: apt, what is essential, and ``packages``.
+
+    ``sealed`` leaves out documentation and hardware drivers, and removes this machine's apt
+    transport settings and credentials afterwards; unsealed, the tree's apt can go on using them.
+    Raises ``RuntimeError`` with the end of mmdebstrap's log.
+    """
     lines, stanzas = apt.debian_sources(Path("/etc/apt"), release)
     sources = []
     for name, text in (("host.list", lines), ("host.sources", stanzas)):
@@ -65,15 +73,15 @@ def _mmdebstrap(tree: Path, release: str, scratch: Path) -> None:
             (scratch / name).write_text(text)
             sources.append(str(scratch / name))
     argv = ["mmdebstrap", "--mode=root", "--variant=minbase", "--skip=output/dev"]
-    argv += [f"--include={','.join(PACKAGES)}", '--aptopt=APT::Install-Recommends "false"']
     argv += [f"--aptopt={line}" for line in apt.carried_options()]
-    argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
+    argv += [f"--include={','.join(packages)}"] if packages else []
     if any(Path("/etc/apt/auth.conf.d").glob("*")) or Path("/etc/apt/auth.conf").exists():
         argv.append('--setup-hook=cp -a /etc/apt/auth.conf* "$1/etc/apt/"')
-    # Neither credentials nor the host's transport settings stay in the image.
-    argv.append(
-        '--customize-hook=rm -rf "$1"/etc/apt/auth.conf* "$1"/etc/apt/apt.conf.d/99mmdebstrap'
-    )
+    if sealed:
+        argv += ['--aptopt=APT::Install-Recommends "false"']
+        argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
+        settings = '"$1"/etc/apt/auth.conf* "$1"/etc/apt/apt.conf.d/99mmdebstrap'
+        argv.append(f"--customize-hook=rm -rf {settings}")
     argv += [release, str(tree), *sources]
     log = cache.ROOT / "mmdebstrap.log"
     # INITRD=No: our own initramfs is 50 times smaller, which counts under emulation.
@@ -99,7 +107,7 @@ def make_ext4(tree: Path, image: Path, size_mib: int, label: str) -> None:
 
 def _build(out: Path, release: str) -> None:
     tree = out / "tree"
-    _mmdebstrap(tree, release, out)
+    bootstrap(tree, release, out, PACKAGES, sealed=True)
     # A sealed image: every boot is a first boot with an empty machine-id, no password needed.
     (tree / "etc/machine-id").write_text("")
     (tree / "etc/fstab").write_text("")
