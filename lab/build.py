@@ -145,6 +145,8 @@ def _lay(
     wire: Wire, sockets: dict[str, Any], index: dict[str, dict[str, int]], topology: Topology
 ) -> None:
     a, b = wire.a, wire.b
+    # A segmentation-offload packet larger than the burst is cut up by tbf: ten times the CPU.
+    extra = {"gso_max_size": topology.gso_max_bytes} if wire.rate_bps else {}
     sockets[a.ns].link(
         "add",
         kind="veth",
@@ -153,12 +155,14 @@ def _lay(
         txqlen=TXQLEN,
         num_tx_queues=1,
         num_rx_queues=1,
+        **extra,
         peer={
             "ifname": b.ifname,
             "net_ns_fd": b.ns,
             "txqlen": TXQLEN,
             "num_tx_queues": 1,
             "num_rx_queues": 1,
+            **extra,
         },
     )
     index.setdefault(a.ns, {})[a.ifname] = wire.a_ifindex

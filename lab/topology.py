@@ -180,6 +180,11 @@ class Topology:
         """Whether rails are islands: no spine joins them."""
         return self.spines == 0
 
+    @property
+    def gso_max_bytes(self) -> int:
+        """Largest offload packet that passes a shaper whole, headers of its segments included."""
+        return min(65536, self.burst_bytes * 9 // 10)
+
     # Namespaces
 
     def ns(self, role: Role, index: int) -> str:
