@@ -1,0 +1,203 @@
+// The ring file: the prober writes, the daemon reads (fabricd/probes/layout.py has the same layout;
+// tests/unit/test_ring_layout.py compares the two). Little-endian.
+//
+// Path: $FABRIC_RUN_DIR/prober/ring. Created whole under a dot-name and renamed into place;
+// kRingFileSize bytes for ever. A restarted prober makes a new file with a greater incarnation.
+//
+//   [header][link table][path table][event ring][sample ring]
+//
+// `index` of a record is the commit word: 0 while the record is being written, otherwise the
+// record's number + 1. Record i lies in slot i % slots. A copy is whole when `index` is i + 1
+// before and after copying. Rows of the tables are seqlocks: `seq` is odd while a row is written.
+// The header's fields are independent words, each written whole. Times are CLOCK_MONOTONIC
+// nanoseconds, but for the stamps of a sample.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fabric::ring {
+
+inline constexpr std::uint32_t kRingMagic = 0x474e5246;  // "FRNG"
+inline constexpr std::uint16_t kRingVersion = 1;
+inline constexpr std::size_t kMaxLinks = 64;
+inline constexpr std::size_t kMaxPaths = 1024;
+inline constexpr std::size_t kEventSlots = 16384;
+inline constexpr std::size_t kSampleSlots = 65536;
+inline constexpr std::uint16_t kNone = 0xffff;  // no link, no path
+
+enum class EventKind : std::uint16_t {
+  kCarrier = 1,
+  kMiss = 2,
+  kHeard = 3,
+  kStall = 4,
+  kPeerRestart = 5,
+};
+
+// Flags of an event. What they mean is in fabricd/probes/records.py.
+inline constexpr std::uint16_t kFlagInconclusive = 1u << 0;
+inline constexpr std::uint16_t kFlagTx = 1u << 1;  // else rx
+inline constexpr std::uint16_t kFlagFirst = 1u << 2;
+inline constexpr std::uint16_t kFlagPeerStalled = 1u << 3;
+inline constexpr std::uint16_t kFlagCarrier = 1u << 4;
+inline constexpr std::uint16_t kFlagInitial = 1u << 5;
+inline constexpr std::uint16_t kFlagGone = 1u << 6;
+inline constexpr std::uint16_t kFlagReturned = 1u << 7;
+
+// value[] by kind:
+//   CARRIER       down_count, up_count, since_ns, ifindex          count: downs
+//   MISS          interval_ns, silent_ns, last_heard_ns, 0         count: conclusive misses in a
+//   row HEARD         silent_ns, 0, 0, 0                               count: misses in the ended
+//   run STALL         gap_ns, start_ns, 0, 0 PEER_RESTART  old incarnation, new incarnation, 0, 0
+struct EventRecord {
+  std::uint64_t index;
+  std::uint64_t mono_ns;
+  std::uint16_t kind;
+  std::uint16_t flags;
+  std::uint16_t link;
+  std::uint16_t path;
+  std::uint32_t count;
+  std::uint32_t config;
+  std::uint64_t value[4];
+};
+static_assert(sizeof(EventRecord) == 64);
+
+inline constexpr std::uint16_t kSampleHasOut = 1u << 0;
+inline constexpr std::uint16_t kSampleHasBack = 1u << 1;
+inline constexpr std::uint16_t kSampleHwLocal = 1u << 2;
+inline constexpr std::uint16_t kSampleHwPeer = 1u << 3;
+inline constexpr int kSampleOutTrainShift = 8;    // two bits: 1..3, or 0
+inline constexpr int kSampleBackTrainShift = 10;  // two bits
+struct SampleRecord {
+  std::uint64_t index;
+  std::uint64_t mono_ns;
+  std::uint16_t path;
+  std::uint16_t flags;
+  std::uint32_t config;
+  std::uint32_t local_seq;  // low 32 bits
+  std::uint32_t peer_seq;
+  std::int64_t t1;
+  std::int64_t t2;
+  std::int64_t t3;
+  std::int64_t t4;
+};
+static_assert(sizeof(SampleRecord) == 64);
+
+// Reasons for refusing a packet: index into RingHeader::refused.
+enum class Refusal : std::uint32_t {
+  kShort = 0,
+  kMagic = 1,
+  kVersion = 2,
+  kAuth = 3,
+  kReplay = 4,
+  kUnknownPath = 5,
+  kUnproven = 6,
+};
+inline constexpr std::size_t kRefusals = 7;
+
+inline constexpr std::uint32_t kHeaderRunning = 1u << 0;
+inline constexpr std::uint32_t kHeaderRealtime = 1u << 1;
+inline constexpr std::uint32_t kHeaderLocked = 1u << 2;
+struct RingHeader {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_size;  // where the link table begins
+  std::uint64_t file_size;
+  std::uint32_t link_row_size;
+  std::uint32_t path_row_size;
+  std::uint32_t max_links;
+  std::uint32_t max_paths;
+  std::uint32_t event_slots;
+  std::uint32_t sample_slots;
+  std::uint64_t path_offset;
+  std::uint64_t event_offset;
+  std::uint64_t sample_offset;
+  std::uint32_t pid;
+  std::uint32_t flags;
+  std::uint64_t incarnation;
+  std::uint64_t start_ns;
+  std::uint64_t heartbeat_ns;
+  std::uint64_t event_head;   // events ever written
+  std::uint64_t sample_head;  // samples ever written
+  std::uint32_t config_epoch;
+  std::uint32_t link_count;
+  std::uint32_t path_count;
+  std::uint32_t misses;
+  std::uint64_t link_interval_ns;
+  std::uint32_t clock_train_hz;
+  std::uint32_t reserved0;
+  std::uint64_t sent;
+  std::uint64_t received;
+  std::uint64_t stalls;
+  std::uint64_t stall_ns;
+  std::uint64_t stall_max_ns;
+  std::uint64_t control_errors;
+  std::uint64_t refused[8];
+};
+static_assert(sizeof(RingHeader) == 256);
+inline constexpr std::size_t kHeaderSize = 4096;
+
+inline constexpr std::uint32_t kLinkPresent = 1u << 0;
+inline constexpr std::uint32_t kLinkBound = 1u << 1;
+inline constexpr std::uint32_t kLinkCarrier = 1u << 2;
+inline constexpr std::uint32_t kLinkHwStamps = 1u << 3;
+inline constexpr int kLinkSourceShift = 8;  // two bits: 0 none, 1 sysfs, 2 netlink
+struct LinkRow {
+  std::uint64_t seq;  // seqlock
+  char netdev[16];
+  std::uint8_t address[16];  // IPv6, or IPv4-mapped
+  std::uint16_t port;
+  std::uint16_t reserved0;
+  std::uint32_t flags;
+  std::uint32_t ifindex;
+  std::uint32_t reserved1;
+  std::uint64_t carrier_down_count;
+  std::uint64_t carrier_up_count;
+  std::uint64_t last_change_ns;
+  std::uint64_t downs;
+  std::uint64_t read_ns;
+  std::uint64_t last_heard_ns;
+  std::uint64_t sent;
+  std::uint64_t received;
+  std::uint64_t send_errors;
+};
+static_assert(sizeof(LinkRow) == 128);
+
+inline constexpr std::uint32_t kPathClock = 1u << 0;
+inline constexpr std::uint32_t kPathEstablished = 1u << 1;
+struct PathRow {
+  std::uint64_t seq;  // seqlock
+  std::uint8_t address[16];
+  std::uint16_t port;
+  std::uint16_t link;
+  std::uint32_t flags;
+  std::uint32_t host_id;
+  std::uint32_t reserved0;
+  std::uint64_t interval_ns;
+  std::uint64_t peer_interval_ns;
+  std::uint64_t sent;
+  std::uint64_t received;
+  std::uint64_t rx_lost;
+  std::uint64_t tx_lost;
+  std::uint64_t duplicates;
+  std::uint64_t restarts;
+  std::uint32_t rx_missed;
+  std::uint32_t tx_missed;
+  std::uint64_t rtt_last_ns;
+  std::uint64_t rtt_min_ns;
+  std::uint64_t rtt_smoothed_ns;
+  std::uint64_t last_heard_ns;
+  std::uint64_t peer_incarnation;
+  std::uint64_t rx_bitmap;
+  std::uint64_t tx_bitmap;
+  std::uint64_t reserved1[3];
+};
+static_assert(sizeof(PathRow) == 192);
+
+inline constexpr std::size_t kLinkOffset = kHeaderSize;
+inline constexpr std::size_t kPathOffset = kLinkOffset + kMaxLinks * sizeof(LinkRow);
+inline constexpr std::size_t kEventOffset = kPathOffset + kMaxPaths * sizeof(PathRow);
+inline constexpr std::size_t kSampleOffset = kEventOffset + kEventSlots * sizeof(EventRecord);
+inline constexpr std::size_t kRingFileSize = kSampleOffset + kSampleSlots * sizeof(SampleRecord);
+
+}  // namespace fabric::ring

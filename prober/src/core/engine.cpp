@@ -1,0 +1,187 @@
+#include "core/engine.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fabric::prober {
+namespace {
+
+constexpr Nanos kSecond = 1'000'000'000;
+constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
+
+}  // namespace
+
+std::size_t Engine::AddressHash::operator()(const Address& a) const {
+  std::uint64_t h = 0xcbf29ce484222325U ^ a.port;  // FNV-1a; the keys are the operator's
+  for (const std::uint8_t byte : a.ip) h = (h ^ byte) * 0x100000001b3U;
+  return static_cast<std::size_t>(h);
+}
+
+void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
+  std::vector<Entry> old = std::move(paths_);
+  const std::vector<LinkConfig> old_links = std::move(config_.links);
+  config_ = std::move(config);
+  paths_.clear();
+  by_peer_.assign(config_.links.size(), {});
+  std::vector<Nanos> heard(config_.links.size(), 0);
+  for (std::size_t i = 0; i < config_.links.size(); ++i) {
+    for (std::size_t j = 0; j < old_links.size(); ++j) {
+      if (old_links[j].netdev == config_.links[i].netdev) heard[i] = link_heard_[j];
+    }
+  }
+  link_heard_ = std::move(heard);
+  for (const PathConfig& wanted : config_.paths) {
+    Entry entry;
+    const LinkConfig& link = config_.links[wanted.link];
+    for (Entry& candidate : old) {
+      if (!candidate.path) continue;
+      const PathConfig& had = candidate.path->config();
+      const LinkConfig& had_link = old_links[had.link];
+      if (had.peer == wanted.peer && had.host_id == wanted.host_id &&
+          had_link.netdev == link.netdev && had_link.address == link.address) {
+        entry.path = std::move(candidate.path);
+        entry.path->move_to(wanted);
+        break;
+      }
+    }
+    if (!entry.path) entry.path = std::make_unique<Path>(wanted, config_.link_interval, random_);
+    by_peer_[wanted.link].emplace(wanted.peer, paths_.size());
+    paths_.push_back(std::move(entry));
+  }
+  for (Entry& entry : paths_) schedule(entry, now, wall_minus_mono);
+}
+
+void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
+  const PathConfig& path = entry.path->config();
+  std::vector<std::uint32_t> members{config_.host_id};
+  std::uint32_t peers = 0;
+  std::uint32_t position = 0;
+  for (const PathConfig& other : config_.paths) {
+    if (other.link != path.link) continue;
+    if (other.index == path.index) position = peers;
+    ++peers;
+    members.push_back(other.host_id);
+  }
+  std::sort(members.begin(), members.end());
+  // Without distinct host ids there is no tournament; the order of the configuration then serves.
+  const bool named = std::adjacent_find(members.begin(), members.end()) == members.end();
+  const Slot slot =
+      named ? meeting_slot(members, config_.host_id, path.host_id) : Slot{position, peers};
+  const Nanos period = config_.link_interval * peers;
+  const Nanos train_period = path.clock && config_.clock_train_hz != 0
+                                 ? kSecond / static_cast<Nanos>(config_.clock_train_hz)
+                                 : 0;
+  entry.sends_train = train_period != 0;
+  // Trains at least as frequent as the single packets stand in for them.
+  entry.sends_single = train_period == 0 || train_period > period;
+  entry.single = Cadence(period, slot);
+  entry.single.start(now, wall_minus_mono);
+  if (entry.sends_train) {
+    entry.train = Cadence(train_period, slot);
+    entry.train.start(now, wall_minus_mono);
+  }
+  entry.path->set_interval(entry.sends_single ? period : train_period);
+}
+
+void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
+  const Nanos gap = now - wanted;
+  if (gap <= std::max<Nanos>(3'000'000, config_.link_interval / 2)) return;
+  stalls_.add(wanted, now);
+  ++counters_.stalls;
+  counters_.stall_ns += gap;
+  counters_.stall_max_ns = std::max(counters_.stall_max_ns, gap);
+  ring::EventRecord record{};
+  record.mono_ns = static_cast<std::uint64_t>(now);
+  record.kind = static_cast<std::uint16_t>(ring::EventKind::kStall);
+  record.link = ring::kNone;
+  record.path = ring::kNone;
+  record.value[0] = static_cast<std::uint64_t>(gap);
+  record.value[1] = static_cast<std::uint64_t>(wanted);
+  sink.event(record);
+}
+
+void Engine::on_packet(std::uint16_t link, const Address& source,
+                       std::span<const std::uint8_t> bytes, const Arrival& arrival,
+                       RecordSink& sink) {
+  Packet packet;
+  switch (decode(bytes, keys_, source, config_.links[link].address, packet)) {
+    case WireError::kNone:
+      break;
+    case WireError::kShort:
+      return refuse(ring::Refusal::kShort);
+    case WireError::kMagic:
+      return refuse(ring::Refusal::kMagic);
+    case WireError::kVersion:
+      return refuse(ring::Refusal::kVersion);
+    case WireError::kAuth:
+      return refuse(ring::Refusal::kAuth);
+  }
+  const auto found = by_peer_[link].find(source);
+  if (found == by_peer_[link].end()) return refuse(ring::Refusal::kUnknownPath);
+  Path& path = *paths_[found->second].path;
+  if (path.config().host_id != 0 && packet.host_id != path.config().host_id) {
+    return refuse(ring::Refusal::kUnknownPath);
+  }
+  switch (path.on_packet(packet, arrival, incarnation_, stalls_, sink)) {
+    case Path::Verdict::kAccepted:
+      ++counters_.received;
+      link_heard_[link] = std::max(link_heard_[link], arrival.mono);
+      break;
+    case Path::Verdict::kReplay:
+      return refuse(ring::Refusal::kReplay);
+    case Path::Verdict::kUnproven:
+      return refuse(ring::Refusal::kUnproven);
+  }
+}
+
+void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp,
+                               bool hardware) {
+  const auto own = identify_own(bytes);
+  if (!own || own->incarnation != incarnation_ || own->path >= paths_.size()) return;
+  paths_[own->path].path->on_transmit_stamp(own->seq, stamp, hardware);
+}
+
+void Engine::judge(Nanos now, RecordSink& sink) {
+  for (Entry& entry : paths_) entry.path->judge(now, stalls_, sink);
+}
+
+void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
+                  std::vector<Outgoing>& out) {
+  const PathConfig& path = entry.path->config();
+  Packet packet = entry.path->next_packet(train, now, incarnation_);
+  packet.host_id = config_.host_id;
+  if (report) packet.flags |= kWireReport;
+  if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
+  out.push_back(
+      {path.link, path.peer, encode(packet, keys_, config_.links[path.link].address, path.peer)});
+}
+
+void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
+  for (Entry& entry : paths_) {
+    bool sent = false;
+    if (entry.sends_train && entry.train.due() <= now) {
+      for (std::uint8_t position = 1; position <= 3; ++position)
+        push(entry, position, false, now, out);
+      entry.train.advance(now, wall_minus_mono);
+      sent = true;
+    }
+    if (entry.sends_single && entry.single.due() <= now) {
+      push(entry, 0, false, now, out);
+      entry.single.advance(now, wall_minus_mono);
+      sent = true;
+    }
+    // What was just sent already says it.
+    if (entry.path->take_report(now) && !sent) push(entry, 0, true, now, out);
+  }
+}
+
+Nanos Engine::next_due() const {
+  Nanos due = std::numeric_limits<Nanos>::max();
+  for (const Entry& entry : paths_) {
+    if (entry.sends_single) due = std::min(due, entry.single.due());
+    if (entry.sends_train) due = std::min(due, entry.train.due());
+  }
+  return due;
+}
+
+}  // namespace fabric::prober

@@ -1,0 +1,110 @@
+// All links and paths of the host: what to send now, what a received packet means, who is silent.
+// Pure: `now` and the wall clock's distance from it are parameters, records go to a sink.
+//
+// The shell's loop, in this order: note_gap when it ran late, on_packet for all that the sockets
+// held, judge, take_due and send.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/cadence.h"
+#include "core/carrier.h"
+#include "core/path.h"
+#include "core/sink.h"
+#include "core/stalls.h"
+#include "core/wire.h"
+
+namespace fabric::prober {
+
+struct LinkConfig {
+  std::uint16_t index = 0;
+  std::string netdev;
+  Address address{};
+  bool hw_stamps = false;
+  friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
+};
+
+struct Config {
+  std::uint32_t host_id = 0;
+  std::vector<LinkConfig> links;  // by index
+  std::vector<PathConfig> paths;  // by index
+  Nanos link_interval = 10'000'000;
+  std::uint32_t misses = 3;
+  std::uint32_t clock_train_hz = 100;
+  std::uint8_t dscp = 0;
+};
+
+struct Outgoing {
+  std::uint16_t link;
+  Address destination;
+  WireBytes bytes;
+};
+
+class Engine {
+ public:
+  Engine(std::uint64_t incarnation, Path::Random random)
+      : incarnation_(incarnation), random_(std::move(random)) {}
+
+  void set_keys(Keyring keys) { keys_ = std::move(keys); }
+  // Paths with the same link address, peer address and host keep their state.
+  void configure(Config config, Nanos now, Nanos wall_minus_mono);
+  const Config& config() const { return config_; }
+
+  // The loop asked to run at `wanted` and ran at `now`: a STALL if that is more than the tolerance.
+  void note_gap(Nanos wanted, Nanos now, RecordSink& sink);
+  void on_packet(std::uint16_t link, const Address& source, std::span<const std::uint8_t> bytes,
+                 const Arrival& arrival, RecordSink& sink);
+  // `bytes` as the error queue returned them.
+  void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware);
+  void judge(Nanos now, RecordSink& sink);
+  // Appends what is to be sent now; reports of misses included.
+  void take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out);
+  Nanos next_due() const;  // the largest value when nothing is to be sent
+
+  std::size_t path_count() const { return paths_.size(); }
+  void fill(std::size_t path, ring::PathRow& row) const { paths_[path].path->fill(row); }
+  Nanos link_last_heard(std::size_t link) const { return link_heard_[link]; }
+
+  struct Counters {
+    std::uint64_t received = 0;
+    std::uint64_t stalls = 0;
+    Nanos stall_ns = 0;
+    Nanos stall_max_ns = 0;
+    std::array<std::uint64_t, ring::kRefusals> refused{};
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Path> path;
+    Cadence single;
+    Cadence train;
+    bool sends_single = true;
+    bool sends_train = false;
+  };
+  struct AddressHash {
+    std::size_t operator()(const Address& a) const;
+  };
+
+  void schedule(Entry& entry, Nanos now, Nanos wall_minus_mono);
+  void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
+  void push(Entry& entry, std::uint8_t train, bool report, Nanos now, std::vector<Outgoing>& out);
+
+  std::uint64_t incarnation_;
+  Path::Random random_;
+  Keyring keys_;
+  Config config_;
+  std::vector<Entry> paths_;
+  std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
+  std::vector<Nanos> link_heard_;
+  StallLog stalls_;
+  Counters counters_;
+};
+
+}  // namespace fabric::prober

@@ -1,0 +1,312 @@
+#include "core/path.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fabric::prober {
+namespace {
+
+constexpr Nanos kIntervalLeast = 500'000;
+constexpr Nanos kIntervalMost = 60'000'000'000;
+
+// How many conclusive misses so much running silence makes: the first after 1.5 intervals.
+std::uint32_t misses_in(Nanos awake, Nanos interval) {
+  if (interval <= 0 || 2 * awake < 3 * interval) return 0;
+  const Nanos n = (awake - interval / 2) / interval;
+  return static_cast<std::uint32_t>(std::min<Nanos>(n, std::numeric_limits<std::uint32_t>::max()));
+}
+
+std::uint64_t unsign(Nanos value) { return static_cast<std::uint64_t>(std::max<Nanos>(value, 0)); }
+
+}  // namespace
+
+void Path::References::push(std::uint64_t value) {
+  if (count == seq.size()) {
+    std::shift_left(seq.begin(), seq.end(), 1);
+    --count;
+  }
+  seq[count++] = value;
+}
+
+std::uint64_t Path::References::take(bool train) {
+  if (count == 0) return 0;
+  if (!train) {  // a single packet tells the newest, the rest is stale
+    const std::uint64_t newest = seq[count - 1];
+    count = 0;
+    return newest;
+  }
+  const std::uint64_t oldest = seq[0];
+  std::shift_left(seq.begin(), seq.end(), 1);
+  --count;
+  return oldest;
+}
+
+Path::Path(const PathConfig& config, Nanos interval, const Random& random)
+    : config_(config), interval_(interval), random_(random), nonce_(random()) {}
+
+bool Path::retired(std::uint64_t incarnation) const {
+  return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
+}
+
+void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
+                std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink) const {
+  ring::EventRecord record{};
+  record.mono_ns = unsign(now);
+  record.kind = static_cast<std::uint16_t>(kind);
+  record.flags = flags;
+  record.link = config_.link;
+  record.path = config_.index;
+  record.count = count;
+  record.value[0] = a;
+  record.value[1] = b;
+  record.value[2] = c;
+  sink.event(record);
+}
+
+void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
+  if (peer_incarnation_ != 0) {
+    retired_[retired_count_++ % retired_.size()] = peer_incarnation_;
+    ++restarts_;
+    emit(ring::EventKind::kPeerRestart, now, 0, 0, peer_incarnation_, packet.incarnation, 0, sink);
+  }
+  peer_incarnation_ = packet.incarnation;
+  do {
+    nonce_ = random_();
+  } while (nonce_ == 0);
+  rx_lost_before_ += window_.lost();
+  window_ = {};
+  arrived_ = {};
+  untold_arrived_ = {};
+  feedback_seq_ = 0;
+  tx_lost_seen_ = 0;
+  tx_bitmap_ = 0;
+}
+
+Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
+                              std::uint64_t own_incarnation, const StallLog& stalls,
+                              RecordSink& sink) {
+  if (packet.incarnation != peer_incarnation_ || peer_incarnation_ == 0) {
+    if (packet.incarnation == 0 || retired(packet.incarnation)) return Verdict::kReplay;
+    peer_challenge_ = packet.challenge;
+    if (packet.response != nonce_) {
+      report_ = true;  // let it have our challenge
+      return Verdict::kUnproven;
+    }
+    establish(packet, arrival.mono, sink);
+  }
+  const bool seen = (packet.seq <= window_.highest()) && window_.highest() - packet.seq < 64;
+  if (!window_.accept(packet.seq)) {
+    if (seen) ++duplicates_;
+    return Verdict::kReplay;
+  }
+  ++received_;
+  peer_challenge_ = packet.challenge;
+  peer_interval_ =
+      std::clamp<Nanos>(Nanos{packet.interval_us} * 1000, kIntervalLeast, kIntervalMost);
+
+  const Nanos silent = last_heard_ == 0 ? 0 : std::max<Nanos>(0, arrival.mono - last_heard_);
+  if (rx_run_ || last_heard_ == 0) {
+    const bool stalled = (packet.flags & kWireStalled) != 0;
+    emit(ring::EventKind::kHeard, arrival.mono,
+         static_cast<std::uint16_t>((last_heard_ == 0 ? ring::kFlagFirst : 0) |
+                                    (stalled ? ring::kFlagPeerStalled : 0)),
+         rx_missed_, unsign(silent), 0, 0, sink);
+  }
+  rx_run_ = false;
+  rx_missed_ = 0;
+  last_heard_ = std::max(last_heard_, arrival.mono);
+  next_inconclusive_ = 0;
+
+  if (packet.peer_incarnation == own_incarnation && packet.seq > feedback_seq_) {
+    feedback_seq_ = packet.seq;
+    feedback(packet, arrival, stalls, sink);
+  }
+  measure(packet, arrival, sink);
+  return Verdict::kAccepted;
+}
+
+void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
+                    RecordSink& sink) {
+  tx_bitmap_ = packet.rx_bitmap;
+  // Cumulative at the peer, so that reports lost on the way back lose no count. It falls only when
+  // a packet that was given up comes after all.
+  if (packet.rx_lost > tx_lost_seen_) tx_lost_ += packet.rx_lost - tx_lost_seen_;
+  tx_lost_seen_ = std::max(tx_lost_seen_, packet.rx_lost);
+
+  if (packet.rx_missed == 0) {
+    if (tx_reported_ > 0) {
+      emit(ring::EventKind::kHeard, arrival.mono, ring::kFlagTx, tx_missed_, unsign(tx_silent_), 0,
+           0, sink);
+    }
+    tx_reported_ = 0;
+    tx_missed_ = 0;
+    tx_silent_ = 0;
+    return;
+  }
+  if (packet.rx_missed <= tx_reported_) return;
+  tx_reported_ = packet.rx_missed;
+  tx_silent_ = Nanos{packet.rx_silent_us} * 1000;
+  // What the peer missed while we were not running is our doing.
+  const Nanos from = arrival.mono - tx_silent_;
+  const Nanos awake = tx_silent_ - stalls.within(from, arrival.mono);
+  const std::uint32_t conclusive = std::min(packet.rx_missed, misses_in(awake, interval_));
+  const bool inconclusive = conclusive <= tx_missed_;
+  tx_missed_ = std::max(tx_missed_, conclusive);
+  emit(ring::EventKind::kMiss, arrival.mono,
+       static_cast<std::uint16_t>(ring::kFlagTx | (inconclusive ? ring::kFlagInconclusive : 0)),
+       tx_missed_, unsign(interval_), unsign(tx_silent_), unsign(last_heard_), sink);
+}
+
+void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sink) {
+  const auto train = static_cast<std::uint8_t>(packet.flags & kWireTrainMask);
+  arrived_[packet.seq % kHistory] = {packet.seq, arrival.stamp, train, arrival.hardware};
+  if (arrival.stamp != 0) untold_arrived_.push(packet.seq);
+
+  ring::SampleRecord sample{};
+  const bool hw_peer = (packet.flags & kWireHwStamps) != 0;
+  bool hw_local = arrival.hardware;
+  const Sent& out = sent_[packet.rx_ref_seq % kHistory];
+  if (packet.rx_ref_stamp != 0 && out.seq == packet.rx_ref_seq && out.stamp != 0) {
+    sample.flags |= ring::kSampleHasOut;
+    sample.flags |= static_cast<std::uint16_t>(out.train << ring::kSampleOutTrainShift);
+    sample.local_seq = static_cast<std::uint32_t>(out.seq);
+    sample.t1 = out.stamp;
+    sample.t2 = packet.rx_ref_stamp;
+    hw_local = hw_local && out.hardware;
+  }
+  const Received& back = arrived_[packet.tx_ref_seq % kHistory];
+  if (packet.tx_ref_stamp != 0 && back.seq == packet.tx_ref_seq && back.stamp != 0) {
+    sample.flags |= ring::kSampleHasBack;
+    sample.flags |= static_cast<std::uint16_t>(back.train << ring::kSampleBackTrainShift);
+    sample.peer_seq = static_cast<std::uint32_t>(back.seq);
+    sample.t3 = packet.tx_ref_stamp;
+    sample.t4 = back.stamp;
+    hw_local = hw_local && back.hardware;
+  }
+  if (sample.flags == 0) return;
+  sample.flags |= static_cast<std::uint16_t>((hw_local ? ring::kSampleHwLocal : 0) |
+                                             (hw_peer ? ring::kSampleHwPeer : 0));
+  sample.mono_ns = unsign(arrival.mono);
+  sample.path = config_.index;
+  sink.sample(sample);
+  const bool both =
+      (sample.flags & ring::kSampleHasOut) != 0 && (sample.flags & ring::kSampleHasBack) != 0;
+  // (t4 - t1) - (t3 - t2): the peer's hold time falls out. Far apart, the two clocks' rates differ.
+  // Unsigned arithmetic: the peer's stamps are arbitrary, overflow must be defined.
+  const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
+  const auto apart = static_cast<Nanos>(u(sample.t4) - u(sample.t1));
+  if (both && apart > -8 * interval_ && apart < 8 * interval_) {
+    rtt_.add(static_cast<Nanos>((u(sample.t4) - u(sample.t1)) - (u(sample.t3) - u(sample.t2))),
+             arrival.mono);
+  }
+}
+
+void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware) {
+  Sent& slot = sent_[seq % kHistory];
+  if (slot.seq != seq || stamp == 0) return;
+  // A NIC that stamps gives both; the hardware's is the better one.
+  if (slot.stamp == 0) {
+    untold_sent_.push(seq);
+  } else if (!hardware) {
+    return;
+  }
+  slot.stamp = stamp;
+  slot.hardware = hardware;
+}
+
+void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
+  if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
+  const Nanos silent = now - last_heard_;
+  if (2 * silent < 3 * peer_interval_) return;
+  const std::uint32_t due = misses_in(silent - stalls.within(last_heard_, now), peer_interval_);
+  if (due > rx_missed_) {
+    rx_missed_ = due;
+    rx_run_ = true;
+    report_ = true;
+    next_inconclusive_ = now + peer_interval_;
+    emit(ring::EventKind::kMiss, now, 0, rx_missed_, unsign(peer_interval_), unsign(silent),
+         unsign(last_heard_), sink);
+  } else if (rx_missed_ < misses_in(silent, peer_interval_) && now >= next_inconclusive_) {
+    // Only our own gap keeps it from being conclusive.
+    const Nanos recent = stalls.within(now - 2 * peer_interval_, now);
+    if (recent == 0 && next_inconclusive_ != 0) return;
+    rx_run_ = true;
+    next_inconclusive_ = now + peer_interval_;
+    emit(ring::EventKind::kMiss, now, ring::kFlagInconclusive, rx_missed_, unsign(peer_interval_),
+         unsign(silent), unsign(last_heard_), sink);
+  }
+}
+
+Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarnation) {
+  Packet p;
+  p.flags = train;
+  p.path = config_.index;
+  p.incarnation = own_incarnation;
+  p.challenge = nonce_;
+  p.response = peer_challenge_;
+  p.peer_incarnation = peer_incarnation_;
+  p.seq = next_seq_++;
+  p.interval_us = static_cast<std::uint32_t>(
+      std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
+  if (const std::uint64_t seq = untold_sent_.take(train != 0); seq != 0) {
+    const Sent& sent = sent_[seq % kHistory];
+    if (sent.seq == seq) {
+      p.tx_ref_seq = seq;
+      p.tx_ref_stamp = sent.stamp;
+      if (sent.hardware) p.flags |= kWireHwStamps;
+    }
+  }
+  if (const std::uint64_t seq = untold_arrived_.take(train != 0); seq != 0) {
+    const Received& arrived = arrived_[seq % kHistory];
+    if (arrived.seq == seq) {
+      p.rx_ref_seq = seq;
+      p.rx_ref_stamp = arrived.stamp;
+    }
+  }
+  p.rx_max = window_.highest();
+  p.rx_bitmap = window_.bitmap();
+  p.rx_lost = static_cast<std::uint32_t>(window_.lost());
+  p.rx_missed = rx_missed_;
+  if (last_heard_ != 0) {
+    p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
+        (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
+  }
+  sent_[p.seq % kHistory] = {p.seq, 0, train, false};
+  return p;
+}
+
+bool Path::take_report(Nanos now) {
+  if (!report_) return false;
+  if (last_report_ != 0 && now - last_report_ < interval_ / 2) return false;
+  report_ = false;
+  last_report_ = now;
+  return true;
+}
+
+void Path::fill(ring::PathRow& row) const {
+  std::copy(config_.peer.ip.begin(), config_.peer.ip.end(), row.address);
+  row.port = config_.peer.port;
+  row.link = config_.link;
+  row.flags = (config_.clock ? ring::kPathClock : 0) |
+              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0);
+  row.host_id = config_.host_id;
+  row.interval_ns = unsign(interval_);
+  row.peer_interval_ns = unsign(peer_interval_);
+  row.sent = next_seq_ - 1;
+  row.received = received_;
+  row.rx_lost = rx_lost_before_ + window_.lost();
+  row.tx_lost = tx_lost_;
+  row.duplicates = duplicates_;
+  row.restarts = restarts_;
+  row.rx_missed = rx_missed_;
+  row.tx_missed = tx_missed_;
+  row.rtt_last_ns = unsign(rtt_.last());
+  row.rtt_min_ns = unsign(rtt_.least());
+  row.rtt_smoothed_ns = unsign(rtt_.smoothed());
+  row.last_heard_ns = unsign(last_heard_);
+  row.peer_incarnation = peer_incarnation_;
+  row.rx_bitmap = window_.bitmap();
+  row.tx_bitmap = tx_bitmap_;
+}
+
+}  // namespace fabric::prober

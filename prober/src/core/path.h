@@ -1,0 +1,142 @@
+// One path: our link and one address of a peer. Everything that a path knows and decides; no
+// clock, no socket.
+//
+// Rules:
+//  - A packet changes the path only if it is of the established incarnation and its sequence is
+//    new. A new incarnation is established once it has answered our challenge; the nonce is then
+//    drawn anew, so a capture of an earlier life never answers it.
+//  - Silence is measured in time during which the prober itself was running. A miss is conclusive
+//    after 1.5 intervals of such silence and each further one after another interval; silence
+//    that owes to our own gap gives an inconclusive miss, which counts for nothing.
+//  - Judge only after the sockets were drained.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "core/cadence.h"
+#include "core/rtt.h"
+#include "core/sink.h"
+#include "core/stalls.h"
+#include "core/window.h"
+#include "core/wire.h"
+
+namespace fabric::prober {
+
+struct PathConfig {
+  std::uint16_t index = 0;
+  std::uint16_t link = 0;
+  Address peer{};
+  std::uint32_t host_id = 0;
+  bool clock = false;
+  friend bool operator==(const PathConfig&, const PathConfig&) = default;
+};
+
+// A received packet's stamps: as the kernel gave it, and when that was on our monotonic clock.
+struct Arrival {
+  std::int64_t stamp = 0;  // 0: not stamped
+  bool hardware = false;
+  Nanos mono = 0;
+};
+
+class Path {
+ public:
+  using Random = std::function<std::uint64_t()>;
+  enum class Verdict : std::uint8_t { kAccepted, kReplay, kUnproven };
+
+  Path(const PathConfig& config, Nanos interval, const Random& random);
+
+  const PathConfig& config() const { return config_; }
+  void move_to(const PathConfig& config) { config_ = config; }  // same path, new indices
+  void set_interval(Nanos interval) { interval_ = interval; }
+
+  Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
+                    const StallLog& stalls, RecordSink& sink);
+  void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware);
+  void judge(Nanos now, const StallLog& stalls, RecordSink& sink);
+
+  // The next packet, numbered; `train` 1..3 or 0.
+  Packet next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarnation);
+  // True once after a miss was called or a stranger wants our challenge, but at most every half
+  // interval.
+  bool take_report(Nanos now);
+
+  void fill(ring::PathRow& row) const;
+  Nanos last_heard() const { return last_heard_; }
+
+ private:
+  struct Sent {
+    std::uint64_t seq = 0;
+    std::int64_t stamp = 0;
+    std::uint8_t train = 0;
+    bool hardware = false;
+  };
+  struct Received {
+    std::uint64_t seq = 0;
+    std::int64_t stamp = 0;
+    std::uint8_t train = 0;
+    bool hardware = false;
+  };
+  // References not yet told to the peer, oldest first; at most one train.
+  struct References {
+    std::array<std::uint64_t, 3> seq{};
+    std::size_t count = 0;
+    void push(std::uint64_t value);
+    std::uint64_t take(bool train);  // 0: none
+  };
+  static constexpr std::size_t kHistory = 64;
+
+  bool retired(std::uint64_t incarnation) const;
+  void establish(const Packet& packet, Nanos now, RecordSink& sink);
+  void feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
+                RecordSink& sink);
+  void measure(const Packet& packet, const Arrival& arrival, RecordSink& sink);
+  void emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
+            std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink) const;
+
+  PathConfig config_;
+  Nanos interval_;
+  Random random_;
+
+  // Who the peer is.
+  std::uint64_t peer_incarnation_ = 0;  // 0: none established
+  std::array<std::uint64_t, 4> retired_{};
+  std::size_t retired_count_ = 0;
+  std::uint64_t nonce_;
+  std::uint64_t peer_challenge_ = 0;
+  std::uint64_t restarts_ = 0;
+
+  // What we hear.
+  ReceiveWindow window_{};
+  std::uint64_t received_ = 0;
+  std::uint64_t duplicates_ = 0;
+  std::uint64_t rx_lost_before_ = 0;  // in earlier incarnations of the peer
+  Nanos peer_interval_ = 0;
+  Nanos last_heard_ = 0;
+  Nanos next_inconclusive_ = 0;
+  std::uint32_t rx_missed_ = 0;
+  bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
+
+  // What the peer hears of us.
+  std::uint64_t feedback_seq_ = 0;
+  std::uint64_t tx_bitmap_ = 0;
+  std::uint64_t tx_lost_ = 0;
+  std::uint32_t tx_lost_seen_ = 0;
+  std::uint32_t tx_missed_ = 0;
+  std::uint32_t tx_reported_ = 0;
+  Nanos tx_silent_ = 0;
+
+  // Stamps.
+  std::uint64_t next_seq_ = 1;
+  std::array<Sent, kHistory> sent_{};
+  std::array<Received, kHistory> arrived_{};
+  References untold_sent_{};
+  References untold_arrived_{};
+  Rtt rtt_{};
+
+  bool report_ = false;
+  Nanos last_report_ = 0;
+};
+
+}  // namespace fabric::prober

@@ -1,0 +1,174 @@
+// Prints the ring's layout as JSON, for the test that compares it with fabricd/probes/layout.py.
+#include <cstddef>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/wire.h"
+#include "fabric/ring.h"
+
+namespace {
+
+using nlohmann::ordered_json;
+using namespace fabric;
+
+#define FIELD(type, name)                                              \
+  {                                                                    \
+#name, {                                                           \
+      {"offset", offsetof(type, name)}, { "size", sizeof(type::name) } \
+    }                                                                  \
+  }
+
+ordered_json structs() {
+  using ring::EventRecord;
+  using ring::LinkRow;
+  using ring::PathRow;
+  using ring::RingHeader;
+  using ring::SampleRecord;
+  return {
+      {"RingHeader",
+       {{"size", sizeof(RingHeader)},
+        {"fields",
+         {FIELD(RingHeader, magic),
+          FIELD(RingHeader, version),
+          FIELD(RingHeader, header_size),
+          FIELD(RingHeader, file_size),
+          FIELD(RingHeader, link_row_size),
+          FIELD(RingHeader, path_row_size),
+          FIELD(RingHeader, max_links),
+          FIELD(RingHeader, max_paths),
+          FIELD(RingHeader, event_slots),
+          FIELD(RingHeader, sample_slots),
+          FIELD(RingHeader, path_offset),
+          FIELD(RingHeader, event_offset),
+          FIELD(RingHeader, sample_offset),
+          FIELD(RingHeader, pid),
+          FIELD(RingHeader, flags),
+          FIELD(RingHeader, incarnation),
+          FIELD(RingHeader, start_ns),
+          FIELD(RingHeader, heartbeat_ns),
+          FIELD(RingHeader, event_head),
+          FIELD(RingHeader, sample_head),
+          FIELD(RingHeader, config_epoch),
+          FIELD(RingHeader, link_count),
+          FIELD(RingHeader, path_count),
+          FIELD(RingHeader, misses),
+          FIELD(RingHeader, link_interval_ns),
+          FIELD(RingHeader, clock_train_hz),
+          FIELD(RingHeader, reserved0),
+          FIELD(RingHeader, sent),
+          FIELD(RingHeader, received),
+          FIELD(RingHeader, stalls),
+          FIELD(RingHeader, stall_ns),
+          FIELD(RingHeader, stall_max_ns),
+          FIELD(RingHeader, control_errors),
+          FIELD(RingHeader, refused)}}}},
+      {"LinkRow",
+       {{"size", sizeof(LinkRow)},
+        {"fields",
+         {FIELD(LinkRow, seq), FIELD(LinkRow, netdev), FIELD(LinkRow, address),
+          FIELD(LinkRow, port), FIELD(LinkRow, reserved0), FIELD(LinkRow, flags),
+          FIELD(LinkRow, ifindex), FIELD(LinkRow, reserved1), FIELD(LinkRow, carrier_down_count),
+          FIELD(LinkRow, carrier_up_count), FIELD(LinkRow, last_change_ns), FIELD(LinkRow, downs),
+          FIELD(LinkRow, read_ns), FIELD(LinkRow, last_heard_ns), FIELD(LinkRow, sent),
+          FIELD(LinkRow, received), FIELD(LinkRow, send_errors)}}}},
+      {"PathRow",
+       {{"size", sizeof(PathRow)},
+        {"fields",
+         {FIELD(PathRow, seq),
+          FIELD(PathRow, address),
+          FIELD(PathRow, port),
+          FIELD(PathRow, link),
+          FIELD(PathRow, flags),
+          FIELD(PathRow, host_id),
+          FIELD(PathRow, reserved0),
+          FIELD(PathRow, interval_ns),
+          FIELD(PathRow, peer_interval_ns),
+          FIELD(PathRow, sent),
+          FIELD(PathRow, received),
+          FIELD(PathRow, rx_lost),
+          FIELD(PathRow, tx_lost),
+          FIELD(PathRow, duplicates),
+          FIELD(PathRow, restarts),
+          FIELD(PathRow, rx_missed),
+          FIELD(PathRow, tx_missed),
+          FIELD(PathRow, rtt_last_ns),
+          FIELD(PathRow, rtt_min_ns),
+          FIELD(PathRow, rtt_smoothed_ns),
+          FIELD(PathRow, last_heard_ns),
+          FIELD(PathRow, peer_incarnation),
+          FIELD(PathRow, rx_bitmap),
+          FIELD(PathRow, tx_bitmap),
+          FIELD(PathRow, reserved1)}}}},
+      {"EventRecord",
+       {{"size", sizeof(EventRecord)},
+        {"fields",
+         {FIELD(EventRecord, index), FIELD(EventRecord, mono_ns), FIELD(EventRecord, kind),
+          FIELD(EventRecord, flags), FIELD(EventRecord, link), FIELD(EventRecord, path),
+          FIELD(EventRecord, count), FIELD(EventRecord, config), FIELD(EventRecord, value)}}}},
+      {"SampleRecord",
+       {{"size", sizeof(SampleRecord)},
+        {"fields",
+         {FIELD(SampleRecord, index), FIELD(SampleRecord, mono_ns), FIELD(SampleRecord, path),
+          FIELD(SampleRecord, flags), FIELD(SampleRecord, config), FIELD(SampleRecord, local_seq),
+          FIELD(SampleRecord, peer_seq), FIELD(SampleRecord, t1), FIELD(SampleRecord, t2),
+          FIELD(SampleRecord, t3), FIELD(SampleRecord, t4)}}}},
+  };
+}
+
+ordered_json constants() {
+  using namespace ring;
+  return {{"RING_MAGIC", kRingMagic},
+          {"RING_VERSION", kRingVersion},
+          {"HEADER_SIZE", kHeaderSize},
+          {"MAX_LINKS", kMaxLinks},
+          {"MAX_PATHS", kMaxPaths},
+          {"EVENT_SLOTS", kEventSlots},
+          {"SAMPLE_SLOTS", kSampleSlots},
+          {"NONE", kNone},
+          {"LINK_OFFSET", kLinkOffset},
+          {"PATH_OFFSET", kPathOffset},
+          {"EVENT_OFFSET", kEventOffset},
+          {"SAMPLE_OFFSET", kSampleOffset},
+          {"RING_FILE_SIZE", kRingFileSize},
+          {"KIND_CARRIER", static_cast<int>(EventKind::kCarrier)},
+          {"KIND_MISS", static_cast<int>(EventKind::kMiss)},
+          {"KIND_HEARD", static_cast<int>(EventKind::kHeard)},
+          {"KIND_STALL", static_cast<int>(EventKind::kStall)},
+          {"KIND_PEER_RESTART", static_cast<int>(EventKind::kPeerRestart)},
+          {"FLAG_INCONCLUSIVE", kFlagInconclusive},
+          {"FLAG_TX", kFlagTx},
+          {"FLAG_FIRST", kFlagFirst},
+          {"FLAG_PEER_STALLED", kFlagPeerStalled},
+          {"FLAG_CARRIER", kFlagCarrier},
+          {"FLAG_INITIAL", kFlagInitial},
+          {"FLAG_GONE", kFlagGone},
+          {"FLAG_RETURNED", kFlagReturned},
+          {"SAMPLE_HAS_OUT", kSampleHasOut},
+          {"SAMPLE_HAS_BACK", kSampleHasBack},
+          {"SAMPLE_HW_LOCAL", kSampleHwLocal},
+          {"SAMPLE_HW_PEER", kSampleHwPeer},
+          {"SAMPLE_OUT_TRAIN_SHIFT", kSampleOutTrainShift},
+          {"SAMPLE_BACK_TRAIN_SHIFT", kSampleBackTrainShift},
+          {"REFUSALS", kRefusals},
+          {"HEADER_RUNNING", kHeaderRunning},
+          {"HEADER_REALTIME", kHeaderRealtime},
+          {"HEADER_LOCKED", kHeaderLocked},
+          {"LINK_PRESENT", kLinkPresent},
+          {"LINK_BOUND", kLinkBound},
+          {"LINK_CARRIER", kLinkCarrier},
+          {"LINK_HW_STAMPS", kLinkHwStamps},
+          {"LINK_SOURCE_SHIFT", kLinkSourceShift},
+          {"PATH_CLOCK", kPathClock},
+          {"PATH_ESTABLISHED", kPathEstablished},
+          {"WIRE_MAGIC", prober::kWireMagic},
+          {"WIRE_VERSION", prober::kWireVersion},
+          {"WIRE_SIZE", prober::kWireSize}};
+}
+
+}  // namespace
+
+int main() {
+  const ordered_json out = {{"structs", structs()}, {"constants", constants()}};
+  std::puts(out.dump(1).c_str());
+  return 0;
+}

@@ -1,0 +1,198 @@
+#include "shell/carrier_reader.h"
+
+#include <fcntl.h>
+#include <linux/if_link.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <span>
+
+#include "shell/log.h"
+
+namespace fabric::prober {
+namespace {
+
+// Carrier itself is read when a counter moved, and every so many readings in case a driver does
+// not count.
+constexpr unsigned kCarrierEvery = 50;
+
+bool read_number(int fd, std::uint64_t& out) {
+  std::array<char, 32> text{};
+  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+  if (n <= 0) return false;
+  return std::from_chars(text.data(), text.data() + n, out).ec == std::errc{};
+}
+
+std::string read_text(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> text{};
+  const ssize_t n = fd ? ::pread(fd.get(), text.data(), text.size(), 0) : 0;
+  if (n <= 0) return {};
+  std::string out(text.data(), static_cast<std::size_t>(n));
+  while (!out.empty() && out.back() == '\n') out.pop_back();
+  return out;
+}
+
+// The device's hardware address as sysfs prints it.
+std::string hardware_address(const std::string& netdev) {
+  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  netdev.copy(request.ifr_name, IFNAMSIZ - 1);
+  if (!fd || ::ioctl(fd.get(), SIOCGIFHWADDR, &request) != 0) return {};
+  std::array<char, 20> text{};
+  const auto* b = reinterpret_cast<const unsigned char*>(request.ifr_hwaddr.sa_data);
+  std::snprintf(text.data(), text.size(), "%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3],
+                b[4], b[5]);
+  return text.data();
+}
+
+}  // namespace
+
+void CarrierReader::close() {
+  down_.reset();
+  up_.reset();
+  carrier_.reset();
+  source_ = Source::kNone;
+  ifindex_ = 0;
+}
+
+bool CarrierReader::open_sysfs(unsigned ifindex) {
+  const std::string base = "/sys/class/net/" + netdev_ + "/";
+  // The same name and number may exist in another namespace, whose sysfs this could be.
+  if (read_text(base + "ifindex") != std::to_string(ifindex)) return false;
+  const std::string own = hardware_address(netdev_);
+  const std::string shown = read_text(base + "address");
+  if (own.size() == shown.size() && own != shown) return false;
+  down_ = Fd(::open((base + "carrier_down_count").c_str(), O_RDONLY | O_CLOEXEC));
+  up_ = Fd(::open((base + "carrier_up_count").c_str(), O_RDONLY | O_CLOEXEC));
+  carrier_ = Fd(::open((base + "carrier").c_str(), O_RDONLY | O_CLOEXEC));
+  return down_ && up_ && carrier_;
+}
+
+bool CarrierReader::read_sysfs(CarrierReading& out) {
+  if (!read_number(down_.get(), out.down_count) || !read_number(up_.get(), out.up_count)) {
+    return false;
+  }
+  out.present = true;
+  out.ifindex = ifindex_;
+  out.carrier = last_.carrier;
+  const bool moved = !last_.present || last_.ifindex != ifindex_ ||
+                     out.down_count != last_.down_count || out.up_count != last_.up_count;
+  if (moved || calls_ % kCarrierEvery == 0) {
+    std::uint64_t carrier = 0;
+    // EINVAL: administratively down.
+    out.carrier = read_number(carrier_.get(), carrier) && carrier == 1;
+  }
+  return true;
+}
+
+bool CarrierReader::read_netlink(CarrierReading& out) {
+  if (!netlink_) {
+    netlink_ = Fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    const timeval limit{0, 100'000};
+    if (!netlink_ ||
+        ::setsockopt(netlink_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0) {
+      return false;
+    }
+  }
+  struct {
+    nlmsghdr head;
+    ifinfomsg info;
+    rtattr name;
+    char text[IFNAMSIZ];
+  } request{};
+  request.head.nlmsg_len = static_cast<std::uint32_t>(NLMSG_LENGTH(sizeof request.info) +
+                                                      RTA_LENGTH(netdev_.size() + 1));
+  request.head.nlmsg_type = RTM_GETLINK;
+  request.head.nlmsg_flags = NLM_F_REQUEST;
+  request.head.nlmsg_seq = ++netlink_seq_;
+  request.info.ifi_family = AF_UNSPEC;
+  request.name.rta_type = IFLA_IFNAME;
+  request.name.rta_len = static_cast<unsigned short>(RTA_LENGTH(netdev_.size() + 1));
+  netdev_.copy(request.text, IFNAMSIZ - 1);
+  if (::send(netlink_.get(), &request, request.head.nlmsg_len, 0) < 0) return false;
+  std::array<char, 16384> reply;
+  std::size_t length = 0;
+  for (;;) {
+    const ssize_t n = ::recv(netlink_.get(), reply.data(), reply.size(), 0);
+    if (n < static_cast<ssize_t>(NLMSG_HDRLEN)) {
+      netlink_.reset();
+      return false;
+    }
+    nlmsghdr head{};
+    std::memcpy(&head, reply.data(), sizeof head);
+    if (head.nlmsg_seq != netlink_seq_) continue;  // an answer that came too late for its question
+    length = head.nlmsg_len;
+    if (head.nlmsg_type != RTM_NEWLINK || head.nlmsg_len > static_cast<std::size_t>(n))
+      return false;
+    break;
+  }
+  const std::span<const char> message(reply.data(), length);
+  std::size_t at = NLMSG_HDRLEN;
+  ifinfomsg info{};
+  if (message.size() < at + NLMSG_ALIGN(sizeof info)) return false;
+  std::memcpy(&info, message.data() + at, sizeof info);
+  out.present = true;
+  out.ifindex = static_cast<std::uint32_t>(info.ifi_index);
+  at += NLMSG_ALIGN(sizeof info);
+  while (at + sizeof(rtattr) <= message.size()) {
+    rtattr attribute{};
+    std::memcpy(&attribute, message.data() + at, sizeof attribute);
+    if (attribute.rta_len < sizeof attribute || at + attribute.rta_len > message.size()) break;
+    const auto value = message.subspan(at + sizeof attribute, attribute.rta_len - sizeof attribute);
+    std::uint32_t word = 0;
+    std::memcpy(&word, value.data(), std::min(value.size(), sizeof word));
+    if (attribute.rta_type == IFLA_CARRIER_DOWN_COUNT) out.down_count = word;
+    if (attribute.rta_type == IFLA_CARRIER_UP_COUNT) out.up_count = word;
+    if (attribute.rta_type == IFLA_CARRIER) out.carrier = (word & 0xff) != 0;
+    at += (attribute.rta_len + 3U) & ~std::size_t{3};
+  }
+  return true;
+}
+
+CarrierReading CarrierReader::read() {
+  CarrierReading out;
+  ++calls_;
+  // A device that was renamed or moved away keeps its sysfs files readable.
+  if (source_ == Source::kSysfs && calls_ % kCarrierEvery == 0 &&
+      ::if_nametoindex(netdev_.c_str()) != ifindex_) {
+    close();
+  }
+  if (source_ == Source::kSysfs) {
+    if (read_sysfs(out)) return last_ = out;
+    close();  // ENODEV: the device is gone, maybe another has its name already
+    out = {};
+  }
+  if (source_ == Source::kNetlink) {
+    if (read_netlink(out)) return last_ = out;
+    close();
+    out = {};
+  }
+  ifindex_ = ::if_nametoindex(netdev_.c_str());
+  if (ifindex_ == 0) return last_ = out;
+  if (open_sysfs(ifindex_)) {
+    source_ = Source::kSysfs;
+    if (read_sysfs(out)) return last_ = out;
+  }
+  const unsigned ifindex = ifindex_;
+  close();
+  out = {};
+  if (read_netlink(out)) {
+    source_ = Source::kNetlink;
+    log_warning(netdev_ + " (ifindex " + std::to_string(ifindex) +
+                "): /sys does not show this network namespace; carrier counters by rtnetlink");
+    return last_ = out;
+  }
+  return last_ = {};
+}
+
+}  // namespace fabric::prober

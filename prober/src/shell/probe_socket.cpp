@@ -1,0 +1,236 @@
+#include "shell/probe_socket.h"
+
+#include <linux/errqueue.h>
+#include <linux/ethtool.h>
+#include <linux/net_tstamp.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "shell/address.h"
+#include "shell/log.h"
+
+namespace fabric::prober {
+namespace {
+
+constexpr std::size_t kBatch = 64;
+constexpr int kReceiveBuffer = 1 << 20;  // a second and more of packets while we are not running
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+void set_int(int fd, int level, int option, int value, const std::string& what) {
+  if (::setsockopt(fd, level, option, &value, sizeof value) != 0) fail(what);
+}
+
+// Hardware stamps for every packet: used if the NIC is already set so (another program's doing),
+// switched on only when asked, for it is a setting of the whole NIC.
+bool enable_hardware(int fd, const LinkConfig& link) {
+  ethtool_ts_info info{};
+  info.cmd = ETHTOOL_GET_TS_INFO;
+  ifreq request{};
+  link.netdev.copy(request.ifr_name, IFNAMSIZ - 1);
+  request.ifr_data = reinterpret_cast<char*>(&info);
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) return false;
+  const unsigned need =
+      SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+  if ((info.so_timestamping & need) != need || info.phc_index < 0 ||
+      (info.rx_filters & (1U << HWTSTAMP_FILTER_ALL)) == 0) {
+    return false;
+  }
+  hwtstamp_config config{};
+  request.ifr_data = reinterpret_cast<char*>(&config);
+  if (::ioctl(fd, SIOCGHWTSTAMP, &request) == 0 && config.tx_type == HWTSTAMP_TX_ON &&
+      config.rx_filter == HWTSTAMP_FILTER_ALL) {
+    return true;
+  }
+  if (!link.hw_stamps) return false;
+  config = {};
+  config.tx_type = HWTSTAMP_TX_ON;
+  config.rx_filter = HWTSTAMP_FILTER_ALL;
+  return ::ioctl(fd, SIOCSHWTSTAMP, &request) == 0 && config.rx_filter == HWTSTAMP_FILTER_ALL;
+}
+
+struct Stamps {
+  std::int64_t software = 0;
+  std::int64_t hardware = 0;
+  bool transmit = false;  // came from the error queue as a transmit stamp
+};
+
+std::int64_t nanoseconds(const timespec& ts) {
+  return std::int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
+}
+
+Stamps stamps_of(msghdr& message) {
+  Stamps out;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING &&
+        c->cmsg_len >= CMSG_LEN(sizeof(scm_timestamping))) {
+      scm_timestamping ts{};
+      std::memcpy(&ts, CMSG_DATA(c), sizeof ts);
+      out.software = nanoseconds(ts.ts[0]);
+      out.hardware = nanoseconds(ts.ts[2]);
+    } else if ((c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
+               (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
+      sock_extended_err error{};
+      std::memcpy(&error, CMSG_DATA(c), sizeof error);
+      out.transmit =
+          error.ee_origin == SO_EE_ORIGIN_TIMESTAMPING && error.ee_info == SCM_TSTAMP_SND;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+struct ProbeSocket::Buffers {
+  // Longer than the wire, so that a longer datagram is seen as such; room for link and IP headers
+  // in front of our own packets coming back.
+  static constexpr std::size_t kSize = 512;
+  std::array<mmsghdr, kBatch> messages{};
+  std::array<iovec, kBatch> vectors{};
+  std::array<sockaddr_storage, kBatch> names{};
+  std::array<std::array<std::uint8_t, kSize>, kBatch> data{};
+  struct alignas(cmsghdr) Control {
+    std::array<char, 256> bytes;
+  };
+  std::array<Control, kBatch> control{};
+
+  void prepare() {
+    for (std::size_t i = 0; i < kBatch; ++i) {
+      vectors[i] = {data[i].data(), data[i].size()};
+      msghdr& m = messages[i].msg_hdr;
+      m = {};
+      m.msg_name = &names[i];
+      m.msg_namelen = sizeof names[i];
+      m.msg_iov = &vectors[i];
+      m.msg_iovlen = 1;
+      m.msg_control = control[i].bytes.data();
+      m.msg_controllen = control[i].bytes.size();
+    }
+  }
+};
+
+ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp)
+    : buffers_(std::make_unique<Buffers>()) {
+  ifindex_ = ::if_nametoindex(link.netdev.c_str());
+  if (ifindex_ == 0) fail("device");
+  const bool v4 = link.address.is_v4();
+  fd_ = Fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd_) fail("socket");
+  const int fd = fd_.get();
+  if (!v4) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY");
+  if (::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, link.netdev.c_str(),
+                   static_cast<socklen_t>(link.netdev.size() + 1)) != 0) {
+    fail("SO_BINDTODEVICE");
+  }
+  if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBuffer, sizeof kReceiveBuffer) != 0) {
+    set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBuffer, "SO_RCVBUF");
+  }
+  if (dscp != 0) {
+    if (v4) {
+      set_int(fd, IPPROTO_IP, IP_TOS, dscp << 2, "IP_TOS");
+    } else {
+      set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, dscp << 2, "IPV6_TCLASS");
+    }
+  }
+  hardware_ = enable_hardware(fd, link);
+  // Without OPT_TSONLY a transmit stamp comes with the packet, and the packet says which one it is.
+  // Counting with OPT_ID would go wrong for ever after one failed send (kernels before 6.8).
+  int flags = SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE |
+              SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_OPT_CMSG;
+  if (hardware_) {
+    flags |=
+        SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_TX_HARDWARE;
+  }
+  set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, flags, "SO_TIMESTAMPING");
+  sockaddr_storage local{};
+  const socklen_t length = to_sockaddr(link.address, ifindex_, local);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&local), length) != 0) fail("bind");
+}
+
+ProbeSocket::~ProbeSocket() = default;
+
+void ProbeSocket::drain(Nanos floor, std::size_t most, const OnPacket& on_packet) {
+  std::size_t read = 0;
+  while (read < most) {
+    buffers_->prepare();
+    const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT, nullptr);
+    if (n <= 0) return;
+    const Now now;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+      mmsghdr& m = buffers_->messages[i];
+      const Stamps stamps = stamps_of(m.msg_hdr);
+      Arrival arrival;
+      arrival.hardware = hardware_ && stamps.hardware != 0;
+      arrival.stamp = arrival.hardware ? stamps.hardware : stamps.software;
+      arrival.mono = now.mono;
+      if (stamps.software != 0) {
+        arrival.mono = std::clamp(stamps.software - now.wall_minus_mono(),
+                                  std::min(floor, now.mono), now.mono);
+      }
+      on_packet(
+          from_sockaddr(buffers_->names[i]),
+          std::span(buffers_->data[i].data(), std::min<std::size_t>(m.msg_len, Buffers::kSize)),
+          arrival);
+    }
+    read += static_cast<std::size_t>(n);
+    if (static_cast<std::size_t>(n) < kBatch) return;
+  }
+}
+
+void ProbeSocket::drain_stamps(const OnStamp& on_stamp) {
+  for (;;) {
+    buffers_->prepare();
+    const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch,
+                             MSG_ERRQUEUE | MSG_DONTWAIT, nullptr);
+    if (n <= 0) return;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+      mmsghdr& m = buffers_->messages[i];
+      const Stamps stamps = stamps_of(m.msg_hdr);
+      if (!stamps.transmit) continue;
+      const bool hardware = hardware_ && stamps.hardware != 0;
+      on_stamp(
+          std::span(buffers_->data[i].data(), std::min<std::size_t>(m.msg_len, Buffers::kSize)),
+          hardware ? stamps.hardware : stamps.software, hardware);
+    }
+    if (static_cast<std::size_t>(n) < kBatch) return;
+  }
+}
+
+std::size_t ProbeSocket::send(std::span<const Outgoing> packets) {
+  std::size_t refused = 0;
+  while (!packets.empty()) {
+    const std::size_t count = std::min(packets.size(), kBatch);
+    for (std::size_t i = 0; i < count; ++i) {
+      // sendmmsg does not write through it; the type is shared with receiving.
+      auto* bytes = const_cast<std::uint8_t*>(packets[i].bytes.data());
+      buffers_->vectors[i] = {bytes, packets[i].bytes.size()};
+      msghdr& m = buffers_->messages[i].msg_hdr;
+      m = {};
+      m.msg_name = &buffers_->names[i];
+      m.msg_namelen = to_sockaddr(packets[i].destination, ifindex_, buffers_->names[i]);
+      m.msg_iov = &buffers_->vectors[i];
+      m.msg_iovlen = 1;
+    }
+    const int n = ::sendmmsg(fd_.get(), buffers_->messages.data(), static_cast<unsigned>(count),
+                             MSG_DONTWAIT);
+    if (n > 0) {
+      packets = packets.subspan(static_cast<std::size_t>(n));
+    } else {
+      ++refused;  // the first one; the others may have other destinations
+      packets = packets.subspan(1);
+    }
+  }
+  return refused;
+}
+
+}  // namespace fabric::prober

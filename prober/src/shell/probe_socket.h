@@ -1,0 +1,52 @@
+// The UDP socket of one link: bound to its device and address, stamped by kernel or NIC, read and
+// written in batches.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "shell/clock.h"
+#include "shell/fd.h"
+
+namespace fabric::prober {
+
+class ProbeSocket {
+ public:
+  using OnPacket = std::function<void(const Address& source, std::span<const std::uint8_t> bytes,
+                                      const Arrival& arrival)>;
+  using OnStamp =
+      std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware)>;
+
+  // Throws std::system_error when device or address are not there (yet).
+  ProbeSocket(const LinkConfig& link, std::uint8_t dscp);
+  ~ProbeSocket();
+  ProbeSocket(const ProbeSocket&) = delete;
+  ProbeSocket& operator=(const ProbeSocket&) = delete;
+
+  // Reads until the socket is empty, or `most` packets were read. An arrival's monotonic time is
+  // never before `floor`, when the socket was last seen empty, nor after now.
+  void drain(Nanos floor, std::size_t most, const OnPacket& on_packet);
+  void drain_stamps(const OnStamp& on_stamp);
+  // Sends all; returns how many the kernel refused.
+  std::size_t send(std::span<const Outgoing> packets);
+
+  unsigned ifindex() const { return ifindex_; }
+  bool hardware_stamps() const { return hardware_; }
+
+ private:
+  struct Buffers;
+
+  Fd fd_;
+  unsigned ifindex_ = 0;
+  bool hardware_ = false;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+}  // namespace fabric::prober

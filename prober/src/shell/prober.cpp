@@ -1,0 +1,234 @@
+#include "shell/prober.h"
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+
+#include "shell/address.h"
+#include "shell/log.h"
+
+namespace fabric::prober {
+namespace {
+
+constexpr Nanos kCarrierTick = 2'000'000;
+constexpr Nanos kNetlinkTick = 10'000'000;  // rtnetlink is dear, and the counters miss nothing
+constexpr Nanos kRetry = 100'000'000;
+constexpr Nanos kIdle = 100'000'000;
+constexpr Nanos kPublish = 20'000'000;
+// Waking this much early for a packet saves a wake.
+constexpr Nanos kCoalesce = 100'000;
+constexpr std::size_t kMostPerRound = 2048;  // a flood must not keep us from sending
+
+std::uint64_t random_word() {
+  std::uint64_t out = 0;
+  while (::getrandom(&out, sizeof out, 0) != static_cast<ssize_t>(sizeof out)) {
+  }
+  return out;
+}
+
+}  // namespace
+
+Prober::Prober(Options options)
+    : options_(std::move(options)),
+      directory_(options_.run_dir + "/prober"),
+      start_(read_clock(CLOCK_MONOTONIC)),
+      incarnation_(std::max(static_cast<std::uint64_t>(read_clock(CLOCK_REALTIME)),
+                            RingFile::previous_incarnation(directory_ + "/ring") + 1)),
+      ring_(directory_ + "/ring", incarnation_, static_cast<std::uint64_t>(start_)),
+      engine_(incarnation_, random_word),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  load_keys();
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!epoll_ || !signals_) throw std::system_error(errno, std::generic_category(), "signalfd");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = signals_.get();
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, signals_.get(), &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+  load_saved();
+  control_ = std::make_unique<ControlServer>(
+      directory_ + "/ctl.sock", options_.socket_mode, epoll_.get(),
+      [this](const nlohmann::json& request) { return handle(request); });
+  become_realtime();
+}
+
+Nanos Prober::next_wake(Nanos now) const {
+  if (ports_.empty()) return now + kIdle;
+  return std::min(next_tick_, engine_.next_due());
+}
+
+void Prober::run() {
+  log_info("running; incarnation " + std::to_string(incarnation_) + ", scheduling " + scheduling_);
+  pass(read_clock(CLOCK_MONOTONIC));
+  while (!stop_) {
+    const Nanos now = read_clock(CLOCK_MONOTONIC);
+    const Nanos wanted = next_wake(now);
+    const Nanos wait = std::max<Nanos>(0, wanted - now);
+    const timespec timeout{wait / 1'000'000'000, wait % 1'000'000'000};
+    std::array<epoll_event, 32> events{};
+    const int n = ::epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 &timeout, nullptr);
+    if (n < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "epoll");
+    const Nanos woken = read_clock(CLOCK_MONOTONIC);
+    // A stop or a long preemption is known before anything is judged by it.
+    if (!ports_.empty()) engine_.note_gap(wanted, woken, ring_);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(std::max(n, 0)); ++i) {
+      if (events[i].data.fd == signals_.get()) {
+        read_signal();
+      } else {
+        control_->handle(events[i].data.fd, events[i].events);
+      }
+    }
+    pass(woken);
+  }
+  log_info("stopped");
+}
+
+void Prober::pass(Nanos now) {
+  if (now >= next_tick_) {
+    next_tick_ = now - now % kCarrierTick + kCarrierTick;
+    read_carriers(now);
+    open_sockets(now);
+  }
+  receive(now);
+  const Now fresh;
+  engine_.judge(fresh.mono, ring_);
+  send(fresh);
+  if (ring_.events() != notified_) {
+    notified_ = ring_.events();
+    publish(fresh.mono);  // what an event tells is in the tables too when its reader looks
+    control_->notify();
+  } else if (fresh.mono >= next_publish_) {
+    publish(fresh.mono);
+  }
+}
+
+void Prober::read_carriers(Nanos now) {
+  for (Port& port : ports_) {
+    if (now < port.next_read) continue;
+    const bool absent = port.reader.source() == CarrierReader::Source::kNone;
+    port.tracker.update(port.config.index, port.reader.read(), now, ring_);
+    const bool netlink = port.reader.source() == CarrierReader::Source::kNetlink;
+    port.next_read = now + (absent || netlink ? kNetlinkTick : 0);
+  }
+}
+
+void Prober::open_sockets(Nanos now) {
+  for (Port& port : ports_) {
+    const CarrierReading& reading = port.tracker.reading();
+    if (port.socket && (!reading.present || port.socket->ifindex() != reading.ifindex)) {
+      log_warning(port.config.netdev + ": the device went away; its socket is closed");
+      port.socket.reset();
+      port.next_open = now;
+    }
+    if (port.socket || !reading.present || now < port.next_open) continue;
+    try {
+      port.socket = std::make_unique<ProbeSocket>(port.config, engine_.config().dscp);
+      port.complaint.clear();
+      log_info(port.config.netdev + ": probing from " + format_address(port.config.address) +
+               (port.socket->hardware_stamps() ? ", hardware stamps" : ", software stamps"));
+    } catch (const std::system_error& error) {
+      if (port.complaint != error.what()) {
+        port.complaint = error.what();
+        log_warning(port.config.netdev + ": " + port.complaint + "; retried");
+      }
+      port.next_open = now + kRetry;
+    }
+  }
+}
+
+void Prober::receive(Nanos now) {
+  for (Port& port : ports_) {
+    if (!port.socket) continue;
+    if (port.stamps_pending) {
+      port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
+        engine_.on_transmit_stamp(bytes, stamp, hardware);
+      });
+      port.stamps_pending = false;
+    }
+    const std::uint64_t before = engine_.counters().received;
+    port.socket->drain(drained_, kMostPerRound,
+                       [this, &port](const Address& source, auto bytes, const Arrival& arrival) {
+                         engine_.on_packet(port.config.index, source, bytes, arrival, ring_);
+                       });
+    port.received += engine_.counters().received - before;
+  }
+  drained_ = now;
+}
+
+void Prober::send(const Now& now) {
+  outgoing_.clear();
+  engine_.take_due(now.mono + kCoalesce, now.wall_minus_mono(), outgoing_);
+  if (outgoing_.empty()) return;
+  std::stable_sort(outgoing_.begin(), outgoing_.end(),
+                   [](const Outgoing& a, const Outgoing& b) { return a.link < b.link; });
+  for (auto first = outgoing_.begin(); first != outgoing_.end();) {
+    const auto last = std::find_if(first, outgoing_.end(),
+                                   [&](const Outgoing& o) { return o.link != first->link; });
+    Port& port = ports_[first->link];
+    const auto count = static_cast<std::uint64_t>(last - first);
+    const std::uint64_t refused = port.socket ? port.socket->send({first, last}) : count;
+    port.sent += count - refused;
+    port.send_errors += refused;
+    sent_ += count - refused;
+    if (port.socket && refused < count) {
+      // On most devices the stamps are there when sendmmsg returns; the rest come next round.
+      port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
+        engine_.on_transmit_stamp(bytes, stamp, hardware);
+      });
+      port.stamps_pending = true;
+    }
+    first = last;
+  }
+}
+
+ring::LinkRow Prober::link_row(const Port& port) const {
+  ring::LinkRow row{};
+  port.config.netdev.copy(row.netdev, sizeof row.netdev - 1);
+  std::copy(port.config.address.ip.begin(), port.config.address.ip.end(), row.address);
+  row.port = port.config.address.port;
+  const CarrierReading& reading = port.tracker.reading();
+  row.flags = (reading.present ? ring::kLinkPresent : 0) |
+              (reading.carrier ? ring::kLinkCarrier : 0) | (port.socket ? ring::kLinkBound : 0) |
+              (port.socket && port.socket->hardware_stamps() ? ring::kLinkHwStamps : 0) |
+              static_cast<std::uint32_t>(port.reader.source()) << ring::kLinkSourceShift;
+  row.ifindex = reading.ifindex;
+  row.carrier_down_count = reading.down_count;
+  row.carrier_up_count = reading.up_count;
+  row.last_change_ns = static_cast<std::uint64_t>(port.tracker.last_change());
+  row.downs = port.tracker.downs();
+  row.read_ns = static_cast<std::uint64_t>(port.tracker.read_at());
+  row.last_heard_ns = static_cast<std::uint64_t>(engine_.link_last_heard(port.config.index));
+  row.sent = port.sent;
+  row.received = port.received;
+  row.send_errors = port.send_errors;
+  return row;
+}
+
+void Prober::publish(Nanos now) {
+  next_publish_ = now + kPublish;
+  for (std::size_t i = 0; i < ports_.size(); ++i) ring_.write_link(i, link_row(ports_[i]));
+  for (std::size_t i = 0; i < engine_.path_count(); ++i) {
+    ring::PathRow row{};
+    engine_.fill(i, row);
+    ring_.write_path(i, row);
+  }
+  const Engine::Counters& c = engine_.counters();
+  ring_.publish_totals({static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
+                        static_cast<std::uint64_t>(c.stall_ns),
+                        static_cast<std::uint64_t>(c.stall_max_ns), control_->errors()},
+                       c.refused.data(), c.refused.size());
+}
+
+}  // namespace fabric::prober

@@ -1,0 +1,88 @@
+// The process: one thread that wakes for the carrier tick and for the next packet due, and on each
+// wake drains every socket, judges, and sends.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "shell/carrier_reader.h"
+#include "shell/clock.h"
+#include "shell/control.h"
+#include "shell/fd.h"
+#include "shell/probe_socket.h"
+#include "shell/ring_file.h"
+
+namespace fabric::prober {
+
+struct Options {
+  std::string run_dir;
+  std::string key_file;
+  int rt_priority = 50;
+  int cpu = -1;
+  mode_t socket_mode = 0600;
+};
+
+class Prober {
+ public:
+  // Throws std::exception with a sentence for the operator.
+  explicit Prober(Options options);
+  // Returns on SIGTERM or SIGINT.
+  void run();
+
+ private:
+  struct Port {
+    LinkConfig config;
+    CarrierReader reader;
+    CarrierTracker tracker;
+    std::unique_ptr<ProbeSocket> socket;
+    std::string complaint;  // why the socket is not open, said once
+    Nanos next_open = 0;
+    Nanos next_read = 0;
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::uint64_t send_errors = 0;
+    bool stamps_pending = false;
+    explicit Port(const LinkConfig& link) : config(link), reader(link.netdev) {}
+  };
+
+  nlohmann::json handle(const nlohmann::json& request);
+  nlohmann::json status() const;
+  std::uint32_t configure(const nlohmann::json& request);
+  void load_saved();
+  void load_keys();
+  void become_realtime();
+  void read_signal();
+
+  Nanos next_wake(Nanos now) const;
+  void pass(Nanos wanted);  // one round of the loop
+  void read_carriers(Nanos now);
+  void open_sockets(Nanos now);
+  void receive(Nanos now);
+  void send(const Now& now);
+  void publish(Nanos now);
+  ring::LinkRow link_row(const Port& port) const;
+
+  Options options_;
+  std::string directory_;
+  Nanos start_;
+  std::uint64_t incarnation_;
+  RingFile ring_;
+  Engine engine_;
+  Fd epoll_;
+  Fd signals_;
+  std::unique_ptr<ControlServer> control_;
+  std::vector<Port> ports_;
+  std::vector<Outgoing> outgoing_;
+  std::uint64_t notified_ = 0;
+  Nanos drained_ = 0;
+  Nanos next_tick_ = 0;
+  Nanos next_publish_ = 0;
+  std::uint64_t sent_ = 0;
+  std::string scheduling_ = "other";
+  bool locked_ = false;
+  bool stop_ = false;
+};
+
+}  // namespace fabric::prober
