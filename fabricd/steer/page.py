@@ -172,12 +172,14 @@ class SteerPage:
 
     Attributes:
         write_errors: failed writes so far (a failed write changes nothing a reader accepts).
+        taken_over: entries of the page found at `open`, an earlier daemon's.
     """
 
     path: Path
     incarnation: int
     write_errors: int = 0
     generation: int = 0
+    taken_over: tuple[Entry, ...] = ()
     _fd: int = -1
     _seq: int = 0
     _known: dict[Key, _Remembered] = field(default_factory=dict)
@@ -243,7 +245,8 @@ class SteerPage:
             else:
                 old = decode(bytes(page))
                 self.generation = old.generation
-                for entry in (*old.rails, *old.paths):
+                self.taken_over = (*old.rails, *old.paths)
+                for entry in self.taken_over:
                     self._known[entry.netdev, entry.remote] = _Remembered(
                         entry.weight, entry.state, entry.epoch, entry.since_ns
                     )

@@ -1,0 +1,93 @@
+"""Carrier readings in, FLAP and CARRIER_UP rows out. Pure but for the events' wall clock.
+
+Every reading, from the prober's records, its link table or netlink, goes through the `FlapLedger`,
+so it does not matter which comes first or twice: each carrier loss is one count, once.
+"""
+
+from __future__ import annotations
+
+from fabricd.engine import Engine, Link
+from fabricd.links.flaps import FlapLedger
+from telemetry.events import Event, EventKind
+
+
+class CarrierBook:
+    """Turns readings into counts, facts for the engine and events.
+
+    Attributes:
+        totals: carrier losses by netdev, those of earlier daemons included.
+    """
+
+    def __init__(self, engine: Engine, ledger: FlapLedger, totals: dict[str, int]) -> None:
+        self.engine = engine
+        self.ledger = ledger
+        self.totals = totals
+
+    def reading(
+        self,
+        link: Link,
+        *,
+        ifindex: int,
+        down_count: int,
+        carrier: bool,
+        mono_ns: int,
+        wall_ns: int,
+        source: str,
+    ) -> list[Event]:
+        """One reading of a present device; returns its events, oldest first."""
+        mark = self.ledger.mark(link.netdev)
+        stale = mark is not None and mark.ifindex == ifindex and down_count < mark.down_count
+        if stale:
+            return []
+        known = link.carrier
+        if known is None and mark is not None:
+            known = mark.carrier
+        downs = self.ledger.observe(link.netdev, ifindex, down_count, carrier=carrier)
+        events = []
+        if downs:
+            events.append(
+                self._flap(link, downs, ifindex, down_count, carrier, mono_ns, wall_ns, source)
+            )
+        if carrier and (downs or known is False):
+            events.append(
+                Event(
+                    EventKind.CARRIER_UP, wall_ns, mono_ns, link=link.netdev, rail=link.rail,
+                    data={"ifindex": ifindex},
+                )
+            )  # fmt: skip
+        link.carrier = carrier
+        link.pending_downs += downs
+        return events
+
+    def gone(self, link: Link, *, mono_ns: int, wall_ns: int, source: str) -> list[Event]:
+        """The device does not exist; a carrier that went with it is one flap."""
+        downs = self.ledger.vanished(link.netdev)
+        link.carrier = False
+        link.pending_downs += downs
+        mark = self.ledger.mark(link.netdev)
+        if not downs or mark is None:
+            return []
+        return [
+            self._flap(
+                link, downs, mark.ifindex, mark.down_count, False, mono_ns, wall_ns,
+                f"{source}: device gone",
+            )
+        ]  # fmt: skip
+
+    def _flap(
+        self,
+        link: Link,
+        downs: int,
+        ifindex: int,
+        down_count: int,
+        carrier: bool,
+        mono_ns: int,
+        wall_ns: int,
+        source: str,
+    ) -> Event:
+        self.totals[link.netdev] = self.totals.get(link.netdev, 0) + downs
+        return Event(
+            EventKind.FLAP, wall_ns, mono_ns, link=link.netdev, rail=link.rail, count=downs,
+            reason=source,
+            data={"ifindex": ifindex, "down_count": down_count, "carrier": carrier},
+        )  # fmt: skip

@@ -1,0 +1,5 @@
+"""``python -m fabricd.cli``."""
+
+from fabricd.cli import main
+
+main()

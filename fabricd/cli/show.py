@@ -1,0 +1,133 @@
+"""Tables for people. Every function takes the JSON of the control socket."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_COLOURS = {
+    "up": "green",
+    "suspect": "yellow",
+    "down": "red",
+    "hold": "magenta",
+    "probation": "cyan",
+    "degraded": "yellow",
+    "admin": "blue",
+    "unknown": "dim",
+}
+
+
+def state(name: str | None) -> Text:
+    """A state in its colour."""
+    return Text(name or "-", style=_COLOURS.get(name or "", ""))
+
+
+def when(wall_ns: int) -> str:
+    """Local time with milliseconds."""
+    moment = dt.datetime.fromtimestamp(wall_ns / 1e9, tz=dt.UTC).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def age(seconds: float | None) -> str:
+    """A duration in the unit that fits."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def status(console: Console, data: dict[str, Any]) -> None:
+    """``fabricctl status``."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    mode = data["mode"] + (" (stop file present)" if data["stop_file"] else "")
+    if data["promoted"] != data["mode"]:
+        mode += f", promoted {data['promoted']}"
+    links = ", ".join(f"{count} {name}" for name, count in sorted(data["links"].items()))
+    prober = data["prober"]
+    line = data["timeline"]
+    for key, value in (
+        ("host", data["host"]),
+        ("version", data["version"]),
+        ("mode", mode),
+        ("links", links or "none"),
+        ("silent hosts", ", ".join(data["silent_hosts"]) or "none"),
+        ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
+        ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
+                     f"{line['failures']} failures"),
+        ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
+        ("refused", ", ".join(f"{k} {v}" for k, v in data["refused"].items() if v) or "nothing"),
+    ):  # fmt: skip
+        table.add_row(key, value)
+    console.print(table)
+
+
+def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
+    """``fabricctl links``."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("link", "rail", "state", "for", "weight", "carrier", "flaps", "penalty", "rtt",
+                 "lost tx/rx", "reason"):  # fmt: skip
+        table.add_column(name, justify="left" if name in ("link", "state", "reason") else "right")
+    for link in data:
+        probes = link["probes"]
+        table.add_row(
+            link["netdev"],
+            str(link["rail"]),
+            state(link["state"]),
+            age(link["since_s"]),
+            f"{100 * link['weight']:.0f} %",
+            {True: "yes", False: "no", None: "?"}[link["carrier"]],
+            str(link["flaps"]),
+            f"{link['penalty']:.0f}" + ("!" if link["suppressed"] else ""),
+            "-" if link["rtt_us"] is None else f"{link['rtt_us']:.0f} µs",
+            f"{probes['lost_tx']}/{probes['lost_rx']}",
+            link["reason"],
+        )
+        if paths:
+            for path in link["paths"]:
+                rtt = "-" if path["rtt_us"] is None else f"{path['rtt_us']:.0f} µs"
+                label = f"  → {path['peer']} rail {path['peer_rail']}"
+                table.add_row(label, "", state(path["state"]), "", "", "", "", "", rtt, "",
+                              path["address"])  # fmt: skip
+    console.print(table)
+
+
+def event_line(event: dict[str, Any]) -> Text:
+    """One event in one line."""
+    line = Text(f"{when(event['wall_ns'])}  ", style="")
+    line.append(f"{event['kind']:<12}", style="bold")
+    line.append(f" {event.get('link', '') or '-':<10} ")
+    if event.get("from") or event.get("to"):
+        if event.get("from"):
+            line.append_text(state(event["from"]))
+            line.append(" → ")
+        line.append_text(state(event.get("to")))
+        line.append("  ")
+    if event.get("count", 1) != 1:
+        line.append(f"× {event['count']}  ")
+    if event.get("peer"):
+        line.append(f"peer {event['peer']}  ")
+    line.append(event.get("reason", ""))
+    data = event.get("data", {})
+    if "weight" in data:
+        line.append(f"  weight {data.get('before', '?')} → {data['weight']}")
+    elif data:
+        line.append("  " + " ".join(f"{k}={v}" for k, v in data.items()), style="dim")
+    return line
+
+
+def would_steer(console: Console, events: list[dict[str, Any]], since: str) -> None:
+    """What steering would have done."""
+    if not events:
+        console.print(f"In observe mode, steering would have changed nothing since {since}.")
+        return
+    console.print(f"In observe mode, steering would have done this since {since}:")
+    for event in events[-50:]:
+        console.print(event_line(event), soft_wrap=True)
+    taken = sum(event.get("data", {}).get("weight") == 0 for event in events)
+    console.print(f"{len(events)} changes, {taken} of them took traffic from a link or path.")

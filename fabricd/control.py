@@ -1,0 +1,225 @@
+"""The control socket: newline-delimited JSON over a Unix stream socket.
+
+Whatever comes in is untrusted: a line over 64 KiB, or one that is not a JSON object with a text
+``op``, is counted, answered once and its connection closed. A reader that does not read is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+MAX_LINE = 65536
+MAX_CLIENTS = 64
+IDLE_S = 300.0
+DRAIN_S = 5.0
+FOLLOW_QUEUE = 4096
+
+Document = dict[str, Any]
+
+
+class RequestError(Exception):
+    """The request cannot be served; its text goes to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is at the other end (unix(7), SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+
+Handler = Callable[[Document, Caller], Awaitable[Any]]
+
+
+def parse_request(line: bytes) -> Document:
+    """One request.
+
+    Raises:
+        RequestError: not a JSON object with a text ``op``.
+    """
+    if len(line) > MAX_LINE:
+        raise RequestError(f"line over {MAX_LINE} bytes")
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"not JSON: {error}"[:200]) from None
+    if not isinstance(document, dict) or not isinstance(document.get("op"), str):
+        raise RequestError('not an object with a text "op"')
+    return document
+
+
+class ControlServer:
+    """Serves one socket.
+
+    Attributes:
+        refused: lines and connections refused since the start.
+        dropped: followers dropped because they did not read.
+    """
+
+    def __init__(self, path: Path, handlers: dict[str, Handler]) -> None:
+        """Args: ``handlers`` by ``op``; ``events`` is served here."""
+        self.refused = 0
+        self.dropped = 0
+        self._path = path
+        self._handlers = handlers
+        self._followers: set[asyncio.Queue[bytes | None]] = set()
+        self._clients: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Bind and listen; an old socket of that name is replaced.
+
+        Raises:
+            OSError: cannot be bound.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        self._server = await asyncio.start_unix_server(
+            self._accept, path=str(self._path), limit=MAX_LINE
+        )
+        self._path.chmod(0o660)
+
+    async def stop(self) -> None:
+        """Close everything."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._clients):
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def broadcast(self, document: Document) -> None:
+        """Give one event to all followers; those that are too far behind are dropped."""
+        if not self._followers:
+            return
+        line = encode(document)
+        for queue in list(self._followers):
+            if queue.qsize() >= FOLLOW_QUEUE:
+                self._followers.discard(queue)
+                self.dropped += 1
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(line)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._clients) >= MAX_CLIENTS:
+            self.refused += 1
+            writer.close()
+            return
+        self._clients.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, TimeoutError):
+            pass  # The client went away, or does not read.
+        finally:
+            self._clients.discard(task)
+            transport = writer.transport
+            if not transport.is_closing() and transport.get_write_buffer_size():
+                transport.abort()
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = _caller(writer)
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    line = await reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError as error:
+                if error.partial.strip():
+                    self.refused += 1
+                return
+            except (asyncio.LimitOverrunError, ValueError):
+                await self._refuse(writer, f"line over {MAX_LINE} bytes")
+                return
+            try:
+                request = parse_request(line)
+            except RequestError as error:
+                await self._refuse(writer, str(error))
+                return
+            if request["op"] == "events":
+                await self._follow(reader, writer)
+                return
+            if not await self._answer(request, caller, writer):
+                return
+
+    async def _answer(
+        self, request: Document, caller: Caller, writer: asyncio.StreamWriter
+    ) -> bool:
+        handler = self._handlers.get(request["op"])
+        if handler is None:
+            known = ", ".join(sorted([*self._handlers, "events"]))
+            await self._refuse(writer, f'unknown op "{request["op"][:32]}"; allowed: {known}')
+            return False
+        try:
+            answer: Document = {"ok": True, "data": await handler(request, caller)}
+        except RequestError as error:
+            answer = {"ok": False, "error": str(error)}
+        except Exception as error:
+            self._log.error("request failed", op=request["op"], error=repr(error))
+            answer = {"ok": False, "error": f"internal error: {type(error).__name__}"}
+        await self._send(writer, encode(answer))
+        return True
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._followers.add(queue)
+        gone = asyncio.create_task(reader.read(1))
+        try:
+            await self._send(writer, encode({"ok": True, "data": "following"}))
+            while True:
+                item = asyncio.create_task(queue.get())
+                await asyncio.wait({item, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if not item.done():
+                    item.cancel()
+                    return
+                line = item.result()
+                if line is None:
+                    return
+                await self._send(writer, line)
+        finally:
+            gone.cancel()
+            self._followers.discard(queue)
+
+    async def _refuse(self, writer: asyncio.StreamWriter, why: str) -> None:
+        self.refused += 1
+        await self._send(writer, encode({"ok": False, "error": why}))
+
+    async def _send(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        writer.write(line)
+        async with asyncio.timeout(DRAIN_S):
+            await writer.drain()
+
+
+def encode(document: Document) -> bytes:
+    """One line."""
+    return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def _caller(writer: asyncio.StreamWriter) -> Caller:
+    sock = writer.get_extra_info("socket")
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", raw)
+    return Caller(pid, uid)
+
+
+def may_change(caller: Caller) -> bool:
+    """Whether a caller may change what the daemon does: root, or the daemon's own user."""
+    return caller.uid in (0, os.geteuid())

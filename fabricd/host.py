@@ -1,0 +1,405 @@
+"""One host: wires the pure engine to prober, netlink, steer page, timeline and metrics.
+
+Order on a change: facts → engine → steer page → timeline. Nothing between a carrier record and the
+page waits for a disk, a socket or another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from fabricd import probe_plan, report
+from fabricd.carrier import CarrierBook
+from fabricd.config import Config
+from fabricd.detect.loss import LossCounters, LossWindow
+from fabricd.detect.verdict import PathView
+from fabricd.engine import Change, Engine, Outcome
+from fabricd.jobs import Jobs
+from fabricd.links.flaps import FlapLedger
+from fabricd.links.inventory import AdminProbe, Inventory
+from fabricd.prober_feed import ProberFeed
+from fabricd.probes.records import CarrierRecord, EventRecord, PathRow, StallRecord
+from fabricd.publisher import Publisher, event
+from fabricd.recorder import Recorder
+from fabricd.steer.modes import Modes
+from fabricd.steer.page import SteerPage
+from telemetry.events import Event, EventKind
+from telemetry.snapshot import HostSnapshot
+
+STALL_ROW_NS = 10 * 10**9
+
+
+class Host:
+    """The daemon's heart. Everything runs on one event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        modes: Modes,
+        page: SteerPage,
+        recorder: Recorder,
+        ledger: FlapLedger,
+        totals: dict[str, int],
+    ) -> None:
+        self.config = config
+        self.modes = modes
+        self.page = page
+        self.recorder = recorder
+        self.start_wall_s = time.time()
+        self.last_cycle_wall_s: float | None = None
+        self.cycles = 0
+        self.follow: Callable[[dict[str, Any]], None] = lambda _: None
+        self.control_refused: Callable[[], int] = lambda: 0
+        self.ib_note = ""
+        self.last_path_rows: Sequence[PathRow] = ()
+        self._snapshot = HostSnapshot(config.host.name)
+        self.inventory = Inventory()
+        self.netlink_refused: Callable[[], int] = lambda: 0
+        self.jobs = self._make_jobs()
+        self.engine = Engine(config, [])
+        self.book = CarrierBook(self.engine, ledger, totals)
+        self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
+        self._admin = AdminProbe()
+        self._loss = LossWindow()
+        self._log = structlog.get_logger()
+        self._timer: asyncio.TimerHandle | None = None
+        self._publisher = Publisher(page)
+        self._known_addresses = self._addresses()
+        self._refused_links: dict[str, str] = {}
+        self._stall_row_ns = 0
+        self._changed_state = True
+        self._plan_probes()
+
+    # -- configuration ------------------------------------------------------------------------
+
+    def reconfigure(self, config: Config) -> None:
+        """Take another valid configuration; what stays keeps its state."""
+        self.config = config
+        self._plan_probes()
+        self.modes.retarget(Path(config.paths.stop_file))
+        before = self.jobs.save()
+        self.jobs = self._make_jobs()
+        self.jobs.restore(before)
+        self._read_inventory()
+        self.step()
+
+    def _make_jobs(self) -> Jobs:
+        directory = Path(self.config.paths.run_dir) / "stats"
+        return Jobs(directory, [x.netdev for x in self.config.links], time.monotonic_ns())
+
+    def _addresses(self) -> list[str | None]:
+        return probe_plan.link_addresses(self.config, self.inventory.address_of)
+
+    def _plan_probes(self) -> None:
+        """Choose paths anew for engine and prober; both must have the same."""
+        addresses = self._addresses()
+        specs = probe_plan.paths(self.config, addresses)
+        self.engine.configure(self.config, specs)
+        self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
+        self.last_path_rows = ()
+        self._loss.reset()
+
+    # -- input --------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The prober has news (or vanished, or is back)."""
+        events: list[Event] = []
+        for record in self.feed.events():
+            events += self._record(record)
+        events += self._rows()
+        self.step(events)
+
+    def devices_changed(self, names: set[str]) -> None:
+        """Netlink said something about these devices."""
+        before = self._known_addresses
+        events = self._read_inventory(names)
+        self._known_addresses = self._addresses()
+        if self._known_addresses != before:
+            self._plan_probes()
+        self.step(events)
+
+    def _record(self, record: EventRecord) -> list[Event]:
+        if isinstance(record, CarrierRecord):
+            link = self.engine.links[record.link]
+            wall = self._wall(record.mono_ns)
+            if record.gone:
+                return self.book.gone(link, mono_ns=record.mono_ns, wall_ns=wall, source="prober")
+            if not record.carrier or record.downs:
+                self._ask_admin(link.index)
+            mark = self.book.ledger.mark(link.netdev)
+            if mark is None or record.returned:
+                return []  # The table row below also knows the device's index.
+            return self.book.reading(
+                link,
+                ifindex=mark.ifindex,
+                down_count=record.down_count,
+                carrier=record.carrier,
+                mono_ns=record.mono_ns,
+                wall_ns=wall,
+                source="prober",
+            )
+        if isinstance(record, StallRecord):
+            return self._stall(record)
+        return []
+
+    def _rows(self) -> list[Event]:
+        """The prober's link table: what it says now, whatever records were missed."""
+        events: list[Event] = []
+        for row in self.feed.links() or ():
+            link = self.engine.links[row.index]
+            if not row.read_ns:
+                continue
+            if not row.present:
+                events += self.book.gone(
+                    link, mono_ns=row.read_ns, wall_ns=self._wall(row.read_ns), source="prober"
+                )
+                continue
+            events += self.book.reading(
+                link,
+                ifindex=row.ifindex,
+                down_count=row.carrier_down_count,
+                carrier=row.carrier,
+                mono_ns=row.last_change_ns or row.read_ns,
+                wall_ns=self._wall(row.last_change_ns or row.read_ns),
+                source="prober",
+            )
+        return events
+
+    def _read_inventory(self, names: set[str] | None = None) -> list[Event]:
+        events: list[Event] = []
+        now = time.monotonic_ns()
+        probed = self.feed.header() is not None
+        for link in self.engine.links:
+            if names is not None and link.netdev not in names:
+                continue
+            device = self.inventory.devices.get(link.netdev)
+            link.admin_up = device.admin_up if device else True
+            if probed:
+                continue  # Its counters are fresher than any message.
+            if device is None:
+                events += self.book.gone(
+                    link, mono_ns=now, wall_ns=self._wall(now), source="netlink"
+                )
+            else:
+                events += self.book.reading(
+                    link,
+                    ifindex=device.ifindex,
+                    down_count=device.down_count,
+                    carrier=device.carrier,
+                    mono_ns=now,
+                    wall_ns=self._wall(now),
+                    source="netlink",
+                )
+        return events
+
+    def _ask_admin(self, index: int) -> None:
+        link = self.engine.links[index]
+        answer = self._admin.admin_up(link.netdev)
+        if answer is not None:
+            link.admin_up = answer
+
+    def _stall(self, record: StallRecord) -> list[Event]:
+        if record.mono_ns - self._stall_row_ns < STALL_ROW_NS:
+            return []
+        self._stall_row_ns = record.mono_ns
+        return [
+            event(
+                EventKind.PROBER,
+                reason="prober was not scheduled: misses of that time are inconclusive",
+                data={"gap_ms": round(record.gap_ns / 1e6, 3)},
+            )
+        ]
+
+    # -- evaluation ---------------------------------------------------------------------------
+
+    def step(self, events: Sequence[Event] = ()) -> None:
+        """Evaluate, publish, then record."""
+        now = time.monotonic_ns()
+        outcome = self.engine.evaluate(self._views(), now)
+        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        if events or outcome.changes or told:
+            self._changed_state = True
+        self._emit([*events, *self._outcome_events(outcome), *told])
+        self.cycles += 1
+        self.last_cycle_wall_s = time.time()
+        self._arm(outcome.due_at, now)
+
+    def feed_loss(self) -> None:
+        """Once a second: is a link losing more than it should?"""
+        rows = self.feed.paths()
+        if rows is None:
+            self._loss.reset()
+            return
+        counters = [
+            LossCounters(
+                row.index, row.link, self.engine.paths[row.index].spec.peer, row.sent,
+                row.received, row.rx_lost, row.tx_lost,
+            )
+            for row in rows
+        ]  # fmt: skip
+        worse = self._loss.feed(counters, time.monotonic_ns())
+        for link in self.engine.links:
+            link.worse = worse.get(link.index, "")
+
+    def give_back(self) -> None:
+        """Before a graceful stop: every weight full, the plugins' own detectors rule."""
+        now = time.monotonic_ns()
+        self._emit(self._publisher.publish(self.engine, self.modes.effective, now, give_back=True))
+
+    def mode_changed(self, why: str) -> None:
+        """The effective mode is another one: publish and record it."""
+        now = time.monotonic_ns()
+        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        mode = self.modes.effective.name.lower()
+        self._emit([event(EventKind.MODE, reason=why, data={"mode": mode}), *told])
+
+    def rail_weights(self) -> dict[str, int]:
+        """What the page says, by netdev."""
+        return self._publisher.rail_weights()
+
+    def save(self) -> None:
+        """Queue the state documents if anything changed since."""
+        if not self._changed_state:
+            return
+        self._changed_state = False
+        now = time.monotonic_ns()
+        self.recorder.put_state("carrier", self.book.ledger.save())
+        document = {
+            "boot_id": self.book.ledger.boot_id,
+            "mono_ns": now,
+            "engine": self.engine.save(now),
+            "jobs": self.jobs.save(),
+        }
+        self.recorder.put_state("daemon", document)
+
+    def mark_changed(self) -> None:
+        """Store the state documents at the next `save`."""
+        self._changed_state = True
+
+    def refused(self) -> dict[str, int]:
+        """Inputs refused, by source."""
+        return {
+            "control_socket": self.control_refused(),
+            "stats_page": self.jobs.refused,
+            "ring": self.feed.refused,
+            "netlink": self.netlink_refused(),
+        }
+
+    def record(self, kind: EventKind, reason: str, **data: Any) -> None:  # noqa: ANN401
+        """One host event."""
+        self._emit([event(kind, reason=reason, data=data)])
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Record events that were made elsewhere."""
+        self._emit(events)
+
+    def restore(self, document: dict[str, Any]) -> list[str]:
+        """Take over an earlier daemon's document of this boot; returns what was not usable."""
+        if not document:
+            return []
+        self.jobs.restore(document.get("jobs"))
+        now = time.monotonic_ns()
+        engine, at = document.get("engine"), document.get("mono_ns")
+        if not isinstance(engine, dict) or not isinstance(at, int) or at > now:
+            return ["engine"]
+        return self.engine.restore(engine, now, now - at)
+
+    def refresh_snapshot(self) -> None:
+        """Make the picture for the metrics endpoint's thread anew."""
+        self._snapshot = report.snapshot(self)
+
+    def current_snapshot(self) -> HostSnapshot:
+        """The last picture; may be called from any thread."""
+        return self._snapshot
+
+    def close(self) -> None:
+        """Release descriptors."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._admin.close()
+        if self.feed.reader is not None:
+            self.feed.reader.close()
+
+    def _views(self) -> list[PathView] | None:
+        rows = self.feed.paths()
+        if rows is None:
+            return None
+        return [
+            PathView(
+                row.index,
+                row.link,
+                self.engine.paths[row.index].spec.peer,
+                row.established and row.last_heard_ns > 0,
+                row.rx_missed,
+                row.tx_missed,
+                row.peer_interval_ns or row.interval_ns,
+                row.last_heard_ns,
+            )
+            for row in rows
+        ]
+
+    def _outcome_events(self, outcome: Outcome) -> list[Event]:
+        limit = self.config.damping.second_tier_flaps
+        events = [self._change_event(change) for change in outcome.changes]
+        events += [
+            event(
+                EventKind.DAEMON,
+                link=netdev,
+                reason="flaps again and again: replace cable, optics or NIC",
+                data={"flaps_per_hour_over": limit},
+            )
+            for netdev in outcome.operator
+        ]
+        for netdev, why in outcome.refused.items():
+            if netdev not in self._refused_links:
+                reason = f"kept in spite of probes ({why}): max_probe_share or last rail"
+                events.append(event(EventKind.DAEMON, link=netdev, reason=reason))
+        self._refused_links = outcome.refused
+        return events
+
+    def _change_event(self, change: Change) -> Event:
+        step = change.transition
+        return event(
+            EventKind.PATH_STATE if change.peer else EventKind.LINK_STATE,
+            link=change.netdev,
+            rail=change.rail,
+            peer=change.peer,
+            from_state=step.from_state,
+            to_state=step.to_state,
+            reason=step.reason,
+            data={"address": change.address} if change.address else {},
+        )
+
+    def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
+        self._loss.reset()
+        self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        self.recorder.put(events)
+        for item in events:
+            document = item.to_dict() | {"host": self.config.host.name}
+            self.follow(document)
+            skip = {"kind", "wall_ns", "mono_ns", "data", "host"}
+            fields = {key: value for key, value in document.items() if key not in skip}
+            self._log.info(item.kind.value, **fields, **item.data)
+
+    def _arm(self, due_at: int | None, now: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_at is not None:
+            delay = max(0.001, (due_at - now) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.step)
+
+    @staticmethod
+    def _wall(mono_ns: int) -> int:
+        return time.time_ns() - time.monotonic_ns() + mono_ns

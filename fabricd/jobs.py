@@ -1,0 +1,100 @@
+"""Jobs' stats pages: totals for the metrics, PLUGIN events for the timeline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from telemetry.events import Event, EventKind
+from telemetry.jobtotals import JobTotals
+from telemetry.statsdir import ProcessPage, StatsDirectory
+from telemetry.statspage import StatsEvent
+
+_MAX_EVENTS = 200
+"""PLUGIN rows of one scan: pages are hostile and must not flood the timeline."""
+
+_Found = list[tuple[ProcessPage, tuple[StatsEvent, ...]]]
+
+
+class Jobs:
+    """Reads the stats directory now and then.
+
+    Attributes:
+        suppressed: plugin events not recorded because there were too many at once.
+        scanned_ns: CLOCK_MONOTONIC of the last scan; older events are an earlier daemon's.
+    """
+
+    def __init__(self, directory: Path, netdevs: Iterable[str], now: int) -> None:
+        self.totals = JobTotals(netdevs)
+        self.suppressed = 0
+        self.scanned_ns = now
+        self._directory = StatsDirectory(directory)
+
+    @property
+    def refused(self) -> int:
+        """Pages and counters refused."""
+        return sum(self._directory.refused.values()) + self.totals.refused
+
+    async def scan(self) -> list[Event]:
+        """Read all pages; returns what their plugins did since the last scan."""
+        now = time.monotonic_ns()
+        # In a thread: a hostile page may keep its reader waiting.
+        found = await asyncio.to_thread(self._read, now)
+        self.totals.update([page for page, _ in found], now)
+        wall = time.time_ns() - now
+        events: list[Event] = []
+        for page, items in found:
+            new = [item for item in items if self.scanned_ns < item.time_ns <= now + 10**9]
+            room = _MAX_EVENTS - len(events)
+            self.suppressed += max(0, len(new) - room)
+            events += [_event(page, item, wall) for item in new[:room]]
+        self.scanned_ns = max(
+            [self.scanned_ns] + [item.time_ns for _, items in found for item in items]
+        )
+        return events
+
+    def restore(self, document: object) -> None:
+        """Go on from an earlier daemon's totals; a document that makes no sense is ignored."""
+        try:
+            if isinstance(document, dict):
+                self.totals.restore(document["totals"])
+                self.scanned_ns = int(document["scanned_ns"])
+        except (ValueError, KeyError, TypeError) as error:
+            structlog.get_logger().warning("job totals not restored", error=str(error))
+
+    def save(self) -> dict[str, object]:
+        """The document for `restore`."""
+        return {"totals": self.totals.to_state(), "scanned_ns": self.scanned_ns}
+
+    def _read(self, now: int) -> _Found:
+        return [
+            (page, self._directory.new_events(page).events) for page in self._directory.scan(now)
+        ]
+
+
+def prepare_directory(path: Path, mode: int) -> None:
+    """Make a directory with a mode; one that belongs to somebody else keeps its own.
+
+    Into ``stats`` (mode 1777) any user's job may put its page.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        path.chmod(mode)
+
+
+def _event(process: ProcessPage, item: StatsEvent, wall_offset: int) -> Event:
+    rails = process.page.rails
+    local = item.local_rail
+    return Event(
+        EventKind.PLUGIN,
+        wall_offset + item.time_ns,
+        item.time_ns,
+        link=rails[local].netdev if local is not None and local < len(rails) else "",
+        reason=item.kind.name.lower(),
+        data={"job": process.page.job, "pid": process.page.pid, "detail": item.detail},
+    )

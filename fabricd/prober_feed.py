@@ -1,0 +1,172 @@
+"""Keeps the connection to the prober: configure, subscribe, map the ring, start again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from fabricd.probes.client import ProbeConfig, ProberClient, ProberError, ProberGoneError
+from fabricd.probes.records import EventRecord, LinkRow, PathRow, RingHeader
+from fabricd.probes.ring import RingError, RingReader
+
+RETRY_S = 0.25
+REFUSED_RETRY_S = 5.0
+STALE_NS = 1_000_000_000
+"""A prober beats every 100 ms; one silent for this long is dead or stopped."""
+
+
+class ProberFeed:
+    """The prober as the daemon sees it.
+
+    Attributes:
+        incarnation: of the prober in use; 0: none yet.
+        restarts: new incarnations seen since the daemon's start.
+        refused: corrupt records and rows of all rings read so far.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        woken: Callable[[], None],
+        told: Callable[[str, dict[str, int]], None],
+    ) -> None:
+        """Args: ``woken``: new events may be there; ``told``: (what happened, numbers)."""
+        self.incarnation = 0
+        self.restarts = 0
+        self.reader: RingReader | None = None
+        self._directory = run_dir / "prober"
+        self._woken = woken
+        self._told = told
+        self._config: ProbeConfig | None = None
+        self._dirty = False
+        self._epoch = 0
+        self._refused = 0
+        self._connected = False
+        self._log = structlog.get_logger()
+
+    @property
+    def refused(self) -> int:
+        """Records and rows that made no sense."""
+        return self._refused + (self.reader.corrupt if self.reader else 0)
+
+    @property
+    def epoch(self) -> int:
+        """Configuration epoch that rows and records must have."""
+        return self._epoch
+
+    def configure(self, config: ProbeConfig) -> None:
+        """Use another configuration as soon as possible."""
+        self._config = config
+        self._dirty = True
+        self._epoch = 0  # Rows of the old configuration are no answer any more.
+
+    def header(self) -> RingHeader | None:
+        """The ring's header; None when there is no prober, or it no longer beats."""
+        if self.reader is None:
+            return None
+        try:
+            header = self.reader.header()
+        except RingError:
+            self._refused += 1
+            return None
+        age = time.monotonic_ns() - header.heartbeat_ns
+        return header if header.running and age < STALE_NS else None
+
+    def events(self) -> list[EventRecord]:
+        """New records of the present configuration."""
+        if self.reader is None:
+            return []
+        return [record for record in self.reader.events() if record.config == self._epoch]
+
+    def links(self) -> list[LinkRow] | None:
+        """Link rows by index; None when the prober does not live or has another configuration."""
+        header = self.header()
+        if header is None or header.config_epoch != self._epoch or self.reader is None:
+            return None
+        rows = self.reader.links()
+        wanted = len(self._config.links) if self._config else 0
+        return rows if len(rows) == wanted else None
+
+    def paths(self) -> list[PathRow] | None:
+        """Path rows by index; None as for `links`."""
+        header = self.header()
+        if header is None or header.config_epoch != self._epoch or self.reader is None:
+            return None
+        rows = self.reader.paths()
+        wanted = len(self._config.paths) if self._config else 0
+        return rows if len(rows) == wanted else None
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        said = ""
+        while True:
+            pause = RETRY_S
+            try:
+                client = await ProberClient.connect(self._directory / "ctl.sock")
+                try:
+                    await self._serve(client)
+                finally:
+                    await client.close()
+            except ProberGoneError as error:
+                text = f"prober gone: {error}"
+            except (ProberError, RingError, OSError) as error:
+                text, pause = f"prober refused: {error}", REFUSED_RETRY_S
+            else:
+                text = "prober closed"
+            if self._connected:
+                self._connected = False
+                self._told("vanished", {})
+                said = ""
+            if text != said:
+                said = text
+                self._log.warning("no prober", reason=text)
+            self._woken()
+            await asyncio.sleep(pause)
+
+    async def _serve(self, client: ProberClient) -> None:
+        await self._configure(client)
+        self._open()
+        await client.subscribe()
+        self._connected = True
+        self._woken()
+        while True:
+            notified = await client.wait(0.25)
+            if self._dirty:
+                await self._configure(client)
+                notified = True
+            if self.reader is None or self.reader.replaced():
+                self._open()
+                notified = True
+            if notified:
+                self._woken()
+
+    async def _configure(self, client: ProberClient) -> None:
+        if self._config is None:
+            raise ProberError("no configuration yet")
+        self._dirty = False
+        self._epoch = await client.configure(self._config)
+        self._log.info(
+            "prober configured",
+            epoch=self._epoch,
+            links=len(self._config.links),
+            paths=len(self._config.paths),
+        )
+
+    def _open(self) -> None:
+        reader = RingReader(self._directory / "ring")
+        if self.reader is not None:
+            self._refused += self.reader.corrupt
+            self.reader.close()
+        self.reader = reader
+        header = reader.header()
+        if header.incarnation != self.incarnation:
+            old, self.incarnation = self.incarnation, header.incarnation
+            self.restarts += old != 0
+            what = "restarted" if old else "appeared"
+            self._told(what, {"pid": header.pid, "incarnation": header.incarnation})
+            if not header.realtime:
+                self._log.warning("the prober runs without SCHED_FIFO: verdicts may be later")

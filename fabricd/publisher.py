@@ -1,0 +1,112 @@
+"""Publishes the engine's plan on the steer page and says what became different."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import structlog
+
+from fabricd.engine import Engine
+from fabricd.steer.modes import Mode
+from fabricd.steer.page import PageError, SteerPage
+from fabricd.steer.policy import FULL, Plan, observed
+from telemetry.events import Event, EventKind, LinkState
+
+Weights = dict[tuple[str, str], int]
+
+
+def event(kind: EventKind, **fields: Any) -> Event:  # noqa: ANN401
+    """An event of now."""
+    return Event(kind, time.time_ns(), time.monotonic_ns(), **fields)
+
+
+class Publisher:
+    """Remembers what the page says and what it would say."""
+
+    def __init__(self, page: SteerPage) -> None:
+        self.page = page
+        self._said: Weights = {(e.netdev, e.remote): e.weight for e in page.taken_over}
+        self._wanted: Weights = {}
+        self._last_error = ""
+        self._log = structlog.get_logger()
+
+    def rail_weights(self) -> dict[str, int]:
+        """What the page says, by netdev."""
+        return {netdev: weight for (netdev, remote), weight in self._said.items() if not remote}
+
+    def publish(
+        self, engine: Engine, mode: Mode, now: int, *, give_back: bool = False
+    ) -> list[Event]:
+        """Write the page; returns STEER or WOULD_STEER events.
+
+        Args:
+            engine: whose plan is published.
+            mode: the effective one.
+            now: CLOCK_MONOTONIC ns.
+            give_back: every weight full, whatever the plan says.
+        """
+        wanted = engine.plan()
+        plan = observed(wanted) if give_back or mode is Mode.OBSERVE else wanted
+        try:
+            self.page.publish(plan, int(mode), now)
+            self._last_error = ""
+        except PageError as error:
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                self._log.error("steer page not written", error=str(error))
+        events = self._differences(EventKind.STEER, engine, self._said, plan)
+        if mode is Mode.OBSERVE and not give_back:
+            events += self._differences(EventKind.WOULD_STEER, engine, self._wanted, wanted)
+        else:
+            self._wanted = _weights(wanted)
+        return events
+
+    @staticmethod
+    def _differences(kind: EventKind, engine: Engine, old: Weights, plan: Plan) -> list[Event]:
+        """Events for changed weights; ``old`` becomes the new."""
+        new = _weights(plan)
+        changed = [k for k in sorted({*old, *new}) if old.get(k, FULL) != new.get(k, FULL)]
+        events = []
+        if changed:
+            about = _About(engine, plan)
+            events = [about.event(kind, k, old.get(k, FULL), new.get(k, FULL)) for k in changed]
+        old.clear()
+        old.update(new)
+        return events
+
+
+class _About:
+    """Names, states and reasons of the page's entries."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self.states = {(r.netdev, ""): r.state for r in plan.rails}
+        self.states |= {(p.netdev, p.remote): p.state for p in plan.paths}
+        self.reasons = {(x.netdev, ""): x.health.reason for x in engine.links}
+        self.rails = {x.netdev: x.rail for x in engine.links}
+        self.peers: dict[str, str] = {}
+        for path in engine.paths:
+            for address in (path.spec.address, *path.spec.others):
+                self.reasons[path.netdev, address] = path.health.reason
+                self.peers[address] = path.spec.peer
+
+    def event(self, kind: EventKind, key: tuple[str, str], before: int, after: int) -> Event:
+        netdev, remote = key
+        data: dict[str, Any] = {"weight": after, "before": before}
+        if remote:
+            data["remote"] = remote
+        return event(
+            kind,
+            link=netdev,
+            rail=self.rails.get(netdev),
+            peer=self.peers.get(remote, ""),
+            to_state=self.states.get(key, LinkState.UP),
+            reason=self.reasons.get(key, ""),
+            data=data,
+        )
+
+
+def _weights(plan: Plan) -> Weights:
+    out: Weights = {(r.netdev, ""): r.weight for r in plan.rails}
+    out |= {(p.netdev, p.remote): p.weight for p in plan.paths}
+    return out

@@ -1,0 +1,197 @@
+"""Writes the timeline behind the daemon's back: a thread with a bounded queue.
+
+Disks stall and fill; steering must not notice. What always holds: events and state documents are
+stored in the order in which they were put (so a state that accounts for a flap is never stored
+before its FLAP row); a store that fails is tried again; when the queue is full, FLAP rows are
+merged per link (the count stays exact) and other rows are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import structlog
+
+from telemetry.events import Event, EventKind
+from telemetry.timeline import Timeline, TimelineError
+
+_BATCH = 512
+_RETRY_S = (0.2, 5.0)
+_PRUNE_S = 600.0
+
+
+class Store(Protocol):
+    """What the recorder needs of `telemetry.timeline.Timeline`."""
+
+    def append(self, events: Sequence[Event]) -> list[Event]: ...  # noqa: D102
+    def set_state(self, key: str, document: object) -> None: ...  # noqa: D102
+    def prune(self, now_wall_ns: int) -> object: ...  # noqa: D102
+    def size_bytes(self) -> int: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+Item = Event | tuple[str, Any]
+
+
+class Recorder:
+    """One writer thread.
+
+    Attributes:
+        stored: events stored since the start.
+        failures: appends that failed (and were tried again).
+        dropped: events given up because the queue was full.
+        size_bytes: of the database, as last seen.
+    """
+
+    def __init__(self, opener: Callable[[], Store], *, max_events: int = 20_000) -> None:
+        """Args: ``opener`` opens the store, in the thread; ``max_events`` bounds the queue."""
+        self.stored = self.failures = self.dropped = self.size_bytes = 0
+        self._opener = opener
+        self._max = max_events
+        self._queue: deque[Item] = deque()
+        self._merged: dict[str, Event] = {}
+        self._busy = 0
+        self._wake = threading.Condition()
+        self._stop = False
+        self._store: Store | None = None
+        self._log = structlog.get_logger()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def start(self, store: Store | None = None) -> None:
+        """Start the thread, with a store that is open already or not."""
+        self._store = store
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Events not stored yet."""
+        return len(self._queue) + len(self._merged) + self._busy
+
+    def put(self, events: Sequence[Event]) -> None:
+        """Queue events; never blocks for the disk."""
+        if not events:
+            return
+        with self._wake:
+            for event in events:
+                if len(self._queue) < self._max:
+                    self._queue.append(event)
+                elif event.kind is EventKind.FLAP:
+                    self._merge(event)
+                else:
+                    self.dropped += 1
+            self._wake.notify()
+
+    def put_state(self, key: str, document: object) -> None:
+        """Queue a state document; it replaces one of the same key that still waits at the end."""
+        with self._wake:
+            for position in range(len(self._queue) - 1, -1, -1):
+                item = self._queue[position]
+                if isinstance(item, Event):
+                    break
+                if item[0] == key:
+                    self._queue[position] = (key, document)
+                    return
+            if self._merged or len(self._queue) >= self._max:
+                return  # Rows it accounts for are not in line yet; the next one will do.
+            self._queue.append((key, document))
+            self._wake.notify()
+
+    def stop(self, timeout_s: float = 3.0) -> bool:
+        """Store what waits and end; False when ``timeout_s`` was not enough."""
+        with self._wake:
+            self._stop = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive() and not self.waiting
+
+    def _merge(self, event: Event) -> None:
+        old = self._merged.get(event.link)
+        if old is not None:
+            event = replace(event, count=event.count + old.count)
+        self._merged[event.link] = event
+
+    def _run(self) -> None:
+        next_prune = time.monotonic() + 30.0
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._queue or self._stop, timeout=30.0)
+                if self._stop and not self._queue and not self._merged:
+                    break
+                batch = self._take()
+            delay = _RETRY_S[0]
+            while batch and not self._write(batch):
+                if self._stop:
+                    return
+                time.sleep(delay)
+                delay = min(delay * 2, _RETRY_S[1])
+            if time.monotonic() >= next_prune:
+                next_prune = time.monotonic() + _PRUNE_S
+                self._prune()
+        if self._store is not None:
+            self._store.close()
+
+    def _take(self) -> list[Event] | list[tuple[str, Any]]:
+        """The next events, or the next documents: never both, so that order is kept."""
+        if not self._queue and self._merged:
+            self._queue.extend(self._merged.values())
+            self._merged.clear()
+        events: list[Event] = []
+        states: dict[str, Any] = {}
+        while self._queue and len(events) < _BATCH:
+            item = self._queue[0]
+            if isinstance(item, Event):
+                if states:
+                    break
+                events.append(item)
+            else:
+                if events:
+                    break
+                states[item[0]] = item[1]
+            self._queue.popleft()
+        if not self._queue and self._merged:
+            self._queue.extend(self._merged.values())
+            self._merged.clear()
+        self._busy = len(events)
+        return events or list(states.items())
+
+    def _write(self, batch: list[Event] | list[tuple[str, Any]]) -> bool:
+        """Store one batch; True when it is done with (stored, or hopeless)."""
+        try:
+            if self._store is None:
+                self._store = self._opener()
+            events = [item for item in batch if isinstance(item, Event)]
+            if events:
+                self._store.append(events)
+                self.stored += len(events)
+            for item in batch:
+                if not isinstance(item, Event):
+                    self._store.set_state(item[0], item[1])
+        except TimelineError as error:
+            if self.failures % 20 == 0:
+                self._log.error("timeline not written", error=str(error), waiting=self.waiting)
+            self.failures += 1
+            if error.retryable:
+                return False
+            self.dropped += sum(isinstance(item, Event) for item in batch)
+        self._busy = 0
+        return True
+
+    def _prune(self) -> None:
+        try:
+            if self._store is not None:
+                self._store.prune(time.time_ns())
+                self.size_bytes = self._store.size_bytes()
+        except TimelineError as error:
+            self.failures += 1
+            self._log.warning("timeline not pruned", error=str(error))
+
+
+def open_timeline(*args: Any, **kwargs: Any) -> Timeline:  # noqa: ANN401 - Timeline's own
+    """`Timeline` itself; a name for the opener."""
+    return Timeline(*args, **kwargs)

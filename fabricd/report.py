@@ -1,0 +1,194 @@
+"""What the daemon says about itself: JSON for the control socket, the snapshot for the metrics."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fabricd import __version__
+from fabricd.probes.records import LinkRow, PathRow
+from fabricd.steer.policy import FULL
+from telemetry.snapshot import (
+    DaemonSnapshot,
+    HostSnapshot,
+    LinkSnapshot,
+    ProberSnapshot,
+    ProbeTotals,
+)
+
+if TYPE_CHECKING:
+    from fabricd.host import Host
+
+
+def wall_of(mono_ns: int) -> float:
+    """CLOCK_MONOTONIC ns as seconds of CLOCK_REALTIME."""
+    return (time.time_ns() - time.monotonic_ns() + mono_ns) / 1e9
+
+
+def probe_totals(link: int, rows: Sequence[PathRow], silent: int) -> ProbeTotals:
+    """The packets of all paths of one link."""
+    own = [row for row in rows if row.link == link]
+    smoothed = [row.rtt_smoothed_ns for row in own if row.rtt_smoothed_ns]
+    least = [row.rtt_min_ns for row in own if row.rtt_min_ns]
+    return ProbeTotals(
+        sent=sum(row.sent for row in own),
+        received=sum(row.received for row in own),
+        lost_tx=sum(row.tx_lost for row in own),
+        lost_rx=sum(row.rx_lost for row in own),
+        rtt_s=statistics.median(smoothed) / 1e9 if smoothed else None,
+        rtt_min_s=min(least) / 1e9 if least else None,
+        paths=len(own),
+        paths_silent=silent,
+    )
+
+
+def snapshot(host: Host) -> HostSnapshot:
+    """An immutable picture for the metrics endpoint."""
+    now = time.monotonic_ns()
+    rows = host.feed.paths() or host.last_path_rows
+    host.last_path_rows = rows
+    weights = host.rail_weights()
+    links = []
+    for link in host.engine.links:
+        silent = sum(
+            row.rx_missed >= host.engine.rules.misses or row.tx_missed >= host.engine.rules.misses
+            for row in rows
+            if row.link == link.index
+        )
+        health = link.health
+        links.append(
+            LinkSnapshot(
+                link.netdev,
+                link.rail,
+                health.state,
+                carrier=link.carrier,
+                flaps=host.book.totals.get(link.netdev, 0),
+                last_change_wall_s=wall_of(health.since_ns) if health.since_ns else None,
+                penalty=health.damping.penalty(now),
+                weight=weights.get(link.netdev, FULL) / FULL,
+                probe=probe_totals(link.index, rows, silent),
+                plugin=host.jobs.totals.rail(link.netdev),
+            )
+        )
+    return HostSnapshot(
+        host.config.host.name, tuple(links), _prober(host), _daemon(host), host.jobs.totals.plugin()
+    )
+
+
+def _prober(host: Host) -> ProberSnapshot:
+    header = host.feed.header()
+    if header is None:
+        return ProberSnapshot(restarts=host.feed.restarts)
+    return ProberSnapshot(
+        up=True,
+        heartbeat_age_s=max(0, time.monotonic_ns() - header.heartbeat_ns) / 1e9,
+        restarts=host.feed.restarts,
+        stalls=header.stalls,
+        stall_s=header.stall_ns / 1e9,
+        refused={reason.value: count for reason, count in header.refused.items()},
+    )
+
+
+def _daemon(host: Host) -> DaemonSnapshot:
+    return DaemonSnapshot(
+        version=__version__,
+        mode=host.modes.effective.name.lower(),
+        start_wall_s=host.start_wall_s,
+        last_cycle_wall_s=host.last_cycle_wall_s,
+        timeline_events=host.recorder.stored,
+        timeline_failures=host.recorder.failures,
+        timeline_waiting=host.recorder.waiting,
+        timeline_bytes=host.recorder.size_bytes,
+        steer_generation=host.page.generation,
+        refused=host.refused(),
+    )
+
+
+def status(host: Host) -> dict[str, Any]:
+    """``{"op": "status"}``."""
+    shot = snapshot(host)
+    states: dict[str, int] = {}
+    for link in shot.links:
+        states[link.state.name.lower()] = states.get(link.state.name.lower(), 0) + 1
+    modes = host.modes
+    return {
+        "host": shot.host,
+        "version": shot.daemon.version,
+        "mode": shot.daemon.mode,
+        "promoted": modes.promoted.name.lower(),
+        "stop_file": modes.stopped,
+        "started_wall_s": shot.daemon.start_wall_s,
+        "links": states,
+        "silent_hosts": sorted(host.engine.silent_hosts),
+        "prober": {
+            "up": shot.prober.up,
+            "restarts": shot.prober.restarts,
+            "stalls": shot.prober.stalls,
+            "refused": dict(shot.prober.refused),
+        },
+        "timeline": {
+            "stored": shot.daemon.timeline_events,
+            "waiting": shot.daemon.timeline_waiting,
+            "failures": shot.daemon.timeline_failures,
+            "dropped": host.recorder.dropped,
+        },
+        "plugin": {"processes": shot.plugin.processes, "errors": shot.plugin.errors},
+        "steer_page": {"generation": host.page.generation, "write_errors": host.page.write_errors},
+        "refused": dict(shot.daemon.refused),
+        "ib_ports": host.ib_note,
+    }
+
+
+def links(host: Host) -> list[dict[str, Any]]:
+    """``{"op": "links"}``: one object a link, with its paths."""
+    shot = snapshot(host)
+    now = time.monotonic_ns()
+    by_index: dict[int, PathRow] = {row.index: row for row in host.last_path_rows}
+    rows: list[LinkRow] = host.feed.links() or []
+    out = []
+    for link, known in zip(shot.links, host.engine.links, strict=True):
+        health = known.health
+        out.append(
+            {
+                "netdev": link.netdev,
+                "rail": link.rail,
+                "address": next((r.address for r in rows if r.index == known.index), None),
+                "state": link.state.name.lower(),
+                "reason": health.reason,
+                "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
+                "carrier": link.carrier,
+                "admin_up": known.admin_up,
+                "flaps": link.flaps,
+                "flaps_last_hour": health.damping.hourly(now),
+                "penalty": round(link.penalty, 1),
+                "suppressed": health.damping.is_suppressed(now),
+                "weight": link.weight,
+                "rtt_us": None if link.probe.rtt_s is None else round(link.probe.rtt_s * 1e6, 1),
+                "probes": {
+                    "sent": link.probe.sent,
+                    "received": link.probe.received,
+                    "lost_tx": link.probe.lost_tx,
+                    "lost_rx": link.probe.lost_rx,
+                },
+                "paths": [
+                    _path(p, by_index.get(p.index))
+                    for p in host.engine.paths
+                    if p.spec.link == known.index
+                ],
+            }
+        )
+    return out
+
+
+def _path(path: Any, row: PathRow | None) -> dict[str, Any]:  # noqa: ANN401 - engine.Path
+    return {
+        "peer": path.spec.peer,
+        "peer_rail": path.spec.peer_rail,
+        "address": path.spec.address,
+        "state": path.health.state.name.lower(),
+        "rtt_us": round(row.rtt_smoothed_ns / 1e3, 1) if row and row.rtt_smoothed_ns else None,
+        "rx_missed": row.rx_missed if row else None,
+        "tx_missed": row.tx_missed if row else None,
+    }
