@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
+import json
+import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+_LARGEST = 64 * 1024
+_NOTICE = b"!"
 
 
 class ProberError(Exception):
@@ -44,7 +52,10 @@ class ProbePath:
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """What ``configure`` replaces as a whole. Indices are 0..n-1, in order or not."""
+    """What ``configure`` replaces as a whole. Indices are 0..n-1, in order or not.
+
+    Both ends of a path must configure it: a packet from an address that is no path's is refused.
+    """
 
     host_id: int
     links: Sequence[ProbeLink]
@@ -57,33 +68,122 @@ class ProbeConfig:
 
 def host_id(name: str) -> int:
     """A host's number on the wire: 32 bits of BLAKE2s of its name, never 0."""
-    raise NotImplementedError
+    digest = hashlib.blake2s(name.encode(), digest_size=4, person=b"fabhost").digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 class ProberClient:
-    """One connection. Requests are answered in order; notifications set ``notified``."""
+    """One connection. Requests are answered in order; notices are collected for ``wait``."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Takes a connected, non-blocking SEQPACKET socket; use ``connect``."""
+        self._sock = sock
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._notified = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._reader = asyncio.create_task(self._read(), name="prober-client")
 
     @classmethod
-    async def connect(cls, path: Path) -> ProberClient:
+    async def connect(cls, path: Path) -> Self:
         """Connect to the socket; raises ProberGoneError."""
-        raise NotImplementedError
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        # A configuration of 1,024 paths is about 130 KB, in one packet.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, str(path))
+        except OSError as error:
+            sock.close()
+            raise ProberGoneError(f"{path}: {error.strerror}") from error
+        return cls(sock)
 
     async def configure(self, config: ProbeConfig) -> int:
         """Replace the configuration; returns its epoch. Raises ProberError with the reason."""
-        raise NotImplementedError
+        reply = await self.request({"op": "configure", **asdict(config)})
+        return int(reply["config"])
 
     async def status(self) -> dict[str, Any]:
         """Version, incarnation, counters, scheduling policy."""
-        raise NotImplementedError
+        return await self.request({"op": "status"})
 
     async def subscribe(self) -> None:
         """From now on ``wait`` returns when new events are in the ring."""
-        raise NotImplementedError
+        await self.request({"op": "subscribe"})
+
+    async def rekey(self) -> None:
+        """Have the key file read again; raises ProberError, and the old keys stay."""
+        await self.request({"op": "rekey"})
+
+    async def request(self, request: dict[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
+        """One request and its answer; raises ProberError or ProberGoneError."""
+        async with self._lock:
+            self._check()
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.sock_sendall(self._sock, json.dumps(request).encode())
+                getter = asyncio.ensure_future(self._replies.get())
+                reply: dict[str, Any] | None = await self._or_gone(getter, timeout_s)
+            except OSError as error:
+                raise ProberGoneError(f"prober: {error.strerror}") from error
+            if reply is None:
+                # A late answer would be taken for the next request's.
+                await self.close()
+                raise ProberGoneError(f"prober: no answer in {timeout_s} s")
+        if reply.get("ok") is not True:
+            raise ProberError(str(reply.get("error", "no reason given")))
+        return reply
 
     async def wait(self, timeout_s: float) -> bool:
-        """True when notified since the last call, False after ``timeout_s``; raises ProberGoneError."""
-        raise NotImplementedError
+        """True when notified since the last call, False after ``timeout_s``.
+
+        Raises:
+            ProberGoneError: the prober closed the connection.
+        """
+        if not self._notified.is_set():
+            self._check()
+            await self._or_gone(asyncio.ensure_future(self._notified.wait()), timeout_s)
+        if self._notified.is_set():
+            self._notified.clear()
+            return True
+        return False
 
     async def close(self) -> None:
         """Close the connection; idempotent."""
-        raise NotImplementedError
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._sock.close()
+
+    def _check(self) -> None:
+        if self._gone.is_set():
+            raise ProberGoneError("prober: connection closed")
+
+    async def _or_gone(self, wanted: asyncio.Future[Any], timeout_s: float) -> Any:  # noqa: ANN401
+        gone = asyncio.ensure_future(self._gone.wait())
+        try:
+            await asyncio.wait(
+                {wanted, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if wanted.done():
+                return wanted.result()
+            self._check()
+            return None
+        finally:
+            for future in (wanted, gone):
+                future.cancel()
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await loop.sock_recv(self._sock, _LARGEST):
+                if data == _NOTICE:
+                    self._notified.set()
+                    continue
+                reply = json.loads(data)
+                if isinstance(reply, dict):
+                    self._replies.put_nowait(reply)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._gone.set()

@@ -154,6 +154,7 @@ class ProbeSample:
 
     index: int
     mono_ns: int
+    config: int
     path: int
     local_seq: int
     peer_seq: int

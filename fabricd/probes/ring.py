@@ -1,8 +1,8 @@
 """Typed reader over the prober's mapped ring file.
 
 The file is created whole and renamed into place, and never truncated; still everything in it is
-checked: a file that is short, of another version or inconsistent raises ``RingError`` when opened,
-and a record or row that makes no sense later is counted in ``RingReader.corrupt`` and skipped.
+checked: a file that is short, of another version or inconsistent raises ``RingError``, and a
+record or row that makes no sense is counted in ``RingReader.corrupt`` and skipped.
 
 Rules of the shared memory: one writer. A record is whole when its own index says so before and
 after the copy; a row is guarded by a sequence that is odd while it is written.
@@ -10,25 +10,49 @@ after the copy; a row is guarded by a sequence that is odd while it is written.
 
 from __future__ import annotations
 
+import mmap
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from fabricd.probes.records import EventRecord, LinkRow, PathRow, ProbeSample, RingHeader
+from fabricd.probes import decode
+from fabricd.probes import layout as lay
+from fabricd.probes.records import (
+    EventRecord,
+    LinkRow,
+    PathRow,
+    ProbeSample,
+    Refusal,
+    RingHeader,
+)
+
+_R = TypeVar("_R")
+_TRIES = 64
+_HEAD_WORD = 8
+_REFUSALS = tuple(Refusal)
 
 
 class RingError(Exception):
     """The ring file cannot be used; the message says why and names the file."""
 
 
+class _Cursor:
+    """A reader's place in one of the two rings."""
+
+    def __init__(self, record: lay.Record, offset: int, slots: int, head_name: str) -> None:
+        self.record = record
+        self.offset = offset
+        self.slots = slots
+        self.head_at = lay.RING_HEADER.offset(head_name)
+        self.next = 0
+        self.lost = 0
+
+
 class RingReader:
     """One reader with its own place in the event and sample rings. Not thread-safe."""
-
-    lost_events: int
-    """Events overwritten before this reader came to them."""
-    lost_samples: int
-    corrupt: int
-    """Records and rows refused."""
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         """Map ``path``. Starts at the newest records, or with ``from_start`` at the oldest kept.
@@ -36,35 +60,143 @@ class RingReader:
         Raises:
             RingError: missing, not a regular file, short, or not a ring of this version.
         """
-        raise NotImplementedError
+        self.path = path
+        self.corrupt = 0
+        """Records and rows refused."""
+        self._map: mmap.mmap | None = None
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise RingError(f"{path}: {error.strerror}") from error
+        try:
+            info = os.fstat(self._fd)
+            self._identity = (info.st_dev, info.st_ino)
+            if not stat.S_ISREG(info.st_mode):
+                raise RingError(f"{path}: not a regular file")
+            self._check_size()
+            self._map = mmap.mmap(
+                self._fd, lay.RING_FILE_SIZE, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ
+            )
+            self._events = _Cursor(
+                lay.EVENT_RECORD, lay.EVENT_OFFSET, lay.EVENT_SLOTS, "event_head"
+            )
+            self._samples = _Cursor(
+                lay.SAMPLE_RECORD, lay.SAMPLE_OFFSET, lay.SAMPLE_SLOTS, "sample_head"
+            )
+            header = self.header()
+            if from_start:
+                self._events.next = max(0, header.event_head - (lay.EVENT_SLOTS - 1))
+                self._samples.next = max(0, header.sample_head - (lay.SAMPLE_SLOTS - 1))
+            else:
+                self._events.next = header.event_head
+                self._samples.next = header.sample_head
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lost_events(self) -> int:
+        """Events overwritten before this reader came to them."""
+        return self._events.lost
+
+    @property
+    def lost_samples(self) -> int:
+        """Samples overwritten before this reader came to them."""
+        return self._samples.lost
 
     def header(self) -> RingHeader:
-        """The header as it is now; raises RingError when it is no longer sane."""
-        raise NotImplementedError
+        """The header as it is now; raises RingError when it is not sane."""
+        names = [f.name for f in lay.RING_HEADER.fields]
+        values = lay.RING_HEADER.struct.unpack(self._copy(0, lay.RING_HEADER.size))
+        raw: dict[str, int] = dict(zip(names, values[: len(names)], strict=True))
+        expected = {
+            "magic": lay.RING_MAGIC,
+            "version": lay.RING_VERSION,
+            "header_size": lay.HEADER_SIZE,
+            "file_size": lay.RING_FILE_SIZE,
+            "link_row_size": lay.LINK_ROW.size,
+            "path_row_size": lay.PATH_ROW.size,
+            "max_links": lay.MAX_LINKS,
+            "max_paths": lay.MAX_PATHS,
+            "event_slots": lay.EVENT_SLOTS,
+            "sample_slots": lay.SAMPLE_SLOTS,
+            "path_offset": lay.PATH_OFFSET,
+            "event_offset": lay.EVENT_OFFSET,
+            "sample_offset": lay.SAMPLE_OFFSET,
+        }
+        for name, value in expected.items():
+            if raw[name] != value:
+                raise RingError(
+                    f"{self.path}: {name} is {raw[name]:#x}, not {value:#x}: "
+                    "not a ring of this version"
+                )
+        if raw["link_count"] > lay.MAX_LINKS or raw["path_count"] > lay.MAX_PATHS:
+            raise RingError(
+                f"{self.path}: {raw['link_count']} links and {raw['path_count']} paths cannot be"
+            )
+        flags = raw["flags"]
+        return RingHeader(
+            version=raw["version"],
+            pid=raw["pid"],
+            incarnation=raw["incarnation"],
+            start_ns=raw["start_ns"],
+            heartbeat_ns=raw["heartbeat_ns"],
+            running=bool(flags & lay.HEADER_RUNNING),
+            config_epoch=raw["config_epoch"],
+            link_count=raw["link_count"],
+            path_count=raw["path_count"],
+            link_interval_ns=raw["link_interval_ns"],
+            misses=raw["misses"],
+            clock_train_hz=raw["clock_train_hz"],
+            realtime=bool(flags & lay.HEADER_REALTIME),
+            locked=bool(flags & lay.HEADER_LOCKED),
+            event_head=raw["event_head"],
+            sample_head=raw["sample_head"],
+            sent=raw["sent"],
+            received=raw["received"],
+            stalls=raw["stalls"],
+            stall_ns=raw["stall_ns"],
+            stall_max_ns=raw["stall_max_ns"],
+            control_errors=raw["control_errors"],
+            refused=dict(zip(_REFUSALS, values[len(names) - 1 :], strict=False)),
+        )
 
     def links(self) -> list[LinkRow]:
-        """All configured links, by index."""
-        raise NotImplementedError
+        """All configured links, by index. Rows that make no sense are left out and counted."""
+        return self._table(
+            lay.LINK_ROW, lay.LINK_OFFSET, lambda header: header.link_count, decode.link_row
+        )
 
     def paths(self) -> list[PathRow]:
-        """All configured paths, by index."""
-        raise NotImplementedError
+        """All configured paths, by index. Rows that make no sense are left out and counted."""
+        return self._table(
+            lay.PATH_ROW, lay.PATH_OFFSET, lambda header: header.path_count, decode.path_row
+        )
 
     def events(self, limit: int = 4096) -> list[EventRecord]:
         """New events since the last call, oldest first; overwritten ones add to lost_events."""
-        raise NotImplementedError
+        return self._take(self._events, limit, decode.event)
 
     def samples(self, limit: int = 4096) -> list[ProbeSample]:
-        """New samples since the last call, oldest first."""
-        raise NotImplementedError
+        """New samples since the last call, oldest first; overwritten ones add to lost_samples."""
+        return self._take(self._samples, limit, decode.sample)
 
     def replaced(self) -> bool:
-        """True when another file (a restarted prober's) now has the ring's name: open it anew."""
-        raise NotImplementedError
+        """True when another file (a restarted prober's), or none, now has the ring's name."""
+        try:
+            info = self.path.lstat()
+        except OSError:
+            return True
+        return (info.st_dev, info.st_ino) != self._identity
 
     def close(self) -> None:
         """Unmap; idempotent."""
-        raise NotImplementedError
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -73,3 +205,90 @@ class RingReader:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_size(self) -> None:
+        # Touching a mapping beyond its file's end is a SIGBUS: ask first.
+        size = os.fstat(self._fd).st_size
+        if size != lay.RING_FILE_SIZE:
+            raise RingError(f"{self.path}: {size} bytes, not {lay.RING_FILE_SIZE}")
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            raise RingError(f"{self.path}: closed")
+        self._check_size()
+        return self._map
+
+    def _copy(self, offset: int, size: int) -> bytes:
+        return self._mapped()[offset : offset + size]
+
+    def _head(self, cursor: _Cursor) -> int:
+        return int.from_bytes(self._copy(cursor.head_at, _HEAD_WORD), "little")
+
+    def _table(
+        self,
+        record: lay.Record,
+        offset: int,
+        count: Callable[[RingHeader], int],
+        build: Callable[[int, tuple[Any, ...]], _R],
+    ) -> list[_R]:
+        for _ in range(_TRIES):
+            before = self.header()
+            rows: list[_R] = []
+            for index in range(count(before)):
+                values = self._row(record, offset + index * record.size)
+                if values is None:
+                    self.corrupt += 1
+                    continue
+                try:
+                    rows.append(build(index, values))
+                except ValueError:
+                    self.corrupt += 1
+            if self.header().config_epoch == before.config_epoch:
+                return rows
+        raise RingError(f"{self.path}: the configuration changes faster than it can be read")
+
+    def _row(self, record: lay.Record, at: int) -> tuple[Any, ...] | None:
+        mapped = self._mapped()
+        for _ in range(_TRIES):
+            seq = mapped[at : at + _HEAD_WORD]
+            if seq[0] & 1:
+                os.sched_yield()
+                continue
+            data = mapped[at : at + record.size]
+            if mapped[at : at + _HEAD_WORD] == seq and data[:_HEAD_WORD] == seq:
+                return record.struct.unpack(data)
+        return None
+
+    def _take(
+        self, cursor: _Cursor, limit: int, build: Callable[[int, tuple[Any, ...]], _R]
+    ) -> list[_R]:
+        head = self._head(cursor)
+        if head < cursor.next:
+            # The writer's count only grows: what lies there is not its work.
+            self.corrupt += 1
+            cursor.next = head
+            return []
+        oldest = max(0, head - (cursor.slots - 1))
+        if cursor.next < oldest:
+            cursor.lost += oldest - cursor.next
+            cursor.next = oldest
+        out: list[_R] = []
+        size = cursor.record.size
+        mapped = self._mapped()
+        for number in range(cursor.next, min(head, cursor.next + limit)):
+            at = cursor.offset + (number % cursor.slots) * size
+            data = mapped[at : at + size]
+            whole = (number + 1).to_bytes(_HEAD_WORD, "little")
+            cursor.next = number + 1
+            if data[:_HEAD_WORD] != whole or mapped[at : at + _HEAD_WORD] != whole:
+                # Overtaken by the writer while reading, or damaged.
+                if self._head(cursor) - number >= cursor.slots:
+                    cursor.lost += 1
+                else:
+                    self.corrupt += 1
+                continue
+            try:
+                out.append(build(number, cursor.record.struct.unpack(data)))
+            except ValueError:
+                self.corrupt += 1
+        return out
