@@ -94,3 +94,24 @@ def test_unplugged_cable_is_a_port_event_on_that_rail_alone(rdma):
         rdma.set_cable(0, up=True)
         for watcher in events:
             watcher.job.kill()
+
+
+INVENTORY = """
+import json
+from fabricd.links.ibports import IbPorts
+ports = IbPorts(["rail0", "rail1", "lo"])
+print(json.dumps([ports.note, *map(ports.active, ["rail0", "rail1", "lo"])]))
+"""
+
+
+def test_the_daemons_inventory_follows_the_ports(rdma):
+    def inventory():
+        return json.loads(rdma.alpha.run(PYTHON, "-", stdin=INVENTORY).check().out)
+
+    assert inventory() == ["rail0=rxe0, rail1=rxe1", True, True, None]
+    try:
+        rdma.set_cable(1, up=False)
+        until(lambda: inventory()[1:] == [True, False, None], 10, "rail1's port is not active")
+    finally:
+        rdma.set_cable(1, up=True)
+    until(lambda: inventory()[1:] == [True, True, None], 10, "rail1's port is active again")
