@@ -1,0 +1,124 @@
+"""What the view shows, kept up to date by the run: plain data, no terminal."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from lab.demo.record import JobEvent, Rail
+from lab.demo.story import Chapter
+from telemetry.events import Event, EventKind, LinkState
+from telemetry.statspage import PathDownReason, StatsEventKind
+
+HISTORY = 240
+LOG_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log: seconds since the job's start, a style of the view, the text."""
+
+    at_s: float
+    style: str
+    text: str
+
+
+@dataclass(slots=True)
+class Live:
+    """The run so far. Rates in byte/s of payload sent per rail and accepted in total."""
+
+    hosts: tuple[str, ...]
+    rails: tuple[str, ...]
+    seconds: float
+    chapters: list[Chapter]
+    failover: bool
+    phase: str = "setting up"
+    start_ns: int = 0
+    now_s: float = 0.0
+    states: dict[Rail, LinkState] = field(default_factory=dict)
+    rates: dict[Rail, deque[float]] = field(default_factory=dict)
+    total: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    lines_ever: int = 0
+    running: int = 0
+    retransmitted: int = 0
+    errors: int = 0
+
+    def current(self) -> Chapter | None:
+        """The chapter in force now."""
+        for chapter in self.chapters:
+            if chapter.at <= self.now_s < chapter.at + chapter.seconds:
+                return chapter
+        return None
+
+    def faulty(self, rail: Rail) -> bool:
+        """Whether a fault holds that rail now."""
+        chapter = self.current()
+        return chapter is not None and rail in chapter.rails
+
+    def add(self, style: str, text: str, t_ns: int | None = None) -> None:
+        """Append a line to the log."""
+        at_s = self.now_s if t_ns is None else (t_ns - self.start_ns) / 1e9
+        self.log.append(LogLine(at_s, style, text))
+        self.lines_ever += 1
+
+    def sample(self, host: str, seconds: float, rails: dict[str, dict[str, int]]) -> None:
+        """One sample row of a rank that covers ``seconds``."""
+        for rail in self.rails:
+            history = self.rates.setdefault((host, rail), deque(maxlen=HISTORY))
+            history.append(rails.get(rail, {}).get("tx", 0) / seconds)
+
+    def take(self, events: list[Event], jobs: list[JobEvent]) -> None:
+        """Turn new events into states and lines of the log."""
+        for event in events:
+            line = describe(event)
+            if event.kind is EventKind.LINK_STATE and event.to_state is not None:
+                self.states[event.host, event.link] = event.to_state
+            if line and event.mono_ns >= self.start_ns > 0:
+                self.add(line[0], line[1], event.mono_ns)
+        for job in jobs:
+            line = describe_job(job)
+            if line:
+                self.add(line[0], line[1], job.event.time_ns)
+
+
+def describe(event: Event) -> tuple[str, str] | None:
+    """Style and text of a timeline row; None: not worth a line."""
+    where = f"{event.host} {event.link}".strip()
+    match event.kind:
+        case EventKind.LINK_STATE:
+            assert event.to_state is not None
+            reason = f": {event.reason}" if event.reason else ""
+            style = "down" if event.to_state in (LinkState.DOWN, LinkState.HOLD) else "up"
+            old = event.from_state.name.lower() if event.from_state is not None else "?"
+            return style, f"{where}  {old} → {event.to_state.name.lower()}{reason}"
+        case EventKind.FLAP:
+            times = "once" if event.count == 1 else f"{event.count} times"
+            return "flap", f"{where}  carrier lost {times}"
+        case EventKind.STEER if not event.peer:
+            weight = event.data.get("weight")
+            if weight == 0:
+                return "steer", f"{where}  traffic steered away"
+            return "steer", f"{where}  traffic comes back (weight {weight})"
+        case EventKind.PROBER | EventKind.DAEMON | EventKind.MODE:
+            return "info", f"{where}  {event.kind.value}: {event.reason}"
+        case _:
+            return None
+
+
+def describe_job(job: JobEvent) -> tuple[str, str] | None:
+    """The same for an event of a plugin."""
+    where = f"{job.host} {job.local}".strip()
+    match job.event.kind:
+        case StatsEventKind.PATH_DOWN:
+            try:
+                why = PathDownReason(job.event.detail).name.lower().replace("_", " ")
+            except ValueError:
+                why = f"reason {job.event.detail}"
+            return "plugin", f"{where}  plugin gave a path up ({why})"
+        case StatsEventKind.ALL_PATHS_DOWN:
+            return "down", f"{where}  plugin: all paths to a peer are down"
+        case StatsEventKind.ERROR:
+            return "down", f"{where}  plugin returned error {job.event.detail}"
+        case _:
+            return None

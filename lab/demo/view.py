@@ -1,0 +1,175 @@
+"""The live terminal view (rich). Draws a `Live`; knows nothing of the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lab.demo.live import Live
+from telemetry.events import LinkState
+
+BARS = " ▁▂▃▄▅▆▇█"
+STATE_STYLE = {
+    LinkState.UP: "green",
+    LinkState.SUSPECT: "yellow",
+    LinkState.DOWN: "bold red",
+    LinkState.HOLD: "dark_orange",
+    LinkState.PROBATION: "cyan",
+    LinkState.DEGRADED: "yellow",
+    LinkState.ADMIN: "bright_black",
+    LinkState.UNKNOWN: "bright_black",
+}
+LOG_STYLE = {
+    "fault": "bold white on red",
+    "over": "bold black on green",
+    "down": "red",
+    "up": "green",
+    "flap": "magenta",
+    "steer": "cyan",
+    "plugin": "blue",
+    "info": "bright_black",
+}
+
+
+def sparkline(values: Iterable[float], top: float, width: int) -> str:
+    """The last ``width`` values as block characters, ``top`` being full height."""
+    last = list(values)[-width:]
+    if top <= 0:
+        return " " * width
+    marks = (BARS[min(8, max(0, round(8 * value / top)))] for value in last)
+    return "".join(marks).rjust(width)
+
+
+def rate(value: float) -> str:
+    """Byte/s as Mbit/s or Gbit/s."""
+    bits = value * 8
+    return f"{bits / 1e9:.2f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
+
+
+def draw(live: Live, width: int, height: int, rate_bps: float) -> RenderableType:
+    """The whole screen for a terminal of that size.
+
+    Args:
+        live: what to show.
+        width: of the terminal, columns.
+        height: rows.
+        rate_bps: what a rail can carry, byte/s; full height of its sparkline.
+    """
+    wide = width >= 150
+    per_row = len(live.hosts) if wide else 2
+    rows = -(-len(live.hosts) // per_row)
+    panel_width = width // per_row
+    hosts = [_host(live, host, panel_width, rate_bps) for host in live.hosts]
+    grid = Table.grid(expand=True)
+    for _ in range(per_row):
+        grid.add_column(ratio=1)
+    for at in range(0, len(hosts), per_row):
+        grid.add_row(*hosts[at : at + per_row])
+    layout = Layout()
+    hosts_height = rows * (len(live.rails) + 2)
+    layout.split_column(
+        Layout(_head(live, width, rate_bps), size=6, name="head"),
+        Layout(grid, size=hosts_height, name="hosts"),
+        Layout(_log(live, max(1, height - 6 - hosts_height - 2)), name="log"),
+    )
+    return layout
+
+
+def _head(live: Live, width: int, rate_bps: float) -> RenderableType:
+    now = Table.grid(expand=True)
+    now.add_column(ratio=1)
+    now.add_column(justify="right")
+    chapter = live.current()
+    if chapter is not None:
+        left = chapter.at + chapter.seconds - live.now_s
+        where = ", ".join(t.replace(":", " ") for t in chapter.targets)
+        what = Text(f" FAULT  {chapter.title} — {where}  ({left:.0f} s left) ", "bold white on red")
+    else:
+        following = next((c for c in live.chapters if c.at > live.now_s), None)
+        text = live.phase
+        if live.start_ns and following is not None:
+            text = f"next: {following.title} in {following.at - live.now_s:.0f} s"
+        what = Text(text, "bright_black")
+    now.add_row(what, Text(f"{max(0.0, live.now_s):5.1f} / {live.seconds:g} s", "bold"))
+    spark_width = max(10, width - 44)
+    flow = Table.grid(expand=True)
+    flow.add_column(width=spark_width)
+    flow.add_column(justify="right")
+    top = rate_bps * len(live.hosts) * len(live.rails)
+    current = live.total[-1] if live.total else 0.0
+    flow.add_row(
+        Text(sparkline(live.total, top, spark_width), "bold green"),
+        Text(f"job {rate(current)}  resent {live.retransmitted / 1e6:.1f} MB", "bold"),
+    )
+    done = min(1.0, max(0.0, live.now_s / live.seconds))
+    bar = ProgressBar(total=1.0, completed=done, width=width - 4)
+    title = "fabricd demo" if live.failover else "fabricd demo — failover OFF"
+    errors = f"[bold red]{live.errors} errors[/]" if live.errors else "[green]0 errors[/]"
+    return Panel(
+        Group(now, flow, bar, _marks(live, width - 4)),
+        title=f"[bold]{title}[/] · {len(live.hosts)} hosts × {len(live.rails)} rails · ring"
+        f" all-reduce · {live.running} ranks · {errors}",
+        border_style="red" if chapter else "blue",
+        padding=(0, 1),
+    )
+
+
+def _marks(live: Live, width: int) -> Text:
+    """Under the progress bar: the number of each fault where it lies in time."""
+    line = [" "] * width
+    for number, chapter in enumerate(live.chapters, 1):
+        first = int(width * chapter.at / live.seconds)
+        last = int(width * (chapter.at + chapter.seconds) / live.seconds)
+        for at in range(first, min(last, width)):
+            line[at] = "▔"
+        if first < width:
+            line[first] = str(number)
+    return Text("".join(line), "red")
+
+
+def _host(live: Live, host: str, width: int, rate_bps: float) -> RenderableType:
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=6, no_wrap=True)
+    body.add_column(width=9, no_wrap=True)
+    spark = max(8, width - 36)
+    body.add_column(width=spark, no_wrap=True)
+    body.add_column(width=10, justify="right", no_wrap=True)
+    worst = "green"
+    for rail in live.rails:
+        key = (host, rail)
+        state = live.states.get(key, LinkState.UNKNOWN)
+        history = live.rates.get(key)
+        current = history[-1] if history else 0.0
+        style = STATE_STYLE[state]
+        if state in (LinkState.DOWN, LinkState.HOLD) or live.faulty(key):
+            worst = "red"
+        name = Text(rail, "bold white on red" if live.faulty(key) else "")
+        shown = state.name.lower() if live.failover else "–"
+        body.add_row(
+            name,
+            Text(shown, style),
+            Text(sparkline(history or (), rate_bps, spark), style),
+            Text(f"{current * 8 / 1e6:.0f} Mbit/s"),
+        )
+    return Panel(body, title=host, title_align="left", border_style=worst, padding=(0, 1))
+
+
+def _log(live: Live, lines: int) -> RenderableType:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for line in list(live.log)[-lines:]:
+        text.append(f"{line.at_s:6.2f} s  ", "bright_black")
+        text.append(line.text, LOG_STYLE.get(line.style, ""))
+        text.append("\n")
+    return Panel(
+        text,
+        title="what the daemons and the plugins say",
+        title_align="left",
+        border_style="bright_black",
+        padding=(0, 1),
+    )
