@@ -28,6 +28,14 @@ def build_dir() -> Path:
     return REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
 
 
+def native_prefix() -> list[str]:
+    """What native programs of this build are started through.
+
+    GCC 12's ThreadSanitizer cannot place its shadow under newer kernels' address randomization.
+    """
+    return ["setarch", "-R"] if build_dir().name == "tsan" else []
+
+
 class Node:
     """Host ``index``; its files lie in ``dir``, its namespace is ``ns``."""
 
@@ -60,8 +68,7 @@ class Node:
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment that processes of this host get."""
-        env = dict(os.environ)
-        env.update(SANITIZER_ENV)
+        env = SANITIZER_ENV | dict(os.environ)
         env["FABRIC_RUN_DIR"] = str(self.run_dir)
         env["PYTHONPATH"] = str(REPO)
         env.update(extra or {})
@@ -182,7 +189,7 @@ class Node:
         binary = build_dir() / "prober" / "fabric-prober"
         if not binary.exists():
             raise LabError(f"no {binary}; build it: ./run build {build_dir().name}")
-        args = [str(binary), "--run-dir", str(self.run_dir / "prober")]
+        args = [*native_prefix(), str(binary), "--run-dir", str(self.run_dir / "prober")]
         args += ["--key-file", str(self.site.dir.key), *extra]
         self.prober = self._service("prober", args, restart=restart)
         self.prober.start()

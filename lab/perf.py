@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lab.node import Node, native_prefix
 from lab.truth import Row
 
 if TYPE_CHECKING:
     from lab.cluster import Cluster
-    from lab.node import Node
 
 Collective = Literal["p2p", "ring", "alltoall"]
 
@@ -49,7 +49,13 @@ class Perf:
         self.started_ns = time.monotonic_ns()
         self.ranks: list[subprocess.Popen[Any]] = []
         for rank, node in enumerate(self.nodes):
-            command = [str(binaries.perf), collective, "--plugin", str(binaries.plugin)]
+            command = [
+                *native_prefix(),
+                str(binaries.perf),
+                collective,
+                "--plugin",
+                str(binaries.plugin),
+            ]
             command += ["--rank", str(rank), "--world", str(len(self.nodes))]
             command += ["--rendezvous", f"file:{self.dir / 'rendezvous'}"]
             command += ["--jsonl", str(self.jsonl(rank)), *args]

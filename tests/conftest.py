@@ -1,0 +1,95 @@
+"""Fixtures that need root: labs. Each lab test ends with a look into every log of its lab."""
+
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lab import registry
+from lab.cluster import Cluster
+
+REPO = Path(__file__).resolve().parent.parent
+KEPT = REPO / "build" / "log" / "lab"
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lies under tests/lab and tests/vm carries that marker."""
+    for item in items:
+        for tier in ("lab", "vm"):
+            if f"/tests/{tier}/" in str(item.path):
+                item.add_marker(tier)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call):
+    """Let fixtures know how the test went."""
+    report = yield
+    if report.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session")
+def lab_root() -> Iterator[None]:
+    """Root, and no stale labs before and after."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: labs are network namespaces (sudo ./run test lab)")
+    if shutil.which("ip") is None or shutil.which("nft") is None:
+        pytest.skip("needs iproute2 and nftables (installed by ./run)")
+    registry.clean_stale()
+    yield
+    registry.clean_stale()
+
+
+@pytest.fixture
+def lab_name(lab_root: None) -> str:
+    """A name that no other lab has, so that test runs do not meet."""
+    return f"t{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def cluster(lab_root: None, request: pytest.FixtureRequest) -> Iterator[Callable[..., Cluster]]:
+    """Makes labs: ``cluster(hosts=2, rails=2)`` is up when it returns, and goes with the test.
+
+    The test fails if a log of the lab holds a sanitizer report or a traceback, unless it set
+    ``lab.expect_reports = True``. The files of a failed test are kept in build/log/lab/<test>.
+    """
+    made: list[Cluster] = []
+    reports: list[str] = []
+    with ExitStack() as stack:
+
+        def make(**arguments) -> Cluster:
+            arguments.setdefault("name", f"t{os.getpid()}-{next(_numbers)}")
+            lab = stack.enter_context(Cluster(**arguments))
+            made.append(lab)
+            return lab
+
+        yield make
+        for lab in made:
+            for node in lab.nodes:
+                node.stop_services()
+            if not lab.expect_reports:
+                reports += lab.sanitizer_reports()
+        if reports or request.node.stash.get(_failed, False):
+            where = KEPT / re.sub(r"[^\w.-]+", "_", request.node.name)
+            shutil.rmtree(where, ignore_errors=True)
+            for lab in made:
+                shutil.copytree(
+                    lab.dir.root,
+                    where / lab.topology.name,
+                    ignore=lambda path, names: [
+                        n for n in names if (Path(path) / n).is_socket() or n in {"ring", "page"}
+                    ],
+                    dirs_exist_ok=True,
+                )
+            print(f"files of the lab are kept in {where.relative_to(REPO)}")
+    assert not reports, "logs hold sanitizer reports or tracebacks:\n" + "\n".join(reports)

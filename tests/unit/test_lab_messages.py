@@ -1,0 +1,68 @@
+"""Netlink messages of the lab, byte by byte against their layouts."""
+
+import errno
+import struct
+
+import pytest
+
+from lab.nftdrop import SCALE, Drop, install_message, remove_message
+from lab.rtlink import check_ack, set_up_message
+
+
+def split(batch: bytes) -> list[tuple[int, int, bytes]]:
+    """(type, flags, payload) of each message; lengths have to add up exactly."""
+    found = []
+    at = 0
+    while at < len(batch):
+        size, kind, flags, _, _ = struct.unpack_from("=IHHII", batch, at)
+        assert size >= 16
+        assert size % 4 == 0
+        found.append((kind, flags, batch[at + 16 : at + size]))
+        at += size
+    assert at == len(batch)
+    return found
+
+
+def test_link_message():
+    for up in (True, False):
+        message = set_up_message(7, up=up)
+        assert len(message) == 32
+        size, kind, flags, _, _ = struct.unpack_from("=IHHII", message)
+        assert (size, kind, flags) == (32, 16, 5)
+        family, index, ifi_flags, change = struct.unpack_from("=BxxxiII", message, 16)
+        assert (family, index, ifi_flags, change) == (0, 7, int(up), 1)
+
+
+def test_acknowledgement():
+    def reply(code: int) -> bytes:
+        return struct.pack("=IHHIIi", 36, 2, 0, 0, 0, code) + b"\0" * 16
+
+    check_ack(reply(0))
+    with pytest.raises(OSError, match="No such device") as caught:
+        check_ack(reply(-errno.ENODEV))
+    assert caught.value.errno == errno.ENODEV
+    with pytest.raises(OSError, match="acknowledgement"):
+        check_ack(struct.pack("=IHHIIi", 36, 3, 0, 0, 0, 0))
+
+
+def test_black_hole_is_a_chain_with_policy_drop():
+    parts = split(install_message("t", [Drop("h0", "ingress"), Drop("h0", "egress")]))
+    assert [kind & 0xFF if kind > 0xFF else kind for kind, _, _ in parts] == [0x10, 0, 3, 3, 0x11]
+    # The last message before the end of the batch asks for the only acknowledgement.
+    assert [bool(flags & 4) for _, flags, _ in parts] == [False, False, False, True, False]
+    for _, _, body in parts[1:4]:
+        assert body[0] == 5  # NFPROTO_NETDEV
+    assert b"h0\0" in parts[2][2]
+
+
+def test_loss_adds_one_rule_for_each_chain():
+    parts = split(install_message("t", [Drop("h0", "ingress", SCALE // 10)]))
+    assert [kind & 0xFF if kind > 0xFF else kind for kind, _, _ in parts] == [0x10, 0, 3, 6, 0x11]
+    rule = parts[3][2]
+    for name in (b"numgen\0", b"byteorder\0", b"cmp\0", b"immediate\0"):
+        assert name in rule
+    assert struct.pack(">I", SCALE // 10) in rule
+
+
+def test_removal():
+    assert [kind & 0xFF for kind, _, _ in split(remove_message("t"))] == [0x10, 2, 0x11]
