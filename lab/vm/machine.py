@@ -145,7 +145,7 @@ class Vm:
         for i, nic in enumerate(self.nics):
             argv += ["-netdev", f"dgram,id=net{i},local.type=unix,local.path={nic.local},"
                      f"remote.type=unix,remote.path={nic.remote}"]  # fmt: skip
-            argv += ["-device", f"virtio-net-pci,id=nic{i},netdev=net{i},mac={nic.mac},"
+            argv += ["-device", f"virtio-net-pci,id=nic{i},netdev=net{i},mac={nic.mac},romfile=,"
                      f"addr={_FIRST_NIC_SLOT + i:#x}"]  # fmt: skip
         return argv
 
