@@ -1,0 +1,264 @@
+"""NIC faults under a ring all-reduce of four hosts with four rails.
+
+Each figure is taken from what the parts themselves record: the time of a fault from the lab's
+ground truth, the first byte on a survivor from the plugin's stats page, throughput from the ranks,
+flap counts from the daemon's timeline and metrics beside the kernel's own counter. One clock
+(CLOCK_MONOTONIC of one kernel) stamps all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bench.follow import EventFollower, flow, mean_rate, stalls_ns
+from bench.report import Row, percentile
+from lab.cluster import Cluster, wait_until
+from lab.faults import BlackHole, Carrier, Fault
+from lab.flap import Flap
+from lab.perf import Perf
+from telemetry.statspage import StatsEventKind
+from telemetry.timeline import Timeline
+
+HOSTS = RAILS = 4
+HOLD_DOWN_S = 1.0
+HOLD = {"hold_down_s": HOLD_DOWN_S}
+# Faults of one bench come much faster than in life: keep the damping from adding to each return.
+DAMPING = {"suppress": 100_000, "reuse": 1000}
+FAULT_S = 0.7
+GIVE_UP_S = 8.0
+SETTLE_S = 1.0
+
+
+def run(*, quick: bool) -> list[Row]:
+    """All rows; ``quick`` takes fewer faults and fewer flap periods."""
+    faults = 8 if quick else 50
+    rows: list[Row] = []
+    with Cluster("bench-failover", hosts=HOSTS, rails=RAILS) as cluster:
+        cluster.start_daemons(hold=HOLD, damping=DAMPING)
+        wait_until(lambda: _links_up(cluster), 20, "all links UP")
+        with _ring(cluster) as perf:
+            rows += _failover(cluster, "carrier down", Carrier, faults, 50)
+            rows += _failover(cluster, "black hole, daemon present", BlackHole, faults, 300)
+            rows += _throughput(cluster, perf)
+            rows += _kills(cluster, perf)
+            rows += _clean(perf)
+        rows += _flaps(cluster, (2, 20) if quick else (2, 20, 200, 600))
+        for node in cluster.nodes:
+            node.stop_services()
+        with _ring(cluster) as perf:
+            rows += _failover(cluster, "black hole, daemon absent", BlackHole, faults, 300)
+            rows += _clean(perf, "daemon absent: ")
+    return rows
+
+
+def _links_up(cluster: Cluster) -> bool:
+    for node in cluster.nodes:
+        try:
+            body = node.fetch("http://127.0.0.1:9464/metrics")
+        except OSError:
+            return False
+        up = re.findall(r'^fabricd_link_state\{[^}]*state="up"[^}]*\} 1', body, re.MULTILINE)
+        if len(up) < cluster.topology.rails:
+            return False
+    return True
+
+
+@contextmanager
+def _ring(cluster: Cluster, *, rails: int = RAILS, name: str = "ring") -> Iterator[Perf]:
+    """A ring all-reduce over the first ``rails`` rails, until the block ends."""
+    devices = "=" + ",".join(f"rail{r}" for r in range(rails))
+    perf = cluster.start_perf(
+        "ring",
+        *("--duration", "3600", "--channels", str(rails), "--size", str(16 << 20)),
+        *("--wait", "block", "--interval-ms", "50"),
+        env={"NCCL_SOCKET_IFNAME": devices},
+        name=name,
+    )
+    try:
+        perf.wait_started()
+        time.sleep(SETTLE_S)
+        yield perf
+    finally:
+        for rank in perf.ranks:
+            rank.send_signal(signal.SIGTERM)
+        try:
+            perf.wait(20)
+        finally:
+            perf.kill()
+
+
+def _failover(
+    cluster: Cluster, name: str, make: Callable[[str], Fault], faults: int, asked_ms: float
+) -> list[Row]:
+    """``faults`` in turn over all rails of all hosts; each counts with its slowest communicator."""
+    targets = itertools.cycle(
+        f"h{host}:rail{(host + step) % RAILS}" for step in range(RAILS) for host in range(HOSTS)
+    )
+    with EventFollower(cluster) as follower:
+        worst_ms = [
+            _one_failover(cluster, follower, make(target))
+            for target in itertools.islice(targets, faults)
+        ]
+        lost = follower.lost
+    note = f"{faults} faults, p50 {percentile(worst_ms, 0.5):.1f} ms, max {max(worst_ms):.1f} ms"
+    if lost:
+        note += f", {lost} events lost"
+    got = percentile(worst_ms, 0.99)
+    return [Row(f"{name} → first byte on a survivor, p99", asked_ms, got, "ms", note=note)]
+
+
+def _one_failover(cluster: Cluster, follower: EventFollower, fault: Fault) -> float:
+    """Milliseconds until both communicators of the rail (in and out) carried payload again."""
+    with cluster.inject(fault, FAULT_S):
+        began = time.monotonic_ns()
+        start = next(r["t_ns"] for r in reversed(cluster.truth()) if r["phase"] == "start")
+        time.sleep(FAULT_S + 0.05)
+        wait_until(
+            lambda: len(stalls_ns(follower.since(start), start)) >= 2,
+            GIVE_UP_S,
+            f"payload on a survivor after {fault.kind} of {fault.target_text}",
+        )
+    stalls = [ns for ns in stalls_ns(follower.since(start), start).values() if ns is not None]
+    wait_until(
+        lambda: sum(e.event.kind is StatsEventKind.PATH_UP for e in follower.since(began)) >= 2,
+        GIVE_UP_S,
+        f"the return of {fault.target_text}",
+    )
+    time.sleep(0.5)
+    return max(stalls) / 1e6
+
+
+def _throughput(cluster: Cluster, perf: Perf) -> list[Row]:
+    """One of four rails down beside a job that has three rails only; and the way back."""
+    full_from = time.monotonic_ns()
+    time.sleep(4)
+    full = mean_rate(flow(cluster, perf), full_from, time.monotonic_ns())
+    with cluster.inject(Carrier("h1:rail1")):
+        time.sleep(SETTLE_S)
+        down_from = time.monotonic_ns()
+        time.sleep(6)
+        down_to = time.monotonic_ns()
+    healthy = time.monotonic_ns()
+    time.sleep(HOLD_DOWN_S + 3)
+    measured = flow(cluster, perf)
+    down = mean_rate(measured, down_from, down_to)
+    back = next(
+        (
+            (int(edge) - healthy) / 1e9
+            for edge in measured.edges_ns[:-6]
+            if edge >= healthy
+            and mean_rate(measured, int(edge), int(edge) + 600_000_000) >= 0.95 * full
+        ),
+        float("inf"),
+    )
+    for rank in perf.ranks:  # the peer has the machine to itself
+        rank.send_signal(signal.SIGSTOP)
+    try:
+        with _ring(cluster, rails=3, name="three-rails") as three:
+            since = time.monotonic_ns()
+            time.sleep(6)
+            peer = mean_rate(flow(cluster, three), since, time.monotonic_ns())
+    finally:
+        for rank in perf.ranks:
+            rank.send_signal(signal.SIGCONT)
+    time.sleep(SETTLE_S)
+    gbit = 8e-9
+    return [
+        Row(
+            "throughput, one of four rails down, part of a three-rail job's",
+            0.95,
+            down / peer,
+            "",
+            better="higher",
+            note=f"{down * gbit:.2f} beside {peer * gbit:.2f} Gbit/s; four rails {full * gbit:.2f}",
+        ),
+        Row(
+            "link healthy → full speed, beyond the hold-down",
+            1.0,
+            back - HOLD_DOWN_S,
+            "s",
+            note=f"{back:.2f} s in all, hold-down {HOLD_DOWN_S:g} s; full is ≥ 95 % for 0.6 s",
+        ),
+    ]
+
+
+def _kills(cluster: Cluster, perf: Perf) -> list[Row]:
+    """SIGKILL to every daemon, then of every prober, in mid-traffic."""
+    rows = []
+    for what in ("daemon", "prober"):
+        since = time.monotonic_ns()
+        time.sleep(4)
+        killed = time.monotonic_ns()
+        for node in cluster.nodes:
+            (node.kill_daemon if what == "daemon" else node.kill_prober)(signal.SIGKILL)
+        time.sleep(4)
+        measured = flow(cluster, perf)
+        before = mean_rate(measured, since, killed)
+        after = mean_rate(measured, killed, time.monotonic_ns())
+        wait_until(lambda: _links_up(cluster), 20, "all links UP again")
+        rows.append(
+            Row(
+                f"throughput after kill -9 of every {what}, part of before",
+                0.97,
+                after / before,
+                "",
+                better="higher",
+                note="4 s before, 4 s after",
+            )
+        )
+    return rows
+
+
+def _clean(perf: Perf, prefix: str = "") -> list[Row]:
+    """End the job in order: what its ranks say of errors and bytes."""
+    for rank in perf.ranks:
+        rank.send_signal(signal.SIGTERM)
+    results = perf.wait(20)
+    errors = sum(len(r.errors) + int(r.end.get("errors", 1)) for r in results)
+    corrupt = sum(int(r.end.get("corrupt_bytes", 1)) for r in results)
+    return [
+        Row(f"{prefix}errors of the job", 0, errors, "", better="equal"),
+        Row(f"{prefix}corrupt bytes of the job", 0, corrupt, "B", better="equal"),
+    ]
+
+
+def _flaps(cluster: Cluster, periods_ms: tuple[int, ...]) -> list[Row]:
+    """100 flaps of each period: timeline and metrics beside the kernel's counter."""
+    rows = []
+    node = cluster.nodes[2]
+    for rail, period_ms in enumerate(periods_ms):
+        link = f"rail{rail}"
+        with Timeline(node.state_dir / "timeline.db", host=node.name, read_only=True) as timeline:
+            before = timeline.flap_total(link), _flap_metric(cluster, link)
+            kernel = node.carrier_down_count(rail)
+            with cluster.inject(Flap(f"h2:{link}", period_ms, 100)) as fault:
+                fault.wait()
+            kernel = node.carrier_down_count(rail) - kernel
+            time.sleep(1.5)
+            stored = timeline.flap_total(link) - before[0]
+            shown = _flap_metric(cluster, link) - before[1]
+        rows.append(
+            Row(
+                f"100 flaps, {period_ms} ms apart: count error",
+                0,
+                abs(stored - 100) + abs(shown - 100),
+                "",
+                better="equal",
+                note=f"timeline {stored}, metric {shown}, kernel {kernel}",
+            )
+        )
+    return rows
+
+
+def _flap_metric(cluster: Cluster, link: str) -> int:
+    body = cluster.nodes[2].fetch("http://127.0.0.1:9464/metrics")
+    found = re.search(
+        rf'^fabricd_link_flaps_total\{{[^}}]*link="{link}"[^}}]*\}} (\S+)', body, re.M
+    )
+    assert found, "no fabricd_link_flaps_total for " + link
+    return int(float(found[1]))

@@ -1,0 +1,108 @@
+"""Follows the stats pages of all hosts of a lab from a thread, and the job's throughput."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+from lab.cluster import Cluster
+from lab.demo.analysis import Throughput, throughput
+from lab.demo.job import RankReader
+from lab.perf import Perf
+from telemetry.statsdir import StatsDirectory
+from telemetry.statspage import StatsEvent, StatsEventKind
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """An event and the host whose process wrote it."""
+
+    host: str
+    event: StatsEvent
+
+
+class EventFollower:
+    """Collects events of every process of every host while it is open."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._dirs = {n.name: StatsDirectory(n.run_dir / "stats") for n in cluster.nodes}
+        self._events: list[HostEvent] = []
+        self.lost = 0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="stats pages")
+
+    def __enter__(self) -> EventFollower:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_S):
+            now = time.monotonic_ns()
+            for host, directory in self._dirs.items():
+                for page in directory.scan(now):
+                    batch = directory.new_events(page)
+                    with self._lock:
+                        self.lost += batch.lost
+                        self._events += [HostEvent(host, event) for event in batch.events]
+
+    def since(self, t_ns: int) -> list[HostEvent]:
+        """Events at or after ``t_ns`` (CLOCK_MONOTONIC), oldest first."""
+        with self._lock:
+            found = [e for e in self._events if e.event.time_ns >= t_ns]
+        return sorted(found, key=lambda e: e.event.time_ns)
+
+
+def stalls_ns(events: list[HostEvent], start_ns: int) -> dict[tuple[str, int], int | None]:
+    """For each communicator that gave up the path it was sending on: time to its next first byte.
+
+    Keys are (host, comm). A value counts from ``start_ns`` to FIRST_BYTE; None: not yet seen. The
+    receiving side of a communicator gives up paths too but sends no payload, so it has no entry
+    unless a FIRST_BYTE shows that it does.
+    """
+    out: dict[tuple[str, int], int | None] = {}
+    for item in events:
+        if item.event.kind is StatsEventKind.FIRST_BYTE:
+            key = (item.host, item.event.comm)
+            if out.get(key) is None:
+                out[key] = item.event.time_ns - start_ns
+    return out
+
+
+def flow(cluster: Cluster, perf: Perf) -> Throughput:
+    """Throughput of the job so far, payload accepted by all ranks, in bins of 0.1 s."""
+    rails = tuple(f"rail{r}" for r in range(cluster.topology.rails))
+    series = []
+    for rank, node in enumerate(perf.nodes):
+        reader = RankReader(node.name, perf.jsonl(rank))
+        reader.poll()
+        series.append(reader.series(rails))
+    return throughput(series)
+
+
+def mean_rate(measured: Throughput, from_ns: int, to_ns: int) -> float:
+    """Mean byte/s over the bins that lie wholly inside the span.
+
+    Raises:
+        ValueError: no bin does.
+    """
+    edges = measured.edges_ns
+    inside = (edges[:-1] >= from_ns) & (edges[1:] <= to_ns)
+    if not inside.any():
+        raise ValueError(f"no samples in {(to_ns - from_ns) / 1e9:.1f} s")
+    return float(np.mean(measured.total[inside]))
