@@ -1,0 +1,115 @@
+// A simulated world: hosts with engines, wires between them with delay, loss and cuts, one true
+// time. No sockets, no sleep.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "util.h"
+
+namespace fabric::prober::test {
+
+struct Host {
+  std::uint8_t number = 0;
+  std::uint64_t incarnation = 0;
+  Nanos frozen_until = 0;
+  Nanos next_wake = 0;
+  std::unique_ptr<Engine> engine;
+  Records records;
+  struct Waiting {
+    std::uint16_t link;
+    Address source;
+    std::vector<std::uint8_t> bytes;
+    Nanos arrived;
+  };
+  std::vector<Waiting> socket;  // what the kernel holds while the prober does not run
+};
+
+class World {
+ public:
+  static constexpr Nanos kTick = 2 * kMs;
+  Nanos now = 1000 * kMs;
+  Nanos delay = 30'000;
+  // Says whether a packet from host a to host b on a rail is lost.
+  std::function<bool(std::uint8_t from, std::uint8_t to, std::uint8_t rail)> lost =
+      [](auto, auto, auto) { return false; };
+  std::map<std::uint8_t, Host> hosts;
+  std::vector<std::pair<Nanos, std::vector<std::uint8_t>>> captured;  // everything sent, host 1
+
+  static std::uint32_t id(std::uint8_t number) { return 1000U + number; }
+
+  void start(std::uint8_t number, std::uint64_t incarnation, const std::vector<std::uint8_t>& peers,
+             std::uint8_t rails, Nanos link_interval, bool clock = false) {
+    Host& h = hosts[number];
+    h.number = number;
+    h.incarnation = incarnation;
+    auto rng = std::make_shared<std::mt19937_64>(incarnation);
+    h.engine = std::make_unique<Engine>(incarnation, [rng] { return (*rng)(); });
+    h.engine->set_keys(ring_of({key(9)}));
+    Config c;
+    c.host_id = id(number);
+    c.link_interval = link_interval;
+    for (std::uint8_t r = 0; r < rails; ++r) {
+      c.links.push_back({r, "rail" + std::to_string(r), v4(r, number), false});
+      for (const auto p : peers) {
+        c.paths.push_back({static_cast<std::uint16_t>(c.paths.size()), r, v4(r, p), id(p), clock});
+      }
+    }
+    h.engine->configure(c, now, 0);
+    h.next_wake = now;
+    h.frozen_until = 0;
+    h.socket.clear();
+  }
+
+  void freeze(std::uint8_t number, Nanos how_long) { hosts[number].frozen_until = now + how_long; }
+
+  void inject(std::uint8_t to, std::uint16_t link, const Address& source,
+              const std::vector<std::uint8_t>& bytes) {
+    hosts[to].socket.push_back({link, source, bytes, now});
+  }
+
+  void run(Nanos how_long) {
+    const Nanos end = now + how_long;
+    while (now < end) {
+      now += 250'000;
+      for (auto& [number, h] : hosts) {
+        const Nanos wanted = std::max(h.next_wake, Nanos{0});
+        if (h.engine && now >= h.frozen_until && now >= wanted) wake(h, wanted);
+      }
+    }
+  }
+
+ private:
+  void wake(Host& h, Nanos wanted) {
+    h.engine->note_gap(wanted, now, h.records);
+    for (const auto& w : h.socket) {
+      h.engine->on_packet(w.link, w.source, w.bytes, {w.arrived + 1, false, w.arrived}, h.records);
+    }
+    h.socket.clear();
+    h.engine->judge(now, h.records);
+    std::vector<Outgoing> out;
+    h.engine->take_due(now, 0, out);
+    for (const Outgoing& o : out) {
+      h.engine->on_transmit_stamp(o.bytes, now + 1, false);
+      const std::uint8_t to = o.destination.ip[15];
+      const std::uint8_t rail = o.destination.ip[13];
+      std::vector<std::uint8_t> bytes(o.bytes.begin(), o.bytes.end());
+      if (h.number == 1) captured.emplace_back(now, bytes);
+      if (lost(h.number, to, rail) || hosts.count(to) == 0) continue;
+      hosts[to].socket.push_back({rail, v4(rail, h.number), std::move(bytes), now + delay});
+    }
+    h.next_wake = std::min(now - now % kTick + kTick, h.engine->next_due());
+  }
+};
+
+inline ring::PathRow row(const Host& host, std::size_t path = 0) {
+  ring::PathRow out{};
+  host.engine->fill(path, out);
+  return out;
+}
+
+}  // namespace fabric::prober::test
