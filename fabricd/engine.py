@@ -12,7 +12,7 @@ from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
-from fabricd.detect.verdict import PathView, Rules, Verdict, healthy, judge, live_peers
+from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
@@ -21,6 +21,8 @@ from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
 """After that long without a prober a link returns on its carrier alone."""
+
+_WORKING = CARRYING - {LinkState.UNKNOWN, LinkState.SUSPECT}
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class Engine:
     def __init__(self, config: Config, paths: Sequence[PathSpec]) -> None:
         self.links: list[Link] = []
         self.paths: list[Path] = []
-        self.rules = Rules()
+        self._jury = Jury(Rules())
         self.max_probe_share = 0.5
         self.silent_hosts: frozenset[str] = frozenset()
         self._prober_lost_ns: int | None = None
@@ -111,7 +113,8 @@ class Engine:
     def configure(self, config: Config, paths: Sequence[PathSpec]) -> None:
         """Take a configuration; links and paths that stay keep state, penalty and timers."""
         damping, hold = damping_rules(config), hold_rules(config)
-        self.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
+        self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
+        self._jury.reset()
         self.max_probe_share = config.steer.max_probe_share
         old_links = {link.netdev: link for link in self.links}
         old_paths = {path.key: path for path in self.paths}
@@ -131,6 +134,11 @@ class Engine:
         for health in [x.health for x in self.links] + [x.health for x in self.paths]:
             health.hold, health.damping.rules = hold, damping
 
+    @property
+    def rules(self) -> Rules:
+        """Parameters of the verdict."""
+        return self._jury.rules
+
     def evaluate(self, views: Sequence[PathView] | None, now: int) -> Outcome:
         """Judge everything and do the transitions that follow.
 
@@ -139,7 +147,7 @@ class Engine:
             now: CLOCK_MONOTONIC ns.
         """
         views = self._take_views(views, now)
-        verdict = judge(views, self.rules, now) if views is not None else Verdict()
+        verdict = self._jury.judge(views, now) if views is not None else Verdict()
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         blamed = set(verdict.link_faults)
@@ -174,6 +182,12 @@ class Engine:
                 for p in self.paths
             ],
         )
+
+    def in_outage(self, path: int) -> bool:
+        """Whether a path or its link is out, or suspected to be: its losses are explained."""
+        own = self.paths[path].health.state
+        link = self.links[self.paths[path].spec.link].health.state
+        return own not in _WORKING or link not in _WORKING
 
     def save(self, now: int) -> dict[str, Any]:
         """A JSON document of all states and penalties."""

@@ -239,11 +239,17 @@ class Host:
             return
         counters = [
             LossCounters(
-                row.index, row.link, self.engine.paths[row.index].spec.peer, row.sent,
-                row.received, row.rx_lost, row.tx_lost,
+                row.index,
+                row.link,
+                self.engine.paths[row.index].spec.peer,
+                row.sent,
+                row.received,
+                row.rx_lost,
+                row.tx_lost,
+                outage=self.engine.in_outage(row.index),
             )
             for row in rows
-        ]  # fmt: skip
+        ]
         worse = self._loss.feed(counters, time.monotonic_ns())
         for link in self.engine.links:
             link.worse = worse.get(link.index, "")

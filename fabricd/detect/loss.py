@@ -2,7 +2,8 @@
 
 A link is called worse when at least two peers' paths each lost more than ``enter`` of their packets
 within the window, in the same direction; it stays so until the loss fell below ``leave``. One lossy
-path is the path's or the peer's.
+path is the path's or the peer's. Packets lost in an outage that was seen as such do not count: a
+link that comes back whole is not a worse one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class LossRules:
     min_packets: int = 100
     """Fewer in the window, from one path: no judgement."""
     min_peers: int = 2
+    settle_ns: int = 2 * 10**9
+    """After an outage losses are still being found: nothing counts for that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,16 @@ class LossCounters:
     received: int
     rx_lost: int
     tx_lost: int
+    outage: bool = False
+    """The path or its link is out now, for a reason that is known."""
+
+
+@dataclass(slots=True)
+class _Path:
+    row: LossCounters
+    settled_ns: int = 0
+    deltas: deque[tuple[int, int, int, int, int]] = field(default_factory=deque)
+    """(when, sent, received, lost rx, lost tx)."""
 
 
 @dataclass(slots=True)
@@ -42,34 +55,46 @@ class LossWindow:
     """Remembers counters for one window; feed it about once a second."""
 
     rules: LossRules = field(default_factory=LossRules)
-    _history: deque[tuple[int, dict[int, LossCounters]]] = field(default_factory=deque)
+    _paths: dict[int, _Path] = field(default_factory=dict)
     _worse: dict[int, str] = field(default_factory=dict)
 
     def reset(self) -> None:
         """The counters began anew (another prober, another configuration)."""
-        self._history.clear()
+        self._paths.clear()
+        self._worse.clear()
 
     def feed(self, rows: Iterable[LossCounters], now: int) -> dict[int, str]:
         """Take the counters at ``now``; returns link → reason for each link that is worse."""
-        current = {row.path: row for row in rows}
-        while len(self._history) > 1 and self._history[1][0] <= now - self.rules.window_ns:
-            self._history.popleft()
-        if self._history and now - self._history[0][0] >= self.rules.window_ns // 2:
-            self._judge(self._history[0][1], current)
-        self._history.append((now, current))
+        seen = []
+        for row in rows:
+            path = self._paths.setdefault(row.path, _Path(row))
+            self._advance(path, row, now)
+            seen.append(path)
+        self._judge(seen)
         return dict(self._worse)
 
-    def _judge(self, old: dict[int, LossCounters], new: dict[int, LossCounters]) -> None:
+    def _advance(self, path: _Path, row: LossCounters, now: int) -> None:
+        old, path.row = path.row, row
+        if row.outage:
+            path.settled_ns = now + self.rules.settle_ns
+            path.deltas.clear()
+        delta = (
+            row.sent - old.sent,
+            row.received - old.received,
+            row.rx_lost - old.rx_lost,
+            row.tx_lost - old.tx_lost,
+        )
+        if now >= path.settled_ns and min(delta) >= 0:
+            path.deltas.append((now, *delta))
+        while path.deltas and path.deltas[0][0] <= now - self.rules.window_ns:
+            path.deltas.popleft()
+
+    def _judge(self, paths: list[_Path]) -> None:
         rx: dict[int, dict[str, float]] = {}
         tx: dict[int, dict[str, float]] = {}
-        for path, row in new.items():
-            before = old.get(path)
-            if before is None:
-                continue
-            came, lost = row.received - before.received, row.rx_lost - before.rx_lost
-            sent, gone = row.sent - before.sent, row.tx_lost - before.tx_lost
-            if min(came, lost, sent, gone) < 0:
-                continue
+        for path in paths:
+            sent, came, lost, gone = (sum(d[i] for d in path.deltas) for i in range(1, 5))
+            row = path.row
             if came + lost >= self.rules.min_packets:
                 rx.setdefault(row.link, {})[row.peer] = lost / (came + lost)
             if sent >= self.rules.min_packets:

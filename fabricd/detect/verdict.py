@@ -4,12 +4,17 @@ Rules, in the order in which they are asked:
 
 * Only paths that were heard in the prober's present life are evidence, and only conclusive misses
   (`fabricd.probes.records.MissRecord`) count; the prober never counts inconclusive ones.
-* A peer that is silent on all our links is a host event: it says nothing about a link.
-* A link is at fault when every path on it to a peer alive elsewhere misses, two peers or more among
-  them, and the misses add up to ``misses``. The peers are staggered by the link interval, so this
-  takes about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not
-  hear us) are judged apart. A path that is merely overdue does not contradict RX silence.
-* Otherwise a path that missed ``misses`` in a row is at fault alone, when its peer lives.
+* A miss says something about a link or path only if the peer lives: its packets came over another
+  link after this path fell silent, for half of the path's interval at least (when a peer that was
+  stopped goes on, its paths come back one after the other). A peer that is silent everywhere is a
+  host event. Likewise a peer's report that it does not hear us counts only while it hears us over
+  another link: otherwise it was our own prober that did not send.
+* A link is at fault when every path on it to a living peer misses, two peers or more among them,
+  and the misses add up to ``misses``. The peers are staggered by the link interval, so this takes
+  about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not hear
+  us) are judged apart. A path that is merely overdue does not contradict RX silence.
+* Otherwise a path that missed ``misses`` in a row is at fault alone; while the link may still turn
+  out to be the cause, its paths wait.
 """
 
 from __future__ import annotations
@@ -61,37 +66,87 @@ class Verdict:
     """Peers heard before and silent now on all links."""
 
 
+class Jury:
+    """Judges all paths of the host together; remembers since when each silence has a witness."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._witnessed: dict[int, int] = {}
+        self._reported: dict[int, int] = {}
+
+    def reset(self) -> None:
+        """Path indices have another meaning from now on."""
+        self._witnessed.clear()
+        self._reported.clear()
+
+    def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
+        """The verdict at ``now``; call it whenever a path's misses changed."""
+        by_link: dict[int, list[PathView]] = {}
+        by_peer: dict[str, list[PathView]] = {}
+        for path in paths:
+            if path.heard:
+                by_link.setdefault(path.link, []).append(path)
+                by_peer.setdefault(path.peer, []).append(path)
+        faults: dict[int, str] = {}
+        suspects: dict[int, str] = {}
+        path_faults: dict[int, str] = {}
+        for link, all_paths in by_link.items():
+            own = [p for p in all_paths if self._counts(p, by_peer[p.peer], now)]
+            if reason := _link_fault(own, self.rules, now):
+                faults[link] = reason
+                continue
+            missed = [(p.peer, p.rx_missed + p.tx_missed) for p in own if not p.clean]
+            if _enough(missed, self.rules):
+                suspects[link] = f"probes missing to {_names({peer for peer, _ in missed})}"
+                if self._undecided(link, own, now):
+                    continue
+            else:
+                self._reported.pop(link, None)
+            for path in own:
+                if reason := _path_fault(path, self.rules):
+                    path_faults[path.index] = reason
+        silent = {
+            peer
+            for peer, own in by_peer.items()
+            if all(p.rx_missed >= self.rules.misses for p in own)
+        }
+        return Verdict(faults, suspects, path_faults, frozenset(silent))
+
+    def _counts(self, path: PathView, same_peer: list[PathView], now: int) -> bool:
+        """Whether the path may speak: it is not silent, or its silence has a witness."""
+        if path.clean:
+            self._witnessed.pop(path.index, None)
+            return True
+        others = [p for p in same_peer if p.link != path.link]
+        if path.rx_missed:
+            due = path.last_heard_ns + path.interval_ns
+            witness = any(p.last_heard_ns > due for p in others)
+        else:
+            witness = any(p.clean for p in others)
+        if not witness:
+            self._witnessed.pop(path.index, None)
+            return False
+        since = self._witnessed.setdefault(path.index, now)
+        return now - since >= path.interval_ns // 2
+
+    def _undecided(self, link: int, paths: list[PathView], now: int) -> bool:
+        """Whether the link may still turn out to be at fault.
+
+        RX: nothing was heard on it since the silence; decided within the slowest path's interval,
+        when its packet is heard or overdue. TX: a path without a report is clean only when its
+        peer has had the time to miss us too.
+        """
+        silent = [p.last_heard_ns for p in paths if p.rx_missed]
+        if silent:
+            return not any(p.clean and p.last_heard_ns > max(silent) for p in paths)
+        since = self._reported.setdefault(link, now)
+        slowest = max((p.interval_ns for p in paths if p.clean), default=0)
+        return now - since < slowest * 3 // 2
+
+
 def overdue(path: PathView, rules: Rules, now: int) -> bool:
     """Whether the path's next packet should have come; not yet a miss."""
     return now - path.last_heard_ns > path.interval_ns + rules.link_interval_ns
-
-
-def judge(paths: Sequence[PathView], rules: Rules, now: int) -> Verdict:
-    """Judge all paths of the host together."""
-    known = [path for path in paths if path.heard]
-    by_link: dict[int, list[PathView]] = {}
-    by_peer: dict[str, list[PathView]] = {}
-    for path in known:
-        by_link.setdefault(path.link, []).append(path)
-        by_peer.setdefault(path.peer, []).append(path)
-    faults: dict[int, str] = {}
-    suspects: dict[int, str] = {}
-    path_faults: dict[int, str] = {}
-    for link, own in by_link.items():
-        witnesses = [p for p in own if _alive_elsewhere(p, by_peer[p.peer], rules, now)]
-        if reason := _link_fault(witnesses, rules, now):
-            faults[link] = reason
-            continue
-        missing = {p.peer for p in witnesses if p.rx_missed or p.tx_missed}
-        if len(missing) >= rules.min_peers:
-            suspects[link] = f"probes missing to {_names(missing)}"
-        for path in witnesses:
-            if reason := _path_fault(path, rules):
-                path_faults[path.index] = reason
-    silent = {
-        peer for peer, own in by_peer.items() if all(p.rx_missed >= rules.misses for p in own)
-    }
-    return Verdict(faults, suspects, path_faults, frozenset(silent))
 
 
 def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozenset[str]) -> bool:
@@ -114,16 +169,6 @@ def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozens
 def live_peers(paths: Iterable[PathView], without_link: int) -> frozenset[str]:
     """Peers with a clean path over another link."""
     return frozenset(p.peer for p in paths if p.link != without_link and p.clean)
-
-
-def _alive_elsewhere(path: PathView, same_peer: list[PathView], rules: Rules, now: int) -> bool:
-    """The peer talks on another link, or it reports itself that it does not hear us."""
-    if path.tx_missed and not path.rx_missed:
-        return True
-    return any(
-        other.link != path.link and not other.rx_missed and not overdue(other, rules, now)
-        for other in same_peer
-    )
 
 
 def _link_fault(paths: list[PathView], rules: Rules, now: int) -> str:

@@ -83,7 +83,7 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
     weights = {link.netdev: weight_of(link.state, link.carrier) for link in links}
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
-    out = [p for p in paths if p.state not in CARRYING and weights.get(p.netdev, 0) > 0]
+    out = [p for p in paths if p.state not in CARRYING]
     out = _keep_last(out, paths, weights)
     return Plan(
         tuple(RailEntry(link.netdev, link.state, weights[link.netdev]) for link in links),
