@@ -11,6 +11,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.live import Live as RichLive
 from rich.table import Table
@@ -26,6 +27,8 @@ from lab.demo.view import LOG_STYLE, draw
 from lab.registry import LabError
 from lab.topology import TopologyError, parse_rate
 
+WIDE = 120
+"""Columns from which the tables need no folding."""
 OUT = Path(__file__).resolve().parents[2] / "out" / "demo"
 EPILOG = """\
 exit status: 0 the demo showed what it promises (with --no-failover: the job died of a transport
@@ -72,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the demo needs shaped links: on unshaped ones the CPU is the bottleneck")
     live = make_live(story, options.seconds, failover=not options.no_failover)
     console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=WIDE)
     began = time.monotonic()
     try:
         with Cluster(f"demo-{os.getpid()}", hosts=HOSTS, rails=RAILS, rate=options.rate) as cluster:
@@ -137,7 +142,7 @@ class LinePrinter:
 def _after_run(console: Console, recording: Recording, out: Path, rail_bps: float) -> int:
     analysis = analyse(recording)
     console.print(_timeline_table(recording))
-    console.print(_fault_table(recording, analysis))
+    console.print(_fault_table(recording, analysis, console.width))
     good = analysis.errors == 0 and analysis.corrupt_bytes == 0 and analysis.clean
     console.print(report.errors_line(analysis), style="bold green" if good else "bold red")
     console.print(report.verdict(analysis), style="green" if analysis.ok else "red")
@@ -193,7 +198,8 @@ def _before(out: Path) -> str:
 
 
 def _timeline_table(recording: Recording) -> Table:
-    table = Table(title="flap timeline (from the daemons' databases)", title_justify="left")
+    title = "flap timeline (from the daemons' databases)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("t", justify="right")
     for name in ("host", "link", "kind", "what"):
         table.add_column(name)
@@ -202,37 +208,22 @@ def _timeline_table(recording: Recording) -> Table:
     return table
 
 
-def _fault_table(recording: Recording, analysis: Analysis) -> Table:
-    table = Table(title="what each fault cost", title_justify="left")
+def _fault_table(recording: Recording, analysis: Analysis, width: int) -> Table:
+    table = Table(title="what each fault cost", title_justify="left", box=box.SIMPLE_HEAD)
+    narrow = width < WIDE
     table.add_column("#")
     table.add_column("fault")
-    table.add_column("where")
-    for name in (
-        "injected",
-        "detected",
-        "steered",
-        "dip",
-        "carried",
-        "full speed",
-        "resent",
-        "flaps",
-    ):
-        table.add_column(name, justify="right")
+    if not narrow:
+        table.add_column("where")
+    for name in ("injected", "detected", "steered", "dip", "carried"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("full\nspeed", "resent", "flaps"):
+        table.add_column(name, justify="right", no_wrap=True)
     for number, result in enumerate(analysis.results, 1):
         row = report.row(recording, result)
-        table.add_row(
-            str(number),
-            row.title,
-            row.where,
-            row.injected,
-            row.detected,
-            row.steered,
-            row.dip,
-            row.carried,
-            row.back,
-            row.resent,
-            row.flaps,
-        )
+        figures = (row.injected, row.detected, row.steered, row.dip, row.carried)
+        fault = [f"{row.title}\n{row.where}"] if narrow else [row.title, row.where]
+        table.add_row(str(number), *fault, *figures, row.back, row.resent, row.flaps)
     return table
 
 

@@ -41,6 +41,8 @@ BACK_LEVEL = 0.90
 BACK_HOLD_S = 0.5
 SETTLE_S = 0.5
 DETECT_WITHIN_S = 3.0
+MIN_CARRIED = 0.7
+"""Less than this part of what the survivors can carry is a failure, not noise of the machine."""
 SECOND = 1e9
 
 
@@ -76,10 +78,16 @@ class FaultResult:
         return all(self.flaps_seen.get(rail, 0) == self.span.flaps for rail in self.span.rails)
 
     @property
+    def moved(self) -> bool:
+        """Whether the job really ran on the survivors."""
+        return self.carried is None or self.carried >= MIN_CARRIED
+
+    @property
     def ok(self) -> bool:
-        """Detected, steered, counted exactly, and back at full speed."""
+        """Detected, steered, carried by the survivors, counted exactly, back at full speed."""
         return (
-            self.detected_s is not None
+            self.moved
+            and self.detected_s is not None
             and self.steered_s is not None
             and self.back_s is not None
             and self.flaps_exact

@@ -101,7 +101,7 @@ def describe(event: Event) -> tuple[str, str] | None:
                 return "steer", f"{where}  traffic steered away"
             return "steer", f"{where}  traffic comes back (weight {weight})"
         case EventKind.PROBER | EventKind.DAEMON | EventKind.MODE:
-            return "info", f"{where}  {event.kind.value}: {event.reason}"
+            return "info", f"{where}  {event.reason or event.kind.value}"
         case _:
             return None
 

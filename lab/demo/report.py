@@ -100,6 +100,8 @@ def verdict(analysis: Analysis) -> str:
             return f"fault {number} was not detected"
         if result.steered_s is None:
             return f"fault {number} was not steered"
+        if not result.moved:
+            return f"the survivors did not carry the job during fault {number}"
         if result.back_s is None:
             return f"the job did not come back to full speed after fault {number}"
         if not result.flaps_exact:

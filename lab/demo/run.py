@@ -111,8 +111,8 @@ class Demo:
         try:
             while job.running:
                 began = time.monotonic()
-                self._look(watch, job)
                 self._tell(told)
+                self._look(watch, job)
                 self.show()
                 now = time.monotonic_ns()
                 if self._seen_error or job.running < HOSTS:
@@ -159,6 +159,8 @@ class Demo:
         live.take(events, jobs)
 
     def _tell(self, told: set[tuple[int, str]]) -> None:
+        """Say that a fault begins or is over, before what the daemons say about it."""
+        self.live.now_s = (time.monotonic_ns() - self.live.start_ns) / 1e9
         for number, chapter in enumerate(self.live.chapters, 1):
             where = ", ".join(target.replace(":", " ") for target in chapter.targets)
             edges = (

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from lab.demo.live import Live
 from telemetry.events import LinkState
 
+HEAD = 5
 BARS = " ▁▂▃▄▅▆▇█"
 STATE_STYLE = {
     LinkState.UP: "green",
@@ -74,9 +74,9 @@ def draw(live: Live, width: int, height: int, rate_bps: float) -> RenderableType
     layout = Layout()
     hosts_height = rows * (len(live.rails) + 2)
     layout.split_column(
-        Layout(_head(live, width, rate_bps), size=6, name="head"),
+        Layout(_head(live, width, rate_bps), size=HEAD, name="head"),
         Layout(grid, size=hosts_height, name="hosts"),
-        Layout(_log(live, max(1, height - 6 - hosts_height - 2)), name="log"),
+        Layout(_log(live, max(1, height - HEAD - hosts_height - 2)), name="log"),
     )
     return layout
 
@@ -107,12 +107,10 @@ def _head(live: Live, width: int, rate_bps: float) -> RenderableType:
         Text(sparkline(live.total, top, spark_width), "bold green"),
         Text(f"job {rate(current)}  resent {live.retransmitted / 1e6:.1f} MB", "bold"),
     )
-    done = min(1.0, max(0.0, live.now_s / live.seconds))
-    bar = ProgressBar(total=1.0, completed=done, width=width - 4)
     title = "fabricd demo" if live.failover else "fabricd demo — failover OFF"
     errors = f"[bold red]{live.errors} errors[/]" if live.errors else "[green]0 errors[/]"
     return Panel(
-        Group(now, flow, bar, _marks(live, width - 4)),
+        Group(now, flow, _progress(live, width - 4)),
         title=f"[bold]{title}[/] · {len(live.hosts)} hosts × {len(live.rails)} rails · ring"
         f" all-reduce · {live.running} ranks · {errors}",
         border_style="red" if chapter else "blue",
@@ -120,17 +118,23 @@ def _head(live: Live, width: int, rate_bps: float) -> RenderableType:
     )
 
 
-def _marks(live: Live, width: int) -> Text:
-    """Under the progress bar: the number of each fault where it lies in time."""
-    line = [" "] * width
+def _progress(live: Live, width: int) -> Text:
+    """How far the run is, each fault numbered where it lies in time."""
+    text = Text(no_wrap=True)
+    marks: dict[int, tuple[str, str]] = {}
     for number, chapter in enumerate(live.chapters, 1):
         first = int(width * chapter.at / live.seconds)
         last = int(width * (chapter.at + chapter.seconds) / live.seconds)
-        for at in range(first, min(last, width)):
-            line[at] = "▔"
-        if first < width:
-            line[first] = str(number)
-    return Text("".join(line), "red")
+        for at in range(first, max(first + 1, min(last, width))):
+            marks[at] = ("━", "red")
+        marks[first] = (str(number), "bold red")
+    done = int(width * min(1.0, max(0.0, live.now_s / live.seconds)))
+    for at in range(width):
+        mark, style = marks.get(at, ("━", "blue" if at < done else "bright_black"))
+        text.append(
+            mark if at < done or at in marks else "─", style if at < done else f"dim {style}"
+        )
+    return text
 
 
 def _host(live: Live, host: str, width: int, rate_bps: float) -> RenderableType:

@@ -144,6 +144,15 @@ def test_a_job_slower_than_the_survivors_could_is_one_long_dip():
     assert result.back_s == pytest.approx(2.0, abs=BIN_S)
 
 
+def test_a_job_that_stands_still_is_not_ok_though_the_daemon_steered():
+    recording = one_fault()
+    recording.series = series(lambda t: 0.0 if 5 <= t < 10.5 else 1.0)
+    result = only(recording)
+    assert result.back_s is not None
+    assert result.carried == 0
+    assert not result.ok
+
+
 def test_one_fast_bin_is_not_back_and_one_slow_bin_does_not_undo_it():
     def level(t):
         if 11.0 <= t < 11.1:

@@ -1,0 +1,95 @@
+"""The demo as a user starts it: release build, real daemons, real packets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lab import netns
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).parents[2]
+RELEASE = ROOT / "build" / "release" / "nccl_plugin" / "libnccl-net-fabric.so"
+
+
+def start(tmp_path, *arguments):
+    assert RELEASE.exists(), "the demo runs on the release build: ./run build release"
+    return subprocess.Popen(
+        [sys.executable, "-m", "lab.demo", "--plain", "--out", str(tmp_path), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"FABRIC_BUILD": "release", "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def left_over(pid):
+    """Namespaces and directory of the demo of that process."""
+    names = [name for name in netns.listing("fl-") if f"demo-{pid}" in name]
+    return names, Path(f"/run/fabric-lab/demo-{pid}").exists()
+
+
+@pytest.mark.timeout(180)
+def test_five_faults_and_the_job_does_not_notice(tmp_path):
+    began = time.monotonic()
+    demo = start(tmp_path)
+    output, _ = demo.communicate(timeout=170)
+    took = time.monotonic() - began
+    print(output)
+    assert demo.returncode == 0, output[-3000:]
+    assert took <= 100
+    assert "0 errors, 0 corrupt bytes" in output
+    assert left_over(demo.pid) == ([], False)
+
+    result = json.loads((tmp_path / "latest" / "result.json").read_text())
+    assert [fault["kind"] for fault in result["faults"]] == [
+        "carrier", "flap", "blackhole", "carrier", "carrier",
+    ]  # fmt: skip
+    for fault in result["faults"]:
+        assert fault["detected_s"] is not None
+        assert fault["steered_s"] is not None
+        assert fault["back_s"] is not None
+        assert fault["flaps_seen"] == fault["flaps_injected"]
+    assert [fault["flaps_injected"] for fault in result["faults"]] == [1, 20, 0, 2, 2]
+    report = (tmp_path / "latest" / "report.html").read_text()
+    assert f"report: {(tmp_path / 'latest').resolve() / 'report.html'}" in output
+    assert "0 errors, 0 corrupt bytes" in report
+
+
+@pytest.mark.timeout(90)
+def test_without_failover_the_job_dies_of_a_transport_error(tmp_path):
+    demo = start(tmp_path, "--no-failover")
+    output, _ = demo.communicate(timeout=80)
+    print(output)
+    assert demo.returncode == 0, output[-3000:]
+    assert "failover off: NIC unplugged" in output
+    assert "the job is dead" in output
+    assert left_over(demo.pid) == ([], False)
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_leaves_nothing(tmp_path):
+    demo = start(tmp_path)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "the job runs" in line:
+            break
+    time.sleep(1)
+    demo.send_signal(signal.SIGINT)
+    output, _ = demo.communicate(timeout=30)
+    assert demo.returncode == 130, output
+    assert left_over(demo.pid) == ([], False)
+
+
+def test_a_run_that_fits_no_fault_is_refused(tmp_path):
+    demo = start(tmp_path, "--seconds", "3")
+    output, _ = demo.communicate(timeout=20)
+    assert demo.returncode == 2
+    assert "too short" in output
