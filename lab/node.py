@@ -189,7 +189,7 @@ class Node:
         binary = build_dir() / "prober" / "fabric-prober"
         if not binary.exists():
             raise LabError(f"no {binary}; build it: ./run build {build_dir().name}")
-        args = [*native_prefix(), str(binary), "--run-dir", str(self.run_dir / "prober")]
+        args = [*native_prefix(), str(binary), "--run-dir", str(self.run_dir)]
         args += ["--key-file", str(self.site.dir.key), *extra]
         self.prober = self._service("prober", args, restart=restart)
         self.prober.start()
