@@ -258,7 +258,7 @@ def _flaps(cluster: Cluster, periods_ms: tuple[int, ...]) -> list[Row]:
 def _flap_metric(cluster: Cluster, link: str) -> int:
     body = cluster.nodes[2].fetch("http://127.0.0.1:9464/metrics")
     found = re.search(
-        rf'^fabricd_link_flaps_total\{{[^}}]*link="{link}"[^}}]*\}} (\S+)', body, re.M
+        rf'^fabricd_link_flaps_total\{{[^}}]*link="{link}"[^}}]*\}} (\S+)', body, re.MULTILINE
     )
     assert found, "no fabricd_link_flaps_total for " + link
     return int(float(found[1]))
