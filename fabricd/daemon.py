@@ -40,7 +40,7 @@ from telemetry.timeline import Retention, Timeline, TimelineError, boot_id
 TICK_S = 0.5
 SCAN_TICKS = 2
 SAVE_TICKS = 4
-EXIT_ERROR, EXIT_USAGE = 1, 2
+EXIT_ERROR, EXIT_CONFIG = 1, 2
 
 
 class StartError(Exception):
@@ -298,7 +298,7 @@ def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 stopped or checked, 1 cannot run, 2 usage."""
+    """Entry point; returns the exit status: 0 stopped or checked, 1 cannot run, 2 wrong usage or file."""
     parser = argparse.ArgumentParser(
         prog="fabricd",
         description="Sees failing links and steers collective traffic around them.",
@@ -316,7 +316,7 @@ def main(argv: list[str] | None = None) -> int:
         config = load(options.config)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_ERROR
+        return EXIT_CONFIG
     if options.check:
         sys.stdout.write(f"{options.config}: valid\n")
         return 0

@@ -1,0 +1,114 @@
+"""Damping: penalty per down, decay, suppress and reuse, ceiling, second tier."""
+
+import pytest
+from fabricd.links.damping import Damping, DampingRules
+from hypothesis import given
+from hypothesis import strategies as st
+
+S = 10**9
+RULES = DampingRules()
+
+
+def test_one_down_is_not_suppressed_and_decays_by_half():
+    d = Damping(RULES)
+    d.down(0)
+    assert d.penalty(0) == 1000
+    assert d.penalty(15 * S) == pytest.approx(500)
+    assert d.penalty(30 * S) == pytest.approx(250)
+    assert not d.is_suppressed(0)
+    assert d.reuse_at(5) == 5
+
+
+def test_three_downs_suppress_until_reuse():
+    d = Damping(RULES)
+    for _ in range(3):
+        d.down(0)
+    assert d.is_suppressed(0)
+    free = d.reuse_at(0)
+    assert free == pytest.approx(15 * S * 1.58496, rel=1e-4)  # log2(3) half-lives
+    assert d.is_suppressed(free - 10**6)
+    assert not d.is_suppressed(free)
+    assert not d.is_suppressed(free + 1), "reused stays reused"
+
+
+def test_between_reuse_and_suppress_a_reused_link_stays_free():
+    d = Damping(RULES)
+    d.down(0, 3)
+    free = d.reuse_at(0)
+    assert not d.is_suppressed(free)
+    d.down(free)  # about 2000: above reuse, below suppress
+    assert 1900 < d.penalty(free) < 2500
+    assert not d.is_suppressed(free)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5 * S), st.integers(1, 1000)), max_size=50))
+def test_never_suppressed_for_longer_than_the_maximum(gaps):
+    d = Damping(RULES)
+    now = 0
+    for gap, count in gaps:
+        now += gap
+        d.down(now, count)
+        assert 0 <= d.penalty(now) <= RULES.ceiling
+        assert d.reuse_at(now) - now <= RULES.max_suppress_ns + 1
+    assert not d.is_suppressed(now + RULES.max_suppress_ns + 1)
+
+
+def test_more_downs_never_wait_less():
+    waits = []
+    for count in range(1, 40):
+        d = Damping(RULES)
+        d.down(0, count)
+        waits.append(d.reuse_at(0))
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(RULES.max_suppress_ns, abs=2)
+
+
+def test_count_is_worth_that_many_downs():
+    one, many = Damping(RULES), Damping(RULES)
+    one.down(7, 4)
+    for _ in range(4):
+        many.down(7)
+    assert one.penalty(9) == many.penalty(9)
+    one.down(9, 0)
+    assert one.penalty(9) == many.penalty(9)
+
+
+def test_second_tier_tells_once_and_again_after_a_quiet_time():
+    d = Damping(DampingRules(second_tier_flaps=5))
+    d.down(0, 5)
+    assert not d.operator_due(0)
+    d.down(S, 1)
+    assert d.operator_due(S)
+    assert not d.operator_due(2 * S)
+    d.down(3 * S, 10)
+    assert not d.operator_due(3 * S)
+    later = 3 * S + 3600 * S + 1
+    assert d.hourly(later) == 0
+    assert not d.operator_due(later)
+    d.down(later, 6)
+    assert d.operator_due(later)
+
+
+def test_saved_and_restored_it_goes_on_decaying():
+    d = Damping(RULES)
+    d.down(0, 3)
+    document = d.save(S)
+    e = Damping(RULES)
+    e.restore(document, now=100 * S, elapsed_ns=4 * S)
+    assert e.is_suppressed(100 * S)
+    assert e.penalty(100 * S) == pytest.approx(d.penalty(5 * S))
+    assert e.hourly(100 * S) == 3
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"penalty": "x", "suppressed": 1, "told": 0, "downs": []},
+     {"penalty": float("nan"), "suppressed": True, "told": False, "downs": []},
+     {"penalty": 1.0, "suppressed": True, "told": False, "downs": [3]}],
+)  # fmt: skip
+def test_a_foreign_document_is_refused_and_nothing_changes(document):
+    d = Damping(RULES)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        d.restore(document, 0, 0)
+    assert d.penalty(0) == 0
+    assert not d.suppressed
