@@ -102,6 +102,9 @@ class Analysis:
     full_speed: float
     """Byte/s of payload accepted by all ranks together."""
     results: tuple[FaultResult, ...]
+    noise: float
+    """Part of the bins outside all faults that lie below `DIP_LEVEL` of full speed: what a dip of
+    that depth is worth on this machine."""
     errors: int
     corrupt_bytes: int
     clean: bool
@@ -156,6 +159,7 @@ def analyse(recording: Recording) -> Analysis:
         throughput=flow,
         full_speed=full,
         results=tuple(results),
+        noise=_noise(flow, full, first_fault, results),
         errors=errors,
         corrupt_bytes=sum(_count(end.end, "corrupt_bytes") for end in recording.ends),
         clean=bool(recording.ends) and all(end.clean for end in recording.ends),
@@ -199,6 +203,16 @@ def _one(
             rail: flaps_seen(recording.events, rail, span, limit_ns) for rail in span.rails
         },
     )
+
+
+def _noise(flow: Throughput, full: float, first_ns: int, results: list[FaultResult]) -> float:
+    calm = [_between(flow, int(flow.edges_ns[0] + WARM_UP_S * SECOND), first_ns)]
+    for result, following in pairwise(results):
+        if result.back_s is not None:
+            back_ns = result.span.end_ns + int((result.back_s + SETTLE_S) * SECOND)
+            calm.append(_between(flow, back_ns, following.span.start_ns))
+    bins = np.concatenate(calm)
+    return float(np.mean(bins < DIP_LEVEL * full)) if len(bins) else 0.0
 
 
 def surviving_share(lost: list[Rail], rails: int) -> float:

@@ -17,6 +17,9 @@ from lab.demo.record import RankEnd, RankSeries
 from lab.perf import Perf
 
 INTERVAL_MS = 100
+SIZE = "8M"
+"""Bytes of one all-reduce: several within a bin of the analysis, so that the pause in which each is
+verified does not look like a dip."""
 
 
 @dataclass(slots=True)
@@ -99,7 +102,14 @@ class Job:
 
     def __init__(self, cluster: Cluster, seconds: float, *, failover: bool = True) -> None:
         """Start all ranks."""
-        args = ["--duration", f"{seconds:g}", "--channels", str(cluster.topology.rails)]
+        args = [
+            "--size",
+            SIZE,
+            "--duration",
+            f"{seconds:g}",
+            "--channels",
+            str(cluster.topology.rails),
+        ]
         args += ["--wait", "block", "--verify", "full", "--interval-ms", str(INTERVAL_MS)]
         env = {"FABRIC_FAILOVER": str(int(failover))}
         self._perf = Perf(cluster, "ring", args, env=env, name="demo")

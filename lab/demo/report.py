@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lab.demo.analysis import (
 )
 from lab.demo.live import describe
 from lab.demo.record import RankEnd, Recording
-from telemetry.events import EventKind
+from telemetry.events import Event, EventKind
 
 DEFINITIONS = (
     ("detected", "from injection to the first word of it: carrier loss or state DOWN on that host's"
@@ -111,10 +111,37 @@ def verdict(analysis: Analysis) -> str:
     return "every fault detected and steered, every flap counted, full speed again after each"
 
 
-def timeline(recording: Recording) -> list[dict[str, str]]:
-    """The timeline's rows of the run that say something about a link, in order of time."""
+MERGE_NS = 2 * 10**9
+"""Carrier losses of a link no further apart than this are one line of the merged timeline."""
+
+
+def merged(events: list[Event]) -> list[Event]:
+    """Runs of FLAP rows of one link as one row with their sum; the prober's own rows left out."""
+    out: list[Event] = []
+    open_runs: dict[tuple[str, str], int] = {}
+    last: dict[tuple[str, str], int] = {}
+    for event in sorted(events, key=lambda event: event.mono_ns):
+        if event.kind is EventKind.PROBER:
+            continue
+        key = (event.host, event.link)
+        at = open_runs.get(key)
+        if event.kind is EventKind.FLAP:
+            if at is not None and event.mono_ns - last[key] <= MERGE_NS:
+                out[at] = replace(out[at], count=out[at].count + event.count)
+            else:
+                open_runs[key] = len(out)
+                out.append(event)
+            last[key] = event.mono_ns
+        else:
+            out.append(event)
+    return out
+
+
+def timeline(recording: Recording, events: list[Event] | None = None) -> list[dict[str, str]]:
+    """Rows of the run that say something about a link, in order of time; default: all of them."""
     rows = []
-    for event in sorted(recording.events, key=lambda event: event.mono_ns):
+    chosen = recording.events if events is None else events
+    for event in sorted(chosen, key=lambda event: event.mono_ns):
         at_s = (event.mono_ns - recording.start_ns) / 1e9
         text = describe(event)
         if at_s < 0 or text is None or event.kind in (EventKind.DAEMON, EventKind.MODE):
@@ -179,6 +206,7 @@ def document(recording: Recording, analysis: Analysis) -> dict[str, Any]:
         "verdict": verdict(analysis),
         "errors": analysis.errors,
         "corrupt_bytes": analysis.corrupt_bytes,
+        "noise": analysis.noise,
         "full_speed_gbps": analysis.full_speed * 8 / 1e9,
         "faults": [
             {
@@ -232,7 +260,11 @@ def _facts(analysis: Analysis) -> list[dict[str, str]]:
             "value": _ms(max(steered, default=None)),
             "note": "until the last communicator moved",
         },
-        {"name": "dips together", "value": f"{lost:.1f} s", "note": "of all faults"},
+        {
+            "name": "dips together",
+            "value": f"{lost:.1f} s",
+            "note": f"{analysis.noise:.0%} of the time outside faults is as low (noise)",
+        },
         {
             "name": "carried at least",
             "value": f"{min(carried):.0%}" if carried else "–",

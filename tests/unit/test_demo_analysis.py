@@ -153,6 +153,16 @@ def test_a_job_that_stands_still_is_not_ok_though_the_daemon_steered():
     assert not result.ok
 
 
+def test_noise_is_what_lies_low_outside_faults():
+    def level(t):
+        if round(t * 10 - 0.5) % 10 == 0:
+            return 0.5  # one bin in ten
+        return 0.75 if 5 <= t < 12 else 1.0
+
+    assert analyse(run(level, [span(5, 10, ("h1", "rail1"))])).noise == pytest.approx(0.1, abs=0.03)
+    assert analyse(one_fault()).noise == 0
+
+
 def test_one_fast_bin_is_not_back_and_one_slow_bin_does_not_undo_it():
     def level(t):
         if 11.0 <= t < 11.1:

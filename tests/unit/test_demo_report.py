@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from demo_synthetic import RAIL_BPS, link_event, one_fault, span
+from demo_synthetic import RAIL_BPS, flap, link_event, one_fault, span
 from rich.console import Console
 
 from lab.demo import report
@@ -108,6 +108,15 @@ def test_the_timeline_leaves_out_what_came_before_and_the_daemons_own(recording)
     ]  # fmt: skip
     assert rows[0]["at"] == "5.002 s"
     assert rows[1]["text"] == "up → down: carrier lost"
+
+
+def test_runs_of_flaps_are_one_line_with_their_sum(recording):
+    recording.events += [flap(6 + i / 5, "h2", "rail2") for i in range(20)]
+    recording.events += [flap(18, "h2", "rail2", count=2)]
+    rows = report.timeline(recording, report.merged(recording.events))
+    texts = [row["text"] for row in rows if row["host"] == "h2"]
+    assert texts == ["carrier lost 20 times", "carrier lost 2 times"]
+    assert len(report.timeline(recording)) == 6 + 21
 
 
 def test_each_state_and_kind_can_be_described():
