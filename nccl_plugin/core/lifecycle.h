@@ -31,14 +31,17 @@ class Lifecycle {
 
  private:
   static constexpr int kIllegal = -1;
-  static constexpr int to(LinkPhase phase) { return static_cast<int>(phase); }
   // Rows: phase. Columns: dial, connected, lost, close.
+  static constexpr int kDialing = static_cast<int>(LinkPhase::dialing);
+  static constexpr int kLive = static_cast<int>(LinkPhase::live);
+  static constexpr int kDown = static_cast<int>(LinkPhase::down);
+  static constexpr int kClosed = static_cast<int>(LinkPhase::closed);
   static constexpr std::array<std::array<int, 4>, 5> kTable{{
-      {to(LinkPhase::dialing), to(LinkPhase::live), kIllegal, to(LinkPhase::closed)},     // idle
-      {kIllegal, to(LinkPhase::live), to(LinkPhase::down), to(LinkPhase::closed)},        // dialing
-      {kIllegal, kIllegal, to(LinkPhase::down), to(LinkPhase::closed)},                   // live
-      {to(LinkPhase::dialing), to(LinkPhase::live), kIllegal, to(LinkPhase::closed)},     // down
-      {kIllegal, kIllegal, kIllegal, to(LinkPhase::closed)},                              // closed
+      {kDialing, kLive, kIllegal, kClosed},       // idle (connected: the peer dialled)
+      {kIllegal, kLive, kDown, kClosed},          // dialing
+      {kIllegal, kIllegal, kDown, kClosed},       // live
+      {kDialing, kLive, kIllegal, kClosed},       // down
+      {kIllegal, kIllegal, kIllegal, kClosed},    // closed
   }};
   [[nodiscard]] int next(LinkEvent event) const {
     return kTable[static_cast<std::size_t>(phase_)][static_cast<std::size_t>(event)];

@@ -237,6 +237,12 @@ bool SendCore::has_chunk() {
   return !ready_.empty();
 }
 
+bool SendCore::busy() {
+  return unacknowledged_ != 0 &&
+         (has_chunk() || std::any_of(paths_.begin(), paths_.end(),
+                                     [](const Path& path) { return !path.flight.empty(); }));
+}
+
 std::optional<Outgoing> SendCore::take(PathIndex index) {
   if (!has_chunk()) {
     return std::nullopt;
@@ -285,7 +291,8 @@ void SendCore::written(PathIndex index) {
 Epoch SendCore::fail(PathIndex index) {
   Path& path = paths_[index];
   path.fencing = true;
-  return ++path.epoch;
+  path.fence = ++path.epoch;
+  return path.fence;
 }
 
 void SendCore::quiesced(PathIndex index) {
@@ -298,7 +305,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
                                                        const ReceiverState& state) {
   on_state(state);
   Path& path = paths_[index];
-  if (!path.fencing || epoch != path.epoch) {
+  if (!path.fencing || epoch != path.fence) {
     return std::nullopt;
   }
   path.fencing = false;

@@ -45,10 +45,13 @@ class SendCore {
   std::optional<Outgoing> take(PathIndex path);
   void written(PathIndex path);   // the oldest taken chunk of this path needs its bytes no more
 
-  // The epoch a new connection of this path must carry.
+  // A new attempt to connect this path: the epoch its hello carries. Every attempt has its own, so
+  // that one which the receiver saw and we gave up is never taken for a later one.
+  Epoch dial(PathIndex path) { return ++paths_[path].epoch; }
   [[nodiscard]] Epoch epoch(PathIndex path) const { return paths_[path].epoch; }
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".
   Epoch fail(PathIndex path);
+  [[nodiscard]] Epoch fence(PathIndex path) const { return paths_[path].fence; }
   // The transport reads no buffer on behalf of the failed connection any more.
   void quiesced(PathIndex path);
   [[nodiscard]] bool fencing(PathIndex path) const { return paths_[path].fencing; }
@@ -57,6 +60,8 @@ class SendCore {
                                                const ReceiverState& state);
 
   [[nodiscard]] bool unacknowledged() const { return unacknowledged_ != 0; }
+  // Something granted is unsent or not acknowledged.
+  [[nodiscard]] bool busy();
   [[nodiscard]] bool in_flight(PathIndex path) const { return !paths_[path].flight.empty(); }
   [[nodiscard]] std::uint64_t in_flight_bytes(PathIndex path) const { return paths_[path].bytes; }
   [[nodiscard]] std::uint32_t chunk_size() const { return chunk_size_; }
@@ -93,7 +98,8 @@ class SendCore {
     std::uint32_t length = 0;
   };
   struct Path {
-    Epoch epoch = 1;
+    Epoch epoch = 0;
+    Epoch fence = 0;
     bool fencing = false;
     std::deque<Flight> flight;
     std::deque<Sequence> reading;

@@ -13,7 +13,8 @@ namespace fabric::core {
 
 inline constexpr std::int64_t kSilenceNs = 60'000'000;       // delayed ACKs take up to 40 ms
 inline constexpr std::int64_t kSilenceMaxNs = 180'000'000;
-inline constexpr std::int64_t kStallNs = 25'000'000;         // our own sampling gap: inconclusive
+inline constexpr std::int64_t kStallNs = 25'000'000;   // our own sampling gap: inconclusive, look
+inline constexpr std::int64_t kGraceNs = 10'000'000;   // again so much later (the host was paused)
 
 struct TcpSample {
   std::uint32_t unacknowledged = 0;       // segments in flight (tcpi_unacked)
@@ -27,13 +28,15 @@ class Silence {
  public:
   // True when the connection is dead. Call about every 5 ms while it may have bytes in flight.
   bool dead(const TcpSample& sample, std::int64_t now) {
-    const bool stalled = last_ != 0 && now - last_ > kStallNs;
+    if (last_ != 0 && now - last_ > kStallNs) {
+      grace_ = now + kGraceNs;
+    }
     last_ = now;
     if (sample.unacknowledged == 0) {
       since_ = 0;
       return false;
     }
-    if (since_ == 0 || stalled || sample.acknowledged_bytes != bytes_) {
+    if (since_ == 0 || sample.acknowledged_bytes != bytes_) {
       since_ = now;
       bytes_ = sample.acknowledged_bytes;
       return false;
@@ -42,13 +45,15 @@ class Silence {
     const std::int64_t slow =
         2 * (std::int64_t{sample.rtt_us} + 4 * std::int64_t{sample.rtt_var_us}) * 1000;
     const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
-    return now - since_ >= limit && std::int64_t{sample.since_ack_ms} * 1'000'000 >= limit;
+    return now >= grace_ && now - since_ >= limit &&
+           std::int64_t{sample.since_ack_ms} * 1'000'000 >= limit;
   }
-  void reset() { since_ = 0; }
+  void reset() { *this = {}; }
 
  private:
   std::int64_t last_ = 0;
   std::int64_t since_ = 0;
+  std::int64_t grace_ = 0;
   std::uint64_t bytes_ = 0;
 };
 

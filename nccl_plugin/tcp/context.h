@@ -1,0 +1,66 @@
+// What all parts of one transport share, and what the control thread tells a comm about the paths to
+// its peer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/schedule.h"
+#include "core/types.h"
+#include "src/net.h"
+#include "tcp/params.h"
+#include "tcp/rails.h"
+#include "tcp/stats_page.h"
+#include "tcp/wait_set.h"
+#include "tcp/wire.h"
+
+namespace fabric::tcp {
+
+struct Context {
+  Params params;
+  std::vector<Rail> rails;
+  std::uint64_t incarnation = 0;
+  Stats stats;
+  WaitSet waits;
+  Logger logger = nullptr;
+  std::function<void()> wake_control;   // any thread
+
+  void say(LogLevel level, const std::string& text) const {
+    if (logger != nullptr) {
+      logger(static_cast<int>(level), kLogSubsystemNet, "fabric", 0, "NET/Fabric : %s",
+             text.c_str());
+    }
+  }
+};
+
+// About all paths between this process and one peer.
+struct PeerFacts {
+  std::array<std::uint16_t, core::kMaxPaths> weight{};   // the lower of both ends'
+  core::PathSet down = 0;           // said to be dead, by this host or the peer
+  std::array<pages::PathDownReason, core::kMaxPaths> why{};
+  core::PathSet control_live = 0;   // the control link over these rails answers
+  core::PathSet base = 0;           // pairs that are connected from the start
+};
+
+// What a comm asks of the control thread.
+struct Wants {
+  core::PathSet dial = 0;
+  std::vector<PathEpoch> announce;  // sender: fences; receiver: paths it gave up
+  bool close = false;               // tell the peer that the comm is closed here
+};
+
+inline constexpr std::int64_t kMs = 1'000'000;
+inline constexpr std::int64_t kAnnounceNs = 20 * kMs;     // fences repeat until answered
+inline constexpr std::int64_t kDialMinNs = 20 * kMs;
+inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
+inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
+inline constexpr std::int64_t kCalmNs = 30'000 * kMs;     // without a failure: forgiven
+inline constexpr std::int64_t kStallCountNs = 10 * kMs;
+
+std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);
+std::string reason_text(pages::PathDownReason reason);
+
+}  // namespace fabric::tcp

@@ -1,0 +1,280 @@
+// The loop and its ticks.
+#include "tcp/control.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr std::int64_t kTickNs = 4 * kMs;
+constexpr int kIdleTickMs = 250;
+constexpr std::int64_t kPublishNs = 20 * kMs;
+constexpr std::int64_t kPingNs = 50 * kMs;
+constexpr std::int64_t kPingPerLinkNs = 1 * kMs;   // many peers: at most 1,000 pings a second in all
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+}  // namespace
+
+void random_bytes(std::span<std::byte> out) {
+  std::size_t at = 0;
+  while (at < out.size()) {
+    const ssize_t got = ::getrandom(out.data() + at, out.size() - at, 0);
+    if (got > 0) {
+      at += static_cast<std::size_t>(got);
+    }
+  }
+}
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  random_bytes(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
+Control::Control(Context& context)
+    : context_(context),
+      dialer_(context, poller_),
+      acceptor_(
+          context, poller_, [this](const HelloClaim& claim) { return secret_of(claim); },
+          [this](const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
+            on_hello(hello, secret, rail, std::move(fd));
+          }),
+      hints_(context) {}
+
+Control::~Control() { stop(); }
+
+std::string Control::start() {
+  const std::string error = acceptor_.open();
+  if (!error.empty()) {
+    return error;
+  }
+  thread_ = std::thread([this] { run(); });
+  return "";
+}
+
+void Control::stop() {
+  if (thread_.joinable()) {
+    stopping_.store(true);
+    wake();
+    thread_.join();
+  }
+}
+
+std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
+  auto listener = std::make_shared<Listener>();
+  listener->rail = static_cast<std::uint8_t>(rail);
+  random_bytes(listener->secret);
+  {
+    const std::scoped_lock lock(registry_);
+    listener->id = next_listen_++;
+    listeners_.emplace(listener->id, listener);
+  }
+  handle.listen_id = listener->id;
+  handle.incarnation = context_.incarnation;
+  handle.secret = listener->secret;
+  handle.home_rail = listener->rail;
+  handle.rails = static_cast<std::uint8_t>(context_.rails.size());
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    handle.listeners[i] = context_.rails[i].address;
+  }
+  return listener;
+}
+
+void Control::close(const std::shared_ptr<Listener>& listener) {
+  std::deque<std::shared_ptr<Receiver>> unaccepted;
+  {
+    const std::scoped_lock lock(registry_);
+    listener->open = false;
+    unaccepted.swap(listener->ready);
+  }
+  for (const auto& receiver : unaccepted) {
+    receiver->close();
+  }
+}
+
+std::shared_ptr<Receiver> Control::accept(const std::shared_ptr<Listener>& listener) {
+  const std::scoped_lock lock(registry_);
+  if (listener->ready.empty()) {
+    return nullptr;
+  }
+  auto receiver = listener->ready.front();
+  listener->ready.pop_front();
+  return receiver;
+}
+
+std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle) {
+  const core::PathIndex home = core::path_index(rail, handle.home_rail);
+  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, home,
+                                         "peer " + handle.listeners[handle.home_rail].text());
+  {
+    const std::scoped_lock lock(registry_);
+    newcomers_.push_back({sender, handle});
+  }
+  wake();
+  return sender;
+}
+
+void Control::run() {
+  std::int64_t now = monotonic_ns();
+  while (!stopping_.load()) {
+    const bool idle = senders_.empty() && receivers_.empty();
+    const std::int64_t left = last_tick_ + kTickNs - now;
+    poller_.run(idle ? kIdleTickMs
+                     : static_cast<int>(std::clamp<std::int64_t>((left + kMs - 1) / kMs, 0, 4)));
+    now = monotonic_ns();
+    tick(now);
+    last_tick_ = now;
+  }
+}
+
+void Control::tick(std::int64_t now) {
+  take_newcomers();
+  const bool changed = hints_.poll(now);
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->hints_dirty = peer->hints_dirty || changed;
+    }
+  }
+  dialer_.tick(now);
+  acceptor_.tick(now);
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      tick_peer(*peer, now);
+    }
+  }
+  reported_ = hints_.local().number;
+  tick_senders(now);
+  tick_receivers(now);
+  if (now >= next_publish_) {
+    next_publish_ = now + kPublishNs;
+    publish(now);
+  }
+}
+
+void Control::take_newcomers() {
+  std::vector<Newcomer> newcomers;
+  {
+    const std::scoped_lock lock(registry_);
+    newcomers.swap(newcomers_);
+  }
+  for (const Newcomer& newcomer : newcomers) {
+    Peer& peer = outbound_peer(newcomer.handle);
+    peer.homes |= core::bit(newcomer.comm->home());
+    ++peer.comms;
+    senders_[newcomer.comm->id()] = {newcomer.comm, &peer};
+  }
+}
+
+void Control::tick_peer(Peer& peer, std::int64_t now) {
+  if (peer.hints_dirty) {
+    peer.hints_dirty = false;
+    hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound);
+    peer.hinted = peer.facts.down;
+  }
+  if (!context_.params.failover) {
+    // The plain mode: no control links, no hints, one path.
+    peer.facts.control_live = peer.homes;
+    peer.facts.down = 0;
+    peer.facts.weight.fill(core::kFullWeight);
+    return;
+  }
+  if (hints_.local().number != reported_) {
+    peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
+  }
+  const auto links = static_cast<std::int64_t>(outbound_.size() * context_.rails.size());
+  peer.tick(now, std::max(kPingNs, links * kPingPerLinkNs));
+  if (peer.comms == 0 || peer.gone) {
+    return;
+  }
+  if (peer.outbound) {
+    each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
+  } else {
+    each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
+  }
+  judge(peer, now);
+}
+
+void Control::judge(Peer& peer, std::int64_t now) {
+  if (!peer.dead(now)) {
+    return;
+  }
+  peer.gone = true;
+  const std::string text = peer.name() + ": the process is gone (connections refused)";
+  for (auto& [id, sending] : senders_) {
+    if (sending.peer == &peer) {
+      sending.comm->abort(Result::remote_error, text);
+    }
+  }
+  for (auto& [id, receiving] : receivers_) {
+    if (receiving.peer == &peer) {
+      receiving.comm->abort(Result::remote_error, text);
+    }
+  }
+}
+
+void Control::tick_senders(std::int64_t now) {
+  for (auto next = senders_.begin(); next != senders_.end();) {
+    auto& [id, sending] = *next;
+    const Wants wants = sending.comm->tick(now, sending.peer->facts);
+    for (const PathEpoch& fence : wants.announce) {
+      sending.peer->broadcast(
+          [&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
+    }
+    each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    if (wants.close) {
+      sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
+      --sending.peer->comms;
+      next = senders_.erase(next);
+    } else {
+      ++next;
+    }
+  }
+}
+
+void Control::tick_receivers(std::int64_t now) {
+  for (auto next = receivers_.begin(); next != receivers_.end();) {
+    auto& [id, receiving] = *next;
+    const Wants wants = receiving.comm->tick(now, receiving.peer->facts);
+    for (const PathEpoch& dead : wants.announce) {
+      receiving.peer->broadcast(
+          [&](Bytes& out) { append_path(out, FrameType::path_dead, id, dead); });
+    }
+    if (wants.close) {
+      receiving.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
+      --receiving.peer->comms;
+      next = receivers_.erase(next);
+    } else {
+      ++next;
+    }
+  }
+}
+
+void Control::publish(std::int64_t now) {
+  std::array<std::uint64_t, core::kMaxRails> in_flight{};
+  std::array<std::uint32_t, core::kMaxRails> live{};
+  std::array<std::uint32_t, core::kMaxRails> dead{};
+  for (const auto& [id, sending] : senders_) {
+    sending.comm->count(in_flight, live, dead);
+  }
+  for (const auto& [id, receiving] : receivers_) {
+    receiving.comm->count(live, dead);
+  }
+  for (std::size_t i = 0; i < core::kMaxRails; ++i) {
+    context_.stats.rails[i].in_flight_bytes.store(in_flight[i], std::memory_order_relaxed);
+    context_.stats.rails[i].live_paths.store(live[i], std::memory_order_relaxed);
+    context_.stats.rails[i].dead_paths.store(dead[i], std::memory_order_relaxed);
+  }
+  context_.stats.publish(now);
+}
+
+}  // namespace fabric::tcp

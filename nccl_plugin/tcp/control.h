@@ -1,0 +1,120 @@
+// The control thread: one per process. It owns listeners, peers and their links, dials and accepts,
+// runs fences, watches rails and pages. Callers reach it through a mutex-guarded registry and wake().
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "tcp/acceptor.h"
+#include "tcp/context.h"
+#include "tcp/dialer.h"
+#include "tcp/handle.h"
+#include "tcp/hints.h"
+#include "tcp/peer.h"
+#include "tcp/poller.h"
+#include "tcp/receiver.h"
+#include "tcp/sender.h"
+
+namespace fabric::tcp {
+
+// A secret given out. It outlives NCCL's listen comm: connections come back for as long as the
+// process lives.
+struct Listener {
+  std::uint32_t id = 0;
+  Secret secret{};
+  std::uint8_t rail = 0;
+  bool open = true;
+  std::deque<std::shared_ptr<Receiver>> ready;
+};
+
+class Control {
+ public:
+  explicit Control(Context& context);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  std::string start();   // "" or what went wrong
+  void stop();
+  void wake() { poller_.wake(); }
+
+  // Any thread.
+  std::shared_ptr<Listener> listen(std::size_t rail, Handle& handle);
+  void close(const std::shared_ptr<Listener>& listener);
+  std::shared_ptr<Receiver> accept(const std::shared_ptr<Listener>& listener);
+  std::shared_ptr<Sender> connect(std::size_t rail, const Handle& handle);
+
+ private:
+  struct Sending {
+    std::shared_ptr<Sender> comm;
+    Peer* peer = nullptr;
+  };
+  struct Receiving {
+    std::shared_ptr<Receiver> comm;
+    Peer* peer = nullptr;
+  };
+  struct Newcomer {
+    std::shared_ptr<Sender> comm;
+    Handle handle;
+  };
+
+  void run();
+  void tick(std::int64_t now);
+  void take_newcomers();
+  void tick_peer(Peer& peer, std::int64_t now);
+  void tick_senders(std::int64_t now);
+  void tick_receivers(std::int64_t now);
+  void publish(std::int64_t now);
+  void judge(Peer& peer, std::int64_t now);
+
+  Peer& outbound_peer(const Handle& handle);
+  Peer& inbound_peer(const Hello& hello, const Secret& secret);
+  [[nodiscard]] Hello hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const;
+  [[nodiscard]] Welcome welcome_for(const Hello& hello, WelcomeStatus status) const;
+  void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
+  void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
+  void knock(Peer& peer, core::PathIndex path);
+  void link_up(Peer& peer, core::PathIndex path, Fd fd);
+  void learn(Peer& peer, const RailTable& addresses, std::size_t rails);
+
+  std::optional<Secret> secret_of(const HelloClaim& claim);
+  void on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd);
+  void on_data_hello(const Hello& hello, const Secret& secret, Fd fd);
+  std::shared_ptr<Receiver> receiver_for(const Hello& hello, const Secret& secret);
+  void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
+                std::span<const std::byte> body);
+  void watch(int fd, const std::function<void()>& on_hangup);
+
+  Context& context_;
+  Poller poller_;
+  Dialer dialer_;
+  Acceptor acceptor_;
+  Hints hints_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+
+  std::mutex registry_;   // guards the next three
+  std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
+  std::vector<Newcomer> newcomers_;
+  std::uint32_t next_listen_ = 1;
+
+  // Control thread only.
+  std::map<std::uint64_t, std::unique_ptr<Peer>> outbound_;
+  std::map<std::uint64_t, std::unique_ptr<Peer>> inbound_;
+  std::map<std::uint64_t, Sending> senders_;
+  std::map<std::uint64_t, Receiving> receivers_;
+  std::int64_t next_publish_ = 0;
+  std::int64_t last_tick_ = 0;
+  std::uint64_t reported_ = 0;   // number of the last rails report sent
+};
+
+// Unguessable bytes from the kernel.
+void random_bytes(std::span<std::byte> out);
+std::uint64_t random_number();
+
+}  // namespace fabric::tcp

@@ -1,0 +1,310 @@
+// Connections of the control thread: whom it dials, whom it lets in, what they say.
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "tcp/control.h"
+
+namespace fabric::tcp {
+
+Peer& Control::outbound_peer(const Handle& handle) {
+  auto& peer = outbound_[handle.incarnation];
+  if (peer == nullptr || peer->gone) {
+    if (peer != nullptr) {
+      return *peer;
+    }
+    peer = std::make_unique<Peer>(
+        context_, true, handle.incarnation, handle.listen_id, handle.secret,
+        [this](Peer& from, core::PathIndex link, const FrameHeader& header,
+               std::span<const std::byte> body) { on_frame(from, link, header, body); });
+  }
+  learn(*peer, handle.listeners, handle.rails);
+  return *peer;
+}
+
+Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
+  auto& peer = inbound_[hello.initiator];
+  if (peer == nullptr) {
+    peer = std::make_unique<Peer>(
+        context_, false, hello.initiator, hello.listen_id, secret,
+        [this](Peer& from, core::PathIndex link, const FrameHeader& header,
+               std::span<const std::byte> body) { on_frame(from, link, header, body); });
+  }
+  learn(*peer, hello.listeners, hello.rails);
+  return *peer;
+}
+
+void Control::learn(Peer& peer, const RailTable& addresses, std::size_t rails) {
+  bool changed = peer.rails != rails;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i].present() && !(peer.addresses[i] == addresses[i])) {
+      peer.addresses[i] = addresses[i];
+      changed = true;
+    }
+  }
+  if (changed) {
+    peer.rails = rails;
+    peer.set_base();
+  }
+}
+
+Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
+  Hello hello;
+  hello.kind = kind;
+  hello.rails = static_cast<std::uint8_t>(context_.rails.size());
+  hello.initiator_rail = static_cast<std::uint8_t>(peer.local_rail(path));
+  hello.acceptor_rail = static_cast<std::uint8_t>(peer.remote_rail(path));
+  hello.listen_id = peer.listen_id;
+  hello.chunk_size = context_.params.chunk_size;
+  hello.initiator = context_.incarnation;
+  hello.acceptor = peer.incarnation;
+  hello.nonce = random_number();
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    hello.listeners[i] = context_.rails[i].address;
+  }
+  return hello;
+}
+
+Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
+  Welcome welcome;
+  welcome.version = std::min(hello.version_max, kWireVersion);
+  welcome.status = status;
+  welcome.rails = static_cast<std::uint8_t>(context_.rails.size());
+  welcome.incarnation = context_.incarnation;
+  welcome.nonce = hello.nonce;
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    welcome.listeners[i] = context_.rails[i].address;
+  }
+  return welcome;
+}
+
+void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
+  peer.dialing(path, now);
+  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+               hello_to(peer, HelloKind::control, path), peer.secret,
+               [this, &peer, path](DialResult result) {
+                 const std::int64_t then = monotonic_ns();
+                 if (result.outcome == DialOutcome::welcome &&
+                     result.welcome.status == WelcomeStatus::ok) {
+                   learn(peer, result.welcome.listeners, result.welcome.rails);
+                   link_up(peer, path, std::move(result.fd));
+                   return;
+                 }
+                 if (result.outcome != DialOutcome::failed) {
+                   peer.refused(then);
+                 }
+                 peer.dial_failed(path, then);
+               });
+}
+
+void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
+  const int number = fd.get();
+  poller_.add(number, EPOLLIN | EPOLLRDHUP,
+              [&peer, path](std::uint32_t) { peer.readable(path); });
+  peer.attach(path, std::move(fd), monotonic_ns());
+  peer.send(path, [this](Bytes& out) { append_rails(out, hints_.local()); });
+  wake();   // comms may dial over these rails now
+}
+
+void Control::knock(Peer& peer, core::PathIndex path) {
+  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+               hello_to(peer, HelloKind::knock, path), peer.secret,
+               [&peer](DialResult result) {
+                 if (result.outcome == DialOutcome::welcome &&
+                     result.welcome.status == WelcomeStatus::ok) {
+                   peer.answered();
+                 } else if (result.outcome != DialOutcome::failed) {
+                   peer.refused(monotonic_ns());
+                 }
+               });
+}
+
+void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
+  Peer& peer = *sending.peer;
+  const core::Epoch epoch = sending.comm->dial(path, now);
+  if (epoch == 0) {
+    return;
+  }
+  Hello hello = hello_to(peer, HelloKind::data, path);
+  hello.comm = sending.comm->id();
+  hello.epoch = epoch;
+  hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
+  dialer_.dial(
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, peer.secret,
+      [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
+        const std::int64_t then = monotonic_ns();
+        if (result.outcome != DialOutcome::welcome ||
+            result.welcome.status == WelcomeStatus::stale ||
+            result.welcome.status == WelcomeStatus::stranger) {
+          if (result.outcome == DialOutcome::refused) {
+            peer.refused(then);
+          }
+          comm->dial_failed(path, then);
+          return;
+        }
+        if (result.welcome.status == WelcomeStatus::closed) {
+          comm->dial_failed(path, then);
+          comm->on_peer_close();
+          return;
+        }
+        learn(peer, result.welcome.listeners, result.welcome.rails);
+        watch(result.fd.get(), [comm, path, epoch] { comm->hangup(path, epoch); });
+        comm->attach(path, epoch, std::move(result.fd), then);
+        context_.waits.signal();
+      });
+}
+
+// Ends of a data connection are seen at once, whether or not the caller polls.
+void Control::watch(int fd, const std::function<void()>& on_hangup) {
+  poller_.add(fd, EPOLLRDHUP | EPOLLET, [on_hangup](std::uint32_t events) {
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+      on_hangup();
+    }
+  });
+}
+
+std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
+  if (claim.kind == HelloKind::knock) {
+    const auto peer = outbound_.find(claim.initiator);
+    return peer != outbound_.end() && peer->second->listen_id == claim.listen_id
+               ? std::optional(peer->second->secret)
+               : std::nullopt;
+  }
+  const std::scoped_lock lock(registry_);
+  const auto listener = listeners_.find(claim.listen_id);
+  return listener == listeners_.end() ? std::nullopt : std::optional(listener->second->secret);
+}
+
+void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
+  const auto reply = [&](WelcomeStatus status) {
+    const WelcomeBytes bytes = encode(welcome_for(hello, status), secret);
+    return ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  };
+  if (hello.acceptor != context_.incarnation) {
+    reply(WelcomeStatus::stranger);
+    return;
+  }
+  if (hello.kind == HelloKind::knock) {
+    reply(WelcomeStatus::ok);
+    return;
+  }
+  if (hello.kind == HelloKind::data) {
+    on_data_hello(hello, secret, std::move(fd));
+    return;
+  }
+  Peer& peer = inbound_peer(hello, secret);
+  if (reply(WelcomeStatus::ok)) {
+    link_up(peer, core::path_index(hello.initiator_rail, rail), std::move(fd));
+  }
+}
+
+void Control::on_data_hello(const Hello& hello, const Secret& secret, Fd fd) {
+  const auto refuse = [&](WelcomeStatus status, core::Epoch floor) {
+    Welcome welcome = welcome_for(hello, status);
+    welcome.floor = floor;
+    const WelcomeBytes bytes = encode(welcome, secret);
+    [[maybe_unused]] const auto sent =
+        ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  };
+  const auto receiver = receiver_for(hello, secret);
+  if (receiver == nullptr) {
+    refuse(WelcomeStatus::closed, 0);
+    return;
+  }
+  const core::PathIndex path = core::path_index(hello.initiator_rail, hello.acceptor_rail);
+  const core::Epoch epoch = hello.epoch;
+  const std::weak_ptr<Receiver> weak = receiver;
+  const int number = fd.get();
+  const WelcomeBytes bytes = encode(welcome_for(hello, WelcomeStatus::ok), secret);
+  watch(number, [weak, path, epoch] {
+    if (const auto comm = weak.lock()) {
+      comm->hangup(path, epoch);
+    }
+  });
+  const auto floor = receiver->attach(path, epoch, fd, bytes);
+  if (floor) {
+    poller_.remove(number);
+    refuse(WelcomeStatus::stale, *floor);
+  }
+  context_.waits.signal();
+}
+
+std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret& secret) {
+  constexpr std::uint32_t kChunkMin = 4096;
+  constexpr std::uint32_t kChunkMax = 4U << 20U;
+  const auto known = receivers_.find(hello.comm);
+  if (known != receivers_.end()) {
+    return known->second.comm->closed() ? nullptr : known->second.comm;
+  }
+  const std::scoped_lock lock(registry_);
+  const auto listener = listeners_.find(hello.listen_id);
+  if (listener == listeners_.end() || !listener->second->open || hello.chunk_size < kChunkMin ||
+      hello.chunk_size > kChunkMax) {
+    return nullptr;
+  }
+  Peer& peer = inbound_peer(hello, secret);
+  const core::PathIndex home = core::path_index(hello.home_rail, listener->second->rail);
+  auto receiver = std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size,
+                                             peer.name());
+  peer.homes |= core::bit(home);
+  ++peer.comms;
+  receivers_[hello.comm] = {receiver, &peer};
+  listener->second->ready.push_back(receiver);
+  return receiver;
+}
+
+void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
+                       std::span<const std::byte> body) {
+  const auto sender = senders_.find(header.comm);
+  const auto receiver = receivers_.find(header.comm);
+  switch (header.type) {
+    case FrameType::ping:
+      if (const auto number = decode_number(body)) {
+        peer.send(link, [&](Bytes& out) { append_number(out, FrameType::pong, *number); });
+      }
+      return;
+    case FrameType::rails:
+      if (const auto report = decode_rails(body)) {
+        peer.heard_rails(*report);
+        wake();
+      }
+      return;
+    case FrameType::state:
+      if (sender != senders_.end() && sender->second.peer == &peer) {
+        if (const auto frame = decode_state(body)) {
+          sender->second.comm->on_state(*frame);
+        }
+      }
+      return;
+    case FrameType::path_dead:
+      if (sender != senders_.end() && sender->second.peer == &peer) {
+        if (const auto path = decode_path(body)) {
+          sender->second.comm->on_path_dead(*path);
+        }
+      }
+      return;
+    case FrameType::fence:
+      if (const auto path = decode_path(body)) {
+        if (receiver != receivers_.end() && receiver->second.peer == &peer) {
+          const StateFrame answer = receiver->second.comm->on_fence(*path);
+          peer.send(link, [&](Bytes& out) { append_state(out, header.comm, answer); });
+        } else {
+          peer.send(link, [&](Bytes& out) { append_frame(out, FrameType::close, header.comm); });
+        }
+      }
+      return;
+    case FrameType::close:
+      if (sender != senders_.end() && sender->second.peer == &peer) {
+        sender->second.comm->on_peer_close();
+      }
+      if (receiver != receivers_.end() && receiver->second.peer == &peer) {
+        receiver->second.comm->on_peer_close();
+      }
+      return;
+    default:
+      return;   // pong: its ACK has done its work. Others belong to data connections
+  }
+}
+
+}  // namespace fabric::tcp

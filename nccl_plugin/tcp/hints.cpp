@@ -1,0 +1,62 @@
+#include "tcp/hints.h"
+
+#include <algorithm>
+
+namespace fabric::tcp {
+
+Hints::Hints(Context& context) : context_(context), steer_(context.params.run_dir + "/steer") {
+  up_.fill(true);
+  local_.weight.fill(core::kFullWeight);
+}
+
+bool Hints::poll(std::int64_t now) {
+  bool changed = steer_.poll(now);
+  const SteerView* view = steer_.view();
+  context_.stats.steer_present.store(view != nullptr, std::memory_order_relaxed);
+  context_.stats.steer_rejected.store(steer_.rejected(), std::memory_order_relaxed);
+  RailsReport report = local_;
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    up_[i] = carrier_.up(context_.rails[i]);
+    const pages::SteerRail* entry = view == nullptr ? nullptr : view->rail(context_.rails[i].name);
+    report.weight[i] = entry == nullptr ? core::kFullWeight : entry->weight;
+    report.down[i] = !up_[i] || (entry != nullptr && entry->weight == 0 &&
+                                 entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
+  }
+  if (report.weight != local_.weight || report.down != local_.down) {
+    local_ = report;
+    ++local_.number;
+    changed = true;
+  }
+  return changed;
+}
+
+void Hints::apply(PeerFacts& facts, const RailTable& remote_addresses, const RailsReport& remote,
+                  std::size_t remote_rails, bool outbound) const {
+  facts.down = 0;
+  facts.weight.fill(0);
+  const SteerView* view = steer_.view();
+  for (std::size_t l = 0; l < context_.rails.size(); ++l) {
+    for (std::size_t r = 0; r < remote_rails; ++r) {
+      const core::PathIndex path = outbound ? core::path_index(l, r) : core::path_index(r, l);
+      std::uint16_t weight = std::min(local_.weight[l], remote.weight[r]);
+      const pages::SteerPath* entry =
+          view == nullptr ? nullptr : view->path(context_.rails[l].name, remote_addresses[r]);
+      bool page_down = local_.down[l];
+      if (entry != nullptr) {
+        weight = std::min(weight, entry->weight);
+        page_down = page_down ||
+                    (entry->weight == 0 &&
+                     entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
+      }
+      facts.weight[path] = weight;
+      if (page_down || remote.down[r]) {
+        facts.down |= core::bit(path);
+        facts.why[path] = !up_[l]     ? pages::PathDownReason::carrier
+                          : page_down ? pages::PathDownReason::steer_page
+                                      : pages::PathDownReason::peer_told;
+      }
+    }
+  }
+}
+
+}  // namespace fabric::tcp

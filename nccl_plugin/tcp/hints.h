@@ -1,0 +1,31 @@
+// What this host knows of its rails: carrier, and the daemon's steer page. Control thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tcp/context.h"
+#include "tcp/steer_reader.h"
+
+namespace fabric::tcp {
+
+class Hints {
+ public:
+  explicit Hints(Context& context);
+
+  // Looks; true when anything changed. Call every few milliseconds.
+  bool poll(std::int64_t now);
+  [[nodiscard]] const RailsReport& local() const { return local_; }
+  // About the paths to a peer. `outbound`: we are the sender, so the first rail of a path is ours.
+  void apply(PeerFacts& facts, const RailTable& remote_addresses, const RailsReport& remote,
+             std::size_t remote_rails, bool outbound) const;
+
+ private:
+  Context& context_;
+  SteerReader steer_;
+  CarrierReader carrier_;
+  std::array<bool, core::kMaxRails> up_{};
+  RailsReport local_;
+};
+
+}  // namespace fabric::tcp

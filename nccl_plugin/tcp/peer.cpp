@@ -1,0 +1,301 @@
+#include "tcp/peer.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr std::int64_t kCrossAfterNs = 50 * kMs;     // the pairs from the start come first
+constexpr std::int64_t kGoneAfterNs = 200 * kMs;     // refused for so long, nothing alive
+constexpr int kGoneRefusals = 2;
+constexpr std::size_t kMaxBacklog = 1U << 20U;       // unsent control bytes: pings are left out
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+}  // namespace
+
+Peer::Peer(Context& context, bool is_outbound, std::uint64_t process, std::uint32_t listen,
+           const Secret& key, OnFrame on_frame)
+    : outbound(is_outbound),
+      incarnation(process),
+      listen_id(listen),
+      secret(key),
+      context_(context),
+      on_frame_(std::move(on_frame)),
+      created_(monotonic_ns()) {
+  remote.weight.fill(core::kFullWeight);
+}
+
+std::string Peer::name() const {
+  for (const Address& address : addresses) {
+    if (address.present()) {
+      return "peer " + address.text();
+    }
+  }
+  return "peer";
+}
+
+std::size_t Peer::local_rail(core::PathIndex path) const {
+  return outbound ? core::sender_rail(path) : core::receiver_rail(path);
+}
+
+std::size_t Peer::remote_rail(core::PathIndex path) const {
+  return outbound ? core::receiver_rail(path) : core::sender_rail(path);
+}
+
+void Peer::set_base() {
+  facts.base = 0;
+  const std::size_t own = context_.rails.size();
+  for (std::size_t i = 0; i < std::max(own, rails); ++i) {
+    facts.base |= outbound ? core::bit(core::path_index(i % own, i % rails))
+                           : core::bit(core::path_index(i % rails, i % own));
+  }
+  hints_dirty = true;
+}
+
+void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
+  Link& link = links_[index];
+  if (link.life.live()) {
+    lose(index, false);   // the peer dialled anew: it knows better
+  }
+  if (!link.life.may(core::LinkEvent::connected)) {
+    return;
+  }
+  link.life.on(core::LinkEvent::connected);
+  link.fd = std::move(fd);
+  link.in.clear();
+  link.out.clear();
+  link.out_at = 0;
+  link.silence.reset();
+  link.maybe_unacked = true;
+  link.last_ping = now;
+  link.up_since = now;
+  live_ |= core::bit(index);
+  silent_ &= ~core::bit(index);
+  answered();
+}
+
+void Peer::lose(core::PathIndex index, bool silent) {
+  Link& link = links_[index];
+  if (!link.life.live()) {
+    return;
+  }
+  link.life.on(core::LinkEvent::lost);
+  link.fd.reset();
+  live_ &= ~core::bit(index);
+  if (silent) {
+    silent_ |= core::bit(index);
+  }
+  const std::int64_t now = monotonic_ns();
+  if (now - link.up_since > kCalmNs) {
+    link.backoff = 0;
+  }
+  link.next_dial = now + link.backoff;
+}
+
+void Peer::readable(core::PathIndex index) {
+  Link& link = links_[index];
+  while (link.life.live()) {
+    std::array<std::byte, 16384> buffer;
+    const ssize_t count = ::recv(link.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0 && errno == EAGAIN) {
+      return;
+    }
+    if (count <= 0) {
+      lose(index, false);
+      return;
+    }
+    link.in.insert(link.in.end(), buffer.begin(), buffer.begin() + count);
+    std::size_t at = 0;
+    while (link.life.live() && link.in.size() - at >= kFrameHeaderSize) {
+      const auto header = decode_frame_header({link.in.data() + at, kFrameHeaderSize});
+      if (!header || header->type == FrameType::chunk) {
+        lose(index, false);
+        return;
+      }
+      if (link.in.size() - at < kFrameHeaderSize + header->length) {
+        break;
+      }
+      const Bytes body(
+          link.in.begin() + static_cast<std::ptrdiff_t>(at + kFrameHeaderSize),
+          link.in.begin() + static_cast<std::ptrdiff_t>(at + kFrameHeaderSize + header->length));
+      at += kFrameHeaderSize + header->length;
+      on_frame_(*this, index, *header, body);
+    }
+    link.in.erase(link.in.begin(), link.in.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+}
+
+void Peer::heard_rails(const RailsReport& report) {
+  if (report.number > remote.number) {
+    remote = report;
+    hints_dirty = true;
+  }
+}
+
+void Peer::tick(std::int64_t now, std::int64_t ping_every) {
+  each(hinted_before_ & ~hinted, [&](core::PathIndex index) {
+    links_[index].next_dial = now;   // said to be well again: try at once
+    links_[index].backoff = 0;
+  });
+  hinted_before_ = hinted;
+  each(live_, [&](core::PathIndex index) {
+    Link& link = links_[index];
+    if ((hinted & core::bit(index)) != 0 && (live_ & ~hinted) != 0) {
+      lose(index, false);
+      return;
+    }
+    flush(index);
+    if (!link.life.live()) {
+      return;
+    }
+    if (link.maybe_unacked) {
+      const auto info = sample(link.fd.get());
+      if (info && link.silence.dead(*info, now)) {
+        lose(index, true);
+        return;
+      }
+      if (info && info->unacknowledged == 0 && quiet(link.fd.get())) {
+        link.maybe_unacked = false;
+        link.silence.reset();
+      }
+    }
+    if (outbound && now - link.last_ping >= ping_every && link.out.empty()) {
+      link.last_ping = now;
+      send(index, [now](Bytes& out) {
+        append_number(out, FrameType::ping, static_cast<std::uint64_t>(now));
+      });
+    }
+  });
+  facts.control_live = live_;
+  facts.down = hinted | silent_;
+  each(silent_ & ~hinted,
+       [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
+}
+
+// Pairs of rails that each lost their own pair: all that is left when the ends lost different ones.
+core::PathSet Peer::crossings() const {
+  core::PathSet set = 0;
+  each(facts.base & ~live_, [&](core::PathIndex a) {
+    each(facts.base & ~live_, [&](core::PathIndex b) {
+      set |= core::bit(core::path_index(core::sender_rail(a), core::receiver_rail(b)));
+    });
+  });
+  return set;
+}
+
+core::PathSet Peer::to_dial(std::int64_t now) {
+  core::PathSet wanted = facts.base | homes;
+  if (now - created_ > kCrossAfterNs) {
+    wanted |= crossings();
+  }
+  core::PathSet set = 0;
+  each(wanted & ~live_, [&](core::PathIndex index) {
+    const Link& link = links_[index];
+    if (link.life.may(core::LinkEvent::dial) && now >= link.next_dial &&
+        addresses[remote_rail(index)].present() &&
+        ((hinted & core::bit(index)) == 0 || live_ == 0)) {
+      set |= core::bit(index);
+    }
+  });
+  return set;
+}
+
+void Peer::dialing(core::PathIndex index, std::int64_t now) {
+  Link& link = links_[index];
+  link.life.on(core::LinkEvent::dial);
+  link.backoff = link.backoff == 0 ? kDialMinNs : std::min(2 * link.backoff, kDialMaxNs);
+  link.next_dial = now + link.backoff;
+}
+
+void Peer::dial_failed(core::PathIndex index, std::int64_t now) {
+  Link& link = links_[index];
+  if (link.life.phase() == core::LinkPhase::dialing) {
+    link.life.on(core::LinkEvent::lost);
+    link.next_dial = std::max(link.next_dial, now);
+  }
+}
+
+core::PathSet Peer::to_knock(std::int64_t now) {
+  if (outbound || live_ != 0 || comms == 0 || gone || now < next_knock_) {
+    if (live_ != 0) {
+      knock_backoff_ = 0;
+      next_knock_ = now + kDialMinNs;
+    }
+    return 0;
+  }
+  knock_backoff_ = knock_backoff_ == 0 ? 2 * kDialMinNs : std::min(2 * knock_backoff_, kDialMaxNs);
+  next_knock_ = now + knock_backoff_;
+  core::PathSet set = 0;
+  each(facts.base, [&](core::PathIndex index) {
+    if (addresses[remote_rail(index)].present()) {
+      set |= core::bit(index);
+    }
+  });
+  return set;
+}
+
+void Peer::refused(std::int64_t now) {
+  if (live_ != 0) {
+    return;
+  }
+  if (refusals_++ == 0) {
+    first_refusal_ = now;
+  }
+}
+
+// A closed port on the peer's own address means that its process is gone, whatever its other rails
+// (which may be dead) do not say; a pause in which nothing refuses proves nothing.
+bool Peer::dead(std::int64_t now) const {
+  return live_ == 0 && refusals_ >= kGoneRefusals && now - first_refusal_ >= kGoneAfterNs;
+}
+
+void Peer::send(core::PathIndex index, const std::function<void(Bytes&)>& append) {
+  Link& link = links_[index];
+  if (!link.life.live() || link.out.size() > kMaxBacklog) {
+    return;
+  }
+  append(link.out);
+  flush(index);
+}
+
+void Peer::broadcast(const std::function<void(Bytes&)>& append) {
+  each(live_, [&](core::PathIndex index) { send(index, append); });
+}
+
+void Peer::flush(core::PathIndex index) {
+  Link& link = links_[index];
+  while (link.out_at < link.out.size()) {
+    const ssize_t count = ::send(link.fd.get(), link.out.data() + link.out_at,
+                                 link.out.size() - link.out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
+      return;
+    }
+    if (count < 0) {
+      lose(index, false);
+      return;
+    }
+    link.maybe_unacked = true;
+    link.out_at += static_cast<std::size_t>(count);
+  }
+  link.out.clear();
+  link.out_at = 0;
+}
+
+}  // namespace fabric::tcp

@@ -1,0 +1,100 @@
+// One peer process, in one direction of traffic: its control links (one for each pair of rails that
+// is in use), what it told of its rails, and whether it still lives. Control thread only.
+//
+// `outbound`: we send to it and we dial. Inbound: it dials. Paths are always written sender's rail,
+// receiver's rail, so at an outbound peer the first is ours.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/lifecycle.h"
+#include "core/silence.h"
+#include "tcp/context.h"
+
+namespace fabric::tcp {
+
+class Peer {
+ public:
+  using OnFrame = std::function<void(Peer&, core::PathIndex link, const FrameHeader&,
+                                     std::span<const std::byte> body)>;
+
+  Peer(Context& context, bool is_outbound, std::uint64_t process, std::uint32_t listen,
+       const Secret& key, OnFrame on_frame);
+
+  const bool outbound;
+  const std::uint64_t incarnation;
+  const std::uint32_t listen_id;   // whose secret signs between us
+  const Secret secret;
+  RailTable addresses{};
+  std::size_t rails = 0;           // of the peer
+  RailsReport remote;              // what it said last
+  PeerFacts facts;                 // for its comms
+  core::PathSet hinted = 0;        // paths that are said to be down
+  core::PathSet homes = 0;         // home paths of the comms
+  std::size_t comms = 0;
+  bool gone = false;
+
+  [[nodiscard]] std::string name() const;
+  [[nodiscard]] std::size_t local_rail(core::PathIndex path) const;
+  [[nodiscard]] std::size_t remote_rail(core::PathIndex path) const;
+
+  // A connection for this link is there.
+  void attach(core::PathIndex link, Fd fd, std::int64_t now);
+  void readable(core::PathIndex link);
+  // Checks, pings; forgets links that are dead.
+  void tick(std::int64_t now, std::int64_t ping_every);
+  // Outbound: which links to dial now.
+  core::PathSet to_dial(std::int64_t now);
+  void dialing(core::PathIndex link, std::int64_t now);
+  void dial_failed(core::PathIndex link, std::int64_t now);
+  // Inbound without a link: which links to knock at now.
+  core::PathSet to_knock(std::int64_t now);
+  // Somebody answered, or nobody listens: evidence on whether the process lives.
+  void answered() { refusals_ = 0; }
+  void refused(std::int64_t now);
+  [[nodiscard]] bool dead(std::int64_t now) const;
+
+  // Appends a frame to every live link and sends.
+  void broadcast(const std::function<void(Bytes&)>& append);
+  void send(core::PathIndex link, const std::function<void(Bytes&)>& append);
+  void set_base();   // after `rails` is known
+  [[nodiscard]] core::PathSet live() const { return live_; }
+  [[nodiscard]] int link_fd(core::PathIndex link) const { return links_[link].fd.get(); }
+  void heard_rails(const RailsReport& report);
+  bool hints_dirty = true;
+
+ private:
+  struct Link {
+    core::Lifecycle life;
+    Fd fd;
+    Bytes in;
+    Bytes out;
+    std::size_t out_at = 0;
+    core::Silence silence;
+    bool maybe_unacked = false;
+    std::int64_t next_dial = 0;
+    std::int64_t backoff = 0;
+    std::int64_t last_ping = 0;
+    std::int64_t up_since = 0;
+  };
+  void flush(core::PathIndex link);
+  void lose(core::PathIndex link, bool silent);
+  [[nodiscard]] core::PathSet crossings() const;
+
+  Context& context_;
+  OnFrame on_frame_;
+  std::array<Link, core::kMaxPaths> links_;
+  core::PathSet live_ = 0;
+  core::PathSet silent_ = 0;   // found dead by silence, not back yet
+  core::PathSet hinted_before_ = 0;
+  std::int64_t created_ = 0;
+  std::int64_t next_knock_ = 0;
+  std::int64_t knock_backoff_ = 0;
+  int refusals_ = 0;
+  std::int64_t first_refusal_ = 0;
+};
+
+}  // namespace fabric::tcp

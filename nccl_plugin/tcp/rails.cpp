@@ -1,0 +1,170 @@
+#include "tcp/rails.h"
+
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if_arp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <tuple>
+
+#include "core/types.h"
+
+namespace fabric::tcp {
+
+namespace {
+
+// "rail10" after "rail9".
+std::tuple<std::string, unsigned long> natural(const std::string& name) {
+  std::size_t digits = name.size();
+  while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') {
+    --digits;
+  }
+  return {name.substr(0, digits), std::strtoul(name.c_str() + digits, nullptr, 10)};
+}
+
+bool link_local(const Address& address) {
+  return address.v4() ? address.ip[12] == 169 && address.ip[13] == 254
+                      : address.ip[0] == 0xfe && (address.ip[1] & 0xc0U) == 0x80;
+}
+
+ifreq request_for(const std::string& name) {
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), sizeof request.ifr_name - 1);
+  return request;
+}
+
+std::uint64_t guid_of(int fd, const std::string& name, int ifindex) {
+  ifreq request = request_for(name);
+  std::uint64_t guid = 0;
+  if (::ioctl(fd, SIOCGIFHWADDR, &request) == 0) {
+    std::memcpy(&guid, request.ifr_hwaddr.sa_data, 6);
+  }
+  return guid != 0 ? guid : static_cast<std::uint64_t>(ifindex);
+}
+
+// ETHTOOL_GSET is enough for what NCCL wants to know, and needs no privilege.
+int speed_of(int fd, const std::string& name) {
+  ethtool_cmd command{};
+  command.cmd = ETHTOOL_GSET;
+  ifreq request = request_for(name);
+  request.ifr_data = reinterpret_cast<char*>(&command);
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) {
+    return 10'000;
+  }
+  const std::uint32_t speed = ethtool_cmd_speed(&command);
+  return speed == 0 || speed > 10'000'000 ? 10'000 : static_cast<int>(speed);
+}
+
+std::string pci_path_of(const std::string& name, int ifindex) {
+  const std::string device = "/sys/class/net/" + name;
+  std::ifstream file(device + "/ifindex");
+  int shown = 0;
+  if (!(file >> shown) || shown != ifindex) {
+    return "";   // /sys belongs to another network namespace
+  }
+  std::array<char, PATH_MAX> resolved{};
+  if (::realpath((device + "/device").c_str(), resolved.data()) == nullptr ||
+      ::access((device + "/device/vendor").c_str(), F_OK) != 0) {
+    return "";
+  }
+  return resolved.data();
+}
+
+}  // namespace
+
+bool name_wanted(const std::string& filter, const std::string& name) {
+  if (filter.empty()) {
+    return !name.starts_with("lo") && !name.starts_with("docker");
+  }
+  const bool exclude = filter.front() == '^';
+  std::string list = filter.substr(exclude ? 1 : 0);
+  const bool exact = !list.empty() && list.front() == '=';
+  std::stringstream items(list.substr(exact ? 1 : 0));
+  bool named = false;
+  for (std::string item; std::getline(items, item, ',');) {
+    named = named || (!item.empty() && (exact ? name == item : name.starts_with(item)));
+  }
+  return named != exclude;
+}
+
+std::vector<Rail> find_rails(const Params& params) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return {};
+  }
+  const bool v6_only = params.family == "AF_INET6";
+  const bool v4_only = params.family == "AF_INET";
+  std::map<std::tuple<std::string, unsigned long>, Rail> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    // Loopback counts only when it is asked for by name: tests have no other device.
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 ||
+        ((entry->ifa_flags & IFF_LOOPBACK) != 0 && params.ifname.empty()) ||
+        !name_wanted(params.ifname, entry->ifa_name)) {
+      continue;
+    }
+    const int family = entry->ifa_addr->sa_family;
+    if ((family != AF_INET || v6_only) && (family != AF_INET6 || v4_only)) {
+      continue;
+    }
+    const Address address = Address::from(entry->ifa_addr);
+    if (link_local(address)) {
+      continue;
+    }
+    Rail& rail = found[natural(entry->ifa_name)];
+    if (!rail.address.present() || (address.v4() && !rail.address.v4())) {
+      rail.name = entry->ifa_name;
+      rail.address = address;
+    }
+  }
+  ::freeifaddrs(list);
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  std::vector<Rail> rails;
+  for (auto& [key, rail] : found) {
+    if (rails.size() == core::kMaxRails) {
+      break;
+    }
+    rail.ifindex = static_cast<int>(::if_nametoindex(rail.name.c_str()));
+    rail.guid = guid_of(fd, rail.name, rail.ifindex);
+    rail.speed_mbps = speed_of(fd, rail.name);
+    rail.pci_path = pci_path_of(rail.name, rail.ifindex);
+    rails.push_back(rail);
+  }
+  ::close(fd);
+  return rails;
+}
+
+CarrierReader::CarrierReader() : fd_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
+
+CarrierReader::~CarrierReader() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+bool CarrierReader::up(const Rail& rail) {
+  // The interface flags follow the operational state, which the kernel updates as seldom as once a
+  // second; ETHTOOL_GLINK asks the device.
+  ethtool_value value{};
+  value.cmd = ETHTOOL_GLINK;
+  ifreq request = request_for(rail.name);
+  request.ifr_data = reinterpret_cast<char*>(&value);
+  if (::ioctl(fd_, SIOCETHTOOL, &request) == 0) {
+    if (value.data == 0) {
+      return false;
+    }
+  }
+  request = request_for(rail.name);
+  return ::ioctl(fd_, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) != 0;
+}
+
+}  // namespace fabric::tcp

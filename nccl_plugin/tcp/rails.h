@@ -1,0 +1,49 @@
+// The rails of this host: network devices that can carry the collective.
+//
+// Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may show
+// another one's and is asked only for decoration (PCI path), after its ifindex was compared.
+#pragma once
+
+#include <net/if.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tcp/address.h"
+#include "tcp/params.h"
+
+namespace fabric::tcp {
+
+struct Rail {
+  std::string name;
+  int ifindex = 0;
+  Address address;              // port: its listener's, once there is one
+  int speed_mbps = 10'000;
+  std::uint64_t guid = 0;       // from the MAC address
+  std::string pci_path;
+};
+
+// One device name as NCCL_SOCKET_IFNAME sees it: "" takes all but loopback and docker devices,
+// "eth,ib" prefixes, "=eth0,eth1" exact names, "^docker,lo" everything else.
+bool name_wanted(const std::string& filter, const std::string& name);
+
+// Devices that are administratively up with a global address, in order of their names (numbers in
+// names compared as numbers), at most kMaxRails. A device without carrier counts.
+std::vector<Rail> find_rails(const Params& params);
+
+// Reads the carrier of devices; one per thread.
+class CarrierReader {
+ public:
+  CarrierReader();
+  ~CarrierReader();
+  CarrierReader(const CarrierReader&) = delete;
+  CarrierReader& operator=(const CarrierReader&) = delete;
+  // False: no carrier, or administratively down, or gone.
+  bool up(const Rail& rail);
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace fabric::tcp

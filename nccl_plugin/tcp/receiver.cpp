@@ -1,0 +1,309 @@
+// The caller's side of Receiver, and the movement of bytes.
+#include "tcp/receiver.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr std::size_t kDrainBudget = 8U << 20U;   // bytes of one path before the others get a turn
+constexpr unsigned kGlance = 8;
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+// Where duplicates go.
+std::span<std::byte> scratch() {
+  thread_local std::array<std::byte, 64 * 1024> bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
+                   std::uint32_t chunk_size, std::string peer)
+    : context_(context), id_(id), home_(home), peer_(std::move(peer)), core_(chunk_size) {
+  dead_since_ = monotonic_ns();
+  facts_.weight.fill(core::kFullWeight);
+  context_.stats.recv_comms.fetch_add(1);
+}
+
+Receiver::~Receiver() { context_.stats.recv_comms.fetch_sub(1); }
+
+Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) {
+  const std::scoped_lock lock(mutex_);
+  if (error_ != Result::success) {
+    add(context_.stats.errors, 1);
+    return error_;
+  }
+  std::array<core::Buffer, core::kMaxSlots> buffers{};
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    buffers[i].data = static_cast<std::byte*>(slots[i].data);
+    buffers[i].slot.size = slots[i].size;
+    buffers[i].slot.tag = slots[i].tag;
+  }
+  group = core_.post({buffers.data(), slots.size()});
+  answer();
+  return Result::success;
+}
+
+Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes) {
+  const std::scoped_lock lock(mutex_);
+  done = core_.done(group);
+  if (!done && error_ == Result::success) {
+    progress();
+    done = core_.done(group);
+    if (!done && peer_closed_) {
+      abort_locked(Result::remote_error, "the peer closed the communicator; receives are pending");
+    }
+  }
+  if (done) {
+    for (std::size_t i = 0; sizes != nullptr && i < count; ++i) {
+      sizes[i] = static_cast<int>(core_.received(group, i));
+    }
+    core_.forget(group);
+    return Result::success;
+  }
+  if (error_ != Result::success) {
+    add(context_.stats.errors, 1);
+  }
+  return error_;
+}
+
+void Receiver::close() {
+  {
+    const std::scoped_lock lock(mutex_);
+    each(live_, [this](core::PathIndex index) {
+      Path& path = paths_[index];
+      if (path.out.size() == path.out_at) {
+        Bytes frame;
+        append_frame(frame, FrameType::close, id_);
+        [[maybe_unused]] const auto sent =
+            ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      }
+      path.life.on(core::LinkEvent::close);
+      path.fd.reset();
+    });
+    live_ = 0;
+    closed_.store(true, std::memory_order_release);
+  }
+  context_.wake_control();
+}
+
+void Receiver::progress() {
+  const std::uint64_t generation = context_.waits.generation();
+  core::PathSet look = live_;
+  if (generation == seen_generation_ && ++calls_ % kGlance != 0 && (busy_ & live_) != 0) {
+    look &= busy_;
+  }
+  seen_generation_ = generation;
+  each(look, [this](core::PathIndex index) {
+    if (paths_[index].life.live() && !drain(index) && error_ == Result::success) {
+      fail(index, pages::PathDownReason::socket_error);
+    }
+  });
+  answer();
+}
+
+// Reads what the kernel holds. False: the connection is over (or speaks nonsense).
+bool Receiver::drain(core::PathIndex index) {
+  Path& path = paths_[index];
+  std::size_t budget = kDrainBudget;
+  while (true) {
+    std::array<iovec, 2> parts{};
+    std::size_t want = 0;
+    if (path.in_payload && path.left != 0) {
+      const std::span<std::byte> away = scratch();
+      const std::size_t length = path.duplicate ? std::min(path.left, away.size()) : path.left;
+      parts[0] = {path.duplicate ? away.data() : path.data, length};
+      want = length;
+      // The next header comes with the tail of this chunk.
+      if (length == path.left) {
+        parts[1] = {path.header.data(), path.header.size()};
+        want += path.header.size();
+      }
+    } else {
+      parts[1] = {path.header.data() + path.header_at, path.header.size() - path.header_at};
+      want = parts[1].iov_len;
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t count = ::recvmsg(path.fd.get(), &message, MSG_DONTWAIT);
+    if (count < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+    if (count == 0) {
+      return false;
+    }
+    auto got = static_cast<std::size_t>(count);
+    const bool short_read = got < want;
+    if (path.in_payload) {
+      const std::size_t payload = std::min(got, parts[0].iov_len);
+      count_payload(index, payload);
+      path.left -= payload;
+      path.data += path.duplicate ? 0 : payload;
+      got -= payload;
+      budget -= std::min(budget, payload);
+      if (path.left == 0) {
+        finish_chunk(index);
+        path.header_at = 0;
+      }
+    }
+    if (!path.in_payload) {
+      path.header_at += got;
+      if (!take_header(index)) {
+        return false;
+      }
+      if (peer_closed_) {
+        return true;
+      }
+    }
+    if (short_read) {
+      return true;
+    }
+    if (budget == 0) {
+      context_.waits.signal();   // there is more: nobody may block on it
+      return true;
+    }
+  }
+}
+
+// Begins the chunk whose header is complete. False: not ours.
+bool Receiver::take_header(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (path.header_at < kFrameHeaderSize) {
+    return true;
+  }
+  const auto frame = decode_frame_header({path.header.data(), kFrameHeaderSize});
+  if (!frame || frame->comm != id_) {
+    return false;
+  }
+  if (frame->type == FrameType::close) {
+    peer_closed_ = true;
+    return true;
+  }
+  if (path.header_at < kChunkHeaderSize) {
+    return frame->type == FrameType::chunk;
+  }
+  const auto header = decode_chunk(path.header);
+  if (!header) {
+    return false;
+  }
+  const core::Placement placement = core_.begin(index, path.epoch, *header);
+  if (placement.verdict == core::Verdict::refuse || placement.verdict == core::Verdict::stale) {
+    return false;
+  }
+  path.in_payload = true;
+  path.duplicate = placement.verdict == core::Verdict::duplicate;
+  path.data = placement.data;
+  path.left = header->length;
+  path.header_at = 0;
+  busy_ |= core::bit(index);
+  last_payload_ = index;
+  if (path.left == 0) {
+    finish_chunk(index);
+  }
+  return true;
+}
+
+void Receiver::count_payload(core::PathIndex index, std::size_t payload) {
+  RailCounters& rail = context_.stats.rails[core::receiver_rail(index)];
+  add(paths_[index].duplicate ? rail.duplicate_bytes : rail.rx_bytes, payload);
+}
+
+void Receiver::finish_chunk(core::PathIndex index) {
+  paths_[index].in_payload = false;
+  core_.finish(index);
+  if (!paths_[index].duplicate) {
+    add(context_.stats.rails[core::receiver_rail(index)].rx_chunks, 1);
+  }
+}
+
+// The path for grants and acknowledgements: where payload comes from, else home, else any.
+std::optional<core::PathIndex> Receiver::answer_path() const {
+  if (live_ == 0) {
+    return std::nullopt;
+  }
+  if (last_payload_ && (live_ & core::bit(*last_payload_)) != 0) {
+    return last_payload_;
+  }
+  if ((live_ & core::bit(home_)) != 0 && facts_.weight[home_] != 0) {
+    return home_;
+  }
+  std::optional<core::PathIndex> best;
+  each(live_, [&](core::PathIndex index) {
+    if (!best || facts_.weight[index] > facts_.weight[*best]) {
+      best = index;
+    }
+  });
+  return best;
+}
+
+void Receiver::answer() {
+  if (!core_.has_output() && !owe_state_) {
+    return;
+  }
+  const auto index = answer_path();
+  if (!index || error_ != Result::success) {
+    owe_state_ = true;
+    core_.clear_output();   // the state has it all
+    return;
+  }
+  if (owe_state_) {
+    send_state(*index);
+    return;
+  }
+  Bytes& out = paths_[*index].out;
+  while (const auto acknowledged = core_.next_acknowledgement()) {
+    append_acknowledge(out, id_, acknowledged->group, acknowledged->slot);
+  }
+  while (const auto grant = core_.next_grant()) {
+    append_grant(out, id_, *grant);
+  }
+  flush(*index);
+}
+
+void Receiver::send_state(core::PathIndex index) {
+  owe_state_ = false;
+  core_.clear_output();
+  append_state(paths_[index].out, id_, {std::nullopt, core_.state()});
+  flush(index);
+}
+
+void Receiver::flush(core::PathIndex index) {
+  Path& path = paths_[index];
+  while (path.out_at < path.out.size()) {
+    const ssize_t count = ::send(path.fd.get(), path.out.data() + path.out_at,
+                                 path.out.size() - path.out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) {
+      return;
+    }
+    if (count < 0) {
+      fail(index, pages::PathDownReason::socket_error);
+      return;
+    }
+    path.maybe_unacked = true;
+    path.out_at += static_cast<std::size_t>(count);
+  }
+  path.out.clear();
+  path.out_at = 0;
+}
+
+}  // namespace fabric::tcp

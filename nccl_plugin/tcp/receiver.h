@@ -1,0 +1,108 @@
+// The receiving end of a comm over TCP: core/ReceiveCore with its connections.
+//
+// Threads as in Sender: the caller drives payload, the control thread attaches connections, drains
+// and retires them when the sender fences, and finds the silent ones.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "core/lifecycle.h"
+#include "core/receive_core.h"
+#include "core/silence.h"
+#include "tcp/context.h"
+
+namespace fabric::tcp {
+
+class Receiver {
+ public:
+  Receiver(Context& context, std::uint64_t id, core::PathIndex home, std::uint32_t chunk_size,
+           std::string peer);
+  ~Receiver();
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  // The caller's side.
+  Result post(std::span<const ReceiveSlot> slots, core::GroupId& group);
+  Result test(core::GroupId group, std::size_t count, bool& done, int* sizes);
+  void close();
+
+  // The control thread's side.
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  Wants tick(std::int64_t now, const PeerFacts& facts);
+  // A new connection; an older one of the same path is drained and retired. Null: taken, else the
+  // lowest epoch that would be.
+  // `fd` is moved from when it is taken.
+  std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, Fd& fd,
+                                    std::span<const std::byte> welcome);
+  void hangup(core::PathIndex path, core::Epoch epoch);
+  // Fences and answers. The answer is the same however often it is asked.
+  StateFrame on_fence(const PathEpoch& fence);
+  void on_peer_close();
+  void abort(Result result, const std::string& text);
+  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  void count(std::array<std::uint32_t, core::kMaxRails>& live,
+             std::array<std::uint32_t, core::kMaxRails>& dead) const;
+
+ private:
+  struct Path {
+    core::Lifecycle life;
+    Fd fd;
+    core::Epoch epoch = 0;
+    // The chunk coming in: first its header, then `left` bytes to `data` (null: to be dropped).
+    std::array<std::byte, kChunkHeaderSize> header{};
+    std::size_t header_at = 0;
+    bool in_payload = false;
+    bool duplicate = false;
+    std::byte* data = nullptr;
+    std::size_t left = 0;
+    // Grants and acknowledgements that the kernel did not take yet.
+    Bytes out;
+    std::size_t out_at = 0;
+    core::Silence silence;
+    bool maybe_unacked = false;
+    bool ever_live = false;
+    bool announce = false;           // we gave it up: tell the sender until it fences
+    std::int64_t announced = 0;
+  };
+
+  void progress();
+  bool drain(core::PathIndex index);
+  bool take_header(core::PathIndex index);
+  void finish_chunk(core::PathIndex index);
+  void count_payload(core::PathIndex index, std::size_t payload);
+  void answer();
+  void flush(core::PathIndex index);
+  void fail(core::PathIndex index, pages::PathDownReason reason);
+  void retire(core::PathIndex index);
+  void send_state(core::PathIndex index);
+  [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
+  void abort_locked(Result result, const std::string& text);
+
+  Context& context_;
+  const std::uint64_t id_;
+  const core::PathIndex home_;
+  const std::string peer_;
+  mutable std::mutex mutex_;
+  core::ReceiveCore core_;
+  std::array<Path, core::kMaxPaths> paths_;
+  core::PathSet live_ = 0;
+  PeerFacts facts_;
+  std::uint64_t seen_generation_ = 0;
+  unsigned calls_ = 0;
+  core::PathSet busy_ = 0;                       // paths that carried payload lately
+  std::optional<core::PathIndex> last_payload_;
+  bool owe_state_ = false;                       // a path died with answers in it, none is left
+  bool peer_closed_ = false;
+  std::atomic<bool> closed_{false};
+  Result error_ = Result::success;
+  std::string last_failure_;
+  std::int64_t last_failure_at_ = 0;
+  std::int64_t dead_since_ = 0;
+  bool told_all_down_ = false;
+};
+
+}  // namespace fabric::tcp

@@ -1,0 +1,244 @@
+// The control thread's side of Receiver.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "tcp/receiver.h"
+
+namespace fabric::tcp {
+
+namespace {
+
+// At this end the local rail is the receiver's.
+std::uint8_t local_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::receiver_rail(path));
+}
+std::uint8_t remote_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::sender_rail(path));
+}
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+}  // namespace
+
+Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
+  Wants wants;
+  const std::scoped_lock lock(mutex_);
+  if (closed() || error_ != Result::success || peer_closed_) {
+    wants.close = closed();
+    return wants;
+  }
+  facts_ = facts;
+  each(live_, [&](core::PathIndex index) {
+    Path& path = paths_[index];
+    if (!path.life.live()) {
+      return;
+    }
+    if ((facts.down & core::bit(index)) != 0 && (live_ & ~facts.down) != 0) {
+      fail(index, facts.why[index]);
+      return;
+    }
+    if (path.out_at < path.out.size()) {
+      flush(index);
+    }
+    if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
+      return;
+    }
+    const auto info = sample(path.fd.get());
+    if (info && path.silence.dead(*info, now)) {
+      fail(index, pages::PathDownReason::no_ack);
+    } else if (info && info->unacknowledged == 0 && quiet(path.fd.get())) {
+      path.maybe_unacked = false;
+      path.silence.reset();
+    }
+  });
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    Path& path = paths_[i];
+    if (path.announce && now - path.announced >= kAnnounceNs) {
+      path.announced = now;
+      wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch, 0});
+    }
+  }
+  answer();
+  if (live_ != 0) {
+    dead_since_ = 0;
+    told_all_down_ = false;
+    return wants;
+  }
+  if (dead_since_ == 0) {
+    dead_since_ = now;
+  }
+  if (!told_all_down_ && last_failure_at_ != 0) {
+    told_all_down_ = true;
+    context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
+  }
+  if (now - dead_since_ >= context_.params.deadline_ns) {
+    abort_locked(Result::remote_error,
+                 "no path from " + peer_ + " for " +
+                     std::to_string((now - dead_since_) / 1'000 / kMs) +
+                     " s (FABRIC_DEADLINE); the last to fail: " + last_failure_ + ", " +
+                     std::to_string((now - last_failure_at_) / kMs) + " ms ago");
+  }
+  return wants;
+}
+
+std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
+                                            std::span<const std::byte> welcome) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (core_.open(index) && epoch > core_.epoch(index)) {
+    retire(index);   // the sender has given the old one up; its fence is on the way
+  }
+  if (closed() || error_ != Result::success || !core_.admit(index, epoch)) {
+    return core_.epoch(index) + 1;
+  }
+  if (::send(fd.get(), welcome.data(), welcome.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(welcome.size())) {
+    core_.retire(index);
+    return std::nullopt;
+  }
+  path.life.on(core::LinkEvent::connected);
+  path.fd = std::move(fd);
+  path.epoch = epoch;
+  path.header_at = 0;
+  path.in_payload = false;
+  path.out.clear();
+  path.out_at = 0;
+  path.silence.reset();
+  path.maybe_unacked = true;
+  path.announce = false;
+  if (path.ever_live) {
+    add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  path.ever_live = true;
+  live_ |= core::bit(index);
+  context_.waits.add(path.fd.get());
+  answer();
+  return std::nullopt;
+}
+
+void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (!path.life.live() || path.epoch != epoch) {
+    return;
+  }
+  if (!peer_closed_ && !drain(index)) {
+    fail(index, pages::PathDownReason::socket_error);
+  }
+  answer();
+  context_.waits.signal();
+}
+
+// Drains what the kernel holds, keeps whole chunks, closes.
+void Receiver::retire(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.life.live()) {
+    return;
+  }
+  while (drain(index)) {
+    std::byte probe{};
+    if (::recv(path.fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) <= 0) {
+      break;
+    }
+  }
+  core_.retire(index);
+  path.life.on(core::LinkEvent::lost);
+  path.fd.reset();
+  path.in_payload = false;
+  live_ &= ~core::bit(index);
+  busy_ &= ~core::bit(index);
+  owe_state_ = true;   // whatever was said on it may be lost
+}
+
+void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
+  Path& path = paths_[index];
+  if (peer_closed_) {
+    return;
+  }
+  retire(index);
+  if (peer_closed_) {
+    return;   // its last words
+  }
+  path.announce = context_.params.failover;
+  path.announced = 0;
+  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
+                  reason_text(reason) + ")";
+  last_failure_at_ = monotonic_ns();
+  add(context_.stats.rails[local_of(index)].failovers, 1);
+  context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(reason));
+  if (!context_.params.failover) {
+    abort_locked(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
+    return;
+  }
+  context_.wake_control();
+}
+
+StateFrame Receiver::on_fence(const PathEpoch& fence) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[fence.path];
+  if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
+    fail(fence.path, pages::PathDownReason::peer_told);
+  }
+  if (path.epoch < fence.epoch) {
+    path.announce = false;   // the sender knows
+  }
+  StateFrame answered{fence, core_.state()};
+  answer();
+  context_.waits.signal();
+  return answered;
+}
+
+void Receiver::on_peer_close() {
+  const std::scoped_lock lock(mutex_);
+  peer_closed_ = true;
+  if (core_.waiting()) {
+    // What is in the kernel may still complete it.
+    each(live_, [this](core::PathIndex index) { drain(index); });
+  }
+}
+
+void Receiver::abort(Result result, const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  if (!closed() && !peer_closed_) {
+    abort_locked(result, text);
+  }
+}
+
+void Receiver::abort_locked(Result result, const std::string& text) {
+  if (error_ != Result::success) {
+    return;
+  }
+  error_ = result;
+  context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
+                       static_cast<std::uint32_t>(result));
+  context_.say(LogLevel::warn, text);
+  each(live_, [this](core::PathIndex index) {
+    paths_[index].life.on(core::LinkEvent::close);
+    paths_[index].fd.reset();
+  });
+  live_ = 0;
+  context_.waits.signal();
+}
+
+void Receiver::count(std::array<std::uint32_t, core::kMaxRails>& live,
+                     std::array<std::uint32_t, core::kMaxRails>& dead) const {
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    if (paths_[i].life.live()) {
+      ++live[local_of(index)];
+    } else if (paths_[i].ever_live) {
+      ++dead[local_of(index)];
+    }
+  }
+}
+
+}  // namespace fabric::tcp

@@ -1,0 +1,314 @@
+// The caller's side of Sender, and the movement of bytes.
+#include "tcp/sender.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
+constexpr std::size_t kReadBack = 16 * 1024;
+constexpr unsigned kGlance = 8;   // look at quiet connections every so many calls
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+}  // namespace
+
+Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::string peer)
+    : context_(context),
+      id_(id),
+      home_(home),
+      peer_(std::move(peer)),
+      core_(context.params.chunk_size) {
+  idle_since_ = monotonic_ns();
+  dead_since_ = idle_since_;
+  facts_.weight.fill(core::kFullWeight);
+  context_.stats.send_comms.fetch_add(1);
+}
+
+Sender::~Sender() { context_.stats.send_comms.fetch_sub(1); }
+
+Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
+                    core::Sequence& sequence) {
+  const std::scoped_lock lock(mutex_);
+  taken = false;
+  if (error_ != Result::success) {
+    add(context_.stats.errors, 1);
+    return error_;
+  }
+  auto posted = core_.post(data, size, tag);
+  if (posted && core_.has_chunk()) {
+    pump();   // granted already: no need to look at what came back first
+  } else {
+    progress();
+    if (!posted) {
+      posted = core_.post(data, size, tag);
+      pump();
+    }
+  }
+  if (posted) {
+    taken = true;
+    sequence = *posted;
+  }
+  return Result::success;
+}
+
+Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
+  const std::scoped_lock lock(mutex_);
+  done = core_.done(sequence);
+  if (!done && error_ == Result::success) {
+    progress();
+    done = core_.done(sequence);
+  }
+  if (done) {
+    size = core_.size(sequence);
+    core_.forget(sequence);
+    return Result::success;
+  }
+  if (error_ != Result::success) {
+    add(context_.stats.errors, 1);
+  }
+  return error_;
+}
+
+void Sender::close() {
+  const std::int64_t until = monotonic_ns() + kCloseBudgetNs;
+  while (true) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (error_ == Result::success && !peer_closed_) {
+        progress();
+      }
+      if (error_ != Result::success || peer_closed_ || !core_.unacknowledged() ||
+          monotonic_ns() >= until) {
+        closing_ = true;
+        each(live_, [this](core::PathIndex index) {
+          Path& path = paths_[index];
+          // In the middle of a chunk the close frame would be taken for payload: just hang up.
+          if (!path.sending) {
+            Bytes frame;
+            append_frame(frame, FrameType::close, id_);
+            [[maybe_unused]] const auto sent_bytes =
+                ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+          }
+          path.life.on(core::LinkEvent::close);
+          core_.quiesced(index);
+          path.fd.reset();
+        });
+        live_ = 0;
+        eligible_ = 0;
+        closed_.store(true, std::memory_order_release);
+        break;
+      }
+    }
+    context_.waits.wait(1000);
+  }
+  context_.wake_control();
+}
+
+void Sender::progress() {
+  const std::uint64_t generation = context_.waits.generation();
+  core::PathSet look = live_;
+  if (generation == seen_generation_ && ++calls_ % kGlance != 0 && (answering_ & live_) != 0) {
+    look &= answering_;
+  }
+  seen_generation_ = generation;
+  each(look, [this](core::PathIndex index) { read_back(index); });
+  pump();
+}
+
+void Sender::pump() {
+  core::PathSet blocked = 0;
+  each(live_, [&](core::PathIndex index) {
+    if (paths_[index].sending && paths_[index].life.live() && !flush(index)) {
+      blocked |= core::bit(index);
+    }
+  });
+  while (core_.has_chunk()) {
+    const auto index = share_.next(eligible_ & live_ & ~blocked);
+    if (!index) {
+      return;
+    }
+    const auto out = core_.take(*index);
+    if (!out) {
+      return;
+    }
+    start(*index, *out);
+    if (!flush(*index)) {
+      blocked |= core::bit(*index);
+    }
+  }
+}
+
+void Sender::start(core::PathIndex index, const core::Outgoing& out) {
+  Path& path = paths_[index];
+  path.sending = true;
+  path.again = out.again;
+  path.header = encode_chunk(id_, out.header);
+  path.header_at = 0;
+  path.data = out.data;
+  path.data_left = out.header.length;
+  path.length = out.header.length;
+  share_.carried(index, out.header.length, facts_.weight[index]);
+}
+
+// True when the chunk is with the kernel and the path can take another.
+bool Sender::flush(core::PathIndex index) {
+  Path& path = paths_[index];
+  while (path.sending) {
+    std::array<iovec, 2> parts{};
+    parts[0] = {path.header.data() + path.header_at, path.header.size() - path.header_at};
+    parts[1] = {const_cast<std::byte*>(path.data), path.data_left};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t count = ::sendmsg(path.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
+        fail(index, pages::PathDownReason::socket_error);
+      }
+      return false;
+    }
+    const auto wrote = static_cast<std::size_t>(count);
+    const std::size_t of_header = std::min(wrote, path.header.size() - path.header_at);
+    path.header_at += of_header;
+    path.data += wrote - of_header;
+    path.data_left -= wrote - of_header;
+    path.maybe_unacked = true;
+    sent(index, wrote - of_header);
+    if (path.header_at == path.header.size() && path.data_left == 0) {
+      path.sending = false;
+      RailCounters& rail = context_.stats.rails[core::sender_rail(index)];
+      add(rail.tx_chunks, 1);
+      if (path.again) {
+        add(rail.retransmit_chunks, 1);
+      }
+      core_.written(index);
+    }
+  }
+  return true;
+}
+
+void Sender::sent(core::PathIndex index, std::size_t payload) {
+  Path& path = paths_[index];
+  const auto local = static_cast<std::uint8_t>(core::sender_rail(index));
+  const auto remote = static_cast<std::uint8_t>(core::receiver_rail(index));
+  RailCounters& rail = context_.stats.rails[local];
+  add(rail.tx_bytes, payload);
+  if (path.again) {
+    add(rail.retransmit_bytes, payload);
+  }
+  if (awaiting_first_byte_) {
+    context_.stats.event(pages::StatsEventKind::first_byte, id_, local, remote,
+                         *awaiting_first_byte_);
+    awaiting_first_byte_.reset();
+  }
+  if (path.rejoined) {
+    path.rejoined = false;
+    context_.stats.event(pages::StatsEventKind::path_up, id_, local, remote, 0);
+  }
+  moved_ = true;
+}
+
+void Sender::read_back(core::PathIndex index) {
+  Path& path = paths_[index];
+  while (path.life.live()) {
+    std::array<std::byte, kReadBack> buffer;
+    const ssize_t count = ::recv(path.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return;
+    }
+    if (count <= 0) {
+      if (!peer_closed_) {
+        fail(index, pages::PathDownReason::socket_error);
+      }
+      return;
+    }
+    answering_ |= core::bit(index);
+    path.in.insert(path.in.end(), buffer.begin(), buffer.begin() + count);
+    if (!parse(index)) {
+      fail(index, pages::PathDownReason::socket_error);
+      return;
+    }
+    if (static_cast<std::size_t>(count) < buffer.size()) {
+      return;
+    }
+  }
+}
+
+// False: the bytes are not ours.
+bool Sender::parse(core::PathIndex index) {
+  Bytes& in = paths_[index].in;
+  std::size_t at = 0;
+  while (in.size() - at >= kFrameHeaderSize) {
+    const std::span<const std::byte> rest(in.data() + at, in.size() - at);
+    const auto header = decode_frame_header(rest);
+    if (!header || header->type == FrameType::chunk || header->comm != id_) {
+      return false;
+    }
+    if (rest.size() < kFrameHeaderSize + header->length) {
+      break;
+    }
+    if (!handle(*header, rest.subspan(kFrameHeaderSize, header->length))) {
+      return false;
+    }
+    at += kFrameHeaderSize + header->length;
+  }
+  in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(at));
+  return true;
+}
+
+bool Sender::handle(const FrameHeader& header, std::span<const std::byte> body) {
+  switch (header.type) {
+    case FrameType::grant: {
+      const auto grant = decode_grant(body);
+      if (grant) {
+        core_.on_grant(*grant);
+      }
+      return grant.has_value();
+    }
+    case FrameType::acknowledge: {
+      const auto acknowledged = decode_acknowledge(body);
+      if (acknowledged) {
+        core_.on_acknowledge(acknowledged->first, acknowledged->second);
+        moved_ = true;
+      }
+      return acknowledged.has_value();
+    }
+    case FrameType::state: {
+      const auto frame = decode_state(body);
+      if (frame) {
+        core_.on_state(frame->state);
+      }
+      return frame.has_value();
+    }
+    case FrameType::close:
+      peer_closed_ = true;
+      if (core_.unacknowledged()) {
+        abort_locked(Result::remote_error, "the peer closed the communicator with sends pending");
+      }
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace fabric::tcp

@@ -1,0 +1,342 @@
+// The control thread's side of Sender: connections come and go, dead ones are found and fenced.
+#include <algorithm>
+#include <bit>
+
+#include "tcp/sender.h"
+
+namespace fabric::tcp {
+
+namespace {
+
+std::uint8_t local_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::sender_rail(path));
+}
+std::uint8_t remote_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::receiver_rail(path));
+}
+
+template <typename F>
+void each(core::PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<core::PathIndex>(std::countr_zero(set)));
+  }
+}
+
+}  // namespace
+
+Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
+  Wants wants;
+  const std::scoped_lock lock(mutex_);
+  if (closed() || error_ != Result::success || peer_closed_) {
+    wants.close = closed();
+    return wants;
+  }
+  each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
+    paths_[index].next_dial = 0;   // the link answers again: no need to sit out the backoff
+  });
+  facts_ = facts;
+  watch_paths(now, facts);
+  watch_trust(now);
+  watch_stall(now);
+  if (error_ != Result::success || !watch_deadline(now)) {
+    return wants;
+  }
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    Path& path = paths_[i];
+    if (core_.fencing(index) && now - path.announced >= kAnnounceNs) {
+      path.announced = now;
+      wants.announce.push_back({index, core_.fence(index), 0});
+    }
+    // What is said to be down is not dialled, unless there is nothing else.
+    if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
+        (facts.control_live & core::bit(index)) != 0 &&
+        ((facts.down & core::bit(index)) == 0 || live_ == 0)) {
+      wants.dial |= core::bit(index);
+    }
+  }
+  pump();
+  return wants;
+}
+
+// Finds what has died: said so by a hint, or silent.
+void Sender::watch_paths(std::int64_t now, const PeerFacts& facts) {
+  each(live_, [&](core::PathIndex index) {
+    Path& path = paths_[index];
+    if (!path.life.live()) {
+      return;   // went down with another of this round
+    }
+    if ((facts.down & core::bit(index)) != 0 && (live_ & ~facts.down) != 0) {
+      fail(index, facts.why[index]);
+      path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
+      return;
+    }
+    if (!context_.params.failover || !path.maybe_unacked) {
+      return;
+    }
+    const auto info = sample(path.fd.get());
+    if (info && path.silence.dead(*info, now)) {
+      fail(index, pages::PathDownReason::no_ack);
+    } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
+      path.maybe_unacked = false;
+      path.silence.reset();
+    }
+  });
+}
+
+void Sender::watch_trust(std::int64_t now) {
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    Path& path = paths_[i];
+    if (path.failures != 0 && facts_.weight[i] == 0) {
+      path.page_took = true;
+    }
+    if (!path.life.live() || path.trusted) {
+      continue;
+    }
+    if (path.page_took ? facts_.weight[i] != 0 : now >= path.trusted_at) {
+      path.trusted = true;
+      path.page_took = false;
+    }
+  }
+  choose();
+}
+
+void Sender::watch_stall(std::int64_t now) {
+  const auto still = static_cast<std::uint64_t>(now - idle_since_);
+  if (moved_ || !core_.busy()) {
+    if (stalled_) {
+      add(context_.stats.rails[local_of(home_)].stall_ns, still);
+    }
+    moved_ = false;
+    stalled_ = false;
+    idle_since_ = now;
+  } else if (!stalled_ && now - idle_since_ > kStallCountNs) {
+    stalled_ = true;
+    add(context_.stats.rails[local_of(home_)].stalls, 1);
+  }
+}
+
+// False: given up.
+bool Sender::watch_deadline(std::int64_t now) {
+  if (live_ != 0) {
+    dead_since_ = 0;
+    told_all_down_ = false;
+    return true;
+  }
+  if (dead_since_ == 0) {
+    dead_since_ = now;
+  }
+  if (!told_all_down_ && last_failure_at_ != 0) {
+    told_all_down_ = true;
+    context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
+  }
+  if (now - dead_since_ < context_.params.deadline_ns) {
+    return true;
+  }
+  abort_locked(Result::remote_error,
+               "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
+                   " s (FABRIC_DEADLINE)" +
+                   (last_failure_.empty() ? std::string(": never connected")
+                                          : "; the last to fail: " + last_failure_ + ", " +
+                                                std::to_string((now - last_failure_at_) / kMs) +
+                                                " ms ago"));
+  return false;
+}
+
+core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (!path.life.may(core::LinkEvent::dial)) {
+    return 0;
+  }
+  path.life.on(core::LinkEvent::dial);
+  path.backoff = path.backoff == 0 ? kDialMinNs : std::min(2 * path.backoff, kDialMaxNs);
+  path.next_dial = now + path.backoff;
+  return core_.dial(index);
+}
+
+void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (path.life.phase() != core::LinkPhase::dialing) {
+    return;
+  }
+  path.life.on(core::LinkEvent::lost);
+  path.next_dial = now + path.backoff;
+  if (!context_.params.failover) {
+    abort_locked(Result::remote_error, "cannot connect to " + peer_);
+  }
+}
+
+void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_t now) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (path.life.phase() != core::LinkPhase::dialing || epoch != core_.epoch(index)) {
+    if (path.life.phase() == core::LinkPhase::dialing) {
+      path.life.on(core::LinkEvent::lost);
+    }
+    return;
+  }
+  path.life.on(core::LinkEvent::connected);
+  path.fd = std::move(fd);
+  path.epoch = epoch;
+  path.sending = false;
+  path.in.clear();
+  path.silence.reset();
+  path.maybe_unacked = true;   // the hello
+  path.up_since = now;
+  path.trusted = !path.ever_live;
+  path.rejoined = path.ever_live;
+  if (path.ever_live) {
+    const int doublings = std::clamp(path.failures - 1, 0, 4);
+    path.trusted_at = now + std::min(context_.params.hold_ns << doublings, kHoldMaxNs);
+    add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  path.ever_live = true;
+  live_ |= core::bit(index);
+  share_.join(index, live_);
+  context_.waits.add(path.fd.get());
+  choose();
+  pump();
+}
+
+void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
+  const std::scoped_lock lock(mutex_);
+  Path& path = paths_[index];
+  if (!path.life.live() || path.epoch != epoch) {
+    return;
+  }
+  read_back(index);   // the last words may be a close
+  if (path.life.live() && !peer_closed_) {
+    fail(index, pages::PathDownReason::socket_error);
+  }
+  pump();
+}
+
+void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
+  Path& path = paths_[index];
+  const std::int64_t now = monotonic_ns();
+  path.life.on(core::LinkEvent::lost);
+  live_ &= ~core::bit(index);
+  eligible_ &= ~core::bit(index);
+  answering_ &= ~core::bit(index);
+  path.fd.reset();
+  path.sending = false;
+  path.trusted = false;
+  path.page_took = false;
+  const bool calm = now - path.up_since > kCalmNs;
+  path.failures = calm ? 1 : path.failures + 1;
+  path.backoff = calm ? 0 : path.backoff;
+  path.next_dial = now + path.backoff;
+  path.announced = 0;
+  const bool had_work = core_.in_flight(index) || core_.has_chunk();
+  core_.fail(index);
+  core_.quiesced(index);
+  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
+                  reason_text(reason) + ")";
+  last_failure_at_ = now;
+  RailCounters& rail = context_.stats.rails[local_of(index)];
+  add(rail.failovers, 1);
+  context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(reason));
+  if (had_work) {
+    awaiting_first_byte_ = index;
+  }
+  if (!context_.params.failover) {
+    abort_locked(Result::remote_error, "the connection to " + peer_ + " died: " + last_failure_);
+    return;
+  }
+  choose();
+  context_.wake_control();
+}
+
+void Sender::choose() {
+  std::array<core::PathView, core::kMaxPaths> views{};
+  std::size_t count = 0;
+  each(live_, [&](core::PathIndex index) {
+    const Path& path = paths_[index];
+    views[count++] = {index, index == home_, (facts_.base & core::bit(index)) != 0, path.trusted,
+                      facts_.weight[index]};
+  });
+  const core::PathSet chosen = core::eligible({views.data(), count});
+  each(chosen & ~eligible_, [&](core::PathIndex index) { share_.join(index, chosen & eligible_); });
+  eligible_ = chosen;
+}
+
+void Sender::on_state(const StateFrame& frame) {
+  const std::scoped_lock lock(mutex_);
+  if (frame.fenced) {
+    const auto again = core_.on_fence_answer(frame.fenced->path, frame.fenced->epoch, frame.state);
+    if (again) {
+      const core::PathIndex index = frame.fenced->path;
+      context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index),
+                           remote_of(index), static_cast<std::uint32_t>(*again));
+    }
+  } else {
+    core_.on_state(frame.state);
+  }
+  moved_ = true;
+  pump();
+  context_.waits.signal();
+}
+
+void Sender::on_path_dead(const PathEpoch& dead) {
+  const std::scoped_lock lock(mutex_);
+  if (paths_[dead.path].life.live() && paths_[dead.path].epoch == dead.epoch) {
+    fail(dead.path, pages::PathDownReason::peer_told);
+    pump();
+  }
+}
+
+void Sender::on_peer_close() {
+  const std::scoped_lock lock(mutex_);
+  if (peer_closed_ || closed()) {
+    return;
+  }
+  peer_closed_ = true;
+  if (core_.unacknowledged()) {
+    abort_locked(Result::remote_error, "the peer closed the communicator with sends pending");
+  }
+}
+
+void Sender::abort(Result result, const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  if (!closed() && !(peer_closed_ && !core_.unacknowledged())) {
+    abort_locked(result, text);
+  }
+}
+
+void Sender::abort_locked(Result result, const std::string& text) {
+  if (error_ != Result::success) {
+    return;
+  }
+  error_ = result;
+  context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
+                       static_cast<std::uint32_t>(result));
+  context_.say(LogLevel::warn, text);
+  each(live_, [this](core::PathIndex index) {
+    paths_[index].life.on(core::LinkEvent::close);
+    core_.quiesced(index);
+    paths_[index].fd.reset();
+  });
+  live_ = 0;
+  eligible_ = 0;
+  context_.waits.signal();
+}
+
+void Sender::count(std::array<std::uint64_t, core::kMaxRails>& in_flight,
+                   std::array<std::uint32_t, core::kMaxRails>& live,
+                   std::array<std::uint32_t, core::kMaxRails>& dead) const {
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    in_flight[local_of(index)] += core_.in_flight_bytes(index);
+    if (paths_[i].life.live()) {
+      ++live[local_of(index)];
+    } else if (paths_[i].ever_live) {
+      ++dead[local_of(index)];
+    }
+  }
+}
+
+}  // namespace fabric::tcp

@@ -1,0 +1,126 @@
+#include "tcp/socket.h"
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr int kBacklog = 512;
+constexpr int kUnsentLimit = 256 * 1024;   // what the kernel may hold unsent: little to send again
+
+void set(int fd, int level, int option, int value) {
+  ::setsockopt(fd, level, option, &value, sizeof value);
+}
+
+// Address and device: only with the device named does traffic leave by this rail whatever the
+// routing table prefers. Unprivileged since Linux 5.7; loopback aliases of tests need none.
+bool bind_to(int fd, const Rail& rail, std::uint16_t port) {
+  if (rail.name != "lo") {
+    ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, rail.name.c_str(),
+                 static_cast<socklen_t>(rail.name.size()));
+  }
+  Address local = rail.address;
+  local.port = port;
+  sockaddr_storage storage{};
+  const socklen_t length = local.to(storage);
+  return ::bind(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0;
+}
+
+Fd tcp_socket(const Address& address) {
+  return Fd(::socket(address.v4() ? AF_INET : AF_INET6,
+                     SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+}
+
+}  // namespace
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Fd listen_on(Rail& rail, std::string& error) {
+  Fd fd = tcp_socket(rail.address);
+  if (!fd.open() || !bind_to(fd.get(), rail, 0) || ::listen(fd.get(), kBacklog) != 0) {
+    error = rail.name + " " + rail.address.text() + ": " + std::strerror(errno);
+    return {};
+  }
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length);
+  rail.address.port = Address::from(reinterpret_cast<const sockaddr*>(&storage)).port;
+  return fd;
+}
+
+Fd start_connect(const Rail& rail, const Address& to, const Params& params) {
+  if (to.v4() != rail.address.v4()) {
+    errno = EAFNOSUPPORT;
+    return {};
+  }
+  Fd fd = tcp_socket(to);
+  if (!fd.open()) {
+    return {};
+  }
+  if (params.socket_buffer > 0) {
+    // Before connect: the window scale is agreed in the SYN.
+    set(fd.get(), SOL_SOCKET, SO_RCVBUF, params.socket_buffer);
+    set(fd.get(), SOL_SOCKET, SO_SNDBUF, params.socket_buffer);
+  }
+  if (!bind_to(fd.get(), rail, 0)) {
+    return {};
+  }
+  sockaddr_storage storage{};
+  const socklen_t length = to.to(storage);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0 &&
+      errno != EINPROGRESS) {
+    const int saved = errno;
+    fd.reset();
+    errno = saved;
+  }
+  return fd;
+}
+
+int connect_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+void tune(int fd, Purpose purpose, const Params& params) {
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (purpose == Purpose::data) {
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
+  }
+  if (!params.failover) {
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, params.user_timeout_ms);
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);   // the receiving end has nothing unacknowledged
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  }
+}
+
+std::optional<core::TcpSample> sample(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
+    return std::nullopt;
+  }
+  return core::TcpSample{info.tcpi_unacked, info.tcpi_bytes_acked, info.tcpi_last_ack_recv,
+                         info.tcpi_rtt, info.tcpi_rttvar};
+}
+
+bool quiet(int fd) {
+  int queued = 0;
+  return ::ioctl(fd, SIOCOUTQ, &queued) != 0 || queued == 0;
+}
+
+}  // namespace fabric::tcp

@@ -1,0 +1,59 @@
+// File descriptors and the socket calls that the transport makes. Everything is non-blocking.
+#pragma once
+
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/silence.h"
+#include "tcp/address.h"
+#include "tcp/params.h"
+#include "tcp/rails.h"
+
+namespace fabric::tcp {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset(std::exchange(other.fd_, -1));
+    }
+    return *this;
+  }
+  ~Fd() { reset(); }
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool open() const { return fd_ >= 0; }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+std::int64_t monotonic_ns();
+
+// A listener on the rail's address and device, any port (written to rail.address.port).
+Fd listen_on(Rail& rail, std::string& error);
+
+// Starts connecting from the rail's address and device. No descriptor: errno says why.
+Fd start_connect(const Rail& rail, const Address& to, const Params& params);
+// 0, or the errno of a finished connect.
+int connect_error(int fd);
+
+enum class Purpose { control, data };
+void tune(int fd, Purpose purpose, const Params& params);
+
+std::optional<core::TcpSample> sample(int fd);
+// Nothing of ours is unacknowledged or unsent in this socket.
+bool quiet(int fd);
+
+}  // namespace fabric::tcp

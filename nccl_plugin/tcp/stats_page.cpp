@@ -1,0 +1,155 @@
+#include "tcp/stats_page.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace fabric::tcp {
+
+namespace {
+
+using namespace fabric::pages;
+
+template <std::size_t N>
+void copy_name(char (&out)[N], const std::string& name) {
+  std::memset(out, 0, N);
+  std::memcpy(out, name.data(), std::min(name.size(), N - 1));
+}
+
+template <typename T>
+T load(const std::atomic<T>& counter) {
+  return counter.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list,
+                        std::int64_t now_ns) {
+  header_ = {};
+  header_.magic = kStatsMagic;
+  header_.version = kStatsVersion;
+  header_.header_size = sizeof(StatsHeader);
+  header_.page_size = kStatsPageSize;
+  header_.pid = static_cast<std::uint32_t>(::getpid());
+  header_.start_ns = static_cast<std::uint64_t>(now_ns);
+  header_.heartbeat_ns = header_.start_ns;
+  header_.rail_count = static_cast<std::uint32_t>(rail_list.size());
+  header_.failover = params.failover ? 1 : 0;
+  copy_name(header_.job, params.job);
+  table_.assign(rail_list.size(), StatsRail{});
+  for (std::size_t i = 0; i < rail_list.size(); ++i) {
+    copy_name(table_[i].netdev, rail_list[i].name);
+  }
+
+  const std::string directory = params.run_dir + "/stats";
+  if (::mkdir(directory.c_str(), 01777) == 0) {
+    ::chmod(directory.c_str(), 01777);   // mkdir's mode is masked
+  }
+  const std::string name = std::to_string(::getpid()) + "-" + std::to_string(now_ns) + ".page";
+  const std::string hidden = directory + "/." + name;
+  Fd fd(::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!fd.open()) {
+    return hidden + ": " + std::strerror(errno);
+  }
+  std::vector<std::byte> whole(kStatsPageSize);
+  std::memcpy(whole.data(), &header_, sizeof header_);
+  if (!table_.empty()) {
+    std::memcpy(whole.data() + kStatsRailsAt, table_.data(), table_.size() * sizeof(StatsRail));
+  }
+  path_ = directory + "/" + name;
+  if (::fchmod(fd.get(), 0644) != 0 ||
+      ::pwrite(fd.get(), whole.data(), whole.size(), 0) != static_cast<ssize_t>(whole.size()) ||
+      ::rename(hidden.c_str(), path_.c_str()) != 0) {
+    const std::string reason = hidden + ": " + std::strerror(errno);
+    ::unlink(hidden.c_str());
+    path_.clear();
+    return reason;
+  }
+  fd_ = std::move(fd);
+  return "";
+}
+
+void Stats::close() {
+  if (!path_.empty()) {
+    ::unlink(path_.c_str());
+    path_.clear();
+  }
+  fd_.reset();
+}
+
+void Stats::publish(std::int64_t now_ns) {
+  if (!fd_.open()) {
+    return;
+  }
+  header_.heartbeat_ns = static_cast<std::uint64_t>(now_ns);
+  header_.errors = load(errors);
+  header_.refused_peers = load(refused_peers);
+  header_.steer_rejected = load(steer_rejected);
+  header_.send_comms = load(send_comms);
+  header_.recv_comms = load(recv_comms);
+  header_.steer_present = load(steer_present) ? 1 : 0;
+  for (std::size_t i = 0; i < table_.size(); ++i) {
+    const RailCounters& from = rails[i];
+    StatsRail& to = table_[i];
+    to.tx_bytes = load(from.tx_bytes);
+    to.rx_bytes = load(from.rx_bytes);
+    to.tx_chunks = load(from.tx_chunks);
+    to.rx_chunks = load(from.rx_chunks);
+    to.retransmit_bytes = load(from.retransmit_bytes);
+    to.retransmit_chunks = load(from.retransmit_chunks);
+    to.duplicate_bytes = load(from.duplicate_bytes);
+    to.failovers = load(from.failovers);
+    to.rejoins = load(from.rejoins);
+    to.stalls = load(from.stalls);
+    to.stall_ns = load(from.stall_ns);
+    to.in_flight_bytes = load(from.in_flight_bytes);
+    to.live_paths = load(from.live_paths);
+    to.dead_paths = load(from.dead_paths);
+  }
+  const std::scoped_lock lock(events_mutex_);   // event() writes the header's count
+  header_.event_count = event_count_;
+  const auto write = [this](const void* from, std::size_t size, std::size_t at) {
+    return ::pwrite(fd_.get(), from, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
+  };
+  const std::size_t seq_at = offsetof(StatsHeader, seq);
+  ++header_.seq;   // odd: under way
+  write(&header_.seq, sizeof header_.seq, seq_at);
+  write(&header_, sizeof header_, 0);
+  write(table_.data(), table_.size() * sizeof(StatsRail), kStatsRailsAt);
+  ++header_.seq;
+  write(&header_.seq, sizeof header_.seq, seq_at);
+}
+
+void Stats::event(StatsEventKind kind, std::uint64_t comm, std::uint8_t local_rail,
+                  std::uint8_t remote_rail, std::uint32_t detail) {
+  const std::scoped_lock lock(events_mutex_);
+  const std::uint64_t number = event_count_++;
+  StatsEvent& slot = events_[number % kStatsMaxEvents];
+  slot = {number + 1, static_cast<std::uint64_t>(monotonic_ns()), comm,
+          static_cast<std::uint16_t>(kind), local_rail, remote_rail, detail};
+  if (fd_.open()) {
+    const auto at =
+        static_cast<off_t>(kStatsEventsAt + (number % kStatsMaxEvents) * sizeof(StatsEvent));
+    // Body first, then the index that declares it whole.
+    StatsEvent blank = slot;
+    blank.index = 0;
+    if (::pwrite(fd_.get(), &blank, sizeof blank, at) == static_cast<ssize_t>(sizeof blank)) {
+      [[maybe_unused]] const auto written = ::pwrite(fd_.get(), &slot.index, sizeof slot.index, at);
+    }
+  }
+}
+
+std::vector<StatsEvent> Stats::events() const {
+  const std::scoped_lock lock(events_mutex_);
+  std::vector<StatsEvent> out;
+  const std::uint64_t first = event_count_ > kStatsMaxEvents ? event_count_ - kStatsMaxEvents : 0;
+  for (std::uint64_t i = first; i < event_count_; ++i) {
+    out.push_back(events_[i % kStatsMaxEvents]);
+  }
+  return out;
+}
+
+}  // namespace fabric::tcp

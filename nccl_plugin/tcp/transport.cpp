@@ -1,0 +1,311 @@
+#include "tcp/transport.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "tcp/context.h"
+#include "tcp/control.h"
+
+namespace fabric {
+
+class ListenComm {
+ public:
+  std::shared_ptr<tcp::Listener> listener;
+};
+
+class Request {
+ public:
+  SendComm* send = nullptr;
+  RecvComm* receive = nullptr;
+  std::uint64_t number = 0;   // sequence or group
+  std::size_t count = 1;
+};
+
+namespace {
+
+// Requests of one comm; calls for one comm do not overlap.
+class RequestPool {
+ public:
+  Request* get() {
+    if (free_.empty()) {
+      return all_.emplace_back(std::make_unique<Request>()).get();
+    }
+    Request* request = free_.back();
+    free_.pop_back();
+    return request;
+  }
+  void put(Request* request) { free_.push_back(request); }
+
+ private:
+  std::vector<std::unique_ptr<Request>> all_;
+  std::vector<Request*> free_;
+};
+
+}  // namespace
+
+class SendComm {
+ public:
+  std::shared_ptr<tcp::Sender> sender;
+  RequestPool requests;
+};
+
+class RecvComm {
+ public:
+  std::shared_ptr<tcp::Receiver> receiver;
+  RequestPool requests;
+};
+
+namespace tcp {
+
+namespace {
+
+class TcpNet final : public Net {
+ public:
+  TcpNet(const Params& params, std::optional<std::vector<Rail>> rails)
+      : given_(std::move(rails)) {
+    context_.params = params;
+  }
+  ~TcpNet() override { shut_down(); }
+
+  Result init(Logger logger) override;
+  Result finalize() override;
+  Result devices(int* count) override;
+  Result properties(int device, const DeviceProperties** out) override;
+  Result listen(int device, std::span<std::byte, kHandleSize> handle, ListenComm** out) override;
+  Result connect(int device, std::span<const std::byte, kHandleSize> handle, int traffic_class,
+                 SendComm** out) override;
+  Result accept(ListenComm* comm, RecvComm** out) override;
+  Result close(ListenComm* comm) override;
+  Result close(SendComm* comm) override;
+  Result close(RecvComm* comm) override;
+  Result isend(SendComm* comm, const void* data, std::size_t size, int tag,
+               Request** out) override;
+  Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
+               Request** out) override;
+  Result test(Request* request, bool* done, int* sizes) override;
+  Result wait(int timeout_us) override;
+
+  Stats& stats() { return context_.stats; }
+  [[nodiscard]] const Stats& stats() const { return context_.stats; }
+
+ private:
+  Result start();
+  void shut_down();
+
+  std::optional<std::vector<Rail>> given_;
+  Context context_;
+  std::mutex mutex_;   // init and finalize
+  int users_ = 0;
+  std::unique_ptr<Control> control_;
+  std::vector<DeviceProperties> properties_;
+};
+
+Result TcpNet::init(Logger logger) {
+  const std::scoped_lock lock(mutex_);
+  if (users_ == 0 && control_ == nullptr) {
+    context_.logger = logger;
+    const Result result = start();
+    if (result != Result::success) {
+      return result;
+    }
+  }
+  ++users_;
+  return Result::success;
+}
+
+Result TcpNet::start() {
+  context_.rails = given_ ? *given_ : find_rails(context_.params);
+  context_.incarnation = random_number();
+  if (context_.rails.empty()) {
+    context_.say(LogLevel::info, "no usable network device");
+    return Result::system_error;
+  }
+  auto control = std::make_unique<Control>(context_);
+  context_.wake_control = [raw = control.get()] { raw->wake(); };
+  const std::string no_page =
+      context_.stats.open(context_.params, context_.rails, monotonic_ns());
+  const std::string error = control->start();
+  if (!error.empty()) {
+    context_.stats.close();
+    context_.say(LogLevel::warn, error);
+    return Result::system_error;
+  }
+  control_ = std::move(control);
+  properties_.clear();
+  std::string names;
+  for (const Rail& rail : context_.rails) {
+    DeviceProperties& device = properties_.emplace_back();
+    device.name = rail.name;
+    device.pci_path = rail.pci_path;
+    device.guid = rail.guid;
+    device.speed_mbps = rail.speed_mbps;
+    device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.data());
+    names += " " + rail.name + " " + rail.address.text();
+  }
+  context_.say(LogLevel::info, "rails:" + names);
+  context_.say(LogLevel::info, describe(context_.params));
+  if (!no_page.empty()) {
+    context_.say(LogLevel::info, "no stats page: " + no_page);
+  }
+  return Result::success;
+}
+
+void TcpNet::shut_down() {
+  if (control_ != nullptr) {
+    control_->stop();
+    control_.reset();
+    context_.stats.close();
+  }
+}
+
+Result TcpNet::finalize() {
+  const std::scoped_lock lock(mutex_);
+  if (users_ == 0) {
+    return Result::invalid_usage;
+  }
+  if (--users_ == 0) {
+    shut_down();
+  }
+  return Result::success;
+}
+
+Result TcpNet::devices(int* count) {
+  *count = static_cast<int>(properties_.size());
+  return Result::success;
+}
+
+Result TcpNet::properties(int device, const DeviceProperties** out) {
+  if (device < 0 || static_cast<std::size_t>(device) >= properties_.size()) {
+    return Result::invalid_argument;
+  }
+  *out = &properties_[static_cast<std::size_t>(device)];
+  return Result::success;
+}
+
+Result TcpNet::listen(int device, std::span<std::byte, kHandleSize> handle, ListenComm** out) {
+  if (control_ == nullptr || device < 0 ||
+      static_cast<std::size_t>(device) >= context_.rails.size()) {
+    return Result::invalid_argument;
+  }
+  Handle made;
+  auto comm = std::make_unique<ListenComm>();
+  comm->listener = control_->listen(static_cast<std::size_t>(device), made);
+  encode(made, handle);
+  *out = comm.release();
+  return Result::success;
+}
+
+Result TcpNet::connect(int device, std::span<const std::byte, kHandleSize> handle,
+                       int /*traffic_class*/, SendComm** out) {
+  const auto decoded = decode_handle(handle);
+  if (control_ == nullptr || !decoded || device < 0 ||
+      static_cast<std::size_t>(device) >= context_.rails.size()) {
+    return Result::invalid_argument;
+  }
+  auto comm = std::make_unique<SendComm>();
+  comm->sender = control_->connect(static_cast<std::size_t>(device), *decoded);
+  *out = comm.release();
+  return Result::success;
+}
+
+Result TcpNet::accept(ListenComm* comm, RecvComm** out) {
+  *out = nullptr;
+  if (auto receiver = control_->accept(comm->listener)) {
+    auto made = std::make_unique<RecvComm>();
+    made->receiver = std::move(receiver);
+    *out = made.release();
+  }
+  return Result::success;
+}
+
+Result TcpNet::close(ListenComm* comm) {
+  const std::unique_ptr<ListenComm> owned(comm);
+  if (control_ != nullptr) {
+    control_->close(owned->listener);
+  }
+  return Result::success;
+}
+
+Result TcpNet::close(SendComm* comm) {
+  const std::unique_ptr<SendComm> owned(comm);
+  owned->sender->close();
+  return Result::success;
+}
+
+Result TcpNet::close(RecvComm* comm) {
+  const std::unique_ptr<RecvComm> owned(comm);
+  owned->receiver->close();
+  return Result::success;
+}
+
+Result TcpNet::isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) {
+  *out = nullptr;
+  bool taken = false;
+  core::Sequence sequence = 0;
+  const Result result = comm->sender->post(data, size, tag, taken, sequence);
+  if (taken) {
+    Request* request = comm->requests.get();
+    *request = {};
+    request->send = comm;
+    request->number = sequence;
+    *out = request;
+  }
+  return result;
+}
+
+Result TcpNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
+                     bool /*optional_completion*/, Request** out) {
+  *out = nullptr;
+  if (slots.empty() || slots.size() > static_cast<std::size_t>(kMaxGroupedReceives)) {
+    return Result::invalid_argument;
+  }
+  core::GroupId group = 0;
+  const Result result = comm->receiver->post(slots, group);
+  if (result == Result::success) {
+    Request* request = comm->requests.get();
+    *request = {};
+    request->receive = comm;
+    request->number = group;
+    request->count = slots.size();
+    *out = request;
+  }
+  return result;
+}
+
+Result TcpNet::test(Request* request, bool* done, int* sizes) {
+  *done = false;
+  if (request->send != nullptr) {
+    std::size_t size = 0;
+    const Result result = request->send->sender->test(request->number, *done, size);
+    if (*done) {
+      if (sizes != nullptr) {
+        *sizes = static_cast<int>(size);
+      }
+      request->send->requests.put(request);
+    }
+    return result;
+  }
+  const Result result =
+      request->receive->receiver->test(request->number, request->count, *done, sizes);
+  if (*done) {
+    request->receive->requests.put(request);
+  }
+  return result;
+}
+
+Result TcpNet::wait(int timeout_us) {
+  context_.waits.wait(std::max(timeout_us, 0));
+  return Result::success;
+}
+
+}  // namespace
+
+std::unique_ptr<Net> make_net(const Params& params, std::optional<std::vector<Rail>> rails) {
+  return std::make_unique<TcpNet>(params, std::move(rails));
+}
+
+const Stats& stats_of(const Net& net) { return dynamic_cast<const TcpNet&>(net).stats(); }
+
+}  // namespace tcp
+
+}  // namespace fabric

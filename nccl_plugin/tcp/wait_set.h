@@ -1,0 +1,30 @@
+// Lets callers block until some comm may have progressed. Edge-triggered: whoever wakes is expected
+// to test all its requests. A wake-up harvested by one thread is seen by the others through
+// generation(), so none is lost.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "tcp/socket.h"
+
+namespace fabric::tcp {
+
+class WaitSet {
+ public:
+  WaitSet();
+  void add(int fd);   // a data connection; closing it takes it out
+  void signal();      // something changed that no data connection shows
+  void wait(int timeout_us);
+  // Changes with every wake-up: a comm that sees a new value looks at all its connections.
+  [[nodiscard]] std::uint64_t generation() const {
+    return generation_.load(std::memory_order_acquire);
+  }
+
+ private:
+  Fd epoll_;
+  Fd event_;
+  std::atomic<std::uint64_t> generation_{1};
+};
+
+}  // namespace fabric::tcp

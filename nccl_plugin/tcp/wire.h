@@ -1,0 +1,152 @@
+// What travels between two plugins. Little-endian, fixed sizes, version 1.
+//
+// A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a process
+// still lives); the listener answers with a Welcome, or closes without a word when the hello is not
+// one of ours. Then come frames: a FrameHeader and `length` bytes. Parsers take hostile bytes: they
+// return nothing rather than read past the end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/types.h"
+#include "tcp/address.h"
+#include "tcp/siphash.h"
+
+namespace fabric::tcp {
+
+inline constexpr std::uint32_t kHelloMagic = 0x4c484246;     // "FBHL"
+inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;   // "FBWC"
+inline constexpr std::uint8_t kWireVersion = 1;
+inline constexpr std::uint8_t kWireVersionMin = 1;           // and the one before, once there is one
+inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
+
+using RailTable = std::array<Address, core::kMaxRails>;      // listeners; absent rails are all zero
+
+enum class HelloKind : std::uint8_t {
+  control = 1,   // control link of a process pair over one pair of rails
+  data = 2,      // one path of one comm
+  knock = 3,     // is this process alive? Answered and closed
+};
+
+struct Hello {
+  std::uint8_t version_min = kWireVersionMin;
+  std::uint8_t version_max = kWireVersion;
+  HelloKind kind = HelloKind::control;
+  std::uint8_t rails = 0;          // how many the initiator has
+  std::uint8_t initiator_rail = 0;
+  std::uint8_t acceptor_rail = 0;
+  std::uint8_t home_rail = 0;      // of the comm, at the initiator
+  std::uint32_t listen_id = 0;     // whose secret signs
+  std::uint32_t chunk_size = 0;
+  core::Epoch epoch = 0;           // data: of the path. control: 0
+  std::uint64_t initiator = 0;     // incarnation of the process
+  std::uint64_t acceptor = 0;      // incarnation that is expected
+  std::uint64_t comm = 0;
+  std::uint64_t nonce = 0;
+  RailTable listeners{};           // the initiator's, so that it can be knocked at
+};
+
+enum class WelcomeStatus : std::uint8_t {
+  ok = 0,
+  stale = 1,     // an epoch that was fenced already: dial again with the present one
+  closed = 2,    // the comm is not (or no longer) here
+  stranger = 3,  // another incarnation lives here
+};
+
+struct Welcome {
+  std::uint8_t version = kWireVersion;
+  WelcomeStatus status = WelcomeStatus::ok;
+  std::uint8_t rails = 0;
+  std::uint8_t home_rail = 0;
+  core::Epoch floor = 0;           // with `stale`: the lowest epoch that is taken
+  std::uint64_t incarnation = 0;
+  std::uint64_t nonce = 0;         // the hello's
+  RailTable listeners{};
+};
+
+inline constexpr std::size_t kHelloSize = 240;
+inline constexpr std::size_t kWelcomeSize = 184;
+using HelloBytes = std::array<std::byte, kHelloSize>;
+using WelcomeBytes = std::array<std::byte, kWelcomeSize>;
+
+HelloBytes encode(const Hello& hello, const Secret& secret);
+// What to look the secret up by; nothing when it is no hello at all. Not authenticated yet.
+struct HelloClaim {
+  HelloKind kind = HelloKind::control;
+  std::uint32_t listen_id = 0;
+  std::uint64_t initiator = 0;
+};
+std::optional<HelloClaim> claim_of(std::span<const std::byte, kHelloSize> bytes);
+// Nothing: wrong tag, shape, or no common version.
+std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
+                                  const Secret& secret);
+WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
+std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
+                                      const Secret& secret);
+
+enum class FrameType : std::uint16_t {
+  chunk = 1,      // sender → receiver on a data connection
+  grant = 2,      // receiver → sender on a data connection
+  acknowledge = 3,
+  state = 4,      // the receiver's whole state; on control links the answer to a fence
+  close = 5,      // the comm is closed in good order
+  ping = 6,
+  pong = 7,
+  rails = 8,      // weights and health of the writer's rails
+  fence = 9,
+  path_dead = 10, // the receiver gave the path up: fence it
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::ping;
+  std::uint16_t count = 0;
+  std::uint32_t length = 0;
+  std::uint64_t comm = 0;
+};
+inline constexpr std::size_t kFrameHeaderSize = 16;
+inline constexpr std::size_t kChunkHeaderSize = 40;
+
+struct RailsReport {
+  std::uint64_t number = 0;   // the highest wins
+  std::array<std::uint16_t, core::kMaxRails> weight{};
+  std::array<bool, core::kMaxRails> down{};
+};
+
+struct PathEpoch {
+  core::PathIndex path = 0;
+  core::Epoch epoch = 0;
+  std::uint32_t reason = 0;
+};
+
+struct StateFrame {
+  std::optional<PathEpoch> fenced;   // which fence it answers
+  core::ReceiverState state;
+};
+
+using Bytes = std::vector<std::byte>;
+
+std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
+std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
+                                                     const core::ChunkHeader& header);
+std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);
+
+void append_frame(Bytes& out, FrameType type, std::uint64_t comm);              // without a body
+void append_number(Bytes& out, FrameType type, std::uint64_t number);           // ping, pong
+void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
+void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
+void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame);
+void append_rails(Bytes& out, const RailsReport& report);
+void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
+
+std::optional<std::uint64_t> decode_number(std::span<const std::byte> body);
+std::optional<core::Grant> decode_grant(std::span<const std::byte> body);
+std::optional<std::pair<core::GroupId, std::uint8_t>> decode_acknowledge(
+    std::span<const std::byte> body);
+std::optional<StateFrame> decode_state(std::span<const std::byte> body);
+std::optional<RailsReport> decode_rails(std::span<const std::byte> body);
+std::optional<PathEpoch> decode_path(std::span<const std::byte> body);
+
+}  // namespace fabric::tcp
