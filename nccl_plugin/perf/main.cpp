@@ -143,6 +143,7 @@ class Session {
       throw;
     }
     take(runner.figures());
+    rendezvous->forget();
     mesh.close();
     finish();
     plugin_->finalize();

@@ -1,7 +1,6 @@
 #include "perf/options.h"
 
 #include <CLI/CLI.hpp>
-#include <map>
 
 #include "perf/rendezvous.h"
 
@@ -40,18 +39,16 @@ ParseResult parse_options(int argc, const char* const* argv) {
       "Drives any NCCL net plugin (libnccl-net*.so) over host memory and checks every byte.",
       "fabric-perf"};
   app.footer(kExamples);
-  const std::map<std::string, Mode> modes{
-      {"p2p", Mode::p2p}, {"ring", Mode::ring}, {"alltoall", Mode::alltoall}};
-  const std::map<std::string, Wait> waits{{"block", Wait::block}, {"spin", Wait::spin}};
-  const std::map<std::string, Element> elements{{"float32", Element::float32},
-                                                {"int32", Element::int32}};
+  std::string mode;
+  std::string wait = "block";
+  std::string element = "float32";
   std::string abi;
   std::string verify = "full";
   std::uint64_t iterations = 0;
   int device = 0;
-  app.add_option("mode", o.mode, "p2p: even ranks stream to odd ones; ring: all-reduce; alltoall")
+  app.add_option("mode", mode, "p2p: even ranks stream to odd ones; ring: all-reduce; alltoall")
       ->required()
-      ->transform(CLI::CheckedTransformer(modes));
+      ->check(CLI::IsMember({"p2p", "ring", "alltoall"}));
   app.add_option("--plugin", o.plugin, "path of the plugin")->required();
   app.add_option("--rank", o.rank, "this process's rank")
       ->required()
@@ -68,13 +65,13 @@ ParseResult parse_options(int argc, const char* const* argv) {
           ->check(CLI::Range(0.0, 1e7))
           ->capture_default_str();
   auto* iters = app.add_option("--iters", iterations, "iterations (p2p: messages)")
-                    ->check(CLI::PositiveNumber)
+                    ->check(CLI::Range(1ULL, 1'000'000'000'000'000ULL))
                     ->excludes(duration);
   app.add_option("--channels", o.channels, "channel c uses device c mod devices (default: devices)")
       ->check(CLI::Range(1, 64));
-  app.add_option("--wait", o.wait, "block sleeps until something may have moved; spin polls")
-      ->transform(CLI::CheckedTransformer(waits))
-      ->default_str("block");
+  app.add_option("--wait", wait, "block sleeps until something may have moved; spin polls")
+      ->check(CLI::IsMember({"block", "spin"}))
+      ->capture_default_str();
   app.add_option("--abi", abi, "table to use (default: the highest that the plugin has)")
       ->check(CLI::IsMember({"v8", "v9", "v10", "v11", "v12"}));
   app.add_option("--verify", verify, "full or none")
@@ -86,9 +83,9 @@ ParseResult parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   auto* device_option = app.add_option("--device", device, "all channels on this device")
                             ->check(CLI::NonNegativeNumber);
-  app.add_option("--type", o.element, "ring: float32 or int32 sums")
-      ->transform(CLI::CheckedTransformer(elements))
-      ->default_str("float32");
+  app.add_option("--type", element, "ring: float32 or int32 sums")
+      ->check(CLI::IsMember({"float32", "int32"}))
+      ->capture_default_str();
   app.add_option("--slice", o.slice, "bytes per message of ring and alltoall")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
@@ -103,6 +100,9 @@ ParseResult parse_options(int argc, const char* const* argv) {
   app.add_flag("--verbose", o.verbose, "show the plugin's log");
   try {
     app.parse(argc, argv);
+    o.mode = mode == "p2p" ? Mode::p2p : mode == "ring" ? Mode::ring : Mode::alltoall;
+    o.wait = wait == "block" ? Wait::block : Wait::spin;
+    o.element = element == "float32" ? Element::float32 : Element::int32;
     if (!abi.empty()) o.abi = std::stoi(abi.substr(1));
     if (*iters) o.iterations = iterations;
     if (*device_option) o.device = device;

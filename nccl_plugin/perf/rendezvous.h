@@ -28,6 +28,9 @@ class Rendezvous {
   // Blocks until all ranks called it with the same name; throws TransportError after the timeout,
   // naming the ranks that are missing where it knows them, or when `cancelled` says so.
   virtual std::vector<std::string> all_gather(const std::string& name, const std::string& mine) = 0;
+  // Removes what this rank left for the others. Only once all have surely read it: when the
+  // collective ran. After a failure it stays; a later job does not take it for its own.
+  virtual void forget() {}
 };
 
 struct RendezvousConfig {

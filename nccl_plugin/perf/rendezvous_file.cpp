@@ -36,13 +36,11 @@ class FileRendezvous final : public Rendezvous {
     agree();
   }
 
-  // Safe once the collective ran: it cannot end before every rank has read every file.
-  ~FileRendezvous() override {
+  void forget() override {
     std::error_code ignored;
     for (const fs::path& file : mine_) fs::remove(file, ignored);
+    mine_.clear();
   }
-  FileRendezvous(const FileRendezvous&) = delete;
-  FileRendezvous& operator=(const FileRendezvous&) = delete;
 
   std::vector<std::string> all_gather(const std::string& name, const std::string& mine) override {
     write(session_ + "." + name + "." + std::to_string(config_.rank), mine);

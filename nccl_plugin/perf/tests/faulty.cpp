@@ -1,0 +1,114 @@
+// A net plugin for tests of fabric-perf: another plugin's v11 table (FAULTY_INNER) with one fault
+// put in, so that the checker is itself checked. FAULTY_MODE:
+//   corrupt  one bit of one byte of the received message number FAULTY_AFTER is flipped
+//   late     the same, but 20 ms after the message was said to be complete
+//   error    isend number FAULTY_AFTER returns remote error
+//   short    the size of received message FAULTY_AFTER is said to be one less
+//   delay    each test() of a receive says "not yet" for the first millisecond
+//   stall    from message FAULTY_AFTER on nothing is ever done
+//   busy     every second isend and irecv says "not yet"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "abi/tables.h"
+
+namespace {
+
+using fabric::abi::NetV11;
+using fabric::abi::Status;
+using Clock = std::chrono::steady_clock;
+
+struct Receive {
+  std::byte* data;
+  std::size_t size;
+  Clock::time_point since;
+};
+
+NetV11* inner = nullptr;
+std::string mode;
+long after = 0;
+long sends = 0;
+long received = 0;
+long calls = 0;
+std::unordered_map<void*, Receive> receives;  // fabric-perf calls from one thread
+
+bool busy() { return mode == "busy" && ++calls % 2 == 0; }
+
+Status isend(void* comm, void* data, std::size_t size, int tag, void* region, void* profile,
+             void** request) {
+  if (mode == "error" && sends++ == after) return 6;
+  if (busy()) {
+    *request = nullptr;
+    return 0;
+  }
+  return inner->isend(comm, data, size, tag, region, profile, request);
+}
+
+Status irecv(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** regions,
+             void** profiles, void** request) {
+  if (busy()) {
+    *request = nullptr;
+    return 0;
+  }
+  const Status status = inner->irecv(comm, count, data, sizes, tags, regions, profiles, request);
+  if (status == 0 && *request != nullptr) {
+    receives[*request] = {static_cast<std::byte*>(data[0]), sizes[0], Clock::now()};
+  }
+  return status;
+}
+
+Status test(void* request, int* done, int* size) {
+  const auto found = receives.find(request);
+  *done = 0;
+  if (mode == "stall" && received >= after) return 0;
+  if (found == receives.end()) return inner->test(request, done, size);
+  const Receive receive = found->second;
+  if (mode == "delay" && Clock::now() - receive.since < std::chrono::milliseconds(1)) return 0;
+  const Status status = inner->test(request, done, size);
+  if (status != 0 || *done == 0) return status;
+  receives.erase(found);
+  // Token messages are small: only payload is spoiled.
+  if (receive.size < 1024 || received++ != after) return status;
+  std::byte* victim = receive.data + receive.size / 2;
+  if (mode == "corrupt") *victim ^= std::byte{0x10};
+  if (mode == "short") *size -= 1;
+  if (mode == "late") {
+    std::thread([victim] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      // Through an atomic, as hardware would: a straggler is no data race of the program's.
+      reinterpret_cast<std::atomic<unsigned char>*>(victim)->fetch_xor(0x10);
+    }).detach();
+  }
+  return status;
+}
+
+// Runs when the library is loaded: the table must be whole before anybody looks it up.
+NetV11 make_table() {
+  const char* path = std::getenv("FAULTY_INNER");
+  const char* mode_text = std::getenv("FAULTY_MODE");
+  const char* after_text = std::getenv("FAULTY_AFTER");
+  mode = mode_text != nullptr ? mode_text : "";
+  after = after_text != nullptr ? std::strtol(after_text, nullptr, 10) : 0;
+  void* library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  inner = library != nullptr ? static_cast<NetV11*>(dlsym(library, "ncclNetPlugin_v11")) : nullptr;
+  NetV11 table{};
+  if (inner != nullptr) table = *inner;
+  table.name = "FAULTY";
+  table.isend = isend;
+  table.irecv = irecv;
+  table.test = test;
+  return table;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) NetV11 ncclNetPlugin_v11;
+NetV11 ncclNetPlugin_v11 = make_table();
