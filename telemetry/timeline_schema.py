@@ -49,6 +49,8 @@ CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL, wall_ns INTEGER N
 WITHOUT ROWID;
 """
 
+_TABLES = {"events", "sequences", "flap_totals", "state"}
+
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 """From-version → the statements that make it the next version. Empty while there is one version."""
 
@@ -200,6 +202,9 @@ def _check_ours(db: sqlite3.Connection, *, read_only: bool) -> None:
         raise TimelineUnusable(f"schema version {version}, this program knows {SCHEMA_VERSION}")
     if version < 1:
         raise TimelineUnusable("schema version missing")
+    names = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if missing := _TABLES - names:
+        raise TimelineUnusable(f"tables missing: {', '.join(sorted(missing))}")
 
 
 def _create(db: sqlite3.Connection) -> None:

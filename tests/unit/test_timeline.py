@@ -199,6 +199,13 @@ def newer(path):
     db.close()
 
 
+def gutted(path):
+    Timeline(path, host="h0").close()
+    db = sqlite3.connect(path)
+    db.execute("DROP TABLE sequences")
+    db.close()
+
+
 def truncated(path):
     with Timeline(path, host="h0") as store:
         store.append([replace(flap(), reason="x" * 300)] * 500)
@@ -220,6 +227,7 @@ def holed(path):
         (garbage, "not a database"),
         (foreign, "another program"),
         (newer, "schema version 99"),
+        (gutted, "tables missing: sequences"),
         (truncated, ""),
         (holed, ""),
     ],
