@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -17,6 +18,8 @@ from lab.topology import Role, Route, Topology, Wire
 AF = {4: socket.AF_INET, 6: socket.AF_INET6}
 IFA_F_NODAD = 0x02
 TXQLEN = 1000
+IFF_UP = 1
+IFF_LOWER_UP = 1 << 16
 
 _COMMON: dict[str, str | int] = {
     "net/ipv4/conf/all/send_redirects": 0,
@@ -74,7 +77,7 @@ def build(topology: Topology) -> None:
         NetlinkError, OSError: the kernel refused; what was made is removed again.
     """
     try:
-        _build(topology)
+        netns.in_thread(lambda: _build(topology))
     except BaseException:
         destroy(topology)
         raise
@@ -129,7 +132,8 @@ def _build(topology: Topology) -> None:
                         table=rule.table,
                         priority=rule.priority,
                     )
-            _install(sockets[name], topology, role, number, index[name], only=None)
+            for route in topology.routes(role, number):
+                sockets[name].route("replace", **_route_args(route, index[name]))
 
 
 def _neighbour(ports: list[str]) -> dict[str, str | int]:
@@ -183,19 +187,6 @@ def _lay(
         sockets[b.ns].link("set", index=b_index, master=index[b.ns]["br0"])
 
 
-def _install(
-    ip: Any,  # noqa: ANN401 - pyroute2 has no types
-    topology: Topology,
-    role: Role,
-    number: int,
-    index: dict[str, int],
-    only: str | None,
-) -> None:
-    for route in topology.routes(role, number):
-        if only is None or only in route.ifnames:
-            ip.route("replace", **_route_args(route, index))
-
-
 def _route_args(route: Route, index: dict[str, int]) -> dict[str, object]:
     args: dict[str, object] = {
         "family": AF[route.family],
@@ -224,10 +215,13 @@ def restore_routes(topology: Topology, role: Role, number: int, ifname: str | No
     A route over a device that is down cannot be added (ENETDOWN): such are left for the end of the
     fault that holds that device.
     """
-    name = topology.ns(role, number)
-    with route_socket(name) as ip:
+    netns.in_thread(lambda: _restore(topology, role, number, ifname))
+
+
+def _restore(topology: Topology, role: Role, number: int, ifname: str | None) -> None:
+    with route_socket(topology.ns(role, number)) as ip:
         links = {m.get_attr("IFLA_IFNAME"): (m["index"], m["flags"] & 1) for m in ip.get_links()}
-        index = {ifname: number for ifname, (number, _) in links.items()}
+        index = {link: number for link, (number, _) in links.items()}
         for route in topology.routes(role, number):
             if ifname is not None and ifname not in route.ifnames:
                 continue
@@ -253,3 +247,30 @@ def destroy_names(names: list[str]) -> None:
                 pr_netns.remove(name)
             except FileNotFoundError:
                 continue
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """What the kernel says about one interface."""
+
+    up: bool
+    """Administratively."""
+    carrier: bool
+    carrier_down_count: int
+
+
+def read_links(ns: str) -> dict[str, LinkView]:
+    """All interfaces of a namespace by name."""
+
+    def read() -> dict[str, LinkView]:
+        with route_socket(ns) as ip:
+            return {
+                m.get_attr("IFLA_IFNAME"): LinkView(
+                    up=bool(m["flags"] & IFF_UP),
+                    carrier=bool(m["flags"] & IFF_LOWER_UP),
+                    carrier_down_count=int(m.get_attr("IFLA_CARRIER_DOWN_COUNT")),
+                )
+                for m in ip.get_links()
+            }
+
+    return netns.in_thread(read)

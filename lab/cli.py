@@ -110,7 +110,12 @@ def up(
         start_new_session=True,
     )
     asked = {"topology": dataclasses.asdict(topology), "daemons": daemons}
-    reply = _exchange(owner, json.dumps(asked))
+    try:
+        reply = _exchange(owner, json.dumps(asked))
+    except KeyboardInterrupt:
+        owner.terminate()  # it has a session of its own, so Ctrl-C did not reach it
+        owner.wait()
+        raise
     if reply:
         answer = json.loads(reply)
     else:
@@ -301,7 +306,10 @@ def _inject(site: Site, made: Fault, after: float, seconds: float) -> None:
         else:
             stop.wait(seconds or None)
     finally:
-        made.end()
+        try:
+            made.end()
+        except OSError as error:
+            fail(f"lab '{site.topology.name}' went down while the fault was in force ({error})", 1)
         made.close()
     out.print(f"{made.kind} {made.target_text}: ended; ground truth in {site.dir.truth}")
 

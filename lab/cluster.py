@@ -23,6 +23,7 @@ from typing import Any
 
 from lab import build, registry
 from lab.faults import Fault, Site
+from lab.keeper import RouteKeeper
 from lab.node import Node, build_dir
 from lab.perf import Collective, Perf
 from lab.registry import LabError
@@ -97,6 +98,9 @@ class Cluster:
                 node.make_dirs()
             self.dir.key.touch(mode=0o600)
             self.dir.key.write_text(secrets.token_hex(32) + "\n")
+            keeper = RouteKeeper(self.topology)
+            keeper.start()
+            self._closers.append(keeper.stop)
             replace(info, state="ready").save()
         except BaseException:
             self.down()

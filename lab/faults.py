@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 from lab import build, procs
 from lab.holds import Holder, HoldTable
 from lab.nftdrop import SCALE, Drop, DropTable, Hook
-from lab.registry import LabDir
+from lab.registry import LabDir, LabError
 from lab.rtlink import LinkSetter
 from lab.topology import (
     HostTarget,
@@ -37,6 +37,8 @@ from lab.truth import Truth, now_ns
 
 Direction = Literal["tx", "rx", "both"]
 """As the host sees it: ``tx`` is what it sends, ``rx`` what it should receive."""
+
+FREEZE_S = 2.0
 
 _serials = itertools.count(1)
 
@@ -360,12 +362,14 @@ class NodeFreeze(Fault):
     def _start(self) -> None:
         with self._table.locked():
             self._table.take(self.site.freeze_row(self._host), self.holder)
-        # Again until nobody is left out: a process may have forked during the first sweep.
-        seen: set[procs.ProcessId] = set()
-        while new := set(procs.inhabitants([self._ns])) - seen:
-            for who in new:
+        # Again until nobody is left out: a process may fork before it is scheduled to stop.
+        deadline = time.monotonic() + FREEZE_S
+        while left := [p for p in procs.inhabitants([self._ns]) if not p.stopped]:
+            for who in left:
                 who.signal(signal.SIGSTOP)
-            seen |= new
+            if time.monotonic() > deadline:
+                raise LabError(f"{self.target_text}: pid {left[0].pid} does not stop")
+            time.sleep(0.001)
 
     def _end(self) -> None:
         with self._table.locked():

@@ -1,8 +1,11 @@
 """Flaps one port on time: a small process of its own, ``python -m lab.flapper``.
 
 Under SCHED_FIFO where allowed, sleeping until shortly before each instant and spinning the rest, so
-that a period of 2 ms holds while the machine is busy. Instants are absolute: lateness does not add
-up. Ground truth of every transition is appended as it happens. Reads one JSON object (``Plan``) on
+that a period of 2 ms holds while the machine is busy. Instants are absolute, so lateness does not
+add up; only when the kernel itself was busy (RTNL is one lock for all namespaces) for more than
+half a phase is the rest of the plan moved, so that no phase shrinks to nothing.
+
+Ground truth of every transition is appended as it happens. Reads one JSON object (``Plan``) on
 standard input, says ``ready``, begins at the next line, and ends by itself, on SIGTERM, or when
 its parent is gone; the port is let go in each case.
 """
@@ -85,9 +88,14 @@ def flap(plan: Plan, holder: Holder, begin: Callable[[], int | None]) -> None:
             if start_ns is None:
                 return
             times = instants(start_ns, plan.period_ns, plan.down_ns, plan.count)
-            for number, (due, up) in enumerate(times):
+            moved = 0
+            half = min(plan.down_ns, plan.period_ns - plan.down_ns) // 2
+            for number, (planned, up) in enumerate(times):
+                due = planned + moved
                 sleep_until(due)
                 before = time.monotonic_ns()
+                if before - due > half:
+                    moved += before - due
                 move(up=up)
                 truth.write(
                     before,

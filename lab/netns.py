@@ -39,17 +39,29 @@ def enter(name: str) -> None:
 
 def run_in(name: str, work: Callable[[], T]) -> T:
     """Result of ``work`` called in a thread inside the namespace; its exception is raised here."""
+
+    def body() -> T:
+        enter(name)
+        return work()
+
+    return in_thread(body)
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """Result of ``work`` called in a fresh thread.
+
+    pyroute2 runs an event loop of its own, which a thread that already runs one does not allow.
+    """
     result: list[T] = []
     failure: list[BaseException] = []
 
     def body() -> None:
         try:
-            enter(name)
             result.append(work())
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=body, name=f"in {name}")
+    thread = threading.Thread(target=body, name="lab")
     thread.start()
     thread.join()
     if failure:
@@ -57,12 +69,14 @@ def run_in(name: str, work: Callable[[], T]) -> T:
     return result[0]
 
 
-def netlink_socket(name: str, protocol: int, kind: int = socket.SOCK_RAW) -> socket.socket:
+def netlink_socket(
+    name: str, protocol: int, kind: int = socket.SOCK_RAW, groups: int = 0
+) -> socket.socket:
     """A netlink socket (NETLINK_ROUTE 0, NETLINK_NETFILTER 12) that lives in the namespace."""
 
     def make() -> socket.socket:
         made = socket.socket(socket.AF_NETLINK, kind | socket.SOCK_CLOEXEC, protocol)
-        made.bind((0, 0))
+        made.bind((0, groups))
         return made
 
     return run_in(name, make)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lab import faults, hostconfig, netns, procs
+from lab import build, faults, hostconfig, netns, procs
 from lab.registry import LabError
 from lab.services import Service
 
@@ -113,9 +113,10 @@ class Node:
             subprocess.CalledProcessError: exit status not 0 and ``check``.
             subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
         """
-        process = self.popen(
+        process = procs.popen(
+            self.ns,
             args,
-            env=env,
+            env=self.env(env),
             stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -148,15 +149,11 @@ class Node:
 
     def carrier(self, rail: int) -> bool:
         """Whether the NIC sees a carrier (False too while it is administratively down)."""
-        return self._sysfs(rail, "carrier") == "1"
+        return build.read_links(self.ns)[f"rail{rail}"].carrier
 
     def carrier_down_count(self, rail: int) -> int:
         """The kernel's own count of carrier losses."""
-        return int(self._sysfs(rail, "carrier_down_count"))
-
-    def _sysfs(self, rail: int, name: str) -> str:
-        done = self.run(["cat", f"/sys/class/net/rail{rail}/{name}"], check=False)
-        return done.stdout.strip() or "0"
+        return build.read_links(self.ns)[f"rail{rail}"].carrier_down_count
 
     # fabricd and its prober
 

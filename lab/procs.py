@@ -44,6 +44,21 @@ class ProcessId:
         """Whether this very process still runs."""
         return ProcessId.of(self.pid) == self
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it runs no more code of its own: stopped, about to stop, or gone.
+
+        A parent in vfork(2) cannot stop before its child execs, which a stopped child does not: a
+        pending SIGSTOP is enough.
+        """
+        try:
+            text = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return True
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+        return fields["State"].split()[0] in "TtZX" or bool(pending >> (signal.SIGSTOP - 1) & 1)
+
     def signal(self, number: int) -> bool:
         """Send a signal to this very process; False when it is gone."""
         if not self.alive:

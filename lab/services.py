@@ -5,6 +5,7 @@ Under systemd each is a unit; this small supervisor exists only in the lab.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -110,7 +111,8 @@ class Service:
             return None
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)
+            # Frozen with its children, it could not act on it; it leads a session of its own.
+            os.killpg(process.pid, signal.SIGCONT)
             try:
                 process.wait(grace_s)
             except subprocess.TimeoutExpired:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import build, procs
 from lab.registry import LabInfo
 from lab.truth import Row, Truth
-
-IFF_UP = 1
-IFF_LOWER_UP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +58,12 @@ def read_status(info: LabInfo) -> LabStatus:
     rows = []
     for i in range(topology.hosts):
         ns = topology.ns("host", i)
-        with build.route_socket(ns) as ip:
-            links = {m.get_attr("IFLA_IFNAME"): m for m in ip.get_links(family=socket.AF_UNSPEC)}
+        links = build.read_links(ns)
         ports = []
         for r in range(topology.rails):
             link = links[f"rail{r}"]
-            if not link["flags"] & IFF_UP:
-                state = "admin-down"
-            else:
-                state = "up" if link["flags"] & IFF_LOWER_UP else "no-carrier"
-            ports.append(PortStatus(r, state, int(link.get_attr("IFLA_CARRIER_DOWN_COUNT"))))
+            state = "up" if link.carrier else "no-carrier" if link.up else "admin-down"
+            ports.append(PortStatus(r, state, link.carrier_down_count))
         commands = []
         for who in procs.inhabitants([ns]):
             try:

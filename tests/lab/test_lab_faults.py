@@ -1,5 +1,6 @@
 """Every fault does what it says, measured with packets and the kernel's own counters."""
 
+import itertools
 import subprocess
 import time
 from pathlib import Path
@@ -142,9 +143,11 @@ def test_flaps_are_counted_exactly(pair, period_ms):
     assert all(d["t_ns"] < u["t_ns"] for d, u in zip(downs, ups, strict=True))
     late = sorted(r["late_ns"] for r in downs + ups)
     assert late[len(late) // 2] < 300_000, f"median lateness {late[len(late) // 2]} ns"
-    # Instants are absolute: the hundredth cycle began 99 periods after the first.
-    span = downs[-1]["t_ns"] - downs[0]["t_ns"]
-    assert span == pytest.approx(99 * period_ms * 1e6, rel=0.02)
+    gaps = sorted(b["t_ns"] - a["t_ns"] for a, b in itertools.pairwise(downs))
+    assert gaps[len(gaps) // 2] == pytest.approx(period_ms * 1e6, rel=0.02)
+    # Even when the kernel made it late, no phase shrinks to nothing.
+    phases = [u["t_ns"] - d["t_ns"] for d, u in zip(downs, ups, strict=True)]
+    assert min(phases) > period_ms * 1e6 / 5
     assert both_ways(pair, rail=1) == (N, N)
 
 
@@ -202,10 +205,10 @@ def test_node_freeze(pair):
         return {text.rpartition(")")[2].split()[0] for text in stats}
 
     with pair.inject(NodeFreeze("h0")):
-        assert states() == {"T"}
+        assert states() <= {"T", "D"}, "D: the shell in vfork, SIGSTOP pending"
         with pair.inject(NodeFreeze("h0")):
             pass
-        assert states() == {"T"}, "an inner freeze that ends does not thaw the outer one"
+        assert states() <= {"T", "D"}, "an inner freeze that ends does not thaw the outer one"
         assert both_ways(pair) == (N, N), "the kernel of a frozen node still answers"
     assert "T" not in states()
     process.kill()
@@ -329,3 +332,29 @@ def test_faults_that_make_no_sense_are_refused(pair, fault):
     with pytest.raises(TopologyError):
         pair.arm(fault())
     assert pair.truth() == []
+
+
+def test_routes_come_back_after_a_down_by_hand(pair):
+    """``ip link set`` typed by somebody else: the kernel alone would not restore the tables."""
+    node = pair.nodes[0]
+    for _ in range(2):
+        node.run(["ip", "link", "set", "rail0", "down"])
+        node.run(["ip", "link", "set", "rail0", "up"])
+
+    def tables():
+        four = node.run(["ip", "route", "show", "table", "100"], check=False).stdout
+        six = node.run(["ip", "-6", "route", "show", "table", "100"], check=False).stdout
+        return [line.split()[0] for line in (four + six).splitlines()]
+
+    wanted = ["10.0.0.0/24", "default", "default", "fd00::/64"]
+    wait_until(lambda: sorted(tables()) == wanted, 3, "routes")
+    assert delivered(*pair.nodes, N, to_rail=1) == N
+    assert delivered(*pair.nodes, N, to_rail=1, family=6) == N
+
+
+async def test_from_a_running_event_loop(cluster):
+    lab = cluster(hosts=1, rails=1)
+    node = lab.nodes[0]
+    with lab.inject(AdminDown("h0:rail0")):
+        assert not node.carrier(0)
+    assert node.carrier(0)
