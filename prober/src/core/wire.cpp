@@ -140,18 +140,32 @@ WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
   return out;
 }
 
-WireError decode(std::span<const std::uint8_t> bytes, const Keyring& keys, const Address& source,
-                 const Address& destination, Packet& p) {
+namespace {
+
+WireError check_shape(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < 8) return WireError::kShort;
   if (get<std::uint32_t>(bytes, 0) != kWireMagic) return WireError::kMagic;
   if (get<std::uint8_t>(bytes, 4) != kWireVersion) return WireError::kVersion;
   if (bytes.size() != kWireSize || get<std::uint16_t>(bytes, 6) != kWireSize) {
     return WireError::kShort;
   }
+  return WireError::kNone;
+}
+
+}  // namespace
+
+WireError decode(std::span<const std::uint8_t> bytes, const Keyring& keys, const Address& source,
+                 const Address& destination, Packet& p) {
+  if (const WireError shape = check_shape(bytes); shape != WireError::kNone) return shape;
   if (!keys.verify(pseudo_header(source, destination), bytes.first(kWireBody),
                    bytes.subspan(kWireBody))) {
     return WireError::kAuth;
   }
+  return decode_unauthenticated(bytes, p);
+}
+
+WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& p) {
+  if (const WireError shape = check_shape(bytes); shape != WireError::kNone) return shape;
   p.flags = get<std::uint8_t>(bytes, 5);
   p.host_id = get<std::uint32_t>(bytes, 8);
   p.path = get<std::uint32_t>(bytes, 12);

@@ -104,6 +104,9 @@ WireBytes encode(const Packet& packet, const Keyring& keys, const Address& sourc
 WireError decode(std::span<const std::uint8_t> bytes, const Keyring& keys, const Address& source,
                  const Address& destination, Packet& packet);
 
+// The same without checking the tag, for tools and tests.
+WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& packet);
+
 // What identifies a packet of our own that comes back with its transmit stamp; not authenticated,
 // for it never left the kernel. `bytes` may have link and IP headers in front.
 struct OwnPacket {

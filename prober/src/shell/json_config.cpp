@@ -21,7 +21,7 @@ std::uint64_t number(const json& object, const std::string& where, const char* k
                      std::uint64_t least, std::uint64_t most) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer() ||
-      (found->is_number_integer() && !found->is_number_unsigned())) {
+      (!found->is_number_unsigned() && found->get<std::int64_t>() < 0)) {
     refuse(where + key + ": an integer from " + std::to_string(least) + " to " +
            std::to_string(most) + " is needed");
   }

@@ -1,0 +1,107 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "shell/address.h"
+#include "shell/json_config.h"
+
+using namespace fabric::prober;
+using nlohmann::json;
+
+namespace {
+
+json good() {
+  return json::parse(R"({
+    "op": "configure", "host_id": 7, "link_interval_us": 10000, "misses": 3, "clock_train_hz": 100,
+    "links": [{"index": 1, "netdev": "rail1", "address": "fd00:1::1", "port": 9200},
+              {"index": 0, "netdev": "rail0", "address": "10.0.0.1", "port": 9200}],
+    "paths": [{"index": 0, "link": 0, "address": "10.0.0.2", "port": 9200, "host_id": 8,
+               "clock": true},
+              {"index": 1, "link": 1, "address": "fd00:1::2", "port": 9200, "host_id": 8,
+               "clock": false}]})");
+}
+
+std::string reason(const std::function<void(json&)>& change) {
+  json request = good();
+  change(request);
+  try {
+    parse_config(request);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("A good configuration") {
+  const Config c = parse_config(good());
+  CHECK(c.host_id == 7);
+  CHECK(c.link_interval == 10'000'000);
+  REQUIRE(c.links.size() == 2);
+  CHECK(c.links[0].netdev == "rail0");
+  CHECK(format_address(c.links[1].address) == "fd00:1::1");
+  REQUIRE(c.paths.size() == 2);
+  CHECK(c.paths[0].clock);
+  CHECK(c.paths[1].host_id == 8);
+  CHECK(c.dscp == 0);
+}
+
+TEST_CASE("Nothing to probe is a configuration too") {
+  json request = good();
+  request["links"] = json::array();
+  request["paths"] = json::array();
+  CHECK(parse_config(request).links.empty());
+}
+
+TEST_CASE("A bad one names the key and what is allowed") {
+  CHECK(reason([](json& r) { r.erase("host_id"); }) ==
+        "host_id: an integer from 0 to 4294967295 is needed");
+  CHECK(reason([](json& r) { r["misses"] = 0; }) == "misses: 0 is not within 1..1000");
+  CHECK(reason([](json& r) { r["misses"] = -1; }).find("misses: ") == 0);
+  CHECK(reason([](json& r) { r["misses"] = 2.5; }).find("misses: ") == 0);
+  CHECK(reason([](json& r) { r["dscp"] = 64; }).find("dscp: ") == 0);
+  CHECK(reason([](json& r) { r["links"] = 5; }).find("links: a list") == 0);
+  CHECK(reason([](json& r) { r["links"][0] = 5; }).find("links: its elements") == 0);
+  CHECK(reason([](json& r) { r["links"][0]["index"] = 2; }).find("links[0].index: ") == 0);
+  CHECK(reason([](json& r) { r["links"][0]["index"] = 0; }) == "links: index 1 is missing");
+  CHECK(reason([](json& r) { r["links"][0]["netdev"] = "a/b"; }).find("links[0].netdev") == 0);
+  CHECK(reason([](json& r) {
+          r["links"][0]["netdev"] = "sixteen-letters-";
+        }).find("links[0].netdev") == 0);
+  CHECK(reason([](json& r) {
+          r["links"][0]["netdev"] = std::string("a\0b", 3);
+        }).find("links[0].netdev") == 0);
+  CHECK(reason([](json& r) { r["links"][0]["address"] = "10.0.0"; }) ==
+        "links[0].address: '10.0.0' is neither IPv4 nor IPv6");
+  CHECK(reason([](json& r) { r["links"][0]["port"] = 0; }).find("links[0].port: ") == 0);
+  CHECK(reason([](json& r) { r["paths"][0]["link"] = 2; }).find("paths[0].link: ") == 0);
+  CHECK(reason([](json& r) { r["paths"][0]["address"] = "fd00::2"; }) ==
+        "paths[0].address: not of the same family as its link's");
+  CHECK(reason([](json& r) {
+          r["paths"][1] = r["paths"][0];
+          r["paths"][1]["index"] = 1;
+        }) == "paths[1].address: this path is there twice");
+  CHECK(reason([](json& r) {
+          r["links"][0] = r["links"][1];
+          r["links"][0]["index"] = 1;
+        }).find("is there twice") != std::string::npos);
+  CHECK(reason([](json& r) { r["paths"][0]["clock"] = 1; }).find("paths[0].clock: ") == 0);
+  CHECK(reason([](json& r) { r["links"] = json::array(); }) == "paths: there is no link for them");
+  CHECK(reason([](json& r) {
+          for (int i = 0; i < 70; ++i) r["links"].push_back(r["links"][0]);
+        }) == "links: a list of at most 64 is needed");
+}
+
+TEST_CASE("Addresses of both families there and back") {
+  for (const char* text : {"10.1.2.3", "fd00::1", "fe80::1"}) {
+    const auto a = parse_address(text, 9200);
+    REQUIRE(a);
+    CHECK(format_address(*a) == text);
+    sockaddr_storage sa{};
+    CHECK(to_sockaddr(*a, 3, sa) > 0);
+    CHECK(from_sockaddr(sa) == *a);
+  }
+  CHECK_FALSE(parse_address("::ffff:10.0.0.1", 1));
+  CHECK_FALSE(parse_address("host", 1));
+}
