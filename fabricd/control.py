@@ -49,7 +49,7 @@ def parse_request(line: bytes) -> Document:
     Raises:
         RequestError: not a JSON object with a text ``op``.
     """
-    if len(line) > MAX_LINE:
+    if len(line.rstrip(b"\n")) > MAX_LINE:
         raise RequestError(f"line over {MAX_LINE} bytes")
     try:
         document = json.loads(line)

@@ -5,10 +5,11 @@ Rules, in the order in which they are asked:
 * Only paths that were heard in the prober's present life are evidence, and only conclusive misses
   (`fabricd.probes.records.MissRecord`) count; the prober never counts inconclusive ones.
 * A miss says something about a link or path only if the peer lives: its packets came over another
-  link after this path fell silent, for half of the path's interval at least (when a peer that was
-  stopped goes on, its paths come back one after the other). A peer that is silent everywhere is a
-  host event. Likewise a peer's report that it does not hear us counts only while it hears us over
-  another link: otherwise it was our own prober that did not send.
+  link after this path fell silent, and that for a while (when a peer that was stopped goes on, its
+  paths come back one after the other): two link intervals to blame a link, one more interval of
+  the path to blame the path. A peer that is silent everywhere is a host event. Likewise a peer's
+  report that it does not hear us counts only while it hears us over another link: otherwise it was
+  our own prober that did not send.
 * A link is at fault when every path on it to a living peer misses, two peers or more among them,
   and the misses add up to ``misses``. The peers are staggered by the link interval, so this takes
   about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not hear
@@ -91,7 +92,10 @@ class Jury:
         suspects: dict[int, str] = {}
         path_faults: dict[int, str] = {}
         for link, all_paths in by_link.items():
-            own = [p for p in all_paths if self._counts(p, by_peer[p.peer], now)]
+            for path in all_paths:
+                self._look_for_witness(path, by_peer[path.peer], now)
+            # Once its peers live again a link hears something within the link interval.
+            own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
             if reason := _link_fault(own, self.rules, now):
                 faults[link] = reason
                 continue
@@ -103,7 +107,8 @@ class Jury:
             else:
                 self._reported.pop(link, None)
             for path in own:
-                if reason := _path_fault(path, self.rules):
+                wait = path.interval_ns + self.rules.link_interval_ns
+                if self._counts(path, wait, now) and (reason := _path_fault(path, self.rules)):
                     path_faults[path.index] = reason
         silent = {
             peer
@@ -112,22 +117,22 @@ class Jury:
         }
         return Verdict(faults, suspects, path_faults, frozenset(silent))
 
-    def _counts(self, path: PathView, same_peer: list[PathView], now: int) -> bool:
-        """Whether the path may speak: it is not silent, or its silence has a witness."""
-        if path.clean:
-            self._witnessed.pop(path.index, None)
-            return True
+    def _look_for_witness(self, path: PathView, same_peer: list[PathView], now: int) -> None:
+        """Note since when the peer of a path with misses is known to live."""
         others = [p for p in same_peer if p.link != path.link]
         if path.rx_missed:
             due = path.last_heard_ns + path.interval_ns
             witness = any(p.last_heard_ns > due for p in others)
         else:
             witness = any(p.clean for p in others)
-        if not witness:
+        if path.clean or not witness:
             self._witnessed.pop(path.index, None)
-            return False
-        since = self._witnessed.setdefault(path.index, now)
-        return now - since >= path.interval_ns // 2
+        else:
+            self._witnessed.setdefault(path.index, now)
+
+    def _counts(self, path: PathView, wait: int, now: int) -> bool:
+        """Whether the path may speak: it misses nothing, or has had a witness for ``wait`` ns."""
+        return path.clean or now - self._witnessed.get(path.index, now) >= wait
 
     def _undecided(self, link: int, paths: list[PathView], now: int) -> bool:
         """Whether the link may still turn out to be at fault.

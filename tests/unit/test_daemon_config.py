@@ -1,12 +1,14 @@
 """Configuration: every kind of error, with the exact line and what is allowed."""
 
+import contextlib
 import tomllib
 
 import pytest
-from fabricd.config import Config, ConfigError, load, parse
-from fabricd.toml_lines import key_lines, line_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fabricd.config import Config, ConfigError, load, parse
+from fabricd.toml_lines import key_lines, line_of
 
 GOOD = """\
 [host]
@@ -200,9 +202,7 @@ def test_locator_ends_on_any_text(text):
     key_lines(text)
 
 
-@given(st.text(alphabet='[]{}="\'\\#.,\n ab1', max_size=60))
+@given(st.text(alphabet="[]{}=\"'\\#.,\n ab1", max_size=60))
 def test_any_text_gives_a_config_or_an_error(text):
-    try:
+    with contextlib.suppress(ConfigError):
         assert isinstance(parse(text, "f"), Config)
-    except ConfigError as error:
-        assert error.problems

@@ -1,9 +1,10 @@
 """Damping: penalty per down, decay, suppress and reuse, ceiling, second tier."""
 
 import pytest
-from fabricd.links.damping import Damping, DampingRules
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fabricd.links.damping import Damping, DampingRules
 
 S = 10**9
 RULES = DampingRules()

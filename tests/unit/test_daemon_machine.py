@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from fabricd.links.machine import CARRYING, TRANSITIONS, IllegalTransition, LinkEvent, allows, step
 from telemetry.events import LinkState as S
 

@@ -1,0 +1,173 @@
+"""The control socket: garbage is counted and refused, slow readers are dropped."""
+
+import asyncio
+import contextlib
+import json
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricd import control
+from fabricd.control import MAX_LINE, ControlServer, RequestError, parse_request
+
+
+async def echo(request, caller):
+    if request.get("fail"):
+        raise RequestError("as asked")
+    if request.get("bug"):
+        raise ZeroDivisionError
+    return {"got": request, "uid": caller.uid}
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path):
+    server = ControlServer(tmp_path / "ctl.sock", {"echo": echo})
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def connect(tmp_path):
+    return await asyncio.open_unix_connection(str(tmp_path / "ctl.sock"), limit=2**20)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the condition is another task's state
+            await asyncio.sleep(0.01)
+
+
+async def talk(tmp_path, raw: bytes):
+    """Send bytes; returns (answers, whether the server closed)."""
+    reader, writer = await connect(tmp_path)
+    writer.write(raw)
+    with contextlib.suppress(OSError):
+        await writer.drain()
+        writer.write_eof()
+    with contextlib.suppress(ConnectionResetError):
+        data = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return [json.loads(line) for line in data.splitlines()]
+
+
+async def test_requests_are_answered_in_order_on_one_connection(tmp_path):
+    async with serving(tmp_path) as server:
+        answers = await talk(tmp_path, b'{"op":"echo","n":1}\n{"op":"echo","n":2}\n')
+        assert [a["data"]["got"]["n"] for a in answers] == [1, 2]
+        assert server.refused == 0
+
+
+async def test_errors_keep_the_connection(tmp_path):
+    async with serving(tmp_path) as server:
+        answers = await talk(
+            tmp_path, b'{"op":"echo","fail":1}\n{"op":"echo","bug":1}\n{"op":"echo"}\n'
+        )
+        assert [a["ok"] for a in answers] == [False, False, True]
+        assert answers[0]["error"] == "as asked"
+        assert answers[1]["error"] == "internal error: ZeroDivisionError"
+        assert server.refused == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\n", b"hello\n", b"[]\n", b"{}\n", b'{"op":1}\n', b"\xff\xfe\n", b"null\n", b"[" * 5000
+     + b"\n", b'{"op":"format_disk"}\n', b"x" * (MAX_LINE + 1) + b"\n", b"y" * (3 * MAX_LINE)],
+)  # fmt: skip
+async def test_garbage_is_counted_answered_once_and_the_connection_closed(tmp_path, garbage):
+    async with serving(tmp_path) as server:
+        answers = await talk(tmp_path, garbage + b'{"op":"echo"}\n')
+        assert len(answers) <= 1
+        assert all(a["ok"] is False for a in answers)
+        assert server.refused == 1
+        assert (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["ok"], "others are served"
+
+
+async def test_longest_allowed_line(tmp_path):
+    async with serving(tmp_path) as server:
+        head, tail = b'{"op":"echo","x":"', b'"}'
+        line = head + b"a" * (MAX_LINE - len(head) - len(tail)) + tail
+        answers = await talk(tmp_path, line + b"\n")
+        assert answers[0]["ok"]
+        assert server.refused == 0
+
+
+async def test_half_a_line_is_garbage_too(tmp_path):
+    async with serving(tmp_path) as server:
+        assert await talk(tmp_path, b'{"op":') == []
+        assert server.refused == 1
+
+
+@given(st.binary(max_size=200))
+def test_any_line_is_a_request_or_refused(line):
+    with contextlib.suppress(RequestError):
+        assert isinstance(parse_request(line)["op"], str)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x:
+       st.lists(x) | st.dictionaries(st.text(), x)))  # fmt: skip
+def test_any_json_is_a_request_or_refused(value):
+    line = json.dumps(value).encode()
+    if isinstance(value, dict) and isinstance(value.get("op"), str):
+        assert parse_request(line)
+    else:
+        with pytest.raises(RequestError):
+            parse_request(line)
+
+
+async def test_followers_get_each_event(tmp_path):
+    async with serving(tmp_path) as server:
+        reader, writer = await connect(tmp_path)
+        writer.write(b'{"op":"events"}\n')
+        assert json.loads(await reader.readline())["ok"]
+        for number in range(3):
+            server.broadcast({"n": number})
+        assert [json.loads(await reader.readline())["n"] for _ in range(3)] == [0, 1, 2]
+        writer.close()
+
+
+async def test_follower_that_does_not_read_is_dropped_and_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "DRAIN_S", 0.2)
+    async with serving(tmp_path) as server:
+        lazy = socket.socket(socket.AF_UNIX)
+        lazy.connect(str(tmp_path / "ctl.sock"))
+        lazy.sendall(b'{"op":"events"}\n')
+        reader, writer = await connect(tmp_path)
+        writer.write(b'{"op":"events"}\n')
+        await reader.readline()
+        await until(lambda: len(server._followers) == 2)
+        seen = 0
+        deadline = asyncio.get_running_loop().time() + 20
+        while len(server._followers) > 1:
+            assert asyncio.get_running_loop().time() < deadline
+            server.broadcast({"pad": "x" * 4000})
+            await asyncio.wait_for(reader.readline(), 10)
+            seen += 1
+        assert seen > 10
+        server.broadcast({"still": "here"})
+        assert json.loads(await reader.readline()) == {"still": "here"}
+        lazy.close()
+        writer.close()
+
+
+async def test_too_many_clients_are_refused(tmp_path):
+    async with serving(tmp_path) as server:
+        held = [await connect(tmp_path) for _ in range(control.MAX_CLIENTS)]
+        await until(lambda: len(server._clients) == control.MAX_CLIENTS)
+        assert await talk(tmp_path, b"") == []
+        assert server.refused == 1
+        held.pop()[1].close()
+        await until(lambda: len(server._clients) < control.MAX_CLIENTS)
+        assert (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["ok"]
+        for _, writer in held:
+            writer.close()
+
+
+async def test_old_socket_is_replaced_and_mode_is_restricted(tmp_path):
+    (tmp_path / "ctl.sock").write_text("stale")
+    async with serving(tmp_path):
+        assert (tmp_path / "ctl.sock").stat().st_mode & 0o777 == 0o660
+    assert not (tmp_path / "ctl.sock").exists()

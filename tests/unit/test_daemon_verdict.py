@@ -1,0 +1,221 @@
+"""Whose fault is it? Scenarios of a host with several rails and peers, in virtual time."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
+
+MS = 10**6
+RULES = Rules(misses=3, link_interval_ns=10 * MS)
+
+
+@dataclass
+class Sim:
+    """Probes of one host: paths (link, peer), each with an interval, packets lost by a function.
+
+    ``lost(link, peer, direction, t)`` says whether a packet is lost. Misses are judged as the
+    prober does: first 1.5 intervals after the last packet, then once per interval.
+    """
+
+    rails: int = 4
+    peers: tuple[str, ...] = ("a", "b", "c")
+    interval: int = 30 * MS
+    lost: object = None
+    mute: set = field(default_factory=set)
+    """Peers that send nothing."""
+
+    def run(self, until: int, start: int = 0) -> list[tuple[int, Verdict]]:
+        jury = Jury(RULES)
+        paths = [(r, p) for r in range(self.rails) for p in self.peers]
+        heard = {k: {"rx": 0, "tx": 0} for k in paths}
+        out = []
+        last = None
+        for now in range(MS, until, MS):
+            for i, (rail, peer) in enumerate(paths):
+                phase = (i % len(self.peers)) * self.interval // len(self.peers)
+                if (now - phase) % self.interval == 0:
+                    for direction in ("rx", "tx"):
+                        silent = self.lost and self.lost(rail, peer, direction, now)
+                        if not silent:
+                            heard[rail, peer][direction] = now
+            views = []
+            for i, (rail, peer) in enumerate(paths):
+                missed = {}
+                for direction in ("rx", "tx"):
+                    age = now - heard[rail, peer][direction]
+                    missed[direction] = max(0, (age - self.interval // 2) // self.interval)
+                if missed["rx"]:
+                    missed["tx"] = 0  # no report can come
+                views.append(
+                    PathView(i, rail, peer, True, missed["rx"], missed["tx"], self.interval,
+                             heard[rail, peer]["rx"])
+                )  # fmt: skip
+            verdict = jury.judge(views, now)
+            if verdict != last:
+                out.append((now, verdict))
+                last = verdict
+        return out
+
+
+def faults(history):
+    """link → first time, path → first time, hosts ever silent."""
+    links, paths, hosts = {}, {}, set()
+    for now, verdict in history:
+        for link in verdict.link_faults:
+            links.setdefault(link, now)
+        for path in verdict.path_faults:
+            paths.setdefault(path, now)
+        hosts |= verdict.silent_hosts
+    return links, paths, hosts
+
+
+T0 = 1000 * MS
+
+
+@pytest.mark.parametrize("direction", ["rx", "tx", "both"])
+def test_black_hole_of_my_link(direction):
+    def lost(rail, _peer, d, t):
+        return rail == 1 and t >= T0 and d in (direction, "rx" if direction == "both" else "")
+
+    links, paths, hosts = faults(Sim(lost=lost).run(2000 * MS))
+    assert set(links) == {1}
+    assert links[1] - T0 <= 110 * MS, "about misses x link interval after the first judgement"
+    assert not paths
+    assert not hosts
+
+
+def test_one_peer_nic_is_that_path_only():
+    def lost(rail, peer, d, t):
+        return rail == 1 and peer == "b" and t >= T0
+
+    links, paths, _ = faults(Sim(lost=lost).run(2000 * MS))
+    assert not links
+    assert set(paths) == {1 * 3 + 1}
+    assert paths[4] - T0 <= 150 * MS
+
+
+def test_peer_that_does_not_hear_us_is_that_path_only():
+    def lost(rail, peer, d, t):
+        return rail == 1 and peer == "b" and d == "tx" and t >= T0
+
+    links, paths, _ = faults(Sim(lost=lost).run(2000 * MS))
+    assert not links
+    assert set(paths) == {4}
+
+
+def test_two_of_three_peers_on_one_rail_do_not_blame_my_link():
+    def lost(rail, peer, d, t):
+        return rail == 1 and peer in "ab" and t >= T0
+
+    links, paths, _ = faults(Sim(lost=lost).run(2000 * MS))
+    assert not links
+    assert set(paths) == {3, 4}
+
+
+def test_a_dead_host_is_no_link_fault():
+    def lost(rail, peer, d, t):
+        return peer == "b" and t >= T0
+
+    links, paths, hosts = faults(Sim(lost=lost).run(3000 * MS))
+    assert not links
+    assert not paths
+    assert hosts == {"b"}
+
+
+def test_all_hosts_dead_is_no_link_fault():
+    links, paths, hosts = faults(Sim(lost=lambda r, p, d, t: t >= T0).run(3000 * MS))
+    assert not links
+    assert not paths
+    assert hosts == {"a", "b", "c"}
+
+
+def test_two_rails_at_once():
+    def lost(rail, peer, d, t):
+        return rail in (0, 3) and t >= T0
+
+    links, paths, _ = faults(Sim(lost=lost).run(2000 * MS))
+    assert set(links) == {0, 3}
+    assert not paths
+
+
+@pytest.mark.parametrize("length", [60, 100, 130, 170, 400])
+@pytest.mark.parametrize("who", ["a", "abc"])
+def test_stopped_peers_that_go_on_accuse_nobody(length, who):
+    """Their paths come back one after the other, and none may look dead in between."""
+
+    def lost(rail, peer, d, t):
+        return peer in who and T0 <= t < T0 + length * MS + rail * 3 * MS
+
+    links, paths, _ = faults(Sim(lost=lost).run(3000 * MS))
+    assert not links
+    assert not paths
+
+
+def test_my_own_prober_that_did_not_send_accuses_nobody():
+    def lost(rail, peer, d, t):
+        return d == "tx" and T0 <= t < T0 + 200 * MS + rail * 3 * MS
+
+    links, paths, _ = faults(Sim(lost=lost).run(3000 * MS))
+    assert not links
+    assert not paths
+
+
+def test_single_peer_can_only_lose_its_path():
+    def lost(rail, peer, d, t):
+        return rail == 0 and t >= T0
+
+    links, paths, _ = faults(Sim(rails=2, peers=("a",), lost=lost).run(2000 * MS))
+    assert not links
+    assert set(paths) == {0}
+
+
+def test_single_rail_has_no_witness():
+    links, paths, hosts = faults(Sim(rails=1, lost=lambda r, p, d, t: t >= T0).run(2000 * MS))
+    assert not links
+    assert not paths
+    assert hosts == {"a", "b", "c"}
+
+
+def test_ten_peers_are_judged_within_the_bound():
+    peers = tuple("abcdefghij")
+    sim = Sim(peers=peers, interval=100 * MS, lost=lambda r, p, d, t: r == 2 and t >= T0)
+    links, paths, _ = faults(sim.run(2000 * MS))
+    assert set(links) == {2}
+    assert links[2] - T0 <= 250 * MS
+    assert not paths
+
+
+def test_random_loss_of_ten_percent_accuses_nobody():
+    def lost(rail, peer, d, t):
+        x = (t // MS * 2654435761 + rail * 97 + ord(peer) * 13 + (d == "rx") * 31) & 0xFFFFFFFF
+        return ((x ^ (x >> 15)) * 2246822519 >> 7) % 10 == 0
+
+    links, _, _ = faults(Sim(lost=lost).run(10_000 * MS))
+    assert not links
+
+
+def test_unheard_paths_are_no_evidence():
+    views = [PathView(i, 0, p, False, 9, 0, 10 * MS, 0) for i, p in enumerate("abc")]
+    assert Jury(RULES).judge(views, T0) == Verdict()
+
+
+def view(index, link, peer, *, clean=True, heard=True):
+    return PathView(index, link, peer, heard, 0 if clean else 3, 0, 30 * MS, T0)
+
+
+def test_healthy_needs_half_of_the_known_paths_to_living_peers():
+    alive = frozenset("ab")
+    paths = [view(0, 0, "a"), view(1, 0, "b", clean=False), view(2, 0, "c", clean=False)]
+    assert healthy(paths, [0, 1, 2], alive), "c is dead: a of a and b is half"
+    paths[0] = view(0, 0, "a", clean=False)
+    assert not healthy(paths, [0, 1, 2], alive)
+    assert healthy(paths, [], alive), "nobody was ever heard: no evidence"
+    unheard = [view(0, 0, "a", heard=False), view(1, 0, "b", heard=False)]
+    assert not healthy(unheard, [0, 1], alive), "a restarted prober has heard nobody yet"
+
+
+def test_live_peers_are_those_of_other_links():
+    paths = [view(0, 0, "a"), view(1, 1, "b"), view(2, 1, "c", clean=False)]
+    assert live_peers(paths, 0) == {"b"}
+    assert live_peers(paths, 1) == {"a"}
