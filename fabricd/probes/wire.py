@@ -1,0 +1,86 @@
+"""The probe packet in Python, for tools and tests; the prober's own code is ``prober/src/core``.
+
+Layout and rules are in ``prober/src/core/wire.h``: 192 bytes, little-endian, the last 16 a keyed
+BLAKE2s-128 (RFC 7693) over a pseudo-header of both addresses and ports and the first 176 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import struct
+
+from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE, WIRE_VERSION
+
+Endpoint = tuple[str, int]
+"""Address and UDP port."""
+
+FIELDS: tuple[tuple[str, str], ...] = (
+    ("magic", "I"),
+    ("version", "B"),
+    ("flags", "B"),
+    ("size", "H"),
+    ("host_id", "I"),
+    ("path", "I"),
+    ("incarnation", "Q"),
+    ("challenge", "Q"),
+    ("response", "Q"),
+    ("peer_incarnation", "Q"),
+    ("seq", "Q"),
+    ("tx_ref_seq", "Q"),
+    ("tx_ref_stamp", "q"),
+    ("rx_ref_seq", "Q"),
+    ("rx_ref_stamp", "q"),
+    ("rx_max", "Q"),
+    ("rx_bitmap", "Q"),
+    ("rx_lost", "I"),
+    ("rx_missed", "I"),
+    ("rx_silent_us", "I"),
+    ("interval_us", "I"),
+    ("due_time", "q"),
+    ("window_id", "Q"),
+    ("reference_epoch", "q"),
+    ("offset", "q"),
+    ("slope", "q"),
+    ("weight", "I"),
+    ("key_hint", "I"),
+    ("reserved", "Q"),
+)
+"""Name and ``struct`` code of every field before the tag, in order."""
+
+BODY = struct.Struct("<" + "".join(code for _, code in FIELDS))
+TAG_SIZE = WIRE_SIZE - BODY.size
+
+
+def tag(key: bytes, body: bytes, source: Endpoint, destination: Endpoint) -> bytes:
+    """The tag of ``body`` (176 bytes) sent from ``source`` to ``destination``."""
+    head = b""
+    for address, port in (source, destination):
+        ip = ipaddress.ip_address(address)
+        mapped = bytes(10) + b"\xff\xff" + ip.packed if ip.version == 4 else ip.packed
+        head += mapped + struct.pack("<H", port)
+    return hashlib.blake2s(head + body, key=key, digest_size=TAG_SIZE).digest()
+
+
+def encode(fields: dict[str, int], key: bytes, source: Endpoint, destination: Endpoint) -> bytes:
+    """A whole packet; fields left out are 0, but magic, version and size are right ones."""
+    values = {"magic": WIRE_MAGIC, "version": WIRE_VERSION, "size": WIRE_SIZE, **fields}
+    body = BODY.pack(*(values.get(name, 0) for name, _ in FIELDS))
+    return body + tag(key, body, source, destination)
+
+
+def decode(packet: bytes) -> dict[str, int]:
+    """All fields of a packet of the right length; says nothing about its tag. Else ValueError."""
+    if len(packet) != WIRE_SIZE:
+        raise ValueError(f"{len(packet)} bytes, not {WIRE_SIZE}")
+    values = BODY.unpack_from(packet)
+    return {name: value for (name, _), value in zip(FIELDS, values, strict=True)}
+
+
+def genuine(packet: bytes, key: bytes, source: Endpoint, destination: Endpoint) -> bool:
+    """True if the packet's tag is right for this key and these ends."""
+    if len(packet) != WIRE_SIZE:
+        return False
+    body = packet[: BODY.size]
+    return hmac.compare_digest(packet[BODY.size :], tag(key, body, source, destination))
