@@ -227,6 +227,8 @@ def back_at_full_speed(flow: Throughput, end_ns: int, limit_ns: int, full: float
 
     The window's median and its first bin must reach `BACK_LEVEL`. None: not before ``limit_ns``.
     """
+    if full <= 0:
+        return None
     hold = round(BACK_HOLD_S / BIN_S)
     level = BACK_LEVEL * full
     first = int(np.searchsorted(flow.edges_ns, end_ns, side="left"))

@@ -45,7 +45,7 @@ class RankReader:
             return []
         self._at += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        new = []
+        new: list[dict[str, Any]] = []
         for line in lines:
             row = json.loads(line)
             match row.get("type"):
@@ -57,8 +57,17 @@ class RankReader:
                     self.end_row = row
                 case "error":
                     self.error_row = self.error_row or row
+        if not self.samples:
+            # The run begins with the first payload, not with the setting up of connections.
+            moved = next((i for i, row in enumerate(new) if int(row["bytes"]) > 0), len(new))
+            new = new[moved:]
         self.samples += new
         return new
+
+    @property
+    def moving(self) -> bool:
+        """Whether payload has moved."""
+        return bool(self.samples) and int(self.samples[-1]["bytes"]) > 0
 
     @property
     def first_ns(self) -> int:

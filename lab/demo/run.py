@@ -82,12 +82,14 @@ class Demo:
         job = Job(self.cluster, self.live.seconds, failover=self.failover)
         deadline = time.monotonic() + CONNECT_S
         try:
-            while not all(reader.samples for reader in job.readers):
+            while not all(reader.moving for reader in job.readers):
                 for reader in job.readers:
                     reader.poll()
                 self._look(watch, job)
                 if job.running < HOSTS or time.monotonic() > deadline:
-                    raise DemoError("the job did not start: " + "; ".join(job.log_tail()))
+                    job.stop()
+                    tail = "; ".join(job.log_tail()) or f"no payload within {CONNECT_S:g} s"
+                    raise DemoError(f"the job did not start: {tail}")
                 time.sleep(TICK_S / 2)
         except BaseException:
             job.stop()

@@ -163,6 +163,13 @@ def test_noise_is_what_lies_low_outside_faults():
     assert analyse(one_fault()).noise == 0
 
 
+def test_a_job_that_never_moved_is_never_back():
+    recording = one_fault()
+    recording.series = series(lambda _: 0.0)
+    result = only(recording)
+    assert (result.back_s, result.carried, result.ok) == (None, None, False)
+
+
 def test_one_fast_bin_is_not_back_and_one_slow_bin_does_not_undo_it():
     def level(t):
         if 11.0 <= t < 11.1:
