@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from lab.keeper import link_messages
 from lab.nftdrop import SCALE, Drop, install_message, remove_message
 from lab.rtlink import check_ack, set_up_message
 
@@ -66,3 +67,16 @@ def test_loss_adds_one_rule_for_each_chain():
 
 def test_removal():
     assert [kind & 0xFF for kind, _, _ in split(remove_message("t"))] == [0x10, 2, 0x11]
+
+
+def test_link_notifications():
+    def newlink(index: int, flags: int, kind: int = 16, extra: bytes = b"") -> bytes:
+        body = struct.pack("=BxHiII", 0, 1, index, flags, 0) + extra
+        message = struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
+        return message + b"\0" * (-len(message) % 4)
+
+    data = newlink(1000, 1, extra=b"abc") + newlink(1001, 0) + newlink(5, 1, kind=17)
+    assert link_messages(data) == [(1000, 1), (1001, 0)]
+    for cut in range(len(data)):
+        link_messages(data[:cut])
+    assert link_messages(b"\0" * 64) == []
