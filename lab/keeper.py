@@ -28,8 +28,8 @@ def link_messages(data: bytes) -> list[tuple[int, int]]:
     at = 0
     while at + _HEADER.size <= len(data):
         size, kind, _, _, _ = _HEADER.unpack_from(data, at)
-        if size < _HEADER.size:
-            break
+        if not _HEADER.size <= size <= len(data) - at:
+            break  # cut short
         if kind == RTM_NEWLINK and size >= _HEADER.size + _LINK.size:
             _, _, index, flags, _ = _LINK.unpack_from(data, at + _HEADER.size)
             found.append((index, flags))
