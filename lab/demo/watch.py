@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
+from fabricd.cli import client
 from lab.demo.record import JobEvent, RetransmitSample
 from lab.node import Node
 from telemetry.events import Event, EventKind, LinkState
 from telemetry.statsdir import StatsDirectory
 from telemetry.timeline import Timeline, TimelineError
-
-ANSWER_BYTES = 1 << 20
-
-
-def ask(path: Path, timeout_s: float = 1.0, **request: object) -> Any:  # noqa: ANN401 - JSON
-    """One request on a daemon's control socket; the ``data`` of its answer.
-
-    Raises:
-        OSError: no daemon, or no answer in time.
-        ValueError: it refused, or answered with something else.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(timeout_s)
-        sock.connect(str(path))
-        sock.sendall(json.dumps(request).encode() + b"\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            chunk = sock.recv(65536)
-            if not chunk or len(answer) > ANSWER_BYTES:
-                raise ValueError(f"{path}: the answer broke off")
-            answer += chunk
-    document = json.loads(answer)
-    if not document.get("ok"):
-        raise ValueError(f"{path}: {document.get('error')}")
-    return document.get("data")
 
 
 @dataclass(slots=True)
@@ -65,16 +37,15 @@ class HostWatch:
         return sum(self._retransmitted.values())
 
     def ready(self) -> bool:
-        """Whether the daemon answers and holds every link for up."""
+        """Whether the daemon answers and holds every link and path for up."""
         try:
-            links = ask(self.node.run_dir / "ctl.sock", op="links")
-        except (OSError, ValueError):
+            links = client.request(self.node.run_dir / "ctl.sock", {"op": "links"})
+        except (client.DaemonError, OSError):
             return False
-        rows = links["links"] if isinstance(links, dict) else links
-        for row in rows:
-            name = str(row.get("link") or row.get("netdev"))
-            self.states[name] = LinkState[str(row["state"]).upper()]
-        return bool(self.states) and all(s is LinkState.UP for s in self.states.values())
+        for link in links:
+            self.states[link["netdev"]] = LinkState[link["state"].upper()]
+        paths = [path for link in links for path in link["paths"]]
+        return bool(paths) and all(row["state"] == "up" for row in [*links, *paths])
 
     def poll(self) -> tuple[list[Event], list[JobEvent]]:
         """Read what is new: rows of the timeline, events of the stats pages."""

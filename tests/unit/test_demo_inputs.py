@@ -1,14 +1,9 @@
-"""What the demo reads: the ranks' rows as they grow, the ground truth, a daemon's answers."""
+"""What the demo reads: the ranks' rows as they grow and the ground truth."""
 
 import json
-import socket
-import threading
-
-import pytest
 
 from lab.demo.job import INTERVAL_MS, RankReader
 from lab.demo.story import chapters
-from lab.demo.watch import ask
 
 MS = 10**6
 
@@ -73,42 +68,3 @@ def test_spans_come_from_the_ground_truth():
     assert (span.start_ns, span.end_ns, span.flaps) == (500, 605, 1)
     assert hole.span(truth) is None
     assert two.span(truth[:-1]) is None  # not over
-
-
-@pytest.fixture
-def daemon(tmp_path):
-    """Answers one request with the bytes given."""
-    path = tmp_path / "ctl.sock"
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(str(path))
-    server.listen()
-    threads = []
-
-    def answer(data):
-        def serve():
-            client, _ = server.accept()
-            client.recv(4096)
-            client.sendall(data)
-            client.close()
-
-        threads.append(threading.Thread(target=serve))
-        threads[-1].start()
-        return path
-
-    yield answer
-    for thread in threads:
-        thread.join()
-    server.close()
-
-
-def test_ask(daemon):
-    assert ask(daemon(b'{"ok": true, "data": [1]}\n'), op="links") == [1]
-    with pytest.raises(ValueError, match="no such op"):
-        ask(daemon(b'{"ok": false, "error": "no such op"}\n'), op="x")
-    with pytest.raises(ValueError, match="broke off"):
-        ask(daemon(b'{"ok": tr'), op="links")
-
-
-def test_ask_nobody(tmp_path):
-    with pytest.raises(OSError, match="No such file"):
-        ask(tmp_path / "ctl.sock", op="links")
