@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -111,20 +111,24 @@ class Cluster:
         if not self._up:
             return
         self._up = False
-        for play in self._plays:
-            play.stop()
-        for fault in reversed(self._active):
-            fault.end()
-            fault.close()
-        self._active.clear()
-        for closer in self._closers:
-            closer()
+        # Everything runs, whatever fails; done in the reverse of this order.
+        with ExitStack() as stack:
+            stack.callback(registry.remove, self.topology.name)
+            stack.callback(self._stop_services)
+            for closer in self._closers:
+                stack.callback(closer)
+            for fault in self._active:
+                stack.callback(fault.close)
+                stack.callback(fault.end)
+            for play in self._plays:
+                stack.callback(play.stop)
+
+    def _stop_services(self) -> None:
         threads = [threading.Thread(target=node.stop_services) for node in self.nodes]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        registry.remove(self.topology.name)
 
     def __enter__(self) -> Cluster:
         self._catch_signals()
@@ -142,6 +146,9 @@ class Cluster:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            # A second Ctrl-C must not stop the clearing up, which takes a moment only.
+            for number in self._old_handlers:
+                signal.signal(number, signal.SIG_IGN)
             self.down()
         finally:
             self._restore_signals()
@@ -156,6 +163,7 @@ class Cluster:
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._old_handlers[number] = signal.signal(number, leave)
+        self._old_handlers[signal.SIGINT] = signal.getsignal(signal.SIGINT)
 
     def _restore_signals(self) -> None:
         for number, handler in self._old_handlers.items():

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from lab.faults import Fault, Site
@@ -31,8 +32,11 @@ class Play:
         self._steps = list(steps)
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        for step in self._steps:
-            step.fault.arm(site)
+        with ExitStack() as undo:
+            for step in self._steps:
+                step.fault.arm(site)
+                undo.callback(step.fault.close)
+            undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="play", daemon=True)
         self.started_ns = 0
 
@@ -75,6 +79,13 @@ class Play:
         except BaseException as error:
             self._error = error
         finally:
-            for step in self._steps:
-                step.fault.end()
-                step.fault.close()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        try:
+            with ExitStack() as stack:
+                for step in self._steps:
+                    stack.callback(step.fault.close)
+                    stack.callback(step.fault.end)
+        except Exception as error:
+            self._error = self._error or error

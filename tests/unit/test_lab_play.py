@@ -88,3 +88,30 @@ def test_flap_instants_do_not_drift():
         (1040, False),
         (1045, True),
     ]
+
+
+def test_one_that_cannot_end_does_not_keep_the_others():
+    log = []
+
+    class Stuck(Recorder):
+        def end(self):
+            raise OSError("busy")
+
+    play = Play(None, [Step(0, Recorder(log, "a"), 9), Step(0.02, Stuck(log, "b"), 0.02)])
+    play.start()
+    with pytest.raises(OSError, match="busy"):
+        play.wait(5)
+    assert ("a", "end") in [(n, w) for n, w, _ in log]
+    assert {n for n, w, _ in log if w == "close"} == {"a", "b"}
+
+
+def test_a_step_that_cannot_be_armed_closes_those_before():
+    log = []
+
+    class Bad(Recorder):
+        def arm(self, site):
+            raise ValueError("no such rail")
+
+    with pytest.raises(ValueError, match="no such rail"):
+        Play(None, [Step(0, Recorder(log, "a"), 1), Step(0, Bad(log, "b"), 1)])
+    assert [(n, w) for n, w, _ in log] == [("a", "arm"), ("a", "close")]
