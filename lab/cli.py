@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lab import faults, netns, procs, registry
-from lab.faults import Direction, Fault, Site
-from lab.flap import Flap
+from lab.faults import Direction, Fault, Flap, Site
 from lab.node import Node
+from lab.reap import reap
 from lab.registry import LabError
 from lab.status import LabStatus, read_status
 from lab.topology import HostTarget, SwitchTarget, Topology, TopologyError, parse_rate
@@ -265,7 +265,7 @@ def fault(
     need_root()
     info = registry.ready(name)
     site = Site(info.topology, info.dir)
-    faults.reap(site)
+    reap(site)
     way: Direction = direction.value
     made: Fault
     match kind:

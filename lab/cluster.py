@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from lab import build, registry
-from lab.faults import Fault, Site
+from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
 from lab.node import Node, build_dir
 from lab.perf import Collective, Perf

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from lab import flapper
-from lab.faults import Fault
+from lab.fault import Fault
 from lab.registry import LabError
 from lab.topology import RailTarget, Target, TopologyError
 

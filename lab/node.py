@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lab import build, faults, hostconfig, netns, procs
+from lab import build, fault, hostconfig, netns, procs
 from lab.registry import LabError
 from lab.services import Service
 
@@ -39,7 +39,7 @@ def native_prefix() -> list[str]:
 class Node:
     """Host ``index``; its files lie in ``dir``, its namespace is ``ns``."""
 
-    def __init__(self, site: faults.Site, index: int) -> None:
+    def __init__(self, site: fault.Site, index: int) -> None:
         self.site = site
         self.index = index
         self.name = f"h{index}"
@@ -160,7 +160,7 @@ class Node:
     @property
     def dead(self) -> bool:
         """Whether a node kill is in force."""
-        return faults.host_is_dead(self.site, self.index)
+        return fault.host_is_dead(self.site, self.index)
 
     def write_config(self, overrides: Mapping[str, Any] | None = None, mode: str = "steer") -> Path:
         """Write fabricd.toml and the mode that the host was last promoted to."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from lab.faults import Fault, Site
+from lab.fault import Fault, Site
 
 
 @dataclass(frozen=True, slots=True)

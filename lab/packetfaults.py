@@ -1,0 +1,92 @@
+"""Packets that vanish while the carrier stays up: black hole, random loss."""
+
+from __future__ import annotations
+
+from lab.fault import Direction, Fault
+from lab.linkfaults import switch_ports
+from lab.nftdrop import SCALE, Drop, DropTable, Hook
+from lab.topology import (
+    HostTarget,
+    Port,
+    RailTarget,
+    SwitchTarget,
+    Target,
+    TopologyError,
+)
+
+
+class PacketFault(Fault):
+    """Drops packets at the leaf's ports; carrier stays up."""
+
+    targets = (RailTarget, HostTarget, SwitchTarget)
+
+    def __init__(self, target: str, direction: Direction = "both", percent: float = 100.0) -> None:
+        super().__init__(target)
+        if direction not in {"tx", "rx", "both"}:
+            raise TopologyError(f"direction '{direction}': tx, rx or both")
+        if not 0 < percent <= 100:
+            raise TopologyError(f"percent = {percent}: more than 0, at most 100")
+        self.direction: Direction = direction
+        self.percent = percent
+
+    def parameters(self) -> dict[str, object]:
+        """Direction and share."""
+        return {"direction": self.direction, "percent": self.percent}
+
+    def _prepare(self, target: Target) -> None:
+        # What the host sends comes in at the leaf's port.
+        wanted: dict[Direction, list[Hook]] = {
+            "tx": ["ingress"],
+            "rx": ["egress"],
+            "both": ["ingress", "egress"],
+        }
+        share = max(1, round(self.percent / 100 * SCALE))
+        by_ns: dict[str, list[Drop]] = {}
+        for port in self._ports(target):
+            by_ns.setdefault(port.ns, []).extend(
+                Drop(port.ifname, hook, share) for hook in wanted[self.direction]
+            )
+        name = f"fault_{self.holder.pid}_{self.holder.start}_{self.holder.serial}"
+        self._tables = [DropTable(ns, name, drops) for ns, drops in by_ns.items()]
+
+    def _ports(self, target: Target) -> list[Port]:
+        topology = self.site.topology
+        if isinstance(target, RailTarget):
+            return [topology.leaf_port(target.host, target.rail)]
+        if isinstance(target, HostTarget):
+            return [topology.leaf_port(target.host, r) for r in range(topology.rails)]
+        return switch_ports(topology, target)
+
+    def _start(self) -> None:
+        for table in self._tables:
+            table.install()
+
+    def _end(self) -> None:
+        for table in self._tables:
+            table.remove()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for table in self._tables:
+            table.close()
+
+
+class BlackHole(PacketFault):
+    """Everything is dropped, one way or both, bridged or routed, ARP and ND too."""
+
+    kind = "blackhole"
+
+    def __init__(self, target: str, direction: Direction = "both") -> None:
+        super().__init__(target, direction, 100.0)
+
+
+class Loss(PacketFault):
+    """``percent`` of the packets are dropped at random, each direction by itself.
+
+    A packet is what the stack hands over: with segmentation offload that is up to 64 KB of TCP.
+    """
+
+    kind = "loss"
+
+    def __init__(self, target: str, percent: float, direction: Direction = "both") -> None:
+        super().__init__(target, direction, percent)

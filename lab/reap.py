@@ -1,0 +1,57 @@
+"""Clears away what faults of processes that were killed have left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from lab import build, procs
+from lab.fault import Site
+from lab.holds import HoldTable
+from lab.rtlink import LinkSetter
+from lab.topology import (
+    Port,
+)
+
+
+def reap(site: Site) -> None:
+    """End what faults of processes that are gone have left: held ports and freezes.
+
+    Packet drops need no reaping: the kernel removes their tables with the process.
+    """
+    topology = site.topology
+    rows: dict[int, Callable[[], None]] = {}
+
+    def up(port: Port) -> Callable[[], None]:
+        def bring_up() -> None:
+            with LinkSetter(port.ns, [port.ifname]) as setter:
+                setter.set(port.ifname, up=True)
+
+        return bring_up
+
+    def thaw(host: int) -> Callable[[], None]:
+        def wake() -> None:
+            for who in procs.inhabitants([topology.ns("host", host)]):
+                who.signal(signal.SIGCONT)
+
+        return wake
+
+    for wire in topology.wires():
+        for port in (wire.a, wire.b):
+            rows[port.number] = up(port)
+    for host in range(topology.hosts):
+        rows[site.freeze_row(host)] = thaw(host)
+        rows[site.kill_row(host)] = lambda: None
+    table = HoldTable(site.dir.holds)
+    changed = False
+    try:
+        with table.locked():
+            for row, act in rows.items():
+                if table.reap(row):
+                    act()
+                    changed = True
+    finally:
+        table.close()
+    if changed:
+        for role, index, _ in topology.namespaces():
+            build.restore_routes(topology, role, index)
