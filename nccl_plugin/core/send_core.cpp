@@ -57,8 +57,11 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
 
 bool SendCore::done(Sequence sequence) const {
   const Message* message = find(sequence);
-  return message == nullptr || message->copy != nullptr ||
-         (message->acknowledged && message->readers == 0);
+  if (message == nullptr) {
+    return true;
+  }
+  const bool sent = message->matched && message->next_chunk == message->chunks;
+  return (message->acknowledged || (message->copy != nullptr && sent)) && message->readers == 0;
 }
 
 std::size_t SendCore::size(Sequence sequence) const {

@@ -6,7 +6,9 @@
 // - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
 //   only when the receiver has answered that path's fence.
 // - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
-//   no transport reads its bytes any more, or at once when it was copied.
+//   no transport reads its bytes any more. A copied one is done once it was handed to a transport:
+//   not before, for until then only the caller's polling finds its grant; and not later, for its
+//   copy stays in the ring until the acknowledgement, ready to be sent again.
 // - Acknowledgements, grants and whole receiver states may come twice, late and out of order.
 #pragma once
 

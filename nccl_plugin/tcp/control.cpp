@@ -171,7 +171,8 @@ void Control::take_newcomers() {
     Peer& peer = outbound_peer(newcomer.handle);
     peer.homes |= core::bit(newcomer.comm->home());
     ++peer.comms;
-    senders_[newcomer.comm->id()] = {newcomer.comm, &peer};
+    senders_[newcomer.comm->id()] = {newcomer.comm, &peer, newcomer.handle.listen_id,
+                                     newcomer.handle.secret};
   }
 }
 

@@ -53,6 +53,8 @@ class Control {
   struct Sending {
     std::shared_ptr<Sender> comm;
     Peer* peer = nullptr;
+    std::uint32_t listen_id = 0;   // whose secret signs its hellos
+    Secret secret{};
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;

@@ -126,11 +126,12 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
     return;
   }
   Hello hello = hello_to(peer, HelloKind::data, path);
+  hello.listen_id = sending.listen_id;
   hello.comm = sending.comm->id();
   hello.epoch = epoch;
   hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
   dialer_.dial(
-      peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, peer.secret,
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
       [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
         const std::int64_t then = monotonic_ns();
         if (result.outcome != DialOutcome::welcome ||
