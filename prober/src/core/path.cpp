@@ -20,24 +20,22 @@ std::uint64_t unsign(Nanos value) { return static_cast<std::uint64_t>(std::max<N
 
 }  // namespace
 
+void Path::References::drop_oldest() {
+  std::shift_left(seq.begin(), seq.end(), 1);
+  --count;
+}
+
 void Path::References::push(std::uint64_t value) {
-  if (count == seq.size()) {
-    std::shift_left(seq.begin(), seq.end(), 1);
-    --count;
-  }
+  if (count == seq.size()) drop_oldest();
   seq[count++] = value;
 }
 
 std::uint64_t Path::References::take(bool train) {
+  const std::size_t keep = train ? 6 : 2;
+  while (count > keep) drop_oldest();
   if (count == 0) return 0;
-  if (!train) {  // a single packet tells the newest, the rest is stale
-    const std::uint64_t newest = seq[count - 1];
-    count = 0;
-    return newest;
-  }
   const std::uint64_t oldest = seq[0];
-  std::shift_left(seq.begin(), seq.end(), 1);
-  --count;
+  drop_oldest();
   return oldest;
 }
 

@@ -78,12 +78,14 @@ class Path {
     std::uint8_t train = 0;
     bool hardware = false;
   };
-  // References not yet told to the peer, oldest first; at most one train.
+  // References not yet told to the peer, oldest first. Both ends send at about the same time, so
+  // now two batches arrive between two sendings and then none: one batch is kept back for that.
   struct References {
-    std::array<std::uint64_t, 3> seq{};
+    std::array<std::uint64_t, 6> seq{};
     std::size_t count = 0;
     void push(std::uint64_t value);
     std::uint64_t take(bool train);  // 0: none
+    void drop_oldest();
   };
   static constexpr std::size_t kHistory = 64;
 
