@@ -12,7 +12,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 Address = str
+_Keys = NDArray[np.uint64]
+
+_CROSS = 0xFFFF
+"""Stands in the hash where a same-rail pair has its rail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,74 +64,71 @@ def choose(
         cross_rail: how many (peer, other rail) each rail chooses.
         clock_paths: that many paths carry clock trains, one to a rail first.
     """
-    hosts = sorted([local, *(peer.host for peer in peers)])
-    rails_of = {peer.host: sorted(peer.rails) for peer in peers}
-    rails_of[local] = sorted(rail for _, rail, _ in links)
+    by_host = {peer.host: peer for peer in peers}
+    ports = [(peer.host, rail) for peer in peers for rail in sorted(peer.rails)]
+    ports += [(local, rail) for _, rail, _ in links]
     out: list[PathSpec] = []
     for index, rail, own in sorted(links):
-        chosen = [
-            (peer, rail)
-            for peer in peers
-            if rail in peer.rails
-            and _chosen_same(local, peer.host, rail, hosts, rails_of, per_rail)
-        ]
-        chosen += [
-            (peer, other)
-            for peer in peers
-            for other in peer.rails
-            if other != rail
-            and _chosen_cross((local, rail), (peer.host, other), hosts, rails_of, cross_rail)
-        ]
-        for peer, peer_rail in chosen:
-            addresses = peer.rails[peer_rail]
+        same_rail = [port for port in ports if port[1] == rail]
+        chosen = _agreed((local, rail), same_rail, rail, per_rail)
+        if cross_rail:
+            chosen += _agreed((local, rail), ports, _CROSS, cross_rail)
+        for host, peer_rail in chosen:
+            addresses = by_host[host].rails[peer_rail]
             same = [a for a in addresses if (":" in a) == (":" in own)]
             if same:
                 others = tuple(a for a in addresses if a != same[0])
-                out.append(PathSpec(index, peer.host, peer_rail, same[0], others))
+                out.append(PathSpec(index, host, peer_rail, same[0], others))
     return _with_clock(out, clock_paths)
 
 
-def _weight(*parts: object) -> int:
-    text = "\0".join(str(part) for part in parts).encode()
-    return int.from_bytes(hashlib.blake2s(text, digest_size=8).digest(), "little")
+def _agreed(
+    own: tuple[str, int], ports: list[tuple[str, int]], salt: int, count: int
+) -> list[tuple[str, int]]:
+    """Ports that have ``own`` among their ``count`` best, or are among its own, sorted.
+
+    With salt `_CROSS` a pair must be of different rails too.
+    """
+    ports = sorted(ports)
+    numbers = {host: number for number, host in enumerate({host for host, _ in ports})}
+    host_of = np.array([numbers[host] for host, _ in ports])
+    rail_of = np.array([rail for _, rail in ports])
+    keys = np.array([_key(host, rail) for host, rail in ports], dtype=np.uint64)
+    at = ports.index(own)
+    weights = _mix(keys[at] ^ keys, salt)
+    usable = host_of != host_of[at]
+    if salt == _CROSS:
+        usable &= rail_of != rail_of[at]
+    candidates = np.flatnonzero(usable)
+    if len(candidates) == 0:
+        return []
+    best = candidates[np.argsort(weights[candidates], kind="stable")[:count]]
+    chosen = {int(i) for i in best}
+    for other in candidates:
+        if int(other) in chosen:
+            continue
+        theirs = host_of != host_of[other]
+        if salt == _CROSS:
+            theirs &= rail_of != rail_of[other]
+        # How many does the other end like better than us?
+        better = np.count_nonzero(_mix(keys[other] ^ keys[theirs], salt) < weights[other])
+        if better < count:
+            chosen.add(int(other))
+    return [ports[i] for i in sorted(chosen)]
 
 
-def _top(candidates: list[tuple[int, str, int]], count: int) -> set[tuple[str, int]]:
-    return {(host, rail) for _, host, rail in sorted(candidates)[:count]}
+def _key(host: str, rail: int) -> int:
+    digest = hashlib.blake2s(f"{host}\0{rail}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
-def _chosen_same(
-    a: str, b: str, rail: int, hosts: list[str], rails_of: dict[str, list[int]], count: int
-) -> bool:
-    def best(one: str) -> set[tuple[str, int]]:
-        candidates = [
-            (_weight("rail", rail, *sorted((one, other))), other, rail)
-            for other in hosts
-            if other != one and rail in rails_of[other]
-        ]
-        return _top(candidates, count)
-
-    return (b, rail) in best(a) or (a, rail) in best(b)
-
-
-def _chosen_cross(
-    a: tuple[str, int],
-    b: tuple[str, int],
-    hosts: list[str],
-    rails_of: dict[str, list[int]],
-    count: int,
-) -> bool:
-    def best(one: tuple[str, int]) -> set[tuple[str, int]]:
-        candidates = [
-            (_weight("cross", *sorted((one, (other, rail)))), other, rail)
-            for other in hosts
-            if other != one[0]
-            for rail in rails_of[other]
-            if rail != one[1]
-        ]
-        return _top(candidates, count)
-
-    return b in best(a) or a in best(b)
+def _mix(values: _Keys, salt: int) -> _Keys:
+    """A 64-bit finalizer (splitmix64's): the weight of a pair from the XOR of its keys."""
+    salted = int.from_bytes(hashlib.blake2s(b"%d" % salt, digest_size=8).digest(), "little")
+    x = np.asarray(values, dtype=np.uint64) ^ np.uint64(salted)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _with_clock(paths: list[PathSpec], count: int) -> list[PathSpec]:

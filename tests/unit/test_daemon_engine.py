@@ -1,0 +1,253 @@
+"""The engine: a host's decisions in virtual time."""
+
+import itertools
+
+import pytest
+
+from fabricd.config import parse
+from fabricd.detect.mesh import PathSpec
+from fabricd.detect.verdict import PathView
+from fabricd.engine import PROBER_GRACE_NS, Engine
+from fabricd.links.health import Facts
+from telemetry.events import LinkState as S
+
+MS, SEC = 10**6, 10**9
+PEERS = "abc"
+I = 30 * MS  # noqa: E741 - a path's interval
+
+
+def config(rails=4, extra=""):
+    links = "".join(
+        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in range(rails)
+    )
+    return parse(f'[host]\nname = "h"\n{links}{extra}', "f")
+
+
+def specs(rails=4, peers=PEERS):
+    return [PathSpec(r, p, r, f"10.{r}.0.{ord(p)}") for r in range(rails) for p in peers]
+
+
+class Host:
+    """An engine with peers that are heard, except what is silenced."""
+
+    def __init__(self, rails=4, peers=PEERS, extra=""):
+        self.engine = Engine(config(rails, extra), specs(rails, peers))
+        self.now = SEC
+        self.silent = {}
+        self.fresh_prober = False
+        for link in self.engine.links:
+            link.carrier = True
+        self.changes = []
+        self.outcome = None
+        self.run(2 * I)
+
+    def silence(self, *where):
+        """Silence (link, peer) pairs from now on; a number silences the whole link."""
+        for item in where:
+            for path in self.engine.paths:
+                if item == path.spec.link or item == (path.spec.link, path.spec.peer):
+                    self.silent.setdefault(path.index, self.now)
+
+    def restore(self):
+        self.silent.clear()
+
+    def views(self):
+        out = []
+        for path in self.engine.paths:
+            heard = self.silent.get(path.index, self.now)
+            missed = max(0, (self.now - heard - I // 2) // I)
+            known = not (self.fresh_prober and path.index in self.silent)
+            out.append(
+                PathView(path.index, path.spec.link, path.spec.peer, known,
+                         missed if known else 0, 0, I, heard if known else 0)
+            )  # fmt: skip
+        return out
+
+    def run(self, duration, step=10 * MS, prober=True):
+        for _ in range(max(1, duration // step)):
+            self.now += step
+            self.outcome = self.engine.evaluate(self.views() if prober else None, self.now)
+            self.changes += self.outcome.changes
+
+    def states(self):
+        return [link.health.state for link in self.engine.links]
+
+    def weights(self):
+        return [rail.weight for rail in self.engine.plan().rails]
+
+
+def test_everything_comes_up():
+    host = Host()
+    assert host.states() == [S.UP] * 4
+    assert all(p.health.state is S.UP for p in host.engine.paths)
+    assert host.weights() == [1000] * 4
+
+
+def test_carrier_loss_is_enough_alone():
+    host = Host()
+    host.engine.links[2].carrier = False
+    host.engine.links[2].pending_downs = 1
+    host.run(10 * MS)
+    assert host.weights() == [1000, 1000, 0, 1000]
+    assert [c.transition.reason for c in host.changes if c.netdev == "rail2"][-1] == "carrier lost"
+
+
+def test_black_hole_and_back():
+    host = Host()
+    host.silence(1)
+    host.run(150 * MS)
+    assert host.states()[1] is S.DOWN
+    assert host.engine.links[1].health.out_by_probes
+    assert host.engine.plan().paths == (), "not path by path"
+    host.restore()
+    host.run(3 * SEC)
+    assert host.states()[1] is S.PROBATION
+    host.run(11 * SEC)
+    assert host.states() == [S.UP] * 4
+
+
+def test_probes_alone_take_no_more_than_half_of_the_rails():
+    host = Host()
+    host.silence(0, 1, 2)
+    host.run(SEC)
+    assert host.weights().count(0) == 2
+    assert len(host.outcome.refused) == 1
+    assert host.states().count(S.SUSPECT) == 1
+    assert not host.engine.plan().paths, "nor its paths one by one"
+
+
+def test_carrier_may_take_more_than_half():
+    host = Host()
+    for link in host.engine.links[:3]:
+        link.carrier = False
+    host.run(10 * MS)
+    assert host.weights() == [0, 0, 0, 1000]
+
+
+def test_probes_never_take_the_last_rail_that_carries():
+    host = Host()
+    for link in host.engine.links[:3]:
+        link.carrier = False
+    host.run(10 * MS)
+    host.silence(3)
+    host.run(SEC)
+    assert host.weights()[3] == 1000
+    assert host.states()[3] is not S.DOWN
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 3)])
+def test_share_is_configurable(share, taken):
+    host = Host(extra=f"[steer]\nmax_probe_share = {share}\n")
+    host.silence(0, 1, 2)
+    host.run(SEC)
+    assert host.states().count(S.DOWN) == taken
+
+
+def test_one_silent_peer_is_an_exception_on_the_page():
+    host = Host()
+    host.silence((1, "b"))
+    host.run(SEC)
+    assert host.weights() == [1000] * 4
+    assert [(p.netdev, p.remote) for p in host.engine.plan().paths] == [("rail1", "10.1.0.98")]
+    host.restore()
+    host.run(3 * SEC)
+    assert host.engine.plan().paths == ()
+
+
+def test_silent_host_changes_nothing_but_is_said():
+    host = Host()
+    host.silence(*((r, "c") for r in range(4)))
+    host.run(SEC)
+    assert host.outcome.silent_hosts == {"c"}
+    assert host.weights() == [1000] * 4
+    assert host.engine.plan().paths == ()
+
+
+def test_restarted_prober_does_not_bring_a_black_hole_back():
+    host = Host()
+    host.silence(1)
+    host.run(SEC)
+    host.run(SEC, prober=False)
+    host.fresh_prober = True
+    host.run(30 * SEC)
+    assert host.states()[1] is S.DOWN
+    host.restore()
+    host.run(3 * SEC)
+    assert host.states()[1] is S.PROBATION
+
+
+def test_without_a_prober_a_link_returns_after_a_grace():
+    host = Host()
+    host.silence(1)
+    host.run(SEC)
+    host.run(PROBER_GRACE_NS - SEC, prober=False)
+    assert host.states()[1] is S.DOWN
+    host.run(4 * SEC, prober=False)
+    assert host.weights()[1] == 1000
+
+
+def test_without_a_prober_carrier_alone_rules():
+    host = Host()
+    host.engine.links[0].carrier = False
+    host.run(SEC, prober=False)
+    assert host.states()[0] is S.DOWN
+    host.engine.links[0].carrier = True
+    host.run(3 * SEC, prober=False)
+    assert host.states()[0] is S.PROBATION
+
+
+def test_state_and_penalty_outlive_a_restart():
+    host = Host()
+    host.silence(1)
+    host.silence((2, "a"))
+    host.run(SEC)
+    document = host.engine.save(host.now)
+    other = Engine(config(), specs())
+    assert other.restore(document, host.now + SEC, SEC) == []
+    assert [x.health.state for x in other.links] == host.states()
+    assert [x.health.state for x in other.paths] == [x.health.state for x in host.engine.paths]
+    assert other.links[1].health.damping.penalty(host.now + SEC) > 900
+    host.engine, host.fresh_prober = other, True
+    for link in other.links:
+        link.carrier = True
+    host.run(10 * SEC)
+    assert host.weights()[1] == 0, "what was heard before the restart is still expected"
+
+
+@pytest.mark.parametrize("document", [{}, {"links": 3, "paths": []}, {"links": {"rail0": 7}}])
+def test_garbage_is_not_restored(document):
+    engine = Engine(config(), specs())
+    assert engine.restore(document, SEC, 0)
+    assert all(link.health.state is S.UNKNOWN for link in engine.links)
+
+
+def test_reload_keeps_what_stays():
+    host = Host()
+    host.engine.links[3].carrier = False
+    host.run(10 * MS)
+    host.engine.configure(config(3, "[hold]\nhold_down_s = 9\n"), specs(3))
+    assert len(host.engine.links) == 3
+    assert host.states() == [S.UP] * 3
+    assert host.engine.links[0].health.hold.hold_down_ns == 9 * SEC
+    host.engine.configure(config(4), specs(4))
+    assert host.states()[3] is S.UNKNOWN, "what went away begins anew"
+
+
+def test_due_at_is_when_the_next_timer_runs_out():
+    host = Host()
+    host.engine.links[0].health.update(Facts(downs=1), host.now)
+    host.run(10 * MS)
+    due = host.outcome.due_at
+    assert 1.9 * SEC < due - host.now <= 2 * SEC
+
+
+def test_no_input_ever_leaves_nothing_carrying():
+    """All combinations of carrier and silence on three rails."""
+    for carriers in itertools.product([True, False], repeat=3):
+        for silent in itertools.product([True, False], repeat=3):
+            host = Host(rails=3)
+            for link, carrier in zip(host.engine.links, carriers, strict=True):
+                link.carrier = carrier
+            host.silence(*(r for r in range(3) if silent[r]))
+            host.run(300 * MS, step=30 * MS)
+            assert any(host.weights()), (carriers, silent)

@@ -1,0 +1,98 @@
+"""Who probes whom: both ends agree, everybody is covered, degrees stay small."""
+
+import time
+
+import pytest
+
+from fabricd.detect.mesh import Node, choose
+
+
+def address(host, rail):
+    return f"10.{rail}.{host >> 8}.{host & 255}"
+
+
+def cluster(hosts, rails, **kwargs):
+    """host → its paths, as every host computes them for itself."""
+    nodes = [Node(f"h{i}", {r: (address(i, r),) for r in range(rails)}) for i in range(hosts)]
+    out = {}
+    for i, node in enumerate(nodes):
+        links = [(r, r, address(i, r)) for r in range(rails)]
+        others = [n for n in nodes if n is not node]
+        out[node.host] = choose(node.host, links, others, **kwargs)
+    return out
+
+
+def pairs(paths, host):
+    return {((host, p.link), (p.peer, p.peer_rail)) for p in paths[host]}
+
+
+@pytest.mark.parametrize(("hosts", "rails"), [(2, 1), (4, 4), (9, 2), (40, 3)])
+def test_both_ends_agree(hosts, rails):
+    paths = cluster(hosts, rails, per_rail=4, cross_rail=1)
+    everything = {pair for host in paths for pair in pairs(paths, host)}
+    assert {(b, a) for a, b in everything} == everything
+
+
+def test_few_hosts_probe_everybody_on_each_rail():
+    paths = cluster(4, 4, per_rail=10, cross_rail=1)
+    for host, own in paths.items():
+        for rail in range(4):
+            same = {p.peer for p in own if p.link == rail and p.peer_rail == rail}
+            assert same == {h for h in paths if h != host}
+            cross = [p for p in own if p.link == rail and p.peer_rail != rail]
+            assert cross, "a cross-rail path on every rail"
+
+
+def test_degree_is_near_what_was_asked():
+    paths = cluster(100, 1, per_rail=10, cross_rail=0)
+    degrees = [len(own) for own in paths.values()]
+    assert min(degrees) >= 10
+    assert sum(degrees) / len(degrees) < 20
+    assert max(degrees) <= 35
+
+
+def test_no_cross_paths_when_not_wanted():
+    paths = cluster(5, 3, per_rail=2, cross_rail=0)
+    assert all(p.link == p.peer_rail for own in paths.values() for p in own)
+
+
+def test_a_new_host_disturbs_few_pairs():
+    before = cluster(50, 1, per_rail=5, cross_rail=0)
+    after = cluster(51, 1, per_rail=5, cross_rail=0)
+    old = {pair for host in before for pair in pairs(before, host)}
+    new = {pair for host in before for pair in pairs(after, host) if pair[1][0] != "h50"}
+    assert len(old & new) / len(old) > 0.8
+
+
+def test_only_addresses_of_the_links_family_are_probed_and_the_others_are_kept():
+    peers = [
+        Node("b", {0: ("10.0.0.2", "fd00::2")}),
+        Node("c", {0: ("fd00::3",)}),
+    ]
+    four = choose("a", [(0, 0, "10.0.0.1")], peers, per_rail=5, cross_rail=0)
+    assert [(p.peer, p.address, p.others) for p in four] == [("b", "10.0.0.2", ("fd00::2",))]
+    six = choose("a", [(0, 0, "fd00::1")], peers, per_rail=5, cross_rail=0)
+    assert [(p.peer, p.address) for p in six] == [("b", "fd00::2"), ("c", "fd00::3")]
+
+
+def test_clock_paths_are_spread_over_the_rails():
+    for own in cluster(6, 4, per_rail=10, cross_rail=1).values():
+        clock = [p.link for p in own if p.clock]
+        assert sorted(clock) == [0, 1, 2, 3]
+    for own in cluster(6, 2, per_rail=10, cross_rail=1).values():
+        assert sorted(p.link for p in own if p.clock) == [0, 0, 1, 1]
+
+
+def test_peers_without_our_rail_and_no_peers_at_all():
+    assert choose("a", [(0, 0, "10.0.0.1")], [], per_rail=3, cross_rail=1) == []
+    far = [Node("b", {7: ("10.7.0.2",)})]
+    assert choose("a", [(0, 0, "10.0.0.1")], far, per_rail=3, cross_rail=0) == []
+    assert len(choose("a", [(0, 0, "10.0.0.1")], far, per_rail=3, cross_rail=1)) == 1
+
+
+def test_thousand_hosts_do_not_take_for_ever():
+    peers = [Node(f"h{i}", {r: (address(i, r),) for r in range(2)}) for i in range(1, 1000)]
+    links = [(r, r, address(0, r)) for r in range(2)]
+    began = time.process_time()
+    assert choose("h0", links, peers, per_rail=10, cross_rail=1)
+    assert time.process_time() - began < 10
