@@ -37,7 +37,8 @@ class Live:
     now_s: float = 0.0
     states: dict[Rail, LinkState] = field(default_factory=dict)
     rates: dict[Rail, deque[float]] = field(default_factory=dict)
-    total: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    total: list[float] = field(default_factory=list)
+    """Since the start, one value for each 0.1 s."""
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     lines_ever: int = 0
     running: int = 0

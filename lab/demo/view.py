@@ -14,6 +14,9 @@ from lab.demo.live import Live
 from telemetry.events import LinkState
 
 HEAD = 5
+SAMPLE_S = 0.1
+WINDOW = 200
+"""Samples of a rail that its sparkline shows: 20 s."""
 BARS = " ▁▂▃▄▅▆▇█"
 STATE_STYLE = {
     LinkState.UP: "green",
@@ -46,6 +49,15 @@ def sparkline(values: Iterable[float], top: float, width: int) -> str:
     return "".join(marks).rjust(width)
 
 
+def squeeze(values: Iterable[float], samples: int, width: int) -> list[float]:
+    """The last ``samples`` values as the means of at most ``width`` spans of equal length."""
+    last = list(values)[-samples:]
+    span = max(1, -(-samples // width))
+    # Spans are counted from the newest, so that a mark moves one column at a time.
+    ends = range(len(last), 0, -span)
+    return [sum(part) / len(part) for end in ends if (part := last[max(0, end - span) : end])][::-1]
+
+
 def rate(value: float) -> str:
     """Byte/s as Mbit/s or Gbit/s."""
     bits = value * 8
@@ -61,7 +73,7 @@ def draw(live: Live, width: int, height: int, rate_bps: float) -> RenderableType
         height: rows.
         rate_bps: what a rail can carry, byte/s; full height of its sparkline.
     """
-    wide = width >= 150
+    wide = width >= 200
     per_row = len(live.hosts) if wide else 2
     rows = -(-len(live.hosts) // per_row)
     panel_width = width // per_row
@@ -96,26 +108,33 @@ def _head(live: Live, width: int, rate_bps: float) -> RenderableType:
         if live.start_ns and following is not None:
             text = f"next: {following.title} in {following.at - live.now_s:.0f} s"
         what = Text(text, "bright_black")
-    now.add_row(what, Text(f"{max(0.0, live.now_s):5.1f} / {live.seconds:g} s", "bold"))
-    spark_width = max(10, width - 44)
-    flow = Table.grid(expand=True)
-    flow.add_column(width=spark_width)
-    flow.add_column(justify="right")
-    top = rate_bps * len(live.hosts) * len(live.rails)
     current = live.total[-1] if live.total else 0.0
-    flow.add_row(
-        Text(sparkline(live.total, top, spark_width), "bold green"),
-        Text(f"job {rate(current)}  resent {live.retransmitted / 1e6:.1f} MB", "bold"),
-    )
+    figures = f"{rate(current)}   {live.retransmitted / 1e6:.1f} MB resent"
+    what.no_wrap, what.overflow = True, "ellipsis"
+    now.add_row(what, Text(f"{max(0.0, live.now_s):.1f} / {live.seconds:g} s", "bold"))
+    top = rate_bps * len(live.hosts) * len(live.rails)
+    flow = Text(_whole_run(live, top, width - 4), "green", no_wrap=True)
     title = "fabricd demo" if live.failover else "fabricd demo — failover OFF"
     errors = f"[bold red]{live.errors} errors[/]" if live.errors else "[green]0 errors[/]"
     return Panel(
         Group(now, flow, _progress(live, width - 4)),
         title=f"[bold]{title}[/] · {len(live.hosts)} hosts × {len(live.rails)} rails · ring"
         f" all-reduce · {live.running} ranks · {errors}",
+        subtitle=f"[bold]{figures}[/]",
+        subtitle_align="right",
         border_style="red" if chapter else "blue",
         padding=(0, 1),
     )
+
+
+def _whole_run(live: Live, top: float, width: int) -> str:
+    """Throughput since the start, a column per span of time, above the progress line."""
+    per_column = live.seconds / width / SAMPLE_S
+    line = ""
+    for column in range(width):
+        span = live.total[int(column * per_column) : max(1, int((column + 1) * per_column))]
+        line += sparkline([sum(span) / len(span)], top, 1) if span else " "
+    return line
 
 
 def _progress(live: Live, width: int) -> Text:
@@ -141,7 +160,7 @@ def _host(live: Live, host: str, width: int, rate_bps: float) -> RenderableType:
     body = Table.grid(padding=(0, 1))
     body.add_column(width=6, no_wrap=True)
     body.add_column(width=9, no_wrap=True)
-    spark = max(8, width - 36)
+    spark = max(8, width - 32)
     body.add_column(width=spark, no_wrap=True)
     body.add_column(width=10, justify="right", no_wrap=True)
     worst = "green"
@@ -158,7 +177,7 @@ def _host(live: Live, host: str, width: int, rate_bps: float) -> RenderableType:
         body.add_row(
             name,
             Text(shown, style),
-            Text(sparkline(history or (), rate_bps, spark), style),
+            Text(sparkline(squeeze(history or (), WINDOW, spark), rate_bps, spark), style),
             Text(f"{current * 8 / 1e6:.0f} Mbit/s"),
         )
     return Panel(body, title=host, title_align="left", border_style=worst, padding=(0, 1))

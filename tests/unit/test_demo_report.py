@@ -14,7 +14,7 @@ from lab.demo.analysis import analyse
 from lab.demo.live import describe
 from lab.demo.run import make_live
 from lab.demo.story import chapters
-from lab.demo.view import draw, sparkline
+from lab.demo.view import draw, sparkline, squeeze
 from telemetry.events import EventKind, LinkState
 
 
@@ -123,6 +123,13 @@ def test_each_state_and_kind_can_be_described():
     for state in LinkState:
         assert describe(link_event(1, "h0", "rail0", "UP", state.name))
     assert {kind for kind in EventKind if kind.value} == set(EventKind)
+
+
+def test_squeeze_keeps_the_newest_at_the_right():
+    assert squeeze([1, 1, 2, 2, 3, 3], 6, 3) == [1, 2, 3]
+    assert squeeze([9, 1, 1, 2, 2, 3, 3], 6, 3) == [1, 2, 3]
+    assert squeeze([2, 2, 4], 6, 3) == [2, 3]
+    assert squeeze([], 6, 3) == []
 
 
 def test_sparkline():
