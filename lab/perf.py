@@ -119,8 +119,10 @@ class Perf:
             for rank in self.ranks:
                 rank.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
+            left = [i for i, rank in enumerate(self.ranks) if rank.poll() is None]
             self.kill()
-            raise TimeoutError(f"fabric-perf did not end within {timeout_s} s") from None
+            last = "; ".join(f"rank {i}: {self.rows(i)[-1:]}" for i in left)
+            raise TimeoutError(f"fabric-perf did not end within {timeout_s} s: {last}") from None
         return [self._result(rank) for rank in range(len(self.ranks))]
 
     def _result(self, rank: int) -> RankResult:
