@@ -141,6 +141,12 @@ void Peer::readable(core::PathIndex index) {
 
 void Peer::heard_rails(const RailsReport& report) {
   if (report.number > remote.number) {
+    for (std::size_t i = 0; i < rails; ++i) {
+      if (report.down[i] && !remote.down[i]) {
+        context_.stats.event(pages::StatsEventKind::rail_told_down, 0, 255,
+                             static_cast<std::uint8_t>(i), 0);
+      }
+    }
     remote = report;
     hints_dirty = true;
   }

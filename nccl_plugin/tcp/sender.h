@@ -66,6 +66,7 @@ class Sender {
     Bytes in;                        // what came back and is not a whole frame yet
     core::Silence silence;
     bool maybe_unacked = false;
+    std::uint64_t acked_bytes = 0;   // by the peer's kernel, at the last look
     bool ever_live = false;
     bool rejoined = false;           // no payload since it came back
     bool trusted = false;

@@ -75,6 +75,10 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts) {
       return;
     }
     const auto info = sample(path.fd.get());
+    if (info && info->acknowledged_bytes != path.acked_bytes) {
+      path.acked_bytes = info->acknowledged_bytes;
+      moved_ = true;
+    }
     if (info && path.silence.dead(*info, now)) {
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
