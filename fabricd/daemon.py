@@ -298,7 +298,7 @@ def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 stopped or checked, 1 cannot run, 2 wrong usage or file."""
+    """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or configuration."""
     parser = argparse.ArgumentParser(
         prog="fabricd",
         description="Sees failing links and steers collective traffic around them.",

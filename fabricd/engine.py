@@ -222,6 +222,18 @@ class Engine:
                     refused.append(f"{kind} {key}")
         return refused
 
+    def adopt(self, netdev: str, remote: str, state: LinkState, now: int) -> None:
+        """Believe an earlier daemon's steer page that a link or path is out."""
+        if state not in (LinkState.DOWN, LinkState.HOLD):
+            return
+        for link in self.links:
+            if not remote and link.netdev == netdev:
+                link.health.adopt(state, now)
+        for path in self.paths:
+            if path.netdev == netdev and path.spec.address == remote:
+                path.health.adopt(state, now)
+                path.heard_ever = True
+
     def _take_views(self, views: Sequence[PathView] | None, now: int) -> Sequence[PathView] | None:
         if views is None:
             if self._prober_lost_ns is None:

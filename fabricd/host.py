@@ -75,6 +75,7 @@ class Host:
         self._refused_links: dict[str, str] = {}
         self._stall_row_ns = 0
         self._changed_state = True
+        self._save_soon = False
         self._plan_probes()
 
     # -- configuration ------------------------------------------------------------------------
@@ -226,7 +227,12 @@ class Host:
         told = self._publisher.publish(self.engine, self.modes.effective, now)
         if events or outcome.changes or told:
             self._changed_state = True
+            self._save_soon = True
         self._emit([*events, *self._outcome_events(outcome), *told])
+        if self._save_soon:
+            # At once: after kill -9 the next daemon must know what was out.
+            self._save_soon = False
+            self.save()
         self.cycles += 1
         self.last_cycle_wall_s = time.time()
         self._arm(outcome.due_at, now)
@@ -307,15 +313,23 @@ class Host:
         self._emit(events)
 
     def restore(self, document: dict[str, Any]) -> list[str]:
-        """Take over an earlier daemon's document of this boot; returns what was not usable."""
-        if not document:
-            return []
-        self.jobs.restore(document.get("jobs"))
+        """Take over an earlier daemon's document of this boot; returns what was not usable.
+
+        The steer page is written before any file, so what it says to be out is out, even when the
+        document is older.
+        """
+        refused = []
         now = time.monotonic_ns()
-        engine, at = document.get("engine"), document.get("mono_ns")
-        if not isinstance(engine, dict) or not isinstance(at, int) or at > now:
-            return ["engine"]
-        return self.engine.restore(engine, now, now - at)
+        if document:
+            self.jobs.restore(document.get("jobs"))
+            engine, at = document.get("engine"), document.get("mono_ns")
+            if isinstance(engine, dict) and isinstance(at, int) and at <= now:
+                refused = self.engine.restore(engine, now, now - at)
+            else:
+                refused = ["engine"]
+        for entry in self.page.taken_over:
+            self.engine.adopt(entry.netdev, entry.remote, entry.state, now)
+        return refused
 
     def refresh_snapshot(self) -> None:
         """Make the picture for the metrics endpoint's thread anew."""

@@ -118,6 +118,12 @@ class Health:
         self.damping.restore(document["damping"], now, elapsed_ns)
         self.state, self.since_ns, self.reason, self.hard = state, now - age, reason, hard
 
+    def adopt(self, state: LinkState, now: int) -> None:
+        """Take over DOWN or HOLD from elsewhere, unless it is known already."""
+        if self.state not in (LinkState.DOWN, LinkState.HOLD):
+            self.state, self.since_ns, self.reason = state, now, "out before the restart"
+            self.hard = False
+
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
             if self.state is not LinkState.ADMIN:

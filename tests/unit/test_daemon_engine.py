@@ -214,6 +214,15 @@ def test_state_and_penalty_outlive_a_restart():
     assert host.weights()[1] == 0, "what was heard before the restart is still expected"
 
 
+def test_what_the_page_says_to_be_out_is_out():
+    engine = Engine(config(), specs())
+    engine.adopt("rail1", "", S.DOWN, SEC)
+    engine.adopt("rail2", "10.2.0.97", S.HOLD, SEC)
+    engine.adopt("rail0", "", S.UP, SEC)
+    assert [x.health.state for x in engine.links] == [S.UNKNOWN, S.DOWN, S.UNKNOWN, S.UNKNOWN]
+    assert [p.index for p in engine.paths if p.health.state is S.HOLD] == [6]
+
+
 @pytest.mark.parametrize("document", [{}, {"links": 3, "paths": []}, {"links": {"rail0": 7}}])
 def test_garbage_is_not_restored(document):
     engine = Engine(config(), specs())
