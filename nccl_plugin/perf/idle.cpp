@@ -37,8 +37,8 @@ void catch_stop_signals() {
 void Idle::wait() {
   if (const int seen = stop_signals(); seen > 0) {
     const std::int64_t now = monotonic_ns();
-    if (first_signal_ns_ == 0) first_signal_ns_ = now;
-    if (seen > 1 || now - first_signal_ns_ > kGraceNs) throw Interrupted{};
+    if (still_since_ns_ == 0) still_since_ns_ = now;
+    if (seen > 1 || now - still_since_ns_ > kGraceNs) throw Interrupted{};
   }
   ++rounds_;
   if (how_ == Wait::spin) return;

@@ -12,15 +12,19 @@ namespace fabric::perf {
 int stop_signals();
 void catch_stop_signals();
 
-// Thrown when a signal asks to end and the others did not agree in time: a stalled collective.
+// Thrown when a signal asks to end and then nothing moves: a stalled collective, absent peers.
 struct Interrupted {};
 
 class Idle {
  public:
   Idle(Plugin& plugin, Wait how) : plugin_(plugin), how_(how) {}
   // Something moved: the next wait is short again.
-  void moved() { rounds_ = 0; }
-  // Nothing moved. Throws Interrupted on a second signal, or kGraceNs after the first.
+  void moved() {
+    rounds_ = 0;
+    still_since_ns_ = 0;
+  }
+  // Nothing moved. Throws Interrupted on a second signal, or when nothing moved for kGraceNs after
+  // the first.
   void wait();
 
  private:
@@ -28,7 +32,7 @@ class Idle {
   Plugin& plugin_;
   Wait how_;
   unsigned rounds_ = 0;
-  std::int64_t first_signal_ns_ = 0;
+  std::int64_t still_since_ns_ = 0;  // with a signal pending; 0: not so
 };
 
 }  // namespace fabric::perf

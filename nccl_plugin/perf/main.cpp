@@ -90,6 +90,8 @@ class Session {
     try {
       return connected();
     } catch (const TransportError& error) {
+      // Told to stop, as the other ranks probably were: those that left first are no fault.
+      if (stop_signals() > 0) return interrupted(error.what());
       rows_.write(error_row(monotonic_ns(), error));
       std::fprintf(stderr, "fabric-perf: rank %d: transport error in %s: %s\n", options_.rank,
                    error.where.c_str(), error.what());
@@ -97,14 +99,18 @@ class Session {
       finish();
       leave(figures_.corrupt_bytes > 0 ? kCorrupt : kTransportError);
     } catch (const Interrupted&) {
-      std::fprintf(stderr, "fabric-perf: rank %d: interrupted\n", options_.rank);
-      figures_.interrupted = true;
-      finish();
-      leave(figures_.corrupt_bytes > 0 ? kCorrupt : kClean);
+      return interrupted("nothing moves");
     }
   }
 
  private:
+  int interrupted(const char* why) {
+    std::fprintf(stderr, "fabric-perf: rank %d: interrupted (%s)\n", options_.rank, why);
+    figures_.interrupted = true;
+    finish();
+    leave(figures_.corrupt_bytes > 0 ? kCorrupt : kClean);
+  }
+
   int connected() {
     plugin_->init();
     const std::vector<Device> devices = plugin_->devices();

@@ -16,23 +16,31 @@ from typing import Any
 PERF = os.environ["FABRIC_PERF"]
 PLAIN = os.environ["FABRIC_PLAIN"]
 FAULTY = os.environ["FABRIC_FAULTY"]
+FABRIC = os.environ.get("FABRIC_PLUGIN", "")
 Row = dict[str, Any]
 
 
 class Ranks:
     """Runs all ranks of one job; ``faults`` are FAULTY_* variables of the last rank."""
 
-    def __init__(self, world: int, *args: str, faults: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        world: int,
+        *args: str,
+        faults: dict[str, str] | None = None,
+        plugin: str | None = None,
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self.root = Path(self._directory.name)
         self.processes: list[subprocess.Popen[str]] = []
         for rank in range(world):
             environment = {**os.environ, "NCCL_SOCKET_IFNAME": "lo", "FAULTY_INNER": PLAIN}
+            environment["FABRIC_RUN_DIR"] = str(self.root)
             if rank == world - 1:
                 environment.update(faults or {})
             command = [PERF, *args, "--rank", str(rank), "--world", str(world)]
             command += ["--rendezvous", f"file:{self.root / 'rendezvous'}", "--timeout", "20"]
-            command += ["--plugin", FAULTY if faults else PLAIN, "--interval-ms", "20"]
+            command += ["--plugin", plugin or (FAULTY if faults else PLAIN), "--interval-ms", "20"]
             command += ["--jsonl", str(self.root / f"{rank}.jsonl")]
             self.processes.append(
                 subprocess.Popen(
@@ -77,8 +85,8 @@ class Ranks:
 class Clean(unittest.TestCase):
     """Nothing is wrong: status 0, whole files, right figures."""
 
-    def check(self, world: int, *args: str) -> Ranks:
-        with Ranks(world, *args) as ranks:
+    def check(self, world: int, *args: str, plugin: str | None = None) -> Ranks:
+        with Ranks(world, *args, plugin=plugin) as ranks:
             statuses = ranks.wait()
             assert statuses == [0] * world, ranks.err
             for rank in range(world):
@@ -93,6 +101,7 @@ class Clean(unittest.TestCase):
                 assert times == sorted(times)
                 assert samples[-1]["bytes"] == rows[-1]["bytes"]
                 assert "0 errors, 0 corrupt bytes" in ranks.out[rank]
+            self.starts = [ranks.rows(r)[0] for r in range(world)]
             self.ends = [ranks.rows(r)[-1] for r in range(world)]
             return ranks
 
@@ -136,6 +145,24 @@ class Clean(unittest.TestCase):
 
     def test_unverified(self) -> None:
         self.check(2, "ring", "--size", "64K", "--iters", "5", "--verify", "none")
+
+    @unittest.skipUnless(FABRIC, "FABRIC_PLUGIN names no plugin")
+    def test_every_version_of_the_fabric_plugin(self) -> None:
+        for version in ("v8", "v9", "v10", "v11", "v12"):
+            for mode, size in (("ring", "300001"), ("alltoall", "100003"), ("p2p", "70001")):
+                with self.subTest(version=version, mode=mode):
+                    args = (mode, "--size", size, "--iters", "6", "--slice", "16K")
+                    self.check(
+                        2, *args, "--channels", "2", "--pingpong", "5", "--abi", version,
+                        plugin=FABRIC,
+                    )  # fmt: skip
+                    for start in self.starts:
+                        assert (start["plugin"], start["abi"]) == ("FABRIC", version)
+
+    @unittest.skipUnless(FABRIC, "FABRIC_PLUGIN names no plugin")
+    def test_the_highest_version_is_taken(self) -> None:
+        self.check(2, "p2p", "--size", "0", "--iters", "300", plugin=FABRIC)
+        assert self.starts[0]["abi"] == "v12"
 
 
 class Faults(unittest.TestCase):
