@@ -125,7 +125,7 @@ class Daemon:
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("prober", host.feed.run()),
             ("netlink", watcher.run()),
-            ("tick", self._tick(host)),
+            ("tick", self._tick(host, ports)),
         ]
         for name, work in jobs:
             task = asyncio.create_task(work, name=name)
@@ -157,7 +157,7 @@ class Daemon:
         self._log.critical("task ended", task=task.get_name(), error=repr(task.exception()))
         self._stop.set()
 
-    async def _tick(self, host: Host) -> None:
+    async def _tick(self, host: Host, ports: IbPorts) -> None:
         """Heartbeat, stop file, loss, stats pages, state, watchdog."""
         number = 0
         while True:
@@ -166,6 +166,8 @@ class Daemon:
             if host.modes.check_stop():
                 there = "present" if host.modes.stopped else "removed"
                 host.mode_changed(f"stop file {there}")
+            if ports.netdevs:
+                host.ports_read(await asyncio.to_thread(ports.read))
             before = host.cycles
             host.wake()
             if number % SCAN_TICKS == 0:
@@ -298,7 +300,7 @@ def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or configuration."""
+    """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or file."""
     parser = argparse.ArgumentParser(
         prog="fabricd",
         description="Sees failing links and steers collective traffic around them.",

@@ -35,6 +35,8 @@ class Link:
     health: Health
     admin_up: bool = True
     carrier: bool | None = None
+    port_active: bool | None = None
+    """Of the verbs port behind it; None: there is none, or it is not known."""
     pending_downs: int = 0
     worse: str = ""
 
@@ -255,7 +257,7 @@ class Engine:
     ) -> Facts:
         facts = Facts(
             admin_up=link.admin_up,
-            carrier=link.carrier,
+            carrier=False if link.port_active is False else link.carrier,
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
             clean=self._clean(link, views, now),

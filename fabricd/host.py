@@ -237,6 +237,11 @@ class Host:
         self.last_cycle_wall_s = time.time()
         self._arm(outcome.due_at, now)
 
+    def ports_read(self, active: dict[str, bool | None]) -> None:
+        """State of the verbs ports behind the links."""
+        for link in self.engine.links:
+            link.port_active = active.get(link.netdev)
+
     def feed_loss(self) -> None:
         """Once a second: is a link losing more than it should?"""
         rows = self.feed.paths()

@@ -38,6 +38,15 @@ class IbPorts:
             or "no verbs device behind the configured links"
         )
 
+    @property
+    def netdevs(self) -> list[str]:
+        """Those with a verbs port."""
+        return sorted(self._ports)
+
+    def read(self) -> dict[str, bool | None]:
+        """`active` of each."""
+        return {netdev: self.active(netdev) for netdev in self._ports}
+
     def active(self, netdev: str) -> bool | None:
         """Whether the port is ACTIVE; None when there is none, or it cannot be asked."""
         if netdev not in self._ports or self._context is None:
