@@ -1,0 +1,192 @@
+"""fabricd beyond veth and IPv4 on a good disk: hot-plug, IPv6, a full disk, two daemons."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from ipaddress import ip_address
+from pathlib import Path
+
+from fabricd.cli import client
+from fabricd.steer.page import PageError, decode
+from lab.cluster import wait_until
+from lab.faults import BlackHole, Carrier
+
+SLOW_S = 30.0
+
+
+def ask(node, op, **request):
+    return client.request(node.run_dir / "ctl.sock", {"op": op, **request})
+
+
+def link(node, netdev):
+    try:
+        return next(x for x in ask(node, "links") if x["netdev"] == netdev)
+    except client.DaemonError:
+        return None
+
+
+def state(node, netdev):
+    found = link(node, netdev)
+    return found and found["state"]
+
+
+def weights(node):
+    while True:
+        with contextlib.suppress(PageError):
+            page = decode((node.run_dir / "steer").read_bytes())
+            return {rail.netdev: rail.weight for rail in page.rails}
+
+
+def all_heard(node):
+    try:
+        links = ask(node, "links")
+    except client.DaemonError:
+        return False
+    return all(p["state"] == "up" for x in links for p in x["paths"]) and links[0]["paths"]
+
+
+def test_device_that_comes_goes_and_comes_again(cluster):
+    lab = cluster(hosts=2, rails=1)
+    node = lab.nodes[0]
+    node.start_prober()
+    node.start_daemon(
+        links=[
+            {"netdev": "rail0", "rail": 0, "address": node.address(0)},
+            {"netdev": "hot9", "rail": 9},
+        ],
+        hold={"hold_down_s": 0.3, "probation_s": 0.3},
+    )
+    wait_until(lambda: state(node, "rail0") == "up", SLOW_S, "rail0 is up")
+    assert link(node, "hot9")["state"] == "unknown", "never seen is not a failure"
+    assert weights(node)["hot9"] == 0
+
+    def plug(address):
+        node.run(["ip", "link", "add", "hot9", "type", "veth", "peer", "name", "far9"])
+        node.run(["ip", "addr", "add", address, "dev", "hot9"])
+        node.run(["ip", "link", "set", "far9", "up"])
+        node.run(["ip", "link", "set", "hot9", "up"])
+
+    plug("10.9.0.1/24")
+    wait_until(lambda: weights(node)["hot9"] == 1000, SLOW_S, "it carries")
+    wait_until(lambda: link(node, "hot9")["address"] == "10.9.0.1", SLOW_S, "address is found")
+    before = link(node, "hot9")["flaps"]
+    node.run(["ip", "link", "del", "hot9"])
+    wait_until(lambda: weights(node)["hot9"] == 0, SLOW_S, "it is gone")
+    assert state(node, "hot9") == "down"
+    wait_until(lambda: link(node, "hot9")["flaps"] == before + 1, SLOW_S, "one flap")
+    plug("10.9.0.7/24")
+    wait_until(lambda: weights(node)["hot9"] == 1000, SLOW_S, "the new device carries")
+    wait_until(lambda: link(node, "hot9")["address"] == "10.9.0.7", SLOW_S, "its new address")
+    assert weights(node)["rail0"] == 1000
+
+
+def test_probes_over_ipv6(cluster):
+    lab = cluster(hosts=4, rails=2)
+    for node in lab.nodes:
+        node.start_prober()
+    for node in lab.nodes:
+        others = [n for n in lab.nodes if n is not node]
+        node.start_daemon(
+            links=[
+                {"netdev": f"rail{r}", "rail": r, "address": node.address(r, 6)} for r in (0, 1)
+            ],
+            peers=[
+                {
+                    "host": n.name,
+                    "addresses": [
+                        {"rail": r, "address": n.address(r, family)}
+                        for r in (0, 1)
+                        for family in (4, 6)
+                    ],
+                }
+                for n in others
+            ],
+            hold={"hold_down_s": 0.3, "probation_s": 0.3},
+        )
+    for node in lab.nodes:
+        wait_until(lambda n=node: all_heard(n), SLOW_S, f"{node.name} hears everybody")
+    node, peer = lab.nodes[:2]
+    with lab.inject(BlackHole("h0:rail0")):
+        wait_until(lambda: weights(node)["rail0"] == 0, SLOW_S, "black hole over IPv6")
+
+        def exceptions():
+            with contextlib.suppress(PageError):
+                page = decode((peer.run_dir / "steer").read_bytes())
+                return {p.remote for p in page.paths if p.netdev == "rail0"}
+            return set()
+
+        wait_until(
+            lambda: {str(ip_address(node.address(0, f))) for f in (4, 6)} <= exceptions(),
+            SLOW_S,
+            "the exception is for both families",
+        )
+
+
+def test_full_disk_does_not_stop_steering_and_no_flap_is_lost(cluster):
+    lab = cluster(hosts=2, rails=2)
+    node = lab.nodes[0]
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "fabric-test", node.state_dir],
+        check=True, timeout=20,
+    )  # fmt: skip
+    try:
+        node.start_prober()
+        node.start_daemon(hold={"hold_down_s": 0.2, "probation_s": 0.2})
+        wait_until(lambda: state(node, "rail1") == "up", SLOW_S, "up")
+        filler = node.state_dir / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(os.urandom(4096))
+        for _ in range(5):
+            began = time.monotonic()
+            with lab.inject(Carrier("h0:rail1")):
+                wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "steers on a full disk")
+                assert time.monotonic() - began < 2.0
+            wait_until(lambda: weights(node)["rail1"] == 1000, 90, "and back")
+        status = ask(node, "status")["timeline"]
+        assert status["failures"] > 0, "the disk really was full"
+        assert link(node, "rail1")["flaps"] == 5
+        filler.unlink()
+
+        def counted():
+            rows = ask(node, "timeline", kind="flap", link="rail1")
+            return sum(row["count"] for row in rows)
+
+        wait_until(lambda: counted() == 5, SLOW_S, "all five are stored later")
+        assert ask(node, "status")["timeline"]["dropped"] == 0
+        assert list(node.state_dir.glob("*unusable*")) == []
+    finally:
+        node.stop_services()
+        subprocess.run(["umount", "-l", node.state_dir], check=True, timeout=20)
+
+
+def test_second_daemon_does_not_start(cluster):
+    lab = cluster(hosts=2, rails=1)
+    node = lab.nodes[0]
+    node.start_daemon()
+    wait_until(lambda: link(node, "rail0") is not None, SLOW_S, "the first runs")
+    second = node.run(
+        [sys.executable, "-m", "fabricd.daemon", "--config", str(node.config_path)], check=False
+    )
+    assert second.returncode == 1
+    assert "another fabricd runs" in second.stderr
+    assert link(node, "rail0") is not None
+
+
+def test_idle_daemon_is_cheap(cluster):
+    lab = cluster(hosts=4, rails=4)
+    lab.start_daemons()
+    node = lab.nodes[0]
+    wait_until(lambda: all_heard(node), SLOW_S, "everybody is heard")
+    time.sleep(2)
+
+    def cpu_s():
+        fields = Path(f"/proc/{node.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before, began = cpu_s(), time.monotonic()
+    time.sleep(8)
+    share = (cpu_s() - before) / (time.monotonic() - began)
+    assert share < 0.08, "2 % on a quiet machine; this one is shared"
