@@ -4,6 +4,9 @@
 // Why not TCP's own verdict: its first retransmission comes only after 240 ms. Why not our
 // acknowledgements: a peer that is merely stopped sends none, while its kernel still sends ACKs.
 // Nothing in flight (a closed window of a stopped peer, or an idle connection) is never silence.
+// One lost packet that was alone in flight is silent for 200 ms as well, so a second witness is
+// heard: another connection over the same rails, which is made to speak once the silence is half
+// way to its limit. Only a silence far longer than that condemns against the witness.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +16,7 @@ namespace fabric::core {
 
 inline constexpr std::int64_t kSilenceNs = 60'000'000;       // delayed ACKs take up to 40 ms
 inline constexpr std::int64_t kSilenceMaxNs = 180'000'000;
+inline constexpr std::int64_t kSilenceAloneNs = 250'000'000;
 inline constexpr std::int64_t kStallNs = 25'000'000;   // our own sampling gap: inconclusive, look
 inline constexpr std::int64_t kGraceNs = 10'000'000;   // again so much later (the host was paused)
 
@@ -24,29 +28,37 @@ struct TcpSample {
   std::uint32_t rtt_var_us = 0;
 };
 
+enum class Hearing : std::uint8_t { alive, suspect, dead };
+
 class Silence {
  public:
-  // True when the connection is dead. Call about every 5 ms while it may have bytes in flight.
-  bool dead(const TcpSample& sample, std::int64_t now) {
+  // Call about every 5 ms while the connection may have bytes in flight. `heard`: when the witness
+  // last had an ACK; 0: there is no witness. `suspect`: make the witness speak.
+  Hearing judge(const TcpSample& sample, std::int64_t now, std::int64_t heard) {
     if (last_ != 0 && now - last_ > kStallNs) {
       grace_ = now + kGraceNs;
     }
     last_ = now;
     if (sample.unacknowledged == 0) {
       since_ = 0;
-      return false;
+      return Hearing::alive;
     }
     if (since_ == 0 || sample.acknowledged_bytes != bytes_) {
       since_ = now;
       bytes_ = sample.acknowledged_bytes;
-      return false;
+      return Hearing::alive;
     }
     // A queue that fills delays ACKs: then the connection's own estimate rules.
     const std::int64_t slow =
         2 * (std::int64_t{sample.rtt_us} + 4 * std::int64_t{sample.rtt_var_us}) * 1000;
     const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
-    return now >= grace_ && now - since_ >= limit &&
-           std::int64_t{sample.since_ack_ms} * 1'000'000 >= limit;
+    const std::int64_t silent =
+        std::min(now - since_, std::int64_t{sample.since_ack_ms} * 1'000'000);
+    if (now < grace_ || silent < limit / 2) {
+      return Hearing::alive;
+    }
+    const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < kSilenceAloneNs;
+    return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
   }
   void reset() { *this = {}; }
 

@@ -42,12 +42,14 @@ struct PeerFacts {
   core::PathSet down = 0;           // said to be dead, by this host or the peer
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
   core::PathSet control_live = 0;   // the control link over these rails answers
+  std::array<std::int64_t, core::kMaxPaths> heard{};   // when that link last had an ACK
   core::PathSet base = 0;           // pairs that are connected from the start
 };
 
 // What a comm asks of the control thread.
 struct Wants {
   core::PathSet dial = 0;
+  core::PathSet suspect = 0;        // make the control link over these rails speak
   std::vector<PathEpoch> announce;  // sender: fences; receiver: paths it gave up
   bool close = false;               // tell the peer that the comm is closed here
 };

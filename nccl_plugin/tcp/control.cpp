@@ -227,6 +227,7 @@ void Control::tick_senders(std::int64_t now) {
   for (auto next = senders_.begin(); next != senders_.end();) {
     auto& [id, sending] = *next;
     const Wants wants = sending.comm->tick(now, sending.peer->facts);
+    sending.peer->ping(wants.suspect, now);
     for (const PathEpoch& fence : wants.announce) {
       sending.peer->broadcast(
           [&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
@@ -246,6 +247,7 @@ void Control::tick_receivers(std::int64_t now) {
   for (auto next = receivers_.begin(); next != receivers_.end();) {
     auto& [id, receiving] = *next;
     const Wants wants = receiving.comm->tick(now, receiving.peer->facts);
+    receiving.peer->ping(wants.suspect, now);
     for (const PathEpoch& dead : wants.announce) {
       receiving.peer->broadcast(
           [&](Bytes& out) { append_path(out, FrameType::path_dead, id, dead); });

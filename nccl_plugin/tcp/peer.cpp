@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kCrossAfterNs = 50 * kMs;     // the pairs from the start come first
 constexpr std::int64_t kGoneAfterNs = 200 * kMs;     // refused for so long, nothing alive
 constexpr int kGoneRefusals = 2;
+constexpr std::int64_t kPingMinNs = 8 * kMs;
 constexpr std::size_t kMaxBacklog = 1U << 20U;       // unsent control bytes: pings are left out
 
 template <typename F>
@@ -168,28 +169,45 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
     if (!link.life.live()) {
       return;
     }
-    if (link.maybe_unacked) {
-      const auto info = sample(link.fd.get());
-      if (info && link.silence.dead(*info, now)) {
+    const auto info = sample(link.fd.get());
+    if (info) {
+      facts.heard[index] = now - std::int64_t{info->since_ack_ms} * kMs;
+    }
+    if (link.maybe_unacked && info) {
+      // It is its own witness: a ping that was lost alone in flight shows with the next one's ACK.
+      const core::Hearing hearing = link.silence.judge(*info, now, 0);
+      if (hearing == core::Hearing::dead) {
         lose(index, true);
         return;
       }
-      if (info && info->unacknowledged == 0 && quiet(link.fd.get())) {
+      if (hearing == core::Hearing::suspect) {
+        ping(core::bit(index), now);
+      }
+      if (info->unacknowledged == 0 && quiet(link.fd.get())) {
         link.maybe_unacked = false;
         link.silence.reset();
       }
     }
-    if (outbound && now - link.last_ping >= ping_every && link.out.empty()) {
-      link.last_ping = now;
-      send(index, [now](Bytes& out) {
-        append_number(out, FrameType::ping, static_cast<std::uint64_t>(now));
-      });
+    if (outbound && now - link.last_ping >= ping_every) {
+      ping(core::bit(index), now);
     }
   });
   facts.control_live = live_;
   facts.down = hinted | silent_;
   each(silent_ & ~hinted,
        [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
+}
+
+void Peer::ping(core::PathSet links, std::int64_t now) {
+  each(links & live_, [&](core::PathIndex index) {
+    Link& link = links_[index];
+    if (now - link.last_ping >= kPingMinNs && link.out.empty()) {
+      link.last_ping = now;
+      send(index, [now](Bytes& out) {
+        append_number(out, FrameType::ping, static_cast<std::uint64_t>(now));
+      });
+    }
+  });
 }
 
 // Pairs of rails that each lost their own pair: all that is left when the ends lost different ones.

@@ -46,6 +46,8 @@ class Peer {
   void readable(core::PathIndex link);
   // Checks, pings; forgets links that are dead.
   void tick(std::int64_t now, std::int64_t ping_every);
+  // Makes these links speak now: their ACKs tell whether the rails are alive.
+  void ping(core::PathSet links, std::int64_t now);
   // Outbound: which links to dial now.
   core::PathSet to_dial(std::int64_t now);
   void dialing(core::PathIndex link, std::int64_t now);

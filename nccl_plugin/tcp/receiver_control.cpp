@@ -51,7 +51,12 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
       return;
     }
     const auto info = sample(path.fd.get());
-    if (info && path.silence.dead(*info, now)) {
+    const core::Hearing hearing = info ? path.silence.judge(*info, now, facts.heard[index])
+                                       : core::Hearing::alive;
+    if (hearing == core::Hearing::suspect) {
+      wants.suspect |= core::bit(index);
+    }
+    if (hearing == core::Hearing::dead) {
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && quiet(path.fd.get())) {
       path.maybe_unacked = false;

@@ -90,7 +90,7 @@ class Sender {
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void choose();   // makes eligible_ anew
   void abort_locked(Result result, const std::string& text);
-  void watch_paths(std::int64_t now, const PeerFacts& facts);
+  void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);

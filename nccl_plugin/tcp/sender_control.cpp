@@ -35,7 +35,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
     paths_[index].next_dial = 0;   // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
-  watch_paths(now, facts);
+  watch_paths(now, facts, wants);
   watch_trust(now);
   watch_stall(now);
   if (error_ != Result::success || !watch_deadline(now)) {
@@ -60,7 +60,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
 }
 
 // Finds what has died: said so by a hint, or silent.
-void Sender::watch_paths(std::int64_t now, const PeerFacts& facts) {
+void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants) {
   each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
@@ -79,7 +79,12 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts) {
       path.acked_bytes = info->acknowledged_bytes;
       moved_ = true;
     }
-    if (info && path.silence.dead(*info, now)) {
+    const core::Hearing hearing = info ? path.silence.judge(*info, now, facts.heard[index])
+                                       : core::Hearing::alive;
+    if (hearing == core::Hearing::suspect) {
+      wants.suspect |= core::bit(index);
+    }
+    if (hearing == core::Hearing::dead) {
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
       path.maybe_unacked = false;

@@ -1,0 +1,400 @@
+// The reliability core by hand: one case for each rule of its headers.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "core/lifecycle.h"
+#include "core/receive_core.h"
+#include "core/schedule.h"
+#include "core/send_core.h"
+#include "core/silence.h"
+
+using namespace fabric::core;
+
+namespace {
+
+constexpr std::uint32_t kChunk = 4096;
+constexpr PathIndex kHome = path_index(0, 0);
+constexpr PathIndex kOther = path_index(1, 1);
+
+struct Memory {
+  std::vector<std::byte> bytes;
+  explicit Memory(std::size_t size, int seed = 0) : bytes(size) {
+    for (std::size_t i = 0; i < size; ++i) {
+      bytes[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 7) & 0xff);
+    }
+  }
+  Buffer buffer(int tag = 0) {
+    Buffer made;
+    made.data = bytes.data();
+    made.slot.size = bytes.size();
+    made.slot.tag = tag;
+    return made;
+  }
+};
+
+void grant_all(ReceiveCore& receiver, SendCore& sender) {
+  while (const auto grant = receiver.next_grant()) {
+    sender.on_grant(*grant);
+  }
+}
+
+void acknowledge_all(ReceiveCore& receiver, SendCore& sender) {
+  while (const auto next = receiver.next_acknowledgement()) {
+    sender.on_acknowledge(next->group, next->slot);
+  }
+}
+
+// Carries one chunk over; the verdict says what became of it.
+Verdict carry(ReceiveCore& receiver, PathIndex path, Epoch epoch, const Outgoing& out) {
+  const Placement placement = receiver.begin(path, epoch, out.header);
+  if (placement.verdict == Verdict::place && out.header.length != 0) {
+    std::memcpy(placement.data, out.data, out.header.length);
+  }
+  if (placement.verdict == Verdict::place || placement.verdict == Verdict::duplicate) {
+    receiver.finish(path);
+  }
+  return placement.verdict;
+}
+
+}  // namespace
+
+TEST_CASE("a large message is done only when the receiving core acknowledged it") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(10'000, 1);
+  Memory to(12'000);
+  const Epoch epoch = sender.dial(kHome);
+  REQUIRE(receiver.admit(kHome, epoch));
+  const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
+  REQUIRE(sequence);
+  CHECK_FALSE(sender.has_chunk());   // nothing is granted
+  const GroupId group = receiver.post(std::array{to.buffer()});
+  grant_all(receiver, sender);
+  int chunks = 0;
+  while (const auto out = sender.take(kHome)) {
+    CHECK(carry(receiver, kHome, epoch, *out) == Verdict::place);
+    sender.written(kHome);
+    ++chunks;
+  }
+  CHECK(chunks == 3);
+  CHECK(receiver.done(group));
+  CHECK(receiver.received(group, 0) == 10'000);
+  CHECK_FALSE(sender.done(*sequence));
+  acknowledge_all(receiver, sender);
+  CHECK(sender.done(*sequence));
+  CHECK(std::equal(from.bytes.begin(), from.bytes.end(), to.bytes.begin()));
+}
+
+TEST_CASE("a small message is done once sent, its copy stays until acknowledged") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  std::vector<std::byte> scratch(100, std::byte{7});
+  Memory to(100);
+  const Epoch epoch = sender.dial(kHome);
+  receiver.admit(kHome, epoch);
+  receiver.post(std::array{to.buffer()});
+  const auto sequence = sender.post(scratch.data(), scratch.size(), 0);
+  CHECK_FALSE(sender.done(*sequence));
+  grant_all(receiver, sender);
+  const auto lost = sender.take(kHome);   // goes down with the path
+  sender.written(kHome);
+  CHECK(sender.done(*sequence));
+  scratch.assign(100, std::byte{9});   // the caller uses its buffer again
+  const Epoch fence = sender.fail(kHome);
+  sender.quiesced(kHome);
+  CHECK_FALSE(sender.has_chunk());   // not before the fence is answered
+  receiver.fence(kHome, fence);
+  receiver.retire(kHome);
+  CHECK(sender.on_fence_answer(kHome, fence, receiver.state()) == 100);
+  const Epoch second = sender.dial(kOther);
+  receiver.admit(kOther, second);
+  const auto again = sender.take(kOther);
+  REQUIRE(again);
+  CHECK(again->again);
+  CHECK(carry(receiver, kOther, second, *again) == Verdict::place);
+  CHECK(to.bytes[50] == std::byte{7});
+  CHECK(lost.has_value());
+}
+
+TEST_CASE("the copy ring is bounded and drains by acknowledgement") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(kCopyLimit);
+  std::size_t posted = 0;
+  while (sender.post(from.bytes.data(), kCopyLimit, 0)) {
+    ++posted;
+  }
+  CHECK(posted == kCopyBudget / kCopyLimit);
+  CHECK(sender.post(from.bytes.data(), kCopyLimit + 1, 0));   // uncopied ones are not bounded here
+  std::vector<Memory> to(posted, Memory(kCopyLimit));
+  const Epoch epoch = sender.dial(kHome);
+  receiver.admit(kHome, epoch);
+  for (Memory& memory : to) {
+    receiver.post(std::array{memory.buffer()});
+  }
+  grant_all(receiver, sender);
+  while (const auto out = sender.take(kHome)) {
+    carry(receiver, kHome, epoch, *out);
+    sender.written(kHome);
+  }
+  CHECK_FALSE(sender.post(from.bytes.data(), kCopyLimit, 0));
+  acknowledge_all(receiver, sender);
+  CHECK(sender.post(from.bytes.data(), kCopyLimit, 0));
+}
+
+TEST_CASE("tags pick the buffer inside a group, single receives go in posted order") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory a(10'000, 1);
+  Memory b(10'000, 2);
+  Memory c(10'000, 3);
+  Memory to_a(10'000);
+  Memory to_b(10'000);
+  Memory to_c(10'000);
+  const Epoch epoch = sender.dial(kHome);
+  receiver.admit(kHome, epoch);
+  sender.post(b.bytes.data(), b.bytes.size(), 22);
+  sender.post(a.bytes.data(), a.bytes.size(), 11);
+  sender.post(c.bytes.data(), c.bytes.size(), 33);
+  const GroupId group = receiver.post(std::array{to_a.buffer(11), to_b.buffer(22)});
+  receiver.post(std::array{to_c.buffer(99)});
+  grant_all(receiver, sender);
+  while (const auto out = sender.take(kHome)) {
+    carry(receiver, kHome, epoch, *out);
+    sender.written(kHome);
+  }
+  CHECK(receiver.done(group));
+  CHECK(to_a.bytes == a.bytes);
+  CHECK(to_b.bytes == b.bytes);
+  CHECK(to_c.bytes == c.bytes);
+}
+
+TEST_CASE("empty messages and receives larger than the send") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory to(64);
+  const Epoch epoch = sender.dial(kHome);
+  receiver.admit(kHome, epoch);
+  const GroupId first = receiver.post(std::array{to.buffer()});
+  const GroupId second = receiver.post(std::array{Buffer{}});
+  sender.post(nullptr, 0, 0);
+  sender.post(nullptr, 0, 0);
+  grant_all(receiver, sender);
+  while (const auto out = sender.take(kHome)) {
+    CHECK(out->header.length == 0);
+    carry(receiver, kHome, epoch, *out);
+    sender.written(kHome);
+  }
+  CHECK(receiver.done(first));
+  CHECK(receiver.received(first, 0) == 0);
+  CHECK(receiver.done(second));
+}
+
+TEST_CASE("a send larger than its receive is cut to it") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(20'000);
+  Memory to(9'000);
+  const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
+  receiver.post(std::array{to.buffer()});
+  grant_all(receiver, sender);
+  CHECK(sender.size(*sequence) == 9'000);
+}
+
+TEST_CASE("stale epochs, repeated fences and late packets change nothing") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(3 * kChunk, 4);
+  Memory to(3 * kChunk);
+  const Epoch old = sender.dial(kHome);
+  receiver.admit(kHome, old);
+  const GroupId group = receiver.post(std::array{to.buffer()});
+  const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
+  grant_all(receiver, sender);
+  const auto first = sender.take(kHome);
+  sender.written(kHome);
+  const auto late = sender.take(kHome);
+  sender.written(kHome);
+  CHECK(carry(receiver, kHome, old, *first) == Verdict::place);
+  const Epoch fence = sender.fail(kHome);
+  sender.quiesced(kHome);
+  CHECK(receiver.fence(kHome, fence));
+  receiver.retire(kHome);
+  CHECK_FALSE(receiver.fence(kHome, fence));   // idempotent
+  CHECK_FALSE(receiver.admit(kHome, old));
+  CHECK(carry(receiver, kHome, old, *late) == Verdict::stale);
+  CHECK_FALSE(sender.on_fence_answer(kHome, old, receiver.state()));   // not the fence under way
+  CHECK(sender.on_fence_answer(kHome, fence, receiver.state()) == kChunk);
+  CHECK_FALSE(sender.on_fence_answer(kHome, fence, receiver.state()));   // answered already
+  const Epoch next = sender.dial(kHome);
+  CHECK(receiver.admit(kHome, next));
+  while (const auto out = sender.take(kHome)) {
+    CHECK(carry(receiver, kHome, next, *out) == Verdict::place);
+    sender.written(kHome);
+  }
+  CHECK(receiver.done(group));
+  CHECK(to.bytes == from.bytes);
+  // The buffer is handed back and used for something else: nothing old may land in it.
+  acknowledge_all(receiver, sender);
+  receiver.forget(group);
+  to.bytes.assign(to.bytes.size(), std::byte{0xee});
+  CHECK(carry(receiver, kHome, next, *late) == Verdict::duplicate);
+  CHECK(to.bytes[kChunk] == std::byte{0xee});
+  CHECK(sender.done(*sequence));
+}
+
+TEST_CASE("the buffer is not the caller's while a transport reads it") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(kChunk * 3);
+  const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
+  Memory to(kChunk * 3);
+  receiver.post(std::array{to.buffer()});
+  grant_all(receiver, sender);
+  sender.dial(kHome);
+  sender.take(kHome);
+  sender.on_acknowledge(0, 0);
+  CHECK_FALSE(sender.done(*sequence));
+  sender.fail(kHome);
+  CHECK_FALSE(sender.done(*sequence));   // verbs: not before the ERR state is confirmed
+  sender.quiesced(kHome);
+  CHECK(sender.done(*sequence));
+}
+
+TEST_CASE("nonsense is refused and throws nothing") {
+  ReceiveCore receiver(kChunk);
+  Memory to(kChunk);
+  receiver.admit(kHome, 1);
+  receiver.post(std::array{to.buffer()});
+  ChunkHeader header{.group = 0, .message_size = kChunk, .offset = 0, .length = kChunk, .slot = 0};
+  auto with = [&](auto change) {
+    ChunkHeader bad = header;
+    change(bad);
+    return receiver.begin(kHome, 1, bad).verdict;
+  };
+  CHECK(with([](ChunkHeader& h) { h.group = 7; }) == Verdict::refuse);
+  CHECK(with([](ChunkHeader& h) { h.slot = 1; }) == Verdict::refuse);
+  CHECK(with([](ChunkHeader& h) { h.offset = 1; }) == Verdict::refuse);
+  CHECK(with([](ChunkHeader& h) { h.length = 5; }) == Verdict::refuse);
+  CHECK(with([](ChunkHeader& h) { h.message_size = kChunk + 1; }) == Verdict::refuse);
+  CHECK(with([](ChunkHeader& h) { h.offset = ~std::uint64_t{4095}; }) == Verdict::refuse);
+  CHECK(receiver.begin(kHome, 1, header).verdict == Verdict::place);
+  CHECK(receiver.begin(kHome, 1, header).verdict == Verdict::refuse);   // one is still arriving
+  receiver.admit(kOther, 1);
+  CHECK(receiver.begin(kOther, 1, header).verdict == Verdict::refuse);  // sent again, no fence
+}
+
+TEST_CASE("grants may overtake each other, acknowledgements may be late") {
+  SendCore sender(kChunk);
+  Memory from(kChunk);
+  Grant grants[3];
+  for (GroupId i = 0; i < 3; ++i) {
+    grants[i].group = i;
+    grants[i].count = 1;
+    grants[i].slots[0].size = kChunk;
+  }
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 3; ++i) {
+    sequences.push_back(*sender.post(from.bytes.data(), kCopyLimit + 1, 0));
+  }
+  sender.on_grant(grants[2]);
+  CHECK_FALSE(sender.has_chunk());
+  sender.on_grant(grants[0]);
+  sender.on_grant(grants[1]);
+  for (GroupId i = 0; i < 3; ++i) {
+    CHECK(sender.take(kHome)->header.group == i);
+    sender.written(kHome);
+  }
+  sender.on_acknowledge(5, 0);   // never granted
+  sender.on_acknowledge(2, 0);
+  sender.on_acknowledge(2, 0);
+  CHECK(sender.done(sequences[2]));
+  CHECK_FALSE(sender.done(sequences[0]));
+}
+
+TEST_CASE("schedule: home, then all survivors, then whatever lives") {
+  const auto view = [](std::size_t a, std::size_t b, bool home, bool trusted, int weight) {
+    return PathView{path_index(a, b), home, a == b, trusted, static_cast<std::uint16_t>(weight)};
+  };
+  const PathSet p00 = bit(path_index(0, 0));
+  const PathSet p11 = bit(path_index(1, 1));
+  const PathSet p22 = bit(path_index(2, 2));
+  const PathSet p10 = bit(path_index(1, 0));
+  CHECK(eligible(std::array{view(0, 0, true, true, 1000), view(1, 1, false, true, 1000)}) == p00);
+  CHECK(eligible(std::array{view(0, 0, true, true, 0), view(1, 1, false, true, 1000),
+                            view(2, 2, false, true, 500)}) == (p11 | p22));
+  CHECK(eligible(std::array{view(0, 0, true, false, 1000), view(1, 1, false, true, 1000)}) == p11);
+  // A cross pair carries only what has no pair of its own.
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(2, 2, false, true, 1000)}) ==
+        (p10 | p22));
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, false, true, 1000),
+                            view(0, 0, false, true, 1000)}) == (p00 | p11));
+  CHECK(eligible(std::array{view(1, 1, false, false, 1000), view(0, 0, true, true, 0)}) == p11);
+  CHECK(eligible(std::array{view(0, 0, true, true, 0)}) == p00);   // hints never remove the last
+  CHECK(eligible({}) == 0);
+}
+
+TEST_CASE("schedule: chunks are shared in proportion to weight") {
+  Share share;
+  const PathSet both = bit(kHome) | bit(kOther);
+  std::array<int, 2> carried{};
+  for (int i = 0; i < 900; ++i) {
+    const PathIndex path = *share.next(both);
+    share.carried(path, 1000, path == kHome ? 1000 : 500);
+    ++carried[path == kHome ? 0 : 1];
+  }
+  CHECK(carried[0] == 600);
+  CHECK(carried[1] == 300);
+  CHECK(*share.next(bit(kOther)) == kOther);
+  CHECK_FALSE(share.next(0));
+}
+
+TEST_CASE("lifecycle: illegal transitions throw and change nothing") {
+  Lifecycle life;
+  CHECK_THROWS_AS(life.on(LinkEvent::lost), std::logic_error);
+  CHECK(life.phase() == LinkPhase::idle);
+  life.on(LinkEvent::dial);
+  CHECK_THROWS(life.on(LinkEvent::dial));
+  life.on(LinkEvent::connected);
+  CHECK(life.live());
+  life.on(LinkEvent::lost);
+  life.on(LinkEvent::connected);   // the peer dialled
+  life.on(LinkEvent::close);
+  CHECK_THROWS(life.on(LinkEvent::dial));
+  CHECK(life.phase() == LinkPhase::closed);
+}
+
+TEST_CASE("silence: what is and what is not a dead connection") {
+  constexpr std::int64_t kMs = 1'000'000;
+  const auto run = [](TcpSample sample, int until_ms, std::int64_t heard_ms, int step_ms = 5) {
+    Silence silence;
+    for (int t = 1; t <= until_ms; t += step_ms) {
+      sample.since_ack_ms = static_cast<std::uint32_t>(t);
+      if (silence.judge(sample, t * kMs, heard_ms * kMs) == Hearing::dead) {
+        return t;
+      }
+    }
+    return 0;
+  };
+  const TcpSample lost{.unacknowledged = 3, .acknowledged_bytes = 10, .rtt_us = 500,
+                       .rtt_var_us = 200};
+  const int found = run(lost, 1000, 0);
+  CHECK(found >= 60);
+  CHECK(found <= 70);
+  CHECK(run({.unacknowledged = 0}, 1000, 0) == 0);   // idle, or a peer's closed window
+  TcpSample slow = lost;
+  slow.rtt_us = 40'000;   // a full queue
+  CHECK(run(slow, 1000, 0) >= 80);
+  CHECK(run(slow, 1000, 0) <= 190);
+  CHECK(run(lost, 300, 250) >= 250);   // the witness spoke: one lost packet, or one bad connection
+  Silence paused;   // the host slept: look again before judging
+  CHECK(paused.judge(lost, 1 * kMs, 0) == Hearing::alive);
+  TcpSample after = lost;
+  after.since_ack_ms = 500;
+  CHECK(paused.judge(after, 500 * kMs, 0) == Hearing::alive);
+  after.acknowledged_bytes = 20;
+  CHECK(paused.judge(after, 505 * kMs, 0) == Hearing::alive);
+}
