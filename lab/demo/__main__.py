@@ -22,7 +22,7 @@ from lab.demo.analysis import BIN_S, DIP_LEVEL, Analysis, analyse
 from lab.demo.live import Live
 from lab.demo.record import Recording
 from lab.demo.run import Demo, DemoError, first_error, make_live
-from lab.demo.story import HOSTS, RAILS, SECONDS, chapters
+from lab.demo.story import HOSTS, RAILS, RATE, SECONDS, chapters
 from lab.demo.view import LOG_STYLE, draw
 from lab.registry import LabError
 from lab.topology import TopologyError, parse_rate
@@ -60,9 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=SECONDS,
         help="length of the job; faults that do not fit are left out (default %(default)g)",
     )
-    parser.add_argument(
-        "--rate", default="500mbit", help="speed of each link (default %(default)s)"
-    )
+    parser.add_argument("--rate", default=RATE, help="speed of each link (default %(default)s)")
     parser.add_argument("--plain", action="store_true", help="a log of lines instead of the view")
     parser.add_argument("--out", type=Path, default=OUT, help="where reports go (out/demo)")
     options = parser.parse_args(arguments)

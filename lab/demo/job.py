@@ -17,7 +17,7 @@ from lab.demo.record import RankEnd, RankSeries
 from lab.perf import Perf
 
 INTERVAL_MS = 100
-SIZE = "8M"
+SIZE = "4M"
 """Bytes of one all-reduce: several within a bin of the analysis, so that the pause in which each is
 verified does not look like a dip."""
 

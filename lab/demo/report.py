@@ -22,7 +22,7 @@ from lab.demo.analysis import (
 )
 from lab.demo.live import describe
 from lab.demo.record import RankEnd, Recording
-from telemetry.events import Event, EventKind
+from telemetry.events import Event, EventKind, LinkState
 
 DEFINITIONS = (
     ("detected", "from injection to the first word of it: carrier loss or state DOWN on that host's"
@@ -116,12 +116,17 @@ MERGE_NS = 2 * 10**9
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """Runs of FLAP rows of one link as one row with their sum; the prober's own rows left out."""
+    """The timeline as short as it can be without hiding a failure.
+
+    Runs of FLAP rows of one link become one row with their sum; suspicions that came to nothing
+    (they move no traffic) and the prober's own rows are left out.
+    """
     out: list[Event] = []
     open_runs: dict[tuple[str, str], int] = {}
     last: dict[tuple[str, str], int] = {}
     for event in sorted(events, key=lambda event: event.mono_ns):
-        if event.kind is EventKind.PROBER:
+        suspicion = {event.from_state, event.to_state} == {LinkState.UP, LinkState.SUSPECT}
+        if event.kind is EventKind.PROBER or suspicion:
             continue
         key = (event.host, event.link)
         at = open_runs.get(key)

@@ -113,10 +113,12 @@ def test_the_timeline_leaves_out_what_came_before_and_the_daemons_own(recording)
 def test_runs_of_flaps_are_one_line_with_their_sum(recording):
     recording.events += [flap(6 + i / 5, "h2", "rail2") for i in range(20)]
     recording.events += [flap(18, "h2", "rail2", count=2)]
+    recording.events.append(link_event(7, "h2", "rail2", "UP", "SUSPECT", "probes missing"))
+    recording.events.append(link_event(7.01, "h2", "rail2", "SUSPECT", "UP", "misses ended"))
     rows = report.timeline(recording, report.merged(recording.events))
     texts = [row["text"] for row in rows if row["host"] == "h2"]
     assert texts == ["carrier lost 20 times", "carrier lost 2 times"]
-    assert len(report.timeline(recording)) == 6 + 21
+    assert len(report.timeline(recording)) == 6 + 21 + 2
 
 
 def test_each_state_and_kind_can_be_described():
