@@ -5,6 +5,7 @@ Under systemd each is a unit; this small supervisor exists only in the lab.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -112,7 +113,8 @@ class Service:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             # Frozen with its children, it could not act on it; it leads a session of its own.
-            os.killpg(process.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # gone at once, and reaped by _watch
+                os.killpg(process.pid, signal.SIGCONT)
             try:
                 process.wait(grace_s)
             except subprocess.TimeoutExpired:
