@@ -38,7 +38,8 @@ from telemetry.metrics import MetricsServer
 from telemetry.timeline import Retention, Timeline, TimelineError, boot_id
 
 TICK_S = 0.5
-SCAN_TICKS = 2
+SCAN_S = 1.0
+LOSS_TICKS = 2
 SAVE_TICKS = 4
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
@@ -125,7 +126,8 @@ class Daemon:
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("prober", host.feed.run()),
             ("netlink", watcher.run()),
-            ("tick", self._tick(host, ports)),
+            ("tick", self._tick(host)),
+            ("scan", self._scan(host, ports)),
         ]
         for name, work in jobs:
             task = asyncio.create_task(work, name=name)
@@ -157,8 +159,16 @@ class Daemon:
         self._log.critical("task ended", task=task.get_name(), error=repr(task.exception()))
         self._stop.set()
 
-    async def _tick(self, host: Host, ports: IbPorts) -> None:
-        """Heartbeat, stop file, loss, stats pages, state, watchdog."""
+    async def _scan(self, host: Host, ports: IbPorts) -> None:
+        """What may take long (other people's pages, verbs devices), away from the heartbeat."""
+        while True:
+            await asyncio.sleep(SCAN_S)
+            host.emit(await host.jobs.scan())
+            if ports.netdevs:
+                host.ports_read(await asyncio.to_thread(ports.read))
+
+    async def _tick(self, host: Host) -> None:
+        """Heartbeat, stop file, loss, state, watchdog."""
         number = 0
         while True:
             await asyncio.sleep(TICK_S)
@@ -166,13 +176,10 @@ class Daemon:
             if host.modes.check_stop():
                 there = "present" if host.modes.stopped else "removed"
                 host.mode_changed(f"stop file {there}")
-            if ports.netdevs:
-                host.ports_read(await asyncio.to_thread(ports.read))
             before = host.cycles
             host.wake()
-            if number % SCAN_TICKS == 0:
+            if number % LOSS_TICKS == 0:
                 host.feed_loss()
-                host.emit(await host.jobs.scan())
                 host.refresh_snapshot()
             if number % SAVE_TICKS == 0:
                 host.save()

@@ -76,6 +76,7 @@ class Host:
         self._stall_row_ns = 0
         self._changed_state = True
         self._save_soon = False
+        self._prober_beat = False
         self._plan_probes()
 
     # -- configuration ------------------------------------------------------------------------
@@ -111,11 +112,21 @@ class Host:
 
     def wake(self) -> None:
         """The prober has news (or vanished, or is back)."""
-        events: list[Event] = []
+        events = self._prober_beats()
         for record in self.feed.events():
             events += self._record(record)
         events += self._rows()
         self.step(events)
+
+    def _prober_beats(self) -> list[Event]:
+        """A prober that is stopped keeps its connection; only its heartbeat tells."""
+        beats = self.feed.header() is not None
+        if beats == self._prober_beat:
+            return []
+        self._prober_beat = beats
+        events = [event(EventKind.PROBER, reason="prober beats" if beats else "prober silent")]
+        # From now on netlink is what counts: what it said meanwhile was left to the prober.
+        return events if beats else events + self._read_inventory()
 
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from telemetry.events import Event, EventKind
+from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
 from telemetry.statsdir import ProcessPage, StatsDirectory
-from telemetry.statspage import StatsEvent
+from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 _MAX_EVENTS = 200
 """PLUGIN rows of one scan: pages are hostile and must not flood the timeline."""
@@ -90,11 +90,18 @@ def prepare_directory(path: Path, mode: int) -> None:
 def _event(process: ProcessPage, item: StatsEvent, wall_offset: int) -> Event:
     rails = process.page.rails
     local = item.local_rail
+    data: dict[str, JsonScalar] = {
+        "job": process.page.job,
+        "pid": process.page.pid,
+        "detail": item.detail,
+    }
+    if item.kind is StatsEventKind.PATH_DOWN and item.detail in set(PathDownReason):
+        data["why"] = PathDownReason(item.detail).name.lower()
     return Event(
         EventKind.PLUGIN,
         wall_offset + item.time_ns,
         item.time_ns,
         link=rails[local].netdev if local is not None and local < len(rails) else "",
         reason=item.kind.name.lower(),
-        data={"job": process.page.job, "pid": process.page.pid, "detail": item.detail},
+        data=data,
     )
