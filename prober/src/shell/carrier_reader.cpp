@@ -50,8 +50,8 @@ std::string hardware_address(const std::string& netdev) {
   if (!fd || ::ioctl(fd.get(), SIOCGIFHWADDR, &request) != 0) return {};
   std::array<char, 20> text{};
   const auto* b = reinterpret_cast<const unsigned char*>(request.ifr_hwaddr.sa_data);
-  std::snprintf(text.data(), text.size(), "%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3],
-                b[4], b[5]);
+  (void)std::snprintf(text.data(), text.size(), "%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2],
+                      b[3], b[4], b[5]);
   return text.data();
 }
 

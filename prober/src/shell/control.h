@@ -17,7 +17,7 @@ class ControlServer {
   // Answers a request; an exception's text becomes the error.
   using Handler = std::function<nlohmann::json(const nlohmann::json& request)>;
   static constexpr std::size_t kMaxClients = 64;
-  static constexpr std::size_t kMaxRequest = 512 * 1024;
+  static constexpr std::size_t kMaxRequest = std::size_t{512} * 1024;
 
   // Replaces a stale socket at `path`. Throws std::system_error; a live server there is an error.
   ControlServer(std::string path, mode_t mode, int epoll, Handler handler);

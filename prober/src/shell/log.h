@@ -7,7 +7,7 @@
 namespace fabric::prober {
 
 inline void log_line(char priority, const std::string& text) {
-  std::fprintf(stderr, "<%c>fabric-prober: %s\n", priority, text.c_str());
+  (void)std::fprintf(stderr, "<%c>fabric-prober: %s\n", priority, text.c_str());
 }
 inline void log_info(const std::string& text) { log_line('6', text); }
 inline void log_warning(const std::string& text) { log_line('4', text); }

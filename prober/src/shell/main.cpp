@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
                                     {nullptr, 0, nullptr, 0}};
   fabric::prober::Options options;
   const auto usage = [] {
-    std::fputs(kUsage, stderr);
+    (void)std::fputs(kUsage, stderr);
     return 2;
   };
   for (int c = 0; (c = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
         options.socket_mode = std::strcmp(optarg, "0660") == 0 ? 0660 : 0600;
         break;
       case 'h':
-        std::fputs(kUsage, stdout);
+        (void)std::fputs(kUsage, stdout);
         return 0;
       default:
         return usage();
