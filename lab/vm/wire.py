@@ -131,6 +131,14 @@ class Agent:
         if answer["rc"] != 0:
             raise VmError(f"write {path}: {answer.get('err')}")
 
+    def ask(self, path: str, line: str) -> str:
+        """Send a line to a Unix socket in the guest; returns the line that it answers."""
+        _, future = self.request("ask", path=path, line=line)
+        answer = future.result(60)
+        if answer["rc"] != 0:
+            raise VmError(f"{path}: {answer.get('err')}")
+        return str(answer["out"])
+
     def close(self) -> None:
         """Close the connection; what is pending fails with ``VmError``."""
         with contextlib.suppress(OSError):

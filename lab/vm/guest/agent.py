@@ -5,7 +5,8 @@ One JSON object a line both ways; requests run concurrently, answers carry the r
 ``{"id", "op": "run", "argv", "stdin", "timeout"}`` → ``{"id", "rc", "out", "err"}`` (rc -1 with a
 reason in ``err`` when it could not start, -9 after the timeout);
 ``{"id", "op": "kill", "target"}`` ends another request's process group;
-``{"id", "op": "write", "path", "b64", "mode"}`` writes a file.
+``{"id", "op": "write", "path", "b64", "mode"}`` writes a file;
+``{"id", "op": "ask", "path", "line"}`` sends a line to a Unix socket and answers with its line.
 Standard library only.
 """
 
@@ -13,6 +14,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -77,6 +79,13 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
         path.write_bytes(base64.b64decode(request["b64"]))
         path.chmod(request["mode"])
         return {"rc": 0}
+    if request["op"] == "ask":
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(30)
+            sock.connect(request["path"])
+            sock.sendall(request["line"].encode() + b"\n")
+            with sock.makefile() as file:
+                return {"rc": 0, "out": file.readline()}
     return {"rc": -1, "err": f"unknown op {request['op']!r}"}
 
 

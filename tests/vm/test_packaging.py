@@ -1,0 +1,295 @@
+"""The product as docs/install.md installs it, under a real systemd on a stock Debian kernel.
+
+The tests share two installed hosts and go on from where the one before stopped.
+"""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.vm import pair
+from lab.vm.wire import VmError
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "install.md"
+KEY = "".join(f"{i:02x}" for i in range(32))
+# Under emulation a host is 20 times slower than the default cadence is meant for; there is no path
+# across the rails, and no use for a clock.
+CONFIG = """
+[host]
+name = "{name}"
+
+[probe]
+link_interval_ms = 100
+clock_train_hz = 0
+cross_rail_peers = 0
+
+[hold]
+hold_down_s = 1.0
+probation_s = 2.0
+
+[[links]]
+netdev = "rail0"
+rail = 0
+
+[[links]]
+netdev = "rail1"
+rail = 1
+
+[[peers]]
+host = "{peer}"
+addresses = [{{ rail = 0, address = "{a0}" }}, {{ rail = 1, address = "{a1}" }}]
+"""
+
+
+# The units' own limits, but for the start: imports that take 0.3 s take 20 s here.
+SLOW_START = "[Service]\nTimeoutStartSec=300\n"
+SOCKET = "/run/fabricd/ctl.sock"
+LONG = 240
+UP = ("up", "probation")
+
+
+def block(name):
+    """The shell block of that name in docs/install.md."""
+    found = re.findall(rf"^```sh {name}\n(.*?)^```$", DOC.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"docs/install.md has {len(found)} blocks {name}"
+    return found[0]
+
+
+def follow(vm, name):
+    return vm.run("bash", "-ec", block(name), timeout=LONG).check().out
+
+
+def until(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.5)
+
+
+def show(vm, unit, *names):
+    out = vm.run("systemctl", "show", unit, "-p", ",".join(names)).check().out
+    return dict(line.split("=", 1) for line in out.splitlines())
+
+
+def journal(vm, unit, lines=60):
+    return vm.run("journalctl", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat").out
+
+
+def ask(vm, op, **fields):
+    """Data of one control request; None while nobody answers."""
+    try:
+        answer = vm.ask(SOCKET, json.dumps({"op": op, **fields}))
+    except VmError:
+        return None
+    if not answer:
+        return None
+    document = json.loads(answer)
+    assert document["ok"], document
+    return document["data"]
+
+
+def link_states(vm):
+    return {link["netdev"]: link["state"] for link in ask(vm, "links") or []}
+
+
+def wait_states(vm, **wanted):
+    def right():
+        seen = link_states(vm)
+        return all(seen.get(netdev) in allowed for netdev, allowed in wanted.items())
+
+    try:
+        until(right, LONG, f"{vm.name}: {wanted}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; is {link_states(vm)}\n{journal(vm, 'fabricd')}") from None
+
+
+def flaps(vm, netdev):
+    """Carrier losses of a link by (counter of the daemon, sum of the timeline)."""
+    links = {link["netdev"]: link["flaps"] for link in ask(vm, "links")}
+    rows = ask(vm, "timeline", kind="flap", link=netdev)
+    return links[netdev], sum(row["count"] for row in rows)
+
+
+def restarted(vm, unit, before):
+    """Whether systemd has started ``unit`` again since ``before`` and it is active."""
+    now = show(vm, unit, "NRestarts", "ActiveState")
+    return now["ActiveState"] == "active" and int(now["NRestarts"]) > int(before["NRestarts"])
+
+
+@pytest.fixture(scope="module")
+def hosts(machines):
+    """Both machines installed by the documented steps, both services started."""
+    both = (machines.alpha, machines.beta)
+    for host, vm in enumerate(both):
+        follow(vm, "link")
+        vm.write("/etc/fabricd/probe.key", KEY, 0o600)
+        text = CONFIG.format(
+            name=vm.name, peer=both[1 - host].name,
+            a0=pair.address(1 - host, 0), a1=pair.address(1 - host, 1),
+        )  # fmt: skip
+        vm.write("/etc/fabricd/fabricd.toml", text)
+        vm.write("/etc/systemd/system/fabricd.service.d/emulated.conf", SLOW_START)
+    follow(machines.alpha, "check")
+    jobs = [vm.begin("bash", "-ec", block("units"), timeout=400) for vm in both]
+    for vm, job in zip(both, jobs, strict=True):
+        result = job.wait()
+        logs = journal(vm, "fabricd") + journal(vm, "fabric-prober")
+        assert result.rc == 0, f"{result.err}\n{logs}"
+    yield machines
+    for rail in range(machines.rails):
+        machines.set_cable(rail, up=True)
+    for vm in both:
+        vm.run("systemctl", "stop", "fabricd", "fabric-prober")
+
+
+def test_units_start_in_order_and_report_ready(hosts):
+    started = "ExecMainStartTimestampMonotonic"
+    daemon = show(hosts.alpha, "fabricd", "Type", "ActiveState", "SubState", "StatusText",
+                  "NRestarts", "UnitFileState", "WatchdogUSec", started)  # fmt: skip
+    assert daemon["Type"] == "notify"
+    assert (daemon["ActiveState"], daemon["SubState"]) == ("active", "running")
+    assert daemon["StatusText"] == "mode observe"
+    assert daemon["UnitFileState"] == "enabled"
+    assert daemon["WatchdogUSec"] not in ("0", "infinity", "")
+    assert daemon["NRestarts"] == "0"
+    prober = show(hosts.alpha, "fabric-prober", "ActiveState", "UnitFileState", "NRestarts",
+                  started)  # fmt: skip
+    assert (prober["ActiveState"], prober["UnitFileState"]) == ("active", "enabled")
+    assert prober["NRestarts"] == "0"
+    assert int(prober[started]) < int(daemon[started])
+
+
+def test_the_documented_check_finds_it_healthy(hosts):
+    for vm in (hosts.alpha, hosts.beta):
+        wait_states(vm, rail0=("up",), rail1=("up",))
+
+    def hears_its_peer():
+        found = ask(hosts.alpha, "links") or []
+        return len(found) == 2 and all(link["probes"]["received"] > 0 for link in found)
+
+    until(hears_its_peer, LONG, "probes of the peer arrive on both rails")
+    out = follow(hosts.alpha, "verify")
+    assert out.splitlines()[:2] == ["active", "active"]
+    assert "rail0" in out
+    assert "rail1" in out
+    status = ask(hosts.alpha, "status")
+    assert status["prober"]["up"]
+    assert status["links"] == {"up": 2}
+
+
+@pytest.mark.parametrize(("unit", "worst"), [("fabricd", 2.5), ("fabric-prober", 3.5)])
+def test_exposure_is_small(hosts, unit, worst):
+    argv = ["systemd-analyze", "security", "--no-pager", f"{unit}.service"]
+    out = hosts.alpha.run(*argv).check().out
+    score = re.search(rf"exposure level for {unit}\.service: ([\d.]+)", out)
+    assert score is not None, out
+    assert float(score[1]) <= worst, out
+
+
+def test_promote_is_refused_to_nobody_and_done_for_root(hosts):
+    vm = hosts.alpha
+    # Straight at the socket: any user may ask, only root and the daemon's own may change.
+    script = (
+        "import socket; s = socket.socket(socket.AF_UNIX); "
+        f's.connect(\'{SOCKET}\'); s.sendall(b\'{{"op": "promote", "mode": "steer"}}\\n\'); '
+        "print(s.recv(4096).decode())"
+    )
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-I", "-c", script]
+    refused = vm.run(*nobody)
+    assert refused.rc != 0 or not json.loads(refused.out)["ok"], refused
+    assert ask(vm, "status")["mode"] == "observe"
+    follow(vm, "promote")
+    assert ask(vm, "status")["mode"] == "steer"
+
+
+def test_unplugged_cable_shows_down_and_its_flap(hosts):
+    vm = hosts.alpha
+    wait_states(vm, rail0=("up",), rail1=("up",))
+    counter, rows = flaps(vm, "rail0")
+    hosts.set_cable(0, up=False)
+    wait_states(vm, rail0=("down",), rail1=("up",))
+    asked = vm.run("fabricctl", "links", "--json").check()
+    seen = {link["netdev"]: (link["state"], link["weight"]) for link in json.loads(asked.out)}
+    assert seen == {"rail0": ("down", 0), "rail1": ("up", 1)}
+    hosts.set_cable(0, up=True)
+    wait_states(vm, rail0=UP)
+    assert flaps(vm, "rail0") == (counter + 1, rows + 1)
+    text = vm.run("fabricctl", "timeline", "--link", "rail0").check().out
+    assert re.search(r"rail0.*down", text, re.IGNORECASE), text
+
+
+def test_killed_daemon_comes_back_with_state_and_the_flap_it_missed(hosts):
+    vm = hosts.alpha
+    wait_states(vm, rail0=UP, rail1=UP)
+    rail0, (counter, rows) = flaps(vm, "rail0"), flaps(vm, "rail1")
+    prober = show(vm, "fabric-prober", "MainPID")["MainPID"]
+    daemon = show(vm, "fabricd", "MainPID", "NRestarts")
+    vm.run("kill", "-9", daemon["MainPID"]).check()
+    hosts.set_cable(1, up=False)  # The new process is still importing.
+    hosts.set_cable(1, up=True)
+    until(lambda: restarted(vm, "fabricd", daemon), LONG, "fabricd was restarted")
+    wait_states(vm, rail0=UP, rail1=UP)
+    assert flaps(vm, "rail0") == rail0
+    assert flaps(vm, "rail1") == (counter + 1, rows + 1)
+    assert ask(vm, "status")["mode"] == "steer"
+    assert show(vm, "fabric-prober", "MainPID")["MainPID"] == prober
+
+
+def test_killed_prober_comes_back(hosts):
+    vm = hosts.alpha
+    old = show(vm, "fabric-prober", "MainPID", "NRestarts")
+    daemon = show(vm, "fabricd", "MainPID")["MainPID"]
+    vm.run("kill", "-9", old["MainPID"]).check()
+    until(lambda: restarted(vm, "fabric-prober", old), LONG, "the prober was restarted")
+    until(lambda: (ask(vm, "status") or {"prober": {"up": False}})["prober"]["up"], LONG,
+          "the daemon reads the new prober's ring")  # fmt: skip
+    wait_states(vm, rail0=UP, rail1=UP)
+    assert show(vm, "fabricd", "MainPID")["MainPID"] == daemon
+
+
+def test_stopped_daemon_is_ended_by_the_watchdog(hosts):
+    vm = hosts.alpha
+    old = show(vm, "fabricd", "MainPID", "NRestarts")
+    vm.run("kill", "-STOP", old["MainPID"]).check()
+    until(lambda: restarted(vm, "fabricd", old), LONG, "the watchdog had fabricd restarted")
+    assert "Watchdog timeout" in vm.run("journalctl", "-u", "fabricd", "--no-pager").out
+    wait_states(vm, rail0=UP, rail1=UP)
+
+
+def test_stop_is_clean_and_a_bad_configuration_is_not_started(hosts):
+    vm = hosts.alpha
+    vm.run("systemctl", "stop", "fabricd", "fabric-prober").check()
+    for unit in ("fabricd", "fabric-prober"):
+        state = show(vm, unit, "ActiveState", "Result", "ExecMainStatus")
+        assert state == {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
+    assert vm.run("pgrep", "-f", "/opt/fabricd/bin").rc == 1
+    good = vm.run("cat", "/etc/fabricd/fabricd.toml").check().out
+    bad = good.replace("link_interval_ms = 100", "link_interval_ms = 0")
+    line = 1 + bad.splitlines().index("link_interval_ms = 0")
+    try:
+        vm.write("/etc/fabricd/fabricd.toml", bad)
+        assert vm.run("systemctl", "start", "fabricd", timeout=LONG).rc != 0
+        text = journal(vm, "fabricd")
+        assert f"/etc/fabricd/fabricd.toml:{line}: probe.link_interval_ms:" in text
+        assert "allowed: an integer from 1 to 10000" in text
+        # Starting again would not cure it.
+        assert show(vm, "fabricd", "ActiveState")["ActiveState"] == "failed"
+    finally:
+        vm.write("/etc/fabricd/fabricd.toml", good)
+    vm.run("systemctl", "start", "fabric-prober", "fabricd", timeout=LONG).check()
+    assert "stopped" in [row["reason"] for row in ask(vm, "timeline", kind="daemon")]
+
+
+def test_removal_leaves_nothing(hosts):
+    vm = hosts.alpha
+    follow(vm, "remove")
+    kept = "/etc/fabricd /var/lib/fabricd /run/fabricd /etc/systemd/system/fabric*d.service"
+    assert vm.run("sh", "-c", f"ls -d {kept} 2>/dev/null").out == ""
+    assert vm.run("systemctl", "is-active", "fabricd").rc != 0
+    assert vm.run("getent", "passwd", "fabricd").rc != 0
