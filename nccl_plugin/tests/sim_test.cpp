@@ -304,7 +304,13 @@ struct World {
         }
         state_everywhere();
       }
-      control.push_back({false, message.path, message.epoch, receiver.state()});
+      ReceiverState state = receiver.state();
+      for (GroupReport& group : state.groups) {
+        if (pick(3) == 0) {
+          group.slots[0].have.clear();   // a report may leave chunks out
+        }
+      }
+      control.push_back({false, message.path, message.epoch, state});
     } else {
       sender.on_fence_answer(message.path, message.epoch, message.state);
     }
