@@ -106,7 +106,7 @@ void Sampler::stop() {
   }
   wake_.notify_all();
   thread_.join();
-  sample();
+  sample(true);
 }
 
 void Sampler::run(std::int64_t interval_ns) {
@@ -114,7 +114,7 @@ void Sampler::run(std::int64_t interval_ns) {
   auto due = std::chrono::steady_clock::now() + interval;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!wake_.wait_until(lock, due, [this] { return stopping_; })) {
-    sample();
+    sample(false);
     // Late (the machine was busy): no burst of rows to catch up.
     const auto now = std::chrono::steady_clock::now();
     do {
@@ -123,9 +123,9 @@ void Sampler::run(std::int64_t interval_ns) {
   }
 }
 
-void Sampler::sample() {
+void Sampler::sample(bool settled) {
+  const Rails rails = settled ? stats_.read_settled() : stats_.read();
   const std::int64_t now = monotonic_ns();
-  const Rails rails = stats_.read();
   rows_.write(sample_row(now, progress_.bytes.load(std::memory_order_relaxed),
                          progress_.iterations.load(std::memory_order_relaxed),
                          difference(rails, before_), stats_.source()));

@@ -74,7 +74,7 @@ class Sampler {
 
  private:
   void run(std::int64_t interval_ns);
-  void sample();
+  void sample(bool settled);
 
   RowWriter& rows_;
   const Progress& progress_;

@@ -11,9 +11,12 @@
 #include <sstream>
 
 #include "pages/stats_page.h"
+#include "perf/clock.h"
 
 namespace fabric::perf {
 namespace {
+
+constexpr std::int64_t kLongestSettleNs = 500'000'000;
 
 template <typename T>
 T load(const std::vector<std::byte>& page, std::size_t at) {
@@ -35,7 +38,7 @@ Rails difference(const Rails& now, const Rails& before) {
   return delta;
 }
 
-bool parse_stats_page(const std::vector<std::byte>& page, Rails* out) {
+bool parse_stats_page(const std::vector<std::byte>& page, Rails* out, std::uint64_t* written_ns) {
   if (page.size() != pages::kStatsPageSize) return false;
   const auto header = load<pages::StatsHeader>(page, 0);
   if (header.magic != pages::kStatsMagic || header.version != pages::kStatsVersion ||
@@ -44,6 +47,7 @@ bool parse_stats_page(const std::vector<std::byte>& page, Rails* out) {
     return false;
   }
   out->clear();
+  if (written_ns != nullptr) *written_ns = header.heartbeat_ns;
   for (std::size_t i = 0; i < header.rail_count; ++i) {
     const auto rail =
         load<pages::StatsRail>(page, pages::kStatsRailsAt + i * sizeof(pages::StatsRail));
@@ -115,9 +119,23 @@ bool StatsReader::read_page(Rails* out) {
     if (::pread(page_, page.data(), page.size(), 0) != static_cast<ssize_t>(page.size())) break;
     std::uint64_t after = 0;
     if (::pread(page_, &after, sizeof after, kSeqAt) != static_cast<ssize_t>(sizeof after)) break;
-    if (after == load<std::uint64_t>(page, kSeqAt) && parse_stats_page(page, out)) return true;
+    if (after == load<std::uint64_t>(page, kSeqAt) && parse_stats_page(page, out, &written_ns_)) {
+      return true;
+    }
   }
   return false;
+}
+
+Rails StatsReader::read_settled() {
+  const std::int64_t begin = monotonic_ns();
+  Rails rails = read();
+  while (had_page_ && written_ns_ < static_cast<std::uint64_t>(begin) &&
+         monotonic_ns() - begin < kLongestSettleNs) {
+    const timespec pause{0, 2'000'000};
+    nanosleep(&pause, nullptr);
+    rails = read();
+  }
+  return rails;
 }
 
 Rails StatsReader::read() {

@@ -19,8 +19,10 @@ using Rails = std::map<std::string, RailBytes>;
 // What was added between two readings; a counter that went back (a device that vanished) counts 0.
 Rails difference(const Rails& now, const Rails& before);
 
-// The rails of one page image. False when it is not a whole page of a version we know, or torn.
-bool parse_stats_page(const std::vector<std::byte>& page, Rails* out);
+// The rails of one page image, and when it was written. False when it is not a whole page of a
+// version we know, or torn.
+bool parse_stats_page(const std::vector<std::byte>& page, Rails* out,
+                      std::uint64_t* written_ns = nullptr);
 
 // The named devices in the text of /proc/net/dev.
 Rails parse_net_dev(const std::string& text, const std::vector<std::string>& devices);
@@ -35,6 +37,9 @@ class StatsReader {
 
   // Totals since the process (or the machine) began.
   Rails read();
+  // The same, as of now: the plugin writes its page in intervals, so wait (a moment at most) for it
+  // to be written once more.
+  Rails read_settled();
   // "stats_page", "net_dev" or "none": where the last reading came from.
   const char* source() const { return source_; }
 
@@ -47,6 +52,7 @@ class StatsReader {
   std::filesystem::path directory_;
   int page_ = -1;
   bool had_page_ = false;
+  std::uint64_t written_ns_ = 0;
   Rails last_;
   const char* source_ = "none";
 };
