@@ -1,0 +1,232 @@
+// Wire formats: round trips, refusals, and random bytes into every parser.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tcp/handle.h"
+#include "tcp/rails.h"
+#include "tcp/wire.h"
+
+using namespace fabric;
+using namespace fabric::tcp;
+
+namespace {
+
+Secret secret_of(int seed) {
+  Secret secret{};
+  secret.fill(static_cast<std::byte>(seed));
+  return secret;
+}
+
+Address v4(std::uint8_t last, std::uint16_t port) {
+  Address address;
+  address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last};
+  address.port = port;
+  return address;
+}
+
+Hello hello() {
+  Hello made;
+  made.kind = HelloKind::data;
+  made.rails = 4;
+  made.initiator_rail = 3;
+  made.acceptor_rail = 1;
+  made.home_rail = 2;
+  made.listen_id = 77;
+  made.chunk_size = 65536;
+  made.epoch = 5;
+  made.initiator = 0x1122334455667788;
+  made.acceptor = 42;
+  made.comm = 99;
+  made.nonce = 1234;
+  made.listeners[2] = v4(3, 4000);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("siphash: the reference vector") {
+  // Aumasson and Bernstein, appendix A: key 00..0f, input 00..0e.
+  Secret secret{};
+  std::array<std::byte, 15> input{};
+  for (std::size_t i = 0; i < 16; ++i) {
+    secret[i] = static_cast<std::byte>(i);
+  }
+  for (std::size_t i = 0; i < 15; ++i) {
+    input[i] = static_cast<std::byte>(i);
+  }
+  CHECK(siphash(secret, input) == 0xa129ca6149be45e5ULL);
+}
+
+TEST_CASE("hello: round trip, and whoever lacks the secret is refused") {
+  const Secret secret = secret_of(1);
+  const HelloBytes bytes = encode(hello(), secret);
+  const auto claim = claim_of(bytes);
+  REQUIRE(claim);
+  CHECK(claim->listen_id == 77);
+  CHECK(claim->kind == HelloKind::data);
+  CHECK(claim->initiator == 0x1122334455667788);
+  const auto back = decode_hello(bytes, secret);
+  REQUIRE(back);
+  CHECK(back->epoch == 5);
+  CHECK(back->comm == 99);
+  CHECK(back->nonce == 1234);
+  CHECK(back->home_rail == 2);
+  CHECK(back->listeners[2] == v4(3, 4000));
+  CHECK_FALSE(decode_hello(bytes, secret_of(2)));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    HelloBytes bent = bytes;
+    bent[i] ^= std::byte{0x10};
+    CHECK_FALSE(decode_hello(bent, secret));
+  }
+}
+
+TEST_CASE("hello: versions") {
+  const Secret secret = secret_of(1);
+  Hello newer = hello();
+  newer.version_max = kWireVersion + 1;   // speaks ours too
+  CHECK(decode_hello(encode(newer, secret), secret));
+  newer.version_min = kWireVersion + 1;
+  CHECK_FALSE(decode_hello(encode(newer, secret), secret));
+  Hello odd = hello();
+  odd.rails = 9;
+  CHECK_FALSE(decode_hello(encode(odd, secret), secret));
+  odd = hello();
+  odd.initiator_rail = 4;
+  CHECK_FALSE(decode_hello(encode(odd, secret), secret));
+}
+
+TEST_CASE("welcome: round trip and refusal") {
+  Welcome welcome;
+  welcome.status = WelcomeStatus::stale;
+  welcome.rails = 2;
+  welcome.floor = 9;
+  welcome.incarnation = 5;
+  welcome.nonce = 6;
+  const WelcomeBytes bytes = encode(welcome, secret_of(3));
+  const auto back = decode_welcome(bytes, secret_of(3));
+  REQUIRE(back);
+  CHECK(back->floor == 9);
+  CHECK(back->nonce == 6);
+  CHECK(back->status == WelcomeStatus::stale);
+  CHECK_FALSE(decode_welcome(bytes, secret_of(4)));
+}
+
+TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the home rail first") {
+  Handle handle;
+  handle.listen_id = 3;
+  handle.incarnation = 4;
+  handle.secret = secret_of(9);
+  handle.home_rail = 6;
+  handle.rails = 8;
+  for (std::uint8_t i = 0; i < 8; ++i) {
+    handle.listeners[i] = v4(i, static_cast<std::uint16_t>(1000 + i));
+  }
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  auto back = decode_handle(bytes);
+  REQUIRE(back);
+  CHECK(back->listeners == handle.listeners);
+  CHECK(back->secret == handle.secret);
+  for (std::uint8_t i = 0; i < 8; ++i) {
+    handle.listeners[i].ip[0] = 0xfd;
+    handle.listeners[i].ip[10] = 0;
+  }
+  encode(handle, bytes);
+  back = decode_handle(bytes);
+  REQUIRE(back);
+  CHECK(back->listeners[6] == handle.listeners[6]);
+  CHECK(std::count_if(back->listeners.begin(), back->listeners.end(),
+                      [](const Address& address) { return address.present(); }) == 4);
+  bytes[0] ^= std::byte{1};
+  CHECK_FALSE(decode_handle(bytes));
+}
+
+TEST_CASE("frames: round trips") {
+  Bytes out;
+  core::Grant grant;
+  grant.group = 12;
+  grant.count = 2;
+  grant.slots[1].size = 77;
+  grant.slots[1].tag = -3;
+  append_grant(out, 5, grant);
+  const auto header = decode_frame_header(out);
+  REQUIRE(header);
+  CHECK(header->comm == 5);
+  CHECK(header->length == out.size() - kFrameHeaderSize);
+  const auto body = std::span<const std::byte>(out).subspan(kFrameHeaderSize);
+  CHECK(decode_grant(body)->slots[1].tag == -3);
+  CHECK_FALSE(decode_grant(body.first(body.size() - 1)));
+
+  StateFrame frame;
+  frame.fenced = PathEpoch{9, 3, 0};
+  frame.state.done_below = 4;
+  core::GroupReport& report = frame.state.groups.emplace_back();
+  report.grant = grant;
+  report.slots[1].have = {{0, 3}, {7, 8}};
+  report.slots[0].whole = true;
+  Bytes state;
+  append_state(state, 5, frame);
+  const auto back = decode_state(std::span<const std::byte>(state).subspan(kFrameHeaderSize));
+  REQUIRE(back);
+  CHECK(back->fenced->path == 9);
+  CHECK(back->state.groups[0].slots[1].have[1].last == 8);
+  CHECK(back->state.groups[0].slots[0].whole);
+
+  const core::ChunkHeader chunk{
+      .group = 8, .message_size = 1000, .offset = 0, .length = 1000, .slot = 3};
+  const auto bytes = encode_chunk(7, chunk);
+  CHECK(decode_chunk(bytes)->slot == 3);
+  core::ChunkHeader beyond = chunk;
+  beyond.offset = 1;
+  CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));
+}
+
+TEST_CASE("random and mutated bytes into every parser") {
+  std::mt19937_64 random(20261121);
+  Bytes state;
+  StateFrame frame;
+  frame.state.groups.resize(3);
+  for (core::GroupReport& report : frame.state.groups) {
+    report.grant.count = 8;
+    report.slots[2].have = {{1, 2}, {4, 9}};
+  }
+  append_state(state, 1, frame);
+  for (int round = 0; round < 100'000; ++round) {
+    Bytes bytes;
+    if (round % 2 == 0) {
+      bytes.resize(random() % 300);
+      std::generate(bytes.begin(), bytes.end(),
+                    [&random] { return static_cast<std::byte>(random()); });
+    } else {
+      bytes.assign(state.begin() + kFrameHeaderSize, state.end());
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+      bytes.resize(bytes.size() - random() % 4);
+    }
+    decode_frame_header(bytes);
+    decode_chunk(bytes);
+    decode_grant(bytes);
+    decode_state(bytes);
+    decode_rails(bytes);
+    decode_path(bytes);
+    decode_acknowledge(bytes);
+    decode_number(bytes);
+    bytes.resize(kHelloSize);
+    CHECK_FALSE(decode_hello(std::span<const std::byte, kHelloSize>(bytes), secret_of(1)));
+    decode_handle(std::span<const std::byte>(bytes).first<kHandleSize>());
+  }
+}
+
+TEST_CASE("NCCL_SOCKET_IFNAME") {
+  CHECK(name_wanted("", "eth0"));
+  CHECK_FALSE(name_wanted("", "lo"));
+  CHECK_FALSE(name_wanted("", "docker0"));
+  CHECK(name_wanted("eth,ib", "ib3"));
+  CHECK_FALSE(name_wanted("eth,ib", "rail0"));
+  CHECK(name_wanted("=eth1", "eth1"));
+  CHECK_FALSE(name_wanted("=eth1", "eth10"));
+  CHECK_FALSE(name_wanted("^docker,lo", "docker0"));
+  CHECK(name_wanted("^docker,lo", "rail0"));
+  CHECK(name_wanted("^=eth1", "eth10"));
+}
