@@ -22,7 +22,7 @@ from lab.demo.analysis import BIN_S, DIP_LEVEL, Analysis, analyse
 from lab.demo.live import Live
 from lab.demo.record import Recording
 from lab.demo.run import Demo, DemoError, first_error, make_live
-from lab.demo.story import HOSTS, RAILS, RATE, SECONDS, chapters
+from lab.demo.story import RATE, SECONDS, chapters, topology
 from lab.demo.view import LOG_STYLE, draw
 from lab.registry import LabError
 from lab.topology import TopologyError, parse_rate
@@ -66,18 +66,20 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         story = chapters(options.seconds)
-        rail_bps = parse_rate(options.rate) / 8
+        rate_bps = parse_rate(options.rate)
+        if not rate_bps:
+            parser.error("the demo needs shaped links: on unshaped ones the CPU is the bottleneck")
+        lab = topology(f"demo-{os.getpid()}", rate_bps)
     except (ValueError, TopologyError) as error:
         parser.error(str(error))
-    if not rail_bps:
-        parser.error("the demo needs shaped links: on unshaped ones the CPU is the bottleneck")
+    rail_bps = rate_bps / 8
     live = make_live(story, options.seconds, failover=not options.no_failover)
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=WIDE)
     began = time.monotonic()
     try:
-        with Cluster(f"demo-{os.getpid()}", hosts=HOSTS, rails=RAILS, rate=options.rate) as cluster:
+        with Cluster(topology=lab) as cluster:
             recording = _play(cluster, live, console, plain=options.plain, rail_bps=rail_bps)
     except (LabError, DemoError, OSError) as error:
         console.print(f"[bold red]the demo could not run:[/] {error}", markup=True)

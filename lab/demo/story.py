@@ -13,11 +13,15 @@ from lab.demo.record import FaultSpan
 from lab.faults import BlackHole, Carrier, Fault
 from lab.flap import Flap
 from lab.schedule import Step
+from lab.topology import Topology
 from lab.truth import Row
 
 HOSTS = 4
 RAILS = 4
 SECONDS = 60.0
+QUEUE_BYTES = 1_000_000
+"""Of each shaper, like the buffer of a switch port. With a fraction of it two flows that share a
+survivor drop each other's tails, and TCP's 200 ms retransmission timeout is all one sees."""
 RATE = "200mbit"
 """Of each link. A ring over 16 links of 500 Mbit/s, each byte verified, with 4 daemons and probers
 beside it, takes nearly all of two cores; then the CPU is what the faults would be measured on."""
@@ -86,6 +90,12 @@ class Chapter:
         if not starts or len(ends) < len(starts):
             return None
         return FaultSpan(self.title, self.kind, self.rails, min(starts), max(ends), losses)
+
+
+def topology(name: str, rate_bps: int) -> Topology:
+    """The demo's lab at that speed of each link, bit/s."""
+    queue_us = round(QUEUE_BYTES * 8e6 / rate_bps)
+    return Topology(name, HOSTS, RAILS, rate_bps=rate_bps, queue_us=queue_us)
 
 
 def chapters(seconds: float = SECONDS) -> list[Chapter]:
