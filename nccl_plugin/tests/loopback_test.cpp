@@ -1,0 +1,358 @@
+// Two transports in one process over 127.0.0.x: real sockets, real threads, connections killed while
+// data is on its way, strangers at the door.
+#include <doctest/doctest.h>
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tcp/handle.h"
+#include "tcp/transport.h"
+#include "tcp/wire.h"
+
+using namespace fabric;
+using namespace fabric::tcp;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+Rail loopback(std::size_t host, std::size_t rail) {
+  Rail made;
+  made.name = "lo";
+  made.address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0,
+                     static_cast<std::uint8_t>(10 + host), static_cast<std::uint8_t>(1 + rail)};
+  return made;
+}
+
+struct Pair {
+  std::unique_ptr<Net> a;
+  std::unique_ptr<Net> b;
+  SendComm* send = nullptr;
+  RecvComm* receive = nullptr;
+  std::array<std::byte, kHandleSize> handle{};
+
+  explicit Pair(std::size_t rails, bool failover = true, double hold_s = 0.05) {
+    Params params;
+    params.run_dir = "/nonexistent/fabric";
+    params.failover = failover;
+    params.chunk_size = 32 * 1024;
+    params.hold_ns = static_cast<std::int64_t>(hold_s * 1e9);
+    params.deadline_ns = 20'000'000'000;
+    std::vector<Rail> rails_a;
+    std::vector<Rail> rails_b;
+    for (std::size_t i = 0; i < rails; ++i) {
+      rails_a.push_back(loopback(0, i));
+      rails_b.push_back(loopback(1, i));
+    }
+    a = make_net(params, rails_a);
+    b = make_net(params, rails_b);
+    REQUIRE(a->init(nullptr) == Result::success);
+    REQUIRE(b->init(nullptr) == Result::success);
+    ListenComm* listener = nullptr;
+    REQUIRE(b->listen(0, handle, &listener) == Result::success);
+    REQUIRE(a->connect(0, handle, 0, &send) == Result::success);
+    const auto until = Clock::now() + milliseconds(5000);
+    while (receive == nullptr && Clock::now() < until) {
+      REQUIRE(b->accept(listener, &receive) == Result::success);
+      b->wait(1000);
+    }
+    REQUIRE(receive != nullptr);
+    REQUIRE(b->close(listener) == Result::success);   // as NCCL does, right after accept
+  }
+  ~Pair() {
+    if (send != nullptr) {
+      a->close(send);
+    }
+    if (receive != nullptr) {
+      b->close(receive);
+    }
+    a->finalize();
+    b->finalize();
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+};
+
+// Shuts down every established socket of this process whose local or remote address is `ip`.
+int kill_connections(const std::string& ip) {
+  int killed = 0;
+  DIR* directory = ::opendir("/proc/self/fd");
+  for (const dirent* entry = ::readdir(directory); entry != nullptr;
+       entry = ::readdir(directory)) {
+    const int fd = std::atoi(entry->d_name);
+    sockaddr_in name{};
+    socklen_t length = sizeof name;
+    sockaddr_in peer{};
+    socklen_t peer_length = sizeof peer;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 ||
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) != 0 ||
+        name.sin_family != AF_INET) {
+      continue;
+    }
+    std::array<char, INET_ADDRSTRLEN> text{};
+    ::inet_ntop(AF_INET, &name.sin_addr, text.data(), text.size());
+    if (ip == text.data()) {
+      ::shutdown(fd, SHUT_RDWR);
+      ++killed;
+    }
+  }
+  ::closedir(directory);
+  return killed;
+}
+
+struct Outcome {
+  int messages = 0;
+  Result result = Result::success;
+  bool intact = true;
+};
+
+std::vector<std::byte> contents(std::size_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i + 8 <= size; i += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(bytes.data() + i, &word, 8);
+  }
+  return bytes;
+}
+
+std::size_t size_of(int i) {
+  constexpr std::array<std::size_t, 5> kSizes{8, 300'000, 8192, 1'000'000, 40'000};
+  return kSizes[static_cast<std::size_t>(i) % kSizes.size()];
+}
+
+// One message after the other, each end on its own thread, until the time is over or one fails.
+Outcome exchange(Pair& pair, milliseconds time, int at_least = 0) {
+  std::atomic<int> wanted{1 << 30};
+  Outcome outcome;
+  std::thread sender([&] {
+    const auto until = Clock::now() + time;
+    int i = 0;
+    for (; i < at_least || Clock::now() < until; ++i) {
+      const std::vector<std::byte> bytes = contents(size_of(i), static_cast<std::uint64_t>(i));
+      Request* request = nullptr;
+      bool done = false;
+      while (request == nullptr) {
+        if (pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request) !=
+            Result::success) {
+          wanted = i;
+          return;
+        }
+      }
+      while (!done) {
+        if (pair.a->test(request, &done, nullptr) != Result::success) {
+          wanted = i;
+          return;
+        }
+        if (!done) {
+          pair.a->wait(2000);
+        }
+      }
+    }
+    wanted = i;
+  });
+  std::vector<std::byte> buffer(1 << 20);
+  int i = 0;
+  for (; i < wanted; ++i) {
+    const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
+    Request* request = nullptr;
+    outcome.result = pair.b->irecv(pair.receive, {&slot, 1}, false, &request);
+    if (outcome.result != Result::success) {
+      break;
+    }
+    bool done = false;
+    int size = 0;
+    while (!done && i < wanted && outcome.result == Result::success) {
+      outcome.result = pair.b->test(request, &done, &size);
+      if (!done) {
+        pair.b->wait(2000);
+      }
+    }
+    if (!done) {
+      break;
+    }
+    const std::vector<std::byte> want = contents(size_of(i), static_cast<std::uint64_t>(i));
+    outcome.intact = outcome.intact && static_cast<std::size_t>(size) == want.size() &&
+                     std::memcmp(buffer.data(), want.data(), want.size()) == 0;
+  }
+  sender.join();
+  outcome.messages = i;
+  return outcome;
+}
+
+int stranger(const Address& to) {
+  sockaddr_storage storage{};
+  const socklen_t length = to.to(storage);
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
+  return fd;
+}
+
+}  // namespace
+
+TEST_CASE("messages of all sizes arrive") {
+  Pair pair(2);
+  const Outcome outcome = exchange(pair, milliseconds(300), 50);
+  CHECK(outcome.result == Result::success);
+  CHECK(outcome.intact);
+  CHECK(outcome.messages >= 50);
+  CHECK(stats_of(*pair.a).errors == 0);
+  CHECK(stats_of(*pair.a).rails[1].tx_bytes == 0);   // home only
+}
+
+TEST_CASE("connections killed in mid-transfer, on every rail in turn and all at once") {
+  Pair pair(3);
+  std::atomic<bool> over{false};
+  std::atomic<int> killed{0};
+  std::thread assassin([&] {
+    std::mt19937 random(1);
+    while (!over) {
+      std::this_thread::sleep_for(milliseconds(30));
+      for (unsigned rail = 1; rail <= 3; ++rail) {
+        if (random() % 2 == 0) {
+          killed += kill_connections("127.0." + std::to_string(10 + random() % 2) + "." +
+                                     std::to_string(rail));
+        }
+      }
+    }
+  });
+  const Outcome outcome = exchange(pair, milliseconds(3000), 20);
+  over = true;
+  assassin.join();
+  CHECK(outcome.result == Result::success);
+  CHECK(outcome.intact);
+  CHECK(outcome.messages >= 20);
+  CHECK(killed > 50);
+  CHECK(stats_of(*pair.a).rails[0].failovers > 0);
+  MESSAGE(outcome.messages << " messages, " << killed.load() << " sockets killed");
+}
+
+TEST_CASE("strangers are counted, and hold up nobody") {
+  Pair pair(1);
+  const auto handle = decode_handle(pair.handle);
+  REQUIRE(handle);
+  const Address door = handle->listeners[0];
+  std::vector<int> half_open;
+  for (int i = 0; i < 40; ++i) {
+    half_open.push_back(stranger(door));   // says nothing
+  }
+  const std::string http = "GET / HTTP/1.1\r\n\r\n";
+  const int garbage = stranger(door);
+  CHECK(::send(garbage, http.data(), http.size(), 0) == static_cast<ssize_t>(http.size()));
+  // A perfect hello but for the secret.
+  Hello hello;
+  hello.rails = 1;
+  hello.listen_id = handle->listen_id;
+  hello.acceptor = handle->incarnation;
+  hello.comm = 5;
+  const int forged = stranger(door);
+  const HelloBytes bytes = encode(hello, Secret{});
+  CHECK(::send(forged, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  std::array<char, 8> answer{};
+  CHECK(::recv(forged, answer.data(), answer.size(), 0) <= 0);   // closed without a word
+  const Outcome outcome = exchange(pair, milliseconds(200), 20);
+  CHECK(outcome.result == Result::success);
+  CHECK(outcome.intact);
+  const auto until = Clock::now() + milliseconds(4000);
+  while (stats_of(*pair.b).refused_peers < 42 && Clock::now() < until) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  CHECK(stats_of(*pair.b).refused_peers == 42);   // the silent ones after their time limit
+  for (const int fd : half_open) {
+    ::close(fd);
+  }
+  ::close(garbage);
+  ::close(forged);
+}
+
+TEST_CASE("grouped receives") {
+  Pair pair(1);
+  std::vector<std::byte> one = contents(100'000, 1);
+  std::vector<std::byte> two = contents(50'000, 2);
+  std::vector<std::byte> to_one(100'000);
+  std::vector<std::byte> to_two(100'000);
+  const std::array<ReceiveSlot, 2> slots{ReceiveSlot{to_one.data(), to_one.size(), 1},
+                                         ReceiveSlot{to_two.data(), to_two.size(), 2}};
+  Request* receive = nullptr;
+  REQUIRE(pair.b->irecv(pair.receive, slots, true, &receive) == Result::success);
+  std::array<Request*, 2> sends{};
+  REQUIRE(pair.a->isend(pair.send, two.data(), two.size(), 2, &sends[0]) == Result::success);
+  REQUIRE(pair.a->isend(pair.send, one.data(), one.size(), 1, &sends[1]) == Result::success);
+  std::array<bool, 3> done{};
+  std::array<int, 2> sizes{};
+  const auto until = Clock::now() + milliseconds(5000);
+  while ((!done[0] || !done[1] || !done[2]) && Clock::now() < until) {
+    if (!done[0]) {
+      REQUIRE(pair.b->test(receive, done.data(), sizes.data()) == Result::success);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (!done[i + 1]) {
+        REQUIRE(pair.a->test(sends[i], &done[i + 1], nullptr) == Result::success);
+      }
+    }
+  }
+  CHECK(done[0]);
+  CHECK(sizes[0] == 100'000);
+  CHECK(sizes[1] == 50'000);
+  CHECK(to_one == one);
+  CHECK(std::equal(two.begin(), two.end(), to_two.begin()));
+}
+
+TEST_CASE("a peer that is gone is an error within a second") {
+  Pair pair(2);
+  CHECK(exchange(pair, milliseconds(50), 5).result == Result::success);
+  pair.receive = nullptr;   // the process dies: nobody closes anything
+  pair.b.reset();
+  pair.b = make_net(Params{}, std::vector<Rail>{loopback(1, 0)});   // and comes back as another
+  REQUIRE(pair.b->init(nullptr) == Result::success);
+  const std::vector<std::byte> bytes = contents(100'000, 1);
+  Request* request = nullptr;
+  const auto start = Clock::now();
+  Result result = Result::success;
+  bool done = false;
+  while (result == Result::success && Clock::now() - start < milliseconds(5000)) {
+    result = request == nullptr
+                 ? pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request)
+                 : pair.a->test(request, &done, nullptr);
+    pair.a->wait(5000);
+  }
+  CHECK(result == Result::remote_error);
+  CHECK(Clock::now() - start < milliseconds(1000));
+}
+
+TEST_CASE("the plain mode has one path and gives up with it") {
+  Pair pair(2, false);
+  CHECK(exchange(pair, milliseconds(100), 10).result == Result::success);
+  CHECK(stats_of(*pair.a).rails[1].tx_bytes == 0);
+  std::thread assassin([] {
+    std::this_thread::sleep_for(milliseconds(100));
+    kill_connections("127.0.10.1");
+  });
+  const Outcome outcome = exchange(pair, milliseconds(3000));
+  assassin.join();
+  CHECK(stats_of(*pair.a).errors + stats_of(*pair.b).errors > 0);
+  CHECK(outcome.intact);
+}
+
+TEST_CASE("close with requests in flight") {
+  Pair pair(2);
+  std::vector<std::byte> buffer(1 << 20);
+  const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
+  Request* receive = nullptr;
+  REQUIRE(pair.b->irecv(pair.receive, {&slot, 1}, false, &receive) == Result::success);
+  const std::vector<std::byte> bytes = contents(1 << 20, 3);
+  Request* request = nullptr;
+  REQUIRE(pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request) == Result::success);
+  CHECK(pair.b->close(pair.receive) == Result::success);
+  pair.receive = nullptr;
+}
