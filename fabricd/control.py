@@ -129,6 +129,8 @@ class ControlServer:
             await self._serve(reader, writer)
         except (OSError, TimeoutError):
             pass  # The client went away, or does not read.
+        except Exception as error:
+            self._log.error("connection failed", error=repr(error))
         finally:
             self._clients.discard(task)
             transport = writer.transport

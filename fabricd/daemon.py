@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from fabricd import __version__, logs, report
-from fabricd.config import Config, ConfigError, load
+from fabricd.config import Config, ConfigError, Problem, load
 from fabricd.control import Caller, ControlServer, Document, RequestError, may_change
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory
@@ -48,6 +48,10 @@ class StartError(Exception):
     """The daemon cannot start; the text says why."""
 
 
+class RunError(Exception):
+    """The daemon stopped because of an error of its own."""
+
+
 class Daemon:
     """Owns what has to be opened and closed."""
 
@@ -60,15 +64,18 @@ class Daemon:
         self._lock_fd = -1
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics: MetricsServer | None = None
+        self._failure = ""
 
     async def run(self) -> None:
         """Start, serve, stop.
 
         Raises:
             StartError: something that the daemon cannot do without is missing.
+            RunError: a part of it failed; weights were given back all the same.
         """
         host, control = await self._start()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload, host)
@@ -80,6 +87,8 @@ class Daemon:
             await self._stop.wait()
         finally:
             await self._shut_down(host, control)
+        if self._failure:
+            raise RunError(self._failure)
 
     async def _start(self) -> tuple[Host, ControlServer]:
         config = self.config
@@ -156,8 +165,19 @@ class Daemon:
         if task.cancelled() or self._stop.is_set():
             return
         # A part that ended cannot be trusted to be missed: stop, and be started again.
-        self._log.critical("task ended", task=task.get_name(), error=repr(task.exception()))
+        self._fail(f"task {task.get_name()} ended: {task.exception()!r}")
+
+    def _fail(self, why: str) -> None:
+        self._log.critical("stopping", error=why)
+        self._failure = self._failure or why
         self._stop.set()
+
+    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        text = f"{context.get('message')}: {context.get('exception')!r}"
+        if "handle" in context:  # One of our own callbacks: what it should have done is not done.
+            self._fail(text)
+        else:
+            self._log.error("unhandled", error=text)
 
     async def _scan(self, host: Host, ports: IbPorts) -> None:
         """What may take long (other people's pages, verbs devices), away from the heartbeat."""
@@ -205,8 +225,6 @@ class Daemon:
         self.notifier.ready("reloaded")
 
     def _refuse_fixed(self, config: Config) -> None:
-        from fabricd.config import Problem
-
         old = self.config
         fixed = [
             ("host.name", old.host.name, config.host.name),
@@ -337,6 +355,9 @@ def main(argv: list[str] | None = None) -> int:
             asyncio.run(run())
     except StartError as error:
         sys.stderr.write(f"fabricd cannot start: {error}\n")
+        return EXIT_ERROR
+    except RunError as error:
+        sys.stderr.write(f"fabricd failed: {error}\n")
         return EXIT_ERROR
     return 0
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -17,6 +18,8 @@ RETRY_S = 0.25
 REFUSED_RETRY_S = 5.0
 STALE_NS = 1_000_000_000
 """A prober beats every 100 ms; one silent for this long is dead or stopped."""
+
+Row = TypeVar("Row", LinkRow, PathRow)
 
 
 class ProberFeed:
@@ -78,27 +81,46 @@ class ProberFeed:
 
     def events(self) -> list[EventRecord]:
         """New records of the present configuration."""
-        if self.reader is None:
+        if self.reader is None or self._config is None:
             return []
-        return [record for record in self.reader.events() if record.config == self._epoch]
+        try:
+            records = self.reader.events()
+        except RingError:
+            self._refused += 1
+            return []
+        out = []
+        for record in records:
+            if record.config != self._epoch:
+                continue
+            if getattr(record, "link", 0) < len(self._config.links):
+                out.append(record)
+            else:
+                self._refused += 1
+        return out
 
     def links(self) -> list[LinkRow] | None:
         """Link rows by index; None when the prober does not live or has another configuration."""
-        header = self.header()
-        if header is None or header.config_epoch != self._epoch or self.reader is None:
-            return None
-        rows = self.reader.links()
-        wanted = len(self._config.links) if self._config else 0
-        return rows if len(rows) == wanted else None
+        return self._rows(lambda reader: reader.links(), lambda config: len(config.links))
 
     def paths(self) -> list[PathRow] | None:
         """Path rows by index; None as for `links`."""
+        return self._rows(lambda reader: reader.paths(), lambda config: len(config.paths))
+
+    def _rows(
+        self, read: Callable[[RingReader], list[Row]], wanted: Callable[[ProbeConfig], int]
+    ) -> list[Row] | None:
         header = self.header()
-        if header is None or header.config_epoch != self._epoch or self.reader is None:
+        if header is None or self.reader is None or self._config is None:
             return None
-        rows = self.reader.paths()
-        wanted = len(self._config.paths) if self._config else 0
-        return rows if len(rows) == wanted else None
+        if header.config_epoch != self._epoch:
+            return None
+        try:
+            rows = read(self.reader)
+        except RingError:
+            self._refused += 1
+            return None
+        # Torn or corrupt rows are left out by the reader: then there is no whole picture now.
+        return rows if [row.index for row in rows] == list(range(wanted(self._config))) else None
 
     async def run(self) -> None:
         """Serve until cancelled."""

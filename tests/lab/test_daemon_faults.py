@@ -1,6 +1,7 @@
 """fabricd on real processes and packets: carrier, black holes, modes, reload, garbage."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -147,6 +148,23 @@ def test_black_hole_outlives_kill_9_of_prober_and_daemon(cluster):
             assert weights(node)["rail0"] == 0
             time.sleep(0.05)
     wait_until(lambda: weights(node)["rail0"] == 1000, READY_S, "the link is back")
+
+
+def test_stopped_prober_is_noticed_and_netlink_serves_meanwhile(cluster):
+    lab = started(cluster)
+    node = lab.nodes[0]
+    node.kill_prober(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not prober_in_use(node), SLOW_S, "its heartbeat is missed")
+        with lab.inject(Carrier("h0:rail1")):
+            wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "steered by netlink alone")
+        wait_until(lambda: weights(node)["rail1"] == 1000, SLOW_S, "and back")
+    finally:
+        node.kill_prober(signal.SIGCONT)
+    wait_until(lambda: ready(node), READY_S, "the prober serves again")
+    assert [row["count"] for row in rows(node, kind="flap")] == [1]
+    told = [row["reason"] for row in rows(node, kind="prober")]
+    assert "prober beats" in told[told.index("prober silent") :]
 
 
 def test_leaf_and_host_failures_are_told_apart(cluster):
