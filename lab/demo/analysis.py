@@ -19,7 +19,8 @@ Definitions, so that nobody has to trust the figures blindly:
   loss or state DOWN on its timeline) or by a plugin (path given up); with several rails the last.
 * **Steered**: from the fault's start until every communicator that gave up a path because of it
   carried payload on a survivor (FIRST_BYTE in the stats pages); without such events, until the
-  daemon took the link's weight away.
+  daemon took the link's weight away. A path given up more than `GIVEN_UP_WITHIN_S` after the start
+  was idle: had payload been stuck on it, the job would have stood still, and the dip would show it.
 * **Retransmitted**: payload sent again by all processes from the fault's start to the next one's.
 """
 
@@ -41,6 +42,7 @@ BACK_LEVEL = 0.90
 BACK_HOLD_S = 0.5
 SETTLE_S = 0.5
 DETECT_WITHIN_S = 3.0
+GIVEN_UP_WITHIN_S = 1.0
 MIN_CARRIED = 0.7
 """Less than this part of what the survivors can carry is a failure, not noise of the machine."""
 SECOND = 1e9
@@ -290,7 +292,9 @@ def steering(recording: Recording, span: FaultSpan) -> float | None:
         if not _soon(job.event.time_ns, span):
             continue
         key = (job.host, job.process, job.event.comm)
-        if job.event.kind is StatsEventKind.PATH_DOWN and (job.host, job.local) in span.rails:
+        at_once = job.event.time_ns <= span.start_ns + GIVEN_UP_WITHIN_S * SECOND
+        on_fault = at_once and (job.host, job.local) in span.rails
+        if job.event.kind is StatsEventKind.PATH_DOWN and on_fault:
             given_up.setdefault(key, job.event.time_ns)
         elif job.event.kind is StatsEventKind.FIRST_BYTE and key in given_up:
             moved.setdefault(key, job.event.time_ns)

@@ -72,7 +72,8 @@ class Live:
     def take(self, events: list[Event], jobs: list[JobEvent]) -> None:
         """Turn new events into states and lines of the log."""
         for event in events:
-            line = describe(event)
+            # Paths are in the report; here they would drown the links.
+            line = None if event.peer else describe(event)
             if event.kind is EventKind.LINK_STATE and event.to_state is not None:
                 self.states[event.host, event.link] = event.to_state
             if line and event.mono_ns >= self.start_ns > 0:
@@ -86,21 +87,21 @@ class Live:
 def describe(event: Event) -> tuple[str, str] | None:
     """Style and text of a timeline row; None: not worth a line."""
     where = f"{event.host} {event.link}".strip()
+    to = f"path to {event.peer}: " if event.peer else ""
     match event.kind:
-        case EventKind.LINK_STATE:
-            assert event.to_state is not None
+        case EventKind.LINK_STATE | EventKind.PATH_STATE if event.to_state is not None:
             reason = f": {event.reason}" if event.reason else ""
             style = "down" if event.to_state in (LinkState.DOWN, LinkState.HOLD) else "up"
             old = event.from_state.name.lower() if event.from_state is not None else "?"
-            return style, f"{where}  {old} → {event.to_state.name.lower()}{reason}"
+            return style, f"{where}  {to}{old} → {event.to_state.name.lower()}{reason}"
         case EventKind.FLAP:
             times = "once" if event.count == 1 else f"{event.count} times"
             return "flap", f"{where}  carrier lost {times}"
-        case EventKind.STEER if not event.peer:
+        case EventKind.STEER:
             weight = event.data.get("weight")
             if weight == 0:
-                return "steer", f"{where}  traffic steered away"
-            return "steer", f"{where}  traffic comes back (weight {weight})"
+                return "steer", f"{where}  {to}traffic steered away"
+            return "steer", f"{where}  {to}traffic comes back (weight {weight})"
         case EventKind.PROBER | EventKind.DAEMON | EventKind.MODE:
             return "info", f"{where}  {event.reason or event.kind.value}"
         case _:

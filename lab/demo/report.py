@@ -119,14 +119,14 @@ def merged(events: list[Event]) -> list[Event]:
     """The timeline as short as it can be without hiding a failure.
 
     Runs of FLAP rows of one link become one row with their sum; suspicions that came to nothing
-    (they move no traffic) and the prober's own rows are left out.
+    (they move no traffic), single paths and the prober's own rows are left out.
     """
     out: list[Event] = []
     open_runs: dict[tuple[str, str], int] = {}
     last: dict[tuple[str, str], int] = {}
     for event in sorted(events, key=lambda event: event.mono_ns):
         suspicion = {event.from_state, event.to_state} == {LinkState.UP, LinkState.SUSPECT}
-        if event.kind is EventKind.PROBER or suspicion:
+        if event.kind is EventKind.PROBER or event.peer or suspicion:
             continue
         key = (event.host, event.link)
         at = open_runs.get(key)

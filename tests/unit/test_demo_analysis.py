@@ -103,6 +103,20 @@ def test_steering_falls_back_to_the_daemons_word():
     assert only(recording).steered_s is None
 
 
+def test_an_idle_path_given_up_later_does_not_count_but_a_slow_move_does():
+    recording = one_fault()
+    recording.job_events += [
+        job(7.5, "h1", "rail1", "PATH_DOWN", comm=9),
+        job(7.6, "h1", "rail0", "FIRST_BYTE", comm=9),
+    ]
+    assert only(recording).steered_s == pytest.approx(0.010)
+    recording.job_events += [
+        job(5.1, "h1", "rail1", "PATH_DOWN", comm=10),
+        job(7.6, "h1", "rail0", "FIRST_BYTE", comm=10),
+    ]
+    assert only(recording).steered_s == pytest.approx(2.6)
+
+
 def test_a_plugins_detector_counts():
     recording = one_fault()
     recording.events = []
