@@ -313,4 +313,4 @@ class Engine:
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
-        return Facts(carrier=view.heard or None, fault=fault, clean=view.clean)
+        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound)

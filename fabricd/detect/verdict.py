@@ -44,6 +44,11 @@ class PathView:
         """Heard, and nothing is missing in either direction."""
         return self.heard and not self.rx_missed and not self.tx_missed
 
+    @property
+    def sound(self) -> bool:
+        """Good enough to come back: a single miss (a late prober) does not start the hold anew."""
+        return self.heard and max(self.rx_missed, self.tx_missed) <= 1
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -164,11 +169,11 @@ def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozens
         live_peers: heard cleanly on another link.
 
     Returns:
-        True when at least half of the known paths to live peers are clean, or there are none.
+        True when at least half of the known paths to live peers are sound, or there are none.
     """
     wanted = set(known)
     own = [p for p in paths if p.index in wanted and p.peer in live_peers]
-    return sum(p.clean for p in own) * 2 >= len(own)
+    return sum(p.sound for p in own) * 2 >= len(own)
 
 
 def live_peers(paths: Iterable[PathView], without_link: int) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Whose fault is it? Scenarios of a host with several rails and peers, in virtual time."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -213,6 +213,15 @@ def test_healthy_needs_half_of_the_known_paths_to_living_peers():
     assert healthy(paths, [], alive), "nobody was ever heard: no evidence"
     unheard = [view(0, 0, "a", heard=False), view(1, 0, "b", heard=False)]
     assert not healthy(unheard, [0, 1], alive), "a restarted prober has heard nobody yet"
+
+
+def test_a_single_miss_does_not_keep_a_path_away():
+    base = view(0, 0, "a")
+    assert base.sound
+    assert replace(base, rx_missed=1, tx_missed=1).sound
+    assert not replace(base, rx_missed=2).sound
+    assert not replace(base, tx_missed=2).sound
+    assert not replace(base, heard=False).sound
 
 
 def test_live_peers_are_those_of_other_links():
