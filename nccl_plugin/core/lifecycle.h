@@ -37,11 +37,11 @@ class Lifecycle {
   static constexpr int kDown = static_cast<int>(LinkPhase::down);
   static constexpr int kClosed = static_cast<int>(LinkPhase::closed);
   static constexpr std::array<std::array<int, 4>, 5> kTable{{
-      {kDialing, kLive, kIllegal, kClosed},       // idle (connected: the peer dialled)
-      {kIllegal, kLive, kDown, kClosed},          // dialing
-      {kIllegal, kIllegal, kDown, kClosed},       // live
-      {kDialing, kLive, kIllegal, kClosed},       // down
-      {kIllegal, kIllegal, kIllegal, kClosed},    // closed
+      {kDialing, kLive, kIllegal, kClosed},     // idle (connected: the peer dialled)
+      {kIllegal, kLive, kDown, kClosed},        // dialing
+      {kIllegal, kIllegal, kDown, kClosed},     // live
+      {kDialing, kLive, kIllegal, kClosed},     // down
+      {kIllegal, kIllegal, kIllegal, kClosed},  // closed
   }};
   [[nodiscard]] int next(LinkEvent event) const {
     return kTable[static_cast<std::size_t>(phase_)][static_cast<std::size_t>(event)];

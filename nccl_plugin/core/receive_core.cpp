@@ -7,7 +7,7 @@ namespace fabric::core {
 
 namespace {
 
-constexpr std::size_t kMaxRanges = 1024;   // of one slot in a report; more are left out
+constexpr std::size_t kMaxRanges = 1024;  // of one slot in a report; more are left out
 
 }  // namespace
 
@@ -117,7 +117,7 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
   Group* group = find(header.group);
   if (group == nullptr) {
     if (header.group >= base_) {
-      return {Verdict::refuse, nullptr};   // never granted
+      return {Verdict::refuse, nullptr};  // never granted
     }
     partial.duplicate = true;
     path.partial = partial;
@@ -142,7 +142,7 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
     return {Verdict::duplicate, nullptr};
   }
   if (arriving(header.group, header.slot, partial.chunk)) {
-    return {Verdict::refuse, nullptr};   // sent again without a fence
+    return {Verdict::refuse, nullptr};  // sent again without a fence
   }
   path.partial = partial;
   return {Verdict::place, piece.buffer.data + header.offset};

@@ -17,10 +17,10 @@
 namespace fabric::core {
 
 enum class Verdict {
-  place,       // write it to `data`, then finish()
-  duplicate,   // already here: swallow it, then finish()
-  stale,       // not of the newest connection of its path
-  refuse,      // breaks the protocol: drop the connection
+  place,      // write it to `data`, then finish()
+  duplicate,  // already here: swallow it, then finish()
+  stale,      // not of the newest connection of its path
+  refuse,     // breaks the protocol: drop the connection
 };
 
 struct Placement {
@@ -44,9 +44,9 @@ class ReceiveCore {
 
   // Posts a receive of 1..kMaxSlots buffers; its grant waits in next_grant().
   GroupId post(std::span<const Buffer> buffers);
-  [[nodiscard]] bool done(GroupId group) const;   // also true for what was forgotten
+  [[nodiscard]] bool done(GroupId group) const;  // also true for what was forgotten
   [[nodiscard]] std::uint64_t received(GroupId group, std::size_t slot) const;
-  void forget(GroupId group);   // the caller has been told
+  void forget(GroupId group);  // the caller has been told
 
   // A new connection. False: stale, refuse it. An older one of that path must be retired before.
   bool admit(PathIndex path, Epoch epoch);

@@ -22,12 +22,12 @@ inline constexpr std::uint16_t kFullWeight = 1000;
 struct PathView {
   PathIndex path = 0;
   bool home = false;
-  bool base = false;      // one of the pairs connected from the start (same rail at both ends)
-  bool trusted = false;   // past its hold-down
+  bool base = false;     // one of the pairs connected from the start (same rail at both ends)
+  bool trusted = false;  // past its hold-down
   std::uint16_t weight = 0;
 };
 
-using PathSet = std::uint64_t;   // bit per PathIndex
+using PathSet = std::uint64_t;  // bit per PathIndex
 constexpr PathSet bit(PathIndex path) { return PathSet{1} << path; }
 
 // `live`: the paths that have a connection, in any order.
@@ -44,7 +44,7 @@ class Share {
   void join(PathIndex path, PathSet others);
 
  private:
-  std::array<std::uint64_t, kMaxPaths> carried_{};   // bytes / weight, scaled
+  std::array<std::uint64_t, kMaxPaths> carried_{};  // bytes / weight, scaled
 };
 
 }  // namespace fabric::core

@@ -144,7 +144,7 @@ void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
   }
   const auto bit = static_cast<std::uint8_t>(1U << slot);
   if ((opened->filled & bit) == 0) {
-    return;   // nothing of ours went there: not a statement about us
+    return;  // nothing of ours went there: not a statement about us
   }
   opened->acknowledged = static_cast<std::uint8_t>(opened->acknowledged | bit);
   if (Message* message = find(opened->sequence[slot])) {
@@ -320,7 +320,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
   std::deque<Flight> kept;
   for (const Flight& flight : path.flight) {
     if (flight.epoch >= epoch) {
-      kept.push_back(flight);   // went out on the new connection, which the fence does not touch
+      kept.push_back(flight);  // went out on the new connection, which the fence does not touch
       continue;
     }
     path.bytes -= flight.length;
@@ -332,8 +332,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
     const bool delivered =
         report != reports.end() &&
         std::any_of(report->second->slots[message->slot].have.begin(),
-                    report->second->slots[message->slot].have.end(),
-                    [&](const ChunkRange& range) {
+                    report->second->slots[message->slot].have.end(), [&](const ChunkRange& range) {
                       return flight.ref.chunk >= range.first && flight.ref.chunk < range.last;
                     });
     if (!delivered) {

@@ -25,7 +25,7 @@ namespace fabric::core {
 struct Outgoing {
   ChunkHeader header;
   const std::byte* data = nullptr;
-  bool again = false;   // sent before, on a path that failed
+  bool again = false;  // sent before, on a path that failed
 };
 
 class SendCore {
@@ -36,8 +36,8 @@ class SendCore {
   std::optional<Sequence> post(const void* data, std::size_t size, int tag);
   // May the caller reuse the buffer? Also true for what was forgotten.
   [[nodiscard]] bool done(Sequence sequence) const;
-  [[nodiscard]] std::size_t size(Sequence sequence) const;   // as matched: never above the slot's
-  void forget(Sequence sequence);                            // the caller has been told
+  [[nodiscard]] std::size_t size(Sequence sequence) const;  // as matched: never above the slot's
+  void forget(Sequence sequence);                           // the caller has been told
 
   void on_grant(const Grant& grant);
   void on_acknowledge(GroupId group, std::uint8_t slot);
@@ -45,7 +45,7 @@ class SendCore {
 
   [[nodiscard]] bool has_chunk();
   std::optional<Outgoing> take(PathIndex path);
-  void written(PathIndex path);   // the oldest taken chunk of this path needs its bytes no more
+  void written(PathIndex path);  // the oldest taken chunk of this path needs its bytes no more
 
   // A new attempt to connect this path: the epoch its hello carries. Every attempt has its own, so
   // that one which the receiver saw and we gave up is never taken for a later one.
@@ -81,13 +81,13 @@ class SendCore {
     std::uint8_t slot = 0;
     std::uint32_t chunks = 0;
     std::uint32_t next_chunk = 0;
-    std::uint32_t readers = 0;   // chunks of it that a transport is reading
+    std::uint32_t readers = 0;  // chunks of it that a transport is reading
     GroupId group = 0;
   };
   struct Open {
     Grant grant;
-    std::uint8_t filled = 0;         // bit per slot
-    std::uint8_t acknowledged = 0;   // bit per slot
+    std::uint8_t filled = 0;        // bit per slot
+    std::uint8_t acknowledged = 0;  // bit per slot
     std::array<Sequence, kMaxSlots> sequence{};
   };
   struct ChunkRef {
@@ -122,9 +122,9 @@ class SendCore {
 
   std::uint32_t chunk_size_;
   std::deque<Message> messages_;
-  Sequence base_ = 0;               // sequence of messages_.front()
+  Sequence base_ = 0;  // sequence of messages_.front()
   std::deque<Sequence> unmatched_;
-  std::deque<Sequence> ready_;      // matched, with chunks never sent
+  std::deque<Sequence> ready_;  // matched, with chunks never sent
   std::deque<ChunkRef> again_;
   std::deque<Open> grants_;
   GroupId grants_base_ = 0;

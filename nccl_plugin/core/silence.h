@@ -14,16 +14,16 @@
 
 namespace fabric::core {
 
-inline constexpr std::int64_t kSilenceNs = 60'000'000;       // delayed ACKs take up to 40 ms
+inline constexpr std::int64_t kSilenceNs = 60'000'000;  // delayed ACKs take up to 40 ms
 inline constexpr std::int64_t kSilenceMaxNs = 180'000'000;
 inline constexpr std::int64_t kSilenceAloneNs = 250'000'000;
-inline constexpr std::int64_t kStallNs = 25'000'000;   // our own sampling gap: inconclusive, look
-inline constexpr std::int64_t kGraceNs = 10'000'000;   // again so much later (the host was paused)
+inline constexpr std::int64_t kStallNs = 25'000'000;  // our own sampling gap: inconclusive, look
+inline constexpr std::int64_t kGraceNs = 10'000'000;  // again so much later (the host was paused)
 
 struct TcpSample {
-  std::uint32_t unacknowledged = 0;       // segments in flight (tcpi_unacked)
-  std::uint64_t acknowledged_bytes = 0;   // tcpi_bytes_acked
-  std::uint32_t since_ack_ms = 0;         // tcpi_last_ack_recv
+  std::uint32_t unacknowledged = 0;      // segments in flight (tcpi_unacked)
+  std::uint64_t acknowledged_bytes = 0;  // tcpi_bytes_acked
+  std::uint32_t since_ack_ms = 0;        // tcpi_last_ack_recv
   std::uint32_t rtt_us = 0;
   std::uint32_t rtt_var_us = 0;
 };

@@ -11,15 +11,16 @@ namespace fabric::core {
 
 inline constexpr std::size_t kMaxRails = 8;
 inline constexpr std::size_t kMaxPaths = kMaxRails * kMaxRails;
-inline constexpr std::size_t kMaxSlots = 8;         // receives in one group
-inline constexpr std::size_t kCopyLimit = 8192;     // messages up to this are copied and done at once
-inline constexpr std::size_t kCopyBudget = 65536;   // copied bytes awaiting acknowledgement, per comm
-inline constexpr std::size_t kCopyMessages = 256;   // and how many such messages
+inline constexpr std::size_t kMaxSlots = 8;      // receives in one group
+inline constexpr std::size_t kCopyLimit = 8192;  // messages up to this are copied and done at once
+inline constexpr std::size_t kCopyBudget =
+    65536;  // copied bytes awaiting acknowledgement, per comm
+inline constexpr std::size_t kCopyMessages = 256;  // and how many such messages
 
-using Sequence = std::uint64_t;   // n-th message posted by the sender
-using GroupId = std::uint64_t;    // n-th receive posted by the receiver
-using Epoch = std::uint32_t;      // n-th connection of one path of one comm; the sender numbers
-using PathIndex = std::uint8_t;   // sender's rail * kMaxRails + receiver's rail
+using Sequence = std::uint64_t;  // n-th message posted by the sender
+using GroupId = std::uint64_t;   // n-th receive posted by the receiver
+using Epoch = std::uint32_t;     // n-th connection of one path of one comm; the sender numbers
+using PathIndex = std::uint8_t;  // sender's rail * kMaxRails + receiver's rail
 
 constexpr PathIndex path_index(std::size_t sender_rail, std::size_t receiver_rail) {
   return static_cast<PathIndex>(sender_rail * kMaxRails + receiver_rail);
@@ -61,7 +62,7 @@ struct ChunkRange {
 
 struct SlotReport {
   bool whole = false;
-  std::vector<ChunkRange> have;   // may leave some out: what is sent again is dropped as duplicate
+  std::vector<ChunkRange> have;  // may leave some out: what is sent again is dropped as duplicate
 };
 
 struct GroupReport {
@@ -72,8 +73,8 @@ struct GroupReport {
 // All the receiver knows. Every statement in it stays true for ever, so that it may be applied
 // late, twice and in any order.
 struct ReceiverState {
-  GroupId done_below = 0;             // all groups before this one are whole
-  std::vector<GroupReport> groups;    // every posted group from done_below on
+  GroupId done_below = 0;           // all groups before this one are whole
+  std::vector<GroupReport> groups;  // every posted group from done_below on
 };
 
 // How many chunks a message of `size` has on a grid of `chunk`; an empty message has one, empty.

@@ -44,7 +44,8 @@ void Acceptor::accept(std::size_t rail) {
     pending.fd = std::move(fd);
     pending.rail = rail;
     pending.until = monotonic_ns() + kHelloNs;
-    poller_.add(pending.fd.get(), EPOLLIN | EPOLLRDHUP, [this, id](std::uint32_t) { on_event(id); });
+    poller_.add(pending.fd.get(), EPOLLIN | EPOLLRDHUP,
+                [this, id](std::uint32_t) { on_event(id); });
   }
 }
 
@@ -64,7 +65,7 @@ void Acceptor::on_event(std::uint64_t id) {
       return;
     }
     if (got <= 0) {
-      drop(id, pending.got != 0);   // whoever said nothing at all is no intruder
+      drop(id, pending.got != 0);  // whoever said nothing at all is no intruder
       return;
     }
     const bool first = pending.got < sizeof kHelloMagic;
@@ -83,7 +84,7 @@ void Acceptor::on_event(std::uint64_t id) {
   }
   std::byte probe{};
   if (::recv(pending.fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
-    drop(id, false);   // an attempt that the dialler gave up while we were away
+    drop(id, false);  // an attempt that the dialler gave up while we were away
     return;
   }
   Fd fd = std::move(pending.fd);

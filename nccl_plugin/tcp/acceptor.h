@@ -1,5 +1,5 @@
-// Incoming connections: one listener per rail; a connection becomes ours once its hello is whole and
-// signed with a secret that we gave out. Strangers are counted and dropped, and never hold up
+// Incoming connections: one listener per rail; a connection becomes ours once its hello is whole
+// and signed with a secret that we gave out. Strangers are counted and dropped, and never hold up
 // anybody: each has its own buffer and time limit, and there is a limit to their number.
 // Control thread only.
 #pragma once
@@ -44,7 +44,7 @@ class Acceptor {
   SecretOf secret_of_;
   OnHello on_hello_;
   std::vector<Fd> listeners_;
-  std::map<std::uint64_t, Pending> pending_;   // oldest first
+  std::map<std::uint64_t, Pending> pending_;  // oldest first
   std::uint64_t next_ = 1;
 };
 

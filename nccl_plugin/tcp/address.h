@@ -11,12 +11,12 @@
 namespace fabric::tcp {
 
 struct Address {
-  std::array<std::uint8_t, 16> ip{};   // all zero: none
-  std::uint16_t port = 0;              // host order
+  std::array<std::uint8_t, 16> ip{};  // all zero: none
+  std::uint16_t port = 0;             // host order
 
   [[nodiscard]] bool present() const;
   [[nodiscard]] bool v4() const;
-  [[nodiscard]] std::string text() const;   // "10.0.0.1:4711", "[fd00::1]:4711"
+  [[nodiscard]] std::string text() const;  // "10.0.0.1:4711", "[fd00::1]:4711"
   // Fills `out`, returns its length.
   socklen_t to(sockaddr_storage& out) const;
   static Address from(const sockaddr* address);

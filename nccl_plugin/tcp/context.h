@@ -1,5 +1,5 @@
-// What all parts of one transport share, and what the control thread tells a comm about the paths to
-// its peer.
+// What all parts of one transport share, and what the control thread tells a comm about the paths
+// to its peer.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Context {
   Stats stats;
   WaitSet waits;
   Logger logger = nullptr;
-  std::function<void()> wake_control;   // any thread
+  std::function<void()> wake_control;  // any thread
 
   void say(LogLevel level, const std::string& text) const {
     if (logger != nullptr) {
@@ -38,12 +38,12 @@ struct Context {
 
 // About all paths between this process and one peer.
 struct PeerFacts {
-  std::array<std::uint16_t, core::kMaxPaths> weight{};   // the lower of both ends'
-  core::PathSet down = 0;           // said to be dead, by this host or the peer
+  std::array<std::uint16_t, core::kMaxPaths> weight{};  // the lower of both ends'
+  core::PathSet down = 0;                               // said to be dead, by this host or the peer
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
-  core::PathSet control_live = 0;   // the control link over these rails answers
-  std::array<std::int64_t, core::kMaxPaths> heard{};   // when that link last had an ACK
-  core::PathSet base = 0;           // pairs that are connected from the start
+  core::PathSet control_live = 0;                     // the control link over these rails answers
+  std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
+  core::PathSet base = 0;                             // pairs that are connected from the start
 };
 
 // What a comm asks of the control thread.
@@ -55,11 +55,11 @@ struct Wants {
 };
 
 inline constexpr std::int64_t kMs = 1'000'000;
-inline constexpr std::int64_t kAnnounceNs = 20 * kMs;     // fences repeat until answered
+inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until answered
 inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
-inline constexpr std::int64_t kCalmNs = 30'000 * kMs;     // without a failure: forgiven
+inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);

@@ -14,7 +14,7 @@ constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
-constexpr std::int64_t kPingPerLinkNs = 1 * kMs;   // many peers: at most 1,000 pings a second in all
+constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
 
 template <typename F>
 void each(core::PathSet set, F&& function) {
@@ -229,8 +229,7 @@ void Control::tick_senders(std::int64_t now) {
     const Wants wants = sending.comm->tick(now, sending.peer->facts);
     sending.peer->ping(wants.suspect, now);
     for (const PathEpoch& fence : wants.announce) {
-      sending.peer->broadcast(
-          [&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
+      sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
     each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
     if (wants.close) {
@@ -253,12 +252,28 @@ void Control::tick_receivers(std::int64_t now) {
           [&](Bytes& out) { append_path(out, FrameType::path_dead, id, dead); });
     }
     if (wants.close) {
-      receiving.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
-      --receiving.peer->comms;
+      bury(receiving);
       next = receivers_.erase(next);
     } else {
       ++next;
     }
+  }
+}
+
+void Control::bury(const Receiving& receiving) {
+  constexpr std::size_t kGraves = 1024;
+  const std::uint64_t id = receiving.comm->id();
+  const core::ReceiverState state = receiving.comm->state();
+  receiving.peer->broadcast([&](Bytes& out) {
+    append_state(out, id, {std::nullopt, state});
+    append_frame(out, FrameType::close, id);
+  });
+  --receiving.peer->comms;
+  graves_[id] = state;
+  graves_order_.push_back(id);
+  if (graves_order_.size() > kGraves) {
+    graves_.erase(graves_order_.front());
+    graves_order_.pop_front();
   }
 }
 

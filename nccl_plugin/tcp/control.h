@@ -1,5 +1,6 @@
 // The control thread: one per process. It owns listeners, peers and their links, dials and accepts,
-// runs fences, watches rails and pages. Callers reach it through a mutex-guarded registry and wake().
+// runs fences, watches rails and pages. Callers reach it through a mutex-guarded registry and
+// wake().
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,7 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  std::string start();   // "" or what went wrong
+  std::string start();  // "" or what went wrong
   void stop();
   void wake() { poller_.wake(); }
 
@@ -53,7 +54,7 @@ class Control {
   struct Sending {
     std::shared_ptr<Sender> comm;
     Peer* peer = nullptr;
-    std::uint32_t listen_id = 0;   // whose secret signs its hellos
+    std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Secret secret{};
   };
   struct Receiving {
@@ -73,6 +74,7 @@ class Control {
   void tick_receivers(std::int64_t now);
   void publish(std::int64_t now);
   void judge(Peer& peer, std::int64_t now);
+  void bury(const Receiving& receiving);
 
   Peer& outbound_peer(const Handle& handle);
   Peer& inbound_peer(const Hello& hello, const Secret& secret);
@@ -100,7 +102,7 @@ class Control {
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex registry_;   // guards the next three
+  std::mutex registry_;  // guards the next three
   std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
   std::vector<Newcomer> newcomers_;
   std::uint32_t next_listen_ = 1;
@@ -110,9 +112,12 @@ class Control {
   std::map<std::uint64_t, std::unique_ptr<Peer>> inbound_;
   std::map<std::uint64_t, Sending> senders_;
   std::map<std::uint64_t, Receiving> receivers_;
+  // What closed receivers had, for senders that missed their last word; the oldest go first.
+  std::map<std::uint64_t, core::ReceiverState> graves_;
+  std::deque<std::uint64_t> graves_order_;
   std::int64_t next_publish_ = 0;
   std::int64_t last_tick_ = 0;
-  std::uint64_t reported_ = 0;   // number of the last rails report sent
+  std::uint64_t reported_ = 0;  // number of the last rails report sent
 };
 
 // Unguessable bytes from the kernel.

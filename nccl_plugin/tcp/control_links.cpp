@@ -80,43 +80,41 @@ Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
 
 void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
   peer.dialing(path, now);
-  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
-               hello_to(peer, HelloKind::control, path), peer.secret,
-               [this, &peer, path](DialResult result) {
-                 const std::int64_t then = monotonic_ns();
-                 if (result.outcome == DialOutcome::welcome &&
-                     result.welcome.status == WelcomeStatus::ok) {
-                   learn(peer, result.welcome.listeners, result.welcome.rails);
-                   link_up(peer, path, std::move(result.fd));
-                   return;
-                 }
-                 if (result.outcome != DialOutcome::failed) {
-                   peer.refused(then);
-                 }
-                 peer.dial_failed(path, then);
-               });
+  dialer_.dial(
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+      hello_to(peer, HelloKind::control, path), peer.secret,
+      [this, &peer, path](DialResult result) {
+        const std::int64_t then = monotonic_ns();
+        if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
+          learn(peer, result.welcome.listeners, result.welcome.rails);
+          link_up(peer, path, std::move(result.fd));
+          return;
+        }
+        if (result.outcome != DialOutcome::failed) {  // refused, or a stranger there
+          peer.refused(then);
+        }
+        peer.dial_failed(path, then);
+      });
 }
 
 void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
   const int number = fd.get();
-  poller_.add(number, EPOLLIN | EPOLLRDHUP,
-              [&peer, path](std::uint32_t) { peer.readable(path); });
+  poller_.add(number, EPOLLIN | EPOLLRDHUP, [&peer, path](std::uint32_t) { peer.readable(path); });
   peer.attach(path, std::move(fd), monotonic_ns());
   peer.send(path, [this](Bytes& out) { append_rails(out, hints_.local()); });
-  wake();   // comms may dial over these rails now
+  wake();  // comms may dial over these rails now
 }
 
 void Control::knock(Peer& peer, core::PathIndex path) {
-  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
-               hello_to(peer, HelloKind::knock, path), peer.secret,
-               [&peer](DialResult result) {
-                 if (result.outcome == DialOutcome::welcome &&
-                     result.welcome.status == WelcomeStatus::ok) {
-                   peer.answered();
-                 } else if (result.outcome != DialOutcome::failed) {
-                   peer.refused(monotonic_ns());
-                 }
-               });
+  dialer_.dial(
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+      hello_to(peer, HelloKind::knock, path), peer.secret, [&peer](DialResult result) {
+        if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
+          peer.answered();
+        } else if (result.outcome != DialOutcome::failed) {
+          peer.refused(monotonic_ns());
+        }
+      });
 }
 
 void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
@@ -130,29 +128,28 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
   hello.comm = sending.comm->id();
   hello.epoch = epoch;
   hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
-  dialer_.dial(
-      peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
-      [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
-        const std::int64_t then = monotonic_ns();
-        if (result.outcome != DialOutcome::welcome ||
-            result.welcome.status == WelcomeStatus::stale ||
-            result.welcome.status == WelcomeStatus::stranger) {
-          if (result.outcome == DialOutcome::refused) {
-            peer.refused(then);
-          }
-          comm->dial_failed(path, then);
-          return;
-        }
-        if (result.welcome.status == WelcomeStatus::closed) {
-          comm->dial_failed(path, then);
-          comm->on_peer_close();
-          return;
-        }
-        learn(peer, result.welcome.listeners, result.welcome.rails);
-        watch(result.fd.get(), [comm, path, epoch] { comm->hangup(path, epoch); });
-        comm->attach(path, epoch, std::move(result.fd), then);
-        context_.waits.signal();
-      });
+  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
+               [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
+                 const std::int64_t then = monotonic_ns();
+                 if (result.outcome != DialOutcome::welcome ||
+                     result.welcome.status == WelcomeStatus::stale ||
+                     result.welcome.status == WelcomeStatus::stranger) {
+                   if (result.outcome == DialOutcome::refused) {
+                     peer.refused(then);
+                   }
+                   comm->dial_failed(path, then);
+                   return;
+                 }
+                 if (result.welcome.status == WelcomeStatus::closed) {
+                   comm->dial_failed(path, then);
+                   comm->on_refused();
+                   return;
+                 }
+                 learn(peer, result.welcome.listeners, result.welcome.rails);
+                 watch(result.fd.get(), [comm, path, epoch] { comm->hangup(path, epoch); });
+                 comm->attach(path, epoch, std::move(result.fd), then);
+                 context_.waits.signal();
+               });
 }
 
 // Ends of a data connection are seen at once, whether or not the caller polls.
@@ -246,8 +243,8 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   }
   Peer& peer = inbound_peer(hello, secret);
   const core::PathIndex home = core::path_index(hello.home_rail, listener->second->rail);
-  auto receiver = std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size,
-                                             peer.name());
+  auto receiver =
+      std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size, peer.name());
   peer.homes |= core::bit(home);
   ++peer.comms;
   receivers_[hello.comm] = {receiver, &peer};
@@ -291,7 +288,13 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
           const StateFrame answer = receiver->second.comm->on_fence(*path);
           peer.send(link, [&](Bytes& out) { append_state(out, header.comm, answer); });
         } else {
-          peer.send(link, [&](Bytes& out) { append_frame(out, FrameType::close, header.comm); });
+          const auto grave = graves_.find(header.comm);
+          peer.send(link, [&](Bytes& out) {
+            if (grave != graves_.end()) {
+              append_state(out, header.comm, {*path, grave->second});
+            }
+            append_frame(out, FrameType::close, header.comm);
+          });
         }
       }
       return;
@@ -304,7 +307,7 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
       }
       return;
     default:
-      return;   // pong: its ACK has done its work. Others belong to data connections
+      return;  // pong: its ACK has done its work. Others belong to data connections
   }
 }
 

@@ -8,7 +8,7 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::int64_t kConnectNs = 300 * kMs;   // a lost SYN: start anew before TCP's own second
+constexpr std::int64_t kConnectNs = 300 * kMs;  // a lost SYN: start anew before TCP's own second
 constexpr std::int64_t kWelcomeNs = 700 * kMs;
 
 }  // namespace
@@ -24,7 +24,7 @@ void Dialer::dial(std::size_t local_rail, const Address& to, const Hello& hello,
   attempt.fd = start_connect(context_.rails[local_rail], to, context_.params);
   if (!attempt.fd.open()) {
     attempt.refused = errno == ECONNREFUSED;
-    attempt.until = 0;   // tick() reports it
+    attempt.until = 0;  // tick() reports it
     return;
   }
   attempt.until = monotonic_ns() + kConnectNs;
@@ -69,15 +69,15 @@ void Dialer::on_event(std::uint64_t id) {
       return;
     }
     if (got <= 0) {
-      // It took the hello and hung up: whoever lives there does not know us.
-      finish(id, {DialOutcome::refused, {}, {}});
+      // Hung up on: by a reset on the way, or by a stranger. That proves nobody's death.
+      finish(id, {});
       return;
     }
     attempt.got += static_cast<std::size_t>(got);
   }
   const auto welcome = decode_welcome(attempt.welcome, attempt.secret);
   if (!welcome || welcome->nonce != attempt.nonce) {
-    finish(id, {DialOutcome::refused, {}, {}});
+    finish(id, {});
     return;
   }
   poller_.remove(fd);

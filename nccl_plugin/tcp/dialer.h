@@ -10,9 +10,9 @@
 namespace fabric::tcp {
 
 enum class DialOutcome {
-  welcome,   // answered; `welcome.status` says what
-  refused,   // nobody listens there, or somebody who is not our peer
-  failed,    // no answer, no route, no carrier
+  welcome,  // answered; `welcome.status` says what
+  refused,  // nobody listens there
+  failed,   // no answer, no route, no carrier, or hung up on
 };
 
 struct DialResult {

@@ -8,7 +8,7 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::uint32_t kHandleMagic = 0x4c484e46;   // "FNHL"
+constexpr std::uint32_t kHandleMagic = 0x4c484e46;  // "FNHL"
 constexpr std::uint8_t kHandleVersion = 1;
 
 }  // namespace

@@ -44,9 +44,9 @@ void Hints::apply(PeerFacts& facts, const RailTable& remote_addresses, const Rai
       bool page_down = local_.down[l];
       if (entry != nullptr) {
         weight = std::min(weight, entry->weight);
-        page_down = page_down ||
-                    (entry->weight == 0 &&
-                     entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
+        page_down =
+            page_down || (entry->weight == 0 &&
+                          entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
       }
       facts.weight[path] = weight;
       if (page_down || remote.down[r]) {

@@ -25,10 +25,9 @@ void number(const char* name, double low, double high, double scale, T& out,
   }
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !std::isfinite(value) || value < low ||
-      value > high) {
-    complaints += std::string(name) + "=" + text + " is not a number from " +
-                  std::to_string(low) + " to " + std::to_string(high) + "; ";
+  if (end == text.c_str() || *end != '\0' || !std::isfinite(value) || value < low || value > high) {
+    complaints += std::string(name) + "=" + text + " is not a number from " + std::to_string(low) +
+                  " to " + std::to_string(high) + "; ";
     return;
   }
   out = static_cast<T>(value * scale);

@@ -10,11 +10,11 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::int64_t kCrossAfterNs = 50 * kMs;     // the pairs from the start come first
-constexpr std::int64_t kGoneAfterNs = 200 * kMs;     // refused for so long, nothing alive
+constexpr std::int64_t kCrossAfterNs = 50 * kMs;  // the pairs from the start come first
+constexpr std::int64_t kGoneAfterNs = 200 * kMs;  // refused for so long, nothing alive
 constexpr int kGoneRefusals = 2;
 constexpr std::int64_t kPingMinNs = 8 * kMs;
-constexpr std::size_t kMaxBacklog = 1U << 20U;       // unsent control bytes: pings are left out
+constexpr std::size_t kMaxBacklog = 1U << 20U;  // unsent control bytes: pings are left out
 
 template <typename F>
 void each(core::PathSet set, F&& function) {
@@ -67,7 +67,7 @@ void Peer::set_base() {
 void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
   Link& link = links_[index];
   if (link.life.live()) {
-    lose(index, false);   // the peer dialled anew: it knows better
+    lose(index, false);  // the peer dialled anew: it knows better
   }
   if (!link.life.may(core::LinkEvent::connected)) {
     return;
@@ -155,7 +155,7 @@ void Peer::heard_rails(const RailsReport& report) {
 
 void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   each(hinted_before_ & ~hinted, [&](core::PathIndex index) {
-    links_[index].next_dial = now;   // said to be well again: try at once
+    links_[index].next_dial = now;  // said to be well again: try at once
     links_[index].backoff = 0;
   });
   hinted_before_ = hinted;

@@ -26,14 +26,14 @@ class Peer {
 
   const bool outbound;
   const std::uint64_t incarnation;
-  const std::uint32_t listen_id;   // whose secret signs between us
+  const std::uint32_t listen_id;  // whose secret signs between us
   const Secret secret;
   RailTable addresses{};
-  std::size_t rails = 0;           // of the peer
-  RailsReport remote;              // what it said last
-  PeerFacts facts;                 // for its comms
-  core::PathSet hinted = 0;        // paths that are said to be down
-  core::PathSet homes = 0;         // home paths of the comms
+  std::size_t rails = 0;     // of the peer
+  RailsReport remote;        // what it said last
+  PeerFacts facts;           // for its comms
+  core::PathSet hinted = 0;  // paths that are said to be down
+  core::PathSet homes = 0;   // home paths of the comms
   std::size_t comms = 0;
   bool gone = false;
 
@@ -62,7 +62,7 @@ class Peer {
   // Appends a frame to every live link and sends.
   void broadcast(const std::function<void(Bytes&)>& append);
   void send(core::PathIndex link, const std::function<void(Bytes&)>& append);
-  void set_base();   // after `rails` is known
+  void set_base();  // after `rails` is known
   [[nodiscard]] core::PathSet live() const { return live_; }
   [[nodiscard]] int link_fd(core::PathIndex link) const { return links_[link].fd.get(); }
   void heard_rails(const RailsReport& report);
@@ -90,7 +90,7 @@ class Peer {
   OnFrame on_frame_;
   std::array<Link, core::kMaxPaths> links_;
   core::PathSet live_ = 0;
-  core::PathSet silent_ = 0;   // found dead by silence, not back yet
+  core::PathSet silent_ = 0;  // found dead by silence, not back yet
   core::PathSet hinted_before_ = 0;
   std::int64_t created_ = 0;
   std::int64_t next_knock_ = 0;

@@ -49,7 +49,7 @@ class Poller {
     }
   }
 
-  void wake() {   // any thread
+  void wake() {  // any thread
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
   }
@@ -62,7 +62,7 @@ class Poller {
       const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
       const std::size_t at = tag & 0xffffffffU;
       if (at < handlers_.size() && handlers_[at].generation == (tag >> 32U)) {
-        const Handler handler = handlers_[at].handler;   // it may replace itself
+        const Handler handler = handlers_[at].handler;  // it may replace itself
         handler(events[static_cast<std::size_t>(i)].events);
       }
     }

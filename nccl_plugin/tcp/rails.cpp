@@ -70,7 +70,7 @@ std::string pci_path_of(const std::string& name, int ifindex) {
   std::ifstream file(device + "/ifindex");
   int shown = 0;
   if (!(file >> shown) || shown != ifindex) {
-    return "";   // /sys belongs to another network namespace
+    return "";  // /sys belongs to another network namespace
   }
   std::array<char, PATH_MAX> resolved{};
   if (::realpath((device + "/device").c_str(), resolved.data()) == nullptr ||

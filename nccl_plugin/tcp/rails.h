@@ -1,7 +1,7 @@
 // The rails of this host: network devices that can carry the collective.
 //
-// Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may show
-// another one's and is asked only for decoration (PCI path), after its ifindex was compared.
+// Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may
+// show another one's and is asked only for decoration (PCI path), after its ifindex was compared.
 #pragma once
 
 #include <net/if.h>
@@ -18,9 +18,9 @@ namespace fabric::tcp {
 struct Rail {
   std::string name;
   int ifindex = 0;
-  Address address;              // port: its listener's, once there is one
+  Address address;  // port: its listener's, once there is one
   int speed_mbps = 10'000;
-  std::uint64_t guid = 0;       // from the MAC address
+  std::uint64_t guid = 0;  // from the MAC address
   std::string pci_path;
 };
 

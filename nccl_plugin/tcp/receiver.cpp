@@ -12,7 +12,7 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::size_t kDrainBudget = 8U << 20U;   // bytes of one path before the others get a turn
+constexpr std::size_t kDrainBudget = 8U << 20U;  // bytes of one path before the others get a turn
 constexpr unsigned kGlance = 8;
 
 template <typename F>
@@ -84,13 +84,13 @@ void Receiver::close() {
   {
     const std::scoped_lock lock(mutex_);
     each(live_, [this](core::PathIndex index) {
+      // The last word on each connection says all: an acknowledgement on another may come later.
       Path& path = paths_[index];
-      if (path.out.size() == path.out_at) {
-        Bytes frame;
-        append_frame(frame, FrameType::close, id_);
-        [[maybe_unused]] const auto sent =
-            ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      }
+      append_state(path.out, id_, {std::nullopt, core_.state()});
+      append_frame(path.out, FrameType::close, id_);
+      [[maybe_unused]] const auto sent =
+          ::send(path.fd.get(), path.out.data() + path.out_at, path.out.size() - path.out_at,
+                 MSG_DONTWAIT | MSG_NOSIGNAL);
       path.life.on(core::LinkEvent::close);
       path.fd.reset();
     });
@@ -176,7 +176,7 @@ bool Receiver::drain(core::PathIndex index) {
       return true;
     }
     if (budget == 0) {
-      context_.waits.signal();   // there is more: nobody may block on it
+      context_.waits.signal();  // there is more: nobody may block on it
       return true;
     }
   }
@@ -260,7 +260,7 @@ void Receiver::answer() {
   const auto index = answer_path();
   if (!index || error_ != Result::success) {
     owe_state_ = true;
-    core_.clear_output();   // the state has it all
+    core_.clear_output();  // the state has it all
     return;
   }
   if (owe_state_) {

@@ -41,6 +41,7 @@ class Receiver {
   void hangup(core::PathIndex path, core::Epoch epoch);
   // Fences and answers. The answer is the same however often it is asked.
   StateFrame on_fence(const PathEpoch& fence);
+  [[nodiscard]] core::ReceiverState state() const;
   void on_peer_close();
   void abort(Result result, const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
@@ -65,7 +66,7 @@ class Receiver {
     core::Silence silence;
     bool maybe_unacked = false;
     bool ever_live = false;
-    bool announce = false;           // we gave it up: tell the sender until it fences
+    bool announce = false;  // we gave it up: tell the sender until it fences
     std::int64_t announced = 0;
   };
 
@@ -93,9 +94,9 @@ class Receiver {
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
   unsigned calls_ = 0;
-  core::PathSet busy_ = 0;                       // paths that carried payload lately
+  core::PathSet busy_ = 0;  // paths that carried payload lately
   std::optional<core::PathIndex> last_payload_;
-  bool owe_state_ = false;                       // a path died with answers in it, none is left
+  bool owe_state_ = false;  // a path died with answers in it, none is left
   bool peer_closed_ = false;
   std::atomic<bool> closed_{false};
   Result error_ = Result::success;

@@ -51,8 +51,8 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
       return;
     }
     const auto info = sample(path.fd.get());
-    const core::Hearing hearing = info ? path.silence.judge(*info, now, facts.heard[index])
-                                       : core::Hearing::alive;
+    const core::Hearing hearing =
+        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
     if (hearing == core::Hearing::suspect) {
       wants.suspect |= core::bit(index);
     }
@@ -98,7 +98,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   const std::scoped_lock lock(mutex_);
   Path& path = paths_[index];
   if (core_.open(index) && epoch > core_.epoch(index)) {
-    retire(index);   // the sender has given the old one up; its fence is on the way
+    retire(index);  // the sender has given the old one up; its fence is on the way
   }
   if (closed() || error_ != Result::success || !core_.admit(index, epoch)) {
     return core_.epoch(index) + 1;
@@ -159,7 +159,7 @@ void Receiver::retire(core::PathIndex index) {
   path.in_payload = false;
   live_ &= ~core::bit(index);
   busy_ &= ~core::bit(index);
-  owe_state_ = true;   // whatever was said on it may be lost
+  owe_state_ = true;  // whatever was said on it may be lost
 }
 
 void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
@@ -169,12 +169,12 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   }
   retire(index);
   if (peer_closed_) {
-    return;   // its last words
+    return;  // its last words
   }
   path.announce = context_.params.failover;
   path.announced = 0;
-  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
-                  reason_text(reason) + ")";
+  last_failure_ =
+      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
   last_failure_at_ = monotonic_ns();
   add(context_.stats.rails[local_of(index)].failovers, 1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
@@ -193,12 +193,17 @@ StateFrame Receiver::on_fence(const PathEpoch& fence) {
     fail(fence.path, pages::PathDownReason::peer_told);
   }
   if (path.epoch < fence.epoch) {
-    path.announce = false;   // the sender knows
+    path.announce = false;  // the sender knows
   }
   StateFrame answered{fence, core_.state()};
   answer();
   context_.waits.signal();
   return answered;
+}
+
+core::ReceiverState Receiver::state() const {
+  const std::scoped_lock lock(mutex_);
+  return core_.state();
 }
 
 void Receiver::on_peer_close() {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
 constexpr std::size_t kReadBack = 16 * 1024;
-constexpr unsigned kGlance = 8;   // look at quiet connections every so many calls
+constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
 
 template <typename F>
 void each(core::PathSet set, F&& function) {
@@ -50,7 +50,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   }
   auto posted = core_.post(data, size, tag);
   if (posted && core_.has_chunk()) {
-    pump();   // granted already: no need to look at what came back first
+    pump();  // granted already: no need to look at what came back first
   } else {
     progress();
     if (!posted) {

@@ -1,9 +1,9 @@
 // The sending end of a comm over TCP: core/SendCore with its connections.
 //
-// Threads: the caller's (isend, test, close) and the control thread. Each takes the comm's own mutex;
-// two comms share no lock. The caller drives payload; the control thread attaches connections,
-// detects dead ones, runs the fences, and pushes on what they freed, so that nothing waits for the
-// caller.
+// Threads: the caller's (isend, test, close) and the control thread. Each takes the comm's own
+// mutex; two comms share no lock. The caller drives payload; the control thread attaches
+// connections, detects dead ones, runs the fences, and pushes on what they freed, so that nothing
+// waits for the caller.
 #pragma once
 
 #include <array>
@@ -30,18 +30,19 @@ class Sender {
   // The caller's side. `taken` is false when the message has to be offered again.
   Result post(const void* data, std::size_t size, int tag, bool& taken, core::Sequence& sequence);
   Result test(core::Sequence sequence, bool& done, std::size_t& size);
-  void close();   // waits for copied messages to be acknowledged, within a budget
+  void close();  // waits for copied messages to be acknowledged, within a budget
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
   Wants tick(std::int64_t now, const PeerFacts& facts);
-  core::Epoch dial(core::PathIndex path, std::int64_t now);   // the epoch for the hello
+  core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
   void dial_failed(core::PathIndex path, std::int64_t now);
   void attach(core::PathIndex path, core::Epoch epoch, Fd fd, std::int64_t now);
   void hangup(core::PathIndex path, core::Epoch epoch);
   void on_state(const StateFrame& frame);
   void on_path_dead(const PathEpoch& path);
   void on_peer_close();
+  void on_refused();  // the peer does not know the comm
   // Every later call fails with `result`.
   void abort(Result result, const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
@@ -54,7 +55,7 @@ class Sender {
   struct Path {
     core::Lifecycle life;
     Fd fd;
-    core::Epoch epoch = 0;           // of the open connection
+    core::Epoch epoch = 0;  // of the open connection
     // The chunk going out.
     bool sending = false;
     bool again = false;
@@ -63,14 +64,14 @@ class Sender {
     const std::byte* data = nullptr;
     std::size_t data_left = 0;
     std::uint32_t length = 0;
-    Bytes in;                        // what came back and is not a whole frame yet
+    Bytes in;  // what came back and is not a whole frame yet
     core::Silence silence;
     bool maybe_unacked = false;
-    std::uint64_t acked_bytes = 0;   // by the peer's kernel, at the last look
+    std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
     bool ever_live = false;
-    bool rejoined = false;           // no payload since it came back
+    bool rejoined = false;  // no payload since it came back
     bool trusted = false;
-    bool page_took = false;          // the steer page took it: the page gives it back
+    bool page_took = false;  // the steer page took it: the page gives it back
     int failures = 0;
     std::int64_t up_since = 0;
     std::int64_t trusted_at = 0;
@@ -88,7 +89,7 @@ class Sender {
   bool handle(const FrameHeader& header, std::span<const std::byte> body);
   void sent(core::PathIndex index, std::size_t payload);
   void fail(core::PathIndex index, pages::PathDownReason reason);
-  void choose();   // makes eligible_ anew
+  void choose();  // makes eligible_ anew
   void abort_locked(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
   void watch_trust(std::int64_t now);
@@ -108,7 +109,7 @@ class Sender {
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
   unsigned calls_ = 0;
-  core::PathSet answering_ = 0;      // paths on which the receiver talked lately
+  core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   std::optional<core::PathIndex> awaiting_first_byte_;
   bool peer_closed_ = false;
   bool closing_ = false;
@@ -118,8 +119,8 @@ class Sender {
   std::int64_t last_failure_at_ = 0;
   std::int64_t dead_since_ = 0;
   bool told_all_down_ = false;
-  bool moved_ = false;               // payload or acknowledgements since the last tick
-  std::int64_t idle_since_ = 0;      // nothing moved since
+  bool moved_ = false;           // payload or acknowledgements since the last tick
+  std::int64_t idle_since_ = 0;  // nothing moved since
   bool stalled_ = false;
 };
 

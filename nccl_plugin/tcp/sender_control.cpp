@@ -32,7 +32,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
     return wants;
   }
   each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
-    paths_[index].next_dial = 0;   // the link answers again: no need to sit out the backoff
+    paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
   watch_paths(now, facts, wants);
@@ -64,7 +64,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
   each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
-      return;   // went down with another of this round
+      return;  // went down with another of this round
     }
     if ((facts.down & core::bit(index)) != 0 && (live_ & ~facts.down) != 0) {
       fail(index, facts.why[index]);
@@ -79,8 +79,8 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       path.acked_bytes = info->acknowledged_bytes;
       moved_ = true;
     }
-    const core::Hearing hearing = info ? path.silence.judge(*info, now, facts.heard[index])
-                                       : core::Hearing::alive;
+    const core::Hearing hearing =
+        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
     if (hearing == core::Hearing::suspect) {
       wants.suspect |= core::bit(index);
     }
@@ -142,13 +142,13 @@ bool Sender::watch_deadline(std::int64_t now) {
   if (now - dead_since_ < context_.params.deadline_ns) {
     return true;
   }
-  abort_locked(Result::remote_error,
-               "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
-                   " s (FABRIC_DEADLINE)" +
-                   (last_failure_.empty() ? std::string(": never connected")
-                                          : "; the last to fail: " + last_failure_ + ", " +
-                                                std::to_string((now - last_failure_at_) / kMs) +
-                                                " ms ago"));
+  abort_locked(
+      Result::remote_error,
+      "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
+          " s (FABRIC_DEADLINE)" +
+          (last_failure_.empty() ? std::string(": never connected")
+                                 : "; the last to fail: " + last_failure_ + ", " +
+                                       std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
   return false;
 }
 
@@ -192,7 +192,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.sending = false;
   path.in.clear();
   path.silence.reset();
-  path.maybe_unacked = true;   // the hello
+  path.maybe_unacked = true;  // the hello
   path.up_since = now;
   path.trusted = !path.ever_live;
   path.rejoined = path.ever_live;
@@ -215,7 +215,7 @@ void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
   if (!path.life.live() || path.epoch != epoch) {
     return;
   }
-  read_back(index);   // the last words may be a close
+  read_back(index);  // the last words may be a close
   if (path.life.live() && !peer_closed_) {
     fail(index, pages::PathDownReason::socket_error);
   }
@@ -241,8 +241,8 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
   core_.fail(index);
   core_.quiesced(index);
-  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
-                  reason_text(reason) + ")";
+  last_failure_ =
+      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
   last_failure_at_ = now;
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
@@ -305,6 +305,16 @@ void Sender::on_peer_close() {
   peer_closed_ = true;
   if (core_.unacknowledged()) {
     abort_locked(Result::remote_error, "the peer closed the communicator with sends pending");
+  }
+}
+
+// Once connected, the answer to a fence brings the receiver's last word; a refusal proves nothing.
+void Sender::on_refused() {
+  const std::scoped_lock lock(mutex_);
+  const bool connected =
+      std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
+  if (!connected && !closed()) {
+    abort_locked(Result::remote_error, peer_ + " closed the communicator before it was accepted");
   }
 }
 

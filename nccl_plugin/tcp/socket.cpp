@@ -15,7 +15,7 @@ namespace fabric::tcp {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kUnsentLimit = 256 * 1024;   // what the kernel may hold unsent: little to send again
+constexpr int kUnsentLimit = 256 * 1024;  // what the kernel may hold unsent: little to send again
 
 void set(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
@@ -36,8 +36,8 @@ bool bind_to(int fd, const Rail& rail, std::uint16_t port) {
 }
 
 Fd tcp_socket(const Address& address) {
-  return Fd(::socket(address.v4() ? AF_INET : AF_INET6,
-                     SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  return Fd(::socket(address.v4() ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                     IPPROTO_TCP));
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ void tune(int fd, Purpose purpose, const Params& params) {
   }
   if (!params.failover) {
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, params.user_timeout_ms);
-    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);   // the receiving end has nothing unacknowledged
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);  // the receiving end has nothing unacknowledged
     set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
     set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   }

@@ -46,7 +46,7 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
 
   const std::string directory = params.run_dir + "/stats";
   if (::mkdir(directory.c_str(), 01777) == 0) {
-    ::chmod(directory.c_str(), 01777);   // mkdir's mode is masked
+    ::chmod(directory.c_str(), 01777);  // mkdir's mode is masked
   }
   const std::string name = std::to_string(::getpid()) + "-" + std::to_string(now_ns) + ".page";
   const std::string hidden = directory + "/." + name;
@@ -109,13 +109,13 @@ void Stats::publish(std::int64_t now_ns) {
     to.live_paths = load(from.live_paths);
     to.dead_paths = load(from.dead_paths);
   }
-  const std::scoped_lock lock(events_mutex_);   // event() writes the header's count
+  const std::scoped_lock lock(events_mutex_);  // event() writes the header's count
   header_.event_count = event_count_;
   const auto write = [this](const void* from, std::size_t size, std::size_t at) {
     return ::pwrite(fd_.get(), from, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
   };
   const std::size_t seq_at = offsetof(StatsHeader, seq);
-  ++header_.seq;   // odd: under way
+  ++header_.seq;  // odd: under way
   write(&header_.seq, sizeof header_.seq, seq_at);
   write(&header_, sizeof header_, 0);
   write(table_.data(), table_.size() * sizeof(StatsRail), kStatsRailsAt);
@@ -128,8 +128,10 @@ void Stats::event(StatsEventKind kind, std::uint64_t comm, std::uint8_t local_ra
   const std::scoped_lock lock(events_mutex_);
   const std::uint64_t number = event_count_++;
   StatsEvent& slot = events_[number % kStatsMaxEvents];
-  slot = {number + 1, static_cast<std::uint64_t>(monotonic_ns()), comm,
-          static_cast<std::uint16_t>(kind), local_rail, remote_rail, detail};
+  slot = {number + 1, static_cast<std::uint64_t>(monotonic_ns()),
+          comm,       static_cast<std::uint16_t>(kind),
+          local_rail, remote_rail,
+          detail};
   if (fd_.open()) {
     const auto at =
         static_cast<off_t>(kStatsEventsAt + (number % kStatsMaxEvents) * sizeof(StatsEvent));

@@ -178,8 +178,7 @@ bool SteerReader::poll(std::int64_t now_ns) {
     SteerView view;
     SteerVerdict verdict = SteerVerdict::torn;
     for (int i = 0; i < kTornRetries && verdict == SteerVerdict::torn; ++i) {
-      if (::pread(fd_.get(), page.data(), page.size(), 0) !=
-          static_cast<ssize_t>(page.size())) {
+      if (::pread(fd_.get(), page.data(), page.size(), 0) != static_cast<ssize_t>(page.size())) {
         verdict = SteerVerdict::refused;
         break;
       }
@@ -188,7 +187,7 @@ bool SteerReader::poll(std::int64_t now_ns) {
       if (verdict != SteerVerdict::torn &&
           ::pread(fd_.get(), &again, sizeof again, 0) == static_cast<ssize_t>(sizeof again) &&
           std::memcmp(&again, page.data(), sizeof again) != 0) {
-        verdict = SteerVerdict::torn;   // it changed under the reader: whatever it said is moot
+        verdict = SteerVerdict::torn;  // it changed under the reader: whatever it said is moot
       }
     }
     if (verdict == SteerVerdict::good) {

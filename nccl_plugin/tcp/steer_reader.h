@@ -29,8 +29,7 @@ struct SteerView {
 enum class SteerVerdict { good, torn, refused };
 
 // Checks a whole page (pure). `torn`: a write was under way, read again.
-SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_ns,
-                              SteerView& out);
+SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_ns, SteerView& out);
 
 class SteerReader {
  public:

@@ -17,7 +17,7 @@ class Request {
  public:
   SendComm* send = nullptr;
   RecvComm* receive = nullptr;
-  std::uint64_t number = 0;   // sequence or group
+  std::uint64_t number = 0;  // sequence or group
   std::size_t count = 1;
 };
 
@@ -61,8 +61,7 @@ namespace {
 
 class TcpNet final : public Net {
  public:
-  TcpNet(const Params& params, std::optional<std::vector<Rail>> rails)
-      : given_(std::move(rails)) {
+  TcpNet(const Params& params, std::optional<std::vector<Rail>> rails) : given_(std::move(rails)) {
     context_.params = params;
   }
   ~TcpNet() override { shut_down(); }
@@ -78,8 +77,7 @@ class TcpNet final : public Net {
   Result close(ListenComm* comm) override;
   Result close(SendComm* comm) override;
   Result close(RecvComm* comm) override;
-  Result isend(SendComm* comm, const void* data, std::size_t size, int tag,
-               Request** out) override;
+  Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) override;
   Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
                Request** out) override;
   Result test(Request* request, bool* done, int* sizes) override;
@@ -94,7 +92,7 @@ class TcpNet final : public Net {
 
   std::optional<std::vector<Rail>> given_;
   Context context_;
-  std::mutex mutex_;   // init and finalize
+  std::mutex mutex_;  // init and finalize
   int users_ = 0;
   std::unique_ptr<Control> control_;
   std::vector<DeviceProperties> properties_;
@@ -122,8 +120,7 @@ Result TcpNet::start() {
   }
   auto control = std::make_unique<Control>(context_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
-  const std::string no_page =
-      context_.stats.open(context_.params, context_.rails, monotonic_ns());
+  const std::string no_page = context_.stats.open(context_.params, context_.rails, monotonic_ns());
   const std::string error = control->start();
   if (!error.empty()) {
     context_.stats.close();

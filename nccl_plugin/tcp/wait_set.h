@@ -13,8 +13,8 @@ namespace fabric::tcp {
 class WaitSet {
  public:
   WaitSet();
-  void add(int fd);   // a data connection; closing it takes it out
-  void signal();      // something changed that no data connection shows
+  void add(int fd);  // a data connection; closing it takes it out
+  void signal();     // something changed that no data connection shows
   void wait(int timeout_us);
   // Changes with every wake-up: a comm that sees a new value looks at all its connections.
   [[nodiscard]] std::uint64_t generation() const {

@@ -1,9 +1,9 @@
 // What travels between two plugins. Little-endian, fixed sizes, version 1.
 //
-// A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a process
-// still lives); the listener answers with a Welcome, or closes without a word when the hello is not
-// one of ours. Then come frames: a FrameHeader and `length` bytes. Parsers take hostile bytes: they
-// return nothing rather than read past the end.
+// A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
+// process still lives); the listener answers with a Welcome, or closes without a word when the
+// hello is not one of ours. Then come frames: a FrameHeader and `length` bytes. Parsers take
+// hostile bytes: they return nothing rather than read past the end.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,36 @@
 
 namespace fabric::tcp {
 
-inline constexpr std::uint32_t kHelloMagic = 0x4c484246;     // "FBHL"
-inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;   // "FBWC"
+inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
+inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
 inline constexpr std::uint8_t kWireVersion = 1;
-inline constexpr std::uint8_t kWireVersionMin = 1;           // and the one before, once there is one
+inline constexpr std::uint8_t kWireVersionMin = 1;  // and the one before, once there is one
 inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
 
-using RailTable = std::array<Address, core::kMaxRails>;      // listeners; absent rails are all zero
+using RailTable = std::array<Address, core::kMaxRails>;  // listeners; absent rails are all zero
 
 enum class HelloKind : std::uint8_t {
-  control = 1,   // control link of a process pair over one pair of rails
-  data = 2,      // one path of one comm
-  knock = 3,     // is this process alive? Answered and closed
+  control = 1,  // control link of a process pair over one pair of rails
+  data = 2,     // one path of one comm
+  knock = 3,    // is this process alive? Answered and closed
 };
 
 struct Hello {
   std::uint8_t version_min = kWireVersionMin;
   std::uint8_t version_max = kWireVersion;
   HelloKind kind = HelloKind::control;
-  std::uint8_t rails = 0;          // how many the initiator has
+  std::uint8_t rails = 0;  // how many the initiator has
   std::uint8_t initiator_rail = 0;
   std::uint8_t acceptor_rail = 0;
-  std::uint8_t home_rail = 0;      // of the comm, at the initiator
-  std::uint32_t listen_id = 0;     // whose secret signs
+  std::uint8_t home_rail = 0;   // of the comm, at the initiator
+  std::uint32_t listen_id = 0;  // whose secret signs
   std::uint32_t chunk_size = 0;
-  core::Epoch epoch = 0;           // data: of the path. control: 0
-  std::uint64_t initiator = 0;     // incarnation of the process
-  std::uint64_t acceptor = 0;      // incarnation that is expected
+  core::Epoch epoch = 0;        // data: of the path. control: 0
+  std::uint64_t initiator = 0;  // incarnation of the process
+  std::uint64_t acceptor = 0;   // incarnation that is expected
   std::uint64_t comm = 0;
   std::uint64_t nonce = 0;
-  RailTable listeners{};           // the initiator's, so that it can be knocked at
+  RailTable listeners{};  // the initiator's, so that it can be knocked at
 };
 
 enum class WelcomeStatus : std::uint8_t {
@@ -61,9 +61,9 @@ struct Welcome {
   WelcomeStatus status = WelcomeStatus::ok;
   std::uint8_t rails = 0;
   std::uint8_t home_rail = 0;
-  core::Epoch floor = 0;           // with `stale`: the lowest epoch that is taken
+  core::Epoch floor = 0;  // with `stale`: the lowest epoch that is taken
   std::uint64_t incarnation = 0;
-  std::uint64_t nonce = 0;         // the hello's
+  std::uint64_t nonce = 0;  // the hello's
   RailTable listeners{};
 };
 
@@ -88,16 +88,16 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
                                       const Secret& secret);
 
 enum class FrameType : std::uint16_t {
-  chunk = 1,      // sender → receiver on a data connection
-  grant = 2,      // receiver → sender on a data connection
+  chunk = 1,  // sender → receiver on a data connection
+  grant = 2,  // receiver → sender on a data connection
   acknowledge = 3,
-  state = 4,      // the receiver's whole state; on control links the answer to a fence
-  close = 5,      // the comm is closed in good order
+  state = 4,  // the receiver's whole state; on control links the answer to a fence
+  close = 5,  // the comm is closed in good order
   ping = 6,
   pong = 7,
-  rails = 8,      // weights and health of the writer's rails
+  rails = 8,  // weights and health of the writer's rails
   fence = 9,
-  path_dead = 10, // the receiver gave the path up: fence it
+  path_dead = 10,  // the receiver gave the path up: fence it
 };
 
 struct FrameHeader {
@@ -110,7 +110,7 @@ inline constexpr std::size_t kFrameHeaderSize = 16;
 inline constexpr std::size_t kChunkHeaderSize = 40;
 
 struct RailsReport {
-  std::uint64_t number = 0;   // the highest wins
+  std::uint64_t number = 0;  // the highest wins
   std::array<std::uint16_t, core::kMaxRails> weight{};
   std::array<bool, core::kMaxRails> down{};
 };
@@ -122,7 +122,7 @@ struct PathEpoch {
 };
 
 struct StateFrame {
-  std::optional<PathEpoch> fenced;   // which fence it answers
+  std::optional<PathEpoch> fenced;  // which fence it answers
   core::ReceiverState state;
 };
 
@@ -133,8 +133,8 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);
 
-void append_frame(Bytes& out, FrameType type, std::uint64_t comm);              // without a body
-void append_number(Bytes& out, FrameType type, std::uint64_t number);           // ping, pong
+void append_frame(Bytes& out, FrameType type, std::uint64_t comm);     // without a body
+void append_number(Bytes& out, FrameType type, std::uint64_t number);  // ping, pong
 void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
 void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
 void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame);

@@ -70,7 +70,7 @@ TEST_CASE("a large message is done only when the receiving core acknowledged it"
   REQUIRE(receiver.admit(kHome, epoch));
   const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
   REQUIRE(sequence);
-  CHECK_FALSE(sender.has_chunk());   // nothing is granted
+  CHECK_FALSE(sender.has_chunk());  // nothing is granted
   const GroupId group = receiver.post(std::array{to.buffer()});
   grant_all(receiver, sender);
   int chunks = 0;
@@ -99,13 +99,13 @@ TEST_CASE("a small message is done once sent, its copy stays until acknowledged"
   const auto sequence = sender.post(scratch.data(), scratch.size(), 0);
   CHECK_FALSE(sender.done(*sequence));
   grant_all(receiver, sender);
-  const auto lost = sender.take(kHome);   // goes down with the path
+  const auto lost = sender.take(kHome);  // goes down with the path
   sender.written(kHome);
   CHECK(sender.done(*sequence));
-  scratch.assign(100, std::byte{9});   // the caller uses its buffer again
+  scratch.assign(100, std::byte{9});  // the caller uses its buffer again
   const Epoch fence = sender.fail(kHome);
   sender.quiesced(kHome);
-  CHECK_FALSE(sender.has_chunk());   // not before the fence is answered
+  CHECK_FALSE(sender.has_chunk());  // not before the fence is answered
   receiver.fence(kHome, fence);
   receiver.retire(kHome);
   CHECK(sender.on_fence_answer(kHome, fence, receiver.state()) == 100);
@@ -128,7 +128,7 @@ TEST_CASE("the copy ring is bounded and drains by acknowledgement") {
     ++posted;
   }
   CHECK(posted == kCopyBudget / kCopyLimit);
-  CHECK(sender.post(from.bytes.data(), kCopyLimit + 1, 0));   // uncopied ones are not bounded here
+  CHECK(sender.post(from.bytes.data(), kCopyLimit + 1, 0));  // uncopied ones are not bounded here
   std::vector<Memory> to(posted, Memory(kCopyLimit));
   const Epoch epoch = sender.dial(kHome);
   receiver.admit(kHome, epoch);
@@ -223,12 +223,12 @@ TEST_CASE("stale epochs, repeated fences and late packets change nothing") {
   sender.quiesced(kHome);
   CHECK(receiver.fence(kHome, fence));
   receiver.retire(kHome);
-  CHECK_FALSE(receiver.fence(kHome, fence));   // idempotent
+  CHECK_FALSE(receiver.fence(kHome, fence));  // idempotent
   CHECK_FALSE(receiver.admit(kHome, old));
   CHECK(carry(receiver, kHome, old, *late) == Verdict::stale);
-  CHECK_FALSE(sender.on_fence_answer(kHome, old, receiver.state()));   // not the fence under way
+  CHECK_FALSE(sender.on_fence_answer(kHome, old, receiver.state()));  // not the fence under way
   CHECK(sender.on_fence_answer(kHome, fence, receiver.state()) == kChunk);
-  CHECK_FALSE(sender.on_fence_answer(kHome, fence, receiver.state()));   // answered already
+  CHECK_FALSE(sender.on_fence_answer(kHome, fence, receiver.state()));  // answered already
   const Epoch next = sender.dial(kHome);
   CHECK(receiver.admit(kHome, next));
   while (const auto out = sender.take(kHome)) {
@@ -259,7 +259,7 @@ TEST_CASE("the buffer is not the caller's while a transport reads it") {
   sender.on_acknowledge(0, 0);
   CHECK_FALSE(sender.done(*sequence));
   sender.fail(kHome);
-  CHECK_FALSE(sender.done(*sequence));   // verbs: not before the ERR state is confirmed
+  CHECK_FALSE(sender.done(*sequence));  // verbs: not before the ERR state is confirmed
   sender.quiesced(kHome);
   CHECK(sender.done(*sequence));
 }
@@ -282,7 +282,7 @@ TEST_CASE("nonsense is refused and throws nothing") {
   CHECK(with([](ChunkHeader& h) { h.message_size = kChunk + 1; }) == Verdict::refuse);
   CHECK(with([](ChunkHeader& h) { h.offset = ~std::uint64_t{4095}; }) == Verdict::refuse);
   CHECK(receiver.begin(kHome, 1, header).verdict == Verdict::place);
-  CHECK(receiver.begin(kHome, 1, header).verdict == Verdict::refuse);   // one is still arriving
+  CHECK(receiver.begin(kHome, 1, header).verdict == Verdict::refuse);  // one is still arriving
   receiver.admit(kOther, 1);
   CHECK(receiver.begin(kOther, 1, header).verdict == Verdict::refuse);  // sent again, no fence
 }
@@ -308,7 +308,7 @@ TEST_CASE("grants may overtake each other, acknowledgements may be late") {
     CHECK(sender.take(kHome)->header.group == i);
     sender.written(kHome);
   }
-  sender.on_acknowledge(5, 0);   // never granted
+  sender.on_acknowledge(5, 0);  // never granted
   sender.on_acknowledge(2, 0);
   sender.on_acknowledge(2, 0);
   CHECK(sender.done(sequences[2]));
@@ -333,7 +333,7 @@ TEST_CASE("schedule: home, then all survivors, then whatever lives") {
   CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, false, true, 1000),
                             view(0, 0, false, true, 1000)}) == (p00 | p11));
   CHECK(eligible(std::array{view(1, 1, false, false, 1000), view(0, 0, true, true, 0)}) == p11);
-  CHECK(eligible(std::array{view(0, 0, true, true, 0)}) == p00);   // hints never remove the last
+  CHECK(eligible(std::array{view(0, 0, true, true, 0)}) == p00);  // hints never remove the last
   CHECK(eligible({}) == 0);
 }
 
@@ -361,7 +361,7 @@ TEST_CASE("lifecycle: illegal transitions throw and change nothing") {
   life.on(LinkEvent::connected);
   CHECK(life.live());
   life.on(LinkEvent::lost);
-  life.on(LinkEvent::connected);   // the peer dialled
+  life.on(LinkEvent::connected);  // the peer dialled
   life.on(LinkEvent::close);
   CHECK_THROWS(life.on(LinkEvent::dial));
   CHECK(life.phase() == LinkPhase::closed);
@@ -379,18 +379,18 @@ TEST_CASE("silence: what is and what is not a dead connection") {
     }
     return 0;
   };
-  const TcpSample lost{.unacknowledged = 3, .acknowledged_bytes = 10, .rtt_us = 500,
-                       .rtt_var_us = 200};
+  const TcpSample lost{
+      .unacknowledged = 3, .acknowledged_bytes = 10, .rtt_us = 500, .rtt_var_us = 200};
   const int found = run(lost, 1000, 0);
   CHECK(found >= 60);
   CHECK(found <= 70);
-  CHECK(run({.unacknowledged = 0}, 1000, 0) == 0);   // idle, or a peer's closed window
+  CHECK(run({.unacknowledged = 0}, 1000, 0) == 0);  // idle, or a peer's closed window
   TcpSample slow = lost;
-  slow.rtt_us = 40'000;   // a full queue
+  slow.rtt_us = 40'000;  // a full queue
   CHECK(run(slow, 1000, 0) >= 80);
   CHECK(run(slow, 1000, 0) <= 190);
-  CHECK(run(lost, 300, 250) >= 250);   // the witness spoke: one lost packet, or one bad connection
-  Silence paused;   // the host slept: look again before judging
+  CHECK(run(lost, 300, 250) >= 250);  // the witness spoke: one lost packet, or one bad connection
+  Silence paused;                     // the host slept: look again before judging
   CHECK(paused.judge(lost, 1 * kMs, 0) == Hearing::alive);
   TcpSample after = lost;
   after.since_ack_ms = 500;

@@ -57,7 +57,7 @@ struct Page {
     header.rail_count = static_cast<std::uint32_t>(rails.size());
     header.path_count = static_cast<std::uint32_t>(paths.size());
     std::vector<std::byte> out(kSteerPageSize);
-    const auto write = [&out] (std::size_t at, const void* from, std::size_t size) {
+    const auto write = [&out](std::size_t at, const void* from, std::size_t size) {
       if (size != 0) {
         std::memcpy(out.data() + at, from, size);
       }
@@ -119,8 +119,7 @@ TEST_CASE("a good page is followed, each kind of bad one is not") {
   CHECK(verdict([](Page& p) { p.header.heartbeat_ns = ~0ULL; }) == SteerVerdict::refused);
   CHECK(verdict([](Page& p) { p.rails[0].weight = 1001; }) == SteerVerdict::refused);
   CHECK(verdict([](Page& p) { p.rails[0].state = 8; }) == SteerVerdict::refused);
-  CHECK(verdict([](Page& p) { std::memset(p.rails[0].netdev, 'x', 16); }) ==
-        SteerVerdict::refused);
+  CHECK(verdict([](Page& p) { std::memset(p.rails[0].netdev, 'x', 16); }) == SteerVerdict::refused);
   std::vector<std::byte> bent = Page().bytes();
   bent[kSteerRailsAt + 20] ^= std::byte{1};
   CHECK(parse_steer_page(bent, kNow, view) == SteerVerdict::refused);
@@ -155,14 +154,14 @@ TEST_CASE("the reader: appears, goes stale, is replaced, truncated, garbage") {
   now += 200'000'000;
   CHECK(reader.poll(now));
   REQUIRE(reader.view() != nullptr);
-  CHECK_FALSE(reader.poll(now + 1'000'000));   // nothing new
+  CHECK_FALSE(reader.poll(now + 1'000'000));  // nothing new
 
   Page next;
   next.header.generation = 2;
   next.rails[0].weight = 1000;
   next.rails[0].state = 1;
   next.header.heartbeat_ns = static_cast<std::uint64_t>(now);
-  store(path, next.bytes());   // renamed into place
+  store(path, next.bytes());  // renamed into place
   now += 200'000'000;
   CHECK(reader.poll(now));
   REQUIRE(reader.view() != nullptr);
@@ -170,7 +169,7 @@ TEST_CASE("the reader: appears, goes stale, is replaced, truncated, garbage") {
 
   now += 4'000'000'000;
   CHECK(reader.poll(now));
-  CHECK(reader.view() == nullptr);   // the heartbeat is too old
+  CHECK(reader.view() == nullptr);  // the heartbeat is too old
   CHECK(reader.rejected() == 0);
 
   std::vector<std::byte> garbage(kSteerPageSize, std::byte{0x5a});
@@ -180,7 +179,7 @@ TEST_CASE("the reader: appears, goes stale, is replaced, truncated, garbage") {
   CHECK(reader.view() == nullptr);
   CHECK(reader.rejected() == 1);
   reader.poll(now + 5'000'000);
-  CHECK(reader.rejected() == 1);   // the same page is counted once
+  CHECK(reader.rejected() == 1);  // the same page is counted once
 
   Page again;
   again.header.heartbeat_ns = static_cast<std::uint64_t>(now);

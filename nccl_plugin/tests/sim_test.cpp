@@ -1,9 +1,9 @@
 // Random schedules of loss, duplication, stale packets and dying paths against both cores.
 //
 // Each schedule has a seed: FABRIC_SIM_SEED=N replays one alone, FABRIC_SIM_RUNS=N sets how many.
-// Checked on each: every byte right, each message once and in posted order, no completion before the
-// receiver is whole, nothing written into a buffer that was handed back, and an end in bounded time
-// as paths keep coming back.
+// Checked on each: every byte right, each message once and in posted order, no completion before
+// the receiver is whole, nothing written into a buffer that was handed back, and an end in bounded
+// time as paths keep coming back.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,9 +30,9 @@ struct World {
     ChunkHeader header;
     std::vector<std::byte> payload;
   };
-  struct Answer {   // from the receiver
+  struct Answer {  // from the receiver
     Epoch epoch = 0;
-    int kind = 0;   // 0 grant, 1 acknowledgement, 2 state
+    int kind = 0;  // 0 grant, 1 acknowledgement, 2 state
     Grant grant;
     Acknowledgement acknowledgement;
     ReceiverState state;
@@ -41,11 +41,11 @@ struct World {
     bool sender_live = false;
     bool receiver_live = false;
     Epoch epoch = 0;
-    std::deque<Packet> wire;       // in order, as a connection keeps it
+    std::deque<Packet> wire;  // in order, as a connection keeps it
     std::deque<Answer> back;
-    std::vector<Packet> old;       // of retired connections: may turn up at any time
+    std::vector<Packet> old;  // of retired connections: may turn up at any time
   };
-  struct Control {   // fences and answers: may be lost, repeated, late
+  struct Control {  // fences and answers: may be lost, repeated, late
     bool to_receiver = true;
     PathIndex path = 0;
     Epoch epoch = 0;
@@ -107,7 +107,7 @@ struct World {
     std::vector<std::byte> mine = one->bytes;
     const auto sequence = one->copied ? sender.post(mine.data(), mine.size(), 0)
                                       : sender.post(one->bytes.data(), one->bytes.size(), 0);
-    std::fill(mine.begin(), mine.end(), std::byte{0});   // copied means copied
+    std::fill(mine.begin(), mine.end(), std::byte{0});  // copied means copied
     if (sequence) {
       one->sequence = *sequence;
       sent.push_back(std::move(one));
@@ -134,7 +134,7 @@ struct World {
     }
     const Epoch epoch = sender.dial(index);
     if (pick(4) == 0) {
-      return;   // the hello is lost
+      return;  // the hello is lost
     }
     if (path.receiver_live && receiver.open(index)) {
       retire(index);
@@ -147,7 +147,7 @@ struct World {
     path.wire.clear();
     path.back.clear();
     if (pick(4) == 0) {
-      return;   // the welcome is lost: the receiver has a connection that the sender has not
+      return;  // the welcome is lost: the receiver has a connection that the sender has not
     }
     path.sender_live = true;
     path.back.push_back({epoch, 2, {}, {}, receiver.state()});
@@ -178,7 +178,7 @@ struct World {
       sender.fail(index);
       sender.quiesced(index);
     } else if (path.receiver_live) {
-      retire(index);   // the receiver gave it up and tells; the answers in it are lost
+      retire(index);  // the receiver gave it up and tells; the answers in it are lost
       path.back.clear();
       if (path.sender_live) {
         path.sender_live = false;
@@ -289,11 +289,11 @@ struct World {
     }
     const std::size_t at = pick(control.size());
     const Control message = control[at];
-    if (pick(5) != 0) {   // else it stays and comes once more
+    if (pick(5) != 0) {  // else it stays and comes once more
       control.erase(control.begin() + static_cast<std::ptrdiff_t>(at));
     }
     if (pick(5) == 0) {
-      return;   // lost
+      return;  // lost
     }
     if (message.to_receiver) {
       if (receiver.fence(message.path, message.epoch)) {
@@ -307,7 +307,7 @@ struct World {
       ReceiverState state = receiver.state();
       for (GroupReport& group : state.groups) {
         if (pick(3) == 0) {
-          group.slots[0].have.clear();   // a report may leave chunks out
+          group.slots[0].have.clear();  // a report may leave chunks out
         }
       }
       control.push_back({false, message.path, message.epoch, state});
@@ -331,7 +331,7 @@ struct World {
           expect(std::equal(want.begin(), want.end(), one.bytes.begin()), "wrong bytes");
         }
         receiver.forget(one.group);
-        std::fill(one.bytes.begin(), one.bytes.end(), std::byte{0xcd});   // recycled
+        std::fill(one.bytes.begin(), one.bytes.end(), std::byte{0xcd});  // recycled
       } else if (one.done) {
         expect(one.bytes[0] == std::byte{0xcd} && one.bytes[4096] == std::byte{0xcd} &&
                    one.bytes[39'999] == std::byte{0xcd},
@@ -357,7 +357,7 @@ struct World {
   // The number of steps it took; 0: it did not end.
   int run() {
     for (int step = 1; step < 200'000 && wrong.empty(); ++step) {
-      const bool calm = step > 3000;   // then faults cease, and it has to end
+      const bool calm = step > 3000;  // then faults cease, and it has to end
       switch (pick(10)) {
         case 0:
           post_send();

@@ -85,7 +85,7 @@ TEST_CASE("hello: round trip, and whoever lacks the secret is refused") {
 TEST_CASE("hello: versions") {
   const Secret secret = secret_of(1);
   Hello newer = hello();
-  newer.version_max = kWireVersion + 1;   // speaks ours too
+  newer.version_max = kWireVersion + 1;  // speaks ours too
   CHECK(decode_hello(encode(newer, secret), secret));
   newer.version_min = kWireVersion + 1;
   CHECK_FALSE(decode_hello(encode(newer, secret), secret));
