@@ -62,15 +62,19 @@ def choose(
         peers: the other hosts.
         per_rail: how many peers each rail chooses.
         cross_rail: how many (peer, other rail) each rail chooses.
-        clock_paths: that many paths carry clock trains, one to a rail first.
+        clock_paths: each rail chooses its share of that many for clock trains; like all paths
+            they are agreed, since trains must run both ways.
     """
     by_host = {peer.host: peer for peer in peers}
     ports = [(peer.host, rail) for peer in peers for rail in sorted(peer.rails)]
     ports += [(local, rail) for _, rail, _ in links]
+    clock_share = -(-clock_paths // max(1, len(links)))
     out: list[PathSpec] = []
     for index, rail, own in sorted(links):
         same_rail = [port for port in ports if port[1] == rail]
         chosen = _agreed((local, rail), same_rail, rail, per_rail)
+        # The same weights: a rail's clock peers are the best of those that it probes.
+        clock = set(_agreed((local, rail), same_rail, rail, min(clock_share, per_rail)))
         if cross_rail:
             chosen += _agreed((local, rail), ports, _CROSS, cross_rail)
         for host, peer_rail in chosen:
@@ -78,8 +82,9 @@ def choose(
             same = [a for a in addresses if (":" in a) == (":" in own)]
             if same:
                 others = tuple(a for a in addresses if a != same[0])
-                out.append(PathSpec(index, host, peer_rail, same[0], others))
-    return _with_clock(out, clock_paths)
+                marked = (host, peer_rail) in clock
+                out.append(PathSpec(index, host, peer_rail, same[0], others, clock=marked))
+    return out
 
 
 def _agreed(
@@ -129,18 +134,3 @@ def _mix(values: _Keys, salt: int) -> _Keys:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _with_clock(paths: list[PathSpec], count: int) -> list[PathSpec]:
-    """Mark ``count`` paths as clock paths: the first of each link, then the second."""
-    rank: dict[int, int] = {}
-    order: list[tuple[int, int]] = []
-    for position, path in enumerate(paths):
-        turn = rank.get(path.link, 0)
-        rank[path.link] = turn + 1
-        order.append((turn, position))
-    marked = {position for _, position in sorted(order)[:count]}
-    return [
-        PathSpec(p.link, p.peer, p.peer_rail, p.address, p.others, clock=i in marked)
-        for i, p in enumerate(paths)
-    ]

@@ -75,12 +75,21 @@ def test_only_addresses_of_the_links_family_are_probed_and_the_others_are_kept()
     assert [(p.peer, p.address) for p in six] == [("b", "fd00::2"), ("c", "fd00::3")]
 
 
-def test_clock_paths_are_spread_over_the_rails():
-    for own in cluster(6, 4, per_rail=10, cross_rail=1).values():
-        clock = [p.link for p in own if p.clock]
-        assert sorted(clock) == [0, 1, 2, 3]
-    for own in cluster(6, 2, per_rail=10, cross_rail=1).values():
-        assert sorted(p.link for p in own if p.clock) == [0, 0, 1, 1]
+@pytest.mark.parametrize(("rails", "share"), [(1, 4), (2, 2), (4, 1), (8, 1)])
+def test_clock_paths_are_agreed_and_spread(rails, share):
+    paths = cluster(24, rails, per_rail=10, cross_rail=0)
+    clock = {host: [p for p in own if p.clock] for host, own in paths.items()}
+    everything = {pair for host in clock for pair in pairs(clock, host)}
+    assert {(b, a) for a, b in everything} == everything, "trains run both ways"
+    counts = [sum(p.link == rail for p in own) for own in clock.values() for rail in range(rails)]
+    assert min(counts) >= 1, "each rail has one"
+    assert sum(counts) / len(counts) <= 2 * share
+    assert max(counts) <= 6 * share, "nobody is everybody's clock peer"
+
+
+def test_four_hosts_have_clock_paths_on_every_rail():
+    for own in cluster(4, 4, per_rail=10, cross_rail=1).values():
+        assert {p.link for p in own if p.clock} == {0, 1, 2, 3}
 
 
 def test_peers_without_our_rail_and_no_peers_at_all():
