@@ -186,16 +186,16 @@ def _after_death(console: Console, recording: Recording, out: Path) -> int:
         f" in {error.get('where', '?')} (exit status {end.status})",
         style="bold red",
     )
-    console.print(_before(out), style="bold green")
+    console.print(_with_failover(out), style="bold")
     return 0
 
 
-def _before(out: Path) -> str:
+def _with_failover(out: Path) -> str:
     """What the last run with failover showed, from its own result."""
     try:
         result = json.loads((out / "latest" / "result.json").read_text())
     except (OSError, ValueError):
-        return "failover on: sudo ./run demo"
+        return "failover on: not played yet; sudo ./run demo"
     worst = max((fault["dip_s"] for fault in result["faults"]), default=0.0)
     return (
         f"failover on (last run): {len(result['faults'])} faults, {result['errors']} errors,"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from lab.demo.record import JobEvent, Rail
 from lab.demo.story import Chapter
@@ -71,17 +72,27 @@ class Live:
 
     def take(self, events: list[Event], jobs: list[JobEvent]) -> None:
         """Turn new events into states and lines of the log."""
+        lines: list[tuple[int, str, str]] = []
         for event in events:
-            # Paths are in the report; here they would drown the links.
-            line = None if event.peer else describe(event)
             if event.kind is EventKind.LINK_STATE and event.to_state is not None:
                 self.states[event.host, event.link] = event.to_state
-            if line and event.mono_ns >= self.start_ns > 0:
-                self.add(line[0], line[1], event.mono_ns)
+            # Paths and suspicions are in the report; here they would drown the failures.
+            if not event.peer and not is_suspicion(event) and (line := describe(event)):
+                lines.append((event.mono_ns, *line))
         for job in jobs:
-            line = describe_job(job)
-            if line:
-                self.add(line[0], line[1], job.event.time_ns)
+            if line := describe_job(job):
+                lines.append((job.event.time_ns, *line))
+        fresh = [line for line in sorted(lines) if line[0] >= self.start_ns > 0]
+        for (style, text), group in groupby(fresh, key=lambda line: line[1:]):
+            times = list(group)
+            more = f"  × {len(times)}" if len(times) > 1 else ""
+            self.add(style, text + more, times[0][0])
+
+
+def is_suspicion(event: Event) -> bool:
+    """Whether a row only says that a link is suspected, or no longer: no traffic moves for it."""
+    states = {event.from_state, event.to_state}
+    return event.kind is EventKind.LINK_STATE and states == {LinkState.UP, LinkState.SUSPECT}
 
 
 def describe(event: Event) -> tuple[str, str] | None:

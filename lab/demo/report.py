@@ -20,9 +20,9 @@ from lab.demo.analysis import (
     Analysis,
     FaultResult,
 )
-from lab.demo.live import describe
+from lab.demo.live import describe, is_suspicion
 from lab.demo.record import RankEnd, Recording
-from telemetry.events import Event, EventKind, LinkState
+from telemetry.events import Event, EventKind
 
 DEFINITIONS = (
     ("detected", "from injection to the first word of it: carrier loss or state DOWN on that host's"
@@ -125,8 +125,7 @@ def merged(events: list[Event]) -> list[Event]:
     open_runs: dict[tuple[str, str], int] = {}
     last: dict[tuple[str, str], int] = {}
     for event in sorted(events, key=lambda event: event.mono_ns):
-        suspicion = {event.from_state, event.to_state} == {LinkState.UP, LinkState.SUSPECT}
-        if event.kind is EventKind.PROBER or event.peer or suspicion:
+        if event.kind is EventKind.PROBER or event.peer or is_suspicion(event):
             continue
         key = (event.host, event.link)
         at = open_runs.get(key)
