@@ -102,6 +102,11 @@ def test_carrier_down_reaches_page_timeline_and_metrics(cluster):
         ("up", "down"), ("down", "hold"), ("hold", "probation"), ("probation", "up")
     ][: len(moves) - 1]  # fmt: skip
     assert 'fabricd_link_flaps_total{link="rail1",rail="1"}' in metrics
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=metrics, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     wait_until(
         lambda: (
             'fabricd_link_flaps_total{link="rail1",rail="1"} 1.0'
