@@ -223,13 +223,13 @@ def _fault_table(recording: Recording, analysis: Analysis, width: int) -> Table:
         table.add_column("where")
     for name in ("injected", "detected", "steered", "dip", "carried"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("full\nspeed", "resent", "flaps"):
+    for name in ("full\nspeed", "rail\nback", "resent", "flaps"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, result in enumerate(analysis.results, 1):
         row = report.row(recording, result)
         figures = (row.injected, row.detected, row.steered, row.dip, row.carried)
         fault = [f"{row.title}\n{row.where}"] if narrow else [row.title, row.where]
-        table.add_row(str(number), *fault, *figures, row.back, row.resent, row.flaps)
+        table.add_row(str(number), *fault, *figures, row.back, row.rejoined, row.resent, row.flaps)
     return table
 
 

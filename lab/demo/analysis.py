@@ -15,6 +15,10 @@ Definitions, so that nobody has to trust the figures blindly:
 * **Back**: the time from the fault's end to the first bin from which throughput stays at or above
   `BACK_LEVEL` of full speed for `BACK_HOLD_S` (median, so one noisy bin neither makes nor breaks
   it).
+* **Rail back**: the time from the fault's end until each of its rails carries at least
+  `REJOIN_SHARE` of its fair share (1/n) of what its host sends, for `BACK_HOLD_S` (median). Other
+  load on the machine moves throughput but not shares: where more than `MAX_NOISE` of the bins
+  *outside* faults are low, throughput cannot tell, and the rails' return alone decides.
 * **Detected**: from the fault's start to the first word of it, by the daemon of that host (carrier
   loss or state DOWN on its timeline) or by a plugin (path given up); with several rails the last.
 * **Steered**: from the fault's start until every communicator that gave up a path because of it
@@ -41,6 +45,8 @@ DIP_LEVEL = 0.90
 BACK_LEVEL = 0.90
 BACK_HOLD_S = 0.5
 SETTLE_S = 0.5
+REJOIN_SHARE = 0.8
+MAX_NOISE = 0.15
 DETECT_WITHIN_S = 3.0
 GIVEN_UP_WITHIN_S = 1.0
 MIN_CARRIED = 0.7
@@ -71,6 +77,7 @@ class FaultResult:
     """Part of what the surviving rails can carry; None: too short to say."""
     share: float
     back_s: float | None
+    rejoined_s: float | None
     retransmitted_bytes: int
     flaps_seen: dict[Rail, int]
 
@@ -84,14 +91,18 @@ class FaultResult:
         """Whether the job really ran on the survivors."""
         return self.carried is None or self.carried >= MIN_CARRIED
 
-    @property
-    def ok(self) -> bool:
-        """Detected, steered, carried by the survivors, counted exactly, back at full speed."""
+    def ok(self, noise: float) -> bool:
+        """Detected, steered, carried by the survivors, counted exactly, back again.
+
+        Args:
+            noise: `Analysis.noise`.
+        """
         return (
             self.moved
             and self.detected_s is not None
             and self.steered_s is not None
-            and self.back_s is not None
+            and self.rejoined_s is not None
+            and (self.back_s is not None or noise > MAX_NOISE)
             and self.flaps_exact
         )
 
@@ -115,7 +126,8 @@ class Analysis:
     @property
     def ok(self) -> bool:
         """The demo showed what it promises."""
-        return self.clean and bool(self.results) and all(result.ok for result in self.results)
+        fine = all(result.ok(self.noise) for result in self.results)
+        return self.clean and bool(self.results) and fine
 
 
 def throughput(series: list[RankSeries], *, bin_s: float = BIN_S) -> Throughput:
@@ -200,6 +212,7 @@ def _one(
         else None,
         share=share,
         back_s=back_s,
+        rejoined_s=rejoined(flow, span, limit_ns, len(recording.rails)),
         retransmitted_bytes=retransmitted(recording, span.start_ns, limit_ns),
         flaps_seen={
             rail: flaps_seen(recording.events, rail, span, limit_ns) for rail in span.rails
@@ -240,6 +253,29 @@ def back_at_full_speed(flow: Throughput, end_ns: int, limit_ns: int, full: float
         if flow.total[at] >= level and np.median(flow.total[at : at + hold]) >= level:
             return float(flow.edges_ns[at] - end_ns) / SECOND
     return None
+
+
+def rejoined(flow: Throughput, span: FaultSpan, limit_ns: int, rails: int) -> float | None:
+    """Seconds from the fault's end until the last of its rails carries its share again."""
+    hold = round(BACK_HOLD_S / BIN_S)
+    first = int(np.searchsorted(flow.edges_ns, span.end_ns, side="left"))
+    worst = 0.0
+    for host, rail in span.rails:
+        parts = [flow.by_rail[key] for key in flow.by_rail if key[0] == host]
+        sent = flow.by_rail.get((host, rail))
+        if sent is None:
+            return None
+        total = np.sum(parts, axis=0)
+        share = np.divide(sent, total, out=np.zeros_like(total), where=total > 0)
+        for at in range(first, len(total) - hold + 1):
+            if flow.edges_ns[at + hold] > limit_ns:
+                return None
+            if np.median(share[at : at + hold]) >= REJOIN_SHARE / rails:
+                worst = max(worst, float(flow.edges_ns[at] - span.end_ns) / SECOND)
+                break
+        else:
+            return None
+    return worst
 
 
 def detection(recording: Recording, span: FaultSpan) -> tuple[float | None, str]:

@@ -79,9 +79,7 @@ class Live:
             # Paths and suspicions are in the report; here they would drown the failures.
             if not event.peer and not is_suspicion(event) and (line := describe(event)):
                 lines.append((event.mono_ns, *line))
-        for job in jobs:
-            if line := describe_job(job):
-                lines.append((job.event.time_ns, *line))
+        lines += [(job.event.time_ns, *line) for job in jobs if (line := describe_job(job))]
         fresh = [line for line in sorted(lines) if line[0] >= self.start_ns > 0]
         for (style, text), group in groupby(fresh, key=lambda line: line[1:]):
             times = list(group)

@@ -55,7 +55,8 @@ def test_the_figures_of_one_fault():
     assert result.back_s == pytest.approx(2.2, abs=BIN_S)
     assert result.retransmitted_bytes == 600_000
     assert result.flaps_seen == {("h1", "rail1"): 1}
-    assert result.ok
+    assert result.rejoined_s == 0  # every rail of this series always has its share
+    assert result.ok(0.0)
     assert analysis.ok
     assert (analysis.errors, analysis.corrupt_bytes) == (0, 0)
 
@@ -164,7 +165,7 @@ def test_a_job_that_stands_still_is_not_ok_though_the_daemon_steered():
     result = only(recording)
     assert result.back_s is not None
     assert result.carried == 0
-    assert not result.ok
+    assert not result.ok(0.0)
 
 
 def test_noise_is_what_lies_low_outside_faults():
@@ -181,7 +182,42 @@ def test_a_job_that_never_moved_is_never_back():
     recording = one_fault()
     recording.series = series(lambda _: 0.0)
     result = only(recording)
-    assert (result.back_s, result.carried, result.ok) == (None, None, False)
+    assert (result.back_s, result.carried, result.ok(0.0)) == (None, None, False)
+
+
+def test_a_rail_that_never_carries_again_is_told_whatever_the_noise():
+    recording = one_fault()
+    ranks = series(lambda _: 1.0)
+    for number, rank in enumerate(ranks):
+        if rank.host == "h1":
+            tx = rank.tx.copy()
+            tx[50:, 1] = 0  # all bytes arrive, none over that rail
+            ranks[number] = replace(rank, tx=tx)
+    recording.series = ranks
+    result = only(recording)
+    assert result.back_s is not None
+    assert result.rejoined_s is None
+    assert not result.ok(0.0)
+    assert not result.ok(0.9)
+
+
+def test_a_rails_return_is_seen_through_noise():
+    recording = one_fault()
+    chance = np.random.default_rng(1)
+    ranks = series(lambda _: 1.0)
+    noise = chance.uniform(0.2, 0.6, len(ranks[0].tx))
+    noise[:50] = chance.uniform(0.2, 1.0, 50)
+    for number, rank in enumerate(ranks):
+        tx = rank.tx * noise[:, None]
+        if rank.host == "h1":
+            tx[50:121, 1] = 0
+        ranks[number] = replace(rank, tx=tx, rx=rank.rx * noise[:, None])
+    recording.series = ranks
+    analysis = analyse(recording)
+    (result,) = analysis.results
+    assert result.rejoined_s == pytest.approx(2.0, abs=0.3)
+    assert analysis.noise > 0.15
+    assert result.ok(analysis.noise) == result.moved
 
 
 def test_one_fast_bin_is_not_back_and_one_slow_bin_does_not_undo_it():
