@@ -55,7 +55,7 @@ def test_five_faults_and_the_job_does_not_notice(tmp_path):
     for fault in result["faults"]:
         assert fault["detected_s"] is not None
         assert fault["steered_s"] is not None
-        assert fault["back_s"] is not None
+        assert fault["rejoined_s"] is not None
         assert fault["flaps_seen"] == fault["flaps_injected"]
     assert [fault["flaps_injected"] for fault in result["faults"]] == [1, 20, 0, 2, 2]
     report = (tmp_path / "latest" / "report.html").read_text()
