@@ -7,8 +7,8 @@
 
 namespace fabric::perf {
 
-Mesh::Mesh(Plugin& plugin, Rendezvous& rendezvous, const Options& options, std::vector<Link> links,
-           std::vector<int> device_of)
+Mesh::Mesh(Plugin& plugin, Rendezvous& rendezvous, const Options& options,
+           const std::vector<Link>& links, std::vector<int> device_of)
     : plugin_(plugin), rank_(options.rank), device_of_(std::move(device_of)) {
   // Every rank publishes the handles of the links that end at it, in the common order of links.
   std::vector<void*> listeners;

@@ -17,8 +17,8 @@ class Mesh {
  public:
   // `device_of` maps channels (the token channel counts as channel 0) to devices. Throws
   // TransportError, also when not all are connected after options.timeout_s.
-  Mesh(Plugin& plugin, Rendezvous& rendezvous, const Options& options, std::vector<Link> links,
-       std::vector<int> device_of);
+  Mesh(Plugin& plugin, Rendezvous& rendezvous, const Options& options,
+       const std::vector<Link>& links, std::vector<int> device_of);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 

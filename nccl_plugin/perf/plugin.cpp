@@ -4,6 +4,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <iostream>
 #include <mutex>
 #include <type_traits>
 
@@ -31,13 +32,15 @@ __attribute__((format(printf, 5, 6))) void log_sink(int level, unsigned long /*s
   std::array<char, 1024> text{};
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(text.data(), text.size(), format, arguments);
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it is, by va_start
+  const int length = std::vsnprintf(text.data(), text.size(), format, arguments);
   va_end(arguments);
+  if (length < 0) return;
   Log& log = the_log();
   const std::lock_guard<std::mutex> guard(log.mutex);
   if (level == kWarn) log.last_warning = text.data();
   if (level == kWarn || log.verbose) {
-    std::fprintf(stderr, "plugin %s: %s\n", level == kWarn ? "warning" : "info", text.data());
+    std::cerr << "plugin " << (level == kWarn ? "warning: " : "info: ") << text.data() << '\n';
   }
 }
 
