@@ -116,6 +116,10 @@ def flaps(vm, netdev):
     return links[netdev], sum(row["count"] for row in rows)
 
 
+def kernel_downs(vm, netdev):
+    return int(vm.run("cat", f"/sys/class/net/{netdev}/carrier_down_count").check().out)
+
+
 def restarted(vm, unit, before):
     """Whether systemd has started ``unit`` again since ``before`` and it is active."""
     now = show(vm, unit, "NRestarts", "ActiveState")
@@ -231,7 +235,11 @@ def test_killed_daemon_comes_back_with_state_and_the_flap_it_missed(hosts):
     prober = show(vm, "fabric-prober", "MainPID")["MainPID"]
     daemon = show(vm, "fabricd", "MainPID", "NRestarts")
     vm.run("kill", "-9", daemon["MainPID"]).check()
-    hosts.set_cable(1, up=False)  # The new process is still importing.
+    # The new process is still importing. The cable stays out until the kernel has seen it: shorter,
+    # and the emulated NIC reports no change at all.
+    lost = kernel_downs(vm, "rail1")
+    hosts.set_cable(1, up=False)
+    until(lambda: kernel_downs(vm, "rail1") == lost + 1, LONG, "the kernel saw the cable out")
     hosts.set_cable(1, up=True)
     until(lambda: restarted(vm, "fabricd", daemon), LONG, "fabricd was restarted")
     wait_states(vm, rail0=UP, rail1=UP)
