@@ -247,6 +247,10 @@ void Control::tick_receivers(std::int64_t now) {
     auto& [id, receiving] = *next;
     const Wants wants = receiving.comm->tick(now, receiving.peer->facts);
     receiving.peer->ping(wants.suspect, now);
+    if (wants.state) {
+      const core::ReceiverState state = receiving.comm->state();
+      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, {std::nullopt, state}); });
+    }
     for (const PathEpoch& dead : wants.announce) {
       receiving.peer->broadcast(
           [&](Bytes& out) { append_path(out, FrameType::path_dead, id, dead); });

@@ -102,6 +102,7 @@ class Receiver {
   Result error_ = Result::success;
   std::string last_failure_;
   std::int64_t last_failure_at_ = 0;
+  std::int64_t last_state_ = 0;
   std::int64_t dead_since_ = 0;
   bool told_all_down_ = false;
 };

@@ -55,6 +55,8 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
         info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
     if (hearing == core::Hearing::suspect) {
       wants.suspect |= core::bit(index);
+      // A grant that was lost alone in flight would wait 200 ms for its retransmission.
+      wants.state = now - last_state_ >= kAnnounceNs;
     }
     if (hearing == core::Hearing::dead) {
       fail(index, pages::PathDownReason::no_ack);
@@ -69,6 +71,9 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
       path.announced = now;
       wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch, 0});
     }
+  }
+  if (wants.state) {
+    last_state_ = now;
   }
   answer();
   if (live_ != 0) {

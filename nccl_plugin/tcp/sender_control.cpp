@@ -48,6 +48,9 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
       path.announced = now;
       wants.announce.push_back({index, core_.fence(index), 0});
     }
+    if (!context_.params.failover && index != home_) {
+      continue;
+    }
     // What is said to be down is not dialled, unless there is nothing else.
     if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
         (facts.control_live & core::bit(index)) != 0 &&
