@@ -18,7 +18,7 @@ from rich.table import Table
 
 from lab.cluster import Cluster
 from lab.demo import report
-from lab.demo.analysis import BIN_S, DIP_LEVEL, Analysis, analyse
+from lab.demo.analysis import Analysis, analyse
 from lab.demo.live import Live
 from lab.demo.record import Recording
 from lab.demo.run import Demo, DemoError, first_error, make_live
@@ -143,12 +143,9 @@ def _after_run(console: Console, recording: Recording, out: Path, rail_bps: floa
     analysis = analyse(recording)
     console.print(_timeline_table(recording))
     console.print(_fault_table(recording, analysis, console.width))
-    console.print(
-        f"full speed {analysis.full_speed * 8 / 1e9:.2f} Gbit/s; outside faults too"
-        f" {analysis.noise:.0%} of the {BIN_S * 1000:.0f} ms bins lie below {DIP_LEVEL:.0%} of it"
-        " (this machine's noise)",
-        style="bright_black",
-    )
+    console.print(f"full speed {analysis.full_speed * 8 / 1e9:.2f} Gbit/s")
+    if caveat := report.caveat(recording, analysis, rail_bps):
+        console.print(caveat, style="yellow")
     good = analysis.errors == 0 and analysis.corrupt_bytes == 0 and analysis.clean
     console.print(report.errors_line(analysis), style="bold green" if good else "bold red")
     console.print(report.verdict(analysis), style="green" if analysis.ok else "red")

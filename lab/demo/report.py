@@ -155,6 +155,31 @@ def merged(events: list[Event]) -> list[Event]:
     return out
 
 
+GOODPUT = 0.95
+"""Of a shaped link: what Ethernet, IP and TCP headers leave for payload, about."""
+CPU_BOUND = 0.8
+
+
+def caveat(recording: Recording, analysis: Analysis, rail_bps: float) -> str:
+    """What to say when the links were not the limit; empty when they were.
+
+    Args:
+        recording: of the run.
+        analysis: of that recording.
+        rail_bps: what a rail can carry, byte/s.
+    """
+    links = rail_bps * GOODPUT * len(recording.hosts) * len(recording.rails)
+    part = analysis.full_speed / links if links else 0.0
+    if part >= CPU_BOUND and analysis.noise <= MAX_NOISE:
+        return ""
+    return (
+        f"Read dips and shares with care: full speed was {part:.0%} of what the links can carry,"
+        f" and {analysis.noise:.0%} of the time outside faults lies more than {1 - DIP_LEVEL:.0%}"
+        " below it."
+        " The CPU was busy with something else, or is too small for this rate (--rate)."
+    )
+
+
 def timeline(recording: Recording, events: list[Event] | None = None) -> list[dict[str, str]]:
     """Rows of the run that say something about a link, in order of time; default: all of them."""
     rows = []
@@ -205,6 +230,7 @@ def html(recording: Recording, analysis: Analysis, *, rail_bps: float, version: 
         ok=analysis.ok,
         verdict=verdict(analysis),
         errors_line=errors_line(analysis),
+        caveat=caveat(recording, analysis, rail_bps),
         facts=_facts(analysis),
         throughput=charts.throughput_chart(recording, analysis),
         states=charts.state_chart(recording, analysis),

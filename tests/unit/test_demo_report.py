@@ -76,6 +76,17 @@ def test_the_worst_is_said_first(recording):
     assert report.verdict(analyse(recording)) == "no fault was played"
 
 
+def test_a_run_that_the_cpu_limited_says_so(recording):
+    analysis = analyse(recording)
+    assert report.caveat(recording, analysis, RAIL_BPS) == ""
+    assert "with care" not in page(recording)
+    assert "50% of what the links can carry" in report.caveat(
+        recording, analysis, RAIL_BPS * 2 / report.GOODPUT
+    )
+    noisy = replace(analysis, noise=0.4)
+    assert "40% of the time outside faults" in report.caveat(recording, noisy, RAIL_BPS)
+
+
 def test_text_from_outside_is_escaped(recording):
     recording.events.append(link_event(6, "h1", "rail0", "UP", "DOWN", "<script>alert(1)</script>"))
     recording.spans.append(span(15, 16, ("h2", "<b>"), title="<i>x</i>"))
