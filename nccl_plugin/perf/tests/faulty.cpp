@@ -9,8 +9,9 @@
 //   busy     every second isend and irecv says "not yet"
 
 #include <dlfcn.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -83,8 +84,13 @@ Status test(void* request, int* done, int* size) {
   if (mode == "late") {
     std::thread([victim] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      // Through an atomic, as hardware would: a straggler is no data race of the program's.
-      reinterpret_cast<std::atomic<unsigned char>*>(victim)->fetch_xor(0x10);
+      // Through the kernel, as a device would write: no access of this thread to the buffer.
+      std::byte value{};
+      const iovec own{&value, 1};
+      const iovec theirs{victim, 1};
+      if (process_vm_readv(getpid(), &own, 1, &theirs, 1, 0) != 1) return;
+      value ^= std::byte{0x10};
+      if (process_vm_writev(getpid(), &own, 1, &theirs, 1, 0) != 1) return;
     }).detach();
   }
   return status;
