@@ -231,6 +231,7 @@ def test_unplugged_cable_shows_down_and_its_flap(hosts):
 def test_killed_daemon_comes_back_with_state_and_the_flap_it_missed(hosts):
     vm = hosts.alpha
     wait_states(vm, rail0=UP, rail1=UP)
+    ask(vm, "promote", mode="steer")
     rail0, (counter, rows) = flaps(vm, "rail0"), flaps(vm, "rail1")
     prober = show(vm, "fabric-prober", "MainPID")["MainPID"]
     daemon = show(vm, "fabricd", "MainPID", "NRestarts")
