@@ -150,6 +150,7 @@ Result TcpNet::start() {
 void TcpNet::shut_down() {
   if (control_ != nullptr) {
     control_->stop();
+    context_.wake_control = [] {};  // comms may be closed after finalize
     control_.reset();
     context_.stats.close();
   }
