@@ -27,7 +27,7 @@ from lab.demo.view import LOG_STYLE, draw
 from lab.registry import LabError
 from lab.topology import TopologyError, parse_rate
 
-WIDE = 120
+WIDE = 140
 """Columns from which the tables need no folding."""
 OUT = Path(__file__).resolve().parents[2] / "out" / "demo"
 EPILOG = """\
