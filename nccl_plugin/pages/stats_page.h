@@ -23,41 +23,42 @@ inline constexpr std::size_t kStatsMaxEvents = 512;
 struct StatsHeader {
   std::uint32_t magic;
   std::uint16_t version;
-  std::uint16_t header_size;     // sizeof(StatsHeader)
-  std::uint64_t seq;             // seqlock
+  std::uint16_t header_size;  // sizeof(StatsHeader)
+  std::uint64_t seq;          // seqlock
   std::uint32_t page_size;
-  std::uint32_t pid;             // in the writer's pid namespace
-  std::uint64_t start_ns;        // CLOCK_MONOTONIC at init: the process's incarnation
-  std::uint64_t heartbeat_ns;    // CLOCK_MONOTONIC, by the control thread, at most 1 s apart
+  std::uint32_t pid;           // in the writer's pid namespace
+  std::uint64_t start_ns;      // CLOCK_MONOTONIC at init: the process's incarnation
+  std::uint64_t heartbeat_ns;  // CLOCK_MONOTONIC, by the control thread, at most 1 s apart
   std::uint32_t rail_count;
-  std::uint32_t send_comms;      // open now
+  std::uint32_t send_comms;  // open now
   std::uint32_t recv_comms;
   std::uint32_t reserved0;
-  std::uint64_t errors;          // results other than success ever returned to NCCL
-  std::uint64_t refused_peers;   // connections dropped: bad secret, version, magic or shape
-  std::uint64_t steer_rejected;  // steer pages refused as corrupt, torn, short or of another version
-  std::uint64_t event_count;     // events ever written; event i lies in slot i % kStatsMaxEvents
-  std::uint32_t steer_present;   // 1 while a fresh, valid steer page is being followed
-  std::uint32_t failover;        // 0: FABRIC_FAILOVER=0, the plain single-path mode
-  char job[64];                  // FABRIC_JOB, or the process's comm name
+  std::uint64_t errors;         // results other than success ever returned to NCCL
+  std::uint64_t refused_peers;  // connections dropped: bad secret, version, magic or shape
+  std::uint64_t
+      steer_rejected;           // steer pages refused as corrupt, torn, short or of another version
+  std::uint64_t event_count;    // events ever written; event i lies in slot i % kStatsMaxEvents
+  std::uint32_t steer_present;  // 1 while a fresh, valid steer page is being followed
+  std::uint32_t failover;       // 0: FABRIC_FAILOVER=0, the plain single-path mode
+  char job[64];                 // FABRIC_JOB, or the process's comm name
   std::uint32_t reserved[24];
 };
 static_assert(sizeof(StatsHeader) == 256);
 
 struct StatsRail {
   char netdev[16];
-  std::uint64_t tx_bytes;           // payload handed to the transport, retransmits included
-  std::uint64_t rx_bytes;           // payload accepted
+  std::uint64_t tx_bytes;  // payload handed to the transport, retransmits included
+  std::uint64_t rx_bytes;  // payload accepted
   std::uint64_t tx_chunks;
   std::uint64_t rx_chunks;
-  std::uint64_t retransmit_bytes;   // payload sent again after a fence, counted on the new rail
+  std::uint64_t retransmit_bytes;  // payload sent again after a fence, counted on the new rail
   std::uint64_t retransmit_chunks;
-  std::uint64_t duplicate_bytes;    // received again and dropped
-  std::uint64_t failovers;          // paths on this rail given up
-  std::uint64_t rejoins;            // paths on this rail taken back
-  std::uint64_t stalls;             // times a comm had work but no path made progress for > 10 ms
+  std::uint64_t duplicate_bytes;  // received again and dropped
+  std::uint64_t failovers;        // paths on this rail given up
+  std::uint64_t rejoins;          // paths on this rail taken back
+  std::uint64_t stalls;           // times a comm had work but no path made progress for > 10 ms
   std::uint64_t stall_ns;
-  std::uint64_t in_flight_bytes;    // sent on this rail and not yet acknowledged by the peer's core
+  std::uint64_t in_flight_bytes;  // sent on this rail and not yet acknowledged by the peer's core
   std::uint32_t live_paths;
   std::uint32_t dead_paths;
   std::uint64_t reserved[15];
@@ -71,20 +72,25 @@ enum class StatsEventKind : std::uint16_t {
   path_up = 4,         // a path carries payload again
   rail_told_down = 5,  // the peer said in band that its rail is down
   all_paths_down = 6,
-  error = 7,           // an error was returned to NCCL; `detail` is the result code
+  error = 7,  // an error was returned to NCCL; `detail` is the result code
 };
 
 enum class PathDownReason : std::uint32_t {
-  steer_page = 1, socket_error = 2, no_ack = 3, peer_told = 4, carrier = 5, connect_failed = 6,
+  steer_page = 1,
+  socket_error = 2,
+  no_ack = 3,
+  peer_told = 4,
+  carrier = 5,
+  connect_failed = 6,
 };
 
 struct StatsEvent {
-  std::uint64_t index;        // this event's number + 1, written last; 0: never written
-  std::uint64_t time_ns;      // CLOCK_MONOTONIC
-  std::uint64_t comm;         // id of the comm, the same on both its ends
-  std::uint16_t kind;         // StatsEventKind
-  std::uint8_t local_rail;    // index into this page's rail table; 255: none
-  std::uint8_t remote_rail;   // index into the peer's; 255: unknown
+  std::uint64_t index;       // this event's number + 1, written last; 0: never written
+  std::uint64_t time_ns;     // CLOCK_MONOTONIC
+  std::uint64_t comm;        // id of the comm, the same on both its ends
+  std::uint16_t kind;        // StatsEventKind
+  std::uint8_t local_rail;   // index into this page's rail table; 255: none
+  std::uint8_t remote_rail;  // index into the peer's; 255: unknown
   std::uint32_t detail;
 };
 static_assert(sizeof(StatsEvent) == 32);

@@ -23,7 +23,14 @@ inline constexpr std::uint64_t kSteerStaleNs = 3'000'000'000;
 
 // Same numbers as telemetry.events.LinkState, in order of definition.
 enum class LinkState : std::uint8_t {
-  unknown = 0, up = 1, suspect = 2, down = 3, hold = 4, probation = 5, degraded = 6, admin = 7,
+  unknown = 0,
+  up = 1,
+  suspect = 2,
+  down = 3,
+  hold = 4,
+  probation = 5,
+  degraded = 6,
+  admin = 7,
 };
 
 enum class SteerMode : std::uint32_t { observe = 0, steer = 1, migrate = 2 };
@@ -31,16 +38,16 @@ enum class SteerMode : std::uint32_t { observe = 0, steer = 1, migrate = 2 };
 struct SteerHeader {
   std::uint32_t magic;
   std::uint16_t version;
-  std::uint16_t header_size;    // sizeof(SteerHeader)
-  std::uint64_t seq;            // seqlock: odd while being written
-  std::uint32_t page_size;      // kSteerPageSize
-  std::uint32_t crc;            // over everything used from heartbeat_ns on
-  std::uint64_t heartbeat_ns;   // CLOCK_MONOTONIC of the last write, at most 1 s apart
-  std::uint64_t incarnation;    // of the daemon: changes at each of its starts
-  std::uint64_t generation;     // +1 whenever any entry changed (not on a mere heartbeat)
+  std::uint16_t header_size;   // sizeof(SteerHeader)
+  std::uint64_t seq;           // seqlock: odd while being written
+  std::uint32_t page_size;     // kSteerPageSize
+  std::uint32_t crc;           // over everything used from heartbeat_ns on
+  std::uint64_t heartbeat_ns;  // CLOCK_MONOTONIC of the last write, at most 1 s apart
+  std::uint64_t incarnation;   // of the daemon: changes at each of its starts
+  std::uint64_t generation;    // +1 whenever any entry changed (not on a mere heartbeat)
   std::uint32_t rail_count;
   std::uint32_t path_count;
-  std::uint32_t mode;           // SteerMode; in observe every weight is kWeightFull
+  std::uint32_t mode;  // SteerMode; in observe every weight is kWeightFull
   std::uint32_t reserved[17];
 };
 static_assert(sizeof(SteerHeader) == 128);
@@ -51,12 +58,12 @@ inline constexpr std::uint16_t kWeightFull = 1000;  // 0: carry nothing while an
 
 // One local rail.
 struct SteerRail {
-  char netdev[16];              // NUL-terminated interface name
-  std::uint32_t epoch;          // +1 at each change of this entry
-  std::uint16_t weight;         // 0..kWeightFull
-  std::uint8_t state;           // LinkState
+  char netdev[16];       // NUL-terminated interface name
+  std::uint32_t epoch;   // +1 at each change of this entry
+  std::uint16_t weight;  // 0..kWeightFull
+  std::uint8_t state;    // LinkState
   std::uint8_t reserved0;
-  std::uint64_t since_ns;       // CLOCK_MONOTONIC of the last change
+  std::uint64_t since_ns;  // CLOCK_MONOTONIC of the last change
   std::uint32_t reserved[8];
 };
 static_assert(sizeof(SteerRail) == 64);
@@ -65,10 +72,10 @@ static_assert(sizeof(SteerRail) == 64);
 // NIC is avoided without giving up the local rail. Paths without an entry follow their rail.
 struct SteerPath {
   char netdev[16];
-  std::uint8_t remote[16];      // IPv6, or IPv4 mapped (::ffff:a.b.c.d)
+  std::uint8_t remote[16];  // IPv6, or IPv4 mapped (::ffff:a.b.c.d)
   std::uint32_t epoch;
   std::uint16_t weight;
-  std::uint8_t state;           // LinkState
+  std::uint8_t state;  // LinkState
   std::uint8_t reserved0;
   std::uint64_t since_ns;
   std::uint32_t reserved[4];
@@ -76,8 +83,7 @@ struct SteerPath {
 static_assert(sizeof(SteerPath) == 64);
 
 inline constexpr std::size_t kSteerRailsAt = sizeof(SteerHeader);
-inline constexpr std::size_t kSteerPathsAt =
-    kSteerRailsAt + kSteerMaxRails * sizeof(SteerRail);
+inline constexpr std::size_t kSteerPathsAt = kSteerRailsAt + kSteerMaxRails * sizeof(SteerRail);
 static_assert(kSteerPathsAt + kSteerMaxPaths * sizeof(SteerPath) <= kSteerPageSize);
 
 }  // namespace fabric::pages

@@ -27,25 +27,25 @@ inline constexpr unsigned long kLogSubsystemNet = 0x10;
 using Logger = void (*)(int level, unsigned long flags, const char* file, int line,
                         const char* format, ...);
 
-inline constexpr std::size_t kHandleSize = 128;   // NCCL_NET_HANDLE_MAXSIZE
-inline constexpr int kMaxRequests = 32;           // NCCL_NET_MAX_REQUESTS, per comm
-inline constexpr int kMaxGroupedReceives = 8;     // our maxRecvs
+inline constexpr std::size_t kHandleSize = 128;             // NCCL_NET_HANDLE_MAXSIZE
+inline constexpr int kMaxRequests = 32;                     // NCCL_NET_MAX_REQUESTS, per comm
+inline constexpr int kMaxGroupedReceives = 8;               // our maxRecvs
 inline constexpr std::uintptr_t kOptionalCompletion = 0x1;  // NCCL_NET_OPTIONAL_RECV_COMPLETION
 
 struct DeviceProperties {
-  std::string name;                   // netdev name, or the verbs device's
-  std::string pci_path;               // empty: no PCI device (veth, soft-RoCE)
-  std::uint64_t guid = 0;             // equal guids: the same physical port
+  std::string name;        // netdev name, or the verbs device's
+  std::string pci_path;    // empty: no PCI device (veth, soft-RoCE)
+  std::uint64_t guid = 0;  // equal guids: the same physical port
   int speed_mbps = 10'000;
   int port = 1;
   float latency_us = 0.0F;
   int max_comms = 65536;
   int max_receives = kMaxGroupedReceives;
   bool registration_is_global = false;
-  std::int16_t rail_id = -1;          // -1: undefined
+  std::int16_t rail_id = -1;  // -1: undefined
 };
 
-class Request;      // owned by its comm; freed by the test() that reports done
+class Request;  // owned by its comm; freed by the test() that reports done
 class ListenComm;
 class SendComm;
 class RecvComm;
@@ -75,14 +75,14 @@ class Net {
                          int traffic_class, SendComm** out) = 0;
   virtual Result accept(ListenComm* comm, RecvComm** out) = 0;
   virtual Result close(ListenComm* comm) = 0;
-  virtual Result close(SendComm* comm) = 0;   // drains the replay ring first, within a budget
+  virtual Result close(SendComm* comm) = 0;  // drains the replay ring first, within a budget
   virtual Result close(RecvComm* comm) = 0;
 
   virtual Result isend(SendComm* comm, const void* data, std::size_t size, int tag,
                        Request** out) = 0;
   // `optional_completion`: NCCL passed 0x1 in *request (LL protocols poll flags in the data).
-  virtual Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
-                       bool optional_completion, Request** out) = 0;
+  virtual Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
+                       Request** out) = 0;
   // sizes: null, or one element per grouped receive (one for a send).
   virtual Result test(Request* request, bool* done, int* sizes) = 0;
 
