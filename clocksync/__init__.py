@@ -1,1 +1,1 @@
-"""Fabric time: estimator, mesh solve and clock page. Empty until the clock work lands (see CHANGELOG)."""
+"""Fabric time: estimator, mesh solve and clock page. Empty until the clock work lands."""

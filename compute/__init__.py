@@ -1,1 +1,1 @@
-"""The compute subsystem on management hosts. Empty until the escalation work lands (see CHANGELOG)."""
+"""The compute subsystem on management hosts. Empty until the escalation work lands."""
