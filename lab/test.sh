@@ -24,7 +24,8 @@ sanitized_unit() {
   ctest --test-dir build/asan --output-on-failure -j2 || return
   ensure_native tsan
   # -R: GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
-  setarch -R ctest --test-dir build/tsan --output-on-failure -j2
+  # The simulator has one thread; a few of its schedules are enough here.
+  FABRIC_SIM_RUNS=500 setarch -R ctest --test-dir build/tsan --output-on-failure -j2
 }
 
 # On the ASan + UBSan build: each injected fault is also a memory check.
