@@ -222,9 +222,11 @@ def test_without_failover_the_job_dies(cluster):
 # Garbage
 
 
-def listening_ports(node):
-    done = node.run(["ss", "-Hltn"])
-    return sorted({line.split()[3].rsplit(":", 1)[1] for line in done.stdout.splitlines()})
+def listeners(node):
+    """(address, port) of every listening socket of the host."""
+    done = node.run(["ss", "-Hltn", "-4"])
+    pairs = [line.split()[3].rsplit(":", 1) for line in done.stdout.splitlines()]
+    return sorted((address.split("%")[0], int(port)) for address, port in pairs)
 
 
 def throw_garbage(node, address, port, seed):
@@ -242,18 +244,16 @@ def throw_garbage(node, address, port, seed):
 def test_garbage_on_the_plugins_port(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     with job(lab) as perf:
-        ports = listening_ports(lab.nodes[1])
-        assert ports
+        targets = [pair for pair in listeners(lab.nodes[1]) if pair[0].startswith("10.")]
+        assert len(targets) >= 2  # one for each rail
         before = sum(page.refused_peers for page in pages(lab.nodes[1]))
         half_open = []
-        for number, port in enumerate(ports):
-            throw_garbage(lab.nodes[0], lab.nodes[1].address(0), int(port), number)
+        for number, (address, port) in enumerate(targets):
+            throw_garbage(lab.nodes[0], address, port, number)
             half_open.append(
                 netns.run_in(
                     lab.nodes[0].ns,
-                    lambda port=port: socket.create_connection(
-                        (lab.nodes[1].address(1), int(port)), timeout=5
-                    ),
+                    lambda pair=(address, port): socket.create_connection(pair, timeout=5),
                 )
             )
         assert_progress(perf)
