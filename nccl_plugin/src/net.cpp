@@ -6,10 +6,7 @@ namespace fabric {
 
 // Never destroyed: NCCL's threads and ours may still be in it while the process exits.
 Net& net() {
-  static Net& instance = *[] {
-    std::string complaints;
-    return tcp::make_net(tcp::read_params(complaints), std::nullopt).release();
-  }();
+  static Net& instance = *tcp::make_net(tcp::read_params(), std::nullopt).release();
   return instance;
 }
 

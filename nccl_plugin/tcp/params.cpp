@@ -42,8 +42,9 @@ std::string process_name() {
 
 }  // namespace
 
-Params read_params(std::string& complaints) {
+Params read_params() {
   Params params;
+  std::string& complaints = params.complaints;
   params.run_dir = text_of("FABRIC_RUN_DIR");
   if (params.run_dir.empty()) {
     params.run_dir = "/run/fabricd";

@@ -17,10 +17,11 @@ struct Params {
   int socket_buffer = 0;                  // FABRIC_SOCKET_BUFFER (bytes); 0: the kernel tunes it
   std::int64_t hold_ns = 500'000'000;     // FABRIC_HOLD (s): own hold-down after a failure
   int user_timeout_ms = 3000;             // FABRIC_USER_TIMEOUT (s): with FABRIC_FAILOVER=0
+  std::string complaints;                 // what was malformed; init() logs it
 };
 
 // Malformed values keep the default and are named in `complaints`.
-Params read_params(std::string& complaints);
+Params read_params();
 std::string describe(const Params& params);
 
 }  // namespace fabric::tcp

@@ -141,6 +141,9 @@ Result TcpNet::start() {
   }
   context_.say(LogLevel::info, "rails:" + names);
   context_.say(LogLevel::info, describe(context_.params));
+  if (!context_.params.complaints.empty()) {
+    context_.say(LogLevel::warn, "defaults are used: " + context_.params.complaints);
+  }
   if (!no_page.empty()) {
     context_.say(LogLevel::info, "no stats page: " + no_page);
   }
