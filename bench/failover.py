@@ -1,4 +1,4 @@
-"""NIC faults under a ring all-reduce of four hosts with four rails.
+"""NIC faults under a ring all-reduce of four hosts with four rails, 200 Mbit/s each.
 
 Each figure is taken from what the parts themselves record: the time of a fault from the lab's
 ground truth, the first byte on a survivor from the plugin's stats page, throughput from the ranks,
@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bench.follow import EventFollower, flow, mean_rate, stalls_ns
+from bench.follow import EventFollower, Progress, flow, mean_rate, stalls_ns
 from bench.report import Row, percentile
 from lab.cluster import Cluster, wait_until
+from lab.demo.story import HOSTS, RAILS, topology
 from lab.faults import BlackHole, Carrier, Fault
 from lab.flap import Flap
 from lab.perf import Perf
+from lab.topology import parse_rate
 from telemetry.statspage import StatsEventKind
 from telemetry.timeline import Timeline
 
-HOSTS = RAILS = 4
+RATE = "200mbit"
+"""Per rail: what the links carry, not what two cores can, has to be the limit (as in the demo)."""
 HOLD_DOWN_S = 1.0
 HOLD = {"hold_down_s": HOLD_DOWN_S}
 # Faults of one bench come much faster than in life: keep the damping from adding to each return.
@@ -38,12 +41,12 @@ def run(*, quick: bool) -> list[Row]:
     """All rows; ``quick`` takes fewer faults and fewer flap periods."""
     faults = 8 if quick else 50
     rows: list[Row] = []
-    with Cluster("bench-failover", hosts=HOSTS, rails=RAILS) as cluster:
+    with Cluster(topology=topology("bench-failover", parse_rate(RATE))) as cluster:
         cluster.start_daemons(hold=HOLD, damping=DAMPING)
         wait_until(lambda: _links_up(cluster), 20, "all links UP")
         with _ring(cluster) as perf:
-            rows += _failover(cluster, "carrier down", Carrier, faults, 50)
-            rows += _failover(cluster, "black hole, daemon present", BlackHole, faults, 300)
+            rows += _failover(cluster, perf, "carrier down", Carrier, faults, 50)
+            rows += _failover(cluster, perf, "black hole, daemon present", BlackHole, faults, 300)
             rows += _throughput(cluster, perf)
             rows += _kills(cluster, perf)
             rows += _clean(perf)
@@ -51,7 +54,7 @@ def run(*, quick: bool) -> list[Row]:
         for node in cluster.nodes:
             node.stop_services()
         with _ring(cluster) as perf:
-            rows += _failover(cluster, "black hole, daemon absent", BlackHole, faults, 300)
+            rows += _failover(cluster, perf, "black hole, daemon absent", BlackHole, faults, 300)
             rows += _clean(perf, "daemon absent: ")
     return rows
 
@@ -75,7 +78,7 @@ def _ring(cluster: Cluster, *, rails: int = RAILS, name: str = "ring") -> Iterat
     perf = cluster.start_perf(
         "ring",
         *("--duration", "3600", "--channels", str(rails), "--size", str(16 << 20)),
-        *("--wait", "block", "--interval-ms", "50"),
+        *("--wait", "block", "--interval-ms", "100"),
         env={"NCCL_SOCKET_IFNAME": devices},
         name=name,
     )
@@ -93,44 +96,68 @@ def _ring(cluster: Cluster, *, rails: int = RAILS, name: str = "ring") -> Iterat
 
 
 def _failover(
-    cluster: Cluster, name: str, make: Callable[[str], Fault], faults: int, asked_ms: float
+    cluster: Cluster,
+    perf: Perf,
+    name: str,
+    make: Callable[[str], Fault],
+    faults: int,
+    asked_ms: float,
 ) -> list[Row]:
-    """``faults`` in turn over all rails of all hosts; each counts with its slowest communicator."""
+    """``faults`` in turn over all rails of all hosts; each counts with its slowest communicator.
+
+    A communicator that had nothing to send when its path went has no stall to measure; a fault that
+    met only such is played again on the next rail, and the note says how many were.
+    """
     targets = itertools.cycle(
         f"h{host}:rail{(host + step) % RAILS}" for step in range(RAILS) for host in range(HOSTS)
     )
+    worst_ms: list[float] = []
+    idle = 0
+    progress = Progress(perf)
     with EventFollower(cluster) as follower:
-        worst_ms = [
-            _one_failover(cluster, follower, make(target))
-            for target in itertools.islice(targets, faults)
-        ]
+        while len(worst_ms) < faults:
+            stalls = _one_failover(cluster, progress, follower, make(next(targets)))
+            if stalls:
+                worst_ms.append(max(stalls) / 1e6)
+            else:
+                idle += 1
+                if idle > faults:
+                    raise RuntimeError("most faults met no communicator with something to send")
         lost = follower.lost
     note = f"{faults} faults, p50 {percentile(worst_ms, 0.5):.1f} ms, max {max(worst_ms):.1f} ms"
-    if lost:
-        note += f", {lost} events lost"
+    note += f"; {idle} met idle communicators" if idle else ""
+    note += f"; {lost} events lost" if lost else ""
     got = percentile(worst_ms, 0.99)
     return [Row(f"{name} → first byte on a survivor, p99", asked_ms, got, "ms", note=note)]
 
 
-def _one_failover(cluster: Cluster, follower: EventFollower, fault: Fault) -> float:
-    """Milliseconds until both communicators of the rail (in and out) carried payload again."""
+def _one_failover(
+    cluster: Cluster, progress: Progress, follower: EventFollower, fault: Fault
+) -> list[int]:
+    """Nanoseconds until each communicator of the rail (one in, one out) sent payload again.
+
+    Raises:
+        TimeoutError: the job moves nothing while the rail is gone, or the rail does not return.
+    """
     with cluster.inject(fault, FAULT_S):
-        began = time.monotonic_ns()
         start = next(r["t_ns"] for r in reversed(cluster.truth()) if r["phase"] == "start")
-        time.sleep(FAULT_S + 0.05)
+        time.sleep(FAULT_S / 2)
+        moved = progress.moved()
         wait_until(
-            lambda: len(stalls_ns(follower.since(start), start)) >= 2,
-            GIVE_UP_S,
-            f"payload on a survivor after {fault.kind} of {fault.target_text}",
+            lambda: progress.moved() > moved, GIVE_UP_S, f"payload without {fault.target_text}"
         )
-    stalls = [ns for ns in stalls_ns(follower.since(start), start).values() if ns is not None]
+        time.sleep(FAULT_S / 2 + 0.05)
+    healthy = time.monotonic_ns()
+    stalls = stalls_ns(follower.since(start), start)
     wait_until(
-        lambda: sum(e.event.kind is StatsEventKind.PATH_UP for e in follower.since(began)) >= 2,
+        lambda: any(
+            e.event.kind is StatsEventKind.PATH_UP for e in follower.since(healthy - 50_000_000)
+        ),
         GIVE_UP_S,
         f"the return of {fault.target_text}",
     )
     time.sleep(0.5)
-    return max(stalls) / 1e6
+    return list(stalls.values())
 
 
 def _throughput(cluster: Cluster, perf: Perf) -> list[Row]:

@@ -16,7 +16,8 @@ from lab.perf import Perf
 from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEvent, StatsEventKind
 
-POLL_S = 0.01
+POLL_S = 0.1
+"""The ring of a page holds 512 events; reading oftener only takes time from the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +69,16 @@ class EventFollower:
         return sorted(found, key=lambda e: e.event.time_ns)
 
 
-def stalls_ns(events: list[HostEvent], start_ns: int) -> dict[tuple[str, int], int | None]:
+def stalls_ns(events: list[HostEvent], start_ns: int) -> dict[tuple[str, int], int]:
     """For each communicator that gave up the path it was sending on: time to its next first byte.
 
-    Keys are (host, comm). A value counts from ``start_ns`` to FIRST_BYTE; None: not yet seen. The
-    receiving side of a communicator gives up paths too but sends no payload, so it has no entry
-    unless a FIRST_BYTE shows that it does.
+    Keys are (host, comm), values count from ``start_ns`` to the first FIRST_BYTE. A communicator
+    that had nothing to send when its path went writes none and has no entry.
     """
-    out: dict[tuple[str, int], int | None] = {}
+    out: dict[tuple[str, int], int] = {}
     for item in events:
         if item.event.kind is StatsEventKind.FIRST_BYTE:
-            key = (item.host, item.event.comm)
-            if out.get(key) is None:
-                out[key] = item.event.time_ns - start_ns
+            out.setdefault((item.host, item.event.comm), item.event.time_ns - start_ns)
     return out
 
 
@@ -93,6 +91,21 @@ def flow(cluster: Cluster, perf: Perf) -> Throughput:
         reader.poll()
         series.append(reader.series(rails))
     return throughput(series)
+
+
+class Progress:
+    """Payload accepted by all ranks of a job, read as it is written."""
+
+    def __init__(self, perf: Perf) -> None:
+        self._readers = [RankReader(n.name, perf.jsonl(r)) for r, n in enumerate(perf.nodes)]
+        self._bytes = 0
+
+    def moved(self) -> int:
+        """Bytes so far."""
+        for reader in self._readers:
+            for row in reader.poll():
+                self._bytes += sum(int(rail["rx"]) for rail in row["rails"].values())
+        return self._bytes
 
 
 def mean_rate(measured: Throughput, from_ns: int, to_ns: int) -> float:
