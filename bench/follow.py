@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -69,16 +70,19 @@ class EventFollower:
         return sorted(found, key=lambda e: e.event.time_ns)
 
 
-def stalls_ns(events: list[HostEvent], start_ns: int) -> dict[tuple[str, int], int]:
-    """For each communicator that gave up the path it was sending on: time to its next first byte.
+def stalls_ns(
+    events: list[HostEvent], start_ns: int, lost: Callable[[str, int], bool]
+) -> dict[tuple[str, int], int]:
+    """For each communicator that a fault stopped: time from ``start_ns`` to its next first byte.
 
-    Keys are (host, comm), values count from ``start_ns`` to the first FIRST_BYTE. A communicator
-    that had nothing to send when its path went writes none and has no entry.
+    Keys are (host, comm). ``lost(host, path)`` says whether the fault took that path (sender's rail
+    × 8 + receiver's). A communicator that had nothing to send writes no FIRST_BYTE: no entry.
     """
     out: dict[tuple[str, int], int] = {}
     for item in events:
-        if item.event.kind is StatsEventKind.FIRST_BYTE:
-            out.setdefault((item.host, item.event.comm), item.event.time_ns - start_ns)
+        event = item.event
+        if event.kind is StatsEventKind.FIRST_BYTE and lost(item.host, event.detail):
+            out.setdefault((item.host, event.comm), event.time_ns - start_ns)
     return out
 
 

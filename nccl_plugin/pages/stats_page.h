@@ -66,10 +66,11 @@ struct StatsRail {
 static_assert(sizeof(StatsRail) == 240);
 
 enum class StatsEventKind : std::uint16_t {
-  path_down = 1,       // a path was given up; `detail` is PathDownReason
-  first_byte = 2,      // the first payload byte of that comm on a survivor after path_down
-  fence_done = 3,      // the peer answered the fence; `detail`: bytes to resend
-  path_up = 4,         // a path carries payload again
+  path_down = 1,   // a path was given up; `detail` is PathDownReason
+  first_byte = 2,  // the first payload byte of that comm on a survivor after path_down, if it had
+                   // any to send
+  fence_done = 3,  // the peer answered the fence; `detail`: bytes to resend
+  path_up = 4,     // a path carries payload again
   rail_told_down = 5,  // the peer said in band that its rail is down
   all_paths_down = 6,
   error = 7,  // an error was returned to NCCL; `detail` is the result code

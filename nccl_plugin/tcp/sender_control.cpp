@@ -283,6 +283,10 @@ void Sender::on_state(const StateFrame& frame) {
       const core::PathIndex index = frame.fenced->path;
       context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index),
                            remote_of(index), static_cast<std::uint32_t>(*again));
+      // All of it had arrived and nothing else waits: there is no first byte to wait for.
+      if (awaiting_first_byte_ == index && !core_.has_chunk()) {
+        awaiting_first_byte_.reset();
+      }
     }
   } else {
     core_.on_state(frame.state);
