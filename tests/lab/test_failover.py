@@ -75,7 +75,10 @@ def assert_progress(perf, timeout_s=15.0):
 
 
 def assert_failed_over(lab, since_ns, timeout_s=10.0):
-    """Both communicators of a rail (in and out) found a survivor."""
+    """A communicator that the fault stopped found a survivor.
+
+    The other one of the rail may have had nothing more to send, or all of it had arrived.
+    """
 
     def done():
         firsts = [
@@ -84,7 +87,7 @@ def assert_failed_over(lab, since_ns, timeout_s=10.0):
             for event in events_of(node, StatsEventKind.FIRST_BYTE)
             if event.time_ns >= since_ns
         ]
-        return len(firsts) >= 2
+        return bool(firsts)
 
     wait_until(done, timeout_s, "payload on a survivor")
 
