@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,6 +30,12 @@ struct PathView {
 
 using PathSet = std::uint64_t;  // bit per PathIndex
 constexpr PathSet bit(PathIndex path) { return PathSet{1} << path; }
+template <typename F>
+void each(PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<PathIndex>(std::countr_zero(set)));
+  }
+}
 
 // `live`: the paths that have a connection, in any order.
 PathSet eligible(std::span<const PathView> live);

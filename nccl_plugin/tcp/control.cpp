@@ -1,5 +1,6 @@
 // The loop and its ticks.
 #include "tcp/control.h"
+#include "core/schedule.h"
 
 #include <sys/random.h>
 
@@ -15,13 +16,6 @@ constexpr int kIdleTickMs = 250;
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
-
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
 
 }  // namespace
 
@@ -198,9 +192,9 @@ void Control::tick_peer(Peer& peer, std::int64_t now) {
     return;
   }
   if (peer.outbound) {
-    each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
+    core::each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
   } else {
-    each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
+    core::each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
   }
   judge(peer, now);
 }
@@ -231,7 +225,7 @@ void Control::tick_senders(std::int64_t now) {
     for (const PathEpoch& fence : wants.announce) {
       sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
-    each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
     if (wants.close) {
       sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
       --sending.peer->comms;

@@ -1,4 +1,5 @@
 #include "tcp/peer.h"
+#include "core/schedule.h"
 
 #include <sys/socket.h>
 
@@ -15,13 +16,6 @@ constexpr std::int64_t kGoneAfterNs = 200 * kMs;  // refused for so long, nothin
 constexpr int kGoneRefusals = 2;
 constexpr std::int64_t kPingMinNs = 8 * kMs;
 constexpr std::size_t kMaxBacklog = 1U << 20U;  // unsent control bytes: pings are left out
-
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
 
 }  // namespace
 
@@ -154,12 +148,12 @@ void Peer::heard_rails(const RailsReport& report) {
 }
 
 void Peer::tick(std::int64_t now, std::int64_t ping_every) {
-  each(hinted_before_ & ~hinted, [&](core::PathIndex index) {
+  core::each(hinted_before_ & ~hinted, [&](core::PathIndex index) {
     links_[index].next_dial = now;  // said to be well again: try at once
     links_[index].backoff = 0;
   });
   hinted_before_ = hinted;
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     Link& link = links_[index];
     if ((hinted & core::bit(index)) != 0 && (live_ & ~hinted) != 0) {
       lose(index, false);
@@ -194,12 +188,12 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   });
   facts.control_live = live_;
   facts.down = hinted | silent_;
-  each(silent_ & ~hinted,
-       [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
+  core::each(silent_ & ~hinted,
+             [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
 }
 
 void Peer::ping(core::PathSet links, std::int64_t now) {
-  each(links & live_, [&](core::PathIndex index) {
+  core::each(links & live_, [&](core::PathIndex index) {
     Link& link = links_[index];
     if (now - link.last_ping >= kPingMinNs && link.out.empty()) {
       link.last_ping = now;
@@ -213,8 +207,8 @@ void Peer::ping(core::PathSet links, std::int64_t now) {
 // Pairs of rails that each lost their own pair: all that is left when the ends lost different ones.
 core::PathSet Peer::crossings() const {
   core::PathSet set = 0;
-  each(facts.base & ~live_, [&](core::PathIndex a) {
-    each(facts.base & ~live_, [&](core::PathIndex b) {
+  core::each(facts.base & ~live_, [&](core::PathIndex a) {
+    core::each(facts.base & ~live_, [&](core::PathIndex b) {
       set |= core::bit(core::path_index(core::sender_rail(a), core::receiver_rail(b)));
     });
   });
@@ -227,7 +221,7 @@ core::PathSet Peer::to_dial(std::int64_t now) {
     wanted |= crossings();
   }
   core::PathSet set = 0;
-  each(wanted & ~live_, [&](core::PathIndex index) {
+  core::each(wanted & ~live_, [&](core::PathIndex index) {
     const Link& link = links_[index];
     if (link.life.may(core::LinkEvent::dial) && now >= link.next_dial &&
         addresses[remote_rail(index)].present() &&
@@ -264,7 +258,7 @@ core::PathSet Peer::to_knock(std::int64_t now) {
   knock_backoff_ = knock_backoff_ == 0 ? 2 * kDialMinNs : std::min(2 * knock_backoff_, kDialMaxNs);
   next_knock_ = now + knock_backoff_;
   core::PathSet set = 0;
-  each(facts.base, [&](core::PathIndex index) {
+  core::each(facts.base, [&](core::PathIndex index) {
     if (addresses[remote_rail(index)].present()) {
       set |= core::bit(index);
     }
@@ -297,7 +291,7 @@ void Peer::send(core::PathIndex index, const std::function<void(Bytes&)>& append
 }
 
 void Peer::broadcast(const std::function<void(Bytes&)>& append) {
-  each(live_, [&](core::PathIndex index) { send(index, append); });
+  core::each(live_, [&](core::PathIndex index) { send(index, append); });
 }
 
 void Peer::flush(core::PathIndex index) {

@@ -1,5 +1,6 @@
 // The caller's side of Receiver, and the movement of bytes.
 #include "tcp/receiver.h"
+#include "core/schedule.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -14,13 +15,6 @@ namespace {
 
 constexpr std::size_t kDrainBudget = 8U << 20U;  // bytes of one path before the others get a turn
 constexpr unsigned kGlance = 8;
-
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
 
 // Where duplicates go.
 std::span<std::byte> scratch() {
@@ -83,7 +77,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
 void Receiver::close() {
   {
     const std::scoped_lock lock(mutex_);
-    each(live_, [this](core::PathIndex index) {
+    core::each(live_, [this](core::PathIndex index) {
       // The last word on each connection says all: an acknowledgement on another may come later.
       Path& path = paths_[index];
       append_state(path.out, id_, {std::nullopt, core_.state()});
@@ -107,7 +101,7 @@ void Receiver::progress() {
     look &= busy_;
   }
   seen_generation_ = generation;
-  each(look, [this](core::PathIndex index) {
+  core::each(look, [this](core::PathIndex index) {
     if (paths_[index].life.live() && !drain(index) && error_ == Result::success) {
       fail(index, pages::PathDownReason::socket_error);
     }
@@ -245,7 +239,7 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
     return home_;
   }
   std::optional<core::PathIndex> best;
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     if (!best || facts_.weight[index] > facts_.weight[*best]) {
       best = index;
     }

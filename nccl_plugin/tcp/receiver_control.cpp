@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/schedule.h"
 #include "tcp/receiver.h"
 
 namespace fabric::tcp {
@@ -18,13 +19,6 @@ std::uint8_t remote_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::sender_rail(path));
 }
 
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
-
 }  // namespace
 
 Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
@@ -35,7 +29,7 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
     return wants;
   }
   facts_ = facts;
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
       return;
@@ -216,7 +210,7 @@ void Receiver::on_peer_close() {
   peer_closed_ = true;
   if (core_.waiting()) {
     // What is in the kernel may still complete it.
-    each(live_, [this](core::PathIndex index) { drain(index); });
+    core::each(live_, [this](core::PathIndex index) { drain(index); });
   }
 }
 
@@ -235,7 +229,7 @@ void Receiver::abort_locked(Result result, const std::string& text) {
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
-  each(live_, [this](core::PathIndex index) {
+  core::each(live_, [this](core::PathIndex index) {
     paths_[index].life.on(core::LinkEvent::close);
     paths_[index].fd.reset();
   });

@@ -1,5 +1,6 @@
 // The caller's side of Sender, and the movement of bytes.
 #include "tcp/sender.h"
+#include "core/schedule.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,13 +17,6 @@ namespace {
 constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
 constexpr std::size_t kReadBack = 16 * 1024;
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
-
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
 
 }  // namespace
 
@@ -94,7 +88,7 @@ void Sender::close() {
       if (error_ != Result::success || peer_closed_ || !core_.unacknowledged() ||
           monotonic_ns() >= until) {
         closing_ = true;
-        each(live_, [this](core::PathIndex index) {
+        core::each(live_, [this](core::PathIndex index) {
           Path& path = paths_[index];
           // In the middle of a chunk the close frame would be taken for payload: just hang up.
           if (!path.sending) {
@@ -125,13 +119,13 @@ void Sender::progress() {
     look &= answering_;
   }
   seen_generation_ = generation;
-  each(look, [this](core::PathIndex index) { read_back(index); });
+  core::each(look, [this](core::PathIndex index) { read_back(index); });
   pump();
 }
 
 void Sender::pump() {
   core::PathSet blocked = 0;
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     if (paths_[index].sending && paths_[index].life.live() && !flush(index)) {
       blocked |= core::bit(index);
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/schedule.h"
 #include "tcp/sender.h"
 
 namespace fabric::tcp {
@@ -15,13 +16,6 @@ std::uint8_t remote_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::receiver_rail(path));
 }
 
-template <typename F>
-void each(core::PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<core::PathIndex>(std::countr_zero(set)));
-  }
-}
-
 }  // namespace
 
 Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
@@ -31,7 +25,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
     wants.close = closed();
     return wants;
   }
-  each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
+  core::each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
     paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
@@ -64,7 +58,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
 
 // Finds what has died: said so by a hint, or silent.
 void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants) {
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
       return;  // went down with another of this round
@@ -265,13 +259,14 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
 void Sender::choose() {
   std::array<core::PathView, core::kMaxPaths> views{};
   std::size_t count = 0;
-  each(live_, [&](core::PathIndex index) {
+  core::each(live_, [&](core::PathIndex index) {
     const Path& path = paths_[index];
     views[count++] = {index, index == home_, (facts_.base & core::bit(index)) != 0, path.trusted,
                       facts_.weight[index]};
   });
   const core::PathSet chosen = core::eligible({views.data(), count});
-  each(chosen & ~eligible_, [&](core::PathIndex index) { share_.join(index, chosen & eligible_); });
+  core::each(chosen & ~eligible_,
+             [&](core::PathIndex index) { share_.join(index, chosen & eligible_); });
   eligible_ = chosen;
 }
 
@@ -340,7 +335,7 @@ void Sender::abort_locked(Result result, const std::string& text) {
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
-  each(live_, [this](core::PathIndex index) {
+  core::each(live_, [this](core::PathIndex index) {
     paths_[index].life.on(core::LinkEvent::close);
     core_.quiesced(index);
     paths_[index].fd.reset();
