@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -19,6 +19,8 @@ from telemetry.statspage import StatsEvent, StatsEventKind
 
 POLL_S = 0.1
 """The ring of a page holds 512 events; reading oftener only takes time from the job."""
+MAX_RAILS = 8
+"""The plugin numbers a path: sender's rail × 8 + receiver's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +73,44 @@ class EventFollower:
 
 
 def stalls_ns(
-    events: list[HostEvent], start_ns: int, lost: Callable[[str, int], bool]
+    events: Iterable[HostEvent], start_ns: int, end_ns: int, lost: Callable[[str, int], bool]
 ) -> dict[tuple[str, int], int]:
-    """For each communicator that a fault stopped: time from ``start_ns`` to its next first byte.
+    """How long a fault held up each communicator whose path it took, at its sending end.
 
-    Keys are (host, comm). ``lost(host, path)`` says whether the fault took that path (sender's rail
-    × 8 + receiver's). A communicator that had nothing to send writes no FIRST_BYTE: no entry.
+    ``events``: of the whole job so far, in any order. ``start_ns``, ``end_ns``: the fault, on
+    CLOCK_MONOTONIC. ``lost(host, path)``: whether it took that path of the host (sender's rail × 8
+    + receiver's). Keys are (host, comm); values count from ``start_ns`` to the first payload byte
+    on a survivor; for one that had nothing left to send, to the answer of the fence, by which its
+    messages are known to have arrived. One that had neither when the fault ended counts until then.
     """
+    ordered = sorted(events, key=lambda item: item.event.time_ns)
+    senders = {  # a receiving end gives paths up as well, but asks for no fence
+        (item.host, item.event.comm)
+        for item in ordered
+        if item.event.kind in (StatsEventKind.FENCE_DONE, StatsEventKind.FIRST_BYTE)
+    }
+    answered: dict[tuple[str, int], int] = {}
     out: dict[tuple[str, int], int] = {}
-    for item in events:
-        event = item.event
-        if event.kind is StatsEventKind.FIRST_BYTE and lost(item.host, event.detail):
-            out.setdefault((item.host, event.comm), event.time_ns - start_ns)
-    return out
+    for item in ordered:
+        event, key = item.event, (item.host, item.event.comm)
+        if event.time_ns < start_ns or key not in senders or key in out:
+            continue
+        if event.kind is StatsEventKind.FIRST_BYTE:
+            path = event.detail
+        elif event.local_rail is None or event.remote_rail is None:
+            continue
+        else:
+            path = event.local_rail * MAX_RAILS + event.remote_rail
+        if not lost(item.host, path):
+            continue
+        if event.kind is StatsEventKind.PATH_DOWN:
+            if answered.setdefault(key, end_ns) < end_ns:
+                out[key] = answered[key] - start_ns  # given up a second time: another stall
+        elif key in answered and event.kind is StatsEventKind.FENCE_DONE:
+            answered[key] = min(answered[key], event.time_ns)
+        elif key in answered and event.kind is StatsEventKind.FIRST_BYTE:
+            out[key] = event.time_ns - start_ns
+    return {key: t_ns - start_ns for key, t_ns in answered.items()} | out
 
 
 def flow(cluster: Cluster, perf: Perf) -> Throughput:

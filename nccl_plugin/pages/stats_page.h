@@ -67,8 +67,10 @@ static_assert(sizeof(StatsRail) == 240);
 
 enum class StatsEventKind : std::uint16_t {
   path_down = 1,   // a path was given up; `detail` is PathDownReason
-  first_byte = 2,  // the first payload byte of that comm on a survivor after path_down, if it had
-                   // any to send
+  // The first payload byte of that comm on a survivor after path_down; `detail`: the path that went
+  // (sender's rail x 8 + receiver's). Missing when nothing was left to send by the time the fence
+  // was answered: then that fence_done is the end of the comm's stall.
+  first_byte = 2,
   fence_done = 3,  // the peer answered the fence; `detail`: bytes to resend
   path_up = 4,     // a path carries payload again
   rail_told_down = 5,  // the peer said in band that its rail is down

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/hearsay.h"
 #include "core/schedule.h"
 #include "core/types.h"
 #include "src/net.h"
@@ -39,7 +40,7 @@ struct Context {
 // About all paths between this process and one peer.
 struct PeerFacts {
   std::array<std::uint16_t, core::kMaxPaths> weight{};  // the lower of both ends'
-  core::PathSet down = 0;                               // said to be dead, by this host or the peer
+  core::Hearsay down;  // said to be dead: by this host, the peer, or the control link's silence
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
   core::PathSet control_live = 0;                     // the control link over these rails answers
   std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK

@@ -173,13 +173,13 @@ void Control::take_newcomers() {
 void Control::tick_peer(Peer& peer, std::int64_t now) {
   if (peer.hints_dirty) {
     peer.hints_dirty = false;
-    hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound);
-    peer.hinted = peer.facts.down;
+    peer.hinted.hear(
+        hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound), now);
   }
   if (!context_.params.failover) {
     // The plain mode: no control links, no hints, one path.
     peer.facts.control_live = peer.homes;
-    peer.facts.down = 0;
+    peer.facts.down.hear(0, now);
     peer.facts.weight.fill(core::kFullWeight);
     return;
   }

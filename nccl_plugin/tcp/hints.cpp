@@ -30,9 +30,10 @@ bool Hints::poll(std::int64_t now) {
   return changed;
 }
 
-void Hints::apply(PeerFacts& facts, const RailTable& remote_addresses, const RailsReport& remote,
-                  std::size_t remote_rails, bool outbound) const {
-  facts.down = 0;
+core::PathSet Hints::apply(PeerFacts& facts, const RailTable& remote_addresses,
+                           const RailsReport& remote, std::size_t remote_rails,
+                           bool outbound) const {
+  core::PathSet down = 0;
   facts.weight.fill(0);
   const SteerView* view = steer_.view();
   for (std::size_t l = 0; l < context_.rails.size(); ++l) {
@@ -50,13 +51,14 @@ void Hints::apply(PeerFacts& facts, const RailTable& remote_addresses, const Rai
       }
       facts.weight[path] = weight;
       if (page_down || remote.down[r]) {
-        facts.down |= core::bit(path);
+        down |= core::bit(path);
         facts.why[path] = !up_[l]     ? pages::PathDownReason::carrier
                           : page_down ? pages::PathDownReason::steer_page
                                       : pages::PathDownReason::peer_told;
       }
     }
   }
+  return down;
 }
 
 }  // namespace fabric::tcp

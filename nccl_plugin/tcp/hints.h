@@ -16,9 +16,10 @@ class Hints {
   // Looks; true when anything changed. Call every few milliseconds.
   bool poll(std::int64_t now);
   [[nodiscard]] const RailsReport& local() const { return local_; }
-  // About the paths to a peer. `outbound`: we are the sender, so the first rail of a path is ours.
-  void apply(PeerFacts& facts, const RailTable& remote_addresses, const RailsReport& remote,
-             std::size_t remote_rails, bool outbound) const;
+  // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
+  // down. `outbound`: we are the sender, so the first rail of a path is ours.
+  core::PathSet apply(PeerFacts& facts, const RailTable& remote_addresses,
+                      const RailsReport& remote, std::size_t remote_rails, bool outbound) const;
 
  private:
   Context& context_;

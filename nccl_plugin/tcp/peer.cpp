@@ -148,14 +148,14 @@ void Peer::heard_rails(const RailsReport& report) {
 }
 
 void Peer::tick(std::int64_t now, std::int64_t ping_every) {
-  core::each(hinted_before_ & ~hinted, [&](core::PathIndex index) {
+  core::each(hinted_before_ & ~hinted.down(), [&](core::PathIndex index) {
     links_[index].next_dial = now;  // said to be well again: try at once
     links_[index].backoff = 0;
   });
-  hinted_before_ = hinted;
+  hinted_before_ = hinted.down();
   core::each(live_, [&](core::PathIndex index) {
     Link& link = links_[index];
-    if ((hinted & core::bit(index)) != 0 && (live_ & ~hinted) != 0) {
+    if (hinted.condemns(index, link.up_since, live_)) {
       lose(index, false);
       return;
     }
@@ -187,8 +187,8 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
     }
   });
   facts.control_live = live_;
-  facts.down = hinted | silent_;
-  core::each(silent_ & ~hinted,
+  facts.down.hear(hinted.down() | silent_, now);
+  core::each(silent_ & ~hinted.down(),
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
 }
 
@@ -224,8 +224,7 @@ core::PathSet Peer::to_dial(std::int64_t now) {
   core::each(wanted & ~live_, [&](core::PathIndex index) {
     const Link& link = links_[index];
     if (link.life.may(core::LinkEvent::dial) && now >= link.next_dial &&
-        addresses[remote_rail(index)].present() &&
-        ((hinted & core::bit(index)) == 0 || live_ == 0)) {
+        addresses[remote_rail(index)].present() && (!hinted.says(index) || live_ == 0)) {
       set |= core::bit(index);
     }
   });

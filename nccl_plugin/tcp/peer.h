@@ -29,11 +29,11 @@ class Peer {
   const std::uint32_t listen_id;  // whose secret signs between us
   const Secret secret;
   RailTable addresses{};
-  std::size_t rails = 0;     // of the peer
-  RailsReport remote;        // what it said last
-  PeerFacts facts;           // for its comms
-  core::PathSet hinted = 0;  // paths that are said to be down
-  core::PathSet homes = 0;   // home paths of the comms
+  std::size_t rails = 0;    // of the peer
+  RailsReport remote;       // what it said last
+  PeerFacts facts;          // for its comms
+  core::Hearsay hinted;     // by carrier, steer page and the peer
+  core::PathSet homes = 0;  // home paths of the comms
   std::size_t comms = 0;
   bool gone = false;
 

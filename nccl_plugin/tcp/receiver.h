@@ -65,6 +65,7 @@ class Receiver {
     std::size_t out_at = 0;
     core::Silence silence;
     bool maybe_unacked = false;
+    std::int64_t up_since = 0;
     bool ever_live = false;
     bool announce = false;  // we gave it up: tell the sender until it fences
     std::int64_t announced = 0;

@@ -34,7 +34,7 @@ Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
     if (!path.life.live()) {
       return;
     }
-    if ((facts.down & core::bit(index)) != 0 && (live_ & ~facts.down) != 0) {
+    if (facts.down.condemns(index, path.up_since, live_)) {
       fail(index, facts.why[index]);
       return;
     }
@@ -116,6 +116,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   path.out_at = 0;
   path.silence.reset();
   path.maybe_unacked = true;
+  path.up_since = monotonic_ns();
   path.announce = false;
   if (path.ever_live) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);

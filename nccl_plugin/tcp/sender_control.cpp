@@ -47,8 +47,7 @@ Wants Sender::tick(std::int64_t now, const PeerFacts& facts) {
     }
     // What is said to be down is not dialled, unless there is nothing else.
     if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
-        (facts.control_live & core::bit(index)) != 0 &&
-        ((facts.down & core::bit(index)) == 0 || live_ == 0)) {
+        (facts.control_live & core::bit(index)) != 0 && (!facts.down.says(index) || live_ == 0)) {
       wants.dial |= core::bit(index);
     }
   }
@@ -63,7 +62,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     if (!path.life.live()) {
       return;  // went down with another of this round
     }
-    if ((facts.down & core::bit(index)) != 0 && (live_ & ~facts.down) != 0) {
+    if (facts.down.condemns(index, path.up_since, live_)) {
       fail(index, facts.why[index]);
       path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
       return;

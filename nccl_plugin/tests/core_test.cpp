@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/hearsay.h"
 #include "core/lifecycle.h"
 #include "core/receive_core.h"
 #include "core/schedule.h"
@@ -350,6 +351,29 @@ TEST_CASE("schedule: chunks are shared in proportion to weight") {
   CHECK(carried[1] == 300);
   CHECK(*share.next(bit(kOther)) == kOther);
   CHECK_FALSE(share.next(0));
+}
+
+TEST_CASE("hearsay: older than the connection it condemns nothing, nor the last path") {
+  const PathIndex a = path_index(0, 0);
+  const PathIndex b = path_index(1, 1);
+  const PathSet both = bit(a) | bit(b);
+  Hearsay said;
+  CHECK_FALSE(said.condemns(a, 5, both));
+  said.hear(bit(a), 10);
+  CHECK(said.says(a));
+  CHECK(said.condemns(a, 5, both));
+  CHECK(said.condemns(a, 10, both));
+  CHECK_FALSE(said.condemns(a, 11, both));  // connected since: the word is old
+  CHECK_FALSE(said.condemns(a, 5, bit(a)));
+  CHECK_FALSE(said.condemns(b, 5, both));
+  said.hear(both, 20);
+  CHECK_FALSE(said.condemns(a, 11, both));  // nobody is left
+  CHECK_FALSE(said.condemns(a, 11, both | bit(path_index(2, 2))));  // said at 10, repeated at 20
+  CHECK(said.condemns(b, 11, both | bit(path_index(2, 2))));
+  said.hear(0, 30);
+  CHECK_FALSE(said.says(a));
+  said.hear(bit(a), 40);
+  CHECK(said.condemns(a, 11, both));  // said anew
 }
 
 TEST_CASE("lifecycle: illegal transitions throw and change nothing") {
