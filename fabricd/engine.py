@@ -22,7 +22,7 @@ from telemetry.events import LinkState
 PROBER_GRACE_NS = 10 * 10**9
 """After that long without a prober a link returns on its carrier alone."""
 
-_WORKING = CARRYING - {LinkState.UNKNOWN, LinkState.SUSPECT}
+_WORKING = CARRYING - {LinkState.UNKNOWN}
 
 
 @dataclass(slots=True)
@@ -109,6 +109,8 @@ class Engine:
         self._jury = Jury(Rules())
         self.max_probe_share = 0.5
         self.silent_hosts: frozenset[str] = frozenset()
+        self._blamed: frozenset[int] = frozenset()
+        """Links that probes blame now, also those whose traffic they may not take."""
         self._prober_lost_ns: int | None = None
         self.configure(config, paths)
 
@@ -117,6 +119,7 @@ class Engine:
         damping, hold = damping_rules(config), hold_rules(config)
         self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
         self._jury.reset()
+        self._blamed = frozenset()
         self.max_probe_share = config.steer.max_probe_share
         old_links = {link.netdev: link for link in self.links}
         old_paths = {path.key: path for path in self.paths}
@@ -152,7 +155,7 @@ class Engine:
         verdict = self._jury.judge(views, now) if views is not None else Verdict()
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
-        blamed = set(verdict.link_faults)
+        self._blamed = frozenset(verdict.link_faults)
         for link in self.links:
             facts = self._link_facts(link, verdict, views, out, now)
             link.pending_downs = 0
@@ -161,7 +164,7 @@ class Engine:
             if link.health.damping.operator_due(now):
                 out.operator.append(link.netdev)
         for path in self.paths:
-            facts = self._path_facts(path, verdict, blamed, views)
+            facts = self._path_facts(path, verdict, views)
             for transition in path.health.update(facts, now):
                 out.changes.append(
                     Change(
@@ -186,10 +189,14 @@ class Engine:
         )
 
     def in_outage(self, path: int) -> bool:
-        """Whether a path or its link is out, or suspected to be: its losses are explained."""
+        """Whether a path or its link is out, or at fault and kept: its losses are explained.
+
+        SUSPECT explains nothing: a link that loses much is suspected again and again.
+        """
         own = self.paths[path].health.state
-        link = self.links[self.paths[path].spec.link].health.state
-        return own not in _WORKING or link not in _WORKING
+        link = self.links[self.paths[path].spec.link]
+        out = own not in _WORKING or link.health.state not in _WORKING
+        return out or link.index in self._blamed
 
     def save(self, now: int) -> dict[str, Any]:
         """A JSON document of all states and penalties."""
@@ -303,7 +310,6 @@ class Engine:
         self,
         path: Path,
         verdict: Verdict,
-        blamed: set[int],
         views: Sequence[PathView] | None,
     ) -> Facts:
         if views is None:
@@ -311,6 +317,6 @@ class Engine:
         view = views[path.index]
         link = self.links[path.spec.link]
         # While the link itself is out, its paths keep the state they had.
-        mute = link.index in blamed or link.health.state not in CARRYING
+        mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
         return Facts(carrier=view.heard or None, fault=fault, clean=view.sound)

@@ -2,6 +2,15 @@
 
 `Health.update` is given what is known now and does the transitions that follow; `due_at` says when
 it wants to be called again though nothing happened.
+
+What evidence does on the way back, in HOLD:
+
+* Bad evidence (a carrier loss that is over, a verdict from probes) starts the hold-down again. A
+  verdict publishes nothing and is no down: the link is out of use already, and probes lag behind a
+  carrier that has just returned. One that stays for `HoldRules.verdict_ns` is a fault of its own.
+* Evidence that is neither bad nor good (misses without a verdict, no prober) moves nothing: the
+  hold-down goes on, and ends with the first good evidence after it. So a hold lasts for the
+  hold-down (or the damping) after the last *bad* evidence, however noisy the rest is.
 """
 
 from __future__ import annotations
@@ -41,6 +50,12 @@ class HoldRules:
 
     hold_down_ns: int = 2 * 10**9
     probation_ns: int = 10 * 10**9
+    verdict_ns: int = 10 * 10**9
+    """A verdict from probes that stays for so long in HOLD means DOWN."""
+    suspect_after_ns: int = 200 * 10**6
+    """Doubts that stay for so long mean SUSPECT. A verdict takes less to come."""
+    suspect_for_ns: int = 2 * 10**9
+    """No doubt for so long ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,14 @@ class Health:
         """The last fault was carrier, not a verdict from probes."""
         self.hold = hold
         self.damping = Damping(damping)
-        self._clean_since: int | None = None
+        self._held_from: int | None = None
+        """The hold-down counts from here; None: there is bad evidence now."""
+        self._well = False
+        """At the last update there was good evidence."""
+        self._blamed_from: int | None = None
+        """In HOLD: since when there is a verdict without a break."""
+        self._doubted_from: int | None = None
+        self._calm_from: int | None = None
 
     @property
     def out_by_probes(self) -> bool:
@@ -90,10 +112,17 @@ class Health:
 
     def due_at(self) -> int | None:
         """When (ns) an update is due though no fact changes; None: never."""
-        if self.state is LinkState.HOLD and self._clean_since is not None:
-            return self._release_at(self._clean_since)
-        if self.state is LinkState.PROBATION:
+        if self.state is LinkState.HOLD:
+            if self._blamed_from is not None:
+                return self._blamed_from + self.hold.verdict_ns
+            if self._held_from is not None and self._well:
+                return self._release_at(self._held_from)
+        elif self.state is LinkState.PROBATION:
             return self.since_ns + self.hold.probation_ns
+        elif self.state is LinkState.UP and self._doubted_from is not None:
+            return self._doubted_from + self.hold.suspect_after_ns
+        elif self.state is LinkState.SUSPECT and self._calm_from is not None:
+            return self._calm_from + self.hold.suspect_for_ns
         return None
 
     def save(self, now: int) -> dict[str, Any]:
@@ -135,15 +164,19 @@ class Health:
 
     def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:
         hard = facts.carrier is False or facts.downs > 0
+        if not facts.fault:
+            self._blamed_from = None
         if not hard and not facts.fault:
             return
-        self._clean_since = None
+        self._held_from = None
         if self.state is LinkState.DOWN:
             self.hard = self.hard or hard
             return
-        if self.state is LinkState.HOLD and facts.carrier is not False and not facts.fault:
-            self.hard = True
-            return  # A blip that is over: the hold starts again, the state says so already.
+        if self.state is LinkState.HOLD and facts.carrier is not False:
+            # A blip that is over, or probes alone: the hold starts again and says so already.
+            self.hard = self.hard or hard
+            if not self._verdict_stays(facts, now):
+                return
         if hard:
             reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
         else:
@@ -152,36 +185,66 @@ class Health:
         self.hard = hard
         self._go(E.FAULT, reason, now, done)
 
+    def _verdict_stays(self, facts: Facts, now: int) -> bool:
+        """In HOLD: whether there is a verdict, and has been for too long to be a lag."""
+        if not facts.fault:
+            return False
+        if self._blamed_from is None:
+            self._blamed_from = now
+        self.reason = f"hold goes on: {facts.fault}"
+        return _passed(self._blamed_from, self.hold.verdict_ns, now)
+
     def _recover(self, facts: Facts, now: int, done: list[Transition]) -> None:
         if self.state not in (LinkState.DOWN, LinkState.HOLD):
             if self.state is LinkState.PROBATION and now >= self.since_ns + self.hold.probation_ns:
                 self._go(E.SETTLED, "probation passed", now, done)
             return
-        if not facts.carrier or facts.fault or not facts.clean:
-            self._clean_since = None
-            return
-        if self._clean_since is None:
-            self._clean_since = now
+        self._well = bool(facts.carrier) and facts.clean and not facts.fault
         if self.state is LinkState.DOWN:
+            if not self._well:
+                return
             self._go(E.HEALED, "healthy again", now, done)
-        if now >= self._release_at(self._clean_since) and not self.damping.is_suppressed(now):
+        if facts.carrier is False or facts.fault:
+            return
+        if self._held_from is None:
+            self._held_from = now
+        released = now >= self._release_at(self._held_from) and not self.damping.is_suppressed(now)
+        if self._well and released:
             self._go(E.HELD, "held long enough", now, done)
 
-    def _release_at(self, clean_since: int) -> int:
-        return max(clean_since + self.hold.hold_down_ns, self.damping.reuse_at(clean_since))
+    def _release_at(self, held_from: int) -> int:
+        return max(held_from + self.hold.hold_down_ns, self.damping.reuse_at(held_from))
 
     def _soft(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        if facts.suspect:
+            self._calm_from = None
+            if self._doubted_from is None:
+                self._doubted_from = now
+        else:
+            self._doubted_from = None
+            if self._calm_from is None:
+                self._calm_from = now
         if facts.worse and allows(self.state, E.WORSE):
             self._go(E.WORSE, facts.worse, now, done)
         elif self.state is LinkState.DEGRADED and not facts.worse:
             self._go(E.BETTER, "loss is gone", now, done)
-        elif facts.suspect and allows(self.state, E.SUSPECTED):
+        elif self.state is LinkState.UP and _passed(
+            self._doubted_from, self.hold.suspect_after_ns, now
+        ):
             self._go(E.SUSPECTED, facts.suspect, now, done)
-        elif self.state is LinkState.SUSPECT and not facts.suspect:
+        elif self.state is LinkState.SUSPECT and _passed(
+            self._calm_from, self.hold.suspect_for_ns, now
+        ):
             self._go(E.CLEARED, "misses ended", now, done)
 
     def _go(self, event: LinkEvent, reason: str, now: int, done: list[Transition]) -> None:
         old = self.state
         self.state = step(old, event)
         self.since_ns, self.reason = now, reason
+        self._blamed_from = self._doubted_from = self._calm_from = None
         done.append(Transition(event, old, self.state, reason))
+
+
+def _passed(since: int | None, wait_ns: int, now: int) -> bool:
+    """Whether ``wait_ns`` have passed since ``since``; None has not begun."""
+    return since is not None and now >= since + wait_ns

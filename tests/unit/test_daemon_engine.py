@@ -106,6 +106,119 @@ def test_black_hole_and_back():
     assert host.states() == [S.UP] * 4
 
 
+def flap(host, link):
+    """Carrier lost for less time than probes take to miss it."""
+    host.engine.links[link].carrier, host.engine.links[link].pending_downs = False, 1
+    host.run(20 * MS)
+    host.engine.links[link].carrier = True
+
+
+def moves(host, link):
+    return [
+        (c.transition.from_state, c.transition.to_state)
+        for c in host.changes
+        if c.netdev == f"rail{link}" and not c.peer
+    ]
+
+
+def test_probes_that_still_miss_after_the_carrier_returned_publish_nothing():
+    host = Host(extra="[hold]\nhold_down_s = 0.5\n")
+    host.changes.clear()
+    host.silence(1)
+    flap(host, 1)
+    host.run(300 * MS)  # Every path is silent: a verdict, were the link in use.
+    assert host.outcome.changes == []
+    assert "hold goes on" in host.engine.links[1].health.reason
+    host.restore()
+    host.run(600 * MS)
+    assert moves(host, 1) == [(S.UP, S.DOWN), (S.DOWN, S.HOLD), (S.HOLD, S.PROBATION)]
+    assert host.engine.links[1].health.damping.hourly(host.now) == 1
+
+
+def test_a_loaded_host_that_misses_now_and_then_does_not_prolong_a_hold():
+    """Two of three paths miss two in a row, without a verdict, each 200 ms; the ring fails too."""
+    host = Host()
+    flap(host, 1)
+    began = host.now
+    for turn in itertools.count():
+        host.silence((1, "a"), (1, "b"))
+        host.run(80 * MS, prober=turn % 4 != 0)
+        host.restore()
+        host.run(120 * MS)
+        if host.states()[1] is S.PROBATION or turn > 300:
+            break
+    assert host.now - began <= 2.2 * SEC, "the hold-down, and one turn"
+    assert host.engine.links[1].health.damping.hourly(host.now) == 1
+
+
+def test_each_verdict_in_hold_costs_one_hold_down_and_no_damping():
+    host = Host()
+    flap(host, 1)
+    for _ in range(5):
+        host.silence(1)
+        host.run(200 * MS)
+        host.restore()
+        host.run(SEC)
+    assert host.states()[1] is S.HOLD
+    host.run(SEC + 20 * MS)
+    assert host.states()[1] is S.PROBATION
+    assert moves(host, 1)[1:] == [(S.UP, S.DOWN), (S.DOWN, S.HOLD), (S.HOLD, S.PROBATION)]
+
+
+def test_black_hole_that_begins_in_hold_is_published_when_it_stays():
+    host = Host()
+    flap(host, 1)
+    host.run(SEC)
+    host.silence(1)
+    host.run(9 * SEC)
+    assert host.states()[1] is S.HOLD
+    assert host.weights()[1] == 0
+    host.run(3 * SEC)
+    assert host.states()[1] is S.DOWN
+    assert "nothing heard" in host.engine.links[1].health.reason
+    host.restore()
+    host.run(3 * SEC)
+    assert host.states()[1] is S.PROBATION
+
+
+def test_short_doubts_do_not_make_a_link_suspect():
+    host = Host(extra="[steer]\nmax_probe_share = 0.0\n")
+    host.changes.clear()
+    for _ in range(50):
+        host.silence(1)
+        host.run(120 * MS)
+        host.restore()
+        host.run(180 * MS)
+    assert host.changes == []
+    host.silence(1)
+    host.run(400 * MS)
+    assert host.states()[1] is S.SUSPECT
+    for _ in range(50):
+        host.restore()
+        host.run(180 * MS)
+        host.silence(1)
+        host.run(120 * MS)
+    host.restore()
+    host.run(1900 * MS)
+    assert moves(host, 1) == [(S.UP, S.SUSPECT)]
+    host.run(200 * MS)
+    assert moves(host, 1)[1:] == [(S.SUSPECT, S.UP)]
+
+
+def test_losses_of_a_link_at_fault_are_explained_also_when_it_is_kept():
+    host = Host(extra="[steer]\nmax_probe_share = 0.0\n")
+    host.silence(1)
+    host.run(SEC)
+    assert host.states()[1] is S.SUSPECT
+    assert [host.engine.in_outage(p.index) for p in host.engine.paths] == [False] * 3 + [
+        True
+    ] * 3 + [False] * 6
+    host.restore()
+    host.run(100 * MS)
+    assert host.states()[1] is S.SUSPECT
+    assert not any(host.engine.in_outage(p.index) for p in host.engine.paths)
+
+
 def test_probes_alone_take_no_more_than_half_of_the_rails():
     host = Host()
     host.silence(0, 1, 2)

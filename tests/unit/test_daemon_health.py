@@ -9,6 +9,9 @@ from telemetry.events import LinkState as S
 MS, SEC = 10**6, 10**9
 GOOD = Facts()
 NO_CARRIER = Facts(carrier=False, downs=1)
+BAD = Facts(fault="silent", clean=False)
+UNCLEAR = Facts(clean=False)
+DOUBT = Facts(suspect="s")
 
 
 def health(**hold) -> Health:
@@ -90,16 +93,88 @@ def test_suppression_ends_at_its_maximum():
     assert back == pytest.approx(60 * SEC, abs=20 * MS)
 
 
-def test_not_clean_keeps_it_down_and_a_relapse_resets_the_hold():
+def test_without_clean_evidence_it_stays_down():
     h = health()
     h.update(GOOD, 0)
     h.update(NO_CARRIER, 0)
-    assert h.update(Facts(clean=False), SEC) == []
+    assert h.update(UNCLEAR, SEC) == []
+    assert h.update(Facts(carrier=None), SEC) == []
     assert states(h.update(GOOD, 2 * SEC)) == [S.HOLD]
-    assert h.update(Facts(clean=False), 3 * SEC) == []
+
+
+def in_hold(**hold) -> Health:
+    """Lost its carrier at 0, has it again since 1 s."""
+    h = health(**hold)
+    h.update(GOOD, 0)
+    h.update(NO_CARRIER, 0)
+    h.update(GOOD, SEC)
+    assert h.state is S.HOLD
+    return h
+
+
+def test_probes_that_lag_behind_the_carrier_restart_the_hold_and_publish_nothing():
+    h = in_hold()
+    penalty = h.damping.penalty(SEC)
+    for now in range(SEC, 2 * SEC, 10 * MS):
+        assert h.update(BAD, now) == []
+    assert h.reason == "hold goes on: silent"
+    assert h.hard, "it is out for its carrier, whatever the probes say now"
+    assert h.damping.hourly(now) == 1, "the link was out already: no down, no penalty"
+    assert h.damping.penalty(now) < penalty
+    h.update(GOOD, 2 * SEC)
+    assert h.due_at() == 4 * SEC
+    assert h.update(GOOD, 4 * SEC - 1) == []
+    assert states(h.update(GOOD, 4 * SEC)) == [S.PROBATION]
+
+
+def test_bad_and_good_probes_in_turn_never_leave_the_hold_nor_publish():
+    h = in_hold()
+    for now in range(SEC, 61 * SEC, 100 * MS):
+        bad = now // (100 * MS) % 10 == 0
+        assert h.update(BAD if bad else GOOD, now) == []
+    assert h.damping.hourly(now) == 1
+    back = run_until(h, GOOD, now, S.PROBATION)
+    assert back - now <= 2 * SEC, "bounded by the hold-down after the last bad evidence"
+
+
+def test_carrier_loss_in_hold_is_down_at_once():
+    h = in_hold()
+    h.update(BAD, SEC)
+    assert states(h.update(NO_CARRIER, SEC + 1)) == [S.DOWN]
+    assert h.damping.hourly(SEC + 1) == 2
+
+
+def test_a_verdict_that_does_not_go_away_in_hold_is_a_fault_of_its_own():
+    h = in_hold()
+    h.update(BAD, 2 * SEC)
+    assert h.due_at() == 12 * SEC
+    assert h.update(BAD, 12 * SEC - 1) == []
+    assert states(h.update(BAD, 12 * SEC)) == [S.DOWN]
+    assert h.reason == "silent"
+    assert h.out_by_probes
+    assert h.damping.hourly(12 * SEC) == 2
     assert h.due_at() is None
-    h.update(GOOD, 4 * SEC)
-    assert h.due_at() == 6 * SEC
+
+
+def test_a_verdict_with_a_gap_is_not_one_that_stays():
+    h = in_hold()
+    h.update(BAD, 2 * SEC)
+    h.update(GOOD, 3 * SEC)
+    for now in (4, 8, 13):
+        assert h.update(BAD, now * SEC) == []
+
+
+@pytest.mark.parametrize("doubt", [Facts(clean=False), Facts(carrier=None, clean=False)])
+def test_inconclusive_evidence_neither_restarts_nor_ends_a_hold(doubt):
+    h = in_hold()
+    for now in range(SEC, 6 * SEC, 10 * MS):
+        assert h.update(doubt, now) == []
+        assert h.due_at() is None, "nothing is due before there is evidence"
+    assert states(h.update(GOOD, now)) == [S.PROBATION], "the hold-down passed long ago"
+    h = in_hold()
+    for now in range(SEC, 3 * SEC, 10 * MS):
+        assert h.update(doubt if now // (10 * MS) % 3 else GOOD, now) == []
+    assert states(h.update(GOOD, 3 * SEC)) == [S.PROBATION]
 
 
 def test_probe_fault_counts_one_penalty_and_is_not_hard():
@@ -128,18 +203,52 @@ def test_down_from_suspect_and_degraded(before, facts):
     h = health()
     h.update(GOOD, 0)
     h.update(before, 1)
+    h.update(before, SEC)
     assert h.state in (S.SUSPECT, S.DEGRADED)
-    assert states(h.update(facts, 2)) == [S.DOWN]
+    assert states(h.update(facts, SEC + 1)) == [S.DOWN]
 
 
-def test_soft_states_come_and_go():
+def test_degraded_comes_and_goes():
     h = health()
     h.update(GOOD, 0)
-    assert states(h.update(Facts(suspect="s"), 1)) == [S.SUSPECT]
-    assert h.update(Facts(suspect="s"), 2) == []
-    assert states(h.update(GOOD, 3)) == [S.UP]
     assert states(h.update(Facts(worse="w"), 4)) == [S.DEGRADED]
     assert states(h.update(GOOD, 5)) == [S.UP]
+
+
+def test_suspect_takes_time_to_come_and_more_to_go():
+    h = health()
+    h.update(GOOD, 0)
+    assert h.update(DOUBT, SEC) == []
+    assert h.due_at() == SEC + 200 * MS
+    assert h.update(DOUBT, SEC + 200 * MS - 1) == []
+    assert states(h.update(DOUBT, SEC + 200 * MS)) == [S.SUSPECT]
+    assert h.due_at() is None
+    assert h.update(GOOD, 2 * SEC) == []
+    assert h.due_at() == 4 * SEC
+    assert h.update(DOUBT, 4 * SEC - 1) == [], "not over yet: counts anew"
+    assert h.update(GOOD, 4 * SEC) == []
+    assert states(h.update(GOOD, 6 * SEC)) == [S.UP]
+    assert h.due_at() is None
+
+
+def test_doubts_that_come_and_go_do_not_chatter():
+    h = health()
+    h.update(GOOD, 0)
+    for now in range(0, 60 * SEC, 10 * MS):
+        assert h.update(DOUBT if now // (100 * MS) % 3 == 0 else GOOD, now) == []
+    assert states(h.update(DOUBT, now) + h.update(DOUBT, now + SEC)) == [S.SUSPECT]
+    for now in range(62 * SEC, 120 * SEC, 10 * MS):
+        assert h.update(DOUBT if now // (100 * MS) % 10 == 0 else GOOD, now) == []
+
+
+def test_an_old_doubt_is_forgotten_over_an_outage():
+    h = health()
+    h.update(GOOD, 0)
+    h.update(DOUBT, SEC)
+    h.update(NO_CARRIER, 2 * SEC)
+    back = run_until(h, GOOD, 3 * SEC, S.PROBATION)
+    up = run_until(h, GOOD, back, S.UP)
+    assert h.update(DOUBT, up + 1) == []
 
 
 def test_restore_keeps_state_penalty_and_age():
