@@ -27,6 +27,7 @@ from fabricd.control import Caller, ControlServer, Document, RequestError, may_c
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory
 from fabricd.links.ibports import IbPorts
+from fabricd.links.inventory import Inventory
 from fabricd.links.watcher import LinkWatcher
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
@@ -112,11 +113,15 @@ class Daemon:
         opener = open_store(database, config.host.name, retention)
         store, document, ledger, totals = await restore(opener, boot_id())
         recorder = Recorder(opener)
-        host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger, totals=totals)
+        inventory = Inventory()
+        watcher = LinkWatcher(inventory)
+        await watcher.load()  # First: without the links' addresses there are no paths to restore.
+        host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger,
+                    totals=totals, inventory=inventory)  # fmt: skip
         for what in host.restore(document):
             self._log.warning("state not restored", what=what)
         recorder.start(store)
-        watcher = LinkWatcher(host.inventory, host.devices_changed)
+        watcher.changed = host.devices_changed
         host.netlink_refused = lambda: watcher.refused
         ports = IbPorts([link.netdev for link in config.links])
         host.ib_note = ports.note

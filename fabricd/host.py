@@ -47,6 +47,7 @@ class Host:
         recorder: Recorder,
         ledger: FlapLedger,
         totals: dict[str, int],
+        inventory: Inventory,
     ) -> None:
         self.config = config
         self.modes = modes
@@ -60,7 +61,7 @@ class Host:
         self.ib_note = ""
         self.last_path_rows: Sequence[PathRow] = ()
         self._snapshot = HostSnapshot(config.host.name)
-        self.inventory = Inventory()
+        self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
@@ -104,7 +105,8 @@ class Host:
         addresses = self._addresses()
         specs = probe_plan.paths(self.config, addresses)
         self.engine.configure(self.config, specs)
-        self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
+        if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
+            self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self.last_path_rows = ()
         self._loss.reset()
 
@@ -133,7 +135,7 @@ class Host:
         before = self._known_addresses
         events = self._read_inventory(names)
         self._known_addresses = self._addresses()
-        if self._known_addresses != before:
+        if self._known_addresses != before or not self.feed.configured:
             self._plan_probes()
         self.step(events)
 

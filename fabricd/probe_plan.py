@@ -21,6 +21,15 @@ def link_addresses(config: Config, address_of: AddressOf) -> list[str | None]:
     ]
 
 
+def is_known(addresses: Sequence[str | None], *, loaded: bool) -> bool:
+    """Whether the addresses may be told to the prober.
+
+    Before the kernel was asked (``loaded``) a missing one says nothing: a prober that took it for
+    "none" would have no answer for peers that probe that address already, and refuse them.
+    """
+    return loaded or None not in addresses
+
+
 def paths(config: Config, addresses: Sequence[str | None]) -> list[PathSpec]:
     """The paths to probe over the links whose address is known."""
     peers = []

@@ -45,6 +45,7 @@ class ProberFeed:
         self._woken = woken
         self._told = told
         self._config: ProbeConfig | None = None
+        self._given = asyncio.Event()
         self._dirty = False
         self._epoch = 0
         self._refused = 0
@@ -64,8 +65,14 @@ class ProberFeed:
     def configure(self, config: ProbeConfig) -> None:
         """Use another configuration as soon as possible."""
         self._config = config
+        self._given.set()
         self._dirty = True
         self._epoch = 0  # Rows of the old configuration are no answer any more.
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is anything to ask of the prober."""
+        return self._config is not None
 
     def header(self) -> RingHeader | None:
         """The ring's header; None when there is no prober, or it no longer beats."""
@@ -123,7 +130,8 @@ class ProberFeed:
         return rows if [row.index for row in rows] == list(range(wanted(self._config))) else None
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled; a prober is left alone until there is a configuration for it."""
+        await self._given.wait()
         said = ""
         while True:
             pause = RETRY_S

@@ -39,6 +39,8 @@ class Inventory:
     devices: dict[str, Reading] = field(default_factory=dict)
     addresses: dict[int, list[str]] = field(default_factory=dict)
     """ifindex → global addresses in the order in which they appeared."""
+    loaded: bool = False
+    """The kernel was asked for everything once: what is not here does not exist."""
 
     def take(self, message: dict[str, Any]) -> str:
         """Apply one netlink message; returns the netdev's name if that device changed.

@@ -21,6 +21,7 @@ from fabricd.links.inventory import Inventory
 
 _GROUPS = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR
 _RETRY_S = 1.0
+_LOAD_S = 5.0
 
 
 class LinkWatcher:
@@ -28,14 +29,13 @@ class LinkWatcher:
 
     Attributes:
         refused: messages that made no sense.
-        resyncs: how often the kernel's messages were lost and everything was asked anew.
+        changed: told the names of the devices that changed.
     """
 
-    def __init__(self, inventory: Inventory, changed: Callable[[set[str]], None]) -> None:
+    def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
         self.refused = 0
-        self.resyncs = -1
-        self._changed = changed
+        self.changed: Callable[[set[str]], None] = lambda _: None
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -55,23 +55,26 @@ class LinkWatcher:
                 self._log.warning("netlink lost", error=repr(error))
                 await asyncio.sleep(_RETRY_S)
 
-    async def resync(self) -> None:
-        """Ask for everything once, over a socket of its own."""
-        async with AsyncIPRoute() as route:
-            await self._resync(route)
+    async def load(self) -> None:
+        """Ask for everything once, before `run`, which tries again what fails here."""
+        try:
+            async with asyncio.timeout(_LOAD_S), AsyncIPRoute() as route:
+                await self._resync(route)
+        except Exception as error:
+            self._log.warning("netlink not read yet", error=repr(error))
 
     async def _resync(self, route: AsyncIPRoute) -> None:
         links = [message async for message in await route.get_links()]
         addresses = [message async for message in await route.get_addr()]
         known = set(self.inventory.devices)
         self.inventory.clear()
-        self.resyncs += 1
         names = {self._apply(message) for message in (*links, *addresses)}
-        self._changed((names | known) - {""})
+        self.inventory.loaded = True
+        self.changed((names | known) - {""})
 
     def _take(self, message: object) -> None:
         if name := self._apply(message):
-            self._changed({name})
+            self.changed({name})
 
     def _apply(self, message: object) -> str:
         try:

@@ -47,6 +47,13 @@ def all_heard(node):
     return all(p["state"] == "up" for x in links for p in x["paths"]) and links[0]["paths"]
 
 
+def answers(node):
+    try:
+        return ask(node, "status")["prober"]["up"]
+    except client.DaemonError:
+        return False
+
+
 def test_device_that_comes_goes_and_comes_again(cluster):
     lab = cluster(hosts=2, rails=1)
     node = lab.nodes[0]
@@ -80,6 +87,26 @@ def test_device_that_comes_goes_and_comes_again(cluster):
     wait_until(lambda: weights(node)["hot9"] == 1000, SLOW_S, "the new device carries")
     wait_until(lambda: link(node, "hot9")["address"] == "10.9.0.7", SLOW_S, "its new address")
     assert weights(node)["rail0"] == 1000
+
+
+def test_found_addresses_are_known_before_peers_probe_them(cluster):
+    """Peers probe already when this daemon starts, and none of their packets is refused."""
+    lab = cluster(hosts=3, rails=2)
+    node, *others = lab.nodes
+    found = [{"netdev": f"rail{r}", "rail": r} for r in (0, 1)]
+    for other in others:
+        other.start_prober()
+        other.start_daemon(links=found)
+    for other in others:
+        wait_until(lambda n=other: answers(n), SLOW_S, f"{other.name} probes")
+    node.start_prober()
+    node.start_daemon(links=found)
+    for each in lab.nodes:
+        wait_until(lambda n=each: all_heard(n), SLOW_S, f"{each.name} hears everybody")
+    for each in lab.nodes:
+        refused = ask(each, "status")["prober"]["refused"]
+        assert refused["auth"] == 0, refused
+        assert [x["address"] for x in ask(each, "links")] == [each.address(r) for r in (0, 1)]
 
 
 def test_probes_over_ipv6(cluster):

@@ -185,6 +185,8 @@ def test_the_documented_check_finds_it_healthy(hosts):
     status = ask(hosts.alpha, "status")
     assert status["prober"]["up"]
     assert status["links"] == {"up": 2}
+    # No address is in the configuration, and none of the peer's packets was ever refused for that.
+    assert status["prober"]["refused"]["auth"] == 0, status
 
 
 @pytest.mark.parametrize(("unit", "worst"), [("fabricd", 2.5), ("fabric-prober", 3.5)])

@@ -1,0 +1,144 @@
+"""The shell around the engine: what the prober is told, and when."""
+
+import asyncio
+import socket
+
+import pytest
+
+from fabricd.config import parse
+from fabricd.host import Host
+from fabricd.links.flaps import FlapLedger
+from fabricd.links.inventory import Inventory
+from fabricd.prober_feed import ProberFeed
+from fabricd.recorder import Recorder
+from fabricd.steer.modes import Modes
+from fabricd.steer.page import SteerPage
+from telemetry.events import LinkState as S
+
+RAILS = "".join(f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\n' for r in (0, 1))
+PEERS = "".join(
+    f'[[peers]]\nhost = "{name}"\naddresses = ['
+    + ", ".join(f'{{ rail = {r}, address = "10.{r}.0.{i}" }}' for r in (0, 1))
+    + "]\n"
+    for i, name in enumerate("ab", 2)
+)
+
+
+def netdev(inventory, index, name, address=None):
+    inventory.take(
+        {
+            "event": "RTM_NEWLINK", "index": index, "flags": 1,
+            "attrs": [("IFLA_IFNAME", name), ("IFLA_CARRIER", 1)],
+        }
+    )  # fmt: skip
+    if address:
+        inventory.take(
+            {
+                "event": "RTM_NEWADDR", "index": index, "scope": 0,
+                "attrs": [("IFA_LOCAL", address)],
+            }
+        )  # fmt: skip
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def host(inventory, links=RAILS):
+        run = tmp_path / "run"
+        run.mkdir(exist_ok=True)
+        text = f'[host]\nname = "h"\n[paths]\nrun_dir = "{run}"\n{links}{PEERS}'
+        page = SteerPage(run / "steer", incarnation=1)
+        page.open(1)
+        made.append(
+            Host(
+                parse(text, "f"),
+                modes=Modes(tmp_path / "mode", tmp_path / "STOP"),
+                page=page,
+                recorder=Recorder(lambda: None),
+                ledger=FlapLedger("b"),
+                totals={},
+                inventory=inventory,
+            )
+        )
+        return made[-1]
+
+    yield host
+    for each in made:
+        each.close()
+        each.page.close()
+
+
+def told(host):
+    config = host.feed._config
+    return [link.address for link in config.links], len(config.paths)
+
+
+async def test_prober_is_not_told_addresses_that_were_never_asked_for(make):
+    inventory = Inventory()
+    host = make(inventory)
+    assert not host.feed.configured, "a prober with no source address refuses its peers"
+    netdev(inventory, 5, "rail0", "10.0.0.1")
+    netdev(inventory, 6, "rail1", "10.1.0.1")
+    inventory.loaded = True
+    host.devices_changed({"rail0", "rail1"})
+    addresses, paths = told(host)
+    assert addresses == ["10.0.0.1", "10.1.0.1"]
+    assert paths == len(host.engine.paths) >= 4
+
+
+async def test_a_loaded_inventory_serves_from_the_first_moment(make):
+    inventory = Inventory(loaded=True)
+    netdev(inventory, 5, "rail0", "10.0.0.1")
+    host = make(inventory)
+    assert told(host)[0] == ["10.0.0.1", "0.0.0.0"], "no device: carrier only"
+    before = host.feed._config
+    host.devices_changed({"rail0"})
+    assert host.feed._config is before, "nothing changed"
+    netdev(inventory, 6, "rail1", "10.1.0.1")
+    host.devices_changed({"rail1"})
+    assert told(host)[0] == ["10.0.0.1", "10.1.0.1"]
+
+
+async def test_configured_addresses_need_no_inventory(make):
+    links = RAILS.replace("rail = 0", 'rail = 0\naddress = "10.0.0.9"')
+    assert not make(Inventory(), links).feed.configured, "one is missing"
+    links = links.replace("rail = 1", 'rail = 1\naddress = "10.1.0.9"')
+    assert told(make(Inventory(), links))[0] == ["10.0.0.9", "10.1.0.9"]
+
+
+async def test_an_inventory_that_stays_empty_is_no_reason_to_wait(make):
+    host = make(Inventory(loaded=True))
+    assert told(host) == (["0.0.0.0"] * 2, 0)
+
+
+async def test_paths_over_found_addresses_are_restored(make):
+    inventory = Inventory(loaded=True)
+    netdev(inventory, 5, "rail0", "10.0.0.1")
+    netdev(inventory, 6, "rail1", "10.1.0.1")
+    old = make(inventory)
+    old.engine.adopt("rail0", "10.0.0.2", S.DOWN, 1)
+    document = {"engine": old.engine.save(2), "mono_ns": 2}
+    new = make(inventory)
+    assert new.restore(document) == []
+    assert [p.spec.address for p in new.engine.paths if p.health.state is S.DOWN] == ["10.0.0.2"]
+
+
+async def test_feed_leaves_the_prober_alone_until_it_is_configured(tmp_path, make):
+    (tmp_path / "prober").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(tmp_path / "prober" / "ctl.sock"))
+        server.listen()
+        server.settimeout(0.5)
+        feed = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+        task = asyncio.create_task(feed.run())
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(server.accept)
+        feed.configure(make(Inventory(loaded=True)).feed._config)
+        server.settimeout(30)
+        connection, _ = await asyncio.to_thread(server.accept)
+        with connection:
+            request = await asyncio.to_thread(connection.recv, 65536)
+            assert b'"configure"' in request
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
