@@ -1,0 +1,67 @@
+# cmake -DSOURCE=core/x.cpp -DOUT=y.cpp -P planted.cmake
+# Copies a core with the faults of planted.h in it. Each place has to be there exactly once: whoever
+# changes the core has to say here where the fault now lies.
+file(READ "${SOURCE}" text)
+get_filename_component(name "${SOURCE}" NAME)
+
+function(plant old new)
+  string(FIND "${text}" "${old}" first)
+  string(FIND "${text}" "${old}" last REVERSE)
+  if(first EQUAL -1 OR NOT first EQUAL last)
+    message(FATAL_ERROR "${SOURCE}: a planted fault needs exactly one place with\n${old}")
+  endif()
+  string(REPLACE "${old}" "${new}" changed "${text}")
+  set(text "${changed}" PARENT_SCOPE)
+endfunction()
+
+if(name STREQUAL send_core.cpp)
+  plant([=[if (!path.fencing || epoch != path.fence) {
+    return std::nullopt;
+  }]=] [=[if (!path.fencing || (epoch != path.fence && !is(Fault::answer_of_another_fence) &&
+                        !is(Fault::answer_taken_for_present))) {
+    return std::nullopt;
+  }
+  if (is(Fault::answer_taken_for_present)) {
+    epoch = path.fence;
+  }]=])
+  plant([=[path.fence = ++path.epoch;
+]=] [=[path.fence = ++path.epoch;
+  if (is(Fault::replay_before_fence)) {
+    for (const Flight& flight : path.flight) {
+      again_.push_back(flight.ref);
+    }
+    path.flight.clear();
+    path.bytes = 0;
+  }
+]=])
+  plant([=[if (flight.epoch >= epoch) {]=]
+        [=[if (flight.epoch >= epoch && !is(Fault::replay_of_living)) {]=])
+  plant([=[if (!delivered) {]=] [=[if (!delivered && !is(Fault::nothing_replayed)) {]=])
+  plant([=[(message->copy != nullptr && sent)]=]
+        [=[((message->copy != nullptr || is(Fault::done_when_written)) && sent)]=])
+  plant([=[&& message->readers == 0;]=]
+        [=[&& (message->readers == 0 || is(Fault::done_while_read));]=])
+  plant([=[message.data = message.copy.get();]=]
+        [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
+  plant([=[early_.emplace(grant.group, grant);]=]
+        [=[if (!is(Fault::early_grant_dropped)) early_.emplace(grant.group, grant);]=])
+  plant([=[buffer.tag != message.tag)]=]
+        [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
+elseif(name STREQUAL receive_core.cpp)
+  plant([=[if (epoch < path.floor || path.open) {]=]
+        [=[if ((epoch < path.floor && !is(Fault::old_connection_admitted)) || path.open) {]=])
+  plant([=[if (!path.open || epoch != path.current) {]=]
+        [=[if (!path.open || (epoch != path.current && !is(Fault::old_chunk_placed))) {]=])
+  plant([=[if (piece.whole || piece.chunks[chunk]) {]=]
+        [=[if (piece.whole || (piece.chunks[chunk] && !is(Fault::duplicate_counted))) {]=])
+  plant([=[return path.open && path.current < epoch;]=]
+        [=[return path.open && path.current < epoch && !is(Fault::fence_leaves_open);]=])
+  plant([=[path.floor = std::max(path.floor, path.current + 1);]=]
+        [=[if (!is(Fault::retired_connection_returns)) {
+      path.floor = std::max(path.floor, path.current + 1);
+    }]=])
+else()
+  message(FATAL_ERROR "no faults for ${SOURCE}")
+endif()
+
+file(WRITE "${OUT}" "#include \"tests/sim/planted.h\"\nusing fabric::sim::Fault;\nusing fabric::sim::is;\n${text}")

@@ -1,0 +1,55 @@
+// The cores with one fault planted at a time: does the simulator notice? planted.cmake writes
+// copies of core/*.cpp in which each of these faults can be switched on.
+#pragma once
+
+#include <array>
+
+namespace fabric::sim {
+
+enum class Fault {
+  none,
+  answer_of_another_fence,   // the answer to an earlier fence ends the present one
+  answer_taken_for_present,  // and counts as the answer to the present one
+  replay_before_fence,       // chunks of a failed path go out again without waiting for the answer
+  replay_of_living,          // so do those that went out on the path's next connection
+  nothing_replayed,          // the chunks that the answer does not name are forgotten
+  done_when_written,         // a send is done once its bytes are out
+  done_while_read,           // a send is done though a transport still reads its buffer
+  copy_omitted,              // small messages are not copied
+  early_grant_dropped,       // a grant that overtook another is lost
+  old_connection_admitted,   // an epoch below the fence is admitted
+  old_chunk_placed,          // a chunk of a retired connection is placed
+  duplicate_counted,         // a chunk that is here already counts again
+  fence_leaves_open,         // the receiver answers a fence without retiring the connection
+  retired_connection_returns,  // a connection that the receiver gave up is admitted again
+  tag_not_looked_at,           // a message goes into whichever slot of a group is free
+};
+
+struct Planted {
+  Fault fault;
+  const char* name;
+};
+
+inline constexpr std::array kPlanted{
+    Planted{Fault::answer_of_another_fence, "the answer to an earlier fence ends the present one"},
+    Planted{Fault::answer_taken_for_present,
+            "the answer to an earlier fence is taken for this one"},
+    Planted{Fault::replay_before_fence, "replay before the fence is answered"},
+    Planted{Fault::replay_of_living, "replay of what is on a living connection"},
+    Planted{Fault::nothing_replayed, "nothing is replayed"},
+    Planted{Fault::done_when_written, "a send is done once written"},
+    Planted{Fault::done_while_read, "a send is done while its buffer is read"},
+    Planted{Fault::copy_omitted, "small messages are not copied"},
+    Planted{Fault::early_grant_dropped, "a grant that came early is dropped"},
+    Planted{Fault::old_connection_admitted, "a fenced epoch is admitted"},
+    Planted{Fault::old_chunk_placed, "a chunk of a retired connection is placed"},
+    Planted{Fault::duplicate_counted, "a duplicate counts again"},
+    Planted{Fault::fence_leaves_open, "a fence is answered without retiring"},
+    Planted{Fault::retired_connection_returns, "a retired connection is admitted again"},
+    Planted{Fault::tag_not_looked_at, "the tag is not looked at"},
+};
+
+inline Fault planted = Fault::none;  // the one switched on
+inline bool is(Fault fault) { return planted == fault; }
+
+}  // namespace fabric::sim

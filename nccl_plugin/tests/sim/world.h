@@ -1,0 +1,22 @@
+// One random schedule of a comm over paths that lose, delay, repeat and die, against both cores.
+//
+// Checked: every byte right, each message once and in posted order, no completion before the
+// receiver has all, no read of a buffer that the sender's caller has back, no write into one that
+// the receiver's caller has back, no chunk on two paths at once, and an end in bounded time once
+// faults cease.
+//
+// Half of the schedules move bytes as a stream does (the receiver asks its core where a chunk goes
+// before a byte of it lands), half as one-sided writes do (bytes land while the connection stands,
+// whatever the core thinks; the core hears afterwards). The second kind forgives nothing: a chunk
+// sent again while its first copy can still land is a corrupted buffer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fabric::sim {
+
+// Plays the schedule of this seed. Empty: all held; otherwise the first thing that did not.
+std::string play(std::uint64_t seed);
+
+}  // namespace fabric::sim
