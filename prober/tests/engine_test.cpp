@@ -16,11 +16,31 @@ std::uint64_t refused(const Host& h, Refusal why) {
   return h.engine->counters().refused[static_cast<std::size_t>(why)];
 }
 
-World pair(Nanos link_interval = 10 * kMs, bool clock = false) {
+World pair(Nanos link_interval = 10 * kMs, bool clock = false, std::uint8_t rails = 1) {
   World w;
-  w.start(1, 111, {2}, 1, link_interval, clock);
-  w.start(2, 222, {1}, 1, link_interval, clock);
+  w.start(1, 111, {2}, rails, link_interval, clock);
+  w.start(2, 222, {1}, rails, link_interval, clock);
   return w;
+}
+
+void check_own_stop(const World& w, Nanos length) {
+  const Host& one = w.hosts.at(1);
+  for (const auto& m : one.records.of(EventKind::kMiss)) {
+    CHECK((m.flags & ring::kFlagInconclusive) != 0);
+    CHECK(m.count == 0);
+  }
+  CHECK_FALSE(one.records.misses(true).empty());  // the peer did miss us, and said so
+  CHECK(one.records.of(EventKind::kStall).size() == 1);
+  const auto& counters = one.engine->counters();
+  CHECK(counters.stall_max_ns >= length - 10 * kMs);
+  CHECK(counters.stall_ns <= length + 10 * kMs);  // and not noted twice
+  for (std::size_t path = 0; path < one.engine->path_count(); ++path) {
+    CHECK(row(one, path).rx_missed == 0);
+    CHECK(row(one, path).tx_missed == 0);
+  }
+  for (const auto& m : w.hosts.at(2).records.misses(false)) {
+    CHECK((m.flags & ring::kFlagInconclusive) == 0);
+  }
 }
 
 }  // namespace
@@ -140,6 +160,47 @@ TEST_CASE("Own gap of one second: no conclusive miss at the one that was stopped
   const auto heard = other.of(EventKind::kHeard);
   REQUIRE(heard.size() == 2);
   CHECK((heard[1].flags & ring::kFlagPeerStalled) != 0);
+}
+
+TEST_CASE("Own stop in the middle of a pass: no conclusive miss either") {
+  for (const Point where : {Point::kBetweenSockets, Point::kBeforeJudge, Point::kBeforeSend}) {
+    for (Nanos phase = 0; phase < 10 * kMs; phase += kMs) {
+      CAPTURE(static_cast<int>(where));
+      CAPTURE(phase);
+      World w = pair(10 * kMs, false, 2);
+      w.run(1000 * kMs + phase);
+      w.freeze_in_pass(1, where, 1000 * kMs);
+      w.run(2000 * kMs);
+      check_own_stop(w, 1000 * kMs);
+    }
+  }
+}
+
+TEST_CASE("Slow to speak after an own stop: what we did not send, nobody missed") {
+  for (Nanos phase = 0; phase < 10 * kMs; phase += kMs) {
+    CAPTURE(phase);
+    World w = pair(10 * kMs, false, 2);
+    w.run(1000 * kMs + phase);
+    w.freeze(1, 1000 * kMs);
+    // What piled up takes a while to be read; no step of it is long enough to be a gap.
+    w.freeze_in_pass(1, Point::kBetweenSockets, 19 * kMs / 4);
+    w.freeze_in_pass(1, Point::kBeforeJudge, 9 * kMs / 4);
+    w.freeze_in_pass(1, Point::kBeforeSend, 9 * kMs / 4);
+    w.run(2000 * kMs);
+    check_own_stop(w, 1000 * kMs);
+  }
+}
+
+TEST_CASE("After an own stop each packet that the peer does not hear counts again") {
+  World w = pair();
+  w.run(1000 * kMs);
+  w.freeze(1, 1000 * kMs);
+  w.run(1000 * kMs);
+  w.lost = [](auto from, auto, auto) { return from == 1; };
+  w.run(100 * kMs);
+  CHECK(row(w.hosts[1]).tx_missed >= 8);
+  CHECK(row(w.hosts[1]).tx_missed <= 11);
+  CHECK(row(w.hosts[1]).rx_missed == 0);
 }
 
 TEST_CASE("Own gap with a full socket: inconclusive first, conclusive after 1.5 waking intervals") {

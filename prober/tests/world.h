@@ -13,11 +13,17 @@
 
 namespace fabric::prober::test {
 
+// Where in a pass of the shell's loop a stop may fall.
+enum class Point : std::uint8_t { kBetweenSockets, kBeforeJudge, kBeforeSend };
+
 struct Host {
   std::uint8_t number = 0;
   std::uint64_t incarnation = 0;
   Nanos frozen_until = 0;
   Nanos next_wake = 0;
+  std::map<Point, Nanos> stops;  // still to come, in the next pass
+  Nanos began = 0;               // the present pass
+  int stage = 0;
   std::unique_ptr<Engine> engine;
   Records records;
   struct Waiting {
@@ -66,6 +72,10 @@ class World {
   }
 
   void freeze(std::uint8_t number, Nanos how_long) { hosts[number].frozen_until = now + how_long; }
+  // The same, but it catches the host in the midst of its next pass.
+  void freeze_in_pass(std::uint8_t number, Point where, Nanos how_long) {
+    hosts[number].stops[where] = how_long;
+  }
 
   void inject(std::uint8_t to, std::uint16_t link, const Address& source,
               const std::vector<std::uint8_t>& bytes) {
@@ -84,13 +94,58 @@ class World {
   }
 
  private:
+  bool stopped(Host& h, Point where) {
+    const auto found = h.stops.find(where);
+    if (found == h.stops.end()) return false;
+    h.frozen_until = now + found->second;
+    h.stops.erase(found);
+    return true;
+  }
+
+  // As Prober::pass; goes on where a stop caught it.
   void wake(Host& h, Nanos wanted) {
-    h.engine->note_gap(wanted, now, h.records);
-    for (const auto& w : h.socket) {
+    constexpr int kSend = 2;
+    if (h.stage == 0) {
+      h.engine->note_gap(wanted, now, h.records);
+      h.began = now;
+    }
+    if (h.stage < kSend) {
+      const std::uint16_t links = static_cast<std::uint16_t>(h.engine->config().links.size());
+      for (std::uint16_t link = h.stage == 0 ? 0 : 1; link < links; ++link) {
+        drain(h, link);
+        if (link == 0 && stopped(h, Point::kBetweenSockets)) {
+          h.stage = 1;
+          return;
+        }
+      }
+      h.stage = kSend;
+      if (stopped(h, Point::kBeforeJudge)) return;
+    }
+    if (h.stage == kSend) {
+      h.engine->judge(h.began, h.records);
+      h.stage = kSend + 1;
+      if (stopped(h, Point::kBeforeSend)) return;
+    }
+    h.stage = 0;
+    h.engine->note_running(now, h.records);
+    send(h);
+    h.next_wake = std::min(now - now % kTick + kTick, h.engine->next_due());
+  }
+
+  void drain(Host& h, std::uint16_t link) {
+    std::vector<Host::Waiting> batch;
+    std::erase_if(h.socket, [&](const Host::Waiting& w) {
+      if (w.link != link) return false;
+      batch.push_back(w);
+      return true;
+    });
+    if (!batch.empty()) h.engine->note_running(now, h.records);
+    for (const auto& w : batch) {
       h.engine->on_packet(w.link, w.source, w.bytes, {w.arrived + 1, false, w.arrived}, h.records);
     }
-    h.socket.clear();
-    h.engine->judge(now, h.records);
+  }
+
+  void send(Host& h) {
     std::vector<Outgoing> out;
     h.engine->take_due(now, 0, out);
     for (const Outgoing& o : out) {
@@ -102,7 +157,6 @@ class World {
       if (lost(h.number, to, rail) || hosts.count(to) == 0) continue;
       hosts[to].socket.push_back({rail, v4(rail, h.number), std::move(bytes), now + delay});
     }
-    h.next_wake = std::min(now - now % kTick + kTick, h.engine->next_due());
   }
 };
 

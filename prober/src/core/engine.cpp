@@ -84,9 +84,12 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
 }
 
 void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
-  const Nanos gap = now - wanted;
+  const Nanos start = std::max(wanted, running_);  // what was noted before is not noted twice
+  const Nanos gap = now - start;
+  running_ = std::max(running_, now);
+  if (config_.links.empty()) return;
   if (gap <= std::max<Nanos>(3'000'000, config_.link_interval / 2)) return;
-  stalls_.add(wanted, now);
+  stalls_.add(start, now);
   ++counters_.stalls;
   counters_.stall_ns += gap;
   counters_.stall_max_ns = std::max(counters_.stall_max_ns, gap);
@@ -96,7 +99,7 @@ void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
   record.link = ring::kNone;
   record.path = ring::kNone;
   record.value[0] = static_cast<std::uint64_t>(gap);
-  record.value[1] = static_cast<std::uint64_t>(wanted);
+  record.value[1] = static_cast<std::uint64_t>(start);
   sink.event(record);
 }
 
@@ -141,8 +144,8 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
   paths_[own->path].path->on_transmit_stamp(own->seq, stamp, hardware);
 }
 
-void Engine::judge(Nanos now, RecordSink& sink) {
-  for (Entry& entry : paths_) entry.path->judge(now, stalls_, sink);
+void Engine::judge(Nanos drained, RecordSink& sink) {
+  for (Entry& entry : paths_) entry.path->judge(drained, stalls_, sink);
 }
 
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,

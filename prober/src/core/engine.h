@@ -1,8 +1,8 @@
 // All links and paths of the host: what to send now, what a received packet means, who is silent.
 // Pure: `now` and the wall clock's distance from it are parameters, records go to a sink.
 //
-// The shell's loop, in this order: note_gap when it ran late, on_packet for all that the sockets
-// held, judge, take_due and send.
+// The shell's loop, in this order: note_gap at every wake, on_packet for all that the sockets held
+// (note_running before each batch of them), judge, note_running, take_due and send.
 #pragma once
 
 #include <array>
@@ -58,11 +58,15 @@ class Engine {
 
   // The loop asked to run at `wanted` and ran at `now`: a STALL if that is more than the tolerance.
   void note_gap(Nanos wanted, Nanos now, RecordSink& sink);
+  // It still runs at `now`: a stop may fall into the middle of a pass.
+  void note_running(Nanos now, RecordSink& sink) { note_gap(running_, now, sink); }
   void on_packet(std::uint16_t link, const Address& source, std::span<const std::uint8_t> bytes,
                  const Arrival& arrival, RecordSink& sink);
   // `bytes` as the error queue returned them.
   void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware);
-  void judge(Nanos now, RecordSink& sink);
+  // `drained`: when the last drain began. All that had come by then is known; of what came later
+  // nothing is, for a stop may have fallen between drain and judgement.
+  void judge(Nanos drained, RecordSink& sink);
   // Appends what is to be sent now; reports of misses included.
   void take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out);
   Nanos next_due() const;  // the largest value when nothing is to be sent
@@ -104,6 +108,7 @@ class Engine {
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
   std::vector<Nanos> link_heard_;
   StallLog stalls_;
+  Nanos running_ = 0;  // when the prober was last known to run
   Counters counters_;
 };
 

@@ -46,6 +46,12 @@ bool Path::retired(std::uint64_t incarnation) const {
   return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
 }
 
+std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
+  std::uint64_t last = next_seq_ - 1;
+  while (last > heard && next_seq_ - last <= kHistory && sent_[last % kHistory].at > before) --last;
+  return last > heard ? last - heard : 0;
+}
+
 void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
                 std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink) const {
   ring::EventRecord record{};
@@ -147,7 +153,10 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   // What the peer missed while we were not running is our doing.
   const Nanos from = arrival.mono - tx_silent_;
   const Nanos awake = tx_silent_ - stalls.within(from, arrival.mono);
-  const std::uint32_t conclusive = std::min(packet.rx_missed, misses_in(awake, interval_));
+  // What we sent just now may not have been there when the peer wrote this.
+  const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - interval_ / 4);
+  const auto conclusive = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::min(packet.rx_missed, misses_in(awake, interval_)), unheard));
   const bool inconclusive = conclusive <= tx_missed_;
   tx_missed_ = std::max(tx_missed_, conclusive);
   emit(ring::EventKind::kMiss, arrival.mono,
@@ -269,7 +278,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  sent_[p.seq % kHistory] = {p.seq, 0, train, false};
+  sent_[p.seq % kHistory] = {p.seq, now, 0, train, false};
   return p;
 }
 

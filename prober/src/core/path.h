@@ -8,7 +8,9 @@
 //  - Silence is measured in time during which the prober itself was running. A miss is conclusive
 //    after 1.5 intervals of such silence and each further one after another interval; silence
 //    that owes to our own gap gives an inconclusive miss, which counts for nothing.
-//  - Judge only after the sockets were drained.
+//  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
+//    hear: while we sent nothing, its silence is our doing, whatever the reason.
+//  - Judge only after the sockets were drained, as of when the drain began.
 #pragma once
 
 #include <array>
@@ -68,6 +70,7 @@ class Path {
  private:
   struct Sent {
     std::uint64_t seq = 0;
+    Nanos at = 0;
     std::int64_t stamp = 0;
     std::uint8_t train = 0;
     bool hardware = false;
@@ -90,6 +93,8 @@ class Path {
   static constexpr std::size_t kHistory = 64;
 
   bool retired(std::uint64_t incarnation) const;
+  // How many packets sent by `before` are beyond the last one that the peer heard.
+  std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
   void establish(const Packet& packet, Nanos now, RecordSink& sink);
   void feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
                 RecordSink& sink);

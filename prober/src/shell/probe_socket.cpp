@@ -159,13 +159,15 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp)
 
 ProbeSocket::~ProbeSocket() = default;
 
-void ProbeSocket::drain(Nanos floor, std::size_t most, const OnPacket& on_packet) {
+void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
+                        const OnPacket& on_packet) {
   std::size_t read = 0;
   while (read < most) {
     buffers_->prepare();
     const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT, nullptr);
     if (n <= 0) return;
     const Now now;
+    on_batch(now.mono);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
       mmsghdr& m = buffers_->messages[i];
       const Stamps stamps = stamps_of(m.msg_hdr);

@@ -21,6 +21,7 @@ class ProbeSocket {
  public:
   using OnPacket = std::function<void(const Address& source, std::span<const std::uint8_t> bytes,
                                       const Arrival& arrival)>;
+  using OnBatch = std::function<void(Nanos read)>;
   using OnStamp =
       std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware)>;
 
@@ -31,8 +32,9 @@ class ProbeSocket {
   ProbeSocket& operator=(const ProbeSocket&) = delete;
 
   // Reads until the socket is empty, or `most` packets were read. An arrival's monotonic time is
-  // never before `floor`, when the socket was last seen empty, nor after now.
-  void drain(Nanos floor, std::size_t most, const OnPacket& on_packet);
+  // never before `floor`, when the socket was last seen empty, nor after now. `on_batch` is told
+  // when each batch was read, before its packets.
+  void drain(Nanos floor, std::size_t most, const OnBatch& on_batch, const OnPacket& on_packet);
   void drain_stamps(const OnStamp& on_stamp);
   // Sends all; returns how many the kernel refused.
   std::size_t send(std::span<const Outgoing> packets);

@@ -70,7 +70,9 @@ Nanos Prober::next_wake(Nanos now) const {
 
 void Prober::run() {
   log_info("running; incarnation " + std::to_string(incarnation_) + ", scheduling " + scheduling_);
-  pass(read_clock(CLOCK_MONOTONIC));
+  const Nanos begun = read_clock(CLOCK_MONOTONIC);
+  engine_.note_gap(begun, begun, ring_);
+  pass(begun);
   while (!stop_) {
     const Nanos now = read_clock(CLOCK_MONOTONIC);
     const Nanos wanted = next_wake(now);
@@ -82,7 +84,7 @@ void Prober::run() {
     if (n < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "epoll");
     const Nanos woken = read_clock(CLOCK_MONOTONIC);
     // A stop or a long preemption is known before anything is judged by it.
-    if (!ports_.empty()) engine_.note_gap(wanted, woken, ring_);
+    engine_.note_gap(wanted, woken, ring_);
     for (std::size_t i = 0; i < static_cast<std::size_t>(std::max(n, 0)); ++i) {
       if (events[i].data.fd == signals_.get()) {
         read_signal();
@@ -102,8 +104,9 @@ void Prober::pass(Nanos now) {
     open_sockets(now);
   }
   receive(now);
+  engine_.judge(now, ring_);
   const Now fresh;
-  engine_.judge(fresh.mono, ring_);
+  engine_.note_running(fresh.mono, ring_);
   send(fresh);
   if (ring_.events() != notified_) {
     notified_ = ring_.events();
@@ -158,10 +161,11 @@ void Prober::receive(Nanos now) {
       port.stamps_pending = false;
     }
     const std::uint64_t before = engine_.counters().received;
-    port.socket->drain(drained_, kMostPerRound,
-                       [this, &port](const Address& source, auto bytes, const Arrival& arrival) {
-                         engine_.on_packet(port.config.index, source, bytes, arrival, ring_);
-                       });
+    port.socket->drain(
+        drained_, kMostPerRound, [this](Nanos read) { engine_.note_running(read, ring_); },
+        [this, &port](const Address& source, auto bytes, const Arrival& arrival) {
+          engine_.on_packet(port.config.index, source, bytes, arrival, ring_);
+        });
     port.received += engine_.counters().received - before;
   }
   drained_ = now;
