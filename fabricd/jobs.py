@@ -1,4 +1,4 @@
-"""Jobs' stats pages: totals for the metrics, PLUGIN events for the timeline."""
+"""Jobs' stats pages: totals for the metrics, PLUGIN events for the timeline; removes ended ones."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 import structlog
 
+from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
 from telemetry.statsdir import ProcessPage, StatsDirectory
-from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
+from telemetry.statspage import EventBatch, PathDownReason, StatsEvent, StatsEventKind
 
 _MAX_EVENTS = 200
 """PLUGIN rows of one scan: pages are hostile and must not flood the timeline."""
 
-_Found = list[tuple[ProcessPage, tuple[StatsEvent, ...]]]
+_Found = list[tuple[ProcessPage, EventBatch]]
 
 
 class Jobs:
@@ -27,12 +28,15 @@ class Jobs:
     Attributes:
         suppressed: plugin events not recorded because there were too many at once.
         scanned_ns: CLOCK_MONOTONIC of the last scan; older events are an earlier daemon's.
+        removed: pages of ended processes that were removed.
     """
 
     def __init__(self, directory: Path, netdevs: Iterable[str], now: int) -> None:
         self.totals = JobTotals(netdevs)
         self.suppressed = 0
+        self.removed = 0
         self.scanned_ns = now
+        self._ended = EndedPages()
         self._directory = StatsDirectory(directory)
 
     @property
@@ -40,22 +44,36 @@ class Jobs:
         """Pages and counters refused."""
         return sum(self._directory.refused.values()) + self.totals.refused
 
-    async def scan(self) -> list[Event]:
-        """Read all pages; returns what their plugins did since the last scan."""
-        now = time.monotonic_ns()
+    @property
+    def ended(self) -> bool:
+        """Whether pages of ended processes wait to be removed: their share must be stored."""
+        return self._ended.waiting
+
+    async def scan(self, *, settled: bool, now: int | None = None) -> list[Event]:
+        """Read all pages; returns what their plugins did since the last scan.
+
+        Args:
+            settled: all that earlier scans returned is stored; only then are pages removed.
+            now: CLOCK_MONOTONIC; None: as the clock says.
+        """
+        now = time.monotonic_ns() if now is None else now
         # In a thread: a hostile page may keep its reader waiting.
         found = await asyncio.to_thread(self._read, now)
         self.totals.update([page for page, _ in found], now)
         wall = time.time_ns() - now
         events: list[Event] = []
-        for page, items in found:
-            new = [item for item in items if self.scanned_ns < item.time_ns <= now + 10**9]
+        for page, batch in found:
+            new = [item for item in batch.events if self.scanned_ns < item.time_ns <= now + 10**9]
             room = _MAX_EVENTS - len(events)
             self.suppressed += max(0, len(new) - room)
             events += [_event(page, item, wall) for item in new[:room]]
         self.scanned_ns = max(
-            [self.scanned_ns] + [item.time_ns for _, items in found for item in items]
+            [self.scanned_ns] + [item.time_ns for _, batch in found for item in batch.events]
         )
+        looks = [(page, batch.next_index) for page, batch in found]
+        if leftover := self._ended.update(looks, now, settled=settled):
+            await asyncio.to_thread(self._remove, leftover)
+        self._ended.keep(self._directory.names)
         return events
 
     def restore(self, document: object) -> None:
@@ -72,9 +90,13 @@ class Jobs:
         return {"totals": self.totals.to_state(), "scanned_ns": self.scanned_ns}
 
     def _read(self, now: int) -> _Found:
-        return [
-            (page, self._directory.new_events(page).events) for page in self._directory.scan(now)
-        ]
+        return [(page, self._directory.new_events(page)) for page in self._directory.scan(now)]
+
+    def _remove(self, pages: list[ProcessPage]) -> None:
+        count = sum(self._directory.remove(page) for page in pages)
+        self.removed += count
+        if count:
+            structlog.get_logger().info("stats pages of ended processes removed", count=count)
 
 
 def prepare_directory(path: Path, mode: int) -> None:

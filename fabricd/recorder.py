@@ -56,6 +56,7 @@ class Recorder:
         self._queue: deque[Item] = deque()
         self._merged: dict[str, Event] = {}
         self._busy = 0
+        self._writing = False
         self._wake = threading.Condition()
         self._stop = False
         self._store: Store | None = None
@@ -71,6 +72,12 @@ class Recorder:
     def waiting(self) -> int:
         """Events not stored yet."""
         return len(self._queue) + len(self._merged) + self._busy
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was put is stored (or given up), state documents included."""
+        with self._wake:
+            return not (self._queue or self._merged or self._writing)
 
     def put(self, events: Sequence[Event]) -> None:
         """Queue events; never blocks for the disk."""
@@ -158,6 +165,7 @@ class Recorder:
             self._queue.extend(self._merged.values())
             self._merged.clear()
         self._busy = len(events)
+        self._writing = bool(events or states)
         return events or list(states.items())
 
     def _write(self, batch: list[Event] | list[tuple[str, Any]]) -> bool:
@@ -180,6 +188,7 @@ class Recorder:
                 return False
             self.dropped += sum(isinstance(item, Event) for item in batch)
         self._busy = 0
+        self._writing = False
         return True
 
     def _prune(self) -> None:

@@ -1,8 +1,8 @@
 """Reads the stats pages of all jobs of a host: ``$RUN/stats/<pid>-<start_ns>.page``.
 
-Never maps a page (a truncated mapping is a SIGBUS), never follows a link, never blocks on a FIFO,
-removes nothing. One directory is read with a bound on its entries, since anybody may write there
-(mode 1777).
+Never maps a page (a truncated mapping is a SIGBUS), never follows a link, never blocks on a FIFO.
+What is not a page is left alone; `telemetry.endedpages` says which pages are removed. One directory
+is read with a bound on its entries, since anybody may write there (mode 1777).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class ProcessPage:
     uid: int
     page: StatsPage
     alive: bool
+    seen: bool = True
+    """A process of that pid and owner is there, in this pid namespace."""
+    inode: tuple[int, int] = (0, 0)
+    """(device, number) of the file that was read."""
 
 
 def alive(now_ns: int, heartbeat_ns: int, *, process_seen: bool) -> bool:
@@ -114,6 +118,7 @@ class PageFile:
             os.close(self._fd)
             raise
         self.uid = status.st_uid
+        self.inode = (status.st_dev, status.st_ino)
 
     def page(self) -> StatsPage:
         """A consistent copy of header and rails (seqlock, retried while the writer writes).
@@ -131,6 +136,16 @@ class PageFile:
             if seq % 2 == 0 and seq == sequence(data) == sequence(after):
                 return parse(data)
         raise StatsPageError("torn")
+
+    def abandoned_page(self) -> StatsPage:
+        """Header and rails of a writer that ended while it wrote: nothing changes them any more.
+
+        Raises:
+            StatsPageError: as `telemetry.statspage.parse`, but for torn.
+        """
+        data = bytearray(self._pread(EVENTS_AT, 0))
+        data[8] &= 0xFE  # The seqlock's lowest bit says that it is being written.
+        return parse(bytes(data))
 
     def events(self, since: int, rails: int) -> EventBatch:
         """Events from index ``since`` on.
@@ -172,6 +187,7 @@ class StatsDirectory:
 
     Attributes:
         refused: how many times a page was refused, by reason, since the start.
+        names: those that pages may have, as of the last scan.
     """
 
     def __init__(
@@ -180,6 +196,7 @@ class StatsDirectory:
         """Args: path of the directory (it may not exist yet); ``seen`` as `process_seen`."""
         self.path = Path(path)
         self.refused: Counter[str] = Counter()
+        self.names: frozenset[str] = frozenset()
         self._seen = seen
         self._cursors: dict[str, int] = {}
         self._recheck_ns: dict[str, int] = {}
@@ -196,24 +213,19 @@ class StatsDirectory:
             if self._recheck_ns.get(name, 0) > now_ns:
                 continue
             try:
-                with PageFile(self.path / name) as file:
-                    page = self._checked(name, file.page(), now_ns)
-                    lives = alive(
-                        now_ns,
-                        page.heartbeat_ns,
-                        process_seen=self._seen(page.pid, file.uid, page.start_ns),
-                    )
-                    out.append(ProcessPage(self.path / name, file.uid, page, lives))
+                process = self._read(name, now_ns)
             except StatsPageError as error:
                 if error.reason != "gone":
                     self.refused[error.reason] += 1
                 continue
-            if lives:
+            out.append(process)
+            if process.alive:
                 self._recheck_ns.pop(name, None)
             else:
                 self._recheck_ns[name] = now_ns + ENDED_RECHECK_NS
+        self.names = frozenset(names)
         for table in (self._cursors, self._recheck_ns):
-            for name in table.keys() - set(names):
+            for name in table.keys() - self.names:
                 del table[name]
         return out
 
@@ -230,6 +242,31 @@ class StatsDirectory:
             return EventBatch((), since)
         self._cursors[name] = batch.next_index
         return batch
+
+    def remove(self, process: ProcessPage) -> bool:
+        """Remove a page; False when its name is another file's by now, or it may not be removed.
+
+        Whoever swaps the file after the last look can only lose one of his own: in a directory of
+        mode 1777 nobody can rename another user's file, nor put one in its place.
+        """
+        name = process.path.name
+        try:
+            directory = os.open(
+                self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
+        except OSError:
+            return False
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            same = (status.st_dev, status.st_ino) == process.inode
+            if not same or not stat.S_ISREG(status.st_mode) or status.st_uid != process.uid:
+                return False
+            os.unlink(name, dir_fd=directory)
+        except OSError:
+            return False
+        finally:
+            os.close(directory)
+        return True
 
     def _names(self) -> list[str]:
         try:
@@ -251,6 +288,22 @@ class StatsDirectory:
             self.refused["open"] += 1
             return []
         return sorted(names)
+
+    def _read(self, name: str, now_ns: int) -> ProcessPage:
+        with PageFile(self.path / name) as file:
+            pid, start_ns = (int(number) for number in name.removesuffix(".page").split("-"))
+            seen = self._seen(pid, file.uid, start_ns)
+            try:
+                page = file.page()
+            except StatsPageError as error:
+                if seen or error.reason != "torn":
+                    raise
+                page = file.abandoned_page()
+                if alive(now_ns, page.heartbeat_ns, process_seen=False):
+                    raise
+            page = self._checked(name, page, now_ns)
+            lives = alive(now_ns, page.heartbeat_ns, process_seen=seen)
+            return ProcessPage(self.path / name, file.uid, page, lives, seen, file.inode)
 
     @staticmethod
     def _checked(name: str, page: StatsPage, now_ns: int) -> StatsPage:

@@ -2,9 +2,13 @@
 // the same layout; tests/unit/test_page_layouts.py compares the two). Little-endian.
 //
 // Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, mode 0644, owned by the job's user. Created
-// whole under a dot-name and renamed into place; kStatsPageSize bytes for ever; removed at finalize
-// (a reader removes none but treats a page whose process is gone as ended). Pages are hostile to
-// the reader: it checks type, owner, size and every count, and uses pread, never mmap.
+// whole under a dot-name and renamed into place; kStatsPageSize bytes for ever; removed at
+// finalize. A page whose process is gone has ended; only fabricd removes it, when nothing of it
+// changed for 60 s and all it said is stored (for 1 h when it never saw that pid: it may be of
+// another pid namespace, and frozen). So a writer must not rely on its page's name, and a reader
+// takes a missing page for an ended one. Pages are hostile to the reader: it checks type, owner,
+// size and every count, and uses pread, never mmap.
+//
 // `seq` is a seqlock around the header's changing part and the rail table. The event ring needs no
 // lock: an event is whole when its own `index` equals the index it is read for.
 #pragma once
@@ -66,13 +70,13 @@ struct StatsRail {
 static_assert(sizeof(StatsRail) == 240);
 
 enum class StatsEventKind : std::uint16_t {
-  path_down = 1,   // a path was given up; `detail` is PathDownReason
+  path_down = 1,  // a path was given up; `detail` is PathDownReason
   // The first payload byte of that comm on a survivor after path_down; `detail`: the path that went
   // (sender's rail x 8 + receiver's). Missing when nothing was left to send by the time the fence
   // was answered: then that fence_done is the end of the comm's stall.
   first_byte = 2,
-  fence_done = 3,  // the peer answered the fence; `detail`: bytes to resend
-  path_up = 4,     // a path carries payload again
+  fence_done = 3,      // the peer answered the fence; `detail`: bytes to resend
+  path_up = 4,         // a path carries payload again
   rail_told_down = 5,  // the peer said in band that its rail is down
   all_paths_down = 6,
   error = 7,  // an error was returned to NCCL; `detail` is the result code

@@ -153,3 +153,23 @@ def test_store_is_opened_later_when_it_could_not_be_at_the_start(tmp_path):
     assert recorder.stop(20)
     with Timeline(tmp_path / "t.db", read_only=True, host="h") as timeline:
         assert timeline.flap_total("a") == 7
+
+
+def test_idle_only_when_documents_are_stored_too(disk):
+    recorder = started(disk)
+    assert recorder.idle
+    disk.gate.clear()
+    recorder.put_state("daemon", {"x": 1})
+    time.sleep(0.2)
+    assert recorder.waiting == 0, "no event waits"
+    assert not recorder.idle
+    disk.gate.set()
+    until(lambda: recorder.idle)
+    assert disk.log == [("state", "daemon", {"x": 1})]
+    disk.failing = True
+    recorder.put([event()])
+    until(lambda: recorder.failures)
+    assert not recorder.idle
+    disk.failing = False
+    until(lambda: recorder.idle)
+    assert recorder.stop()
