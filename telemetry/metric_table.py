@@ -243,6 +243,12 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.daemon.timeline_failures,
     ),
     _host(
+        "timeline_dropped_events_total",
+        "counter",
+        "Events given up because too many waited or the store refused them for good.",
+        lambda s: s.daemon.timeline_dropped,
+    ),
+    _host(
         "timeline_waiting_events",
         "gauge",
         "Events not stored yet.",

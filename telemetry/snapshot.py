@@ -100,6 +100,8 @@ class DaemonSnapshot:
     """Appends that failed (and were tried again)."""
     timeline_waiting: int = 0
     """Events not stored yet."""
+    timeline_dropped: int = 0
+    """Events given up: the queue was full, or the store will never take them."""
     timeline_bytes: int = 0
     steer_generation: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)

@@ -49,6 +49,7 @@ FULL = HostSnapshot(
         timeline_events=9,
         timeline_failures=1,
         timeline_waiting=2,
+        timeline_dropped=8,
         timeline_bytes=4096,
         steer_generation=7,
         refused={"control_socket": 5, "stats_page": 6},
@@ -98,6 +99,7 @@ def test_values(scrape):
     assert got["fabricd_prober_refused_packets_total", (("reason", "auth"),)] == 3
     assert got["fabricd_refused_inputs_total", (("source", "stats_page"),)] == 6
     assert got["fabricd_mode", (("mode", "steer"),)] == 1
+    assert got["fabricd_timeline_dropped_events_total", ()] == 8
     assert got["fabricd_build_info", (("version", "0.1.0"),)] == 1
 
 
