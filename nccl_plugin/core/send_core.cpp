@@ -129,12 +129,20 @@ void SendCore::match() {
   }
 }
 
-void SendCore::acknowledge(Message& message) {
-  if (message.acknowledged) {
-    return;
+void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
+  const auto bit = static_cast<std::uint8_t>(1U << slot);
+  if ((opened.filled & bit) == 0) {
+    return;  // nothing of ours went there: not a statement about us
   }
-  message.acknowledged = true;
-  --unacknowledged_;
+  Message* message = find(opened.sequence[slot]);
+  if (message != nullptr && message->next_chunk != message->chunks) {
+    return;  // nobody can have what has not been sent yet
+  }
+  opened.acknowledged = static_cast<std::uint8_t>(opened.acknowledged | bit);
+  if (message != nullptr && !message->acknowledged) {
+    message->acknowledged = true;
+    --unacknowledged_;
+  }
 }
 
 void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
@@ -142,14 +150,7 @@ void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
   if (opened == nullptr || slot >= opened->grant.count) {
     return;
   }
-  const auto bit = static_cast<std::uint8_t>(1U << slot);
-  if ((opened->filled & bit) == 0) {
-    return;  // nothing of ours went there: not a statement about us
-  }
-  opened->acknowledged = static_cast<std::uint8_t>(opened->acknowledged | bit);
-  if (Message* message = find(opened->sequence[slot])) {
-    acknowledge(*message);
-  }
+  acknowledge(*opened, slot);
   settle();
 }
 
@@ -159,13 +160,7 @@ void SendCore::acknowledge_below(GroupId group) {
       break;
     }
     for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
-      const auto bit = static_cast<std::uint8_t>(1U << slot);
-      if ((opened.filled & bit) != 0) {
-        opened.acknowledged = static_cast<std::uint8_t>(opened.acknowledged | bit);
-        if (Message* message = find(opened.sequence[slot])) {
-          acknowledge(*message);
-        }
-      }
+      acknowledge(opened, slot);
     }
   }
   settle();

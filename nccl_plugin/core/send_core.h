@@ -114,7 +114,7 @@ class SendCore {
   void open(const Grant& grant);
   void match();
   bool match_one(Sequence sequence, Message& message);
-  void acknowledge(Message& message);
+  void acknowledge(Open& opened, std::uint8_t slot);
   void acknowledge_below(GroupId group);
   void settle();
   void trim(Path& path);

@@ -256,7 +256,8 @@ TEST_CASE("the buffer is not the caller's while a transport reads it") {
   receiver.post(std::array{to.buffer()});
   grant_all(receiver, sender);
   sender.dial(kHome);
-  sender.take(kHome);
+  while (sender.take(kHome)) {
+  }
   sender.on_acknowledge(0, 0);
   CHECK_FALSE(sender.done(*sequence));
   sender.fail(kHome);
@@ -367,7 +368,7 @@ TEST_CASE("hearsay: older than the connection it condemns nothing, nor the last 
   CHECK_FALSE(said.condemns(a, 5, bit(a)));
   CHECK_FALSE(said.condemns(b, 5, both));
   said.hear(both, 20);
-  CHECK_FALSE(said.condemns(a, 11, both));  // nobody is left
+  CHECK_FALSE(said.condemns(a, 11, both));                          // nobody is left
   CHECK_FALSE(said.condemns(a, 11, both | bit(path_index(2, 2))));  // said at 10, repeated at 20
   CHECK(said.condemns(b, 11, both | bit(path_index(2, 2))));
   said.hear(0, 30);
@@ -421,4 +422,24 @@ TEST_CASE("silence: what is and what is not a dead connection") {
   CHECK(paused.judge(after, 500 * kMs, 0) == Hearing::alive);
   after.acknowledged_bytes = 20;
   CHECK(paused.judge(after, 505 * kMs, 0) == Hearing::alive);
+}
+
+TEST_CASE("an acknowledgement of what was not sent is not believed") {
+  SendCore sender(kChunk);
+  ReceiveCore receiver(kChunk);
+  Memory from(10'000, 1);
+  Memory to(12'000);
+  receiver.admit(kHome, sender.dial(kHome));
+  const auto sequence = sender.post(from.bytes.data(), from.bytes.size(), 0);
+  const GroupId group = receiver.post(std::array{to.buffer()});
+  grant_all(receiver, sender);
+  REQUIRE(sender.take(kHome));  // one of three chunks
+  sender.written(kHome);
+  ReceiverState state = receiver.state();
+  state.groups[0].slots[0].whole = true;
+  sender.on_acknowledge(group, 0);
+  sender.on_state(state);
+  sender.on_state({group + 1, {}});
+  CHECK_FALSE(sender.done(*sequence));
+  CHECK(sender.take(kHome)->header.offset == kChunk);
 }
