@@ -53,7 +53,7 @@ def throughput_chart(recording: Recording, analysis: Analysis) -> str:
     """Throughput of the job with the faults as numbered bands and the survivors' capacity."""
     flow = analysis.throughput
     gbit = flow.total * 8 / 1e9
-    full = analysis.full_speed * 8 / 1e9
+    full = analysis.speed.full * 8 / 1e9
     top = _nice(max(float(np.percentile(gbit, 99)) if len(gbit) else 1.0, full) * 1.12)
     seconds = _seconds(recording, flow.edges_ns)
     axis = Axis(seconds, top, 260)
@@ -101,7 +101,7 @@ def rail_charts(recording: Recording, analysis: Analysis, rail_bps: float) -> li
                         f'<rect class="fault" x="{x0:.1f}" y="{axis.above}"'
                         f' width="{max(1.5, x1 - x0):.1f}" height="{axis.height}"/>'
                     )
-            values = flow.by_rail.get(key)
+            values = flow.sent.get(key)
             if values is not None and len(values):
                 points = _points(axis, recording, flow.edges_ns, values)
                 base = axis.y(0)

@@ -127,6 +127,11 @@ class Job:
         ]
 
     @property
+    def pids(self) -> list[int]:
+        """Of all ranks, ended ones included."""
+        return [rank.pid for rank in self._perf.ranks]
+
+    @property
     def running(self) -> int:
         """Ranks that have not ended."""
         return sum(rank.poll() is None for rank in self._perf.ranks)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import islice
 
 from lab.demo.record import JobEvent, Rail
 from lab.demo.story import Chapter
@@ -13,15 +14,31 @@ from telemetry.statspage import PathDownReason, StatsEventKind
 
 HISTORY = 240
 LOG_LINES = 200
+MERGE_S = 1.0
+"""What is said again within this time is counted on the line that said it first."""
+MERGE_LINES = 24
+MERGED = frozenset({"flap", "plugin"})
+"""Styles of lines that come in bursts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogLine:
-    """One line of the log: seconds since the job's start, a style of the view, the text."""
+    """One line of the log: seconds since the job's start, a style of the view, what is said."""
 
     at_s: float
     style: str
-    text: str
+    what: str
+    times: int = 1
+    last_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What is said, and how often."""
+        return self.what if self.times == 1 else f"{self.what}  × {self.times}"
+
+    def settled(self, now_s: float) -> bool:
+        """Whether the count cannot grow any more."""
+        return self.style not in MERGED or now_s > self.last_s + MERGE_S
 
 
 @dataclass(slots=True)
@@ -36,7 +53,11 @@ class Live:
     phase: str = "setting up"
     start_ns: int = 0
     now_s: float = 0.0
+    addresses: Mapping[str, Rail] = field(default_factory=dict)
+    """Whose each address of a path is."""
     states: dict[Rail, LinkState] = field(default_factory=dict)
+    unreachable: dict[Rail, set[str]] = field(default_factory=dict)
+    """Peers whose same rail a link does not reach."""
     rates: dict[Rail, deque[float]] = field(default_factory=dict)
     total: list[float] = field(default_factory=list)
     """Since the start, one value for each 0.1 s."""
@@ -46,22 +67,29 @@ class Live:
     retransmitted: int = 0
     errors: int = 0
 
-    def current(self) -> Chapter | None:
-        """The chapter in force now."""
+    def current(self, at_s: float | None = None) -> Chapter | None:
+        """The chapter in force, now or then."""
+        when = self.now_s if at_s is None else at_s
         for chapter in self.chapters:
-            if chapter.at <= self.now_s < chapter.at + chapter.seconds:
+            if chapter.at <= when < chapter.at + chapter.seconds:
                 return chapter
         return None
 
-    def faulty(self, rail: Rail) -> bool:
-        """Whether a fault holds that rail now."""
-        chapter = self.current()
+    def faulty(self, rail: Rail, at_s: float | None = None) -> bool:
+        """Whether a fault holds that rail, now or then."""
+        chapter = self.current(at_s)
         return chapter is not None and rail in chapter.rails
 
-    def add(self, style: str, text: str, t_ns: int | None = None) -> None:
-        """Append a line to the log."""
+    def add(self, style: str, what: str, t_ns: int | None = None, times: int = 1) -> None:
+        """Append a line to the log, or count it on the line that has just said the same."""
         at_s = self.now_s if t_ns is None else (t_ns - self.start_ns) / 1e9
-        self.log.append(LogLine(at_s, style, text))
+        if style in MERGED:
+            for line in islice(reversed(self.log), MERGE_LINES):
+                if line.what == what and at_s - line.last_s <= MERGE_S:
+                    line.times += times
+                    line.last_s = max(line.last_s, at_s)
+                    return
+        self.log.append(LogLine(at_s, style, what, times, at_s))
         self.lines_ever += 1
 
     def sample(self, host: str, seconds: float, rails: dict[str, dict[str, int]]) -> None:
@@ -72,19 +100,34 @@ class Live:
 
     def take(self, events: list[Event], jobs: list[JobEvent]) -> None:
         """Turn new events into states and lines of the log."""
-        lines: list[tuple[int, str, str]] = []
+        lines: list[tuple[int, str, str, int]] = []
         for event in events:
             if event.kind is EventKind.LINK_STATE and event.to_state is not None:
                 self.states[event.host, event.link] = event.to_state
-            # Paths and suspicions are in the report; here they would drown the failures.
-            if not event.peer and not is_suspicion(event) and (line := describe(event)):
-                lines.append((event.mono_ns, *line))
-        lines += [(job.event.time_ns, *line) for job in jobs if (line := describe_job(job))]
-        fresh = [line for line in sorted(lines) if line[0] >= self.start_ns > 0]
-        for (style, text), group in groupby(fresh, key=lambda line: line[1:]):
-            times = list(group)
-            more = f"  × {len(times)}" if len(times) > 1 else ""
-            self.add(style, text + more, times[0][0])
+            if event.kind is EventKind.PATH_STATE:
+                self._path(event)
+            # Single paths and suspicions are in the report; here they would drown the failures.
+            if event.peer or is_suspicion(event) or event.kind is EventKind.PROBER:
+                continue
+            if event.kind is EventKind.FLAP:
+                where = f"{event.host} {event.link}"
+                lines.append((event.mono_ns, "flap", f"{where}  carrier lost", event.count))
+            elif line := describe(event):
+                lines.append((event.mono_ns, *line, 1))
+        lines += [(job.event.time_ns, *line, 1) for job in jobs if (line := describe_job(job))]
+        for t_ns, style, text, times in sorted(lines):
+            if t_ns >= self.start_ns > 0:
+                self.add(style, text, t_ns, times)
+
+    def _path(self, event: Event) -> None:
+        peer, rail = self.addresses.get(str(event.data.get("address")), ("", ""))
+        if rail != event.link:
+            return  # a cross-rail path
+        peers = self.unreachable.setdefault((event.host, event.link), set())
+        if event.to_state in (LinkState.DOWN, LinkState.HOLD):
+            peers.add(peer)
+        else:
+            peers.discard(peer)
 
 
 def is_suspicion(event: Event) -> bool:
@@ -126,7 +169,7 @@ def describe_job(job: JobEvent) -> tuple[str, str] | None:
                 why = PathDownReason(job.event.detail).name.lower().replace("_", " ")
             except ValueError:
                 why = f"reason {job.event.detail}"
-            return "plugin", f"{where}  plugin gave a path up ({why})"
+            return "plugin", f"{where}  plugin gives a path up ({why})"
         case StatsEventKind.ALL_PATHS_DOWN:
             return "down", f"{where}  plugin: all paths to a peer are down"
         case StatsEventKind.ERROR:

@@ -79,6 +79,16 @@ class RetransmitSample:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuSample:
+    """CPU seconds so far: of all cores, of those idle, and what the demo's own processes used."""
+
+    t_ns: int
+    total: float
+    idle: float
+    own: float
+
+
+@dataclass(frozen=True, slots=True)
 class FaultSpan:
     """One chapter of the story as the ground truth has it."""
 
@@ -89,6 +99,13 @@ class FaultSpan:
     end_ns: int
     flaps: int = 0
     """Carrier losses injected per rail."""
+    returns_within_s: float = 3.0
+    """After its end: the hold-down, or the damping's suppress time, and one second."""
+
+    @property
+    def returned_ns(self) -> int:
+        """By when its rails have to carry again."""
+        return self.end_ns + round(self.returns_within_s * 1e9)
 
 
 @dataclass(slots=True)
@@ -102,8 +119,11 @@ class Recording:
     rails: tuple[str, ...] = ()
     series: list[RankSeries] = field(default_factory=list)
     ends: list[RankEnd] = field(default_factory=list)
+    planned: int = 0
+    """Faults that the story has; each one played to its end is in ``spans``."""
     spans: list[FaultSpan] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     """All hosts' timelines."""
     job_events: list[JobEvent] = field(default_factory=list)
     retransmits: list[RetransmitSample] = field(default_factory=list)
+    cpu: list[CpuSample] = field(default_factory=list)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.cluster import Cluster
+from lab.demo.cpu import CpuWatch
 from lab.demo.job import Job
 from lab.demo.live import Live
 from lab.demo.record import RankEnd, Recording
-from lab.demo.story import DAMPING, HOLD, HOSTS, RAILS, Chapter
+from lab.demo.story import DAMPING, HOLD, HOSTS, Chapter
 from lab.demo.watch import HostWatch, Watch
+from lab.topology import Topology
 
 TICK_S = 0.1
 READY_S = 20.0
@@ -35,6 +37,7 @@ class Demo:
     show: Callable[[], None]
     failover: bool = True
     recording: Recording = field(default_factory=Recording)
+    _cpu: CpuWatch = field(default_factory=CpuWatch)
     _seen_error: bool = False
 
     def play(self) -> Recording:
@@ -46,6 +49,7 @@ class Demo:
         names = tuple(node.name for node in self.cluster.nodes)
         self.recording.hosts = names
         self.recording.rails = self.live.rails
+        self.recording.planned = len(self.live.chapters)
         hosts = [HostWatch(node, with_daemon=self.failover) for node in self.cluster.nodes]
         watch = Watch(hosts)
         try:
@@ -158,9 +162,14 @@ class Demo:
             missing = int(live.now_s / TICK_S) - len(live.total)
             live.total += [total] * max(0, missing)
         live.running = job.running
+        self.recording.cpu.append(self._cpu.sample(self._pids(job)))
         events, jobs = watch.poll()
         live.retransmitted = watch.retransmits[-1].total
         live.take(events, jobs)
+
+    def _pids(self, job: Job) -> list[int]:
+        services = [s for node in self.cluster.nodes for s in (node.daemon, node.prober)]
+        return job.pids + [s.pid for s in services if s is not None and s.pid is not None]
 
     def _tell(self, told: set[tuple[int, str]]) -> None:
         """Say that a fault begins or is over, before what the daemons say about it."""
@@ -174,7 +183,10 @@ class Demo:
             for style, at_s, text in edges:
                 if at_s <= self.live.now_s and (number, style) not in told:
                     told.add((number, style))
-                    self.live.add(style, text, self.live.start_ns + int(at_s * 1e9))
+                    t_ns = self.live.start_ns + int(at_s * 1e9)
+                    self.live.add(style, text, t_ns)
+                    if style == "fault" and chapter.note:
+                        self.live.add("info", chapter.note, t_ns)
 
     def _collect(self, watch: Watch, job: Job) -> None:
         recording = self.recording
@@ -200,11 +212,20 @@ def _why_not_ready(host: HostWatch) -> str:
     return f"{host.node.name} is not ready ({states or 'no answer'}; log: {' '.join(tail)})"
 
 
-def make_live(story: list[Chapter], seconds: float, *, failover: bool) -> Live:
+def make_live(
+    lab: Topology, story: list[Chapter], seconds: float, *, failover: bool = True
+) -> Live:
     """The state that the view shows, for the demo's lab."""
+    hosts = tuple(f"h{i}" for i in range(lab.hosts))
+    rails = tuple(f"rail{r}" for r in range(lab.rails))
     return Live(
-        hosts=tuple(f"h{i}" for i in range(HOSTS)),
-        rails=tuple(f"rail{r}" for r in range(RAILS)),
+        hosts=hosts,
+        rails=rails,
+        addresses={
+            lab.address4(i, r): (host, rail)
+            for i, host in enumerate(hosts)
+            for r, rail in enumerate(rails)
+        },
         seconds=seconds,
         chapters=story,
         failover=failover,

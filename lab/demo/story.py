@@ -49,6 +49,8 @@ class Chapter:
     """Seconds after the end by which the job is back at full speed, one second included."""
     flaps: int = 0
     """Cycles of a flap, 0 for other kinds."""
+    note: str = ""
+    """What there is to see, for the live log."""
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -90,7 +92,15 @@ class Chapter:
             losses = 1 if self.kind == "carrier" else 0
         if not starts or len(ends) < len(starts):
             return None
-        return FaultSpan(self.title, self.kind, self.rails, min(starts), max(ends), losses)
+        return FaultSpan(
+            title=self.title,
+            kind=self.kind,
+            rails=self.rails,
+            start_ns=min(starts),
+            end_ns=max(ends),
+            flaps=losses,
+            returns_within_s=self.returns_after,
+        )
 
 
 def topology(name: str, rate_bps: int) -> Topology:
@@ -112,7 +122,14 @@ def chapters(seconds: float = SECONDS) -> list[Chapter]:
         Chapter("black hole, carrier up", "blackhole", 32, 5, ("h3:rail0",), hold),
         Chapter("two NICs of one host", "carrier", 42, 4, ("h0:rail1", "h0:rail3"), hold),
         Chapter(
-            "two neighbours, different rails", "carrier", 51, 4, ("h1:rail0", "h2:rail3"), hold
+            "two neighbours, different rails",
+            "carrier",
+            51,
+            4,
+            ("h1:rail0", "h2:rail3"),
+            hold,
+            note="h1 → h2 has no rail 0 and no rail 3: there, only h1 rail3 → spines → h2 rail0"
+            " is left",
         ),
     ]
     fitting = [chapter for chapter in story if chapter.over_at + TAIL_S <= seconds]

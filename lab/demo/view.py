@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.demo.live import Live
+from lab.demo.record import Rail
 from telemetry.events import LinkState
 
 HEAD = 5
@@ -18,6 +19,8 @@ SAMPLE_S = 0.1
 WINDOW = 200
 """Samples of a rail that its sparkline shows: 20 s."""
 BARS = " ▁▂▃▄▅▆▇█"
+RECENT = 5
+"""Samples of which the figure beside a sparkline is the mean: one alone is as long as a message."""
 STATE_STYLE = {
     LinkState.UP: "green",
     LinkState.SUSPECT: "yellow",
@@ -37,6 +40,7 @@ LOG_STYLE = {
     "steer": "cyan",
     "plugin": "blue",
     "info": "bright_black",
+    "rate": "bold",
 }
 
 
@@ -47,6 +51,9 @@ def sparkline(values: Iterable[float], top: float, width: int) -> str:
         return " " * width
     marks = (BARS[min(8, max(0, round(8 * value / top)))] for value in last)
     return "".join(marks).rjust(width)
+
+
+STATE_WIDTH = 10
 
 
 def squeeze(values: Iterable[float], samples: int, width: int) -> list[float]:
@@ -99,14 +106,18 @@ def _head(live: Live, width: int, rate_bps: float) -> RenderableType:
     now.add_column(justify="right")
     chapter = live.current()
     if chapter is not None:
-        left = chapter.at + chapter.seconds - live.now_s
+        left = max(0.0, chapter.at + chapter.seconds - live.now_s)
+        number = live.chapters.index(chapter) + 1
         where = ", ".join(t.replace(":", " ") for t in chapter.targets)
-        what = Text(f" FAULT  {chapter.title} — {where}  ({left:.0f} s left) ", "bold white on red")
+        what = Text(
+            f" FAULT {number}  {chapter.title} — {where}  ({left:.1f} s left) ", "bold white on red"
+        )
     else:
         following = next((c for c in live.chapters if c.at > live.now_s), None)
         text = live.phase
         if live.start_ns and following is not None:
-            text = f"next: {following.title} in {following.at - live.now_s:.0f} s"
+            number = live.chapters.index(following) + 1
+            text = f"next: fault {number}, {following.title}, in {following.at - live.now_s:.0f} s"
         what = Text(text, "bright_black")
     current = live.total[-1] if live.total else 0.0
     figures = f"{rate(current)}   {live.retransmitted / 1e6:.1f} MB resent"
@@ -158,29 +169,52 @@ def _progress(live: Live, width: int) -> Text:
 
 def _host(live: Live, host: str, width: int, rate_bps: float) -> RenderableType:
     body = Table.grid(padding=(0, 1))
-    body.add_column(width=6, no_wrap=True)
-    body.add_column(width=9, no_wrap=True)
-    spark = max(8, width - 32)
+    body.add_column(width=5, no_wrap=True)
+    body.add_column(width=STATE_WIDTH, no_wrap=True)
+    spark = max(8, width - STATE_WIDTH - 21)
     body.add_column(width=spark, no_wrap=True)
-    body.add_column(width=10, justify="right", no_wrap=True)
+    body.add_column(width=9, justify="right", no_wrap=True)
     worst = "green"
     for rail in live.rails:
         key = (host, rail)
         state = live.states.get(key, LinkState.UNKNOWN)
-        history = live.rates.get(key)
-        current = history[-1] if history else 0.0
-        style = STATE_STYLE[state]
+        history = live.rates.get(key, ())
+        recent = list(history)[-RECENT:]
+        current = sum(recent) / len(recent) if recent else 0.0
         if state in (LinkState.DOWN, LinkState.HOLD) or live.faulty(key):
             worst = "red"
-        name = Text(rail, "bold white on red" if live.faulty(key) else "")
-        shown = state.name.lower() if live.failover else "–"
         body.add_row(
-            name,
-            Text(shown, style),
-            Text(sparkline(squeeze(history or (), WINDOW, spark), rate_bps, spark), style),
-            Text(f"{current * 8 / 1e6:.0f} Mbit/s"),
+            Text(rail, "bold white on red" if live.faulty(key) else ""),
+            link_state(live, key),
+            history_line(live, key, spark, rate_bps, STATE_STYLE[state]),
+            Text(f"{current * 8 / 1e6:.0f} Mb/s"),
         )
     return Panel(body, title=host, title_align="left", border_style=worst, padding=(0, 1))
+
+
+def link_state(live: Live, key: Rail) -> Text:
+    """The daemon's word on a link, and the peers that a sound link does not reach."""
+    if not live.failover:
+        return Text("no daemon", "bright_black")
+    state = live.states.get(key, LinkState.UNKNOWN)
+    text = Text(state.name.lower(), STATE_STYLE[state], no_wrap=True, overflow="ellipsis")
+    peers = sorted(live.unreachable.get(key, ()))
+    if peers and state in (LinkState.UP, LinkState.SUSPECT, LinkState.PROBATION):
+        # Too many to name: no peer is reached, or nearly.
+        named = ",".join(peers) if len(peers) < 3 else f"{len(peers)} peers"
+        text = Text(f"up, no {named}", "yellow", no_wrap=True, overflow="ellipsis")
+    return text
+
+
+def history_line(live: Live, key: Rail, width: int, rate_bps: float, style: str) -> Text:
+    """A rail's sparkline; red ground while a fault held the rail."""
+    values = squeeze(live.rates.get(key, ()), WINDOW, width)
+    text = Text(" " * (width - len(values)), no_wrap=True)
+    span_s = -(-WINDOW // width) * SAMPLE_S
+    for column, mark in enumerate(sparkline(values, rate_bps, len(values))):
+        at_s = live.now_s - (len(values) - column - 0.5) * span_s
+        text.append(mark, f"{style} on red" if live.faulty(key, at_s) else style)
+    return text
 
 
 def _log(live: Live, lines: int) -> RenderableType:

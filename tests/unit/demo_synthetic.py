@@ -44,7 +44,7 @@ def series(level, *, seconds=20.0, step=0.1, shift=0.0):
             rows.append([RAIL_BPS * (right - left) * mean] * len(RAILS))
         t_ns = (T0 + edges * 1e9).astype(np.int64)
         data = np.array(rows)
-        out.append(RankSeries(host, RAILS, t_ns, data, data))
+        out.append(RankSeries(host, RAILS, t_ns, data, data.copy()))
     return out
 
 

@@ -1,7 +1,12 @@
 """What the demo reads: the ranks' rows as they grow and the ground truth."""
 
 import json
+import os
+import time
 
+import pytest
+
+from lab.demo.cpu import CpuWatch, machine_times, process_time
 from lab.demo.job import INTERVAL_MS, RankReader
 from lab.demo.story import chapters
 
@@ -64,7 +69,49 @@ def test_spans_come_from_the_ground_truth():
     assert span.rails == (("h1", "rail1"),)
     span = flap.span(truth)
     assert (span.start_ns, span.end_ns, span.flaps) == (301, 304, 2)  # as injected, not as asked
+    assert span.returns_within_s == 11
     span = two.span(truth)
+    assert span.returns_within_s == 3
     assert (span.start_ns, span.end_ns, span.flaps) == (500, 605, 1)
     assert hole.span(truth) is None
     assert two.span(truth[:-1]) is None  # not over
+
+
+def test_cpu_times_are_read_from_proc():
+    hz = os.sysconf("SC_CLK_TCK")
+    stat = "cpu  100 20 30 400 50 6 7 8 99 99\ncpu0 1 1 1 1\n"
+    total, idle = machine_times(stat)
+    assert (total * hz, idle * hz) == (pytest.approx(621), pytest.approx(450))  # guests are in user
+    line = "12 (a b) c) S 1 12 12 0 -1 4194560 1 1 0 0 150 50 900 900 20 0 1 0 4242 9 9"
+    start, seconds = process_time(line)
+    assert (start, seconds * hz) == (4242, pytest.approx(200))
+
+
+def test_the_demos_own_cpu_time_is_told_from_the_machines(tmp_path):
+    watch = CpuWatch()
+    before = watch.sample([])
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    after = watch.sample([2**22 + 1])  # no such process
+    assert after.own - before.own == pytest.approx(0.2, abs=0.1)
+    assert after.total - before.total >= (after.t_ns - before.t_ns) / 1e9 - 0.05
+    assert after.idle >= before.idle
+
+
+def test_a_process_that_ended_keeps_what_it_used(tmp_path):
+    hz = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text("cpu  1 1 1 1 1 1 1 1 0 0\n")
+    process = tmp_path / "77"
+    process.mkdir()
+    (process / "comm").write_text("rank\n")
+    text = "77 (x) S 1 1 1 0 -1 0 1 1 0 0 {} 0 0 0 20 0 1 0 {} 9 9"
+    watch = CpuWatch(tmp_path)
+    seen = []
+    for used, start in ((100, 5), (300, 5), (None, 5), (40, 6)):
+        if used is None:
+            (process / "stat").unlink()
+        else:
+            (process / "stat").write_text(text.format(used, start))
+        seen.append(watch.sample([77]).own * hz)
+    assert seen == [pytest.approx(x) for x in (100, 300, 300, 340)]
