@@ -3,7 +3,7 @@
 Definitions, so that nobody has to trust the figures blindly:
 
 * **Throughput** is payload accepted (``rx``) by all ranks together, in bins of `BIN_S`; what is
-  expected of a bin is in `lab.demo.speed`: full speed, or what the CPU left over can carry.
+  expected of a bin is in `lab.demo.speed`: what the links, or the CPU left over, can carry.
 * **Share**: a ring is as fast as its slowest host, so with ``n`` rails per host and ``d`` of them
   lost on the host that lost most, what the surviving paths can carry is ``(n - d) / n`` of full
   speed. A rail counts as lost from its fault's start until it carries again.
@@ -154,19 +154,19 @@ def _one(
     until = limit_ns if back_s is None else span.end_ns + round(back_s * SECOND)
     hit = flow.bins(span.start_ns, until)
     detected_s, by = detection(recording, span)
-    carried = _median(pace.relative[flow.bins(_later(span.start_ns, SETTLE_S), span.end_ns)])
+    hurt = pace.relative(share)
     return FaultResult(
         span=span,
         detected_s=detected_s,
         detected_by=by,
         told_s=told(recording, span),
         steered_s=steering(recording, span),
-        dip_s=float(np.count_nonzero(pace.relative[hit] < DIP_LEVEL * share) * BIN_S),
-        carried=None if carried is None or not share else carried / share,
+        dip_s=float(np.count_nonzero(hurt[hit] < DIP_LEVEL) * BIN_S),
+        carried=_median(hurt[flow.bins(_later(span.start_ns, SETTLE_S), span.end_ns)]),
         share=share,
         rejoined_s=rejoined_s,
         back_s=back_s,
-        after=_median(pace.relative[flow.bins(span.returned_ns, limit_ns)]),
+        after=_median(pace.relative()[flow.bins(span.returned_ns, limit_ns)]),
         taken=_mean(pace.taken[flow.bins(span.start_ns, limit_ns)]),
         crossing=crossing(recording, flow, span),
         retransmitted_bytes=retransmitted(recording, span.start_ns, limit_ns),
@@ -204,8 +204,9 @@ def back_at_full_speed(
     The window's median and its first bin must reach `BACK_LEVEL`. None: not before ``limit_ns``.
     """
     bins = flow.bins(from_ns, limit_ns)
-    for at, median in windows(pace.relative[: bins.stop], bins.start, round(HOLD_S / BIN_S)):
-        if min(median, pace.relative[at]) >= BACK_LEVEL:
+    relative = pace.relative()[: bins.stop]
+    for at, median in windows(relative, bins.start, round(HOLD_S / BIN_S)):
+        if min(median, relative[at]) >= BACK_LEVEL:
             return float(flow.edges_ns[at] - end_ns) / SECOND
     return None
 

@@ -3,12 +3,12 @@
 The job, the daemons and whatever else the machine does share its cores. So a speed is judged as a
 part of what was possible then:
 
-    expected = full × min(1, (1 - taken) / need)
+    expected = full × min(share, (1 - taken) / need)
 
 ``taken`` is the part of all CPU time that processes other than the demo's had (steal included),
 ``need`` the part that the demo itself used at full speed. With the CPU left that it needs, the
-links are the limit and all of ``full`` is expected; when others took more than was idle, no more
-than the rest can carry. A job that is slow on an idle machine is slow.
+links are the limit, of which ``share`` is left while rails are lost; when others took more than was
+idle, no more is expected than the rest can carry. A job that is slow on an idle machine is slow.
 """
 
 from __future__ import annotations
@@ -54,10 +54,14 @@ class Speed:
     """Part of the machine's CPU time that the demo used in that stretch; 0: not known."""
     taken: Floats
     """Part of the machine's CPU time that others had."""
-    expected: Floats
-    """Byte/s with all rails in use."""
-    relative: Floats
-    """Throughput as a part of ``expected``."""
+    left: Floats
+    """Part of ``full`` that the CPU left to the demo can carry, at most 1."""
+    reached: Floats
+    """Throughput as a part of ``full``."""
+
+    def relative(self, share: float = 1.0) -> Floats:
+        """Throughput as a part of what was possible with that share of the links."""
+        return self.reached / np.maximum(np.minimum(share, self.left), 1e-3)
 
 
 def throughput(series: list[RankSeries], *, bin_s: float = BIN_S) -> Throughput:
@@ -137,9 +141,8 @@ def speed(recording: Recording, flow: Throughput, spans: list[FaultSpan]) -> Spe
     half = round((CPU_WINDOW_S - BIN_S) / 2 * SECOND)
     _, taken = shares(recording.cpu, edges[:-1] - half, edges[1:] + half)
     left = np.minimum(1.0, (1.0 - taken) / need) if need else np.ones(len(taken))
-    expected = full * left
-    relative = np.divide(flow.total, expected, out=np.zeros(len(taken)), where=expected > 0)
-    return Speed(full, need, taken, expected, relative)
+    reached = flow.total / full if full else np.zeros(len(taken))
+    return Speed(full, need, taken, left, reached)
 
 
 def windows(values: Floats, first: int, size: int) -> list[tuple[int, float]]:

@@ -245,6 +245,21 @@ def test_speed_is_judged_against_what_others_left():
     assert result.taken == pytest.approx(7.5 / 15 * 0.6, abs=0.02)
 
 
+def test_with_half_the_links_half_the_cpu_will_do():
+    """Others took 0.6 during the fault: the rest can carry half of full speed, as the links can."""
+
+    def level(t):
+        return 0.45 if 5.0 <= t < 12.0 else 1.0
+
+    recording = run(level, [span(5, 10, ("h1", "rail1"), ("h1", "rail3"))])
+    recording.cpu = cpu(
+        lambda t: 0.6 if 5 <= t < 12 else 0.0, lambda t: 0.4 if 5 <= t < 12 else 0.8
+    )
+    result = only(recording)
+    assert result.share == 0.5
+    assert result.carried == pytest.approx(0.9, abs=0.02)
+
+
 def test_full_speed_is_that_of_the_best_undisturbed_stretch():
     def level(t):
         if t < 5:
