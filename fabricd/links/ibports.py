@@ -2,39 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 _ACTIVE = 4  # enum ibv_port_state, IBV_PORT_ACTIVE
+_SYSFS = Path("/sys/class")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Port:
+    """One port of a verbs device; numbers count from 1."""
+
+    device: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.number}"
+
+
+class Verbs(Protocol):
+    """What is asked of pyverbs."""
+
+    def devices(self) -> list[str]: ...  # noqa: D102
+
+    def port_state(self, port: Port) -> int: ...  # noqa: D102
+
+
+class PyVerbs:
+    """pyverbs itself.
+
+    Raises:
+        ImportError, OSError: it is not installed.
+    """
+
+    def __init__(self) -> None:
+        from pyverbs.device import Context, get_device_list
+
+        self._context = Context
+        self._list = get_device_list
+
+    def devices(self) -> list[str]:
+        """Names of all verbs devices; raises whatever pyverbs raises."""
+        return [device.name.decode() for device in self._list()]
+
+    def port_state(self, port: Port) -> int:
+        """The port's state, enum ibv_port_state; raises whatever pyverbs raises."""
+        with self._context(name=port.device) as context:
+            return int(context.query_port(port.number).state)
+
+
+def ports_of(
+    netdevs: Sequence[str], devices: Iterable[str], *, sysfs: Path = _SYSFS
+) -> dict[str, tuple[Port, ...]]:
+    """The verbs ports behind network interfaces; those without one are left out.
+
+    For Ethernet a port's GID table names its interfaces (sysfs-class-infiniband, ``ndevs``). For
+    IPoIB it does not: there the interface names its device, and its ``dev_port`` (from 0) the port.
+    """
+    found: dict[str, set[Port]] = {}
+    known = sorted(devices)
+    for device in known:
+        for port in _ports(device, sysfs):
+            for name in _gid_netdevs(port, sysfs):
+                found.setdefault(name, set()).add(port)
+    for netdev in netdevs:
+        if netdev not in found:
+            own = (sysfs / "net" / netdev / "device" / "infiniband").glob("*")
+            number = (_number(sysfs / "net" / netdev / "dev_port") or 0) + 1
+            ports = [Port(x.name, number) for x in own if x.name in known]
+            found[netdev] = {p for p in ports if p in _ports(p.device, sysfs)}
+    return {name: tuple(sorted(found[name])) for name in netdevs if found[name]}
+
+
+def any_active(states: Mapping[Port, int | None]) -> bool | None:
+    """Whether one of the ports is ACTIVE; None when none is known to be and not all are known."""
+    if _ACTIVE in states.values():
+        return True
+    return None if None in states.values() or not states else False
 
 
 class IbPorts:
-    """Which verbs port stands behind which netdev, and whether it is active.
+    """Which verbs ports stand behind which netdev, and whether one of them is active.
 
     Attributes:
         note: one line for the log: what was found, or why there is nothing.
     """
 
-    def __init__(self, netdevs: Sequence[str]) -> None:
-        self._ports: dict[str, str] = {}
+    def __init__(
+        self, netdevs: Sequence[str], *, verbs: Verbs | None = None, sysfs: Path = _SYSFS
+    ) -> None:
+        """Args: ``verbs``: None for pyverbs, if installed; ``sysfs``: its ``class`` folder."""
+        self._ports: dict[str, tuple[Port, ...]] = {}
+        self._verbs = verbs
         try:
-            from pyverbs.device import Context, get_device_list
+            self._verbs = verbs or PyVerbs()
         except (ImportError, OSError):
-            self._context = None
             self.note = "pyverbs is absent: port state from carrier alone"
             return
-        self._context = Context
         try:
-            names = [device.name.decode() for device in get_device_list()]
+            devices = self._verbs.devices()
         except Exception as error:
             self.note = f"no verbs devices: {type(error).__name__}"
             return
-        for name in names:
-            for netdev in _netdevs_of(name):
-                if netdev in netdevs:
-                    self._ports[netdev] = name
+        self._ports = ports_of(netdevs, devices, sysfs=sysfs)
         self.note = (
-            ", ".join(f"{netdev}={device}" for netdev, device in sorted(self._ports.items()))
+            ", ".join(
+                f"{netdev}={'+'.join(map(str, ports))}"
+                for netdev, ports in sorted(self._ports.items())
+            )
             or "no verbs device behind the configured links"
         )
 
@@ -48,22 +125,38 @@ class IbPorts:
         return {netdev: self.active(netdev) for netdev in self._ports}
 
     def active(self, netdev: str) -> bool | None:
-        """Whether the port is ACTIVE; None when there is none, or it cannot be asked."""
-        if netdev not in self._ports or self._context is None:
+        """Whether a port of it is ACTIVE; None when there is none, or it cannot be asked."""
+        return any_active({port: self._state(port) for port in self._ports.get(netdev, ())})
+
+    def _state(self, port: Port) -> int | None:
+        if self._verbs is None:
             return None
         try:
-            with self._context(name=self._ports[netdev]) as context:
-                return bool(context.query_port(1).state == _ACTIVE)
+            return self._verbs.port_state(port)
         except Exception:
             return None
 
 
-def _netdevs_of(device: str) -> list[str]:
-    """The network interfaces of a verbs device (sysfs-class-infiniband)."""
-    found = []
-    for path in Path(f"/sys/class/infiniband/{device}/ports").glob("*/gid_attrs/ndevs/0"):
+def _ports(device: str, sysfs: Path) -> list[Port]:
+    """The ports of a device."""
+    names = [p.name for p in (sysfs / "infiniband" / device / "ports").glob("*")]
+    return [Port(device, int(name)) for name in sorted(names) if name.isdecimal()]
+
+
+def _gid_netdevs(port: Port, sysfs: Path) -> set[str]:
+    """The interfaces that a port's GID table names; an entry without a GID cannot be read."""
+    found = set()
+    table = sysfs / "infiniband" / port.device / "ports" / str(port.number) / "gid_attrs" / "ndevs"
+    for path in table.glob("*"):
         try:
-            found.append(path.read_text(encoding="ascii").strip())
-        except OSError:
+            found.add(path.read_text(encoding="ascii").strip())
+        except (OSError, ValueError):
             continue
-    return found
+    return found - {""}
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

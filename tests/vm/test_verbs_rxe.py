@@ -108,7 +108,7 @@ def test_the_daemons_inventory_follows_the_ports(rdma):
     def inventory():
         return json.loads(rdma.alpha.run(PYTHON, "-", stdin=INVENTORY).check().out)
 
-    assert inventory() == ["rail0=rxe0, rail1=rxe1", True, True, None]
+    assert inventory() == ["rail0=rxe0/1, rail1=rxe1/1", True, True, None]
     try:
         rdma.set_cable(1, up=False)
         until(lambda: inventory()[1:] == [True, False, None], 10, "rail1's port is not active")

@@ -1,0 +1,97 @@
+"""Which verbs port is asked for a link: sysfs trees as kernels show them."""
+
+import pytest
+
+from fabricd.links.ibports import IbPorts, Port, any_active, ports_of
+
+DOWN, INIT, ACTIVE = 1, 2, 4  # enum ibv_port_state
+
+
+def gid(sysfs, device, port, index, netdev):
+    path = sysfs / "infiniband" / device / "ports" / str(port) / "gid_attrs" / "ndevs" / str(index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{netdev}\n")
+
+
+def ipoib(sysfs, device, ports, netdev, dev_port):
+    for port in range(1, ports + 1):
+        (sysfs / "infiniband" / device / "ports" / str(port) / "gid_attrs" / "ndevs").mkdir(
+            parents=True, exist_ok=True
+        )
+    net = sysfs / "net" / netdev
+    (net / "device" / "infiniband" / device).mkdir(parents=True)
+    (net / "dev_port").write_text(f"{dev_port}\n")
+
+
+class Verbs:
+    def __init__(self, *states):
+        """(device, port, state) of each; a state of None: asking fails."""
+        self.states = {Port(device, number): state for device, number, state in states}
+
+    def devices(self):
+        return [port.device for port in self.states]
+
+    def port_state(self, port):
+        state = self.states[port]
+        if state is None:
+            raise OSError("no such port")
+        return state
+
+
+def test_two_ports_of_one_device(tmp_path):
+    gid(tmp_path, "mlx4_0", 1, 0, "eth0")
+    gid(tmp_path, "mlx4_0", 2, 0, "eth1")
+    made = IbPorts(
+        ["eth0", "eth1"], verbs=Verbs(("mlx4_0", 1, DOWN), ("mlx4_0", 2, ACTIVE)), sysfs=tmp_path
+    )
+    assert made.note == "eth0=mlx4_0/1, eth1=mlx4_0/2"
+    assert made.read() == {"eth0": False, "eth1": True}
+
+
+def test_vlan_and_unset_entries_of_the_gid_table(tmp_path):
+    gid(tmp_path, "rocep1", 1, 0, "eth0")
+    gid(tmp_path, "rocep1", 1, 3, "eth0.7")
+    table = tmp_path / "infiniband" / "rocep1" / "ports" / "1" / "gid_attrs" / "ndevs"
+    (table / "4").mkdir()  # cannot be read, as an entry without a GID
+    (table / "5").write_text("")
+    assert ports_of(["eth0.7", "eth9"], ["rocep1"], sysfs=tmp_path) == {
+        "eth0.7": (Port("rocep1", 1),)
+    }
+
+
+def test_ipoib_by_the_interface(tmp_path):
+    ipoib(tmp_path, "mthca0", 2, "ib1", 1)
+    made = IbPorts(["ib1"], verbs=Verbs(("mthca0", 1, ACTIVE), ("mthca0", 2, INIT)), sysfs=tmp_path)
+    assert made.note == "ib1=mthca0/2"
+    assert made.active("ib1") is False
+
+
+def test_a_port_that_does_not_exist_is_none(tmp_path):
+    ipoib(tmp_path, "mlx5_0", 1, "ib0", 3)
+    assert ports_of(["ib0"], ["mlx5_0"], sysfs=tmp_path) == {}
+    assert ports_of(["ib0"], [], sysfs=tmp_path) == {}
+
+
+def test_several_ports_behind_one_interface(tmp_path):
+    for device in ("mlx5_0", "rxe0"):
+        gid(tmp_path, device, 1, 0, "eth0")
+    made = IbPorts(["eth0"], verbs=Verbs(("mlx5_0", 1, DOWN), ("rxe0", 1, ACTIVE)), sysfs=tmp_path)
+    assert made.note == "eth0=mlx5_0/1+rxe0/1"
+    assert made.active("eth0") is True
+
+
+@pytest.mark.parametrize(
+    ("states", "answer"),
+    [([], None), ([ACTIVE], True), ([INIT], False), ([None], None), ([DOWN, None], None),
+     ([None, ACTIVE], True), ([DOWN, INIT], False)],
+)  # fmt: skip
+def test_only_what_is_known_is_said(states, answer):
+    assert any_active({Port("d", i): s for i, s in enumerate(states)}) is answer
+
+
+def test_a_device_that_cannot_be_asked_says_nothing(tmp_path):
+    gid(tmp_path, "mlx5_0", 1, 0, "eth0")
+    made = IbPorts(["eth0"], verbs=Verbs(("mlx5_0", 1, None)), sysfs=tmp_path)
+    assert made.read() == {"eth0": None}
+    assert made.active("eth1") is None
+    assert "no verbs device" in IbPorts(["eth1"], verbs=Verbs(), sysfs=tmp_path).note
