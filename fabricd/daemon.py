@@ -188,9 +188,9 @@ class Daemon:
         """What may take long (other people's pages, verbs devices), away from the heartbeat."""
         while True:
             await asyncio.sleep(SCAN_S)
-            host.emit(await host.jobs.scan(settled=host.recorder.idle))
+            host.emit(await host.jobs.scan(settled=host.settled))
             if host.jobs.ended:
-                host.mark_changed()  # What they did must outlive their pages.
+                host.mark_changed()
             if ports.netdevs:
                 host.ports_read(await asyncio.to_thread(ports.read))
 

@@ -298,16 +298,21 @@ class Host:
         """Queue the state documents if anything changed since."""
         if not self._changed_state:
             return
-        self._changed_state = False
         now = time.monotonic_ns()
-        self.recorder.put_state("carrier", self.book.ledger.save())
+        put = self.recorder.put_state("carrier", self.book.ledger.save())
         document = {
             "boot_id": self.book.ledger.boot_id,
             "mono_ns": now,
             "engine": self.engine.save(now),
             "jobs": self.jobs.save(),
         }
-        self.recorder.put_state("daemon", document)
+        # A queue that is full takes none: again at the next tick.
+        self._changed_state = not (put and self.recorder.put_state("daemon", document))
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was recorded or marked as changed is stored."""
+        return not self._changed_state and self.recorder.idle
 
     def mark_changed(self) -> None:
         """Store the state documents at the next `save`."""

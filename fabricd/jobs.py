@@ -46,8 +46,8 @@ class Jobs:
 
     @property
     def ended(self) -> bool:
-        """Whether pages of ended processes wait to be removed: their share must be stored."""
-        return self._ended.waiting
+        """The last scan found a process gone: what it did must be stored before its page goes."""
+        return self._ended.changed
 
     async def scan(self, *, settled: bool, now: int | None = None) -> list[Event]:
         """Read all pages; returns what their plugins did since the last scan.

@@ -93,8 +93,12 @@ class Recorder:
                     self.dropped += 1
             self._wake.notify()
 
-    def put_state(self, key: str, document: object) -> None:
-        """Queue a state document; it replaces one of the same key that still waits at the end."""
+    def put_state(self, key: str, document: object) -> bool:
+        """Queue a state document; it replaces one of the same key that still waits at the end.
+
+        Returns:
+            False when there is no room: put a later one.
+        """
         with self._wake:
             for position in range(len(self._queue) - 1, -1, -1):
                 item = self._queue[position]
@@ -102,11 +106,12 @@ class Recorder:
                     break
                 if item[0] == key:
                     self._queue[position] = (key, document)
-                    return
+                    return True
             if self._merged or len(self._queue) >= self._max:
-                return  # Rows it accounts for are not in line yet; the next one will do.
+                return False  # Rows it accounts for are not in line yet.
             self._queue.append((key, document))
             self._wake.notify()
+        return True
 
     def stop(self, timeout_s: float = 3.0) -> bool:
         """Store what waits and end; False when ``timeout_s`` was not enough."""

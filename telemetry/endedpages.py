@@ -75,9 +75,14 @@ def may_remove(seen: Look, now_ns: int, *, settled: bool) -> bool:
 
 
 class EndedPages:
-    """Remembers the looks at all pages."""
+    """Remembers the looks at all pages.
+
+    Attributes:
+        changed: the last update found a process gone, or something new of one.
+    """
 
     def __init__(self) -> None:
+        self.changed = False
         self._looks: dict[str, Look] = {}
 
     def update(
@@ -85,18 +90,15 @@ class EndedPages:
     ) -> list[ProcessPage]:
         """Take pages as read now, each with its next event index; returns what may be removed."""
         out = []
+        self.changed = False
         for process, next_index in pages:
             name = process.path.name
             seen = look(self._looks.get(name), process, next_index, now_ns)
             self._looks[name] = seen
+            self.changed |= seen.gone and seen.since_ns == now_ns
             if may_remove(seen, now_ns, settled=settled):
                 out.append(process)
         return out
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there are pages of processes that are gone."""
-        return any(seen.gone for seen in self._looks.values())
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all pages but these."""

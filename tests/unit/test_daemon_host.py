@@ -10,9 +10,11 @@ from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.prober_feed import ProberFeed
+from fabricd.publisher import event
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import SteerPage
+from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 
 RAILS = "".join(f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\n' for r in (0, 1))
@@ -122,6 +124,24 @@ async def test_paths_over_found_addresses_are_restored(make):
     new = make(inventory)
     assert new.restore(document) == []
     assert [p.spec.address for p in new.engine.paths if p.health.state is S.DOWN] == ["10.0.0.2"]
+
+
+async def test_state_that_finds_no_room_is_put_again(make):
+    host = make(Inventory(loaded=True))
+    host.recorder._max = 2
+    host.recorder.put([event(EventKind.DAEMON)] * 2)
+    host.save()
+    assert len(host.recorder._queue) == 2, "no room for it"
+    assert not host.settled
+    host.recorder._queue.clear()
+    assert not host.settled, "what changed is not stored"
+    host.save()
+    assert [item[0] for item in host.recorder._queue] == ["carrier", "daemon"]
+    assert not host.settled, "it waits"
+    host.recorder._queue.clear()
+    assert host.settled
+    host.mark_changed()
+    assert not host.settled
 
 
 async def test_feed_leaves_the_prober_alone_until_it_is_configured(tmp_path, make):
