@@ -110,7 +110,7 @@ void Job::make_ring() {
 }
 
 template <typename Element>
-void Job::make_ring_channel(int channel, Extent range, std::vector<Buffer*> sets) {
+void Job::make_ring_channel(int channel, Extent range, const std::vector<Buffer*>& sets) {
   const int rank = options_.rank;
   const int world = options_.world;
   const Link out{rank, (rank + 1) % world, channel};
@@ -166,6 +166,7 @@ Extent Job::channel_part(Extent whole, int channel, std::size_t align) const {
 
 std::vector<Registered> Job::registered(const Link& link, const std::vector<Buffer*>& sets) {
   std::vector<Registered> all;
+  all.reserve(sets.size());
   for (Buffer* buffer : sets) all.push_back(mesh_.add(link, buffer->data(), buffer->size()));
   return all;
 }

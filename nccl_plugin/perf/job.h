@@ -46,7 +46,7 @@ class Job {
   void make_ring();
   void make_alltoall();
   template <typename Element>
-  void make_ring_channel(int channel, Extent range, std::vector<Buffer*> sets);
+  void make_ring_channel(int channel, Extent range, const std::vector<Buffer*>& sets);
   Extent channel_part(Extent whole, int channel, std::size_t align) const;
   // Both sets' buffers, allocated and registered with the comms of `link`.
   std::vector<Registered> registered(const Link& link, const std::vector<Buffer*>& sets);

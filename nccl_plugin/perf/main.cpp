@@ -120,6 +120,7 @@ class Session {
                        std::to_string(devices.size()) + " devices");
     }
     std::vector<std::string> names;
+    names.reserve(devices.size());
     for (const Device& d : devices) names.push_back(d.name);
     const auto rendezvous = make_rendezvous(
         parse_rendezvous(options_.rendezvous),
@@ -132,6 +133,7 @@ class Session {
     sampler_.emplace(rows_, progress_, names, since_ns_, options_.interval_ms);
 
     std::vector<int> device_of;
+    device_of.reserve(static_cast<std::size_t>(channels_));
     for (int c = 0; c < channels_; ++c) {
       device_of.push_back(options_.device.value_or(c % static_cast<int>(devices.size())));
     }

@@ -37,6 +37,7 @@ Extent RingPlan::slice_of(std::size_t chunk_index, std::size_t slice) const {
 
 std::vector<Link> links_of(Mode mode, int world, int channels) {
   std::vector<Link> links;
+  links.reserve(static_cast<std::size_t>(world) * static_cast<std::size_t>(channels + 1));
   for (int r = 0; r < world; ++r) links.push_back({r, (r + 1) % world, kTokenChannel});
   for (int c = 0; c < channels; ++c) {
     switch (mode) {
