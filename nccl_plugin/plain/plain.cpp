@@ -1,82 +1,29 @@
 // libnccl-net-plain.so: the plainest net plugin there can be, as something to compare with: one TCP
 // connection per comm, on one device, no chunks, no acknowledgements, no failover. When the device
 // goes, TCP sits it out. Table v11 only. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY choose devices.
-//
-// A message is its size in 8 bytes and its payload; messages match receives in order.
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <fstream>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "abi/tables.h"
+#include "plain/comm.h"
+#include "plain/devices.h"
 
 namespace {
 
-using namespace fabric::abi;  // NOLINT(google-build-using-namespace): this file is one table
-
-constexpr Status kOk = 0;
-constexpr Status kSystem = 2;
-constexpr Status kInvalid = 4;
-constexpr Status kRemote = 6;
-constexpr std::size_t kMaxRequests = 32;
-constexpr int kWarn = 2;
-
-struct Device {
-  std::string name;
-  sockaddr_storage address{};
-  int speed_mbps = 10'000;
-};
+// NOLINTBEGIN(google-build-using-namespace): this file is one table
+using namespace fabric::abi;
+using namespace fabric::plain;
+// NOLINTEND(google-build-using-namespace)
 
 std::vector<Device> devices_found;
-LogFunction logger = nullptr;
-
-Status fail(Status status, const char* what, int error) {
-  if (logger != nullptr) {
-    logger(kWarn, 0x10, __FILE__, __LINE__, "NET/Plain: %s: %s", what,
-           error == 0 ? "connection closed by the peer" : std::strerror(error));
-  }
-  return status;
-}
-
-struct Comm;
-
-struct Request {
-  Comm* comm;
-  std::byte* data;
-  std::size_t size;      // send: of the message; receive: room, then what came
-  std::uint64_t header;  // the size as on the wire
-  std::size_t moved;     // header and payload bytes so far
-  bool done;
-};
-
-struct Comm {
-  int fd = -1;
-  bool sends = false;
-  Status failed = kOk;
-  std::deque<Request*> queue;  // not done, in order
-  explicit Comm(int fd_, bool sends_) : fd(fd_), sends(sends_) {}
-  ~Comm() {
-    for (Request* r : queue) delete r;
-    if (fd >= 0) ::close(fd);
-  }
-  Comm(const Comm&) = delete;
-  Comm& operator=(const Comm&) = delete;
-};
 
 // Inside NCCL's 128 bytes; `pending` is the caller's own between two calls of connect.
 struct Handle {
@@ -90,10 +37,6 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= 128);
 
-socklen_t length_of(const sockaddr_storage& a) {
-  return a.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
 void set_port_zero(sockaddr_storage* a) {
   if (a->ss_family == AF_INET6) {
     reinterpret_cast<sockaddr_in6*>(a)->sin6_port = 0;
@@ -102,105 +45,15 @@ void set_port_zero(sockaddr_storage* a) {
   }
 }
 
-// NCCL's rule: comma list of prefixes; "=" exact names; "^" everything but.
-bool wanted(const std::string& name) {
-  const char* text = std::getenv("NCCL_SOCKET_IFNAME");
-  if (text == nullptr || *text == '\0') return name != "lo";
-  std::string list = text;
-  const bool exclude = list.front() == '^';
-  if (exclude) list.erase(0, 1);
-  const bool exact = !list.empty() && list.front() == '=';
-  if (exact) list.erase(0, 1);
-  bool hit = false;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', at), list.size());
-    const std::string item = list.substr(at, comma - at);
-    hit |= !item.empty() && (exact ? name == item : name.starts_with(item));
-    at = comma + 1;
-  }
-  return hit != exclude;
-}
-
-void find_devices() {
-  devices_found.clear();
-  const char* family_text = std::getenv("NCCL_SOCKET_FAMILY");
-  const int family =
-      family_text != nullptr && std::string(family_text) == "AF_INET6" ? AF_INET6 : AF_INET;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family ||
-        (i->ifa_flags & IFF_UP) == 0 || !wanted(i->ifa_name)) {
-      continue;
-    }
-    Device d;
-    d.name = i->ifa_name;
-    std::memcpy(&d.address, i->ifa_addr,
-                family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
-    const auto* six = reinterpret_cast<const sockaddr_in6*>(&d.address);
-    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue;
-    if (!devices_found.empty() && devices_found.back().name == d.name) continue;
-    std::ifstream speed("/sys/class/net/" + d.name + "/speed");
-    int mbps = 0;
-    if (speed >> mbps && mbps > 0) d.speed_mbps = mbps;
-    devices_found.push_back(d);
-  }
-}
-
 void tune(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// Moves what the socket takes or has now.
-Status progress(Comm* c) {
-  while (c->failed == kOk && !c->queue.empty()) {
-    Request* r = c->queue.front();
-    constexpr std::size_t kHeader = sizeof r->header;
-    const bool in_header = r->moved < kHeader;
-    auto* at = in_header ? reinterpret_cast<std::byte*>(&r->header) + r->moved
-                         : r->data + (r->moved - kHeader);
-    const std::size_t end = in_header ? kHeader : kHeader + r->header;
-    if (r->moved < end) {
-      const ssize_t n = c->sends ? ::send(c->fd, at, end - r->moved, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                 : ::recv(c->fd, at, end - r->moved, MSG_DONTWAIT);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return kOk;
-      if (n <= 0) {
-        c->failed = fail(kRemote, c->sends ? "send" : "receive", n < 0 ? errno : 0);
-        return c->failed;
-      }
-      r->moved += static_cast<std::size_t>(n);
-    }
-    if (r->moved < kHeader) continue;
-    if (r->header > r->size) {
-      c->failed = fail(kRemote, "a message is longer than its receive", EMSGSIZE);
-      return c->failed;
-    }
-    if (r->moved == kHeader + r->header) {
-      r->size = r->header;
-      r->done = true;
-      c->queue.pop_front();
-    }
-  }
-  return c->failed;
-}
-
-Status post(Comm* c, void* data, std::size_t size, void** out) {
-  if (c == nullptr || out == nullptr) return kInvalid;
-  *out = nullptr;
-  if (c->failed != kOk) return c->failed;
-  if (c->queue.size() >= kMaxRequests) return kOk;
-  auto* r = new Request{c, static_cast<std::byte*>(data), size, c->sends ? size : 0, 0, false};
-  c->queue.push_back(r);
-  *out = r;
-  return progress(c);
-}
-
 Status init(void** context, std::uint64_t, CommConfig*, LogFunction log, ProfilerCallback) {
   if (context == nullptr) return kInvalid;
-  logger = log;
-  find_devices();
+  log_to(log);
+  devices_found = find_devices();
   *context = &devices_found;
   return devices_found.empty() ? fail(kSystem, "no device", ENODEV) : kOk;
 }
