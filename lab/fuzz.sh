@@ -1,0 +1,50 @@
+# The fuzz targets (libFuzzer, ASan + UBSan): `./run test nightly`, or this with the seconds.
+# What they find stays in build/fuzz/found, what they have learnt in build/fuzz/corpus.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+seconds=${1:-240}
+dir=build/fuzz
+mkdir -p "$dir/found" build/log
+
+# target, its folder in the build, longest input
+targets=(fuzz_wire:nccl_plugin/fuzz:8192 prober_wire_fuzz:prober:4096)
+
+build() {
+  [ -e "$dir/build.ninja" ] || cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DFABRIC_FUZZ=ON -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
+  ninja -C "$dir" fuzz_wire fuzz_wire_seeds prober_wire_fuzz prober_wire_fuzz_seeds
+}
+if ! build >build/log/build-fuzz.log 2>&1; then
+  tail -n 40 build/log/build-fuzz.log >&2
+  exit 1
+fi
+
+# $1: an entry of targets. One line says how it ended.
+fuzz() {
+  local name where longest corpus log runs
+  IFS=: read -r name where longest <<<"$1"
+  corpus=$dir/corpus/$name
+  log=build/log/$name.log
+  mkdir -p "$corpus"
+  "$dir/$where/${name}_seeds" "$corpus"
+  # -timeout: one input that takes 10 s is a finding as well.
+  if "$dir/$where/$name" -max_total_time="$seconds" -max_len="$longest" -timeout=10 \
+      -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$dir/found/$name-" "$corpus" \
+      >"$log" 2>&1; then
+    runs=$(awk '/number_of_executed_units/ {print $2}' "$log")
+    printf '%s: no finding in %s inputs, %s s\n' "$name" "$runs" "$seconds"
+  else
+    tail -n 60 "$log"
+    printf '%s: FOUND SOMETHING; the input is in %s/found, the log is %s\n' "$name" "$dir" "$log"
+    return 1
+  fi
+}
+
+rc=0
+pids=()
+for target in "${targets[@]}"; do
+  fuzz "$target" &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+exit $rc
