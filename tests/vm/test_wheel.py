@@ -1,0 +1,88 @@
+"""What the wheel holds; it is the one that the machines of this tier are installed from."""
+
+import ast
+import configparser
+import io
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from lab.vm import payload
+
+REPO = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
+ELF = b"\x7fELF"
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    (path,) = payload.wheelhouse().glob("fabricd-*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def in_data(wheel, place):
+    """Files of the wheel's data directory under ``place``, by their path below it."""
+    prefix = f"fabricd-{PROJECT['project']['version']}.data/{place}/"
+    return {n.removeprefix(prefix): n for n in wheel.namelist() if n.startswith(prefix)}
+
+
+def dist_info(wheel, name):
+    return wheel.read(f"fabricd-{PROJECT['project']['version']}.dist-info/{name}").decode()
+
+
+def test_each_package_is_there_whole_and_nothing_else(wheel):
+    packages = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
+    wanted = set()
+    for package in packages:
+        for path in (REPO / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                wanted.add(str(path.relative_to(REPO)))
+    shipped = {n for n in wheel.namelist() if not n.startswith("fabricd-") and not n.endswith("/")}
+    assert shipped == wanted
+
+
+def test_the_native_programs_and_the_plugin_are_there(wheel):
+    programs = in_data(wheel, "scripts")
+    assert set(programs) == {"fabric-prober", "fabric-perf"}
+    plugins = in_data(wheel, "data/lib")
+    assert set(plugins) == {"libnccl-net-fabric.so"}
+    for name in [*programs.values(), *plugins.values()]:
+        assert wheel.read(name)[:4] == ELF, name
+    for name in programs.values():
+        assert wheel.getinfo(name).external_attr >> 16 & 0o111, f"{name} is not executable"
+
+
+def test_the_units_are_there(wheel):
+    units = set(in_data(wheel, "data/share/fabricd/systemd"))
+    assert units == {
+        str(path.relative_to(REPO / "systemd"))
+        for path in (REPO / "systemd").rglob("*")
+        if path.suffix in (".service", ".socket", ".conf", ".toml")
+    }
+    assert {"fabricd.service", "fabric-prober.service"} <= units
+
+
+def test_the_entry_points_lead_to_functions(wheel):
+    points = configparser.ConfigParser()
+    points.read_string(dist_info(wheel, "entry_points.txt"))
+    assert dict(points["console_scripts"]) == PROJECT["project"]["scripts"]
+    for target in points["console_scripts"].values():
+        module, function = target.split(":")
+        place = module.replace(".", "/")
+        (name,) = {f"{place}.py", f"{place}/__init__.py"} & set(wheel.namelist())
+        tree = ast.parse(wheel.read(name))
+        assert function in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+
+
+def test_licence_and_requirements_are_those_of_the_project(wheel):
+    metadata = Parser().parse(io.StringIO(dist_info(wheel, "METADATA")))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert dist_info(wheel, "licenses/LICENSE") == (REPO / "LICENSE").read_text()
+    required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
+    assert len(required) == len(PROJECT["project"]["dependencies"])
+    # GPL-2.0-only: an extra's, never the product's.
+    assert not any(r.startswith("scapy") for r in required)
