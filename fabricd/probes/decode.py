@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import Any
 
@@ -21,6 +22,7 @@ from fabricd.probes.records import (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def address_text(raw: bytes) -> str:
     """16 bytes, IPv6 or IPv4-mapped, as text."""
     address = ipaddress.IPv6Address(raw)

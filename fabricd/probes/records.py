@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 
 class Direction(IntEnum):
@@ -175,8 +176,7 @@ class ProbeSample:
     hw_peer: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRow:
+class LinkRow(NamedTuple):
     """One configured link as it is now."""
 
     index: int
@@ -206,8 +206,7 @@ class LinkRow:
     send_errors: int
 
 
-@dataclass(frozen=True, slots=True)
-class PathRow:
+class PathRow(NamedTuple):
     """One configured path (our link, one peer address) as it is now."""
 
     index: int

@@ -33,6 +33,25 @@ _R = TypeVar("_R")
 _TRIES = 64
 _HEAD_WORD = 8
 _REFUSALS = tuple(Refusal)
+_NAMES = tuple(f.name for f in lay.RING_HEADER.fields)
+# What never changes in a ring of this version.
+_FIXED = {
+    "magic": lay.RING_MAGIC,
+    "version": lay.RING_VERSION,
+    "header_size": lay.HEADER_SIZE,
+    "file_size": lay.RING_FILE_SIZE,
+    "link_row_size": lay.LINK_ROW.size,
+    "path_row_size": lay.PATH_ROW.size,
+    "max_links": lay.MAX_LINKS,
+    "max_paths": lay.MAX_PATHS,
+    "event_slots": lay.EVENT_SLOTS,
+    "sample_slots": lay.SAMPLE_SLOTS,
+    "path_offset": lay.PATH_OFFSET,
+    "event_offset": lay.EVENT_OFFSET,
+    "sample_offset": lay.SAMPLE_OFFSET,
+}
+_EPOCH_AT = lay.RING_HEADER.offset("config_epoch")
+_EPOCH_SIZE = 4
 
 
 class RingError(Exception):
@@ -55,7 +74,8 @@ class RingReader:
     """One reader with its own place in the event and sample rings. Not thread-safe."""
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
-        """Map ``path``. Starts at the newest records, or with ``from_start`` at the oldest kept.
+        """Map ``path``. Starts behind the newest record, or with ``from_start`` at the very first:
+        those that are overwritten already count as lost.
 
         Raises:
             RingError: missing, not a regular file, short, or not a ring of this version.
@@ -84,10 +104,7 @@ class RingReader:
                 lay.SAMPLE_RECORD, lay.SAMPLE_OFFSET, lay.SAMPLE_SLOTS, "sample_head"
             )
             header = self.header()
-            if from_start:
-                self._events.next = max(0, header.event_head - (lay.EVENT_SLOTS - 1))
-                self._samples.next = max(0, header.sample_head - (lay.SAMPLE_SLOTS - 1))
-            else:
+            if not from_start:
                 self._events.next = header.event_head
                 self._samples.next = header.sample_head
         except BaseException:
@@ -106,25 +123,9 @@ class RingReader:
 
     def header(self) -> RingHeader:
         """The header as it is now; raises RingError when it is not sane."""
-        names = [f.name for f in lay.RING_HEADER.fields]
         values = lay.RING_HEADER.struct.unpack(self._copy(0, lay.RING_HEADER.size))
-        raw: dict[str, int] = dict(zip(names, values[: len(names)], strict=True))
-        expected = {
-            "magic": lay.RING_MAGIC,
-            "version": lay.RING_VERSION,
-            "header_size": lay.HEADER_SIZE,
-            "file_size": lay.RING_FILE_SIZE,
-            "link_row_size": lay.LINK_ROW.size,
-            "path_row_size": lay.PATH_ROW.size,
-            "max_links": lay.MAX_LINKS,
-            "max_paths": lay.MAX_PATHS,
-            "event_slots": lay.EVENT_SLOTS,
-            "sample_slots": lay.SAMPLE_SLOTS,
-            "path_offset": lay.PATH_OFFSET,
-            "event_offset": lay.EVENT_OFFSET,
-            "sample_offset": lay.SAMPLE_OFFSET,
-        }
-        for name, value in expected.items():
+        raw: dict[str, int] = dict(zip(_NAMES, values, strict=False))
+        for name, value in _FIXED.items():
             if raw[name] != value:
                 raise RingError(
                     f"{self.path}: {name} is {raw[name]:#x}, not {value:#x}: "
@@ -158,7 +159,7 @@ class RingReader:
             stall_ns=raw["stall_ns"],
             stall_max_ns=raw["stall_max_ns"],
             control_errors=raw["control_errors"],
-            refused=dict(zip(_REFUSALS, values[len(names) - 1 :], strict=False)),
+            refused=dict(zip(_REFUSALS, values[len(_NAMES) - 1 :], strict=False)),
         )
 
     def links(self) -> list[LinkRow]:
@@ -233,9 +234,10 @@ class RingReader:
     ) -> list[_R]:
         for _ in range(_TRIES):
             before = self.header()
+            mapped = self._mapped()
             rows: list[_R] = []
             for index in range(count(before)):
-                values = self._row(record, offset + index * record.size)
+                values = self._row(mapped, record, offset + index * record.size)
                 if values is None:
                     self.corrupt += 1
                     continue
@@ -243,12 +245,13 @@ class RingReader:
                     rows.append(build(index, values))
                 except ValueError:
                     self.corrupt += 1
-            if self.header().config_epoch == before.config_epoch:
+            epoch = mapped[_EPOCH_AT : _EPOCH_AT + _EPOCH_SIZE]
+            if int.from_bytes(epoch, "little") == before.config_epoch:
                 return rows
         raise RingError(f"{self.path}: the configuration changes faster than it can be read")
 
-    def _row(self, record: lay.Record, at: int) -> tuple[Any, ...] | None:
-        mapped = self._mapped()
+    @staticmethod
+    def _row(mapped: mmap.mmap, record: lay.Record, at: int) -> tuple[Any, ...] | None:
         for _ in range(_TRIES):
             seq = mapped[at : at + _HEAD_WORD]
             if seq[0] & 1:
