@@ -176,7 +176,9 @@ def promote(
 
 @config_app.command("check", epilog="Example: fabricctl config check /etc/fabricd/fabricd.toml")
 def config_check(
-    file: Annotated[Path, typer.Argument(help="The file to look at.")] = Path("/etc/fabricd/fabricd.toml"),
+    file: Annotated[Path, typer.Argument(help="The file to look at.")] = Path(
+        "/etc/fabricd/fabricd.toml"
+    ),
     as_json: Json = False,
 ) -> None:
     """Validate a file without a daemon; all problems at once."""
