@@ -74,8 +74,9 @@ class RingReader:
     """One reader with its own place in the event and sample rings. Not thread-safe."""
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
-        """Map ``path``. Starts behind the newest record, or with ``from_start`` at the very first:
-        those that are overwritten already count as lost.
+        """Map ``path`` and start behind the newest record, or with ``from_start`` at the first.
+
+        Those from the start that are overwritten already count as lost.
 
         Raises:
             RingError: missing, not a regular file, short, or not a ring of this version.
