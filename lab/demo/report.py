@@ -182,7 +182,7 @@ def machine(recording: Recording, analysis: Analysis, rail_bps: float) -> str:
     speed = analysis.speed
     links = rail_bps * GOODPUT * len(recording.hosts) * len(recording.rails)
     part = speed.full / links if links else 0.0
-    text = f"full speed {speed.full * 8 / 1e9:.2f} Gbit/s, {part:.0%} of what the links can carry"
+    text = f"Full speed {speed.full * 8 / 1e9:.2f} Gbit/s, {part:.0%} of what the links can carry"
     taken = float(speed.taken.mean()) if len(speed.taken) else 0.0
     if speed.need:
         text += f"; the demo needs {speed.need:.0%} of the CPU for it, others took {taken:.0%}"

@@ -77,7 +77,7 @@ def test_says_what_the_analysis_says(recording):
 def test_what_limited_the_job_is_said(recording):
     analysis = analyse(recording)
     text = report.machine(recording, analysis, RAIL_BPS)
-    assert text == "full speed 8.00 Gbit/s, 105% of what the links can carry"
+    assert text == "Full speed 8.00 Gbit/s, 105% of what the links can carry"
     assert text in page(recording)
     slow = report.machine(recording, analysis, RAIL_BPS * 2 / report.GOODPUT)
     assert "50% of what the links can carry. The CPU is the limit" in slow
