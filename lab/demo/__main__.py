@@ -182,8 +182,7 @@ def _after_run(console: Console, recording: Recording, out: Path, rail_bps: floa
         console.print(verdict.sentence(analysis), style="green")
     for end in recording.ends:
         if not end.clean:
-            why = f"  {end.host}: exit status {end.status}, {end.error or end.end}"
-            console.print(why, markup=False)
+            console.print(f"  {end.host}: {report.how_it_ended(end)}", markup=False)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(recording.start_wall_ns / 1e9))
     path = report.write(out / stamp, recording, analysis, rail_bps=rail_bps, version=_version())
     latest = out / "latest"

@@ -350,6 +350,23 @@ def _facts(analysis: Analysis) -> list[dict[str, str]]:
     ]
 
 
+def how_it_ended(end: RankEnd) -> str:
+    """Of a rank that did not end clean."""
+    if end.status is None:
+        how = "did not end"
+    elif end.status < 0:
+        how = f"ended by signal {-end.status}"
+    else:
+        how = f"exit status {end.status}"
+    if end.error is not None:
+        return f"{how}: {end.error.get('text') or end.error.get('code')}"
+    if end.end is not None:
+        return (
+            f"{how}, {end.end.get('errors')} errors, {end.end.get('corrupt_bytes')} corrupt bytes"
+        )
+    return f"{how}, without a word"
+
+
 def _rank(end: RankEnd) -> dict[str, str]:
     got = end.end or {}
     return {

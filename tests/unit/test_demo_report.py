@@ -258,3 +258,14 @@ def test_without_a_terminal_a_line_is_printed_once_its_count_is_final():
     printer.show()
     printer.finish()
     assert "16.90 s  h2 rail2  carrier lost" in console.export_text()
+
+
+def test_a_rank_that_did_not_end_clean_is_described(recording):
+    rank = recording.ends[0]
+    for changed, text in (
+        ({"status": None, "end": None}, "did not end, without a word"),
+        ({"status": -9, "end": None}, "ended by signal 9, without a word"),
+        ({"status": 1, "error": {"code": 6, "text": "gone"}}, "exit status 1: gone"),
+        ({"status": 3}, "exit status 3, 0 errors, 0 corrupt bytes"),
+    ):
+        assert report.how_it_ended(replace(rank, **changed)) == text
