@@ -15,7 +15,7 @@ from lab.topology import (
     Target,
 )
 
-FREEZE_S = 2.0
+FREEZE_S = 20.0
 
 
 class NodeFreeze(Fault):

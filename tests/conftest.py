@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lab import registry
 from lab.cluster import Cluster
@@ -17,6 +18,10 @@ REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
 _numbers = itertools.count()
 
+# How long an example takes is the machine's doing: without this, 200 ms fail it.
+settings.register_profile("fabric", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fabric")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What lies under tests/lab and tests/vm carries that marker."""
@@ -24,6 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for tier in ("lab", "vm"):
             if f"/tests/{tier}/" in str(item.path):
                 item.add_marker(tier)
+        # A hang is what this is for; the deadlines inside of a test are the ones that speak.
+        if item.get_closest_marker("lab") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from pyroute2 import NetNS, netns
 
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberClient, host_id
-from fabricd.probes.records import EventRecord
+from fabricd.probes.records import EventRecord, RingHeader, StallRecord
 from fabricd.probes.ring import RingReader
+
+E = TypeVar("E")
 
 REPO = Path(__file__).resolve().parents[2]
 BUILD = REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
@@ -29,11 +32,14 @@ PORT = 9200
 RAILS = ("rail0", "rail1")
 
 
-def until(check: Callable[[], object], timeout_s: float, what: str) -> None:
-    """Polls until ``check`` is true; AssertionError naming ``what`` after the time."""
-    end = time.monotonic() + timeout_s
+PATIENCE_S = 60.0
+
+
+def until(check: Callable[[], object], what: str) -> None:
+    """Polls until ``check`` is true; AssertionError naming ``what`` after ``PATIENCE_S``."""
+    end = time.monotonic() + PATIENCE_S
     while not check():
-        assert time.monotonic() < end, f"not within {timeout_s} s: {what}"
+        assert time.monotonic() < end, f"not within {PATIENCE_S:.0f} s: {what}"
         time.sleep(0.005)
 
 
@@ -74,8 +80,8 @@ class Host:
                  "--key-file", self.key_file, *arguments],
                 stderr=log,
             )  # fmt: skip
-        until(lambda: ring.exists() and ring.stat().st_ino != before, 10, "a new ring")
-        until((self.run_dir / "prober" / "ctl.sock").exists, 10, "the control socket")
+        until(lambda: ring.exists() and ring.stat().st_ino != before, "a new ring")
+        until((self.run_dir / "prober" / "ctl.sock").exists, "the control socket")
         self.attach()
 
     def attach(self) -> None:
@@ -93,9 +99,17 @@ class Host:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(how)
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE_S)
         self.process = None
         return code
+
+    def suspend(self) -> int:
+        """SIGSTOP; CLOCK_MONOTONIC at which the prober had surely stopped."""
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        self.process.send_signal(signal.SIGSTOP)
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+        return time.monotonic_ns()
 
     def config(self, **changes: int) -> ProbeConfig:
         links = [ProbeLink(r, RAILS[r], self.address(r), PORT) for r in (0, 1)]
@@ -118,16 +132,46 @@ class Host:
     def configure(self, config: ProbeConfig | None = None) -> None:
         self.ask("configure", **asdict(config or self.config()))
 
-    def events(self, kind: type[EventRecord] | None = None) -> list[EventRecord]:
+    @overload
+    def events(self) -> list[EventRecord]: ...
+    @overload
+    def events(self, kind: type[E]) -> list[E]: ...
+    def events(self, kind: Any = None) -> Any:
         """All events of this ring so far, of one kind if given."""
         self.seen += self.ring.events()
+        assert not self.ring.lost_events
         return [e for e in self.seen if kind is None or isinstance(e, kind)]
 
     def heard(self) -> bool:
         rows = self.ring.paths()
         return len(rows) == 2 and all(r.established and r.received > 3 for r in rows)
 
+    def published(self) -> RingHeader:
+        """The ring's header, with all that the prober had counted by now."""
+        now = time.monotonic_ns()
+        until(lambda: self.ring.header().heartbeat_ns > now, "a heartbeat")
+        return self.ring.header()
+
+    def hears(self, packets: int, paths: tuple[int, ...] = (0, 1)) -> None:
+        """Waits until so many more packets have come on each of ``paths``."""
+        before = [row.received for row in self.ring.paths()]
+
+        def heard() -> bool:
+            rows = self.ring.paths()
+            return all(rows[p].received >= before[p] + packets for p in paths)
+
+        until(heard, f"{packets} more packets on paths {paths}")
+
+    def gap_ns(self, start_ns: int, end_ns: int) -> int:
+        """How much of that time the prober itself did not run, as its STALL records say."""
+        return sum(
+            max(0, min(e.start_ns + e.gap_ns, end_ns) - max(e.start_ns, start_ns))
+            for e in self.events(StallRecord)
+        )
+
     def refused(self) -> dict[str, int]:
+        """Packets refused so far, by reason."""
+        self.published()
         return {reason.value: n for reason, n in self.ring.header().refused.items()}
 
     @contextlib.contextmanager
@@ -148,7 +192,7 @@ class Host:
     def nft(self, script: str) -> None:
         subprocess.run(
             ["ip", "netns", "exec", self.name, "nft", "-f", "-"],
-            input=script.encode(), check=True, timeout=10,
+            input=script.encode(), check=True, timeout=PATIENCE_S,
         )  # fmt: skip
 
 
@@ -200,7 +244,7 @@ class Pair:
             if host.process is not None:
                 host.process.send_signal(signal.SIGCONT)
                 host.process.kill()
-                host.process.wait(20)
+                host.process.wait(PATIENCE_S)
             with contextlib.suppress(OSError):
                 netns.remove(host.name)
 

@@ -1,19 +1,23 @@
-"""Real probers, real packets: two namespaces, two rails, faults made by the test."""
+"""Real probers, real packets: two namespaces, two rails, faults made by the test.
+
+Judged by what the records say of each other, not by this process's clock: a machine that stops us
+or a prober for a while makes the tests slower, not wrong. The exact times are in prober/tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import signal
 import socket
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from probe_pair import PORT, RAILS, Host, Pair, until
+from probe_pair import PATIENCE_S, PORT, RAILS, Host, Pair, until
 
 from fabricd.probes import wire
 from fabricd.probes.client import ProberClient, ProberError, ProberGoneError
@@ -27,7 +31,9 @@ from fabricd.probes.records import (
     StallRecord,
 )
 
-SANITIZED = os.environ.get("FABRIC_BUILD", "release") != "release"
+INTERVAL_NS = 10_000_000
+# The loop wakes every 2 ms; twice it may be 5 ms late before it calls that a gap.
+LATE_NS = 12_000_000
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def probing(pair):
         host.start()
         host.configure()
     for host in pair.hosts:
-        until(host.heard, 10, "all paths heard")
+        until(host.heard, "all paths heard")
     return pair
 
 
@@ -66,34 +72,51 @@ def conclusive(records: list[MissRecord]) -> list[MissRecord]:
     return [r for r in records if not r.inconclusive]
 
 
+def accused(host: Host, peer: Host, direction: Direction, since_ns: int = 0) -> set[int]:
+    """Paths that ``host`` called silent, less the silences in which ``peer`` did not run."""
+    found = set()
+    for miss in conclusive(misses(host, direction, since_ns)):
+        silence = miss.silent_ns - peer.gap_ns(miss.mono_ns - miss.silent_ns, miss.mono_ns)
+        if miss.count >= 3 and silence >= 7 * INTERVAL_NS // 2:
+            found.add(miss.path)
+    return found
+
+
 def test_paths_become_heard_and_rtt_is_plausible(probing):
-    time.sleep(1.0)
+    begin = [host.published() for host in probing.hosts]
     for host in probing.hosts:
+        host.hears(100)
+    for host, first in zip(probing.hosts, begin, strict=True):
         assert {e.path for e in host.events(HeardRecord) if e.first} == {0, 1}
         for row in host.ring.paths():
             assert row.address == host.address(row.index, host.other)
-            assert row.interval_ns == row.peer_interval_ns == 10_000_000
-            assert 100 <= row.rtt_min_ns <= 2_000_000
-            assert row.rtt_min_ns <= row.rtt_smoothed_ns
+            assert row.interval_ns == row.peer_interval_ns == INTERVAL_NS
+            assert 0 < row.rtt_min_ns <= row.rtt_smoothed_ns
             assert row.rx_lost == row.tx_lost == 0
-            assert row.rx_bitmap.bit_count() > 30
+            assert row.rx_bitmap.bit_count() == 64
         for link in host.ring.links():
             assert (link.present, link.bound, link.carrier) == (True, True, True)
             assert link.source is CarrierSource.SYSFS
+        # One kernel clock on both sides: each way takes between nothing and the round trip.
         both = [s for s in host.ring.samples() if s.has_out and s.has_back]
         assert len(both) > 100
-        for s in both:
-            # One kernel clock on both sides: each way takes between nothing and the round trip.
-            assert 0 < s.t2_ns - s.t1_ns < 50_000_000
-            assert 0 < s.t4_ns - s.t3_ns < 50_000_000
-        header = host.ring.header()
-        assert header.realtime
-        assert time.monotonic_ns() - header.heartbeat_ns < 200_000_000
-        # 100 packets a second and path: the pace is kept.
-        assert header.sent == pytest.approx(
-            200 * (header.heartbeat_ns - header.start_ns) / 1e9, rel=0.35
-        )
-        assert not conclusive(misses(host, Direction.RX))
+        assert all(s.t2_ns >= s.t1_ns and s.t4_ns >= s.t3_ns for s in both)
+        for row in host.ring.paths():
+            mine = [s for s in both if s.path == row.index]
+            there_and_back = [(s.t4_ns - s.t3_ns) + (s.t2_ns - s.t1_ns) for s in mine]
+            assert row.rtt_min_ns <= statistics.median(there_and_back) < INTERVAL_NS
+        # 100 packets a second and path while it runs; a packet more for a report.
+        last = host.published()
+        assert last.realtime
+        elapsed = last.heartbeat_ns - first.heartbeat_ns
+        sent = last.sent - first.sent
+        reports = len(misses(host, Direction.RX))
+        assert sent <= 2 * (1.07 * elapsed / INTERVAL_NS + 3) + reports
+        stalled = last.stall_ns - first.stall_ns
+        stalls = last.stalls - first.stalls
+        assert sent >= 2 * (0.93 * (elapsed - stalled) / INTERVAL_NS - 6 - 2 * stalls)
+    a, b = probing.hosts
+    assert accused(a, b, Direction.RX) == accused(b, a, Direction.RX) == set()
 
 
 def test_trains_on_a_clock_path(pair):
@@ -103,13 +126,19 @@ def test_trains_on_a_clock_path(pair):
         paths = [replace(p, clock=p.index == 1) for p in config.paths]
         host.configure(replace(config, paths=paths, link_interval_us=50_000))
     for host in pair.hosts:
-        until(host.heard, 10, "all paths heard")
-    pair.a.ring.samples(limit=100_000)
-    time.sleep(1.0)
-    samples = [s for s in pair.a.ring.samples() if s.has_out and s.has_back]
-    by_position = {n: sum(s.out_train == n for s in samples if s.path == 1) for n in range(4)}
+        until(host.heard, "all paths heard")
+    a, b = pair.hosts
+    a.ring.samples(limit=100_000)
+    a.hears(180, (1,))
+    samples = [s for s in a.ring.samples(limit=100_000) if s.has_out]
+    on_clock = [s for s in samples if s.path == 1]
+    by_position = {n: sum(s.out_train == n for s in on_clock) for n in range(4)}
     assert by_position[0] == 0
-    assert all(40 <= by_position[n] <= 60 for n in (1, 2, 3)), by_position
+    span = on_clock[-1].mono_ns - on_clock[0].mono_ns
+    gaps = sum(h.gap_ns(on_clock[0].mono_ns, on_clock[-1].mono_ns) for h in (a, b))
+    most, least = 50 * span / 1e9, 50 * (span - gaps) / 1e9
+    assert all(0.7 * least - 4 <= by_position[n] <= 1.1 * most + 4 for n in (1, 2, 3)), by_position
+    assert sum(by_position.values()) > 100
     assert {s.out_train for s in samples if s.path == 0} == {0}
 
 
@@ -117,61 +146,97 @@ def test_trains_on_a_clock_path(pair):
 def test_flaps_are_counted_exactly(probing, period_ms):
     a = probing.a
     before = a.ring.links()[0]
+    assert before.carrier
     probing.flap(0, 100, period_ms / 1000)
-    time.sleep(0.1)
+    until(lambda: a.ring.links()[0].downs == before.downs + 100, "100 downs")
+    until(lambda: a.ring.links()[0].carrier, "carrier")
     after = a.ring.links()[0]
-    assert after.downs - before.downs == 100
     assert after.carrier_down_count - before.carrier_down_count == 100
     carrier = [e for e in a.events(CarrierRecord) if e.link == 0]
     assert sum(e.downs for e in carrier) == 100
     assert carrier[-1].carrier
     assert carrier[-1].down_count == after.carrier_down_count
-    if period_ms == 20:
-        assert len(carrier) > 150  # each down and each up on its own, not one sum at the end
+    for e in carrier:
+        if not e.initial:  # read every 2 ms: not one sum at the end
+            looked_away = e.mono_ns - e.since_ns - a.gap_ns(e.since_ns, e.mono_ns)
+            assert looked_away < LATE_NS
     assert sum(e.downs for e in a.events(CarrierRecord) if e.link == 1) == 0
 
 
 def test_carrier_by_rtnetlink_where_sysfs_is_another_namespaces(pair):
     pair.a.start(sysfs=False)
     pair.a.configure()
-    until(lambda: len(pair.a.ring.links()) == 2, 5, "links")
+    until(lambda: len(pair.a.ring.links()) == 2, "links")
+    until(lambda: all(link.carrier for link in pair.a.ring.links()), "carrier")
     assert {link.source for link in pair.a.ring.links()} == {CarrierSource.NETLINK}
     assert "/sys does not show this network namespace" in pair.a.log.read_text()
     pair.flap(0, 100, 0.002)
-    time.sleep(0.1)
+    until(lambda: sum(e.downs for e in pair.a.events(CarrierRecord)) >= 100, "100 downs")
+    pair.a.published()
     assert sum(e.downs for e in pair.a.events(CarrierRecord)) == 100
 
 
 def test_black_hole_one_way(probing):
     a, b = probing.hosts
-    time.sleep(0.2)
+    for host in probing.hosts:
+        host.hears(20)
     cut = time.monotonic_ns()
     b.nft("table inet hole { chain in { type filter hook prerouting priority -300;"
           f' iifname "{RAILS[0]}" udp dport {PORT} drop; }}; }}\n')  # fmt: skip
-    dead = lambda: [m for m in conclusive(misses(b, Direction.RX, cut)) if m.count >= 3]  # noqa: E731
-    until(dead, 2, "three misses at the receiver")
-    third = dead()[0]
-    assert third.path == 0
-    assert third.mono_ns - cut < (100_000_000 if SANITIZED else 60_000_000)
-    told = lambda: [m for m in conclusive(misses(a, Direction.TX, cut)) if m.count >= 3]  # noqa: E731
-    until(told, 1, "evidence at the sender")
-    assert told()[0].path == 0
-    assert abs(told()[0].mono_ns - third.mono_ns) < 30_000_000
-    time.sleep(0.2)
-    assert {m.path for m in conclusive(misses(b, Direction.RX, cut))} == {0}
-    assert not conclusive(misses(a, Direction.RX, cut))
-    assert not conclusive(misses(b, Direction.TX, cut))
+    installed = time.monotonic_ns()
+
+    def rx() -> list[MissRecord]:
+        """The receiver's misses of the silence that goes on."""
+        since = b.ring.paths()[0].last_heard_ns
+        records = conclusive(misses(b, Direction.RX, cut))
+        return [m for m in records if m.path == 0 and m.last_heard_ns == since]
+
+    def tx() -> list[MissRecord]:
+        found = conclusive(misses(a, Direction.TX, cut))
+        return [m for m in found if m.path == 0]
+
+    until(lambda: [m for m in rx() if m.count >= 10], "ten misses at the receiver")
+    seen = rx()
+    # Heard until the hole was there, then a miss after 1.5 intervals and after each further one.
+    assert seen[0].last_heard_ns <= installed
+    before = seen[0].count - 1
+    for m in seen:
+        awake = m.silent_ns - b.gap_ns(m.last_heard_ns, m.mono_ns)
+        due = m.count * INTERVAL_NS + INTERVAL_NS // 2
+        assert m.interval_ns == INTERVAL_NS
+        assert due <= awake < due + INTERVAL_NS
+        if m.count != before + 1:  # not one sum at the end
+            assert b.gap_ns(m.mono_ns - 3 * INTERVAL_NS, m.mono_ns) > 0
+        before = m.count
+    third = next(m for m in seen if m.count >= 3)
+
+    until(lambda: [m for m in tx() if m.count >= 3], "evidence at the sender")
+    told = next(m for m in tx() if m.count >= 3)
+    assert told.mono_ns > third.mono_ns
+    assert told.silent_ns >= 7 * INTERVAL_NS // 2  # as the receiver says
+    # With the next packets, which come even if the report were lost.
+    delay = told.mono_ns - third.mono_ns
+    held_up = a.gap_ns(third.mono_ns, told.mono_ns) + b.gap_ns(third.mono_ns, told.mono_ns)
+    assert delay - held_up < 10 * INTERVAL_NS
+    assert accused(b, a, Direction.RX, cut) == accused(a, b, Direction.TX, cut) == {0}
+    assert accused(a, b, Direction.RX, cut) == accused(b, a, Direction.TX, cut) == set()
     assert b.ring.links()[0].carrier
-    assert b.ring.paths()[0].rx_missed >= 10
+    missed = b.ring.paths()[0].rx_missed
+    assert missed >= 10
 
     b.nft("delete table inet hole")
-    until(lambda: not b.ring.paths()[0].rx_missed, 1, "heard again")
-    until(lambda: not a.ring.paths()[0].tx_missed, 1, "heard again, as the peer says")
-    time.sleep(0.3)
-    assert [e.direction for e in a.events(HeardRecord) if not e.first] == [Direction.TX]
-    lost = b.ring.paths()[0].rx_lost
-    assert lost >= 20
-    assert a.ring.paths()[0].tx_lost == lost
+    until(lambda: not b.ring.paths()[0].rx_missed, "heard again")
+    until(lambda: not a.ring.paths()[0].tx_missed, "heard again, as the peer says")
+
+    def ended(host: Host, direction: Direction, count: int) -> list[int]:
+        found = [e for e in host.events(HeardRecord) if e.direction is direction]
+        return [e.path for e in found if e.mono_ns > installed and e.count >= count]
+
+    until(lambda: ended(b, Direction.RX, missed) == [0], "the end of it at the receiver")
+    until(lambda: ended(a, Direction.TX, 3) == [0], "the end of it at the sender")
+    until(lambda: b.ring.paths()[0].rx_lost >= missed, "all that was lost is counted")
+    until(lambda: a.ring.paths()[0].tx_lost == b.ring.paths()[0].rx_lost, "and known here")
+    assert a.ring.paths()[0].rx_lost == 0
 
 
 def test_garbage_forged_and_replayed_packets_change_nothing(probing):
@@ -182,7 +247,7 @@ def test_garbage_forged_and_replayed_packets_change_nothing(probing):
     a, b = probing.hosts
     ends = ((b.address(0), PORT), (a.address(0), PORT))
     with a.packet_socket(0, 0x0003) as tap:
-        tap.settimeout(5)
+        tap.settimeout(PATIENCE_S)
         captured: list[bytes] = []
         while len(captured) < 20:
             frame = tap.recv(2048)
@@ -222,17 +287,20 @@ def test_garbage_forged_and_replayed_packets_change_nothing(probing):
         "unproven": [frame(bytes(probe(incarnation=123, response=77).sign(probing.key, *ends)))],
     }
     before = a.refused()
-    events = len(a.events())
     state = a.ring.paths()[0]
+    start = time.monotonic_ns()
     with b.packet_socket(0) as gun:
         for frames in attacks.values():
             for one in frames:
                 gun.send(one)
     expected = {reason: before[reason] + len(frames) for reason, frames in attacks.items()}
-    until(lambda: a.refused() == expected, 3, f"{a.refused()} to become {expected}")
-    time.sleep(0.2)
+    until(lambda: sum(a.refused().values()) >= sum(expected.values()), f"refused: {expected}")
+    a.hears(20)
     assert a.refused() == expected
-    assert a.events()[events:] == []
+    for kind in (PeerRestartRecord, CarrierRecord):
+        assert [e for e in a.events(kind) if e.mono_ns > start] == []
+    for direction in Direction:
+        assert accused(a, b, direction, start) == set()
     after = a.ring.paths()[0]
     assert after.peer_incarnation == state.peer_incarnation
     assert (after.restarts, after.rx_lost, after.tx_lost) == (0, 0, 0)
@@ -242,26 +310,34 @@ def test_garbage_forged_and_replayed_packets_change_nothing(probing):
 
 def test_own_stop_is_no_evidence(probing):
     a, b = probing.hosts
-    time.sleep(0.2)
+    for host in probing.hosts:
+        host.hears(20)
     start = time.monotonic_ns()
-    a.process.send_signal(signal.SIGSTOP)
-    time.sleep(1.0)
+    stopped = a.suspend()
+    silent = lambda: {m.path for m in conclusive(misses(b, Direction.RX, start)) if m.count >= 30}  # noqa: E731
+    until(lambda: silent() == {0, 1}, "the other one sees silence on every rail")
+    resumed = time.monotonic_ns()
     a.process.send_signal(signal.SIGCONT)
-    until(lambda: a.events(StallRecord), 2, "a stall record")
-    time.sleep(0.5)
-    stall = max(a.events(StallRecord), key=lambda e: e.gap_ns)
-    assert 900_000_000 < stall.gap_ns < 1_500_000_000
+    covers = lambda e: e.start_ns <= stopped + 2_000_000 and e.start_ns + e.gap_ns >= resumed  # noqa: E731
+    until(lambda: any(map(covers, a.events(StallRecord))), "a record of the stop")
+    stall = next(filter(covers, a.events(StallRecord)))
+
+    def over(host: Host, direction: Direction, count: int) -> bool:
+        ended = [e for e in host.events(HeardRecord) if e.mono_ns > resumed and e.count >= count]
+        return {e.path for e in ended if e.direction is direction} == {0, 1}
+
+    until(lambda: over(b, Direction.RX, 30), "heard again")
+    until(lambda: over(a, Direction.TX, 0), "heard again, as the peer says")
+    assert a.published().stall_max_ns == max(e.gap_ns for e in a.events(StallRecord))
     own = misses(a, Direction.RX, start) + misses(a, Direction.TX, start)
-    assert own, "the peer missed us and said so"
     # No silence that began before we ran again is held against anybody.
-    stopped = [m for m in own if m.mono_ns - m.silent_ns < stall.start_ns + stall.gap_ns]
-    assert stopped
-    assert not conclusive(stopped)
-    assert all(m.count < 3 for m in own)
-    assert a.ring.header().stall_max_ns == stall.gap_ns
-    # The other one saw silence on every rail, and is told why.
-    assert {m.path for m in conclusive(misses(b, Direction.RX, start))} == {0, 1}
-    ended = [e for e in b.events(HeardRecord) if e.direction is Direction.RX and not e.first]
+    end = stall.start_ns + stall.gap_ns
+    before = [m for m in own if m.mono_ns - m.silent_ns < end]
+    assert {m.path for m in before if m.direction is Direction.TX} == {0, 1}, "the peer said so"
+    assert not [m for m in conclusive(before) if not b.gap_ns(m.mono_ns - m.silent_ns, m.mono_ns)]
+    assert accused(a, b, Direction.RX, start) == accused(a, b, Direction.TX, start) == set()
+    # The other one is told why.
+    ended = [e for e in b.events(HeardRecord) if e.direction is Direction.RX and e.count >= 30]
     assert {e.path for e in ended} == {0, 1}
     assert all(e.peer_stalled for e in ended)
 
@@ -269,39 +345,42 @@ def test_own_stop_is_no_evidence(probing):
 def test_kill_and_restart_is_a_restart_and_no_replay(probing):
     a, b = probing.hosts
     old = a.ring.header().incarnation
-    sent = a.ring.header().sent
     a.stop(signal.SIGKILL)
-    time.sleep(0.2)
+    killed = time.monotonic_ns()
+    until(lambda: all(row.rx_missed >= 3 for row in b.ring.paths()), "missed by the other one")
     assert not a.ring.replaced()
     a.seen.clear()
     a.start()  # probes again with the last configuration, before anybody configures it
-    until(a.heard, 5, "heard again")
+    until(a.heard, "heard again")
     assert a.ring.header().incarnation > old
-    assert a.ring.header().sent < sent + 1000
-    until(lambda: len(b.events(PeerRestartRecord)) == 2, 3, "a restart on both paths")
+    assert a.ring.header().start_ns > killed
+    until(lambda: len(b.events(PeerRestartRecord)) == 2, "a restart on both paths")
     for event in b.events(PeerRestartRecord):
         assert event.old_incarnation == old
         assert event.new_incarnation == a.ring.header().incarnation
-    time.sleep(0.3)
+    for host in probing.hosts:
+        host.hears(20)
     assert a.refused()["replay"] == b.refused()["replay"] == 0
     assert a.refused()["auth"] == b.refused()["auth"] == 0
     assert not a.events(PeerRestartRecord)
-    assert all(row.rx_missed == row.tx_missed == 0 for row in b.ring.paths())
+    assert len(b.events(PeerRestartRecord)) == 2
+    until(lambda: all(r.rx_missed == r.tx_missed == 0 for r in b.ring.paths()), "no misses")
 
 
 def test_a_device_that_vanishes_and_returns(probing):
     a = probing.a
     probing.cut(0)
-    until(lambda: not a.ring.links()[0].present, 2, "seen to vanish")
+    until(lambda: not a.ring.links()[0].present, "seen to vanish")
+    until(lambda: any(e.gone for e in a.events(CarrierRecord)), "a record of it")
     gone = [e for e in a.events(CarrierRecord) if e.gone]
     assert [e.link for e in gone] == [0]
     # Its end took the carrier first, or both came between two readings: one down either way.
     assert sum(e.downs for e in a.events(CarrierRecord)) == 1
-    assert a.ring.paths()[1].rx_missed == 0
+    a.hears(10, (1,))
     received = a.ring.paths()[0].received
     probing.wire(0)
-    until(lambda: a.ring.links()[0].bound, 3, "bound again")
-    until(lambda: a.ring.paths()[0].received > received + 5, 3, "heard again")
+    until(lambda: a.ring.links()[0].bound, "bound again")
+    until(lambda: a.ring.paths()[0].received > received + 5, "heard again")
     assert [e.link for e in a.events(CarrierRecord) if e.returned] == [0]
 
 
@@ -311,15 +390,14 @@ def test_an_address_that_comes_late(pair):
     config = pair.a.config()
     late = replace(config.links[0], address="10.77.0.99")
     pair.a.configure(replace(config, links=[late, config.links[1]]))
-    time.sleep(0.3)
-    assert [link.bound for link in pair.a.ring.links()] == [False, True]
-    assert "rail0: bind" in pair.a.log.read_text()
+    until(lambda: [r.bound for r in pair.a.ring.links()] == [False, True], "the other is bound")
+    until(lambda: "rail0: bind" in pair.a.log.read_text(), "a word about it")
     from pyroute2 import NetNS
 
     with NetNS(pair.a.name) as ipr:
         (index,) = ipr.link_lookup(ifname=RAILS[0])
         ipr.addr("add", index=index, address="10.77.0.99", prefixlen=24)
-    until(lambda: pair.a.ring.links()[0].bound, 3, "bound once the address is there")
+    until(lambda: pair.a.ring.links()[0].bound, "bound once the address is there")
 
 
 async def test_control_socket_refuses_and_survives(probing):
@@ -330,7 +408,7 @@ async def test_control_socket_refuses_and_survives(probing):
 
     def raw() -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE_S)
         sock.connect(str(path))
         return sock
 
@@ -363,16 +441,16 @@ async def test_control_socket_refuses_and_survives(probing):
         await clients[0].configure(bad)
     assert a.ring.header().config_epoch == epoch
     await asyncio.to_thread(probing.flap, 0, 1, 0.02)
-    assert all([await client.wait(2.0) for client in clients])
+    assert all([await client.wait(PATIENCE_S) for client in clients])
     status = await clients[0].status()
     assert status["control_errors"] >= errors + len(junk) + 1
     assert status["scheduling"] == "fifo"
-    assert status["subscribers"] == 8
+    assert status["subscribers"] == 8, "those that died are gone"
     for client in clients[1:]:
         await client.close()
     assert a.heard()
     a.process.send_signal(signal.SIGTERM)
-    assert a.process.wait(10) == 0
+    assert a.process.wait(PATIENCE_S) == 0
     with pytest.raises(ProberGoneError):
         await clients[0].request({"op": "status"})
     await clients[0].close()
@@ -392,12 +470,14 @@ def test_keys_can_be_rotated_without_a_miss(probing, tmp_path):
     start = time.monotonic_ns()
     a.key_file.write_text(f"{new}\n{old}\n")  # a signs with the new one, b not yet
     a.process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
-    b.process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
     for host in probing.hosts:
+        host.hears(20)
+    b.process.send_signal(signal.SIGHUP)
+    for host in probing.hosts:
+        host.hears(20)
+    for host, peer in ((a, b), (b, a)):
         assert host.refused()["auth"] == 0
-        assert not conclusive(misses(host, Direction.RX, start))
+        assert accused(host, peer, Direction.RX, start) == set()
     a.key_file.write_text("nonsense\n")
     with pytest.raises(ProberError, match="64 hexadecimal"):
         a.ask("rekey")
