@@ -21,7 +21,8 @@ unit() {
 
 sanitized_unit() {
   ensure_native asan
-  ctest --test-dir build/asan --output-on-failure -j2 || return
+  # The release build has played all of the simulator's schedules; here memory is what is looked at.
+  FABRIC_SIM_RUNS=3000 ctest --test-dir build/asan --output-on-failure -j2 || return
   ensure_native tsan
   # -R: GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
   # The simulator has one thread; a few of its schedules are enough here.
