@@ -104,4 +104,4 @@ def test_thousand_hosts_do_not_take_for_ever():
     links = [(r, r, address(0, r)) for r in range(2)]
     began = time.process_time()
     assert choose("h0", links, peers, per_rail=10, cross_rail=1)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 60  # of this process's own; it takes about 1 s

@@ -52,7 +52,7 @@ class Disk:
         self.closed = True
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -79,7 +79,7 @@ def test_order_of_events_and_states_is_kept(disk):
     recorder.put_state("k", 2)
     recorder.put_state("k", 3)
     disk.gate.set()
-    assert recorder.stop(20)
+    assert recorder.stop(60)
     assert disk.log == [
         ("flap", "a", 1), ("state", "k", 1), ("flap", "b", 1), ("state", "k", 3)
     ]  # fmt: skip
@@ -96,21 +96,20 @@ def test_full_disk_is_tried_again_and_nothing_is_lost(disk):
     assert disk.log == []
     disk.failing = False
     until(lambda: recorder.stored == 2)
-    assert recorder.stop(20)
+    assert recorder.stop(60)
     assert disk.log == [("flap", "a", 1), ("flap", "a", 2), ("state", "k", "after")]
 
 
 def test_stalled_disk_does_not_stop_the_caller_and_memory_is_bounded(disk):
     disk.gate.clear()
     recorder = started(disk, max_events=100)
-    begin = time.monotonic()
-    for i in range(5000):
+    for i in range(5000):  # returns although the disk does not: the gate opens only below
         recorder.put([event(), flap(f"rail{i % 2}", 1, i)])
-    assert time.monotonic() - begin < 10
+    assert disk.log == []
     assert recorder.waiting <= 100 + 2 + 512
     recorder.put_state("k", "must wait for the merged rows")
     disk.gate.set()
-    assert recorder.stop(20)
+    assert recorder.stop(60)
     flaps = sum(count for kind, _, count in disk.log if kind == "flap")
     assert flaps == 5000, "merged, not lost"
     assert recorder.dropped > 0
@@ -125,7 +124,7 @@ def test_hopeless_batch_is_dropped_and_counted(disk):
     until(lambda: recorder.dropped == 1)
     disk.failing = False
     recorder.put([flap("a", 1, 1)])
-    assert recorder.stop(20)
+    assert recorder.stop(60)
     assert disk.log == [("flap", "a", 1)]
 
 
@@ -150,7 +149,7 @@ def test_store_is_opened_later_when_it_could_not_be_at_the_start(tmp_path):
     recorder.start(None)
     recorder.put([flap("a", 7, 7)])
     until(lambda: recorder.stored == 1)
-    assert recorder.stop(20)
+    assert recorder.stop(60)
     with Timeline(tmp_path / "t.db", read_only=True, host="h") as timeline:
         assert timeline.flap_total("a") == 7
 

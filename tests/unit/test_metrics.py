@@ -66,7 +66,7 @@ def scrape():
         server = MetricsServer("127.0.0.1:0", lambda: snapshot)
         servers.append(server)
         url = f"http://127.0.0.1:{server.port}/metrics"
-        return urllib.request.urlopen(url, timeout=5).read().decode()
+        return urllib.request.urlopen(url, timeout=60).read().decode()
 
     yield get
     for server in servers:
@@ -203,6 +203,6 @@ def test_ipv6():
     server = MetricsServer("[::1]:0", lambda: FULL)
     try:
         url = f"http://[::1]:{server.port}/metrics"
-        assert b"fabricd_link_state" in urllib.request.urlopen(url, timeout=5).read()
+        assert b"fabricd_link_state" in urllib.request.urlopen(url, timeout=60).read()
     finally:
         server.close()

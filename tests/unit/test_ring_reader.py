@@ -306,7 +306,7 @@ def test_no_torn_record_under_a_writer_at_full_speed(tmp_path, pace):
             # Nothing came twice and nothing vanished without being counted.
             assert seen + reader.lost_events == count
             assert not reader.header().running
-        assert writer.wait(20) == 0
+        assert writer.wait(60) == 0
     finally:
         writer.kill()
         writer.wait()

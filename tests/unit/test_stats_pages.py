@@ -199,8 +199,9 @@ def test_a_page_being_written_is_read_whole(tmp_path):
     thread.start()
     try:
         with PageFile(path) as file:
-            copies = 0
-            for _ in range(300):
+            copies, deadline = 0, time.monotonic() + 60
+            while copies < 200:
+                assert time.monotonic() < deadline, f"{copies} copies"
                 try:
                     rails = file.page().rails
                 except sp.StatsPageError as error:
@@ -211,7 +212,6 @@ def test_a_page_being_written_is_read_whole(tmp_path):
     finally:
         stop.set()
         thread.join()
-    assert copies > 100
 
 
 def test_events_since_an_index_and_overwritten_ones(tmp_path):
@@ -246,9 +246,8 @@ def test_a_claimed_event_count_beyond_reason_costs_nothing(tmp_path):
     lay(tmp_path, make(event_count=2**64 - 1))
     reader = StatsDirectory(tmp_path, seen=lambda *_: True)
     (process,) = reader.scan(NOW)
-    began = time.monotonic()
+    # Counting through them one by one would outlast the test's timeout by far.
     assert reader.new_events(process).events == ()
-    assert time.monotonic() - began < 1
 
 
 def test_alive():
@@ -267,8 +266,9 @@ def test_process_seen_tells_a_reused_pid():
     child = os.fork()
     if child == 0:
         os._exit(0)
-    deadline = time.monotonic() + 5
-    while "Z" not in Path(f"/proc/{child}/stat").read_text() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while "Z" not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not process_seen(child, os.getuid(), time.monotonic_ns())  # a zombie
     os.waitpid(child, 0)

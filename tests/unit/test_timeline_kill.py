@@ -40,8 +40,10 @@ def test_kill_in_mid_append(tmp_path, seed):
         out = tmp_path / "acks"
         with out.open("wb") as file:
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=file)
-        deadline = time.monotonic() + 20
-        while out.stat().st_size < 130 and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while out.stat().st_size < 130:
+            assert time.monotonic() < deadline, "the writer does not write"
+            assert writer.poll() is None
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.15))
         os.kill(writer.pid, signal.SIGKILL)
