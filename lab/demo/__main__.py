@@ -36,8 +36,8 @@ EPILOG = """\
 exit status:
   0    the job ended by itself with 0 errors and 0 corrupt bytes; every fault was detected, steered
        and on the timeline in time; every rail carried its share again in time; the job ran on the
-       survivors, and at full speed after each fault. Speeds are parts of what the CPU that other
-       processes left can carry, so a busy machine neither fails the demo nor excuses it.
+       survivors, and at full speed after each fault. Of a speed, less is demanded the more of the
+       CPU other processes took; one that is not judged for that is shown in parentheses.
        With --no-failover: the job died of a transport error, as a plain transport does.
   1    not so; each thing that is wrong is printed
   2    usage, or it could not be set up

@@ -2,8 +2,8 @@
 
 Definitions, so that nobody has to trust the figures blindly:
 
-* **Throughput** is payload accepted (``rx``) by all ranks together, in bins of `BIN_S`; what is
-  expected of a bin is in `lab.demo.speed`: what the links, or the CPU left over, can carry.
+* **Throughput** is payload accepted (``rx``) by all ranks together, in bins of `BIN_S`. **Full
+  speed** is the best median of the stretches that no fault disturbs (`lab.demo.speed`).
 * **Share**: a ring is as fast as its slowest host, so with ``n`` rails per host and ``d`` of them
   lost on the host that lost most, what the surviving paths can carry is ``(n - d) / n`` of full
   speed. A rail counts as lost from its fault's start until it carries again.
@@ -15,10 +15,10 @@ Definitions, so that nobody has to trust the figures blindly:
   `REJOIN_SHARE` of its fair share (1/n) of what its host sends *and* of what it receives, for
   `HOLD_S` (median). Other load on the machine moves throughput but not shares.
 * **Back**: the time from the fault's end until its rails carry again and throughput stays at or
-  above `BACK_LEVEL` of what is expected for `HOLD_S` (median, so one noisy bin neither makes nor
+  above `BACK_LEVEL` of full speed for `HOLD_S` (median, so one noisy bin neither makes nor
   breaks it).
 * **After**: median throughput from the moment at which the rails have to be back to the next fault,
-  as a part of what is expected.
+  as a part of full speed.
 * **Detected**: from the fault's start to the first word of it, by the daemon of that host (carrier
   loss or state DOWN on its timeline) or by a plugin (path given up); with several rails the last.
 * **Told**: from the fault's start until the timeline of each host has its link as DOWN.
@@ -80,9 +80,11 @@ class FaultResult:
     rejoined_s: float | None
     back_s: float | None
     after: float | None
-    """Part of what is expected with all rails; None: too short to say."""
+    """Part of full speed; None: too short to say."""
     taken: float
-    """Part of the machine's CPU that others had from the fault's start to the next one's."""
+    """Part of the machine's CPU time that others had while the fault was in force."""
+    taken_after: float
+    """The same for ``after``."""
     crossing: Crossing | None
     """None: this fault leaves same-rail paths for every rail of the neighbours."""
     retransmitted_bytes: int
@@ -154,20 +156,23 @@ def _one(
     until = limit_ns if back_s is None else span.end_ns + round(back_s * SECOND)
     hit = flow.bins(span.start_ns, until)
     detected_s, by = detection(recording, span)
-    hurt = pace.relative(share)
+    fault = flow.bins(_later(span.start_ns, SETTLE_S), span.end_ns)
+    afterwards = flow.bins(span.returned_ns, limit_ns)
+    carried = _median(pace.reached[fault])
     return FaultResult(
         span=span,
         detected_s=detected_s,
         detected_by=by,
         told_s=told(recording, span),
         steered_s=steering(recording, span),
-        dip_s=float(np.count_nonzero(hurt[hit] < DIP_LEVEL) * BIN_S),
-        carried=_median(hurt[flow.bins(_later(span.start_ns, SETTLE_S), span.end_ns)]),
+        dip_s=float(np.count_nonzero(pace.reached[hit] < DIP_LEVEL * share) * BIN_S),
+        carried=None if carried is None or not share else carried / share,
         share=share,
         rejoined_s=rejoined_s,
         back_s=back_s,
-        after=_median(pace.relative()[flow.bins(span.returned_ns, limit_ns)]),
-        taken=_mean(pace.taken[flow.bins(span.start_ns, limit_ns)]),
+        after=_median(pace.reached[afterwards]),
+        taken=_mean(pace.taken[fault]),
+        taken_after=_mean(pace.taken[afterwards]),
         crossing=crossing(recording, flow, span),
         retransmitted_bytes=retransmitted(recording, span.start_ns, limit_ns),
         flaps_seen={
@@ -204,9 +209,9 @@ def back_at_full_speed(
     The window's median and its first bin must reach `BACK_LEVEL`. None: not before ``limit_ns``.
     """
     bins = flow.bins(from_ns, limit_ns)
-    relative = pace.relative()[: bins.stop]
-    for at, median in windows(relative, bins.start, round(HOLD_S / BIN_S)):
-        if min(median, relative[at]) >= BACK_LEVEL:
+    reached = pace.reached[: bins.stop]
+    for at, median in windows(reached, bins.start, round(HOLD_S / BIN_S)):
+        if min(median, reached[at]) >= BACK_LEVEL:
             return float(flow.edges_ns[at] - end_ns) / SECOND
     return None
 

@@ -86,7 +86,7 @@ def rail_charts(recording: Recording, analysis: Analysis, rail_bps: float) -> li
     """One small chart per (host, rail), rows by host: where the traffic went."""
     flow = analysis.throughput
     seconds = _seconds(recording, flow.edges_ns)
-    axis = Axis(seconds, rail_bps * 1.08, 44, width=262, left=2, right=2, above=3)
+    axis = Axis(seconds, rail_bps, 44, width=262, left=2, right=2, above=3)
     rows = []
     for host in recording.hosts:
         row = []

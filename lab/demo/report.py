@@ -38,17 +38,19 @@ DEFINITIONS = (
     ("surviving paths", "a ring is as fast as its slowest host: (n − d) / n of full speed when the"
      " worst-hit host has lost d of its n rails"),
     ("carried", f"median throughput from {SETTLE_S:g} s after injection to the fault's end, as a"
-     f" part of what the surviving paths can carry; at least {verdict.CARRIED_LEVEL:.0%}"),
+     f" part of what the surviving paths can carry; at least {verdict.CARRIED_LEVEL:.0%}, less"
+     f" {verdict.TAKEN_COSTS:g} points for each point of the CPU that other processes took then"),
     ("rail back", f"from the fault's end until each of its rails carries {REJOIN_SHARE:.0%} of its"
      " fair share of what its host sends and of what it receives; at most the hold-down, or the"
      " damping's suppress time, and 1 s"),
     ("full speed", "from the fault's end until the rails are back and throughput stays at"
-     f" {BACK_LEVEL:.0%} of full speed for {HOLD_S:g} s; 'only n%' where other load left no such"
-     " half second before the next fault: not decisive, 'after' is"),
+     f" {BACK_LEVEL:.0%} of full speed for {HOLD_S:g} s; – where no half second before the next"
+     " fault was that fast. It takes one slow half second to miss it, so 'after' decides"),
     ("after", "median throughput from the moment when the rails have to be back to the next fault,"
-     f" as a part of full speed; at least {verdict.AFTER_LEVEL:.0%}"),
-    ("of full speed", "of the best undisturbed stretch of this run, or, while other processes left"
-     " the demo less CPU than it needs for that, of the part that the rest can carry"),
+     f" as a part of full speed; at least {verdict.AFTER_LEVEL:.0%}, less as above"),
+    ("(n%)", "not judged: other processes took so much of the CPU that nothing is left to demand;"
+     " the exit status goes by the other figures, which no load excuses"),
+    ("of full speed", "of the best undisturbed stretch of this run"),
     ("resent", "payload that the plugins sent again after a fence"),
     ("flaps", "carrier losses on the timeline, of those injected"),
     ("verdict", "every figure with a bound was measured and is within it; the exit status is that"),
@@ -84,9 +86,9 @@ def row(recording: Recording, result: FaultResult) -> Row:
         "detected": verdict.late(result.detected_s, verdict.DETECT_WITHIN_S)
         or verdict.late(result.told_s, verdict.TOLD_WITHIN_S),
         "steered": verdict.late(result.steered_s, verdict.STEER_WITHIN_S),
-        "carried": verdict.low(result.carried, verdict.CARRIED_LEVEL),
+        "carried": verdict.low(result.carried, _levels(result)[0]),
         "rejoined": verdict.late(result.rejoined_s, span.returns_within_s),
-        "after": verdict.low(result.after, verdict.AFTER_LEVEL),
+        "after": verdict.low(result.after, _levels(result)[1]),
         "flaps": None if result.flaps_exact else "",
     }
     return Row(
@@ -97,10 +99,10 @@ def row(recording: Recording, result: FaultResult) -> Row:
         by=result.detected_by,
         steered=_ms(result.steered_s),
         dip=f"{result.dip_s:.1f} s",
-        carried=_part(result.carried),
+        carried=_part(result.carried, _levels(result)[0]),
         rejoined=_seconds(result.rejoined_s),
-        back=_back(result),
-        after=_part(result.after),
+        back="–" if result.back_s is None else _seconds(result.back_s),
+        after=_part(result.after, _levels(result)[1]),
         resent=_bytes(result.retransmitted_bytes),
         flaps=f"{seen} of {span.flaps * len(span.rails)}",
         bad=frozenset(name for name, text in wrong.items() if text is not None),
@@ -113,12 +115,24 @@ def rail_name(rail: Rail) -> str:
 
 
 def notes(analysis: Analysis) -> list[str]:
-    """Lines below the table: what a fault is there to show beyond its figures."""
-    return [
-        f"fault {number}: {_crossing(result.crossing)}"
-        for number, result in enumerate(analysis.results, 1)
-        if result.crossing is not None
-    ]
+    """Lines below the table: what a fault is there to show, and why a figure is not judged."""
+    lines = []
+    for number, result in enumerate(analysis.results, 1):
+        if result.crossing is not None:
+            lines.append(f"fault {number}: {_crossing(result.crossing)}")
+        unjudged = [
+            f"{name} (others took {taken:.0%} of the CPU)"
+            for name, taken, level in zip(
+                ("carried", "after"),
+                (result.taken, result.taken_after),
+                _levels(result),
+                strict=True,
+            )
+            if not level
+        ]
+        if unjudged:
+            lines.append(f"fault {number}: not judged, {', '.join(unjudged)}; all else is")
+    return lines
 
 
 def _crossing(found: Crossing) -> str:
@@ -168,7 +182,7 @@ def merged(events: list[Event]) -> list[Event]:
 GOODPUT = 0.95
 """Of a shaped link: what Ethernet, IP and TCP headers leave for payload, about."""
 CPU_BOUND = 0.8
-TAKEN = 0.1
+TAKEN = 0.05
 
 
 def machine(recording: Recording, analysis: Analysis, rail_bps: float) -> str:
@@ -182,14 +196,15 @@ def machine(recording: Recording, analysis: Analysis, rail_bps: float) -> str:
     speed = analysis.speed
     links = rail_bps * GOODPUT * len(recording.hosts) * len(recording.rails)
     part = speed.full / links if links else 0.0
-    text = f"Full speed {speed.full * 8 / 1e9:.2f} Gbit/s, {part:.0%} of what the links can carry"
     taken = float(speed.taken.mean()) if len(speed.taken) else 0.0
-    if speed.need:
-        text += f"; the demo needs {speed.need:.0%} of the CPU for it, others took {taken:.0%}"
+    text = (
+        f"Full speed {speed.full * 8 / 1e9:.2f} Gbit/s, {part:.0%} of what the links can carry;"
+        f" other processes took {taken:.0%} of the CPU"
+    )
     if part < CPU_BOUND:
         text += ". The CPU is the limit, not the links: try a lower --rate"
     elif taken > TAKEN:
-        text += ". Dips are the machine's, too; the other figures are of what it left"
+        text += ": dips and speeds are theirs, too"
     return text
 
 
@@ -266,7 +281,6 @@ def document(recording: Recording, analysis: Analysis) -> dict[str, Any]:
         "errors": analysis.errors,
         "corrupt_bytes": analysis.corrupt_bytes,
         "full_speed_gbps": analysis.speed.full * 8 / 1e9,
-        "cpu_needed": analysis.speed.need,
         "faults": [
             {
                 "title": r.span.title,
@@ -284,6 +298,7 @@ def document(recording: Recording, analysis: Analysis) -> dict[str, Any]:
                 "back_s": r.back_s,
                 "after": r.after,
                 "cpu_taken": r.taken,
+                "cpu_taken_after": r.taken_after,
                 "crossing": None
                 if r.crossing is None
                 else {
@@ -390,15 +405,19 @@ def _seconds(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:.1f} s"
 
 
-def _back(result: FaultResult) -> str:
-    """When, or how fast instead; ``after`` decides, for this needs a quiet half second."""
-    if result.back_s is None and result.rejoined_s is not None and result.after is not None:
-        return f"only {result.after:.0%}"
-    return _seconds(result.back_s)
+def _levels(result: FaultResult) -> tuple[float, float]:
+    """What is demanded of ``carried`` and of ``after``."""
+    return (
+        verdict.demanded(verdict.CARRIED_LEVEL, result.taken),
+        verdict.demanded(verdict.AFTER_LEVEL, result.taken_after),
+    )
 
 
-def _part(part: float | None) -> str:
-    return "–" if part is None else f"{part:.0%}"
+def _part(part: float | None, level: float = 1.0) -> str:
+    """In parentheses: not judged."""
+    if part is None:
+        return "–"
+    return f"{part:.0%}" if level else f"({part:.0%})"
 
 
 def _bytes(count: int) -> str:

@@ -1,14 +1,8 @@
-"""How fast the job was, and how fast it could have been on this machine at that time. Pure.
+"""How fast the job was, as a part of its full speed, and what other processes took. Pure.
 
-The job, the daemons and whatever else the machine does share its cores. So a speed is judged as a
-part of what was possible then:
-
-    expected = full × min(share, (1 - taken) / need)
-
-``taken`` is the part of all CPU time that processes other than the demo's had (steal included),
-``need`` the part that the demo itself used at full speed. With the CPU left that it needs, the
-links are the limit, of which ``share`` is left while rails are lost; when others took more than was
-idle, no more is expected than the rest can carry. A job that is slow on an idle machine is slow.
+Full speed is that of the best undisturbed stretch of the same run. The job and whatever else the
+machine does share its cores, caches and softirqs, so a slow second may be somebody's compiler: the
+CPU time that others had is kept beside each speed, and `lab.demo.verdict` demands less for it.
 """
 
 from __future__ import annotations
@@ -46,22 +40,14 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What was possible; arrays are [bins]."""
+    """Arrays are [bins]."""
 
     full: float
     """Byte/s: median of the undisturbed stretch in which that was highest."""
-    need: float
-    """Part of the machine's CPU time that the demo used in that stretch; 0: not known."""
-    taken: Floats
-    """Part of the machine's CPU time that others had."""
-    left: Floats
-    """Part of ``full`` that the CPU left to the demo can carry, at most 1."""
     reached: Floats
     """Throughput as a part of ``full``."""
-
-    def relative(self, share: float = 1.0) -> Floats:
-        """Throughput as a part of what was possible with that share of the links."""
-        return self.reached / np.maximum(np.minimum(share, self.left), 1e-3)
+    taken: Floats
+    """Part of the machine's CPU time that processes other than the demo's had, steal included."""
 
 
 def throughput(series: list[RankSeries], *, bin_s: float = BIN_S) -> Throughput:
@@ -108,10 +94,10 @@ def stretches(spans: list[FaultSpan], first_ns: int, last_ns: int) -> list[tuple
     return [(begin, max(begin, end)) for begin, end in zip(begins, ends, strict=True)]
 
 
-def shares(cpu: list[CpuSample], starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
-    """(own, taken): parts of the machine's CPU time in each span; zeros without samples."""
+def taken(cpu: list[CpuSample], starts_ns: Ints, ends_ns: Ints) -> Floats:
+    """Part of the machine's CPU time that others had in each span; zeros without samples."""
     if len(cpu) < 2:
-        return np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
+        return np.zeros(len(starts_ns))
     zero = cpu[0].t_ns
     at = np.array([sample.t_ns - zero for sample in cpu], dtype=np.float64)
 
@@ -122,27 +108,21 @@ def shares(cpu: list[CpuSample], starts_ns: Ints, ends_ns: Ints) -> tuple[Floats
         return until - since
 
     total = np.maximum(growth([sample.total for sample in cpu]), 1e-9)
-    idle = growth([sample.idle for sample in cpu])
-    own = growth([sample.own for sample in cpu])
-    return np.clip(own / total, 0, 1), np.clip((total - idle - own) / total, 0, 1)
+    others = growth([sample.total - sample.idle - sample.own for sample in cpu])
+    return np.clip(others / total, 0, 1)
 
 
 def speed(recording: Recording, flow: Throughput, spans: list[FaultSpan]) -> Speed:
-    """What was possible in each bin, from the run's own undisturbed stretches."""
+    """Full speed from the run's own undisturbed stretches, and each bin as a part of it."""
     edges = flow.edges_ns
-    calm = stretches(spans, int(edges[0]), int(edges[-1]))
-    best, full = (int(edges[0]), int(edges[-1])), 0.0
-    for stretch in calm:
+    full = 0.0
+    for stretch in stretches(spans, int(edges[0]), int(edges[-1])):
         inside = flow.total[flow.bins(*stretch)]
-        if len(inside) * BIN_S >= 1.0 and float(np.median(inside)) > full:
-            best, full = stretch, float(np.median(inside))
-    own, _ = shares(recording.cpu, np.array([best[0]]), np.array([best[1]]))
-    need = float(own[0])
+        if len(inside) * BIN_S >= 1.0:
+            full = max(full, float(np.median(inside)))
     half = round((CPU_WINDOW_S - BIN_S) / 2 * SECOND)
-    _, taken = shares(recording.cpu, edges[:-1] - half, edges[1:] + half)
-    left = np.minimum(1.0, (1.0 - taken) / need) if need else np.ones(len(taken))
-    reached = flow.total / full if full else np.zeros(len(taken))
-    return Speed(full, need, taken, left, reached)
+    others = taken(recording.cpu, edges[:-1] - half, edges[1:] + half)
+    return Speed(full, flow.total / full if full else np.zeros(len(flow.total)), others)
 
 
 def windows(values: Floats, first: int, size: int) -> list[tuple[int, float]]:

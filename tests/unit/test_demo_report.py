@@ -77,13 +77,16 @@ def test_says_what_the_analysis_says(recording):
 def test_what_limited_the_job_is_said(recording):
     analysis = analyse(recording)
     text = report.machine(recording, analysis, RAIL_BPS)
-    assert text == "Full speed 8.00 Gbit/s, 105% of what the links can carry"
+    assert text == (
+        "Full speed 8.00 Gbit/s, 105% of what the links can carry; other processes took 0% of the"
+        " CPU"
+    )
     assert text in page(recording)
     slow = report.machine(recording, analysis, RAIL_BPS * 2 / report.GOODPUT)
-    assert "50% of what the links can carry. The CPU is the limit" in slow
-    speed = replace(analysis.speed, need=0.8, taken=analysis.speed.taken + 0.3)
+    assert "took 0% of the CPU. The CPU is the limit" in slow
+    speed = replace(analysis.speed, taken=analysis.speed.taken + 0.3)
     busy = report.machine(recording, replace(analysis, speed=speed), RAIL_BPS)
-    assert "needs 80% of the CPU for it, others took 30%. Dips are the machine's, too" in busy
+    assert "took 30% of the CPU: dips and speeds are theirs, too" in busy
 
 
 def test_what_crosses_the_spines_is_said():
