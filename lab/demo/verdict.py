@@ -52,9 +52,14 @@ def sentence(analysis: Analysis) -> str:
     found = failures(analysis)
     if found:
         return "FAILED: " + "; ".join(found)
+    judged = all(
+        demanded(CARRIED_LEVEL, result.taken) and demanded(AFTER_LEVEL, result.taken_after)
+        for result in analysis.results
+    )
+    speed = "full speed after each" if judged else "full speed wherever it could be judged"
     return (
         "every fault detected, steered and on the timeline, every flap counted, every rail carrying"
-        " again in time, full speed after each"
+        f" again in time, {speed}"
     )
 
 

@@ -32,6 +32,7 @@ def test_a_good_run_passes():
     assert failures(recording) == []
     assert verdict.ok(analyse(recording))
     assert verdict.sentence(analyse(recording)).startswith("every fault detected, steered")
+    assert verdict.sentence(analyse(recording)).endswith("full speed after each")
 
 
 def test_a_job_40_percent_slower_after_the_last_fault_fails():
@@ -64,6 +65,7 @@ def test_what_is_not_judged_is_said_and_excuses_nothing_else():
     (note,) = report.notes(analyse(recording))
     assert note == "fault 1: not judged, after (others took 40% of the CPU); all else is"
     assert failures(recording) == []
+    assert verdict.sentence(analyse(recording)).endswith("full speed wherever it could be judged")
     for rank in recording.series:
         if rank.host == "h1":
             rank.rx[50:, 1] = 0
