@@ -16,7 +16,7 @@ import sys, time
 from lab.vm import image, machine
 vm = machine.Vm("orphan", image.base()).start()
 print(vm._process.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -28,7 +28,7 @@ def run_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sleeper():
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
     process.wait()
@@ -50,7 +50,7 @@ def test_machine_of_a_dead_owner_is_ended(run_dir, sleeper):
     start = machine.start_time(sleeper.pid)
     record(run_dir, "vm", sleeper.pid, start, dead_pid(), 1)
     assert machine.clean_stale() == ["vm"]
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert sleeper.wait(60) == -signal.SIGKILL
     assert not (run_dir / "vm").exists()
 
 
@@ -86,7 +86,7 @@ def test_qemu_dies_with_a_killed_owner():
         owner.kill()
         owner.wait()
         owner.stdout.close()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while machine.start_time(pid) is not None and time.monotonic() < end:
         time.sleep(0.02)
     assert machine.start_time(pid) is None
