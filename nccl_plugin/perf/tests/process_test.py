@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Ranks:
             if rank == world - 1:
                 environment.update(faults or {})
             command = [PERF, *args, "--rank", str(rank), "--world", str(world)]
-            command += ["--rendezvous", f"file:{self.root / 'rendezvous'}", "--timeout", "20"]
+            command += ["--rendezvous", f"file:{self.root / 'rendezvous'}", "--timeout", "60"]
             command += ["--plugin", plugin or (FAULTY if faults else PLAIN), "--interval-ms", "20"]
             command += ["--jsonl", str(self.root / f"{rank}.jsonl")]
             self.processes.append(
@@ -56,7 +57,20 @@ class Ranks:
         text = (self.root / f"{rank}.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
-    def wait(self, timeout_s: float = 60) -> list[int]:
+    def until(self, ready: Callable[[list[Row]], bool], what: str) -> None:
+        """Until ``ready`` of every rank's rows so far."""
+        deadline = time.monotonic() + 60
+        paths = [self.root / f"{rank}.jsonl" for rank in range(len(self.processes))]
+
+        def so_far(path: Path) -> list[Row]:
+            text = path.read_text() if path.exists() else ""
+            return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+
+        while not all(ready(so_far(path)) for path in paths):
+            assert time.monotonic() < deadline, f"not within 60 s: {what}"
+            time.sleep(0.01)
+
+    def wait(self, timeout_s: float = 120) -> list[int]:
         """Exit statuses by rank; what they printed is in ``out`` and ``err``."""
         deadline = time.monotonic() + timeout_s
         self.out, self.err = [], []
@@ -80,6 +94,17 @@ class Ranks:
                 process.kill()
                 process.communicate()
         self._directory.cleanup()
+
+
+def moving(rows: list[Row]) -> bool:
+    """Data has been moved."""
+    return any(r["bytes"] > 0 for r in rows if r["type"] == "sample")
+
+
+def stalled(rows: list[Row]) -> bool:
+    """Samples are still taken, and all of the last twenty say the same."""
+    done = [r["bytes"] for r in rows if r["type"] == "sample"]
+    return len(done) >= 20 and len(set(done[-20:])) == 1
 
 
 class Clean(unittest.TestCase):
@@ -138,9 +163,7 @@ class Clean(unittest.TestCase):
         self.check(4, "p2p", "--size", "10000", "--iters", "300", "--wait", "spin")
 
     def test_duration_ends_all_ranks_together(self) -> None:
-        started = time.monotonic()
         self.check(4, "ring", "--size", "256K", "--duration", "0.5")
-        assert time.monotonic() - started < 30
         assert len({end["iterations"] for end in self.ends}) == 1
 
     def test_unverified(self) -> None:
@@ -227,17 +250,14 @@ class Faults(unittest.TestCase):
 
     def test_samples_go_on_while_it_stalls_and_sigint_ends_it(self) -> None:
         faults = {"FAULTY_MODE": "stall", "FAULTY_AFTER": "4"}
-        args = ("ring", "--size", "1M", "--duration", "60", "--slice", "64K")
+        args = ("ring", "--size", "1M", "--duration", "600", "--slice", "64K")
         with Ranks(2, *args, faults=faults) as ranks:
-            time.sleep(1.5)
+            ranks.until(stalled, "20 samples in a row without progress")
             for process in ranks.processes:
                 process.send_signal(signal.SIGINT)
-            statuses = ranks.wait(30)
+            statuses = ranks.wait()
             assert statuses == [0, 0], ranks.err
             rows = ranks.rows(1)
-            samples = [r for r in rows if r["type"] == "sample"]
-            assert len(samples) > 20
-            assert samples[-1]["bytes"] == samples[len(samples) // 2]["bytes"]
             assert rows[-1]["interrupted"]
 
 
@@ -245,24 +265,24 @@ class Endings(unittest.TestCase):
     """Signals, and what the user got wrong."""
 
     def test_sigterm_to_one_rank_ends_all_cleanly(self) -> None:
-        with Ranks(3, "ring", "--size", "1M", "--duration", "60") as ranks:
-            time.sleep(1.0)
+        with Ranks(3, "ring", "--size", "1M", "--duration", "600") as ranks:
+            ranks.until(moving, "all ranks move data")
             ranks.processes[2].send_signal(signal.SIGTERM)
-            assert ranks.wait(30) == [0, 0, 0], ranks.err
+            assert ranks.wait() == [0, 0, 0], ranks.err
             ends = [ranks.rows(r)[-1] for r in range(3)]
             assert {end["type"] for end in ends} == {"end"}
             assert len({end["iterations"] for end in ends}) == 1
 
     def test_a_killed_peer_is_a_transport_error(self) -> None:
-        with Ranks(2, "ring", "--size", "1M", "--duration", "60") as ranks:
-            time.sleep(1.0)
+        with Ranks(2, "ring", "--size", "1M", "--duration", "600") as ranks:
+            ranks.until(moving, "all ranks move data")
             ranks.processes[1].kill()
-            assert ranks.wait(30)[0] == 1
+            assert ranks.wait()[0] == 1
             assert "transport error" in ranks.err[0]
 
     def run_alone(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PERF, *args], capture_output=True, text=True, timeout=30, check=False
+            [PERF, *args], capture_output=True, text=True, timeout=120, check=False
         )
 
     def test_usage(self) -> None:
@@ -295,7 +315,7 @@ class Endings(unittest.TestCase):
                 for rank, size in ((0, "1M"), (1, "2M"))
             ]  # fmt: skip
             for process in processes:
-                _, err = process.communicate(timeout=30)
+                _, err = process.communicate(timeout=120)
                 assert process.returncode == 2
                 assert "was started with" in err
 

@@ -29,7 +29,7 @@ struct TemporaryDirectory {
   fs::path path;
 };
 
-RendezvousConfig config(int rank, int world, int timeout_ms = 10'000) {
+RendezvousConfig config(int rank, int world, int timeout_ms = 60'000) {
   return {rank, world, std::chrono::milliseconds(timeout_ms), nullptr};
 }
 
@@ -63,16 +63,19 @@ void exchange_twice(Rendezvous& rendezvous, int rank, int world) {
   }
 }
 
+// Below the ephemeral ports, so that no connection of a test beside this one takes it meanwhile.
 std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
+  static int next = 12'000 + getpid() % 1000 * 20;
+  for (;;) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(next++));
+    const bool free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (free) return ntohs(address.sin_port);
+  }
 }
 
 }  // namespace
@@ -147,7 +150,7 @@ TEST_CASE("tcp: nobody there, or a rank that leaves, is an error in time") {
   CHECK_THROWS_AS(make_tcp_rendezvous("127.0.0.1", free_port(), config(1, 2, 200)), TransportError);
   const std::uint16_t port = free_port();
   CHECK(on_all_ranks(2, [&](int rank) {
-          const auto rendezvous = make_tcp_rendezvous("127.0.0.1", port, config(rank, 2, 2000));
+          const auto rendezvous = make_tcp_rendezvous("127.0.0.1", port, config(rank, 2));
           if (rank == 0) rendezvous->all_gather("x", "y");
         }) == 1);
 }
