@@ -56,10 +56,12 @@ class Control {
     Peer* peer = nullptr;
     std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Secret secret{};
+    int missed = 0;  // ticks in a row at which its caller was inside
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;
     Peer* peer = nullptr;
+    int missed = 0;
   };
   struct Newcomer {
     std::shared_ptr<Sender> comm;
@@ -70,6 +72,8 @@ class Control {
   void tick(std::int64_t now);
   void take_newcomers();
   void tick_peer(Peer& peer, std::int64_t now);
+  template <typename Comms, typename Serve>
+  void tick_all(Comms& comms, std::int64_t now, Serve serve);
   void tick_senders(std::int64_t now);
   void tick_receivers(std::int64_t now);
   void publish(std::int64_t now);
@@ -117,6 +121,7 @@ class Control {
   std::deque<std::uint64_t> graves_order_;
   std::int64_t next_publish_ = 0;
   std::int64_t last_tick_ = 0;
+  bool hurry_ = false;          // a comm was passed over
   std::uint64_t reported_ = 0;  // number of the last rails report sent
 };
 

@@ -18,7 +18,7 @@ constexpr unsigned kGlance = 8;
 
 // Where duplicates go.
 std::span<std::byte> scratch() {
-  thread_local std::array<std::byte, 64 * 1024> bytes;
+  thread_local std::array<std::byte, std::size_t{64} * 1024> bytes;
   return bytes;
 }
 

@@ -32,7 +32,8 @@ class Receiver {
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
-  Wants tick(std::int64_t now, const PeerFacts& facts);
+  // nullopt: not done, because the caller is inside and `wait` was not asked for.
+  std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   // A new connection; an older one of the same path is drained and retired. Null: taken, else the
   // lowest epoch that would be.
   // `fd` is moved from when it is taken.

@@ -21,9 +21,14 @@ std::uint8_t remote_of(core::PathIndex path) {
 
 }  // namespace
 
-Wants Receiver::tick(std::int64_t now, const PeerFacts& facts) {
+std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (wait) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return std::nullopt;
+  }
   Wants wants;
-  const std::scoped_lock lock(mutex_);
   if (closed() || error_ != Result::success || peer_closed_) {
     wants.close = closed();
     return wants;

@@ -15,7 +15,7 @@ namespace fabric::tcp {
 namespace {
 
 constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
-constexpr std::size_t kReadBack = 16 * 1024;
+constexpr std::size_t kReadBack = std::size_t{16} * 1024;
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
 
 }  // namespace

@@ -34,7 +34,8 @@ class Sender {
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
-  Wants tick(std::int64_t now, const PeerFacts& facts);
+  // nullopt: not done, because the caller is inside and `wait` was not asked for.
+  std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
   void dial_failed(core::PathIndex path, std::int64_t now);
   void attach(core::PathIndex path, core::Epoch epoch, Fd fd, std::int64_t now);

@@ -63,7 +63,7 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   if (::fchmod(fd.get(), 0644) != 0 ||
       ::pwrite(fd.get(), whole.data(), whole.size(), 0) != static_cast<ssize_t>(whole.size()) ||
       ::rename(hidden.c_str(), path_.c_str()) != 0) {
-    const std::string reason = hidden + ": " + std::strerror(errno);
+    std::string reason = hidden + ": " + std::strerror(errno);
     ::unlink(hidden.c_str());
     path_.clear();
     return reason;
