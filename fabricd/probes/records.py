@@ -179,7 +179,7 @@ class ProbeSample:
 class LinkRow(NamedTuple):
     """One configured link as it is now."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     netdev: str
     address: str
     port: int
@@ -209,7 +209,7 @@ class LinkRow(NamedTuple):
 class PathRow(NamedTuple):
     """One configured path (our link, one peer address) as it is now."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     link: int
     address: str
     port: int
