@@ -17,7 +17,7 @@ def lab(*arguments, check=None):
         cwd=REPO,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert "Traceback" not in done.stderr
@@ -38,7 +38,7 @@ def test_up_status_exec_fault_down(up):
     mine = next(row for row in listed if row["name"] == up)
     assert (mine["state"], mine["hosts"], mine["rails"]) == ("ready", 2, 2)
 
-    done = lab("exec", "--name", up, "h0", "--", "ping", "-c1", "-W1", "10.1.0.2", check=0)
+    done = lab("exec", "--name", up, "h0", "--", "ping", "-c1", "-W10", "10.1.0.2", check=0)
     assert "1 received" in done.stdout
     assert lab("exec", "--name", up, "h0", "--", "sh", "-c", "exit 7").returncode == 7
     done = lab("exec", "--name", up, "h1", "--", "sh", "-c", "echo $FABRIC_RUN_DIR", check=0)
@@ -67,7 +67,7 @@ def test_up_status_exec_fault_down(up):
         assert states == ["up", "no-carrier"]
         assert [f["fault"] for f in status["faults"]] == ["carrier"]
         fault.terminate()
-        assert fault.wait(5) == 0
+        assert fault.wait(60) == 0
     status = json.loads(lab("status", "--name", up, "--json", check=0).stdout)
     assert [p["state"] for p in status["host_rows"][0]["ports"]] == ["up", "up"]
     assert status["faults"] == []

@@ -6,12 +6,14 @@ import time
 
 import pytest
 
+from lab import procs
 from lab.cluster import wait_until
 from lab.faults import NodeFreeze, NodeKill
 from lab.node import build_dir
 from lab.registry import LabError
 from lab.services import Service
 
+PATIENCE_S = 60
 LOOP = ["sh", "-c", "echo begun; trap 'echo ended; exit 0' TERM; while :; do sleep 0.05; done"]
 
 
@@ -22,7 +24,7 @@ def one(cluster):
 
 def begun(lab, times=1):
     log = lab.nodes[0].dir / "loop.log"
-    wait_until(lambda: log.read_text() == "begun\n" * times, 3, f"{times} beginnings")
+    wait_until(lambda: log.read_text() == "begun\n" * times, PATIENCE_S, f"{times} beginnings")
 
 
 def service(lab, *, restart):
@@ -44,12 +46,12 @@ def test_restart_after_a_crash(one):
     loop.start()
     begun(one)
     pid = loop.kill(signal.SIGKILL)
-    new = loop.wait_restarted(pid)
+    new = loop.wait_restarted(pid, PATIENCE_S)
     assert new != pid
-    wait_until(lambda: new in one.nodes[0].pids(), 2, "the process inside its host")
+    wait_until(lambda: new in one.nodes[0].pids(), PATIENCE_S, "the process inside its host")
     assert loop.exits == [-9]
     begun(one, 2)
-    assert loop.stop() == 0
+    assert loop.stop(PATIENCE_S) == 0
     time.sleep(0.5)
     assert not loop.running, "a stop is not a crash"
     assert (one.nodes[0].dir / "loop.log").read_text().endswith("ended\n")
@@ -61,7 +63,7 @@ def test_no_restart_unless_asked(one):
     loop = service(one, restart=False)
     loop.start()
     loop.kill()
-    wait_until(lambda: not loop.running, 2, "the end")
+    wait_until(lambda: not loop.running, PATIENCE_S, "the end")
     time.sleep(0.5)
     assert loop.starts == 1
 
@@ -73,7 +75,7 @@ def test_a_dead_node_restarts_nothing_until_it_is_back(one):
         time.sleep(0.6)
         assert not loop.running
         assert one.nodes[0].pids() == []
-    wait_until(lambda: loop.running, 2, "the restart")
+    wait_until(lambda: loop.running, PATIENCE_S, "the restart")
     loop.stop()
 
 
@@ -83,9 +85,7 @@ def test_a_frozen_service_can_be_stopped(one):
     begun(one)
     fault = one.arm(NodeFreeze("h0"))
     fault.start()
-    began = time.monotonic()
-    assert loop.stop(2.0) == 0
-    assert time.monotonic() - began < 2
+    assert loop.stop(PATIENCE_S) == 0, "it acted on SIGTERM, and was not killed"
 
 
 def test_what_is_not_there_is_said(one, monkeypatch):
@@ -111,23 +111,26 @@ def test_daemon_and_prober_run_in_every_host(cluster):
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
     for node in lab.nodes:
-        wait_until(lambda n=node: status(n).get("ok") is True, 20, f"{node.name}'s daemon")
+        wait_until(lambda n=node: status(n).get("ok") is True, PATIENCE_S, f"{node.name}'s daemon")
         assert "rail1" in json.dumps(status(node)["data"])
-        wait_until(lambda n=node: (n.run_dir / "prober" / "ring").exists(), 10, "the ring")
+        wait_until(lambda n=node: (n.run_dir / "prober" / "ring").exists(), PATIENCE_S, "the ring")
     for kill, what in (("kill_daemon", "daemon"), ("kill_prober", "prober")):
         for node in lab.nodes:
             old = getattr(node, kill)()
-            assert getattr(node, what).wait_restarted(old, 10) != old
+            assert getattr(node, what).wait_restarted(old, PATIENCE_S) != old
     for node in lab.nodes:
-        wait_until(lambda n=node: status(n).get("ok") is True, 20, f"{node.name}'s daemon again")
-    began = time.monotonic()
+        wait_until(
+            lambda n=node: status(n).get("ok") is True, PATIENCE_S, f"{node.name}'s daemon again"
+        )
+    running = procs.inhabitants([node.ns for node in lab.nodes])
+    assert len(running) >= 4
     lab.down()
-    assert time.monotonic() - began < 3
+    wait_until(lambda: not any(who.alive for who in running), PATIENCE_S, "the end of all")
 
 
 ASK = """
 import json, socket, sys
-s = socket.socket(socket.AF_UNIX); s.settimeout(2); s.connect(sys.argv[1])
+s = socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1])
 s.sendall(json.dumps({"op": sys.argv[2]}).encode() + b"\\n")
 print(s.makefile().readline())
 """
