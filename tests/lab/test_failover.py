@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from fabricd.steer.page import PageError, decode
 from lab import netns
 from lab.cluster import wait_until
 from lab.faults import AdminDown, BlackHole, Carrier
@@ -20,6 +21,8 @@ from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEventKind
 
 HOLD = {"hold_down_s": 0.5}
+PATIENCE_S = 60.0
+"""What may be slow on a loaded machine; far below FABRIC_DEADLINE."""
 STEER_PAGE_SIZE = 65536
 
 
@@ -50,12 +53,12 @@ def job(lab, collective="ring", size=8 << 20, env=None):
         *("--duration", "600", "--channels", channels, "--size", str(size), "--wait", "block"),
         env=env,
     )
-    perf.wait_started(30)
+    perf.wait_started(PATIENCE_S)
     yield perf
     assert perf.running, [perf.log(rank).read_text()[-1500:] for rank in range(len(perf.ranks))]
     for rank in perf.ranks:
         rank.send_signal(signal.SIGTERM)
-    for result in perf.wait(40):
+    for result in perf.wait(PATIENCE_S):
         log = perf.log(result.rank).read_text()[-1500:]
         assert result.status == 0, log
         assert result.end["errors"] == 0, log
@@ -68,25 +71,35 @@ def bytes_done(perf):
     return sum(sum(r["tx"] for r in row["rails"].values()) for row in rows)
 
 
-def assert_progress(perf, timeout_s=15.0):
+def assert_progress(perf, timeout_s=PATIENCE_S):
     """Some more payload leaves rank 0."""
     before = bytes_done(perf)
     wait_until(lambda: bytes_done(perf) > before + 2_000_000, timeout_s, "progress of the job")
 
 
-def assert_failed_over(lab, since_ns, timeout_s=10.0):
-    """The path was given up; that payload still moves is asserted behind this."""
+def assert_given_up(lab, since_ns):
+    """Some process gives a path up."""
 
     def done():
-        firsts = [
-            event
+        return any(
+            event.time_ns >= since_ns
             for node in lab.nodes
             for event in events_of(node, StatsEventKind.PATH_DOWN)
-            if event.time_ns >= since_ns
-        ]
-        return bool(firsts)
+        )
 
-    wait_until(done, timeout_s, "the path given up")
+    wait_until(done, PATIENCE_S, "the path given up")
+
+
+def wait_steered(lab):
+    """Daemons are there, and the pages they write are valid."""
+
+    def fresh(node):
+        try:
+            return bool(decode((node.run_dir / "steer").read_bytes()).rails)
+        except (OSError, PageError):
+            return False
+
+    wait_until(lambda: all(fresh(node) for node in lab.nodes), PATIENCE_S, "steer pages")
 
 
 @pytest.mark.parametrize("daemons", [True, False], ids=["daemon", "no-daemon"])
@@ -105,12 +118,12 @@ def test_one_rail_dies_and_comes_back(cluster, fault, daemons):
     lab = cluster(hosts=2, rails=3, rate="200mbit")
     if daemons:
         lab.start_daemons(hold=HOLD)
-        time.sleep(2)
+        wait_steered(lab)
     with job(lab) as perf:
         made = fault()
         since = time.monotonic_ns()
         with lab.inject(made):
-            assert_failed_over(lab, since)
+            assert_given_up(lab, since)
             assert_progress(perf)
         healthy = time.monotonic_ns()
 
@@ -121,7 +134,7 @@ def test_one_rail_dies_and_comes_back(cluster, fault, daemons):
                 for event in events_of(node, StatsEventKind.PATH_UP)
             )
 
-        wait_until(back, 20, "the rail's return")
+        wait_until(back, PATIENCE_S, "the rail's return")
         assert_progress(perf)
 
 
@@ -148,7 +161,7 @@ def test_all_rails_dark_for_three_seconds(cluster):
         with lab.inject(Carrier("h0:rail0")), lab.inject(Carrier("h0:rail1")):
             time.sleep(3)
             assert perf.running
-        assert_progress(perf, 20)
+        assert_progress(perf)
 
 
 @pytest.mark.parametrize("collective", ["p2p", "alltoall"])
@@ -158,21 +171,21 @@ def test_flapping_nic(cluster, collective):
     with job(lab, collective) as perf:
         with lab.inject(Flap("h1:rail0", 100, 20)) as flap:
             flap.wait()
-        assert_progress(perf, 20)
+        assert_progress(perf)
 
 
 def test_small_messages_survive(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     with job(lab, "alltoall", size=4096) as perf, lab.inject(BlackHole("h0:rail0")):
         rows = len(perf.rows(0))
-        wait_until(lambda: len(perf.rows(0)) > rows + 20, 20, "samples")
+        wait_until(lambda: len(perf.rows(0)) > rows + 20, PATIENCE_S, "samples")
         assert perf.rows(0)[-1]["bytes"] > perf.rows(0)[rows]["bytes"]
 
 
 def test_daemons_and_probers_killed_in_traffic(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     lab.start_daemons(hold=HOLD)
-    time.sleep(2)
+    wait_steered(lab)
     with job(lab) as perf:
         for kill in ("kill_daemon", "kill_prober"):
             for node in lab.nodes:
@@ -187,7 +200,7 @@ def test_a_stopped_peer_is_not_a_dead_one(cluster):
         perf.ranks[1].send_signal(signal.SIGSTOP)
         time.sleep(3)
         perf.ranks[1].send_signal(signal.SIGCONT)
-        assert_progress(perf, 20)
+        assert_progress(perf)
         assert not events_of(lab.nodes[0], StatsEventKind.ERROR)
 
 
@@ -196,14 +209,14 @@ def test_a_killed_peer_process_is_an_error_soon(cluster):
     perf = lab.start_perf(
         "ring", "--duration", "600", "--channels", "2", "--size", "1048576", "--wait", "block"
     )
-    perf.wait_started(30)
+    perf.wait_started(PATIENCE_S)
     perf.ranks[1].kill()
-    killed = time.monotonic()
-    wait_until(lambda: perf.ranks[0].poll() is not None, 10, "the surviving rank's end")
-    # 1 s is the promise; a sanitized process also needs time to look for leaks at its end.
-    assert time.monotonic() - killed < 5
+    killed = time.monotonic_ns()
+    wait_until(lambda: perf.ranks[0].poll() is not None, PATIENCE_S, "the surviving rank's end")
     assert perf.ranks[0].returncode == 1
-    assert any(row["type"] == "error" for row in perf.rows(0))
+    error = next(row for row in perf.rows(0) if row["type"] == "error")
+    # 1 s is the promise. Far below FABRIC_DEADLINE: it was not the time-out that ended it.
+    assert error["t_ns"] - killed < 20e9
 
 
 def test_without_failover_the_job_dies(cluster):
@@ -212,9 +225,9 @@ def test_without_failover_the_job_dies(cluster):
         *("ring", "--duration", "600", "--channels", "2", "--size", "1048576", "--wait", "block"),
         env={"FABRIC_FAILOVER": "0"},
     )
-    perf.wait_started(30)
+    perf.wait_started(PATIENCE_S)
     with lab.inject(Carrier("h0:rail0")):
-        results = perf.wait(30)
+        results = perf.wait(PATIENCE_S)
     assert {result.status for result in results} == {1}
     assert any(result.errors for result in results)
 
@@ -259,7 +272,7 @@ def test_garbage_on_the_plugins_port(cluster):
         assert_progress(perf)
         wait_until(
             lambda: sum(page.refused_peers for page in pages(lab.nodes[1])) >= before + 5,
-            15,
+            PATIENCE_S,
             "refused peers counted",
         )
         for connection in half_open:
@@ -273,7 +286,9 @@ def test_garbage_on_the_steer_page(cluster, damage):
     lab.start_daemons(hold=HOLD, restart=False)
     node = lab.nodes[0]
     with job(lab) as perf:
-        wait_until(lambda: all(p.steer_present for p in pages(node)), 20, "the steer page followed")
+        wait_until(
+            lambda: all(p.steer_present for p in pages(node)), PATIENCE_S, "the steer page followed"
+        )
         node.kill_daemon(signal.SIGKILL)
         page = node.run_dir / "steer"
         rng = random.Random(7)
@@ -291,10 +306,16 @@ def test_garbage_on_the_steer_page(cluster, damage):
         else:
             page.mkdir()
         wait_until(
-            lambda: all(not p.steer_present for p in pages(node)), 15, "the steer page given up"
+            lambda: all(not p.steer_present for p in pages(node)),
+            PATIENCE_S,
+            "the steer page given up",
         )
         if damage != "directory":
-            assert sum(p.steer_rejected for p in pages(node)) > 0
+            wait_until(
+                lambda: sum(p.steer_rejected for p in pages(node)) > 0,
+                PATIENCE_S,
+                "the page refused",
+            )
         assert_progress(perf)
         assert not events_of(node, StatsEventKind.PATH_DOWN)
         if damage == "directory":
