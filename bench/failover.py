@@ -142,11 +142,16 @@ def _failover(
     return [Row(row, asked_ms, got, "ms", peer=peer_ms, note=note)]
 
 
+def _started_ns(cluster: Cluster) -> int:
+    """When the newest fault took effect, by the ground truth."""
+    return next(int(r["t_ns"]) for r in reversed(cluster.truth()) if r["phase"] == "start")
+
+
 def _stock_dies_ms(cluster: Cluster, fault: Fault) -> float:
     """How long a job without failover outlives a fault that stays."""
     env = {"FABRIC_FAILOVER": "0"}
     with _ring(cluster, name="stock", env=env) as perf, cluster.inject(fault):
-        start = next(r["t_ns"] for r in reversed(cluster.truth()) if r["phase"] == "start")
+        start = _started_ns(cluster)
         wait_until(
             lambda: any(rank.poll() not in (None, 0) for rank in perf.ranks),
             GIVE_UP_S,
@@ -164,7 +169,7 @@ def _one_failover(
         TimeoutError: the job moves nothing while the rail is gone, or the rail does not return.
     """
     with cluster.inject(fault, FAULT_S):
-        start = next(r["t_ns"] for r in reversed(cluster.truth()) if r["phase"] == "start")
+        start = _started_ns(cluster)
         time.sleep(FAULT_S / 2)
         moved = progress.moved()
         wait_until(

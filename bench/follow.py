@@ -11,7 +11,7 @@ from types import TracebackType
 import numpy as np
 
 from lab.cluster import Cluster
-from lab.demo.analysis import Throughput, throughput
+from lab.demo.speed import Throughput, throughput
 from lab.demo.job import RankReader
 from lab.perf import Perf
 from telemetry.statsdir import StatsDirectory
@@ -43,6 +43,8 @@ class EventFollower:
         self._thread = threading.Thread(target=self._run, name="stats pages")
 
     def __enter__(self) -> EventFollower:
+        self._look()
+        self.lost = 0  # what pages had lost before
         self._thread.start()
         return self
 
@@ -57,13 +59,16 @@ class EventFollower:
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
-            now = time.monotonic_ns()
-            for host, directory in self._dirs.items():
-                for page in directory.scan(now):
-                    batch = directory.new_events(page)
-                    with self._lock:
-                        self.lost += batch.lost
-                        self._events += [HostEvent(host, event) for event in batch.events]
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic_ns()
+        for host, directory in self._dirs.items():
+            for page in directory.scan(now):
+                batch = directory.new_events(page)
+                with self._lock:
+                    self.lost += batch.lost
+                    self._events += [HostEvent(host, event) for event in batch.events]
 
     def since(self, t_ns: int) -> list[HostEvent]:
         """Events at or after ``t_ns`` (CLOCK_MONOTONIC), oldest first."""
