@@ -256,10 +256,11 @@ class Comms {
           return true;
         }
         return false;
-      case FrameType::path_dead:
-        if (const auto read = decode_path(body)) {
-          sender_.fail(read->path);
-          sender_.quiesced(read->path);
+      case FrameType::retired:
+        if (const auto read = decode_state(body); read && read->fenced) {
+          sender_.fail(read->fenced->path);
+          sender_.quiesced(read->fenced->path);
+          sender_.on_fence_answer(read->fenced->path, read->fenced->epoch, read->state);
           return true;
         }
         return false;
@@ -350,7 +351,8 @@ void add_page(Seeds& out) {
 void add_streams(Seeds& out) {
   Bytes stream;
   append_state(stream, 1, {std::nullopt, some_state()});
-  append_path(stream, FrameType::path_dead, 1, {core::path_index(0, 0), 1, 0});
+  append_state(stream, 1, {PathEpoch{core::path_index(0, 0), 1, 0}, some_state()},
+               FrameType::retired);
   append_path(stream, FrameType::fence, 1, {core::path_index(0, 0), 2, 0});
   append_state(stream, 1, {PathEpoch{core::path_index(0, 0), 2, 0}, some_state()});
   append_acknowledge(stream, 1, 0, 0);

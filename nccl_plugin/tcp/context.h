@@ -52,7 +52,7 @@ struct Wants {
   core::PathSet dial = 0;
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool state = false;         // receiver: what it said is slow to arrive; say it over all links
-  std::vector<PathEpoch> announce;  // sender: fences; receiver: paths it gave up
+  std::vector<PathEpoch> announce;  // sender: fences; receiver: fences it answers unasked
   bool close = false;               // tell the peer that the comm is closed here
 };
 

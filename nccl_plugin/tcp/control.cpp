@@ -264,9 +264,10 @@ void Control::tick_receivers(std::int64_t now) {
       const core::ReceiverState state = receiving.comm->state();
       receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, {std::nullopt, state}); });
     }
-    for (const PathEpoch& dead : wants.announce) {
+    for (const PathEpoch& fence : wants.announce) {
+      const StateFrame frame{fence, receiving.comm->state()};
       receiving.peer->broadcast(
-          [&](Bytes& out) { append_path(out, FrameType::path_dead, id, dead); });
+          [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
     }
     if (wants.close) {
       bury(receiving);

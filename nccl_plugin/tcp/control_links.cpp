@@ -275,10 +275,14 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
         }
       }
       return;
-    case FrameType::path_dead:
+    case FrameType::retired:
       if (sender != senders_.end() && sender->second.peer == &peer) {
-        if (const auto path = decode_path(body)) {
-          sender->second.comm->on_path_dead(*path);
+        const auto frame = decode_state(body);
+        if (frame && frame->fenced) {
+          sender->second.comm->on_retired(*frame);
+          peer.send(link, [&](Bytes& out) {
+            append_path(out, FrameType::fence, header.comm, *frame->fenced);
+          });
         }
       }
       return;

@@ -68,7 +68,7 @@ class Receiver {
     bool maybe_unacked = false;
     std::int64_t up_since = 0;
     bool ever_live = false;
-    bool announce = false;  // we gave it up: tell the sender until it fences
+    bool announce = false;  // we gave it up: answer the sender's fence until it comes
     std::int64_t announced = 0;
   };
 

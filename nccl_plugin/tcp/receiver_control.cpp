@@ -68,7 +68,8 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     Path& path = paths_[i];
     if (path.announce && now - path.announced >= kAnnounceNs) {
       path.announced = now;
-      wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch, 0});
+      // Nothing of that connection or an earlier one is taken any more.
+      wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
     }
   }
   if (wants.state) {

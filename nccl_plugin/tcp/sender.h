@@ -41,7 +41,8 @@ class Sender {
   void attach(core::PathIndex path, core::Epoch epoch, Fd fd, std::int64_t now);
   void hangup(core::PathIndex path, core::Epoch epoch);
   void on_state(const StateFrame& frame);
-  void on_path_dead(const PathEpoch& path);
+  // The receiver gave a path up and answers the fence unasked.
+  void on_retired(const StateFrame& frame);
   void on_peer_close();
   void on_refused();  // the peer does not know the comm
   // Every later call fails with `result`.
@@ -90,6 +91,7 @@ class Sender {
   bool handle(const FrameHeader& header, std::span<const std::byte> body);
   void sent(core::PathIndex index, std::size_t payload);
   void fail(core::PathIndex index, pages::PathDownReason reason);
+  void fenced(const StateFrame& frame);
   void choose();  // makes eligible_ anew
   void abort_locked(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);

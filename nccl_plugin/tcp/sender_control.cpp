@@ -277,16 +277,7 @@ void Sender::choose() {
 void Sender::on_state(const StateFrame& frame) {
   const std::scoped_lock lock(mutex_);
   if (frame.fenced) {
-    const auto again = core_.on_fence_answer(frame.fenced->path, frame.fenced->epoch, frame.state);
-    if (again) {
-      const core::PathIndex index = frame.fenced->path;
-      context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index),
-                           remote_of(index), static_cast<std::uint32_t>(*again));
-      // All of it had arrived and nothing else waits: there is no first byte to wait for.
-      if (awaiting_first_byte_ == index && !core_.has_chunk()) {
-        awaiting_first_byte_.reset();
-      }
-    }
+    fenced(frame);
   } else {
     core_.on_state(frame.state);
   }
@@ -295,11 +286,29 @@ void Sender::on_state(const StateFrame& frame) {
   context_.waits.signal();
 }
 
-void Sender::on_path_dead(const PathEpoch& dead) {
+void Sender::on_retired(const StateFrame& frame) {
   const std::scoped_lock lock(mutex_);
-  if (paths_[dead.path].life.live() && paths_[dead.path].epoch == dead.epoch) {
-    fail(dead.path, pages::PathDownReason::peer_told);
-    pump();
+  const core::PathIndex index = frame.fenced->path;
+  if (paths_[index].life.live() && paths_[index].epoch < frame.fenced->epoch) {
+    fail(index, pages::PathDownReason::peer_told);
+  }
+  fenced(frame);
+  moved_ = true;
+  pump();
+  context_.waits.signal();
+}
+
+void Sender::fenced(const StateFrame& frame) {
+  const core::PathIndex index = frame.fenced->path;
+  const auto again = core_.on_fence_answer(index, frame.fenced->epoch, frame.state);
+  if (!again) {
+    return;
+  }
+  context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(*again));
+  // All of it had arrived and nothing else waits: there is no first byte to wait for.
+  if (awaiting_first_byte_ == index && !core_.has_chunk()) {
+    awaiting_first_byte_.reset();
   }
 }
 

@@ -97,7 +97,9 @@ enum class FrameType : std::uint16_t {
   pong = 7,
   rails = 8,  // weights and health of the writer's rails
   fence = 9,
-  path_dead = 10,  // the receiver gave the path up: fence it
+  // The receiver gave a path up by itself: the answer to the fence that would follow, before it is
+  // asked. Repeated until a fence of that epoch comes.
+  retired = 10,
 };
 
 struct FrameHeader {
@@ -137,7 +139,8 @@ void append_frame(Bytes& out, FrameType type, std::uint64_t comm);     // withou
 void append_number(Bytes& out, FrameType type, std::uint64_t number);  // ping, pong
 void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
 void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
-void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame);
+void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
+                  FrameType type = FrameType::state);
 void append_rails(Bytes& out, const RailsReport& report);
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
 

@@ -86,7 +86,7 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
   header.length = reader.get<std::uint32_t>();
   header.comm = reader.get<std::uint64_t>();
   if (!reader.ok() || type < static_cast<std::uint16_t>(FrameType::chunk) ||
-      type > static_cast<std::uint16_t>(FrameType::path_dead)) {
+      type > static_cast<std::uint16_t>(FrameType::retired)) {
     return std::nullopt;
   }
   if (header.type != FrameType::chunk && header.length > kMaxControlFrame) {
@@ -148,8 +148,8 @@ void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std
   frame.body().put(slot);
 }
 
-void append_state(Bytes& out, std::uint64_t comm, const StateFrame& state) {
-  Frame frame(out, FrameType::state, comm);
+void append_state(Bytes& out, std::uint64_t comm, const StateFrame& state, FrameType type) {
+  Frame frame(out, type, comm);
   Writer& writer = frame.body();
   writer.put(state.fenced ? state.fenced->path : kNoPath);
   writer.put(state.fenced ? state.fenced->epoch : core::Epoch{0});

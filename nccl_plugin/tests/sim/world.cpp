@@ -30,6 +30,7 @@ using Answer = std::variant<Grant, Acknowledgement, ReceiverState>;  // receiver
 
 struct Control {  // a fence, or its answer: may be lost, repeated, and late without bound
   bool to_receiver = true;
+  bool unasked = false;  // the receiver answers before it is asked
   PathIndex path = 0;
   Epoch epoch = 0;
   ReceiverState state;
@@ -48,6 +49,7 @@ struct Leaving {
 struct Path {
   bool sender_live = false;
   bool receiver_live = false;
+  bool telling = false;  // the receiver gave it up and says so until a fence comes
   Epoch epoch = 0;
   Epoch floor = 0;            // what the receiver promised: nothing below is admitted
   std::vector<Epoch> hellos;  // that may arrive late, and twice
@@ -141,7 +143,12 @@ bool World::hello(PathIndex index, Epoch epoch) {
     return false;
   }
   finding_.expect(epoch >= path.floor, "a connection that was fenced or retired is admitted");
+  for (Packet& packet : path.wire) {
+    path.old.push_back(std::move(packet));  // sent into a connection that was dead already
+  }
+  path.wire.clear();
   path.receiver_live = true;
+  path.telling = false;
   path.floor = epoch;
   path.epoch = epoch;
   path.back.clear();
@@ -195,8 +202,9 @@ void World::break_path(PathIndex index) {
   if (path.sender_live && !random_.one_in(3)) {
     lose(index);
   } else if (path.receiver_live) {
-    retire(index);  // the receiver gave it up and tells; the answers in it are lost
-    if (path.sender_live) {
+    retire(index);  // the receiver gave it up; the answers in it are lost
+    path.telling = random_.one_in(2);
+    if (path.sender_live && !path.telling) {
       lose(index);
     }
     state_everywhere();
@@ -341,16 +349,20 @@ void World::hear(PathIndex index) {
 void World::announce_fences() {
   for (const PathIndex index : indices_) {
     if (sender_.fencing(index)) {
-      control_.push_back({true, index, sender_.fence(index), {}});
+      control_.push_back({true, false, index, sender_.fence(index), {}});
+    }
+    if (paths_[index].telling) {
+      control_.push_back({false, true, index, paths_[index].epoch + 1, receiver_.state()});
     }
   }
 }
 
 void World::fence_arrives(const Control& message) {
-  Epoch& floor = paths_[message.path].floor;
-  floor = std::max(floor, message.epoch);
+  Path& path = paths_[message.path];
+  path.floor = std::max(path.floor, message.epoch);
+  path.telling = path.telling && path.epoch >= message.epoch;
   if (receiver_.fence(message.path, message.epoch)) {
-    finding_.expect(!paths_[message.path].sender_live, "a fence hit a living connection");
+    finding_.expect(!path.sender_live, "a fence hit a living connection");
     retire(message.path);
     state_everywhere();
   }
@@ -362,7 +374,7 @@ void World::fence_arrives(const Control& message) {
       }
     }
   }
-  control_.push_back({false, message.path, message.epoch, std::move(state)});
+  control_.push_back({false, false, message.path, message.epoch, std::move(state)});
 }
 
 void World::run_control() {
@@ -385,9 +397,15 @@ void World::run_control() {
   }
   if (message.to_receiver) {
     fence_arrives(message);
-  } else {
-    sender_.on_fence_answer(message.path, message.epoch, message.state);
+    return;
   }
+  if (message.unasked) {
+    if (paths_[message.path].sender_live && sender_.epoch(message.path) < message.epoch) {
+      lose(message.path);
+    }
+    control_.push_back({true, false, message.path, message.epoch, {}});
+  }
+  sender_.on_fence_answer(message.path, message.epoch, message.state);
 }
 
 void World::step(bool calm) {
