@@ -30,7 +30,12 @@ with Cluster(sys.argv[1], hosts=2, rails=2) as lab:
 
 def owner_process(name):
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, name], cwd=REPO, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, name],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell without job control starts what is in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     inner = int(process.stdout.readline())
     return process, inner
