@@ -87,6 +87,7 @@ def stalls_ns(
     + receiver's). Keys are (host, comm); values count from ``start_ns`` to the first payload byte
     on a survivor; for one that had nothing left to send, to the answer of the fence, by which its
     messages are known to have arrived. One that had neither when the fault ended counts until then.
+    Pass events until well after the end: who sends is known by what it does then at the latest.
     """
     ordered = sorted(events, key=lambda item: item.event.time_ns)
     senders = {  # a receiving end gives paths up as well, but asks for no fence
@@ -111,7 +112,7 @@ def stalls_ns(
         if event.kind is StatsEventKind.PATH_DOWN:
             if answered.setdefault(key, end_ns) < end_ns:
                 out[key] = answered[key] - start_ns  # given up a second time: another stall
-        elif key in answered and event.kind is StatsEventKind.FENCE_DONE:
+        elif key in answered and event.kind is StatsEventKind.FENCE_DONE and not event.detail:
             answered[key] = min(answered[key], event.time_ns)
         elif key in answered and event.kind is StatsEventKind.FIRST_BYTE:
             out[key] = event.time_ns - start_ns

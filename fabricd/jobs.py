@@ -27,7 +27,7 @@ class Jobs:
 
     Attributes:
         suppressed: plugin events not recorded because there were too many at once.
-        scanned_ns: CLOCK_MONOTONIC of the last scan; older events are an earlier daemon's.
+        scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
     """
 
@@ -36,6 +36,9 @@ class Jobs:
         self.suppressed = 0
         self.removed = 0
         self.scanned_ns = now
+        self._since_ns = now
+        """Older events are an earlier daemon's. Newer ones come once each, by their pages' own
+        cursors: pages show events late, so no page's newest says anything of another's."""
         self._ended = EndedPages()
         self._directory = StatsDirectory(directory)
 
@@ -63,13 +66,11 @@ class Jobs:
         wall = time.time_ns() - now
         events: list[Event] = []
         for page, batch in found:
-            new = [item for item in batch.events if self.scanned_ns < item.time_ns <= now + 10**9]
+            new = [item for item in batch.events if self._since_ns < item.time_ns <= now + 10**9]
             room = _MAX_EVENTS - len(events)
             self.suppressed += max(0, len(new) - room)
             events += [_event(page, item, wall) for item in new[:room]]
-        self.scanned_ns = max(
-            [self.scanned_ns] + [item.time_ns for _, batch in found for item in batch.events]
-        )
+            self.scanned_ns = max([self.scanned_ns, *(min(item.time_ns, now) for item in new)])
         looks = [(page, batch.next_index) for page, batch in found]
         if leftover := self._ended.update(looks, now, settled=settled):
             await asyncio.to_thread(self._remove, leftover)
@@ -81,7 +82,7 @@ class Jobs:
         try:
             if isinstance(document, dict):
                 self.totals.restore(document["totals"])
-                self.scanned_ns = int(document["scanned_ns"])
+                self.scanned_ns = self._since_ns = int(document["scanned_ns"])
         except (ValueError, KeyError, TypeError) as error:
             structlog.get_logger().warning("job totals not restored", error=str(error))
 

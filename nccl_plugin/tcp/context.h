@@ -51,9 +51,26 @@ struct PeerFacts {
 struct Wants {
   core::PathSet dial = 0;
   core::PathSet suspect = 0;  // make the control link over these rails speak
-  bool state = false;         // receiver: what it said is slow to arrive; say it over all links
+  bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
+  core::ReceiverState state;  // receiver: with say_state or announce
   std::vector<PathEpoch> announce;  // sender: fences; receiver: fences it answers unasked
   bool close = false;               // tell the peer that the comm is closed here
+};
+
+// Of one comm, or of all, by local rail.
+struct RailCounts {
+  std::array<std::uint64_t, core::kMaxRails> in_flight{};  // bytes
+  std::array<std::uint32_t, core::kMaxRails> live{};       // paths
+  std::array<std::uint32_t, core::kMaxRails> dead{};
+
+  RailCounts& operator+=(const RailCounts& other) {
+    for (std::size_t i = 0; i < core::kMaxRails; ++i) {
+      in_flight[i] += other.in_flight[i];
+      live[i] += other.live[i];
+      dead[i] += other.dead[i];
+    }
+    return *this;
+  }
 };
 
 inline constexpr std::int64_t kMs = 1'000'000;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr int kNice = -10;
-constexpr int kMaxMissed = 20;
+constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
@@ -125,7 +125,9 @@ std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle)
 void Control::run() {
   ::pthread_setname_np(::pthread_self(), "fabric-control");
   // Where it may: a failover must not wait behind the threads of the job. Microseconds per tick.
-  ::setpriority(PRIO_PROCESS, 0, kNice);
+  if (::getpriority(PRIO_PROCESS, 0) > kNice) {
+    ::setpriority(PRIO_PROCESS, 0, kNice);
+  }
   std::int64_t now = monotonic_ns();
   while (!stopping_.load()) {
     const bool idle = senders_.empty() && receivers_.empty();
@@ -260,12 +262,12 @@ void Control::tick_senders(std::int64_t now) {
 
 void Control::tick_receivers(std::int64_t now) {
   tick_all(receivers_, now, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
-    if (wants.state) {
-      const core::ReceiverState state = receiving.comm->state();
-      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, {std::nullopt, state}); });
+    if (wants.say_state) {
+      const StateFrame frame{std::nullopt, wants.state};
+      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });
     }
     for (const PathEpoch& fence : wants.announce) {
-      const StateFrame frame{fence, receiving.comm->state()};
+      const StateFrame frame{fence, wants.state};
       receiving.peer->broadcast(
           [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
     }
@@ -293,19 +295,18 @@ void Control::bury(const Receiving& receiving) {
 }
 
 void Control::publish(std::int64_t now) {
-  std::array<std::uint64_t, core::kMaxRails> in_flight{};
-  std::array<std::uint32_t, core::kMaxRails> live{};
-  std::array<std::uint32_t, core::kMaxRails> dead{};
+  RailCounts sum;
   for (const auto& [id, sending] : senders_) {
-    sending.comm->count(in_flight, live, dead);
+    sum += sending.comm->counts();
   }
   for (const auto& [id, receiving] : receivers_) {
-    receiving.comm->count(live, dead);
+    sum += receiving.comm->counts();
   }
   for (std::size_t i = 0; i < core::kMaxRails; ++i) {
-    context_.stats.rails[i].in_flight_bytes.store(in_flight[i], std::memory_order_relaxed);
-    context_.stats.rails[i].live_paths.store(live[i], std::memory_order_relaxed);
-    context_.stats.rails[i].dead_paths.store(dead[i], std::memory_order_relaxed);
+    RailCounters& rail = context_.stats.rails[i];
+    rail.in_flight_bytes.store(sum.in_flight[i], std::memory_order_relaxed);
+    rail.live_paths.store(sum.live[i], std::memory_order_relaxed);
+    rail.dead_paths.store(sum.dead[i], std::memory_order_relaxed);
   }
   context_.stats.publish(now);
 }

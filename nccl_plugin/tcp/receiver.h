@@ -46,8 +46,8 @@ class Receiver {
   void on_peer_close();
   void abort(Result result, const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
-  void count(std::array<std::uint32_t, core::kMaxRails>& live,
-             std::array<std::uint32_t, core::kMaxRails>& dead) const;
+  // As of the last time that the caller was not inside. Control thread only.
+  const RailCounts& counts();
 
  private:
   struct Path {
@@ -106,6 +106,7 @@ class Receiver {
   std::int64_t last_failure_at_ = 0;
   std::int64_t last_state_ = 0;
   std::int64_t dead_since_ = 0;
+  RailCounts counts_;
   bool told_all_down_ = false;
 };
 

@@ -55,7 +55,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     if (hearing == core::Hearing::suspect) {
       wants.suspect |= core::bit(index);
       // A grant that was lost alone in flight would wait 200 ms for its retransmission.
-      wants.state = now - last_state_ >= kAnnounceNs;
+      wants.say_state = now - last_state_ >= kAnnounceNs;
     }
     if (hearing == core::Hearing::dead) {
       fail(index, pages::PathDownReason::no_ack);
@@ -72,8 +72,11 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
     }
   }
-  if (wants.state) {
+  if (wants.say_state) {
     last_state_ = now;
+  }
+  if (wants.say_state || !wants.announce.empty()) {
+    wants.state = core_.state();
   }
   answer();
   if (live_ != 0) {
@@ -244,17 +247,21 @@ void Receiver::abort_locked(Result result, const std::string& text) {
   context_.waits.signal();
 }
 
-void Receiver::count(std::array<std::uint32_t, core::kMaxRails>& live,
-                     std::array<std::uint32_t, core::kMaxRails>& dead) const {
-  const std::scoped_lock lock(mutex_);
+const RailCounts& Receiver::counts() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return counts_;
+  }
+  counts_ = {};
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
     if (paths_[i].life.live()) {
-      ++live[local_of(index)];
+      ++counts_.live[local_of(index)];
     } else if (paths_[i].ever_live) {
-      ++dead[local_of(index)];
+      ++counts_.dead[local_of(index)];
     }
   }
+  return counts_;
 }
 
 }  // namespace fabric::tcp

@@ -49,9 +49,8 @@ class Sender {
   void abort(Result result, const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   [[nodiscard]] core::PathIndex home() const { return home_; }
-  void count(std::array<std::uint64_t, core::kMaxRails>& in_flight,
-             std::array<std::uint32_t, core::kMaxRails>& live,
-             std::array<std::uint32_t, core::kMaxRails>& dead) const;
+  // As of the last time that the caller was not inside. Control thread only.
+  const RailCounts& counts();
 
  private:
   struct Path {
@@ -121,6 +120,7 @@ class Sender {
   std::string last_failure_;
   std::int64_t last_failure_at_ = 0;
   std::int64_t dead_since_ = 0;
+  RailCounts counts_;
   bool told_all_down_ = false;
   bool moved_ = false;           // payload or acknowledgements since the last tick
   std::int64_t idle_since_ = 0;  // nothing moved since

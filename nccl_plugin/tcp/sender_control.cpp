@@ -289,8 +289,12 @@ void Sender::on_state(const StateFrame& frame) {
 void Sender::on_retired(const StateFrame& frame) {
   const std::scoped_lock lock(mutex_);
   const core::PathIndex index = frame.fenced->path;
-  if (paths_[index].life.live() && paths_[index].epoch < frame.fenced->epoch) {
+  Path& path = paths_[index];
+  if (path.life.live() && path.epoch < frame.fenced->epoch) {
     fail(index, pages::PathDownReason::peer_told);
+  } else if (path.life.phase() == core::LinkPhase::dialing &&
+             core_.epoch(index) < frame.fenced->epoch) {
+    path.life.on(core::LinkEvent::lost);  // its welcome is on the way: nobody is there any more
   }
   fenced(frame);
   moved_ = true;
@@ -358,19 +362,22 @@ void Sender::abort_locked(Result result, const std::string& text) {
   context_.waits.signal();
 }
 
-void Sender::count(std::array<std::uint64_t, core::kMaxRails>& in_flight,
-                   std::array<std::uint32_t, core::kMaxRails>& live,
-                   std::array<std::uint32_t, core::kMaxRails>& dead) const {
-  const std::scoped_lock lock(mutex_);
+const RailCounts& Sender::counts() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return counts_;
+  }
+  counts_ = {};
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
-    in_flight[local_of(index)] += core_.in_flight_bytes(index);
+    counts_.in_flight[local_of(index)] += core_.in_flight_bytes(index);
     if (paths_[i].life.live()) {
-      ++live[local_of(index)];
+      ++counts_.live[local_of(index)];
     } else if (paths_[i].ever_live) {
-      ++dead[local_of(index)];
+      ++counts_.dead[local_of(index)];
     }
   }
+  return counts_;
 }
 
 }  // namespace fabric::tcp

@@ -14,7 +14,13 @@ namespace {
 
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  if (text == nullptr) {
+    return otherwise;
+  }
+  char* end = nullptr;
+  const std::uint64_t number = std::strtoull(text, &end, 10);
+  REQUIRE_MESSAGE((number != 0 && *end == '\0'), name << " is not a number above 0: " << text);
+  return number;
 }
 
 }  // namespace

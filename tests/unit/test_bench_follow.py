@@ -36,6 +36,12 @@ def test_until_the_answer_of_the_fence_when_nothing_was_left_to_send():
     assert stalls(event(1_100, KIND.PATH_DOWN), event(1_250, KIND.FENCE_DONE)) == {("h0", 1): 250}
 
 
+def test_the_answer_of_the_fence_is_no_end_while_bytes_are_left_to_resend():
+    assert stalls(event(1_100, KIND.PATH_DOWN), event(1_250, KIND.FENCE_DONE, detail=4096)) == {
+        ("h0", 1): END - START
+    }
+
+
 def test_a_second_loss_of_the_path_is_not_the_first_one_lasting():
     assert stalls(
         event(1_100, KIND.PATH_DOWN),
