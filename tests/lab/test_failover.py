@@ -299,6 +299,7 @@ def test_garbage_on_the_plugins_port(cluster):
 def test_garbage_on_the_steer_page(cluster, damage):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     lab.start_daemons(hold=HOLD, restart=False)
+    wait_steered(lab)  # a page without rails has nothing to damage
     node = lab.nodes[0]
     with job(lab) as perf:
         wait_until(
