@@ -21,13 +21,14 @@ from typing import Any, TypeVar, overload
 from pyroute2 import NetNS, netns
 
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberClient, host_id
-from fabricd.probes.records import EventRecord, RingHeader, StallRecord
+from fabricd.probes.records import Direction, EventRecord, MissRecord, RingHeader, StallRecord
 from fabricd.probes.ring import RingReader
 
 E = TypeVar("E")
 
 REPO = Path(__file__).resolve().parents[2]
 BUILD = REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
+INTERVAL_NS = 10_000_000
 PORT = 9200
 RAILS = ("rail0", "rail1")
 
@@ -81,8 +82,13 @@ class Host:
                 stderr=log,
             )  # fmt: skip
         until(lambda: ring.exists() and ring.stat().st_ino != before, "a new ring")
-        until((self.run_dir / "prober" / "ctl.sock").exists, "the control socket")
+        until(self.listens, "the control socket")
         self.attach()
+
+    def listens(self) -> bool:
+        """Whether the control socket takes connections: its file is there a moment before."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            return sock.connect_ex(os.fspath(self.run_dir / "prober" / "ctl.sock")) == 0
 
     def attach(self) -> None:
         """Maps the present ring anew, from its first record."""
@@ -260,3 +266,21 @@ class Pair:
 
 
 __all__ = ["PORT", "RAILS", "Host", "Pair", "until"]
+
+
+def misses(host: Host, direction: Direction, since_ns: int = 0) -> list[MissRecord]:
+    return [e for e in host.events(MissRecord) if e.direction is direction and e.mono_ns > since_ns]
+
+
+def conclusive(records: list[MissRecord]) -> list[MissRecord]:
+    return [r for r in records if not r.inconclusive]
+
+
+def accused(host: Host, peer: Host, direction: Direction, since_ns: int = 0) -> set[int]:
+    """Paths that ``host`` called silent, less the silences in which ``peer`` did not run."""
+    found = set()
+    for miss in conclusive(misses(host, direction, since_ns)):
+        silence = miss.silent_ns - peer.gap_ns(miss.mono_ns - miss.silent_ns, miss.mono_ns)
+        if miss.count >= 3 and silence >= 7 * INTERVAL_NS // 2:
+            found.add(miss.path)
+    return found

@@ -96,7 +96,7 @@ def test_carrier_down_reaches_page_timeline_and_metrics(cluster):
     start = next(row["t_ns"] for row in lab.truth() if row["phase"] == "start")
     told = first_after(start, rows(node, kind="steer"))
     assert told is not None
-    assert told - start < 5e9, "a bound for a loaded machine; the benchmark has the figure"
+    assert told - start < 500e6, "a bound for a loaded machine; the benchmark has the figure"
     found = stored(
         node,
         lambda r: any(row["to"] == "probation" for row in r),
@@ -245,13 +245,15 @@ def ctl(node, *args):
     )  # fmt: skip
 
 
-def test_stop_file_returns_to_observe_and_back(cluster):
+def test_stop_file_returns_to_observe_within_two_seconds_and_back(cluster):
     lab = started(cluster)
     node = lab.nodes[0]
     with lab.inject(Carrier("h0:rail1")):
         wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "steered")
+        began = time.monotonic()
         node.stop_file.touch()
         wait_until(lambda: page(node).mode == 0, SLOW_S, "observes")
+        assert time.monotonic() - began < 2.0
         assert weights(node) == {"rail0": 1000, "rail1": 1000}
         assert ask(node, "status")["stop_file"] is True
         node.stop_file.unlink()

@@ -167,8 +167,10 @@ def test_full_disk_does_not_stop_steering_and_no_flap_is_lost(cluster):
             while True:
                 file.write(os.urandom(4096))
         for _ in range(5):
+            began = time.monotonic()
             with lab.inject(Carrier("h0:rail1")):
                 wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "steers on a full disk")
+                assert time.monotonic() - began < 2.0
             wait_until(lambda: weights(node)["rail1"] == 1000, 90, "and back")
         status = ask(node, "status")["timeline"]
         assert status["failures"] > 0, "the disk really was full"

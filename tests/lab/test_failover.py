@@ -231,7 +231,7 @@ def test_a_killed_peer_process_is_an_error_soon(cluster):
     assert perf.ranks[0].returncode == 1
     error = next(row for row in perf.rows(0) if row["type"] == "error")
     # 1 s is the promise. Far below FABRIC_DEADLINE: it was not the time-out that ended it.
-    assert error["t_ns"] - killed < 20e9
+    assert error["t_ns"] - killed < 5e9
 
 
 def test_without_failover_the_job_dies(cluster):
