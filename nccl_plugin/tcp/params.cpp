@@ -1,36 +1,40 @@
 #include "tcp/params.h"
 
-#include <unistd.h>
-
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <type_traits>
 
 namespace fabric::tcp {
 
 namespace {
 
-const char* text_of(const char* name) {
-  const char* value = std::getenv(name);
+const char* text_of(const ParamSpec& spec) {
+  const char* value = std::getenv(spec.name.data());  // a literal: ends with NUL
   return value == nullptr ? "" : value;
 }
 
-// Nothing is written to `out` when the variable is absent or not a number within [low, high].
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.12g", value);
+  return text.data();
+}
+
+// Nothing is written to `out` when `text` is not a number within the parameter's range.
 template <typename T>
-void number(const char* name, double low, double high, double scale, T& out,
-            std::string& complaints) {
-  const std::string text = text_of(name);
-  if (text.empty()) {
-    return;
-  }
+void read_number(const ParamSpec& spec, const std::string& text, T& out, std::string& complaints) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !std::isfinite(value) || value < low || value > high) {
-    complaints += std::string(name) + "=" + text + " is not a number from " + std::to_string(low) +
-                  " to " + std::to_string(high) + "; ";
+  const bool whole = spec.scale == 1 && std::trunc(value) != value;  // bytes, flags, counts
+  if (end == text.c_str() || *end != '\0' || !std::isfinite(value) || value < spec.low ||
+      value > spec.high || whole) {
+    complaints += std::string(spec.name) + "=" + text + " is not a " +
+                  (spec.scale == 1 ? "whole " : "") + "number from " + number_text(spec.low) +
+                  " to " + number_text(spec.high) + "; ";
     return;
   }
-  out = static_cast<T>(value * scale);
+  out = static_cast<T>(std::llround(value * spec.scale));
 }
 
 std::string process_name() {
@@ -44,36 +48,50 @@ std::string process_name() {
 
 Params read_params() {
   Params params;
-  std::string& complaints = params.complaints;
-  params.run_dir = text_of("FABRIC_RUN_DIR");
-  if (params.run_dir.empty()) {
-    params.run_dir = "/run/fabricd";
+  for (const ParamSpec& spec : kParams) {
+    const std::string text = text_of(spec);
+    if (text.empty()) {
+      continue;
+    }
+    std::visit(
+        [&](auto field) {
+          using T = std::remove_reference_t<decltype(params.*field)>;
+          if constexpr (std::is_same_v<T, std::string>) {
+            params.*field = text;
+          } else if constexpr (std::is_same_v<T, bool>) {
+            int flag = params.*field ? 1 : 0;
+            read_number(spec, text, flag, params.complaints);
+            params.*field = flag != 0;
+          } else {
+            read_number(spec, text, params.*field, params.complaints);
+          }
+        },
+        spec.field);
   }
-  int failover = 1;
-  number("FABRIC_FAILOVER", 0, 1, 1, failover, complaints);
-  params.failover = failover != 0;
-  number("FABRIC_DEADLINE", 0.1, 86400, 1e9, params.deadline_ns, complaints);
-  number("FABRIC_CHUNK", 4096, 4194304, 1, params.chunk_size, complaints);
-  number("FABRIC_SOCKET_BUFFER", 0, 1 << 30, 1, params.socket_buffer, complaints);
-  number("FABRIC_HOLD", 0, 60, 1e9, params.hold_ns, complaints);
-  number("FABRIC_USER_TIMEOUT", 0.1, 600, 1e3, params.user_timeout_ms, complaints);
-  params.job = text_of("FABRIC_JOB");
   if (params.job.empty()) {
     params.job = process_name();
   }
-  params.ifname = text_of("NCCL_SOCKET_IFNAME");
-  params.family = text_of("NCCL_SOCKET_FAMILY");
   return params;
 }
 
+std::string value_text(const Params& params, const ParamSpec& spec) {
+  return std::visit(
+      [&](auto field) -> std::string {
+        if constexpr (std::is_same_v<decltype(field), std::string Params::*>) {
+          return params.*field;
+        } else {
+          return number_text(static_cast<double>(params.*field) / spec.scale);
+        }
+      },
+      spec.field);
+}
+
 std::string describe(const Params& params) {
-  return "FABRIC_RUN_DIR=" + params.run_dir +
-         " FABRIC_FAILOVER=" + std::to_string(params.failover ? 1 : 0) +
-         " FABRIC_DEADLINE=" + std::to_string(params.deadline_ns / 1'000'000'000) + "s" +
-         " FABRIC_CHUNK=" + std::to_string(params.chunk_size) +
-         " FABRIC_SOCKET_BUFFER=" + std::to_string(params.socket_buffer) +
-         " FABRIC_HOLD=" + std::to_string(params.hold_ns / 1'000'000) + "ms" +
-         " FABRIC_JOB=" + params.job + " NCCL_SOCKET_IFNAME=" + params.ifname;
+  std::string line;
+  for (const ParamSpec& spec : kParams) {
+    line += (line.empty() ? "" : " ") + std::string(spec.name) + "=" + value_text(params, spec);
+  }
+  return line;
 }
 
 }  // namespace fabric::tcp
