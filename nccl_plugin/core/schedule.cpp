@@ -20,28 +20,53 @@ PathSet where(std::span<const PathView> live, Test test) {
 
 }  // namespace
 
-PathSet eligible(std::span<const PathView> live) {
-  const PathSet home = where(live, [](const PathView& view) {
-    return view.home && view.trusted && view.weight >= kFullWeight;
-  });
-  if (home != 0) {
-    return home;
-  }
+PathSet home_place(std::span<const PathView> live) {
+  const auto full = [](const PathView& view) {
+    return view.trusted && view.weight >= kFullWeight;
+  };
+  const PathSet home =
+      where(live, [&](const PathView& view) { return view.home && full(view); });
+  return home != 0
+             ? home
+             : where(live, [&](const PathView& view) { return view.partner && full(view); });
+}
+
+PathSet eligible(std::span<const PathView> live, const Policy& policy) {
+  const auto good = [](const PathView& view) { return view.trusted && view.weight != 0; };
   std::array<bool, kMaxRails> own_sender{};
   std::array<bool, kMaxRails> own_receiver{};
   for (const PathView& view : live) {
-    if (view.base && view.trusted && view.weight != 0) {
+    if (view.base && good(view)) {
       own_sender[sender_rail(view.path)] = true;
       own_receiver[receiver_rail(view.path)] = true;
     }
   }
   const PathSet trusted = where(live, [&](const PathView& view) {
-    return view.trusted && view.weight != 0 &&
-           (view.base || !own_sender[sender_rail(view.path)] ||
-            !own_receiver[receiver_rail(view.path)]);
+    return good(view) && (view.base || !own_sender[sender_rail(view.path)] ||
+                          !own_receiver[receiver_rail(view.path)]);
   });
-  if (trusted != 0) {
-    return trusted;
+  std::array<bool, kMaxRails> carries{};
+  each(trusted, [&](PathIndex path) { carries[sender_rail(path)] = true; });
+  PathSet pool = 0;
+  each(trusted, [&](PathIndex path) {
+    const std::uint8_t active = policy.stands_for[sender_rail(path)];
+    if (active >= kMaxRails || !carries[active]) {
+      pool |= bit(path);
+    }
+  });
+  const PathSet full =
+      where(live, [](const PathView& view) { return view.weight >= kFullWeight; });
+  const bool open =
+      policy.stripe || (policy.homeless && (pool & ~(policy.homes & full)) != 0);
+  const PathSet home = home_place(live);
+  if (!open && home != 0) {
+    return home;
+  }
+  if (pool == 0) {
+    pool = trusted;
+  }
+  if (pool != 0) {
+    return pool;
   }
   const PathSet weighted = where(live, [](const PathView& view) { return view.weight != 0; });
   return weighted != 0 ? weighted : where(live, [](const PathView&) { return true; });

@@ -1,11 +1,18 @@
 // Which path carries the next chunk. Pure: the caller says what it knows of each path.
 //
 // Rules, first that leaves a path wins:
-//   1. the home path, when it is up, trusted and at full weight;
-//   2. every trusted path with a weight, cross-rail ones only for rails whose own pair is not among
-//      them, shared out by weight;
-//   3. every path with a weight, though it came back only just now;
-//   4. every live path: a hint never removes the last one.
+//   1. the home path, when it is up, trusted and at full weight; but not when the pool is open (below)
+//   2. the rail that stands by for the home rail, likewise;
+//   3. the pool: every trusted path with a weight, cross-rail ones only for rails whose own pair is
+//      not among them, standby rails only for rails that have no path there; shared by weight;
+//   4. every trusted path with a weight;
+//   5. every path with a weight, though it came back only just now;
+//   6. every live path: a hint never removes the last one.
+//
+// The pool is open to a comm that is at home as well when another comm to the same peer has lost its
+// home and the pool holds a path that is nobody's home, or one of less than full weight. Otherwise
+// the homeless alone would use that path and then wait for those who share theirs: a collective is
+// as fast as its slowest comm. With striping it is always open.
 #pragma once
 
 #include <array>
@@ -25,7 +32,21 @@ struct PathView {
   bool home = false;
   bool base = false;     // one of the pairs connected from the start (same rail at both ends)
   bool trusted = false;  // past its hold-down
+  bool partner = false;  // of the rail that stands by for the home rail
   std::uint16_t weight = 0;
+};
+
+inline constexpr std::uint8_t kStandsForNone = 0xff;
+
+// What holds for all paths of a comm.
+struct Policy {
+  bool stripe = false;       // never keep to the home path
+  bool homeless = false;     // some comm to this peer has lost its home
+  std::uint64_t homes = 0;   // PathSet: home paths of all comms to this peer
+  // By the sender's rail: which of its rails it stands by for. Such a rail is nobody's home.
+  std::array<std::uint8_t, kMaxRails> stands_for{};
+
+  Policy() { stands_for.fill(kStandsForNone); }
 };
 
 using PathSet = std::uint64_t;  // bit per PathIndex
@@ -37,8 +58,11 @@ void each(PathSet set, F&& function) {
   }
 }
 
+// Where the comm belongs, by rules 1 and 2; 0: it is homeless.
+PathSet home_place(std::span<const PathView> live);
+
 // `live`: the paths that have a connection, in any order.
-PathSet eligible(std::span<const PathView> live);
+PathSet eligible(std::span<const PathView> live, const Policy& policy = {});
 
 // Shares chunks among paths in proportion to weight: the next goes to the path that is furthest
 // behind. A path that could not take one is skipped, not waited for.

@@ -339,6 +339,55 @@ TEST_CASE("schedule: home, then all survivors, then whatever lives") {
   CHECK(eligible({}) == 0);
 }
 
+TEST_CASE("schedule: the pool opens when a comm is homeless and there is room beside the homes") {
+  const auto view = [](std::size_t s, std::size_t r, bool home, std::uint16_t weight = 1000) {
+    return PathView{path_index(s, r), home, s == r, true, false, weight};
+  };
+  Policy policy;
+  policy.homeless = true;
+  policy.homes = bit(path_index(0, 0)) | bit(path_index(1, 1)) | bit(path_index(2, 2));
+  const PathSet p00 = bit(path_index(0, 0));
+  const PathSet p11 = bit(path_index(1, 1));
+  // Every survivor is somebody's home: no reason to leave ours.
+  const std::array homes{view(0, 0, true), view(1, 1, false)};
+  CHECK(eligible(homes, policy) == p00);
+  // A pair without a home of its own, a crossing, or a home of less weight: all share all.
+  const std::array spare{view(0, 0, true), view(1, 1, false), view(3, 3, false)};
+  CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
+  const std::array crossing{view(0, 0, true), view(2, 1, false)};
+  CHECK(eligible(crossing, policy) == (p00 | bit(path_index(2, 1))));
+  const std::array slow{view(0, 0, true), view(1, 1, false, 400)};
+  CHECK(eligible(slow, policy) == (p00 | p11));
+  policy.homeless = false;
+  CHECK(eligible(spare, policy) == p00);
+  policy.stripe = true;
+  CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
+}
+
+TEST_CASE("schedule: a standby rail carries for its own rail, and for nobody else") {
+  const auto view = [](std::size_t rail, bool home, bool partner, bool trusted = true) {
+    return PathView{path_index(rail, rail), home, true, trusted, partner, 1000};
+  };
+  Policy policy;
+  policy.stands_for[2] = 0;
+  policy.stands_for[3] = 1;
+  const PathSet p1 = bit(path_index(1, 1));
+  const PathSet p2 = bit(path_index(2, 2));
+  const PathSet p3 = bit(path_index(3, 3));
+  // The comm at home on rail 0, whose rail is dead, then also the standby.
+  const std::array dead{view(1, false, false), view(2, false, true), view(3, false, false)};
+  CHECK(home_place(dead) == p2);
+  CHECK(eligible(dead, policy) == p2);
+  const std::array both{view(1, false, false), view(3, false, false)};
+  CHECK(home_place(both) == 0);
+  CHECK(eligible(both, policy) == p1);
+  const std::array last{view(3, false, false)};
+  CHECK(eligible(last, policy) == p3);
+  // Striped: the active rails, and the standby of the dead one.
+  policy.stripe = true;
+  CHECK(eligible(dead, policy) == (p1 | p2));
+}
+
 TEST_CASE("schedule: chunks are shared in proportion to weight") {
   Share share;
   const PathSet both = bit(kHome) | bit(kOther);
