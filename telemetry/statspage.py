@@ -117,6 +117,9 @@ class PathDownReason(IntEnum):
     PEER_TOLD = 4
     CARRIER = 5
     CONNECT_FAILED = 6
+    TRIAL = 7
+    MOVED = 8
+    REHASH = 9
 
 
 class StatsPageError(Exception):

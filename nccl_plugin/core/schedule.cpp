@@ -21,14 +21,10 @@ PathSet where(std::span<const PathView> live, Test test) {
 }  // namespace
 
 PathSet home_place(std::span<const PathView> live) {
-  const auto full = [](const PathView& view) {
-    return view.trusted && view.weight >= kFullWeight;
-  };
-  const PathSet home =
-      where(live, [&](const PathView& view) { return view.home && full(view); });
-  return home != 0
-             ? home
-             : where(live, [&](const PathView& view) { return view.partner && full(view); });
+  const auto full = [](const PathView& view) { return view.trusted && view.weight >= kFullWeight; };
+  const PathSet home = where(live, [&](const PathView& view) { return view.home && full(view); });
+  return home != 0 ? home
+                   : where(live, [&](const PathView& view) { return view.partner && full(view); });
 }
 
 PathSet eligible(std::span<const PathView> live, const Policy& policy) {
@@ -54,10 +50,8 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
       pool |= bit(path);
     }
   });
-  const PathSet full =
-      where(live, [](const PathView& view) { return view.weight >= kFullWeight; });
-  const bool open =
-      policy.stripe || (policy.homeless && (pool & ~(policy.homes & full)) != 0);
+  const PathSet full = where(live, [](const PathView& view) { return view.weight >= kFullWeight; });
+  const bool open = policy.stripe || (policy.homeless && (pool & ~(policy.homes & full)) != 0);
   const PathSet home = home_place(live);
   if (!open && home != 0) {
     return home;

@@ -1,7 +1,8 @@
 // Which path carries the next chunk. Pure: the caller says what it knows of each path.
 //
 // Rules, first that leaves a path wins:
-//   1. the home path, when it is up, trusted and at full weight; but not when the pool is open (below)
+//   1. the home path, when it is up, trusted and at full weight; but not when the pool is open
+//   (below)
 //   2. the rail that stands by for the home rail, likewise;
 //   3. the pool: every trusted path with a weight, cross-rail ones only for rails whose own pair is
 //      not among them, standby rails only for rails that have no path there; shared by weight;
@@ -9,10 +10,10 @@
 //   5. every path with a weight, though it came back only just now;
 //   6. every live path: a hint never removes the last one.
 //
-// The pool is open to a comm that is at home as well when another comm to the same peer has lost its
-// home and the pool holds a path that is nobody's home, or one of less than full weight. Otherwise
-// the homeless alone would use that path and then wait for those who share theirs: a collective is
-// as fast as its slowest comm. With striping it is always open.
+// The pool is open to a comm that is at home as well when another comm to the same peer has lost
+// its home and the pool holds a path that is nobody's home, or one of less than full weight.
+// Otherwise the homeless alone would use that path and then wait for those who share theirs: a
+// collective is as fast as its slowest comm. With striping it is always open.
 #pragma once
 
 #include <array>
@@ -32,17 +33,17 @@ struct PathView {
   bool home = false;
   bool base = false;     // one of the pairs connected from the start (same rail at both ends)
   bool trusted = false;  // past its hold-down
-  bool partner = false;  // of the rail that stands by for the home rail
   std::uint16_t weight = 0;
+  bool partner = false;  // of the rail that stands by for the home rail
 };
 
 inline constexpr std::uint8_t kStandsForNone = 0xff;
 
 // What holds for all paths of a comm.
 struct Policy {
-  bool stripe = false;       // never keep to the home path
-  bool homeless = false;     // some comm to this peer has lost its home
-  std::uint64_t homes = 0;   // PathSet: home paths of all comms to this peer
+  bool stripe = false;      // never keep to the home path
+  bool homeless = false;    // some comm to this peer has lost its home
+  std::uint64_t homes = 0;  // PathSet: home paths of all comms to this peer
   // By the sender's rail: which of its rails it stands by for. Such a rail is nobody's home.
   std::array<std::uint8_t, kMaxRails> stands_for{};
 

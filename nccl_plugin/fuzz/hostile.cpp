@@ -165,6 +165,9 @@ void bodies(View bytes) {
       decode_rails(bytes), [](Bytes& out, const RailsReport& r) { append_rails(out, r); },
       decode_rails, "a report of rails does not survive");
   survives(
+      decode_addresses(bytes), [](Bytes& out, const AddressReport& r) { append_addresses(out, r); },
+      decode_addresses, "addresses do not survive");
+  survives(
       decode_path(bytes),
       [](Bytes& out, const PathEpoch& p) { append_path(out, FrameType::fence, 1, p); }, decode_path,
       "a path does not survive");
@@ -276,6 +279,8 @@ class Comms {
         return false;
       case FrameType::rails:
         return decode_rails(body).has_value();
+      case FrameType::addresses:
+        return decode_addresses(body).has_value();
       default:
         return true;
     }

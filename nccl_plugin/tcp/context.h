@@ -23,6 +23,8 @@ namespace fabric::tcp {
 struct Context {
   Params params;
   std::vector<Rail> rails;
+  std::size_t shown = 0;  // the first so many are NCCL's devices; the others stand by
+  core::Policy policy;    // what holds for every comm of this process
   std::uint64_t incarnation = 0;
   Stats stats;
   WaitSet waits;
@@ -45,11 +47,15 @@ struct PeerFacts {
   core::PathSet control_live = 0;                     // the control link over these rails answers
   std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
   core::PathSet base = 0;                             // pairs that are connected from the start
+  core::PathSet homes = 0;                            // of all comms to this peer
+  bool homeless = false;                              // one of them has lost its home
+  std::uint8_t version = kWireVersionMin;             // of the wire, agreed on
 };
 
 // What a comm asks of the control thread.
 struct Wants {
   core::PathSet dial = 0;
+  bool homeless = false;      // sender: its home carries nothing now
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
   core::ReceiverState state;  // receiver: with say_state or announce
@@ -79,6 +85,7 @@ inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
 inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
+inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // for the bytes that a path has to deliver
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);

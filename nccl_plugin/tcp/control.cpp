@@ -175,6 +175,10 @@ void Control::take_newcomers() {
     Peer& peer = outbound_peer(newcomer.handle);
     peer.homes |= core::bit(newcomer.comm->home());
     ++peer.comms;
+    peer.facts.homes = peer.homes;
+    if (peer.gone) {
+      newcomer.comm->abort(Result::remote_error, peer.gone_text);
+    }
     senders_[newcomer.comm->id()] = {newcomer.comm, &peer, newcomer.handle.listen_id,
                                      newcomer.handle.secret};
   }
@@ -210,11 +214,14 @@ void Control::tick_peer(Peer& peer, std::int64_t now) {
 }
 
 void Control::judge(Peer& peer, std::int64_t now) {
-  if (!peer.dead(now)) {
-    return;
+  if (peer.dead(now)) {
+    give_up(peer, peer.name() + ": the process is gone (connections refused)");
   }
+}
+
+void Control::give_up(Peer& peer, const std::string& text) {
   peer.gone = true;
-  const std::string text = peer.name() + ": the process is gone (connections refused)";
+  peer.gone_text = text;
   for (auto& [id, sending] : senders_) {
     if (sending.peer == &peer) {
       sending.comm->abort(Result::remote_error, text);
@@ -253,11 +260,18 @@ void Control::tick_senders(std::int64_t now) {
       sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
     core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    sending.homeless = wants.homeless && !wants.close;
     if (wants.close) {
       sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
       --sending.peer->comms;
     }
   });
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homeless = false;
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->facts.homeless = sending.peer->facts.homeless || sending.homeless;
+  }
 }
 
 void Control::tick_receivers(std::int64_t now) {

@@ -57,6 +57,7 @@ class Control {
     std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Secret secret{};
     int missed = 0;  // ticks in a row at which its caller was inside
+    bool homeless = false;
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;
@@ -78,12 +79,15 @@ class Control {
   void tick_receivers(std::int64_t now);
   void publish(std::int64_t now);
   void judge(Peer& peer, std::int64_t now);
+  void give_up(Peer& peer, const std::string& text);
   void bury(const Receiving& receiving);
 
   Peer& outbound_peer(const Handle& handle);
   Peer& inbound_peer(const Hello& hello, const Secret& secret);
   [[nodiscard]] Hello hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const;
   [[nodiscard]] Welcome welcome_for(const Hello& hello, WelcomeStatus status) const;
+  [[nodiscard]] std::uint8_t version_with(const Hello& hello) const;
+  void refuse_version(Peer& peer, const Welcome& welcome);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
   void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
   void knock(Peer& peer, core::PathIndex path);

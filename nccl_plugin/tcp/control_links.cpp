@@ -51,6 +51,7 @@ void Control::learn(Peer& peer, const RailTable& addresses, std::size_t rails) {
 Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
   Hello hello;
   hello.kind = kind;
+  hello.version_max = static_cast<std::uint8_t>(context_.params.wire_max);
   hello.rails = static_cast<std::uint8_t>(context_.rails.size());
   hello.initiator_rail = static_cast<std::uint8_t>(peer.local_rail(path));
   hello.acceptor_rail = static_cast<std::uint8_t>(peer.remote_rail(path));
@@ -67,8 +68,12 @@ Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) 
 
 Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
   Welcome welcome;
-  welcome.version = std::min(hello.version_max, kWireVersion);
+  welcome.version = version_with(hello);
   welcome.status = status;
+  if (status == WelcomeStatus::version) {
+    welcome.version = static_cast<std::uint8_t>(context_.params.wire_max);
+    welcome.version_min = kWireVersionMin;
+  }
   welcome.rails = static_cast<std::uint8_t>(context_.rails.size());
   welcome.incarnation = context_.incarnation;
   welcome.nonce = hello.nonce;
@@ -76,6 +81,22 @@ Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
     welcome.listeners[i] = context_.rails[i].address;
   }
   return welcome;
+}
+
+std::uint8_t Control::version_with(const Hello& hello) const {
+  return common_version(hello, static_cast<std::uint8_t>(context_.params.wire_max));
+}
+
+// Waiting would not make the peer another: an error now, and what has to be done.
+void Control::refuse_version(Peer& peer, const Welcome& welcome) {
+  if (!peer.gone) {
+    give_up(peer, peer.name() + " runs a plugin that speaks wire versions " +
+                      std::to_string(welcome.version_min) + " to " +
+                      std::to_string(welcome.version) + ", this one " +
+                      std::to_string(kWireVersionMin) + " to " +
+                      std::to_string(context_.params.wire_max) +
+                      ": install the same release on all hosts");
+  }
 }
 
 void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
@@ -87,7 +108,14 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
         const std::int64_t then = monotonic_ns();
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
           learn(peer, result.welcome.listeners, result.welcome.rails);
+          peer.facts.version = result.welcome.version;
           link_up(peer, path, std::move(result.fd));
+          return;
+        }
+        if (result.outcome == DialOutcome::welcome &&
+            result.welcome.status == WelcomeStatus::version) {
+          refuse_version(peer, result.welcome);
+          peer.dial_failed(path, then);
           return;
         }
         if (result.outcome != DialOutcome::failed) {  // refused, or a stranger there
@@ -131,7 +159,12 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
   dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
                [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
                  const std::int64_t then = monotonic_ns();
+                 if (result.outcome == DialOutcome::welcome &&
+                     result.welcome.status == WelcomeStatus::version) {
+                   refuse_version(peer, result.welcome);
+                 }
                  if (result.outcome != DialOutcome::welcome ||
+                     result.welcome.status == WelcomeStatus::version ||
                      result.welcome.status == WelcomeStatus::stale ||
                      result.welcome.status == WelcomeStatus::stranger) {
                    if (result.outcome == DialOutcome::refused) {
@@ -183,7 +216,21 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     reply(WelcomeStatus::stranger);
     return;
   }
+  if (version_with(hello) == 0) {
+    add(context_.stats.refused_peers, 1);
+    context_.say(LogLevel::warn, "refused a peer whose plugin speaks wire versions " +
+                                     std::to_string(hello.version_min) + " to " +
+                                     std::to_string(hello.version_max) + "; this one " +
+                                     std::to_string(kWireVersionMin) + " to " +
+                                     std::to_string(context_.params.wire_max));
+    reply(WelcomeStatus::version);
+    return;
+  }
   if (hello.kind == HelloKind::knock) {
+    const auto peer = outbound_.find(hello.initiator);
+    if (peer != outbound_.end()) {
+      learn(*peer->second, hello.listeners, hello.rails);  // it may have moved
+    }
     reply(WelcomeStatus::ok);
     return;
   }
@@ -192,6 +239,7 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     return;
   }
   Peer& peer = inbound_peer(hello, secret);
+  peer.facts.version = version_with(hello);
   if (reply(WelcomeStatus::ok)) {
     link_up(peer, core::path_index(hello.initiator_rail, rail), std::move(fd));
   }

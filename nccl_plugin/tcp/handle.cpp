@@ -84,4 +84,18 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
                                                                      : std::nullopt;
 }
 
+std::string handle_fault(std::span<const std::byte, kHandleSize> in) {
+  Reader reader(in);
+  if (reader.get<std::uint32_t>() != kHandleMagic) {
+    return "the handle is not of this plugin: the peer runs another network transport "
+           "(NCCL_NET_PLUGIN differs, or its plugin did not start)";
+  }
+  const auto version = reader.get<std::uint8_t>();
+  return version != kHandleVersion
+             ? "the peer's plugin writes handles of version " + std::to_string(version) +
+                   ", this one reads version " + std::to_string(kHandleVersion) +
+                   ": install the same release on all hosts"
+             : "the handle is damaged";
+}
+
 }  // namespace fabric::tcp

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 
 #include "src/net.h"
 #include "tcp/wire.h"
@@ -22,5 +23,8 @@ struct Handle {
 
 void encode(const Handle& handle, std::span<std::byte, kHandleSize> out);
 std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in);
+
+// Why decode_handle() refuses these bytes, for the log.
+std::string handle_fault(std::span<const std::byte, kHandleSize> in);
 
 }  // namespace fabric::tcp

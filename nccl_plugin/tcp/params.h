@@ -22,6 +22,9 @@ struct Params {
   std::string job;
   std::string ifname;
   std::string family;
+  bool stripe = false;
+  std::string standby;
+  int wire_max = 2;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
 
@@ -82,6 +85,24 @@ inline constexpr std::array kParams{
               .unit = "bytes",
               .high = 1 << 30,
               .what = "of each data connection, each way; 0: the kernel tunes it"},
+    ParamSpec{.name = "FABRIC_STRIPE",
+              .field = &Params::stripe,
+              .high = 1,
+              .what = "1: every communicator spreads its chunks over all rails, also while its own "
+                      "is well"},
+    ParamSpec{.name = "FABRIC_STANDBY",
+              .field = &Params::standby,
+              .unset = "none",
+              .what =
+                  "`active/standby` pairs of devices with commas between (`eth0/eth4,eth1/eth5`): "
+                  "NCCL does not see the standby, which carries while the active cannot"},
+    ParamSpec{.name = "FABRIC_WIRE",
+              .field = &Params::wire_max,
+              .low = 1,
+              .high = 2,
+              .what =
+                  "the highest version of the wire format to offer; peers take the highest that "
+                  "both know"},
     ParamSpec{.name = "FABRIC_JOB",
               .field = &Params::job,
               .unset = "the process's name",

@@ -36,6 +36,7 @@ class Peer {
   core::PathSet homes = 0;  // home paths of the comms
   std::size_t comms = 0;
   bool gone = false;
+  std::string gone_text;  // why
 
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::size_t local_rail(core::PathIndex path) const;

@@ -143,6 +143,42 @@ std::vector<Rail> find_rails(const Params& params) {
   return rails;
 }
 
+std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
+                        std::array<std::uint8_t, core::kMaxRails>& stands_for, std::size_t& shown) {
+  stands_for.fill(core::kStandsForNone);
+  std::map<std::string, std::string> active_of;
+  std::string complaints;
+  const auto known = [&](const std::string& name) {
+    return std::any_of(rails.begin(), rails.end(),
+                       [&](const Rail& rail) { return rail.name == name; });
+  };
+  std::stringstream items(standby);
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::size_t slash = item.find('/');
+    const std::string active = item.substr(0, slash);
+    const std::string second = slash == std::string::npos ? "" : item.substr(slash + 1);
+    if (!known(active) || !known(second) || active == second || active_of.count(second) != 0 ||
+        active_of.count(active) != 0 ||
+        std::any_of(active_of.begin(), active_of.end(),
+                    [&](const auto& pair) { return pair.second == second; })) {
+      complaints += "FABRIC_STANDBY: " + item + " is no pair active/standby of two rails; ";
+      continue;
+    }
+    active_of[second] = active;
+  }
+  std::stable_partition(rails.begin(), rails.end(),
+                        [&](const Rail& rail) { return active_of.count(rail.name) == 0; });
+  shown = rails.size() - active_of.size();
+  for (std::size_t i = shown; i < rails.size(); ++i) {
+    for (std::size_t active = 0; active < shown; ++active) {
+      if (rails[active].name == active_of[rails[i].name]) {
+        stands_for[i] = static_cast<std::uint8_t>(active);
+      }
+    }
+  }
+  return complaints;
+}
+
 CarrierReader::CarrierReader() : fd_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
 
 CarrierReader::~CarrierReader() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/schedule.h"
 #include "tcp/address.h"
 #include "tcp/params.h"
 
@@ -31,6 +32,11 @@ bool name_wanted(const std::string& filter, const std::string& name);
 // Devices that are administratively up with a global address, in order of their names (numbers in
 // names compared as numbers), at most kMaxRails. A device without carrier counts.
 std::vector<Rail> find_rails(const Params& params);
+
+// Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
+// order, and says by index whom each stands for. Returns what was wrong with it, or "".
+std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
+                        std::array<std::uint8_t, core::kMaxRails>& stands_for, std::size_t& shown);
 
 // Reads the carrier of devices; one per thread.
 class CarrierReader {

@@ -191,7 +191,15 @@ bool Receiver::take_header(core::PathIndex index) {
     return true;
   }
   if (path.header_at < kChunkHeaderSize) {
-    return frame->type == FrameType::chunk;
+    return frame->type == FrameType::chunk || frame->type == FrameType::trial;
+  }
+  if (frame->type == FrameType::trial) {
+    path.in_payload = true;
+    path.trial = true;
+    path.duplicate = true;
+    path.left = frame->length - (kChunkHeaderSize - kFrameHeaderSize);
+    path.header_at = 0;
+    return path.left == kTrialSize;
   }
   const auto header = decode_chunk(path.header);
   if (!header) {
@@ -202,6 +210,7 @@ bool Receiver::take_header(core::PathIndex index) {
     return false;
   }
   path.in_payload = true;
+  path.trial = false;
   path.duplicate = placement.verdict == core::Verdict::duplicate;
   path.data = placement.data;
   path.left = header->length;
@@ -215,12 +224,22 @@ bool Receiver::take_header(core::PathIndex index) {
 }
 
 void Receiver::count_payload(core::PathIndex index, std::size_t payload) {
+  if (paths_[index].trial) {
+    return;
+  }
   RailCounters& rail = context_.stats.rails[core::receiver_rail(index)];
   add(paths_[index].duplicate ? rail.duplicate_bytes : rail.rx_bytes, payload);
 }
 
 void Receiver::finish_chunk(core::PathIndex index) {
-  paths_[index].in_payload = false;
+  Path& path = paths_[index];
+  path.in_payload = false;
+  if (path.trial) {
+    path.trial = false;
+    path.awaits_trial = false;
+    append_frame(path.out, FrameType::trial_done, id_);
+    return;  // the control thread's next tick sends it
+  }
   core_.finish(index);
   if (!paths_[index].duplicate) {
     add(context_.stats.rails[core::receiver_rail(index)].rx_chunks, 1);

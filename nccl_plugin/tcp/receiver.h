@@ -59,6 +59,7 @@ class Receiver {
     std::size_t header_at = 0;
     bool in_payload = false;
     bool duplicate = false;
+    bool trial = false;  // what comes in is a trial: dropped and answered
     std::byte* data = nullptr;
     std::size_t left = 0;
     // Grants and acknowledgements that the kernel did not take yet.
@@ -68,7 +69,8 @@ class Receiver {
     bool maybe_unacked = false;
     std::int64_t up_since = 0;
     bool ever_live = false;
-    bool announce = false;  // we gave it up: answer the sender's fence until it comes
+    bool awaits_trial = false;  // back: the control thread reads until the trial is through
+    bool announce = false;      // we gave it up: answer the sender's fence until it comes
     std::int64_t announced = 0;
   };
 

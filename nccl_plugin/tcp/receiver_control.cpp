@@ -43,6 +43,13 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       fail(index, facts.why[index]);
       return;
     }
+    if (path.awaits_trial) {
+      path.awaits_trial = now - path.up_since < 2 * kTrialNs;
+      if (!drain(index)) {
+        fail(index, pages::PathDownReason::socket_error);
+        return;
+      }
+    }
     if (path.out_at < path.out.size()) {
       flush(index);
     }
@@ -127,6 +134,8 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   path.maybe_unacked = true;
   path.up_since = monotonic_ns();
   path.announce = false;
+  path.trial = false;
+  path.awaits_trial = path.ever_live;
   if (path.ever_live) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }

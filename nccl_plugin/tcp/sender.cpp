@@ -149,6 +149,7 @@ void Sender::pump() {
 void Sender::start(core::PathIndex index, const core::Outgoing& out) {
   Path& path = paths_[index];
   path.sending = true;
+  path.trial = false;
   path.again = out.again;
   path.header = encode_chunk(id_, out.header);
   path.header_at = 0;
@@ -156,6 +157,19 @@ void Sender::start(core::PathIndex index, const core::Outgoing& out) {
   path.data_left = out.header.length;
   path.length = out.header.length;
   share_.carried(index, out.header.length, facts_.weight[index]);
+}
+
+void Sender::start_trial(core::PathIndex index) {
+  static constexpr std::array<std::byte, kTrialSize> kZeros{};
+  Path& path = paths_[index];
+  path.sending = true;
+  path.trial = true;
+  path.again = false;
+  path.header = encode_trial(id_);
+  path.header_at = 0;
+  path.data = kZeros.data();
+  path.data_left = kZeros.size();
+  path.length = 0;
 }
 
 // True when the chunk is with the kernel and the path can take another.
@@ -184,9 +198,14 @@ bool Sender::flush(core::PathIndex index) {
     path.data += wrote - of_header;
     path.data_left -= wrote - of_header;
     path.maybe_unacked = true;
-    sent(index, wrote - of_header);
+    if (!path.trial) {
+      sent(index, wrote - of_header);
+    }
     if (path.header_at == path.header.size() && path.data_left == 0) {
       path.sending = false;
+      if (path.trial) {
+        continue;
+      }
       RailCounters& rail = context_.stats.rails[core::sender_rail(index)];
       add(rail.tx_chunks, 1);
       if (path.again) {
@@ -261,7 +280,7 @@ bool Sender::parse(core::PathIndex index) {
     if (rest.size() < kFrameHeaderSize + header->length) {
       break;
     }
-    if (!handle(*header, rest.subspan(kFrameHeaderSize, header->length))) {
+    if (!handle(index, *header, rest.subspan(kFrameHeaderSize, header->length))) {
       return false;
     }
     at += kFrameHeaderSize + header->length;
@@ -270,7 +289,8 @@ bool Sender::parse(core::PathIndex index) {
   return true;
 }
 
-bool Sender::handle(const FrameHeader& header, std::span<const std::byte> body) {
+bool Sender::handle(core::PathIndex index, const FrameHeader& header,
+                    std::span<const std::byte> body) {
   switch (header.type) {
     case FrameType::grant: {
       const auto grant = decode_grant(body);
@@ -294,6 +314,9 @@ bool Sender::handle(const FrameHeader& header, std::span<const std::byte> body) 
       }
       return frame.has_value();
     }
+    case FrameType::trial_done:
+      paths_[index].tried = true;
+      return true;
     case FrameType::close:
       peer_closed_ = true;
       if (core_.unacknowledged()) {

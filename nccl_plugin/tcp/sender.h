@@ -60,6 +60,7 @@ class Sender {
     // The chunk going out.
     bool sending = false;
     bool again = false;
+    bool trial = false;  // it is no chunk but the trial
     std::array<std::byte, kChunkHeaderSize> header{};
     std::size_t header_at = 0;
     const std::byte* data = nullptr;
@@ -72,6 +73,7 @@ class Sender {
     bool ever_live = false;
     bool rejoined = false;  // no payload since it came back
     bool trusted = false;
+    bool tried = false;      // delivered its trial, or needs none
     bool page_took = false;  // the steer page took it: the page gives it back
     int failures = 0;
     std::int64_t up_since = 0;
@@ -85,9 +87,10 @@ class Sender {
   void pump();
   bool flush(core::PathIndex index);
   void start(core::PathIndex index, const core::Outgoing& out);
+  void start_trial(core::PathIndex index);
   void read_back(core::PathIndex index);
   bool parse(core::PathIndex index);
-  bool handle(const FrameHeader& header, std::span<const std::byte> body);
+  bool handle(core::PathIndex index, const FrameHeader& header, std::span<const std::byte> body);
   void sent(core::PathIndex index, std::size_t payload);
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
@@ -107,6 +110,7 @@ class Sender {
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
+  bool homeless_ = false;
   core::Share share_;
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;

@@ -56,6 +56,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
       wants.dial |= core::bit(index);
     }
   }
+  wants.homeless = homeless_;
   pump();
   return wants;
 }
@@ -71,6 +72,16 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       fail(index, facts.why[index]);
       path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
       return;
+    }
+    if (!path.tried) {
+      read_back(index);  // the caller may not look for long
+      if (!path.life.live()) {
+        return;
+      }
+      if (!path.tried && now - path.up_since > kTrialNs && (live_ & ~core::bit(index)) != 0) {
+        fail(index, pages::PathDownReason::trial);
+        return;
+      }
     }
     if (!context_.params.failover || !path.maybe_unacked) {
       return;
@@ -103,7 +114,7 @@ void Sender::watch_trust(std::int64_t now) {
     if (!path.life.live() || path.trusted) {
       continue;
     }
-    if (path.page_took ? facts_.weight[i] != 0 : now >= path.trusted_at) {
+    if (path.tried && (path.page_took ? facts_.weight[i] != 0 : now >= path.trusted_at)) {
       path.trusted = true;
       path.page_took = false;
     }
@@ -191,6 +202,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.fd = std::move(fd);
   path.epoch = epoch;
   path.sending = false;
+  path.tried = !path.ever_live || facts_.version < 2;
   path.in.clear();
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
@@ -201,6 +213,9 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
     const int doublings = std::clamp(path.failures - 1, 0, 4);
     path.trusted_at = now + std::min(context_.params.hold_ns << doublings, kHoldMaxNs);
     add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  if (!path.tried) {
+    start_trial(index);
   }
   path.ever_live = true;
   live_ |= core::bit(index);
@@ -265,10 +280,15 @@ void Sender::choose() {
   std::size_t count = 0;
   core::each(live_, [&](core::PathIndex index) {
     const Path& path = paths_[index];
-    views[count++] = {index, index == home_, (facts_.base & core::bit(index)) != 0, path.trusted,
-                      facts_.weight[index]};
+    const bool base = (facts_.base & core::bit(index)) != 0;
+    const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
+    views[count++] = {index, index == home_, base, path.trusted, facts_.weight[index], partner};
   });
-  const core::PathSet chosen = core::eligible({views.data(), count});
+  core::Policy policy = context_.policy;
+  policy.homeless = facts_.homeless;
+  policy.homes = facts_.homes;
+  const core::PathSet chosen = core::eligible({views.data(), count}, policy);
+  homeless_ = core::home_place({views.data(), count}) == 0;
   core::each(chosen & ~eligible_,
              [&](core::PathIndex index) { share_.join(index, chosen & eligible_); });
   eligible_ = chosen;

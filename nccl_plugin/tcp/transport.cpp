@@ -118,6 +118,9 @@ Result TcpNet::start() {
     context_.say(LogLevel::info, "no usable network device");
     return Result::system_error;
   }
+  context_.params.complaints += set_standby(context_.params.standby, context_.rails,
+                                            context_.policy.stands_for, context_.shown);
+  context_.policy.stripe = context_.params.stripe;
   auto control = std::make_unique<Control>(context_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
   const std::string no_page = context_.stats.open(context_.params, context_.rails, monotonic_ns());
@@ -131,13 +134,17 @@ Result TcpNet::start() {
   properties_.clear();
   std::string names;
   for (const Rail& rail : context_.rails) {
+    names += " " + rail.name + " " + rail.address.text();
+    if (properties_.size() == context_.shown) {
+      names += " (stands by)";
+      continue;
+    }
     DeviceProperties& device = properties_.emplace_back();
     device.name = rail.name;
     device.pci_path = rail.pci_path;
     device.guid = rail.guid;
     device.speed_mbps = rail.speed_mbps;
     device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.data());
-    names += " " + rail.name + " " + rail.address.text();
   }
   context_.say(LogLevel::info, "rails:" + names);
   context_.say(LogLevel::info, describe(context_.params));
@@ -184,8 +191,7 @@ Result TcpNet::properties(int device, const DeviceProperties** out) {
 }
 
 Result TcpNet::listen(int device, std::span<std::byte, kHandleSize> handle, ListenComm** out) {
-  if (control_ == nullptr || device < 0 ||
-      static_cast<std::size_t>(device) >= context_.rails.size()) {
+  if (control_ == nullptr || device < 0 || static_cast<std::size_t>(device) >= context_.shown) {
     return Result::invalid_argument;
   }
   Handle made;
@@ -199,8 +205,11 @@ Result TcpNet::listen(int device, std::span<std::byte, kHandleSize> handle, List
 Result TcpNet::connect(int device, std::span<const std::byte, kHandleSize> handle,
                        int /*traffic_class*/, SendComm** out) {
   const auto decoded = decode_handle(handle);
-  if (control_ == nullptr || !decoded || device < 0 ||
-      static_cast<std::size_t>(device) >= context_.rails.size()) {
+  if (!decoded) {
+    context_.say(LogLevel::warn, "connect: " + handle_fault(handle));
+    return Result::invalid_argument;
+  }
+  if (control_ == nullptr || device < 0 || static_cast<std::size_t>(device) >= context_.shown) {
     return Result::invalid_argument;
   }
   auto comm = std::make_unique<SendComm>();

@@ -1,4 +1,8 @@
-// What travels between two plugins. Little-endian, fixed sizes, version 1.
+// What travels between two plugins. Little-endian, fixed sizes.
+//
+// Versions: both ends take the highest that both know; this code speaks version 2 and the one
+// before. Hello and welcome keep their layout in all versions, so that two that have none in common
+// can say so. Version 2 added `trial`, `trial_done` and `addresses`.
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -19,8 +23,9 @@ namespace fabric::tcp {
 
 inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
 inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
-inline constexpr std::uint8_t kWireVersion = 1;
-inline constexpr std::uint8_t kWireVersionMin = 1;  // and the one before, once there is one
+inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::uint8_t kWireVersionMin = 1;
+inline constexpr std::uint32_t kTrialSize = 64 * 1024;  // bytes
 inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
 
 using RailTable = std::array<Address, core::kMaxRails>;  // listeners; absent rails are all zero
@@ -54,13 +59,14 @@ enum class WelcomeStatus : std::uint8_t {
   stale = 1,     // an epoch that was fenced already: dial again with the present one
   closed = 2,    // the comm is not (or no longer) here
   stranger = 3,  // another incarnation lives here
+  version = 4,   // no version in common; `version` and `version_min` say which we speak
 };
 
 struct Welcome {
-  std::uint8_t version = kWireVersion;
+  std::uint8_t version = kWireVersion;  // agreed on
+  std::uint8_t version_min = 0;         // with `version`
   WelcomeStatus status = WelcomeStatus::ok;
   std::uint8_t rails = 0;
-  std::uint8_t home_rail = 0;
   core::Epoch floor = 0;  // with `stale`: the lowest epoch that is taken
   std::uint64_t incarnation = 0;
   std::uint64_t nonce = 0;  // the hello's
@@ -80,9 +86,11 @@ struct HelloClaim {
   std::uint64_t initiator = 0;
 };
 std::optional<HelloClaim> claim_of(std::span<const std::byte, kHelloSize> bytes);
-// Nothing: wrong tag, shape, or no common version.
+// Nothing: wrong tag or shape. The versions are the caller's to compare (common_version).
 std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
                                   const Secret& secret);
+// The highest that the initiator and this end (which offers up to `highest`) know; 0: none.
+std::uint8_t common_version(const Hello& hello, std::uint8_t highest);
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
 std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
                                       const Secret& secret);
@@ -100,6 +108,11 @@ enum class FrameType : std::uint16_t {
   // The receiver gave a path up by itself: the answer to the fence that would follow, before it is
   // asked. Repeated until a fence of that epoch comes.
   retired = 10,
+  // A path that came back has to deliver this much before it is trusted: a header as of a chunk,
+  // and kTrialSize bytes that mean nothing. Sender → receiver on a data connection.
+  trial = 11,
+  trial_done = 12,  // the answer on the same connection
+  addresses = 13,   // where the writer's rails listen now; on control links
 };
 
 struct FrameHeader {
@@ -134,6 +147,7 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);
+std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm);
 
 void append_frame(Bytes& out, FrameType type, std::uint64_t comm);     // without a body
 void append_number(Bytes& out, FrameType type, std::uint64_t number);  // ping, pong
@@ -142,6 +156,12 @@ void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std
 void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
                   FrameType type = FrameType::state);
 void append_rails(Bytes& out, const RailsReport& report);
+struct AddressReport {
+  std::uint8_t rails = 0;
+  RailTable listeners{};
+};
+void append_addresses(Bytes& out, const AddressReport& report);
+std::optional<AddressReport> decode_addresses(std::span<const std::byte> body);
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
 
 std::optional<std::uint64_t> decode_number(std::span<const std::byte> body);

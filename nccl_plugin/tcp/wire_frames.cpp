@@ -86,7 +86,7 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
   header.length = reader.get<std::uint32_t>();
   header.comm = reader.get<std::uint64_t>();
   if (!reader.ok() || type < static_cast<std::uint16_t>(FrameType::chunk) ||
-      type > static_cast<std::uint16_t>(FrameType::retired)) {
+      type > static_cast<std::uint16_t>(FrameType::addresses)) {
     return std::nullopt;
   }
   if (header.type != FrameType::chunk && header.length > kMaxControlFrame) {
@@ -108,6 +108,16 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   put(16, header.group);
   put(24, header.message_size);
   put(32, header.offset);
+  return out;
+}
+
+std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm) {
+  std::array<std::byte, kChunkHeaderSize> out{};
+  const std::uint32_t length = kChunkHeaderSize - kFrameHeaderSize + kTrialSize;
+  const FrameType type = FrameType::trial;
+  std::memcpy(out.data(), &type, sizeof type);
+  std::memcpy(out.data() + 4, &length, sizeof length);
+  std::memcpy(out.data() + 8, &comm, sizeof comm);
   return out;
 }
 
@@ -175,6 +185,28 @@ void append_rails(Bytes& out, const RailsReport& report) {
   for (const bool down : report.down) {
     frame.body().put(static_cast<std::uint8_t>(down));
   }
+}
+
+void append_addresses(Bytes& out, const AddressReport& report) {
+  Frame frame(out, FrameType::addresses, 0);
+  frame.body().put(report.rails);
+  for (const Address& address : report.listeners) {
+    frame.body().put(address.ip);
+    frame.body().put(address.port);
+  }
+}
+
+std::optional<AddressReport> decode_addresses(std::span<const std::byte> body) {
+  Reader reader(body);
+  AddressReport report;
+  report.rails = reader.get<std::uint8_t>();
+  for (Address& address : report.listeners) {
+    address.ip = reader.get<std::array<std::uint8_t, 16>>();
+    address.port = reader.get<std::uint16_t>();
+  }
+  return reader.ended() && report.rails != 0 && report.rails <= core::kMaxRails
+             ? std::optional(report)
+             : std::nullopt;
 }
 
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path) {

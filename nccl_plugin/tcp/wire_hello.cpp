@@ -110,11 +110,15 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   if (magic != kHelloMagic || kind < 1 || kind > 3 || hello.rails == 0 ||
       hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
       hello.acceptor_rail >= core::kMaxRails || hello.home_rail >= hello.rails ||
-      hello.version_min > hello.version_max || hello.version_min > kWireVersion ||
-      hello.version_max < kWireVersionMin) {
+      hello.version_min > hello.version_max) {
     return std::nullopt;
   }
   return hello;
+}
+
+std::uint8_t common_version(const Hello& hello, std::uint8_t highest) {
+  const std::uint8_t version = std::min(hello.version_max, highest);
+  return version >= std::max(hello.version_min, kWireVersionMin) ? version : std::uint8_t{0};
 }
 
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret) {
@@ -124,7 +128,8 @@ WelcomeBytes encode(const Welcome& welcome, const Secret& secret) {
   writer.put(welcome.version);
   writer.put(welcome.status);
   writer.put(welcome.rails);
-  writer.put(welcome.home_rail);
+  // Version 1 had the home rail here, which nobody ever read, and refuses one beyond `rails`.
+  writer.put(welcome.status == WelcomeStatus::version ? welcome.version_min : std::uint8_t{0});
   writer.put(welcome.floor);
   writer.put(welcome.incarnation);
   writer.put(welcome.nonce);
@@ -144,14 +149,15 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
   const auto status = reader.get<std::uint8_t>();
   welcome.status = static_cast<WelcomeStatus>(status);
   welcome.rails = reader.get<std::uint8_t>();
-  welcome.home_rail = reader.get<std::uint8_t>();
+  welcome.version_min = reader.get<std::uint8_t>();
   welcome.floor = reader.get<core::Epoch>();
   welcome.incarnation = reader.get<std::uint64_t>();
   welcome.nonce = reader.get<std::uint64_t>();
   welcome.listeners = get_table(reader);
-  if (magic != kWelcomeMagic || welcome.version < kWireVersionMin ||
-      welcome.version > kWireVersion || status > 3 || welcome.rails == 0 ||
-      welcome.rails > core::kMaxRails || welcome.home_rail >= welcome.rails) {
+  const bool known = welcome.version >= kWireVersionMin && welcome.version <= kWireVersion;
+  if (magic != kWelcomeMagic || status > static_cast<std::uint8_t>(WelcomeStatus::version) ||
+      (!known && welcome.status != WelcomeStatus::version) || welcome.rails == 0 ||
+      welcome.rails > core::kMaxRails) {
     return std::nullopt;
   }
   return welcome;

@@ -341,7 +341,7 @@ TEST_CASE("schedule: home, then all survivors, then whatever lives") {
 
 TEST_CASE("schedule: the pool opens when a comm is homeless and there is room beside the homes") {
   const auto view = [](std::size_t s, std::size_t r, bool home, std::uint16_t weight = 1000) {
-    return PathView{path_index(s, r), home, s == r, true, false, weight};
+    return PathView{path_index(s, r), home, s == r, true, weight};
   };
   Policy policy;
   policy.homeless = true;
@@ -366,7 +366,7 @@ TEST_CASE("schedule: the pool opens when a comm is homeless and there is room be
 
 TEST_CASE("schedule: a standby rail carries for its own rail, and for nobody else") {
   const auto view = [](std::size_t rail, bool home, bool partner, bool trusted = true) {
-    return PathView{path_index(rail, rail), home, true, trusted, partner, 1000};
+    return PathView{path_index(rail, rail), home, true, trusted, 1000, partner};
   };
   Policy policy;
   policy.stands_for[2] = 0;

@@ -1,208 +1,12 @@
 // Two transports in one process over 127.0.0.x: real sockets, real threads, connections killed
 // while data is on its way, strangers at the door.
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <doctest/doctest.h>
-#include <sys/socket.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "tcp/handle.h"
-#include "tcp/transport.h"
-#include "tcp/wire.h"
+#include "tests/loopback_pair.h"
 
 using namespace fabric;
 using namespace fabric::tcp;
+using namespace fabric::tcp::loopback;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
-Rail loopback(std::size_t host, std::size_t rail) {
-  Rail made;
-  made.name = "lo";
-  made.address.ip = {0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0,
-                     0xff,
-                     0xff,
-                     127,
-                     0,
-                     static_cast<std::uint8_t>(10 + host),
-                     static_cast<std::uint8_t>(1 + rail)};
-  return made;
-}
-
-struct Pair {
-  std::unique_ptr<Net> a;
-  std::unique_ptr<Net> b;
-  SendComm* send = nullptr;
-  RecvComm* receive = nullptr;
-  std::array<std::byte, kHandleSize> handle{};
-
-  explicit Pair(std::size_t rails, bool failover = true, double hold_s = 0.05) {
-    Params params;
-    params.run_dir = "/nonexistent/fabric";
-    params.failover = failover;
-    params.chunk_size = 32 * 1024;
-    params.hold_ns = static_cast<std::int64_t>(hold_s * 1e9);
-    params.deadline_ns = 20'000'000'000;
-    std::vector<Rail> rails_a;
-    std::vector<Rail> rails_b;
-    for (std::size_t i = 0; i < rails; ++i) {
-      rails_a.push_back(loopback(0, i));
-      rails_b.push_back(loopback(1, i));
-    }
-    a = make_net(params, rails_a);
-    b = make_net(params, rails_b);
-    REQUIRE(a->init(nullptr) == Result::success);
-    REQUIRE(b->init(nullptr) == Result::success);
-    ListenComm* listener = nullptr;
-    REQUIRE(b->listen(0, handle, &listener) == Result::success);
-    REQUIRE(a->connect(0, handle, 0, &send) == Result::success);
-    const auto until = Clock::now() + milliseconds(5000);
-    while (receive == nullptr && Clock::now() < until) {
-      REQUIRE(b->accept(listener, &receive) == Result::success);
-      b->wait(1000);
-    }
-    REQUIRE(receive != nullptr);
-    REQUIRE(b->close(listener) == Result::success);  // as NCCL does, right after accept
-  }
-  ~Pair() {
-    if (send != nullptr) {
-      a->close(send);
-    }
-    if (receive != nullptr) {
-      b->close(receive);
-    }
-    a->finalize();
-    b->finalize();
-  }
-  Pair(const Pair&) = delete;
-  Pair& operator=(const Pair&) = delete;
-};
-
-// Shuts down every established socket of this process whose local or remote address is `ip`.
-int kill_connections(const std::string& ip) {
-  int killed = 0;
-  DIR* directory = ::opendir("/proc/self/fd");
-  for (const dirent* entry = ::readdir(directory); entry != nullptr; entry = ::readdir(directory)) {
-    const int fd = std::atoi(entry->d_name);
-    sockaddr_in name{};
-    socklen_t length = sizeof name;
-    sockaddr_in peer{};
-    socklen_t peer_length = sizeof peer;
-    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 ||
-        ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) != 0 ||
-        name.sin_family != AF_INET) {
-      continue;
-    }
-    std::array<char, INET_ADDRSTRLEN> text{};
-    ::inet_ntop(AF_INET, &name.sin_addr, text.data(), text.size());
-    if (ip == text.data()) {
-      ::shutdown(fd, SHUT_RDWR);
-      ++killed;
-    }
-  }
-  ::closedir(directory);
-  return killed;
-}
-
-struct Outcome {
-  int messages = 0;
-  Result result = Result::success;
-  bool intact = true;
-};
-
-std::vector<std::byte> contents(std::size_t size, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i + 8 <= size; i += 8) {
-    const std::uint64_t word = random();
-    std::memcpy(bytes.data() + i, &word, 8);
-  }
-  return bytes;
-}
-
-std::size_t size_of(int i) {
-  constexpr std::array<std::size_t, 5> kSizes{8, 300'000, 8192, 1'000'000, 40'000};
-  return kSizes[static_cast<std::size_t>(i) % kSizes.size()];
-}
-
-// One message after the other, each end on its own thread, until the time is over or one end fails.
-// A message of one byte is the last.
-Outcome exchange(Pair& pair, milliseconds time, int at_least = 0) {
-  std::atomic<bool> failed{false};
-  Outcome outcome;
-  std::thread sender([&] {
-    const auto until = Clock::now() + time;
-    bool last = false;
-    for (int i = 0; !last; ++i) {
-      last = i >= at_least && Clock::now() >= until;
-      const std::vector<std::byte> bytes =
-          last ? std::vector<std::byte>(1) : contents(size_of(i), static_cast<std::uint64_t>(i));
-      Request* request = nullptr;
-      bool done = false;
-      Result result = Result::success;
-      while (!done && !failed && result == Result::success) {
-        if (request == nullptr) {
-          result = pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request);
-        } else {
-          result = pair.a->test(request, &done, nullptr);
-        }
-        if (!done) {
-          pair.a->wait(2000);
-        }
-      }
-      if (!done) {
-        failed = true;
-        return;
-      }
-    }
-  });
-  std::vector<std::byte> buffer(1 << 20);
-  int size = 0;
-  for (int i = 0; size != 1 && outcome.result == Result::success && !failed; ++i) {
-    const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
-    Request* request = nullptr;
-    bool done = false;
-    outcome.result = pair.b->irecv(pair.receive, {&slot, 1}, false, &request);
-    while (!done && !failed && outcome.result == Result::success) {
-      outcome.result = pair.b->test(request, &done, &size);
-      if (!done) {
-        pair.b->wait(2000);
-      }
-    }
-    if (!done) {
-      break;
-    }
-    if (size != 1) {
-      const std::vector<std::byte> want = contents(size_of(i), static_cast<std::uint64_t>(i));
-      outcome.intact = outcome.intact && static_cast<std::size_t>(size) == want.size() &&
-                       std::memcmp(buffer.data(), want.data(), want.size()) == 0;
-      ++outcome.messages;
-    }
-  }
-  failed = failed || size != 1;
-  sender.join();
-  return outcome;
-}
 
 int stranger(const Address& to) {
   sockaddr_storage storage{};
@@ -326,7 +130,7 @@ TEST_CASE("a peer that is gone is an error within a second") {
   Pair pair(2);
   CHECK(exchange(pair, milliseconds(50), 5).result == Result::success);
   pair.b->finalize();  // its listeners and links vanish, no comm is closed
-  const auto other = make_net(Params{}, std::vector<Rail>{loopback(1, 0)});  // another comes up
+  const auto other = make_net(Params{}, std::vector<Rail>{rail_of(1, 0)});  // another comes up
   REQUIRE(other->init(nullptr) == Result::success);
   const std::vector<std::byte> bytes = contents(100'000, 1);
   Request* request = nullptr;
@@ -343,7 +147,9 @@ TEST_CASE("a peer that is gone is an error within a second") {
 }
 
 TEST_CASE("the plain mode has one path and gives up with it") {
-  Pair pair(2, false);
+  Params params = Pair::usual();
+  params.failover = false;
+  Pair pair(2, params);
   CHECK(exchange(pair, milliseconds(100), 10).result == Result::success);
   CHECK(stats_of(*pair.a).rails[1].tx_bytes == 0);
   std::thread assassin([] {

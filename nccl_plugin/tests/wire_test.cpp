@@ -87,8 +87,14 @@ TEST_CASE("hello: versions") {
   Hello newer = hello();
   newer.version_max = kWireVersion + 1;  // speaks ours too
   CHECK(decode_hello(encode(newer, secret), secret));
+  CHECK(common_version(newer, kWireVersion) == kWireVersion);
+  CHECK(common_version(newer, kWireVersion - 1) == kWireVersion - 1);
   newer.version_min = kWireVersion + 1;
-  CHECK_FALSE(decode_hello(encode(newer, secret), secret));
+  CHECK(decode_hello(encode(newer, secret), secret));  // it has to be told
+  CHECK(common_version(newer, kWireVersion) == 0);
+  Hello older = hello();
+  older.version_max = older.version_min;
+  CHECK(common_version(older, kWireVersion) == kWireVersionMin);
   Hello odd = hello();
   odd.rails = 9;
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
@@ -111,6 +117,14 @@ TEST_CASE("welcome: round trip and refusal") {
   CHECK(back->nonce == 6);
   CHECK(back->status == WelcomeStatus::stale);
   CHECK_FALSE(decode_welcome(bytes, secret_of(4)));
+  welcome.version = kWireVersion + 7;
+  CHECK_FALSE(decode_welcome(encode(welcome, secret_of(3)), secret_of(3)));
+  welcome.status = WelcomeStatus::version;
+  welcome.version_min = kWireVersion + 6;
+  const auto refusal = decode_welcome(encode(welcome, secret_of(3)), secret_of(3));
+  REQUIRE(refusal);
+  CHECK(refusal->version == kWireVersion + 7);
+  CHECK(refusal->version_min == kWireVersion + 6);
 }
 
 TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the home rail first") {
@@ -210,6 +224,7 @@ TEST_CASE("random and mutated bytes into every parser") {
     decode_state(bytes);
     decode_rails(bytes);
     decode_path(bytes);
+    decode_addresses(bytes);
     decode_acknowledge(bytes);
     decode_number(bytes);
     bytes.resize(kHelloSize);
