@@ -3,30 +3,72 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from bench.report import publish
+from bench.report import Row, publish
 
 BENCHES = {
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
+    "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
+
+
+def chosen(name: str, parts: Mapping[str, object], only: str) -> list[str]:
+    """The parts that ``only`` names (all when it is empty), in their own order.
+
+    Raises:
+        typer.BadParameter: there is none of that name.
+    """
+    wanted = {word.strip() for word in only.split(",") if word.strip()}
+    if unknown := wanted - set(parts):
+        known = "its parts are " + ", ".join(parts) if parts else "it has no parts"
+        raise typer.BadParameter(f"bench {name} has no '{min(unknown)}': {known}")
+    return [part for part in parts if part in wanted or not wanted]
+
+
+def run_parts(
+    parts: Mapping[str, Callable[..., list[Row]]], names: list[str], *, quick: bool
+) -> tuple[list[Row], dict[str, float]]:
+    """The rows of the parts, and how many seconds each took."""
+    rows: list[Row] = []
+    seconds: dict[str, float] = {}
+    for part in names:
+        print(f"bench: {part}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        rows += [replace(row, part=part) for row in parts[part](quick=quick)]
+        seconds[part] = time.monotonic() - began
+    return rows, seconds
 
 
 def main(
     name: Annotated[str, typer.Argument(help="one of: " + ", ".join(BENCHES))],
     quick: Annotated[bool, typer.Option("--quick", help="fewer rounds; under 5 minutes")] = False,
+    only: Annotated[
+        str, typer.Option("--only", help="parts, with commas between; other rows stay in the file")
+    ] = "",
 ) -> None:
-    """Run one benchmark. Example: sudo ./run bench failover --quick."""
+    """Run one benchmark. Example: sudo ./run bench plugin --quick --only bulk,pingpong."""
     if name not in BENCHES:
         listing = "\n".join(f"  {key:10} {text}" for key, text in BENCHES.items())
         typer.echo(f"no benchmark '{name}'; there are:\n{listing}", err=True)
         raise typer.Exit(2)
     began = time.monotonic()
-    rows = importlib.import_module(f"bench.{name}").run(quick=quick)
-    if not publish(name, rows, quick=quick, seconds=time.monotonic() - began):
+    module = importlib.import_module(f"bench.{name}")
+    parts: Mapping[str, Callable[..., list[Row]]] = getattr(module, "PARTS", {})
+    names = chosen(name, parts, only)
+    taken: dict[str, float] | None = None
+    if parts:
+        rows, taken = run_parts(parts, names, quick=quick)
+    else:
+        rows = module.run(quick=quick)
+    elapsed = time.monotonic() - began
+    if not publish(name, rows, quick=quick, seconds=elapsed, parts=taken):
         raise typer.Exit(1)
 
 

@@ -1,7 +1,9 @@
 """Rows of a benchmark, printed as one table and written as JSON.
 
 The JSON is ``{"meta": {…}, "rows": [{"name", "asked", "got", "unit", "peer", "ratio", "ok"}]}``;
-``ok`` compares got with asked and nothing else, and is null for a row that asks nothing.
+``ok`` compares got with asked and nothing else, and is null for a row that asks nothing. A
+benchmark of several parts, which can be run one at a time, says in each row of which ``part`` it
+is; ``meta.parts`` tells when and from what each was taken.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class Row:
     """One measured figure.
 
     ``asked`` is the bound that ``got`` is held against in ``unit``, or None where nothing is asked;
-    ``peer`` is what the thing compared with reached in the same run.
+    ``peer`` is what the thing compared with reached in the same run. ``samples``: what ``got`` was
+    made from, by name.
     """
 
     name: str
@@ -36,6 +41,8 @@ class Row:
     better: Literal["lower", "higher", "equal"] = "lower"
     peer: float | None = None
     note: str = ""
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    part: str = ""
 
     @property
     def ok(self) -> bool | None:
@@ -74,8 +81,61 @@ def _revision() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def publish(name: str, rows: list[Row], *, quick: bool, seconds: float) -> bool:
-    """Print the table, write ``bench/results/NAME.json``; return whether every row is ok."""
+def publish(
+    name: str,
+    rows: list[Row],
+    *,
+    quick: bool,
+    seconds: float,
+    parts: Mapping[str, float] | None = None,
+) -> bool:
+    """Print the table, write ``bench/results/NAME.json``; return whether every row is ok.
+
+    ``parts``: what was run and how many seconds each took; rows of other parts that the file has
+    stay there.
+    """
+    _print(name, rows, quick=quick)
+    meta: dict[str, Any] = {
+        "bench": name,
+        "quick": quick,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": _revision(),
+        "kernel": platform.release(),
+        "cores": os.cpu_count(),
+        "seconds": round(seconds, 1),
+    }
+    body = {"meta": meta, "rows": [_plain(row) for row in rows]}
+    target = RESULTS / f"{name}.json"
+    if parts is not None:
+        old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
+        body = merged(old, body, parts)
+    RESULTS.mkdir(exist_ok=True)
+    draft = target.with_suffix(".tmp")
+    draft.write_text(json.dumps(body, indent=2) + "\n")
+    draft.replace(target)
+    return all(row.ok is not False for row in rows)
+
+
+def merged(old: Mapping[str, Any], new: Mapping[str, Any], parts: Mapping[str, float]) -> Body:
+    """The new body with those rows of the old one whose parts were not run again. Pure."""
+    meta = dict(new["meta"])
+    told = ("quick", "date", "revision", "kernel", "cores")
+    taken = {k: v for k, v in old["meta"].get("parts", {}).items() if k not in parts}
+    for part, seconds in parts.items():
+        taken[part] = {key: meta[key] for key in told} | {"seconds": round(seconds, 1)}
+    kept = [row for row in old["rows"] if row.get("part") in taken and row["part"] not in parts]
+    return {"meta": meta | {"parts": taken}, "rows": kept + list(new["rows"])}
+
+
+def _plain(row: Row) -> Body:
+    plain: Body = asdict(row) | {"ratio": row.ratio, "ok": row.ok}
+    plain["samples"] = {
+        name: [float(f"{value:.4g}") for value in values] for name, values in row.samples.items()
+    }
+    return {key: value for key, value in plain.items() if key not in ("samples", "part") or value}
+
+
+def _print(name: str, rows: list[Row], *, quick: bool) -> None:
     table = Table(title=f"bench {name}" + (" (quick)" if quick else ""))
     for column in ("what", "asked", "got", "unit", "peer", "ratio", "ok", "note"):
         table.add_column(column, overflow="fold")
@@ -92,22 +152,3 @@ def publish(name: str, rows: list[Row], *, quick: bool, seconds: float) -> bool:
             row.note,
         )
     Console(width=None if os.isatty(1) else 150).print(table)
-    RESULTS.mkdir(exist_ok=True)
-    meta = {
-        "bench": name,
-        "quick": quick,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "revision": _revision(),
-        "kernel": platform.release(),
-        "cores": os.cpu_count(),
-        "seconds": round(seconds, 1),
-    }
-    body = {
-        "meta": meta,
-        "rows": [asdict(row) | {"ratio": row.ratio, "ok": row.ok} for row in rows],
-    }
-    target = RESULTS / f"{name}.json"
-    draft = target.with_suffix(".tmp")
-    draft.write_text(json.dumps(body, indent=2) + "\n")
-    draft.replace(target)
-    return all(row.ok is not False for row in rows)

@@ -206,13 +206,19 @@ class Cluster:
         nodes: Sequence[Node] | None = None,
         env: Mapping[str, str] | None = None,
         name: str = "perf",
+        plugin: Path | None = None,
+        cores: Sequence[int] = (),
     ) -> Perf:
         """``fabric-perf`` with one rank per host; ``args`` are its further arguments.
+
+        ``plugin`` and ``cores`` are those of `lab.perf.Perf`.
 
         Raises:
             LabError: something is not built.
         """
-        perf = Perf(self, collective, args, nodes=nodes, env=env, name=name)
+        perf = Perf(
+            self, collective, args, nodes=nodes, env=env, name=name, plugin=plugin, cores=cores
+        )
         self._closers.append(perf.kill)
         return perf
 

@@ -29,8 +29,16 @@ class RankResult:
     errors: list[Row]
 
 
+def pinned(cores: Sequence[int], rank: int) -> list[str]:
+    """What starts a program on the core of its rank; nothing when ``cores`` is empty."""
+    return ["taskset", "-c", str(cores[rank % len(cores)])] if cores else []
+
+
 class Perf:
-    """One job: a rank per host, in host order."""
+    """One job: a rank per host, in host order.
+
+    ``plugin``: another one than ours. ``cores``: rank r runs on the r-th of them alone.
+    """
 
     def __init__(
         self,
@@ -41,6 +49,8 @@ class Perf:
         nodes: Sequence[Node] | None = None,
         env: Mapping[str, str] | None = None,
         name: str = "perf",
+        plugin: Path | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
         binaries = cluster.binaries
         self.nodes = list(nodes or cluster.nodes)
@@ -49,13 +59,8 @@ class Perf:
         self.started_ns = time.monotonic_ns()
         self.ranks: list[subprocess.Popen[Any]] = []
         for rank, node in enumerate(self.nodes):
-            command = [
-                *native_prefix(),
-                str(binaries.perf),
-                collective,
-                "--plugin",
-                str(binaries.plugin),
-            ]
+            command = [*pinned(cores, rank), *native_prefix(), str(binaries.perf), collective]
+            command += ["--plugin", str(plugin or binaries.plugin)]
             command += ["--rank", str(rank), "--world", str(len(self.nodes))]
             command += ["--rendezvous", f"file:{self.dir / 'rendezvous'}"]
             command += ["--jsonl", str(self.jsonl(rank)), *args]

@@ -48,6 +48,12 @@ std::uint64_t Job::bytes() const {
   return static_cast<std::uint64_t>(static_cast<double>(moved) * scale_);
 }
 
+std::size_t Job::buffer_bytes() const {
+  std::size_t total = 0;
+  for (const auto& buffer : buffers_) total += buffer->size();
+  return total;
+}
+
 double Job::bus_factor() const {
   const double world = options_.world;
   switch (options_.mode) {

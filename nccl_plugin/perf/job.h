@@ -17,7 +17,7 @@ namespace fabric::perf {
 class Buffer {
  public:
   explicit Buffer(std::size_t size);
-  std::byte* data() { return data_.get(); }
+  std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 
  private:
@@ -38,6 +38,7 @@ class Job {
   // Bytes of the collective done since the start, as nccl-tests count them (its algorithm bytes).
   std::uint64_t bytes() const;
   std::uint64_t messages_per_iteration() const { return batch_; }  // p2p: of one batch; else 1
+  std::size_t buffer_bytes() const;
   // busbw = algbw * this factor, as in nccl-tests.
   double bus_factor() const;
 

@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -31,6 +32,15 @@ std::string settings(const Options& o) {
        << " type=" << (o.element == Element::float32 ? "float32" : "int32")
        << " pingpong=" << o.pingpong << " channels=" << o.channels;
   return text.str();
+}
+
+// What this process has in memory, by proc(5); 0 where that cannot be read.
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  if (!(statm >> total >> resident)) return 0;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 int agree(Rendezvous& rendezvous, const Options& o, std::size_t devices) {
@@ -137,8 +147,14 @@ class Session {
     for (int c = 0; c < channels_; ++c) {
       device_of.push_back(options_.device.value_or(c % static_cast<int>(devices.size())));
     }
-    Mesh mesh(*plugin_, *rendezvous, options_, links_of(options_.mode, options_.world, channels_),
+    const std::size_t rss_before = resident_bytes();
+    const std::int64_t connecting_ns = monotonic_ns();
+    Mesh mesh(*plugin_, *rendezvous, options_,
+              links_of(options_.mode, options_.world, channels_, options_.pingpong != 0),
               std::move(device_of));
+    const std::int64_t now = monotonic_ns();
+    rows_.write(connected_row(now, mesh.comms(), static_cast<double>(now - connecting_ns) * 1e-9,
+                              rss_before, resident_bytes()));
     Idle idle(*plugin_, options_.wait);
     TokenRing token(*plugin_, mesh, options_.rank, options_.world);
     if (options_.mode == Mode::p2p) measure_latency(mesh);
@@ -151,6 +167,8 @@ class Session {
       throw;
     }
     take(runner.figures());
+    figures_.rss_bytes = resident_bytes();
+    figures_.buffer_bytes = job.buffer_bytes();
     rendezvous->forget();
     mesh.close();
     finish();

@@ -25,6 +25,7 @@ class Mesh {
   Endpoint endpoint(const Link& link) const;
   // Registers memory with the comm of `link`; undone by close().
   Registered add(const Link& link, std::byte* data, std::size_t size);
+  std::size_t comms() const { return comms_.size(); }  // ends at this rank
   // Deregisters and closes all. Not in a destructor: after an error the process just ends, as a
   // failed transport may not come back from a close.
   void close();

@@ -68,7 +68,7 @@ ParseResult parse_options(int argc, const char* const* argv) {
                     ->check(CLI::Range(1ULL, 1'000'000'000'000'000ULL))
                     ->excludes(duration);
   app.add_option("--channels", o.channels, "channel c uses device c mod devices (default: devices)")
-      ->check(CLI::Range(1, 64));
+      ->check(CLI::Range(1, 1024));
   app.add_option("--wait", wait, "block sleeps until something may have moved; spin polls")
       ->check(CLI::IsMember({"block", "spin"}))
       ->capture_default_str();

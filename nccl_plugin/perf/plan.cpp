@@ -35,7 +35,7 @@ Extent RingPlan::slice_of(std::size_t chunk_index, std::size_t slice) const {
   return {whole.offset + from, std::min(slice_, whole.count - from)};
 }
 
-std::vector<Link> links_of(Mode mode, int world, int channels) {
+std::vector<Link> links_of(Mode mode, int world, int channels, bool answers) {
   std::vector<Link> links;
   links.reserve(static_cast<std::size_t>(world) * static_cast<std::size_t>(channels + 1));
   for (int r = 0; r < world; ++r) links.push_back({r, (r + 1) % world, kTokenChannel});
@@ -44,10 +44,10 @@ std::vector<Link> links_of(Mode mode, int world, int channels) {
       case Mode::ring:
         for (int r = 0; r < world; ++r) links.push_back({r, (r + 1) % world, c});
         break;
-      case Mode::p2p:  // both ways: ping-pong answers
+      case Mode::p2p:
         for (int r = 0; r + 1 < world; r += 2) {
           links.push_back({r, r + 1, c});
-          links.push_back({r + 1, r, c});
+          if (answers) links.push_back({r + 1, r, c});
         }
         break;
       case Mode::alltoall:

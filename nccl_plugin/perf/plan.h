@@ -58,8 +58,9 @@ struct Link {
   int channel;
   bool operator==(const Link&) const = default;
 };
-// All connections of a job, in an order all ranks agree on.
-std::vector<Link> links_of(Mode mode, int world, int channels);
+// All connections of a job, in an order all ranks agree on. `answers`: p2p has the way back, too,
+// which only ping-pong needs.
+std::vector<Link> links_of(Mode mode, int world, int channels, bool answers = true);
 
 // Messages of at most `slice` bytes that cover `range`; one empty message for an empty range.
 std::vector<Extent> slices_of(Extent range, std::size_t slice);

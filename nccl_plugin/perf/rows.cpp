@@ -52,6 +52,12 @@ json start_row(const Options& o, const Plugin& plugin, const std::vector<Device>
           {"devices", list}};
 }
 
+json connected_row(std::int64_t t_ns, std::size_t comms, double seconds, std::size_t rss_before,
+                   std::size_t rss) {
+  return {{"type", "connected"}, {"t_ns", t_ns},     {"comms", comms},
+          {"seconds", seconds},  {"rss_bytes", rss}, {"rss_before_bytes", rss_before}};
+}
+
 json sample_row(std::int64_t t_ns, std::uint64_t bytes, std::uint64_t iterations,
                 const Rails& delta, const char* source) {
   json rails = json::object();
@@ -87,7 +93,9 @@ json end_row(std::int64_t t_ns, const EndFigures& f) {
           {"busbw_gbps", f.busbw_gbps()},
           {"errors", f.errors},
           {"corrupt_bytes", f.corrupt_bytes},
-          {"interrupted", f.interrupted}};
+          {"interrupted", f.interrupted},
+          {"rss_bytes", f.rss_bytes},
+          {"buffer_bytes", f.buffer_bytes}};
 }
 
 Sampler::Sampler(RowWriter& rows, const Progress& progress, std::vector<std::string> devices,

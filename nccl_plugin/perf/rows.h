@@ -45,7 +45,9 @@ struct EndFigures {
   std::uint64_t errors = 0;
   std::uint64_t corrupt_bytes = 0;
   bool interrupted = false;
-  double algbw_gbps() const {  // Gbit/s
+  std::size_t rss_bytes = 0;     // of the process while all comms are open; 0: not known
+  std::size_t buffer_bytes = 0;  // of it our own: what is sent and received
+  double algbw_gbps() const {    // Gbit/s
     return seconds > 0 ? static_cast<double>(bytes) * 8e-9 / seconds : 0.0;
   }
   double busbw_gbps() const { return algbw_gbps() * bus_factor; }
@@ -54,6 +56,9 @@ struct EndFigures {
 nlohmann::json start_row(const Options& options, const Plugin& plugin,
                          const std::vector<Device>& devices, int channels, std::int64_t t_ns,
                          std::int64_t wall_ns);
+// Once every comm is connected: `seconds` since the first listen, `rss_before` from just then.
+nlohmann::json connected_row(std::int64_t t_ns, std::size_t comms, double seconds,
+                             std::size_t rss_before, std::size_t rss);
 nlohmann::json sample_row(std::int64_t t_ns, std::uint64_t bytes, std::uint64_t iterations,
                           const Rails& delta, const char* source);
 nlohmann::json iteration_row(std::int64_t t_ns, std::uint64_t iteration, double seconds,

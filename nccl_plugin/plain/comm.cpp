@@ -41,8 +41,11 @@ Status progress(Comm* c) {
                          : r->data + (r->moved - kHeader);
     const std::size_t end = in_header ? kHeader : kHeader + r->header;
     if (r->moved < end) {
-      const ssize_t n = c->sends ? ::send(c->fd, at, end - r->moved, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                 : ::recv(c->fd, at, end - r->moved, MSG_DONTWAIT);
+      // The header leaves together with what follows it.
+      const int more = in_header && r->header != 0 ? MSG_MORE : 0;
+      const ssize_t n =
+          c->sends ? ::send(c->fd, at, end - r->moved, MSG_DONTWAIT | MSG_NOSIGNAL | more)
+                   : ::recv(c->fd, at, end - r->moved, MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return kOk;
       if (n <= 0) {
         c->failed = fail(kRemote, c->sends ? "send" : "receive", n < 0 ? errno : 0);

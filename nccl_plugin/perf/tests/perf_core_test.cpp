@@ -179,6 +179,7 @@ TEST_CASE("links: every pattern has the ring of tokens and its own connections, 
     const std::size_t payload = mode == Mode::p2p ? 8 : mode == Mode::ring ? 8 : 24;
     CHECK(links.size() == 4 + payload);
   }
+  CHECK(links_of(Mode::p2p, 4, 2, false).size() == 4 + 4);
 }
 
 TEST_CASE("slices and batches") {

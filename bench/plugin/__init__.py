@@ -1,0 +1,17 @@
+"""The plugin by itself: what it reaches and what it costs, beside peers in the same run.
+
+Each part makes its own lab. docs/plugin-performance.md says how each figure is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bench.plugin import direct
+from bench.report import Row
+
+PARTS: Mapping[str, Callable[..., list[Row]]] = {
+    "bulk": direct.bulk,
+    "pingpong": direct.pingpong,
+}
+"""Each is called with ``quick``."""

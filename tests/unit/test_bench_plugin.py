@@ -1,0 +1,183 @@
+"""The pure parts of the plugin benchmark: rounds, ratios, iperf3's JSON, merged results."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from bench.__main__ import chosen, run_parts
+from bench.plugin import PARTS, direct, iperf, quiet
+from bench.plugin.pair import Small, Stream
+from bench.plugin.rounds import alternate, beside, difference, ratio, spread
+from bench.report import Row, merged
+
+
+def test_every_round_begins_with_another_way():
+    called = []
+    taken = alternate(4, {name: lambda n=name: called.append(n) or len(called) for name in "abc"})
+    assert "".join(called) == "abcbcacababc"
+    assert taken == {"a": [1, 6, 8, 10], "b": [2, 4, 9, 11], "c": [3, 5, 7, 12]}
+
+
+@pytest.mark.parametrize(("rounds", "ways"), [(0, {"a": int}), (3, {})])
+def test_nothing_to_measure_is_an_error(rounds, ways):
+    with pytest.raises(ValueError, match="nothing to measure"):
+        alternate(rounds, ways)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_own():
+    # The second round was disturbed, both sides of it; the third only on one.
+    assert ratio([9, 4.5, 2], [10, 5, 10]) == 0.9
+    assert difference([5, 9, 6], [4, 8, 6]) == 1
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])])
+def test_rounds_that_do_not_pair_are_an_error(ours, theirs):
+    with pytest.raises(ValueError, match=r"rounds beside|measured 0"):
+        ratio(ours, theirs)
+
+
+def test_notes_tell_the_spread():
+    assert spread([3.0, 1.0, 2.0]) == "2 (1 to 3)"
+    text = beside({"fabric": [1.0, 2.0], "iperf3": [3.0, 3.0]}, "Gbit/s")
+    assert text == "fabric 1.5 (1 to 2); iperf3 3 (3 to 3) Gbit/s; 2 rounds"
+
+
+def test_iperf_result():
+    end = {"sum_sent": {"bytes": 9}, "sum_received": {"bytes": 2.5e9, "seconds": 2.0}}
+    got = iperf.parse(json.dumps({"start": {}, "end": end}))
+    assert got.gbps == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no JSON"),
+        ("[]", "no JSON object"),
+        ('{"error": "unable to connect"}', "unable to connect"),
+        ('{"end": {}}', "no received sum"),
+        ('{"end": {"sum_received": {"bytes": 0, "seconds": 1}}}', "received nothing"),
+        ('{"end": {"sum_received": {"bytes": "x", "seconds": 1}}}', "no received sum"),
+    ],
+)
+def test_iperf_that_failed_says_why(text, says):
+    with pytest.raises(iperf.IperfError, match=says):
+        iperf.parse(text)
+
+
+def test_bulk_rows_compare_with_each_peer():
+    taken = {
+        "iperf3": [Stream(20, 0.4), Stream(10, 0.8)],
+        "plain": [Stream(20, 0.4), Stream(10, 0.8)],
+        "fabric": [Stream(19, 0.4), Stream(9.5, 0.8)],
+        "failover off": [Stream(19, 0.4), Stream(9.5, 0.8)],
+        "blocking": [Stream(15, 0.5), Stream(8, 1.0)],
+    }
+    iperf_row, plain_row, cost, cpu = direct.bulk_rows(taken)
+    assert (iperf_row.got, iperf_row.ok) == (0.95, True)
+    assert (plain_row.got, plain_row.ok) == (0.95, False)
+    assert (cost.got, cost.ok) == (1, True)
+    assert (cpu.got, cpu.ok) == (1.25, False)
+
+
+def test_pingpong_rows():
+    taken = {
+        "bare TCP": [Small(8, 20)],
+        "fabric": [Small(10, 30, 250_000)],
+        "failover off": [Small(9.5, 30, 500_000)],
+    }
+    p50, p99, half, spacing = direct.pingpong_rows(taken)
+    assert (p50.got, p50.ok) == (1.25, True)
+    assert (p99.got, p99.ok) == (1.5, False)
+    assert (half.got, half.ok) == (0.5, True)
+    assert (spacing.got, spacing.ok) == (2, False)
+
+
+def stat(tmp_path: Path, user: int, system: int) -> Path:
+    path = tmp_path / "stat"
+    path.write_text(f"cpu  {user} 0 {system} 9999 1 2 3 4 0 0\ncpu0 1 2 3\n")
+    return path
+
+
+def test_only_processes_count_as_disturbance(tmp_path):
+    text = stat(tmp_path, 300, 200).read_text()
+    assert quiet.process_seconds(text) == pytest.approx(500 * quiet._TICK_S)
+
+
+def test_a_disturbed_measurement_is_taken_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(quiet, "PAUSE_S", 0)
+    path = stat(tmp_path, 0, 0)
+    ticks = iter([10**6, 10**6])  # of all processes, at the end of each try
+    results = iter(["disturbed", "quiet"])
+
+    def work():
+        stat(tmp_path, next(ticks), 0)
+        return next(results)
+
+    watch = quiet.Quiet(stat=path)
+    assert watch.measure(work) == "quiet"
+    assert watch.repeated == 1
+    assert watch.others[0] <= quiet.LIMIT
+    row = watch.noted([Row("x", 1, 1, "", note="a")])[0]
+    assert row.note == "a; others had up to 0% of the CPU (1 disturbed tries left out)"
+
+
+def test_the_least_disturbed_counts_when_it_never_gets_quiet(tmp_path, monkeypatch):
+    monkeypatch.setattr(quiet, "PAUSE_S", 0)
+    path = stat(tmp_path, 0, 0)
+    total = 0
+    more = iter([30_000, 10_000, 20_000, 40_000])
+    names = iter("abcd")
+
+    def work():
+        nonlocal total
+        total += next(more)
+        stat(tmp_path, total, 0)
+        return next(names)
+
+    watch = quiet.Quiet(stat=path)
+    # How long `work` took differs a little, what others had differs by factors.
+    monkeypatch.setattr(quiet.time, "monotonic", iter(range(0, 800, 100)).__next__)
+    assert watch.measure(work) == "b"
+    assert watch.others[0] > quiet.LIMIT
+
+
+def test_parts_by_name():
+    assert chosen("plugin", PARTS, "") == list(PARTS)
+    assert chosen("plugin", PARTS, "pingpong, bulk") == ["bulk", "pingpong"]
+    with pytest.raises(typer.BadParameter, match="has no 'x': its parts are bulk"):
+        chosen("plugin", PARTS, "bulk,x")
+    with pytest.raises(typer.BadParameter, match="it has no parts"):
+        chosen("failover", {}, "bulk")
+
+
+def test_rows_know_their_part():
+    parts = {"a": lambda quick: [Row("one", None, 1 + quick, "")]}
+    rows, seconds = run_parts(parts, ["a"], quick=True)
+    assert [(r.part, r.got) for r in rows] == [("a", 2)]
+    assert list(seconds) == ["a"]
+
+
+def body(date, *rows, parts=None):
+    meta = {"quick": False, "date": date, "revision": "r", "kernel": "k", "cores": 2}
+    return {"meta": meta | ({"parts": parts} if parts else {}), "rows": list(rows)}
+
+
+def test_parts_not_run_again_keep_their_rows_and_dates():
+    old = merged(
+        {"meta": {}, "rows": []},
+        body("monday", {"name": "x", "part": "a"}, {"name": "y", "part": "b"}),
+        {"a": 1.0, "b": 2.0},
+    )
+    new = merged(old, body("tuesday", {"name": "z", "part": "b"}), {"b": 3.04})
+    assert [row["name"] for row in new["rows"]] == ["x", "z"]
+    assert new["meta"]["parts"]["a"]["date"] == "monday"
+    assert new["meta"]["parts"]["b"] == {
+        "quick": False,
+        "date": "tuesday",
+        "revision": "r",
+        "kernel": "k",
+        "cores": 2,
+        "seconds": 3.0,
+    }
