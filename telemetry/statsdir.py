@@ -120,8 +120,11 @@ class PageFile:
         self.uid = status.st_uid
         self.inode = (status.st_dev, status.st_ino)
 
-    def page(self) -> StatsPage:
-        """A consistent copy of header and rails (seqlock, retried while the writer writes).
+    def page(self, *, groups: bool = False) -> StatsPage:
+        """A consistent copy of the page but its events (seqlock, retried while it is written).
+
+        Args:
+            groups: the comm groups, too.
 
         Raises:
             StatsPageError: as `telemetry.statspage.parse`; torn when the writer never rests.
@@ -130,11 +133,11 @@ class PageFile:
             if attempt > 8:
                 time.sleep(0.00005)
             before = self._pread(16, 0)
-            data = self._pread(EVENTS_AT, 0)
+            data = self._pread(PAGE_SIZE, 0)
             after = self._pread(16, 0)
             seq = sequence(before)
             if seq % 2 == 0 and seq == sequence(data) == sequence(after):
-                return parse(data)
+                return parse(data, groups=groups)
         raise StatsPageError("torn")
 
     def abandoned_page(self) -> StatsPage:
@@ -143,7 +146,7 @@ class PageFile:
         Raises:
             StatsPageError: as `telemetry.statspage.parse`, but for torn.
         """
-        data = bytearray(self._pread(EVENTS_AT, 0))
+        data = bytearray(self._pread(PAGE_SIZE, 0))
         data[8] &= 0xFE  # The seqlock's lowest bit says that it is being written.
         return parse(bytes(data))
 

@@ -8,6 +8,7 @@ daemon counts.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import struct
 from collections.abc import Iterable
@@ -15,15 +16,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 MAGIC = 0x41545346
-VERSION = 1
+VERSION = 2
+OLDEST_VERSION = 1
+"""Version 1 has neither messages, latencies nor groups."""
 PAGE_SIZE = 65536
 MAX_RAILS = 32
 MAX_EVENTS = 512
+MAX_GROUPS = 65
+LATENCY_BUCKETS = 28
 HEADER_SIZE = 256
 RAIL_SIZE = 240
 EVENT_SIZE = 32
 RAILS_AT = HEADER_SIZE
 EVENTS_AT = 8192
+LATENCY_AT = 24576
+LATENCY_SIZE = 232
+GROUPS_AT = 32768
+GROUP_SIZE = 352
 NO_RAIL = 255
 
 Field = tuple[str, str]
@@ -47,7 +56,8 @@ HEADER_FIELDS: tuple[Field, ...] = (
     ("steer_present", "I"),
     ("failover", "I"),
     ("job", "64s"),
-    ("reserved", "96s"),
+    ("group_count", "I"),
+    ("reserved", "92s"),
 )
 RAIL_FIELDS: tuple[Field, ...] = (
     ("netdev", "16s"),
@@ -65,7 +75,27 @@ RAIL_FIELDS: tuple[Field, ...] = (
     ("in_flight_bytes", "Q"),
     ("live_paths", "I"),
     ("dead_paths", "I"),
-    ("reserved", "120s"),
+    ("tx_messages", "Q"),
+    ("rx_messages", "Q"),
+    ("reserved", "104s"),
+)
+LATENCY_FIELDS: tuple[Field, ...] = (("sum_ns", "Q"), ("bucket", f"{LATENCY_BUCKETS}Q"))
+GROUP_FIELDS: tuple[Field, ...] = (
+    ("address", "16s"),
+    ("incarnation", "Q"),
+    ("direction", "B"),
+    ("reserved0", "3s"),
+    ("comms", "I"),
+    ("bytes", "Q"),
+    ("messages", "Q"),
+    ("retransmit_bytes", "Q"),
+    ("retransmit_chunks", "Q"),
+    ("failovers", "Q"),
+    ("stalls", "Q"),
+    ("stall_ns", "Q"),
+    ("in_flight_bytes", "Q"),
+    ("latency", f"{LATENCY_SIZE}s"),
+    ("reserved", "24s"),
 )
 EVENT_FIELDS: tuple[Field, ...] = (
     ("index", "Q"),
@@ -83,6 +113,7 @@ def _codec(fields: Iterable[Field]) -> struct.Struct:
 
 
 _HEADER, _RAIL, _EVENT = _codec(HEADER_FIELDS), _codec(RAIL_FIELDS), _codec(EVENT_FIELDS)
+_LATENCY, _GROUP = _codec(LATENCY_FIELDS), _codec(GROUP_FIELDS)
 _NETDEV = re.compile(rb"[!-~]{1,15}\Z")
 
 
@@ -135,6 +166,20 @@ class StatsPageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """Of messages, from posting to the receiving core's acknowledgement, measured at the sender."""
+
+    sum_ns: int = 0
+    buckets: tuple[int, ...] = (0,) * LATENCY_BUCKETS
+    """Messages per bucket: 0 is below 1 µs, i from 2^(i-1) to 2^i µs, the last has no end."""
+
+    @property
+    def count(self) -> int:
+        """Messages in all."""
+        return sum(self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
 class StatsRail:
     """One rail of one process. Counters since the process began; bytes and nanoseconds."""
 
@@ -153,6 +198,40 @@ class StatsRail:
     in_flight_bytes: int = 0
     live_paths: int = 0
     dead_paths: int = 0
+    tx_messages: int = 0
+    """Acknowledged by the peer's core; the last chunk of each went over this rail."""
+    rx_messages: int = 0
+    latency: Latency = Latency()
+
+
+class Direction(IntEnum):
+    """Of a comm group's traffic, from the process whose page it is."""
+
+    BOTH = 0
+    """The last row: all groups that have none of their own."""
+    SEND = 1
+    RECEIVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StatsGroup:
+    """All communicators with one peer process in one direction. Bytes and nanoseconds."""
+
+    address: str
+    """Of the peer's first rail; empty in the row of all others."""
+    incarnation: int
+    direction: Direction
+    comms: int = 0
+    """Open now."""
+    bytes: int = 0
+    messages: int = 0
+    retransmit_bytes: int = 0
+    retransmit_chunks: int = 0
+    failovers: int = 0
+    stalls: int = 0
+    stall_ns: int = 0
+    in_flight_bytes: int = 0
+    latency: Latency = Latency()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +251,8 @@ class StatsPage:
     failover: bool
     job: str
     rails: tuple[StatsRail, ...]
+    groups: tuple[StatsGroup, ...] = ()
+    """Only when asked for."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -206,30 +287,40 @@ def sequence(data: bytes) -> int:
     return int.from_bytes(data[8:16], "little")
 
 
-def parse(data: bytes) -> StatsPage:
-    """Decode header and rails from the first `EVENTS_AT` bytes of a page.
+def parse(data: bytes, *, groups: bool = False) -> StatsPage:
+    """Decode header, rails and latencies of a page.
 
     The caller has made sure by the seqlock that they belong together.
 
+    Args:
+        data: the page, `PAGE_SIZE` bytes (version 1: at least the first `EVENTS_AT`).
+        groups: the comm groups, too.
+
     Raises:
-        StatsPageError: reason short, magic, version, size, torn, count, netdev.
+        StatsPageError: reason short, magic, version, size, torn, count, netdev, group.
     """
     if len(data) < EVENTS_AT:
         raise StatsPageError("short", f"{len(data)} bytes")
     raw = dict(zip((name for name, _ in HEADER_FIELDS), _HEADER.unpack_from(data), strict=True))
     if raw["magic"] != MAGIC:
         raise StatsPageError("magic", hex(raw["magic"]))
-    if raw["version"] != VERSION:
+    if not OLDEST_VERSION <= raw["version"] <= VERSION:
         raise StatsPageError("version", str(raw["version"]))
     if raw["header_size"] != HEADER_SIZE or raw["page_size"] != PAGE_SIZE:
         raise StatsPageError("size", f"header {raw['header_size']}, page {raw['page_size']}")
     if raw["seq"] & 1:
         raise StatsPageError("torn")
+    whole = raw["version"] >= 2
+    if whole and len(data) < PAGE_SIZE:
+        raise StatsPageError("short", f"{len(data)} bytes")
     if raw["rail_count"] > MAX_RAILS:
         raise StatsPageError("count", f"{raw['rail_count']} rails")
-    rails = tuple(_rail(data, i) for i in range(raw["rail_count"]))
+    if whole and raw["group_count"] > MAX_GROUPS:
+        raise StatsPageError("count", f"{raw['group_count']} groups")
+    rails = tuple(_rail(data, i, whole=whole) for i in range(raw["rail_count"]))
     if len({rail.netdev for rail in rails}) != len(rails):
         raise StatsPageError("netdev", "named twice")
+    rows = range(raw["group_count"]) if whole and groups else ()
     return StatsPage(
         pid=raw["pid"],
         start_ns=raw["start_ns"],
@@ -244,6 +335,7 @@ def parse(data: bytes) -> StatsPage:
         failover=raw["failover"] != 0,
         job=_printable(raw["job"]),
         rails=rails,
+        groups=tuple(_group(data, i) for i in rows),
     )
 
 
@@ -299,15 +391,39 @@ def parse_events(ring: bytes, again: bytes, *, since: int, count: int, rails: in
 
 
 _KINDS = frozenset(int(kind) for kind in StatsEventKind)
+_DIRECTIONS = frozenset(int(direction) for direction in Direction)
 
 
-def _rail(data: bytes, index: int) -> StatsRail:
+def _rail(data: bytes, index: int, *, whole: bool) -> StatsRail:
     name, *values = _RAIL.unpack_from(data, RAILS_AT + index * RAIL_SIZE)
     text = name.split(b"\0", 1)[0]
     if not _NETDEV.match(text):
         raise StatsPageError("netdev", repr(text))
-    fields = (field for field, _ in RAIL_FIELDS[1:-1])
-    return StatsRail(netdev=text.decode("ascii"), **dict(zip(fields, values[:-1], strict=True)))
+    fields = dict(zip((field for field, _ in RAIL_FIELDS[1:-1]), values[:-1], strict=True))
+    if not whole:
+        fields.update(tx_messages=0, rx_messages=0)
+    latency = _latency(data, LATENCY_AT + index * LATENCY_SIZE) if whole else Latency()
+    return StatsRail(netdev=text.decode("ascii"), latency=latency, **fields)
+
+
+def _latency(data: bytes, at: int) -> Latency:
+    sum_ns, *buckets = _LATENCY.unpack_from(data, at)
+    return Latency(sum_ns, tuple(buckets))
+
+
+def _group(data: bytes, index: int) -> StatsGroup:
+    at = GROUPS_AT + index * GROUP_SIZE
+    names = (field for field, _ in GROUP_FIELDS)
+    raw = dict(zip(names, _GROUP.unpack_from(data, at), strict=True))
+    if raw["direction"] not in _DIRECTIONS:
+        raise StatsPageError("group", f"direction {raw['direction']}")
+    for unused in ("reserved0", "reserved"):
+        del raw[unused]
+    address = ipaddress.IPv6Address(raw.pop("address"))
+    direction = Direction(raw.pop("direction"))
+    latency = _latency(raw.pop("latency"), 0)
+    named = "" if not int(address) else str(address.ipv4_mapped or address)
+    return StatsGroup(address=named, direction=direction, latency=latency, **raw)
 
 
 def _printable(raw: bytes) -> str:

@@ -148,7 +148,7 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
   return {Verdict::place, piece.buffer.data + header.offset};
 }
 
-void ReceiveCore::finish(PathIndex index) {
+bool ReceiveCore::finish(PathIndex index) {
   Path& path = paths_[index];
   if (!path.partial) {
     throw std::logic_error("no chunk is arriving on this path");
@@ -157,18 +157,19 @@ void ReceiveCore::finish(PathIndex index) {
   path.partial.reset();
   Group* group = find(partial.group);
   if (partial.duplicate || group == nullptr) {
-    return;
+    return false;
   }
   Piece& piece = group->pieces[partial.slot];
   piece.chunks[partial.chunk] = true;
   if (++piece.have < piece.chunks.size()) {
-    return;
+    return false;
   }
   piece.whole = true;
   acknowledgements_.push_back({partial.group, partial.slot});
   if (++group->whole == group->count) {
     --unfinished_;
   }
+  return true;
 }
 
 Grant ReceiveCore::grant_of(GroupId id) const {

@@ -58,9 +58,9 @@ class ReceiveCore {
   [[nodiscard]] bool open(PathIndex path) const { return paths_[path].open; }
 
   // A chunk begins on a connection; finish() when its last byte is there. For a one-sided write
-  // both at once, when its notification arrives.
+  // both at once, when its notification arrives. finish() says whether a message is whole by it.
   Placement begin(PathIndex path, Epoch epoch, const ChunkHeader& header);
-  void finish(PathIndex path);
+  bool finish(PathIndex path);
 
   std::optional<Grant> next_grant();
   std::optional<Acknowledgement> next_acknowledgement();

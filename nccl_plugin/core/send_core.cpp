@@ -28,7 +28,8 @@ SendCore::Open* SendCore::find_group(GroupId group) {
   return &grants_[group - grants_base_];
 }
 
-std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag) {
+std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
+                                       std::uint64_t stamp) {
   const bool copy = size <= kCopyLimit;
   if (copy && (copied_bytes_ + size > kCopyBudget || copied_count_ >= kCopyMessages)) {
     return std::nullopt;
@@ -37,6 +38,7 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
   Message& message = messages_.emplace_back();
   message.size = size;
   message.tag = tag;
+  message.stamp = stamp;
   message.data = static_cast<const std::byte*>(data);
   if (copy) {
     message.copy = std::make_unique<std::byte[]>(size);
@@ -142,6 +144,7 @@ void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
   if (message != nullptr && !message->acknowledged) {
     message->acknowledged = true;
     --unacknowledged_;
+    delivered_.push_back({message->stamp, message->path});
   }
 }
 
@@ -267,6 +270,7 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   out.header.length = length_of(message, ref.chunk);
   out.data = message.data + out.header.offset;
   ++message.readers;
+  message.path = index;
   Path& path = paths_[index];
   path.reading.push_back(ref.sequence);
   path.flight.push_back({ref, path.epoch, out.header.length});

@@ -28,12 +28,20 @@ struct Outgoing {
   bool again = false;  // sent before, on a path that failed
 };
 
+// A message that the receiving core has acknowledged.
+struct Delivered {
+  std::uint64_t stamp = 0;  // as post() got it
+  PathIndex path = 0;       // the last that took a chunk of it
+};
+
 class SendCore {
  public:
   explicit SendCore(std::uint32_t chunk_size);
 
   // Takes a message. nullopt: too many small ones wait for acknowledgement, try again later.
-  std::optional<Sequence> post(const void* data, std::size_t size, int tag);
+  // `stamp` comes back in delivered().
+  std::optional<Sequence> post(const void* data, std::size_t size, int tag,
+                               std::uint64_t stamp = 0);
   // May the caller reuse the buffer? Also true for what was forgotten.
   [[nodiscard]] bool done(Sequence sequence) const;
   [[nodiscard]] std::size_t size(Sequence sequence) const;  // as matched: never above the slot's
@@ -42,6 +50,9 @@ class SendCore {
   void on_grant(const Grant& grant);
   void on_acknowledge(GroupId group, std::uint8_t slot);
   void on_state(const ReceiverState& state);
+  // Acknowledged since the last clear_delivered().
+  [[nodiscard]] const std::vector<Delivered>& delivered() const { return delivered_; }
+  void clear_delivered() { delivered_.clear(); }
 
   [[nodiscard]] bool has_chunk();
   std::optional<Outgoing> take(PathIndex path);
@@ -79,10 +90,12 @@ class SendCore {
     bool acknowledged = false;
     bool forgotten = false;
     std::uint8_t slot = 0;
+    PathIndex path = 0;
     std::uint32_t chunks = 0;
     std::uint32_t next_chunk = 0;
     std::uint32_t readers = 0;  // chunks of it that a transport is reading
     GroupId group = 0;
+    std::uint64_t stamp = 0;
   };
   struct Open {
     Grant grant;
@@ -133,6 +146,7 @@ class SendCore {
   std::size_t copied_bytes_ = 0;
   std::size_t copied_count_ = 0;
   std::size_t unacknowledged_ = 0;
+  std::vector<Delivered> delivered_;
 };
 
 }  // namespace fabric::core

@@ -111,6 +111,7 @@ void stats_structs(Json& json) {
   FIELD(StatsHeader, steer_present);
   FIELD(StatsHeader, failover);
   FIELD(StatsHeader, job);
+  FIELD(StatsHeader, group_count);
   FIELD(StatsHeader, reserved);
   json.close();
   json.close();
@@ -132,7 +133,36 @@ void stats_structs(Json& json) {
   FIELD(StatsRail, in_flight_bytes);
   FIELD(StatsRail, live_paths);
   FIELD(StatsRail, dead_paths);
+  FIELD(StatsRail, tx_messages);
+  FIELD(StatsRail, rx_messages);
   FIELD(StatsRail, reserved);
+  json.close();
+  json.close();
+  json.open("StatsLatency");
+  json.number("size", sizeof(StatsLatency));
+  json.open("fields");
+  FIELD(StatsLatency, sum_ns);
+  FIELD(StatsLatency, bucket);
+  json.close();
+  json.close();
+  json.open("StatsGroup");
+  json.number("size", sizeof(StatsGroup));
+  json.open("fields");
+  FIELD(StatsGroup, address);
+  FIELD(StatsGroup, incarnation);
+  FIELD(StatsGroup, direction);
+  FIELD(StatsGroup, reserved0);
+  FIELD(StatsGroup, comms);
+  FIELD(StatsGroup, bytes);
+  FIELD(StatsGroup, messages);
+  FIELD(StatsGroup, retransmit_bytes);
+  FIELD(StatsGroup, retransmit_chunks);
+  FIELD(StatsGroup, failovers);
+  FIELD(StatsGroup, stalls);
+  FIELD(StatsGroup, stall_ns);
+  FIELD(StatsGroup, in_flight_bytes);
+  FIELD(StatsGroup, latency);
+  FIELD(StatsGroup, reserved);
   json.close();
   json.close();
   json.open("StatsEvent");
@@ -167,9 +197,14 @@ void constants(Json& json) {
   CONSTANT(kStatsVersion);
   CONSTANT(kStatsPageSize);
   CONSTANT(kStatsMaxRails);
+  CONSTANT(kStatsOldestVersion);
   CONSTANT(kStatsMaxEvents);
+  CONSTANT(kStatsMaxGroups);
+  CONSTANT(kStatsLatencyBuckets);
   CONSTANT(kStatsRailsAt);
   CONSTANT(kStatsEventsAt);
+  CONSTANT(kStatsLatencyAt);
+  CONSTANT(kStatsGroupsAt);
 }
 
 #undef CONSTANT

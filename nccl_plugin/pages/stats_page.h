@@ -9,8 +9,9 @@
 // takes a missing page for an ended one. Pages are hostile to the reader: it checks type, owner,
 // size and every count, and uses pread, never mmap.
 //
-// `seq` is a seqlock around the header's changing part and the rail table. The event ring needs no
-// lock: an event is whole when its own `index` equals the index it is read for.
+// `seq` is a seqlock around the header's changing part, the rails, their latencies and the groups.
+// The event ring needs no lock: an event is whole when its own `index` equals the index it is read
+// for.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +20,14 @@
 namespace fabric::pages {
 
 inline constexpr std::uint32_t kStatsMagic = 0x41545346;  // "FSTA"
-inline constexpr std::uint16_t kStatsVersion = 1;
+// Version 1 had neither groups nor latencies (those of StatsRail and below were reserved, zero).
+inline constexpr std::uint16_t kStatsVersion = 2;
+inline constexpr std::uint16_t kStatsOldestVersion = 1;
 inline constexpr std::size_t kStatsPageSize = 65536;
 inline constexpr std::size_t kStatsMaxRails = 32;
 inline constexpr std::size_t kStatsMaxEvents = 512;
+inline constexpr std::size_t kStatsMaxGroups = 65;  // the last one: all that found no row
+inline constexpr std::size_t kStatsLatencyBuckets = 28;
 
 struct StatsHeader {
   std::uint32_t magic;
@@ -45,7 +50,9 @@ struct StatsHeader {
   std::uint32_t steer_present;  // 1 while a fresh, valid steer page is being followed
   std::uint32_t failover;       // 0: FABRIC_FAILOVER=0, the plain single-path mode
   char job[64];                 // FABRIC_JOB, or the process's comm name
-  std::uint32_t reserved[24];
+  // From version 2 on.
+  std::uint32_t group_count;  // rows in use
+  std::uint32_t reserved[23];
 };
 static_assert(sizeof(StatsHeader) == 256);
 
@@ -65,9 +72,44 @@ struct StatsRail {
   std::uint64_t in_flight_bytes;  // sent on this rail and not yet acknowledged by the peer's core
   std::uint32_t live_paths;
   std::uint32_t dead_paths;
-  std::uint64_t reserved[15];
+  // From version 2 on.
+  std::uint64_t tx_messages;  // acknowledged by the peer's core; the last chunk went over this rail
+  std::uint64_t rx_messages;  // made whole by a chunk that came over this rail
+  std::uint64_t reserved[13];
 };
 static_assert(sizeof(StatsRail) == 240);
+
+// From a message's posting to the receiving core's acknowledgement, measured at the sender. Bucket
+// 0 is below 1 us, bucket i from 2^(i-1) to 2^i us, the last one all from 2^26 us (67 s) on.
+struct StatsLatency {
+  std::uint64_t sum_ns;
+  std::uint64_t bucket[kStatsLatencyBuckets];
+};
+static_assert(sizeof(StatsLatency) == 232);
+
+enum class StatsDirection : std::uint8_t { both = 0, send = 1, receive = 2 };
+
+// All comms with one peer process in one direction. A group that has no comm any more may give its
+// row to a new one; what it counted goes to the last row (address and incarnation 0, both
+// directions), and so does all of a group that finds every row taken.
+struct StatsGroup {
+  std::uint8_t address[16];   // of the peer's first rail; IPv4 as ::ffff:a.b.c.d
+  std::uint64_t incarnation;  // of the peer process
+  std::uint8_t direction;     // StatsDirection, from this process
+  std::uint8_t reserved0[3];
+  std::uint32_t comms;     // open now
+  std::uint64_t bytes;     // payload, retransmits included; receiving: accepted
+  std::uint64_t messages;  // acknowledged; receiving: whole
+  std::uint64_t retransmit_bytes;
+  std::uint64_t retransmit_chunks;
+  std::uint64_t failovers;  // paths given up
+  std::uint64_t stalls;     // as in StatsRail
+  std::uint64_t stall_ns;
+  std::uint64_t in_flight_bytes;
+  StatsLatency latency;  // sending only
+  std::uint64_t reserved[3];
+};
+static_assert(sizeof(StatsGroup) == 352);
 
 enum class StatsEventKind : std::uint16_t {
   path_down = 1,  // a path was given up; `detail` is PathDownReason
@@ -108,6 +150,10 @@ static_assert(sizeof(StatsEvent) == 32);
 inline constexpr std::size_t kStatsRailsAt = sizeof(StatsHeader);
 inline constexpr std::size_t kStatsEventsAt = 8192;
 static_assert(kStatsRailsAt + kStatsMaxRails * sizeof(StatsRail) <= kStatsEventsAt);
-static_assert(kStatsEventsAt + kStatsMaxEvents * sizeof(StatsEvent) <= kStatsPageSize);
+inline constexpr std::size_t kStatsLatencyAt = 24576;  // one StatsLatency for each rail
+static_assert(kStatsEventsAt + kStatsMaxEvents * sizeof(StatsEvent) <= kStatsLatencyAt);
+inline constexpr std::size_t kStatsGroupsAt = 32768;
+static_assert(kStatsLatencyAt + kStatsMaxRails * sizeof(StatsLatency) <= kStatsGroupsAt);
+static_assert(kStatsGroupsAt + kStatsMaxGroups * sizeof(StatsGroup) <= kStatsPageSize);
 
 }  // namespace fabric::pages

@@ -41,9 +41,9 @@ Rails difference(const Rails& now, const Rails& before) {
 bool parse_stats_page(const std::vector<std::byte>& page, Rails* out, std::uint64_t* written_ns) {
   if (page.size() != pages::kStatsPageSize) return false;
   const auto header = load<pages::StatsHeader>(page, 0);
-  if (header.magic != pages::kStatsMagic || header.version != pages::kStatsVersion ||
-      header.header_size != sizeof(pages::StatsHeader) || header.seq % 2 != 0 ||
-      header.rail_count > pages::kStatsMaxRails) {
+  if (header.magic != pages::kStatsMagic || header.version < pages::kStatsOldestVersion ||
+      header.version > pages::kStatsVersion || header.header_size != sizeof(pages::StatsHeader) ||
+      header.seq % 2 != 0 || header.rail_count > pages::kStatsMaxRails) {
     return false;
   }
   out->clear();

@@ -15,6 +15,7 @@
 #include "tcp/params.h"
 #include "tcp/rails.h"
 #include "tcp/stats_page.h"
+#include "tcp/ticks.h"
 #include "tcp/wait_set.h"
 #include "tcp/wire.h"
 
@@ -27,6 +28,7 @@ struct Context {
   core::Policy policy;    // what holds for every comm of this process
   std::uint64_t incarnation = 0;
   Stats stats;
+  TickClock clock;
   WaitSet waits;
   Logger logger = nullptr;
   std::function<void()> wake_control;  // any thread

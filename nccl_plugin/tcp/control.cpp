@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace fabric::tcp {
 
@@ -179,8 +180,10 @@ void Control::take_newcomers() {
     if (peer.gone) {
       newcomer.comm->abort(Result::remote_error, peer.gone_text);
     }
-    senders_[newcomer.comm->id()] = {newcomer.comm, &peer, newcomer.handle.listen_id,
-                                     newcomer.handle.secret};
+    senders_.insert_or_assign(
+        newcomer.comm->id(),
+        Sending{newcomer.comm, &peer, newcomer.handle.listen_id, newcomer.handle.secret,
+                join_group(peer), Harvest(context_.rails.size())});
   }
 }
 
@@ -250,6 +253,10 @@ void Control::tick_all(Comms& comms, std::int64_t now, Serve serve) {
     entry.missed = 0;
     entry.peer->ping(wants->suspect, now);
     serve(id, entry, *wants);
+    if (wants->close) {
+      harvest(entry);
+      context_.stats.groups.leave(entry.group);
+    }
     next = wants->close ? comms.erase(next) : std::next(next);
   }
 }
@@ -308,13 +315,36 @@ void Control::bury(const Receiving& receiving) {
   }
 }
 
+Groups::Index Control::join_group(const Peer& peer) {
+  const auto direction =
+      peer.outbound ? pages::StatsDirection::send : pages::StatsDirection::receive;
+  const auto named = std::find_if(peer.addresses.begin(), peer.addresses.end(),
+                                  [](const Address& address) { return address.present(); });
+  return context_.stats.groups.join(named == peer.addresses.end() ? Address{} : *named,
+                                    peer.incarnation, direction);
+}
+
+template <typename Comm>
+void Control::harvest(Comm& entry) {
+  entry.harvest.take(
+      entry.comm->tally(), context_.clock,
+      entry.peer->outbound ? pages::StatsDirection::send : pages::StatsDirection::receive,
+      context_.stats.groups.row(entry.group), context_.stats.deliveries);
+}
+
 void Control::publish(std::int64_t now) {
   RailCounts sum;
-  for (const auto& [id, sending] : senders_) {
-    sum += sending.comm->counts();
+  context_.stats.groups.clear_in_flight();
+  for (auto& [id, sending] : senders_) {
+    const RailCounts& counts = sending.comm->counts();
+    sum += counts;
+    harvest(sending);
+    context_.stats.groups.row(sending.group).in_flight_bytes +=
+        std::accumulate(counts.in_flight.begin(), counts.in_flight.end(), std::uint64_t{0});
   }
-  for (const auto& [id, receiving] : receivers_) {
+  for (auto& [id, receiving] : receivers_) {
     sum += receiving.comm->counts();
+    harvest(receiving);
   }
   for (std::size_t i = 0; i < core::kMaxRails; ++i) {
     RailCounters& rail = context_.stats.rails[i];

@@ -56,12 +56,16 @@ class Control {
     Peer* peer = nullptr;
     std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Secret secret{};
+    Groups::Index group = 0;
+    Harvest harvest;
     int missed = 0;  // ticks in a row at which its caller was inside
     bool homeless = false;
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;
     Peer* peer = nullptr;
+    Groups::Index group = 0;
+    Harvest harvest;
     int missed = 0;
   };
   struct Newcomer {
@@ -78,6 +82,9 @@ class Control {
   void tick_senders(std::int64_t now);
   void tick_receivers(std::int64_t now);
   void publish(std::int64_t now);
+  Groups::Index join_group(const Peer& peer);
+  template <typename Comm>
+  void harvest(Comm& entry);
   void judge(Peer& peer, std::int64_t now);
   void give_up(Peer& peer, const std::string& text);
   void bury(const Receiving& receiving);

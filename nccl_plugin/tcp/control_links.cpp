@@ -295,7 +295,8 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
       std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size, peer.name());
   peer.homes |= core::bit(home);
   ++peer.comms;
-  receivers_[hello.comm] = {receiver, &peer};
+  receivers_.insert_or_assign(
+      hello.comm, Receiving{receiver, &peer, join_group(peer), Harvest(context_.rails.size())});
   listener->second->ready.push_back(receiver);
   return receiver;
 }

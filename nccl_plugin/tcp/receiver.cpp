@@ -26,7 +26,12 @@ std::span<std::byte> scratch() {
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
                    std::uint32_t chunk_size, std::string peer)
-    : context_(context), id_(id), home_(home), peer_(std::move(peer)), core_(chunk_size) {
+    : context_(context),
+      id_(id),
+      home_(home),
+      peer_(std::move(peer)),
+      core_(chunk_size),
+      tally_(context.rails.size()) {
   dead_since_ = monotonic_ns();
   facts_.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
@@ -228,7 +233,12 @@ void Receiver::count_payload(core::PathIndex index, std::size_t payload) {
     return;
   }
   RailCounters& rail = context_.stats.rails[core::receiver_rail(index)];
-  add(paths_[index].duplicate ? rail.duplicate_bytes : rail.rx_bytes, payload);
+  if (paths_[index].duplicate) {
+    add(rail.duplicate_bytes, payload);
+  } else {
+    add(rail.rx_bytes, payload);
+    tally_.bytes.add(payload);
+  }
 }
 
 void Receiver::finish_chunk(core::PathIndex index) {
@@ -240,7 +250,9 @@ void Receiver::finish_chunk(core::PathIndex index) {
     append_frame(path.out, FrameType::trial_done, id_);
     return;  // the control thread's next tick sends it
   }
-  core_.finish(index);
+  if (core_.finish(index)) {
+    tally_.messages[core::receiver_rail(index)].add(1);
+  }
   if (!paths_[index].duplicate) {
     add(context_.stats.rails[core::receiver_rail(index)].rx_chunks, 1);
   }

@@ -14,6 +14,7 @@
 #include "core/receive_core.h"
 #include "core/silence.h"
 #include "tcp/context.h"
+#include "tcp/tally.h"
 
 namespace fabric::tcp {
 
@@ -48,6 +49,7 @@ class Receiver {
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
+  [[nodiscard]] const Tally& tally() const { return tally_; }
 
  private:
   struct Path {
@@ -93,6 +95,7 @@ class Receiver {
   const std::string peer_;
   mutable std::mutex mutex_;
   core::ReceiveCore core_;
+  Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   PeerFacts facts_;

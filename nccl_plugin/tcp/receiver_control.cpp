@@ -195,6 +195,7 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
       path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
   last_failure_at_ = monotonic_ns();
   add(context_.stats.rails[local_of(index)].failovers, 1);
+  tally_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   if (!context_.params.failover) {

@@ -25,7 +25,8 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       id_(id),
       home_(home),
       peer_(std::move(peer)),
-      core_(context.params.chunk_size) {
+      core_(context.params.chunk_size),
+      tally_(context.rails.size()) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
   facts_.weight.fill(core::kFullWeight);
@@ -42,13 +43,14 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     add(context_.stats.errors, 1);
     return error_;
   }
-  auto posted = core_.post(data, size, tag);
+  const std::uint64_t stamp = context_.clock.now();
+  auto posted = core_.post(data, size, tag, stamp);
   if (posted && core_.has_chunk()) {
     pump();  // granted already: no need to look at what came back first
   } else {
     progress();
     if (!posted) {
-      posted = core_.post(data, size, tag);
+      posted = core_.post(data, size, tag, stamp);
       pump();
     }
   }
@@ -210,6 +212,7 @@ bool Sender::flush(core::PathIndex index) {
       add(rail.tx_chunks, 1);
       if (path.again) {
         add(rail.retransmit_chunks, 1);
+        tally_.retransmit_chunks.add(1);
       }
       core_.written(index);
     }
@@ -223,8 +226,10 @@ void Sender::sent(core::PathIndex index, std::size_t payload) {
   const auto remote = static_cast<std::uint8_t>(core::receiver_rail(index));
   RailCounters& rail = context_.stats.rails[local];
   add(rail.tx_bytes, payload);
+  tally_.bytes.add(payload);
   if (path.again) {
     add(rail.retransmit_bytes, payload);
+    tally_.retransmit_bytes.add(payload);
   }
   if (awaiting_first_byte_) {
     context_.stats.event(pages::StatsEventKind::first_byte, id_, local, remote,
@@ -236,6 +241,19 @@ void Sender::sent(core::PathIndex index, std::size_t payload) {
     context_.stats.event(pages::StatsEventKind::path_up, id_, local, remote, 0);
   }
   moved_ = true;
+}
+
+// After everything that may have brought acknowledgements.
+void Sender::count_delivered() {
+  if (core_.delivered().empty()) {
+    return;
+  }
+  const std::uint64_t now = context_.clock.now();
+  for (const core::Delivered& message : core_.delivered()) {
+    tally_.delivered(context_.clock, core::sender_rail(message.path),
+                     TickClock::span(message.stamp, now));
+  }
+  core_.clear_delivered();
 }
 
 void Sender::read_back(core::PathIndex index) {
@@ -257,7 +275,9 @@ void Sender::read_back(core::PathIndex index) {
     }
     answering_ |= core::bit(index);
     path.in.insert(path.in.end(), buffer.begin(), buffer.begin() + count);
-    if (!parse(index)) {
+    const bool ours = parse(index);
+    count_delivered();
+    if (!ours) {
       fail(index, pages::PathDownReason::socket_error);
       return;
     }

@@ -17,6 +17,7 @@
 #include "core/send_core.h"
 #include "core/silence.h"
 #include "tcp/context.h"
+#include "tcp/tally.h"
 
 namespace fabric::tcp {
 
@@ -51,6 +52,7 @@ class Sender {
   [[nodiscard]] core::PathIndex home() const { return home_; }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
+  [[nodiscard]] const Tally& tally() const { return tally_; }
 
  private:
   struct Path {
@@ -92,6 +94,7 @@ class Sender {
   bool parse(core::PathIndex index);
   bool handle(core::PathIndex index, const FrameHeader& header, std::span<const std::byte> body);
   void sent(core::PathIndex index, std::size_t payload);
+  void count_delivered();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
   void choose();  // makes eligible_ anew
@@ -107,6 +110,7 @@ class Sender {
   const std::string peer_;
   mutable std::mutex mutex_;
   core::SendCore core_;
+  Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;

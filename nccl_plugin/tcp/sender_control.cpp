@@ -127,6 +127,7 @@ void Sender::watch_stall(std::int64_t now) {
   if (moved_ || !core_.busy()) {
     if (stalled_) {
       add(context_.stats.rails[local_of(home_)].stall_ns, still);
+      tally_.stall_ns.add(still);
     }
     moved_ = false;
     stalled_ = false;
@@ -134,6 +135,7 @@ void Sender::watch_stall(std::int64_t now) {
   } else if (!stalled_ && now - idle_since_ > kStallCountNs) {
     stalled_ = true;
     add(context_.stats.rails[local_of(home_)].stalls, 1);
+    tally_.stalls.add(1);
   }
 }
 
@@ -262,6 +264,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   last_failure_at_ = now;
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
+  tally_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   if (had_work) {
@@ -301,6 +304,7 @@ void Sender::on_state(const StateFrame& frame) {
   } else {
     core_.on_state(frame.state);
   }
+  count_delivered();
   moved_ = true;
   pump();
   context_.waits.signal();
@@ -317,6 +321,7 @@ void Sender::on_retired(const StateFrame& frame) {
     path.life.on(core::LinkEvent::lost);  // its welcome is on the way: nobody is there any more
   }
   fenced(frame);
+  count_delivered();
   moved_ = true;
   pump();
   context_.waits.signal();

@@ -39,6 +39,16 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   header_.rail_count = static_cast<std::uint32_t>(rail_list.size());
   header_.failover = params.failover ? 1 : 0;
   copy_name(header_.job, params.job);
+  // A new page begins at nothing: whoever adds pages up would count an earlier life twice.
+  for (RailCounters& rail : rails) {
+    for (auto* counter : {&rail.tx_bytes, &rail.rx_bytes, &rail.tx_chunks, &rail.rx_chunks,
+                          &rail.retransmit_bytes, &rail.retransmit_chunks, &rail.duplicate_bytes,
+                          &rail.failovers, &rail.rejoins, &rail.stalls, &rail.stall_ns}) {
+      counter->store(0, std::memory_order_relaxed);
+    }
+  }
+  groups = {};
+  deliveries = {};
   table_.assign(rail_list.size(), StatsRail{});
   for (std::size_t i = 0; i < rail_list.size(); ++i) {
     copy_name(table_[i].netdev, rail_list[i].name);
@@ -108,7 +118,11 @@ void Stats::publish(std::int64_t now_ns) {
     to.in_flight_bytes = load(from.in_flight_bytes);
     to.live_paths = load(from.live_paths);
     to.dead_paths = load(from.dead_paths);
+    to.tx_messages = deliveries.tx_messages[i];
+    to.rx_messages = deliveries.rx_messages[i];
   }
+  const auto group_rows = groups.rows();
+  header_.group_count = static_cast<std::uint32_t>(group_rows.size());
   const std::scoped_lock lock(events_mutex_);  // event() writes the header's count
   header_.event_count = event_count_;
   const auto write = [this](const void* from, std::size_t size, std::size_t at) {
@@ -119,6 +133,8 @@ void Stats::publish(std::int64_t now_ns) {
   write(&header_.seq, sizeof header_.seq, seq_at);
   write(&header_, sizeof header_, 0);
   write(table_.data(), table_.size() * sizeof(StatsRail), kStatsRailsAt);
+  write(deliveries.latency.data(), table_.size() * sizeof(StatsLatency), kStatsLatencyAt);
+  write(group_rows.data(), group_rows.size_bytes(), kStatsGroupsAt);
   ++header_.seq;
   write(&header_.seq, sizeof header_.seq, seq_at);
 }

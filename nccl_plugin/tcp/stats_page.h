@@ -12,6 +12,7 @@
 
 #include "core/types.h"
 #include "pages/stats_page.h"
+#include "tcp/groups.h"
 #include "tcp/params.h"
 #include "tcp/rails.h"
 #include "tcp/socket.h"
@@ -45,8 +46,10 @@ class Stats {
   std::atomic<std::uint32_t> send_comms{0};
   std::atomic<std::uint32_t> recv_comms{0};
   std::atomic<bool> steer_present{false};
+  Groups groups;          // control thread only
+  Deliveries deliveries;  // control thread only
 
-  // Creates the page; "" or why there is none.
+  // Begins to count anew and creates the page; "" or why there is none.
   std::string open(const Params& params, const std::vector<Rail>& rails, std::int64_t now_ns);
   void close();  // removes it
   void publish(std::int64_t now_ns);

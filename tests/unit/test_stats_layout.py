@@ -26,6 +26,8 @@ def layout():
         ("StatsHeader", statspage.HEADER_FIELDS, statspage.HEADER_SIZE),
         ("StatsRail", statspage.RAIL_FIELDS, statspage.RAIL_SIZE),
         ("StatsEvent", statspage.EVENT_FIELDS, statspage.EVENT_SIZE),
+        ("StatsLatency", statspage.LATENCY_FIELDS, statspage.LATENCY_SIZE),
+        ("StatsGroup", statspage.GROUP_FIELDS, statspage.GROUP_SIZE),
     ],
 )
 def test_struct(layout, name, fields, size):
@@ -39,10 +41,15 @@ def test_constants(layout):
     ours = {
         "kStatsMagic": statspage.MAGIC,
         "kStatsVersion": statspage.VERSION,
+        "kStatsOldestVersion": statspage.OLDEST_VERSION,
         "kStatsPageSize": statspage.PAGE_SIZE,
         "kStatsMaxRails": statspage.MAX_RAILS,
         "kStatsMaxEvents": statspage.MAX_EVENTS,
+        "kStatsMaxGroups": statspage.MAX_GROUPS,
+        "kStatsLatencyBuckets": statspage.LATENCY_BUCKETS,
         "kStatsRailsAt": statspage.RAILS_AT,
         "kStatsEventsAt": statspage.EVENTS_AT,
+        "kStatsLatencyAt": statspage.LATENCY_AT,
+        "kStatsGroupsAt": statspage.GROUPS_AT,
     }
     assert {name: theirs[name] for name in ours} == ours

@@ -95,7 +95,8 @@ def test_a_valid_page(tmp_path):
     ("page", "reason"),
     [
         (make(magic=1), "magic"),
-        (make(version=2), "version"),
+        (make(version=3), "version"),
+        (make(version=0), "version"),
         (make(header_size=128), "size"),
         (make(page_size=4096), "size"),
         (make(rail_count=33), "count"),

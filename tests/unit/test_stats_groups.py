@@ -1,0 +1,116 @@
+"""Version 2 of the stats page: messages, latencies, comm groups; version 1 is still read."""
+
+import struct
+from ipaddress import IPv6Address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telemetry import statspage as sp
+
+RAIL = {"netdev": b"rail0", "tx_bytes": 5, "tx_messages": 4, "rx_messages": 3}
+
+
+def put(page, at, fields, values):
+    for name, code in fields:
+        if name in values:
+            value = values[name]
+            value = value if isinstance(value, tuple) else (value,)
+            struct.pack_into("<" + code, page, at + sp.offsets(fields)[name], *value)
+
+
+def latency(sum_ns, **buckets):
+    counts = [buckets.get(f"b{i}", 0) for i in range(sp.LATENCY_BUCKETS)]
+    return struct.pack(f"<Q{sp.LATENCY_BUCKETS}Q", sum_ns, *counts)
+
+
+def make(groups=(), version=2, rail_latency=b"", **header):
+    """A valid page with one rail."""
+    page = bytearray(sp.PAGE_SIZE)
+    values = {
+        "magic": sp.MAGIC, "version": version, "header_size": sp.HEADER_SIZE, "seq": 2,
+        "page_size": sp.PAGE_SIZE, "rail_count": 1, "group_count": len(groups),
+    } | header  # fmt: skip
+    put(page, 0, sp.HEADER_FIELDS, values)
+    put(page, sp.RAILS_AT, sp.RAIL_FIELDS, RAIL)
+    page[sp.LATENCY_AT : sp.LATENCY_AT + len(rail_latency)] = rail_latency
+    for i, group in enumerate(groups):
+        put(page, sp.GROUPS_AT + i * sp.GROUP_SIZE, sp.GROUP_FIELDS, group)
+    return bytes(page)
+
+
+def test_messages_and_latencies_of_a_rail():
+    page = sp.parse(make(rail_latency=latency(9_000, b0=1, b5=3)))
+    (rail,) = page.rails
+    assert (rail.tx_messages, rail.rx_messages) == (4, 3)
+    assert rail.latency.sum_ns == 9_000
+    assert rail.latency.count == 4
+    assert rail.latency.buckets[5] == 3
+    assert page.groups == ()
+
+
+def test_groups():
+    rows = [
+        {
+            "address": IPv6Address("::ffff:10.0.0.7").packed, "incarnation": 2**63 + 1,
+            "direction": 1, "comms": 2, "bytes": 10, "messages": 5, "in_flight_bytes": 3,
+            "latency": latency(50, b1=5),
+        },
+        {"address": IPv6Address("fd00::2").packed, "incarnation": 4, "direction": 2},
+        {"bytes": 8},
+    ]  # fmt: skip
+    first, second, others = sp.parse(make(groups=rows), groups=True).groups
+    assert (first.address, first.incarnation) == ("10.0.0.7", 2**63 + 1)
+    assert first.direction is sp.Direction.SEND
+    assert (first.comms, first.bytes, first.messages, first.in_flight_bytes) == (2, 10, 5, 3)
+    assert (first.latency.sum_ns, first.latency.buckets[1]) == (50, 5)
+    assert (second.address, second.direction) == ("fd00::2", sp.Direction.RECEIVE)
+    assert (others.address, others.direction, others.bytes) == ("", sp.Direction.BOTH, 8)
+
+
+def test_a_page_of_version_1_has_none_of_it_whatever_lies_there():
+    groups = [{"direction": 9}] * 3
+    data = make(version=1, groups=groups, rail_latency=latency(1, b0=1), group_count=2**32 - 1)
+    for length in (sp.PAGE_SIZE, sp.EVENTS_AT):
+        page = sp.parse(data[:length], groups=True)
+        assert page.rails == (sp.StatsRail("rail0", tx_bytes=5),)
+        assert page.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (make(version=0), "version"),
+        (make(version=3), "version"),
+        (make(group_count=66), "count"),
+        (make(group_count=2**32 - 1), "count"),
+        (make(groups=[{"direction": 3}]), "group"),
+        (make()[: sp.EVENTS_AT], "short"),
+        (make()[:-1], "short"),
+    ],
+)
+def test_refused(page, reason):
+    with pytest.raises(sp.StatsPageError) as refused:
+        sp.parse(page, groups=True)
+    assert refused.value.reason == reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    damage=st.lists(
+        st.tuples(st.integers(0, sp.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=20
+    )
+)
+def test_any_damage_is_refused_or_decoded(damage):
+    page = bytearray(make(groups=[{"direction": 1}] * 10))
+    for at, data in damage:
+        page[at : at + len(data)] = data
+    try:
+        groups = sp.parse(bytes(page[: sp.PAGE_SIZE]), groups=True).groups
+    except sp.StatsPageError as error:
+        known = {"short", "magic", "version", "size", "torn", "count", "netdev", "group"}
+        assert error.reason in known  # noqa: PT017
+    else:
+        assert len(groups) <= sp.MAX_GROUPS
+        assert all(len(group.latency.buckets) == sp.LATENCY_BUCKETS for group in groups)
