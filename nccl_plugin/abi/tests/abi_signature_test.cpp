@@ -1,9 +1,10 @@
 // What the offsets do not tell: which arguments each call of each version takes, and the numbers
 // that pass between NCCL and us. Facts of the ABI, read off NCCL's public headers:
-//   tables, properties, attributes  src/include/plugin/net/net_v8.h ... net_v12.h
-//   sizes, marks, memory kinds      src/include/plugin/nccl_net.h
-//   offload handle, its types       src/include/nccl_device/net_device.h (before 2.28:
-//   net_device.h) log levels, subsystems          src/include/nccl_common.h results src/nccl.h.in
+// - tables, properties and attributes in src/include/plugin/net/net_v8.h ... net_v12.h;
+// - sizes, marks and memory kinds in src/include/plugin/nccl_net.h;
+// - the offload handle and its types in src/include/nccl_device/net_device.h;
+// - log levels and subsystems in src/include/nccl_common.h, results in src/nccl.h.in.
+//
 // Checked against the headers themselves, by compiling the same tables from them, for NCCL 2.30.7
 // (commit 5067397c, v8 to v12 side by side) on 2026-11-21: every offset here and in
 // abi_layout_test.cpp, every size and every argument list.
