@@ -12,22 +12,20 @@ to the job's death. That of the throughput row is a job that never had the fourt
 
 from __future__ import annotations
 
-import itertools
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from bench.follow import MAX_RAILS, EventFollower, Progress, flow, mean_rate, stalls_ns
+from bench.follow import flow, mean_rate
+from bench.outage import GIVE_UP_S, SETTLE_S, links_up, outages, ring, started_ns
 from bench.report import Row, percentile
 from lab.cluster import Cluster, wait_until
-from lab.demo.story import HOSTS, RAILS, topology
+from lab.demo.story import topology
 from lab.faults import BlackHole, Carrier, Fault
 from lab.flap import Flap
 from lab.perf import Perf
 from lab.topology import parse_rate
-from telemetry.statspage import StatsEventKind
 from telemetry.timeline import Timeline
 
 RATE = "100mbit"
@@ -37,9 +35,6 @@ HOLD_DOWN_S = 1.0
 HOLD = {"hold_down_s": HOLD_DOWN_S}
 # Faults of one bench come much faster than in life: keep the damping from adding to each return.
 DAMPING = {"suppress": 100_000, "reuse": 1000}
-FAULT_S = 0.7
-GIVE_UP_S = 8.0
-SETTLE_S = 1.0
 
 
 def run(*, quick: bool) -> list[Row]:
@@ -48,10 +43,10 @@ def run(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     with Cluster(topology=topology("bench-failover", parse_rate(RATE))) as cluster:
         cluster.start_daemons(restart=False, hold=HOLD, damping=DAMPING)
-        wait_until(lambda: _links_up(cluster), 20, "all links UP")
+        wait_until(lambda: links_up(cluster), 20, "all links UP")
         carrier_ms = _stock_dies_ms(cluster, Carrier("h1:rail1"))
         hole_ms = _stock_dies_ms(cluster, BlackHole("h2:rail2"))
-        with _ring(cluster) as perf:
+        with ring(cluster) as perf:
             rows += _failover(cluster, perf, "carrier down", Carrier, faults, 50, carrier_ms)
             name = "black hole, daemon present"
             rows += _failover(cluster, perf, name, BlackHole, faults, 300, hole_ms)
@@ -61,53 +56,11 @@ def run(*, quick: bool) -> list[Row]:
         rows += _flaps(cluster, (2, 20) if quick else (2, 20, 200, 600))
         for node in cluster.nodes:
             node.stop_services()
-        with _ring(cluster) as perf:
+        with ring(cluster) as perf:
             name = "black hole, daemon absent"
             rows += _failover(cluster, perf, name, BlackHole, faults, 300, hole_ms)
             rows += _clean(perf, "daemon absent: ")
     return rows
-
-
-def _links_up(cluster: Cluster) -> bool:
-    for node in cluster.nodes:
-        try:
-            body = node.fetch("http://127.0.0.1:9464/metrics")
-        except OSError:
-            return False
-        up = re.findall(r'^fabricd_link_state\{[^}]*state="up"[^}]*\} 1', body, re.MULTILINE)
-        if len(up) < cluster.topology.rails:
-            return False
-    return True
-
-
-@contextmanager
-def _ring(
-    cluster: Cluster,
-    *,
-    rails: int = RAILS,
-    name: str = "ring",
-    env: Mapping[str, str] | None = None,
-) -> Iterator[Perf]:
-    """A ring all-reduce over the first ``rails`` rails, until the block ends."""
-    devices = "=" + ",".join(f"rail{r}" for r in range(rails))
-    perf = cluster.start_perf(
-        "ring",
-        *("--duration", "3600", "--channels", str(rails), "--size", str(16 << 20)),
-        *("--wait", "block", "--interval-ms", "100"),
-        env={"NCCL_SOCKET_IFNAME": devices} | dict(env or {}),
-        name=name,
-    )
-    try:
-        perf.wait_started()
-        time.sleep(SETTLE_S)
-        yield perf
-    finally:
-        for rank in perf.ranks:
-            rank.send_signal(signal.SIGTERM)
-        try:
-            perf.wait(20)
-        finally:
-            perf.kill()
 
 
 def _failover(
@@ -119,86 +72,24 @@ def _failover(
     asked_ms: float,
     peer_ms: float,
 ) -> list[Row]:
-    """``faults`` in turn over all rails of all hosts; each counts with its slowest communicator.
-
-    No fault is left out: `stalls_ns` says when a communicator counts as going again.
-    """
-    targets = itertools.cycle(
-        f"h{host}:rail{(host + step) % RAILS}" for step in range(RAILS) for host in range(HOSTS)
-    )
-    worst_ms: list[float] = []
-    met = 0
-    progress = Progress(perf)
-    with EventFollower(cluster) as follower:
-        while len(worst_ms) < faults:
-            stalls = _one_failover(cluster, progress, follower, make(next(targets)))
-            met += len(stalls)
-            worst_ms.append(max(stalls) / 1e6)
-        lost = follower.lost
-    note = f"{faults} faults, p50 {percentile(worst_ms, 0.5):.1f} ms, max {max(worst_ms):.1f} ms"
-    note += f"; {met / faults:.1f} communicators each"
-    note += f"; {lost} events lost" if lost else ""
-    got = percentile(worst_ms, 0.99)
+    """``faults`` in turn over all rails of all hosts; each counts with its slowest communicator."""
+    stalls = outages(cluster, perf, make, faults)
+    got = percentile(stalls.worst_ms, 0.99)
     row = f"{name} → first byte on a survivor, p99"
-    return [Row(row, asked_ms, got, "ms", peer=peer_ms, note=note)]
-
-
-def _started_ns(cluster: Cluster) -> int:
-    """When the newest fault took effect, by the ground truth."""
-    return next(int(r["t_ns"]) for r in reversed(cluster.truth()) if r["phase"] == "start")
+    return [Row(row, asked_ms, got, "ms", peer=peer_ms, note=stalls.note())]
 
 
 def _stock_dies_ms(cluster: Cluster, fault: Fault) -> float:
     """How long a job without failover outlives a fault that stays."""
     env = {"FABRIC_FAILOVER": "0"}
-    with _ring(cluster, name="stock", env=env) as perf, cluster.inject(fault):
-        start = _started_ns(cluster)
+    with ring(cluster, name="stock", env=env) as perf, cluster.inject(fault):
+        start = started_ns(cluster)
         wait_until(
             lambda: any(rank.poll() not in (None, 0) for rank in perf.ranks),
             GIVE_UP_S,
             "the end of the job without failover",
         )
         return (time.monotonic_ns() - start) / 1e6
-
-
-def _one_failover(
-    cluster: Cluster, progress: Progress, follower: EventFollower, fault: Fault
-) -> list[int]:
-    """Nanoseconds until each communicator of the rail (in and out) sent payload again.
-
-    Raises:
-        TimeoutError: the job moves nothing while the rail is gone, or the rail does not return.
-    """
-    with cluster.inject(fault, FAULT_S):
-        start = _started_ns(cluster)
-        time.sleep(FAULT_S / 2)
-        moved = progress.moved()
-        wait_until(
-            lambda: progress.moved() > moved, GIVE_UP_S, f"payload without {fault.target_text}"
-        )
-        time.sleep(FAULT_S / 2 + 0.05)
-    healthy = time.monotonic_ns()
-    host, rail = (int(part) for part in re.findall(r"\d+", fault.target_text))
-
-    def lost(at: str, path: int) -> bool:
-        # Out of the host by that rail, or towards it from its neighbour in the ring.
-        out, back = divmod(path, MAX_RAILS)
-        return (at == f"h{host}" and out == rail) or (
-            at == f"h{(host - 1) % HOSTS}" and back == rail
-        )
-
-    wait_until(
-        lambda: any(
-            e.event.kind is StatsEventKind.PATH_UP for e in follower.since(healthy - 50_000_000)
-        ),
-        GIVE_UP_S,
-        f"the return of {fault.target_text}",
-    )
-    time.sleep(0.5)
-    stalls = stalls_ns(follower.since(0), start, healthy, lost)
-    if {host for host, _ in stalls} != {f"h{host}", f"h{(host - 1) % HOSTS}"}:
-        raise RuntimeError(f"{fault.target_text}: one side never gave the path up: {stalls}")
-    return list(stalls.values())
 
 
 def _throughput(cluster: Cluster, perf: Perf) -> list[Row]:
@@ -227,7 +118,7 @@ def _throughput(cluster: Cluster, perf: Perf) -> list[Row]:
     for rank in perf.ranks:  # the peer has the machine to itself
         rank.send_signal(signal.SIGSTOP)
     try:
-        with _ring(cluster, rails=3, name="three-rails") as three:
+        with ring(cluster, rails=3, name="three-rails") as three:
             since = time.monotonic_ns()
             time.sleep(6)
             peer = mean_rate(flow(cluster, three), since, time.monotonic_ns())
@@ -271,7 +162,7 @@ def _kills(cluster: Cluster, perf: Perf) -> list[Row]:
         after = mean_rate(measured, killed, time.monotonic_ns())
         for service in services:
             service.start()
-        wait_until(lambda: _links_up(cluster), 20, "all links UP again")
+        wait_until(lambda: links_up(cluster), 20, "all links UP again")
         rows.append(
             Row(
                 f"throughput after kill -9 of every {what}, part of before",

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.plugin import direct
+from bench.plugin import comms, congestion, direct, shaped, stalls
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
+    "line": shaped.line,
     "bulk": direct.bulk,
     "pingpong": direct.pingpong,
+    "stripe": shaped.stripe,
+    "stalls": stalls.stalls,
+    "comms": comms.comms,
+    "congestion": congestion.congestion,
 }
 """Each is called with ``quick``."""

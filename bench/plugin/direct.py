@@ -27,7 +27,11 @@ def direct_pair(name: str) -> Iterator[Pair]:
 
 def bulk(*, quick: bool) -> list[Row]:
     """Large messages: iperf3, one socket without reliability, ours with and without failover."""
-    rounds, seconds = (3, 1.5) if quick else (11, 1.5)
+    return bulk_measured(3 if quick else 11, 2)
+
+
+def bulk_measured(rounds: int, seconds: int) -> list[Row]:
+    """The same, so many rounds of so many seconds each way."""
     quiet = Quiet()
     with direct_pair("bench-bulk") as pair:
         taken = alternate(
@@ -73,7 +77,11 @@ def bulk_rows(taken: Mapping[str, list[Stream]]) -> list[Row]:
 
 def pingpong(*, quick: bool) -> list[Row]:
     """8 bytes: two bare connections, and ours with and without failover; all of them spin."""
-    rounds, trips, messages = (3, 10_000, 20_000) if quick else (11, 20_000, 50_000)
+    return pingpong_measured(*((3, 10_000, 20_000) if quick else (11, 20_000, 50_000)))
+
+
+def pingpong_measured(rounds: int, trips: int, messages: int) -> list[Row]:
+    """The same, so many rounds, round trips in each, and messages of the stream."""
     quiet = Quiet()
     with direct_pair("bench-pingpong") as pair:
         taken = alternate(

@@ -55,10 +55,10 @@ def parse(text: str) -> IperfResult:
     return result
 
 
-def run(
-    sender: Node, receiver: Node, address: str, seconds: float, cores: list[int]
-) -> IperfResult:
+def run(sender: Node, receiver: Node, address: str, seconds: int, cores: list[int]) -> IperfResult:
     """One TCP stream to ``address`` of the receiver; both ends have ended when it returns.
+
+    iperf3 knows whole seconds only.
 
     Raises:
         IperfError: it failed.
@@ -71,7 +71,7 @@ def run(
     try:
         _listening(receiver, address)
         client = [*pinned(cores, 0), "iperf3", "-c", address, "-p", str(PORT), "-J"]
-        done = sender.run([*client, "-t", f"{seconds:g}"], check=False, timeout=seconds + 30)
+        done = sender.run([*client, "-t", str(seconds)], check=False, timeout=seconds + 30)
         result = parse(done.stdout)
         server.wait(10)
         return result

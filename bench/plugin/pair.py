@@ -61,7 +61,7 @@ class Pair:
         self.address = address
         """The receiver's, for those that take an address."""
 
-    def iperf(self, seconds: float) -> Stream:
+    def iperf(self, seconds: int) -> Stream:
         """One TCP stream of iperf3."""
         sender, receiver = self.cluster.nodes[:2]
         before = children_cpu_s()
@@ -70,7 +70,7 @@ class Pair:
 
     def stream(
         self,
-        seconds: float,
+        seconds: int,
         *,
         wait: str,
         env: Mapping[str, str] | None = None,
@@ -80,7 +80,7 @@ class Pair:
         """One comm of a plugin (ours by default), large messages, not verified."""
         before = children_cpu_s()
         _, receiver = self._perf(
-            *("--size", size, "--duration", f"{seconds:g}", "--wait", wait, "--pingpong", "0"),
+            *("--size", size, "--duration", str(seconds), "--wait", wait, "--pingpong", "0"),
             env=env,
             plugin=plugin,
         )

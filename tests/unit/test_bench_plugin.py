@@ -7,7 +7,8 @@ import pytest
 import typer
 
 from bench.__main__ import chosen, run_parts
-from bench.plugin import PARTS, direct, iperf, quiet
+from bench.outage import Outages
+from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, stalls
 from bench.plugin.pair import Small, Stream
 from bench.plugin.rounds import alternate, beside, difference, ratio, spread
 from bench.report import Row, merged
@@ -94,6 +95,56 @@ def test_pingpong_rows():
     assert (spacing.got, spacing.ok) == (2, False)
 
 
+def test_line_rows():
+    taken = {"iperf3": [Stream(1.0, 0.5)], "fabric": [Stream(0.98, 0.6)]}
+    goodput, cpu = shaped.line_rows("1 Gbit/s", taken)
+    assert (goodput.got, goodput.ok) == (0.98, True)
+    assert (cpu.got, cpu.ok) == (1.2, False)
+
+
+def test_stall_rows():
+    carrier = Outages([5.0, 40.0, 9.0], 2.0, 0)
+    rows = stalls.stalls_rows(carrier, Outages([100.0, 240.0], 2.0, 3))
+    assert [(row.got, row.ok) for row in rows] == [(9, True), (40, False), (240, True)]
+    assert rows[0].note == "3 faults, p50 9.0 ms, max 40.0 ms; 2.0 communicators each"
+    assert rows[2].note.endswith("; 3 events lost")
+
+
+def test_comms_rows_take_the_worse_kind_of_traffic():
+    def figures(sender, receiver):
+        return comms.Figures(1.5, 2.5, {"sender": sender, "receiver": receiver})
+
+    taken = {"64 KB": [figures(100, 300)], "4 KB": [figures(200, 250)]}
+    connected, paths, sender, receiver = comms.comms_rows(256, taken)
+    assert (connected.got, connected.ok) == (1.5, True)
+    assert (paths.got, paths.ok) == (2.5, False)
+    assert (sender.got, sender.ok) == (200, True)
+    assert (receiver.got, receiver.ok) == (300, False)
+
+
+def test_weights_that_change_too_often_are_seen():
+    second = 10**9
+    assert congestion.most_in_a_second([]) == 0
+    assert congestion.most_in_a_second([0, second, 2 * second]) == 1
+    assert congestion.most_in_a_second([0, second, second // 2 + second, 3 * second]) == 2
+
+
+def test_reversals():
+    assert congestion.reversals([]) == 0
+    assert congestion.reversals([100, 80, 60, 60, 40]) == 0
+    assert congestion.reversals([100, 50, 100, 100, 50]) == 2
+
+
+def test_congestion_rows():
+    path = ("h0", 1, 1)
+    following = congestion.Taken(0.9, {path: [(0, 50), (10**8, 100), (2 * 10**9, 50)]})
+    taken = {"following": [following], "fixed": [congestion.Taken(0.6, {})]}
+    gain, steady = congestion.congestion_rows(taken)
+    assert (gain.got, gain.ok) == (pytest.approx(1.5), True)
+    assert (steady.got, steady.ok) == (2, False)
+    assert "turned about 1 times" in steady.note
+
+
 def stat(tmp_path: Path, user: int, system: int) -> Path:
     path = tmp_path / "stat"
     path.write_text(f"cpu  {user} 0 {system} 9999 1 2 3 4 0 0\ncpu0 1 2 3\n")
@@ -146,7 +197,7 @@ def test_the_least_disturbed_counts_when_it_never_gets_quiet(tmp_path, monkeypat
 def test_parts_by_name():
     assert chosen("plugin", PARTS, "") == list(PARTS)
     assert chosen("plugin", PARTS, "pingpong, bulk") == ["bulk", "pingpong"]
-    with pytest.raises(typer.BadParameter, match="has no 'x': its parts are bulk"):
+    with pytest.raises(typer.BadParameter, match="has no 'x': its parts are line"):
         chosen("plugin", PARTS, "bulk,x")
     with pytest.raises(typer.BadParameter, match="it has no parts"):
         chosen("failover", {}, "bulk")

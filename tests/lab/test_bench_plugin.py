@@ -1,0 +1,77 @@
+"""The plugin benchmark's harness in its smallest form: it measures something, whatever that is.
+
+Figures are `./run bench plugin`'s business; here nothing depends on how fast anything is.
+"""
+
+import shutil
+
+import pytest
+
+from bench.plugin import comms, congestion, direct, shaped, stalls
+
+pytestmark = pytest.mark.usefixtures("lab_root")
+needs_iperf = pytest.mark.skipif(
+    shutil.which("iperf3") is None, reason="needs iperf3 (lab/packages/bench.txt)"
+)
+
+
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch):
+    """How busy the machine is does not matter here."""
+    monkeypatch.setattr("bench.plugin.quiet.SPARE", 0)
+
+
+def assert_measured(rows, count):
+    assert len(rows) == count
+    for row in rows:
+        assert row.samples, row
+        assert all(values for values in row.samples.values()), row
+        assert row.note
+        assert row.asked is None or row.ok in (True, False)
+
+
+@needs_iperf
+def test_bulk():
+    rows = direct.bulk_measured(1, 1)
+    assert_measured(rows, 4)
+    assert all(value > 0 for row in rows for values in row.samples.values() for value in values)
+
+
+def test_pingpong():
+    rows = direct.pingpong_measured(1, 200, 500)
+    assert_measured(rows, 4)
+    assert all(value > 0 for row in rows for values in row.samples.values() for value in values)
+
+
+@needs_iperf
+def test_a_shaped_line():
+    goodput, cpu = shaped.line_measured(("100mbit",), 1, 1)
+    assert_measured([goodput, cpu], 2)
+    # More than the shaper lets through would mean that something else was measured.
+    for values in goodput.samples.values():
+        assert 0 < values[0] <= 0.2
+
+
+def test_a_stripe():
+    rows = shaped.stripe_measured("100mbit", 1, 1)
+    assert_measured(rows, 1)
+
+
+def test_stalls():
+    rows = stalls.stalls_measured(1)
+    assert_measured(rows, 3)
+    assert all(row.got > 0 for row in rows)
+
+
+def test_comms():
+    rows = comms.comms_measured(8, 1)
+    assert_measured(rows, 4)
+    assert rows[0].got > 0
+    assert rows[1].got > 0
+
+
+@needs_iperf
+def test_congestion():
+    rows = congestion.congestion_measured(1, 1.0)
+    assert_measured(rows, 2)
+    assert all(value > 0 for value in rows[0].samples["fixed"])
