@@ -24,6 +24,8 @@ class IperfResult:
 
     bytes: float
     seconds: float
+    cpu_s: float
+    """User and system time of both ends during the test."""
 
     @property
     def gbps(self) -> float:
@@ -47,9 +49,12 @@ def parse(text: str) -> IperfResult:
         raise IperfError(f"iperf3: {body['error']}")
     try:
         received = body["end"]["sum_received"]
-        result = IperfResult(float(received["bytes"]), float(received["seconds"]))
+        seconds = float(received["seconds"])
+        used = body["end"]["cpu_utilization_percent"]
+        percent = float(used["host_total"]) + float(used["remote_total"])
+        result = IperfResult(float(received["bytes"]), seconds, percent / 100 * seconds)
     except (KeyError, TypeError, ValueError) as error:
-        raise IperfError(f"iperf3's JSON has no received sum: {error!r}") from None
+        raise IperfError(f"iperf3's JSON lacks received bytes or CPU: {error!r}") from None
     if result.bytes <= 0 or result.seconds <= 0:
         raise IperfError("iperf3 received nothing")
     return result

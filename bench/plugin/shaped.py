@@ -32,7 +32,8 @@ def line_measured(rates: Sequence[str], rounds: int, seconds: int) -> list[Row]:
     for rate in rates:
         quiet = Quiet()
         with Cluster(topology=_topology("bench-line", 1, rate)) as cluster:
-            pair = Pair(cluster, "=rail0", cluster.nodes[1].address(0))
+            gbps = parse_rate(rate) / 1e9
+            pair = Pair(cluster, "=rail0", cluster.nodes[1].address(0), gbps=gbps)
             taken = alternate(
                 rounds,
                 {
@@ -81,8 +82,9 @@ def stripe_measured(rate: str, rounds: int, seconds: int) -> list[Row]:
     quiet = Quiet()
     with Cluster(topology=_topology("bench-stripe", STRIPE_RAILS, rate)) as cluster:
         address = cluster.nodes[1].address(0)
-        one = Pair(cluster, "=rail0", address)
-        all_of_them = Pair(cluster, "rail", address)
+        gbps_each = parse_rate(rate) / 1e9
+        one = Pair(cluster, "=rail0", address, gbps=gbps_each)
+        all_of_them = Pair(cluster, "rail", address, gbps=gbps_each * STRIPE_RAILS)
         taken = alternate(
             rounds,
             {

@@ -30,7 +30,7 @@ std::string settings(const Options& o) {
   text << "mode=" << mode_name(o.mode) << " world=" << o.world << " size=" << o.size
        << " iters=" << o.iterations.value_or(0) << " slice=" << o.slice
        << " type=" << (o.element == Element::float32 ? "float32" : "int32")
-       << " pingpong=" << o.pingpong << " channels=" << o.channels;
+       << " pingpong=" << o.pingpong << " batch=" << o.batch << " channels=" << o.channels;
   return text.str();
 }
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "perf/plan.h"
 #include "perf/rendezvous.h"
 
 namespace fabric::perf {
@@ -94,6 +95,10 @@ ParseResult parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("--pingpong", o.pingpong, "p2p: round trips before the stream; 0: none")
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--batch", o.batch,
+         "p2p: messages per iteration (default: what fits 32 MiB; more needs --verify none)")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--timeout", o.timeout_s, "seconds for rendezvous and connection set-up")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
@@ -113,6 +118,9 @@ ParseResult parse_options(int argc, const char* const* argv) {
              std::to_string(o.world));
     }
     if (o.mode == Mode::p2p && o.world % 2 != 0) refuse("p2p needs an even --world");
+    if (o.verify && static_cast<std::size_t>(o.batch) > messages_per_batch(o.size)) {
+      refuse("--batch " + std::to_string(o.batch) + " does not fit 32 MiB: use --verify none");
+    }
     if (o.slice < 64 || o.slice > (std::size_t{1} << 30U)) refuse("--slice must be 64 to 1G");
     if (o.size > (std::size_t{1} << 40U)) refuse("--size must be at most 1T");
     parse_rendezvous(o.rendezvous);

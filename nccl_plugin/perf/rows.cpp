@@ -89,6 +89,7 @@ json end_row(std::int64_t t_ns, const EndFigures& f) {
           {"iterations", f.iterations},
           {"bytes", f.bytes},
           {"seconds", f.seconds},
+          {"cpu_seconds", f.cpu_seconds},
           {"algbw_gbps", f.algbw_gbps()},
           {"busbw_gbps", f.busbw_gbps()},
           {"errors", f.errors},

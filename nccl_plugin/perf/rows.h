@@ -41,6 +41,7 @@ struct EndFigures {
   std::uint64_t iterations = 0;
   std::uint64_t bytes = 0;
   double seconds = 0;
+  double cpu_seconds = 0;  // user and system, all threads, while it moved data
   double bus_factor = 1;
   std::uint64_t errors = 0;
   std::uint64_t corrupt_bytes = 0;

@@ -20,6 +20,7 @@ void Runner::run() {
   contents.finish();
   contents.schedule_fill(1, 1);
   begin_ns_ = last_row_ns_ = monotonic_ns();
+  begin_cpu_ns_ = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
   std::uint64_t corrupt_told = 0;
   for (std::uint64_t iteration = 0;; ++iteration) {
     const std::int64_t start = monotonic_ns();
@@ -73,6 +74,10 @@ EndFigures Runner::figures() const {
   f.iterations = done_ * job_.messages_per_iteration();
   f.bytes = job_.bytes();
   f.seconds = begin_ns_ == 0 ? 0.0 : static_cast<double>(monotonic_ns() - begin_ns_) * 1e-9;
+  f.cpu_seconds =
+      begin_ns_ == 0
+          ? 0.0
+          : static_cast<double>(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - begin_cpu_ns_) * 1e-9;
   f.bus_factor = job_.bus_factor();
   f.corrupt_bytes = job_.contents().corrupt_bytes();
   return f;

@@ -36,6 +36,7 @@ class Runner {
   RowWriter& rows_;
   Progress& progress_;
   std::int64_t begin_ns_ = 0;
+  std::int64_t begin_cpu_ns_ = 0;
   std::int64_t last_row_ns_ = 0;
   std::uint64_t done_ = 0;
 };

@@ -47,8 +47,16 @@ def test_notes_tell_the_spread():
 
 def test_iperf_result():
     end = {"sum_sent": {"bytes": 9}, "sum_received": {"bytes": 2.5e9, "seconds": 2.0}}
+    end["cpu_utilization_percent"] = {"host_total": 40.0, "remote_total": 60.0, "host_user": 5}
     got = iperf.parse(json.dumps({"start": {}, "end": end}))
     assert got.gbps == pytest.approx(10)
+    assert got.cpu_s == pytest.approx(2)
+
+
+def received(count, seconds):
+    used = {"host_total": 1.0, "remote_total": 1.0}
+    end = {"sum_received": {"bytes": count, "seconds": seconds}, "cpu_utilization_percent": used}
+    return json.dumps({"end": end})
 
 
 @pytest.mark.parametrize(
@@ -57,9 +65,10 @@ def test_iperf_result():
         ("", "no JSON"),
         ("[]", "no JSON object"),
         ('{"error": "unable to connect"}', "unable to connect"),
-        ('{"end": {}}', "no received sum"),
-        ('{"end": {"sum_received": {"bytes": 0, "seconds": 1}}}', "received nothing"),
-        ('{"end": {"sum_received": {"bytes": "x", "seconds": 1}}}', "no received sum"),
+        ('{"end": {}}', "lacks received bytes"),
+        (received(0, 1), "received nothing"),
+        (received("x", 1), "lacks received bytes"),
+        (received(1, 1).replace("remote_total", "x"), "lacks received bytes or CPU"),
     ],
 )
 def test_iperf_that_failed_says_why(text, says):

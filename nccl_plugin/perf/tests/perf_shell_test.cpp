@@ -42,6 +42,8 @@ TEST_CASE("options: what is asked, and what is refused with status 2") {
   CHECK(full.options->device == 2);
   CHECK(full.options->element == Element::int32);
   CHECK_FALSE(full.options->verify);
+  CHECK(with({"--batch", "100", "--verify", "none"}).options->batch == 100);
+  CHECK(with({"--batch", "2", "--size", "16M"}).options);  // fits
   CHECK(parse({"--help"}).status == 0);
   CHECK(parse({"ring"}).status == 2);
   CHECK(parse({}).status == 2);
@@ -57,6 +59,7 @@ TEST_CASE("options: what is asked, and what is refused with status 2") {
                                                                {"--interval-ms", "0"},
                                                                {"--rendezvous", "nowhere"},
                                                                {"--in-flight", "33"},
+                                                               {"--batch", "3", "--size", "16M"},
                                                                {"--slice", "1"},
                                                                {"--bogus"}}) {
     CAPTURE(bad.front());

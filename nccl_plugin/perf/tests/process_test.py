@@ -128,6 +128,9 @@ class Clean(unittest.TestCase):
                 assert "0 errors, 0 corrupt bytes" in ranks.out[rank]
             self.starts = [ranks.rows(r)[0] for r in range(world)]
             self.ends = [ranks.rows(r)[-1] for r in range(world)]
+            self.connected = [
+                row for r in range(world) for row in ranks.rows(r) if row["type"] == "connected"
+            ]
             return ranks
 
     def test_ring(self) -> None:
@@ -158,6 +161,20 @@ class Clean(unittest.TestCase):
                     assert latency["min"] <= latency["p50"]
                     assert latency["p50"] <= latency["p99"]
                 assert self.ends[0]["latency_us"]["count"] == 20
+
+    def test_p2p_batches_larger_than_their_memory(self) -> None:
+        args = ("--size", "1M", "--iters", "100", "--batch", "50", "--pingpong", "0")
+        self.check(2, "p2p", *args, "--verify", "none")
+        for end in self.ends:
+            assert end["iterations"] == 100
+            assert end["bytes"] == 100 << 20
+            assert end["buffer_bytes"] == 2 * (32 << 20)
+            assert end["cpu_seconds"] > 0
+            assert end["rss_bytes"] > end["buffer_bytes"]
+        # Its channel, and both ways of the tokens; without ping-pong nothing comes back.
+        assert [row["comms"] for row in self.connected] == [3, 3]
+        for row in self.connected:
+            assert row["rss_bytes"] >= row["rss_before_bytes"] > 0
 
     def test_p2p_pairs(self) -> None:
         self.check(4, "p2p", "--size", "10000", "--iters", "300", "--wait", "spin")
