@@ -26,7 +26,7 @@ bool known_comm(const void* comm) noexcept {
 // Calls `make(Object**)` and hands its object out under a key. A null object is NCCL's "not yet",
 // and so is a full table.
 template <typename Object, typename Make>
-Status hand_out(Kind kind, void** out, Make&& make) {
+Status hand_out(Kind kind, void** out, Make&& make, const void* owner = nullptr) {
   *out = nullptr;
   const std::uint32_t slot = handles().reserve();
   if (slot == HandleTable::kNone) {
@@ -44,7 +44,7 @@ Status hand_out(Kind kind, void** out, Make&& make) {
     handles().give_back(slot);
     return status(result);
   }
-  *out = handles().publish(slot, kind, object);
+  *out = handles().publish(slot, kind, object, owner);
   return kSuccess;
 }
 
@@ -52,6 +52,7 @@ template <typename Comm>
 Status close(Kind kind, void* handle) noexcept {
   auto* comm = static_cast<Comm*>(handles().release(kind, handle));
   if (comm == nullptr) return kInvalid;
+  if (kind != Kind::listen) handles().end_owned(handle);
   return guarded([&] { return status(net().close(comm)); });
 }
 
@@ -142,9 +143,9 @@ Status isend(void* comm, const void* data, std::size_t size, int tag, void** req
     return kInvalid;
   }
   return guarded([&] {
-    return hand_out<Request>(Kind::request, request, [&](Request** out) {
-      return net().isend(sender, data, size, tag, out);
-    });
+    return hand_out<Request>(
+        Kind::request, request,
+        [&](Request** out) { return net().isend(sender, data, size, tag, out); }, comm);
   });
 }
 
@@ -158,9 +159,12 @@ Status irecv(void* comm, int count, const ReceiveSlot* slots, void** request) no
   }
   const bool optional = reinterpret_cast<std::uintptr_t>(*request) == kOptionalCompletion;
   return guarded([&] {
-    return hand_out<Request>(Kind::request, request, [&](Request** out) {
-      return net().irecv(receiver, {slots, static_cast<std::size_t>(count)}, optional, out);
-    });
+    return hand_out<Request>(
+        Kind::request, request,
+        [&](Request** out) {
+          return net().irecv(receiver, {slots, static_cast<std::size_t>(count)}, optional, out);
+        },
+        comm);
   });
 }
 

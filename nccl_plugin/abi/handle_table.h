@@ -36,8 +36,10 @@ class HandleTable {
     return kNone;
   }
 
-  void* publish(std::uint32_t slot, Kind kind, void* object) noexcept {
+  // `owner`: the key whose end is this one's end as well (end_owned()).
+  void* publish(std::uint32_t slot, Kind kind, void* object, const void* owner = nullptr) noexcept {
     Slot& s = slots_[slot];
+    s.owner.store(owner, std::memory_order_relaxed);
     const std::uintptr_t key = (std::uintptr_t{++s.generation} << 24U) |
                                (std::uintptr_t{slot} << 3U) | static_cast<std::uintptr_t>(kind);
     s.object.store(object, std::memory_order_relaxed);
@@ -65,6 +67,20 @@ class HandleTable {
     return object;
   }
 
+  // Ends every key of this owner: a comm is closed with requests in flight. Looks at every slot
+  // that was ever used.
+  void end_owned(const void* owner) noexcept {
+    const std::uint32_t used = used_.load(std::memory_order_acquire);
+    for (std::uint32_t slot = 0; slot < used; ++slot) {
+      Slot& s = slots_[slot];
+      std::uintptr_t key = s.key.load(std::memory_order_acquire);
+      if (key != 0 && s.owner.load(std::memory_order_relaxed) == owner &&
+          s.key.compare_exchange_strong(key, 0)) {
+        give_back(slot);
+      }
+    }
+  }
+
   // Returns a reserved slot that was not published.
   void give_back(std::uint32_t slot) noexcept {
     std::uint64_t head = free_.load(std::memory_order_acquire);
@@ -84,6 +100,7 @@ class HandleTable {
   struct Slot {
     std::atomic<std::uintptr_t> key{0};
     std::atomic<void*> object{nullptr};
+    std::atomic<const void*> owner{nullptr};
     std::atomic<std::uint32_t> next{0};
     std::uint32_t generation = 0;  // touched only by the slot's owner
   };

@@ -144,6 +144,7 @@ void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
   if (message != nullptr && !message->acknowledged) {
     message->acknowledged = true;
     --unacknowledged_;
+    owed_ -= message->copy != nullptr ? 1U : 0U;
     delivered_.push_back({message->stamp, message->path});
   }
 }
@@ -260,6 +261,7 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
     ref.chunk = message.next_chunk++;
     if (message.next_chunk == message.chunks) {
       ready_.pop_front();
+      owed_ += message.copy != nullptr ? 1U : 0U;
     }
   }
   Message& message = *find(ref.sequence);

@@ -75,7 +75,7 @@ class Net {
                          int traffic_class, SendComm** out) = 0;
   virtual Result accept(ListenComm* comm, RecvComm** out) = 0;
   virtual Result close(ListenComm* comm) = 0;
-  virtual Result close(SendComm* comm) = 0;  // drains the replay ring first, within a budget
+  virtual Result close(SendComm* comm) = 0;  // cancels what is not done
   virtual Result close(RecvComm* comm) = 0;
 
   virtual Result isend(SendComm* comm, const void* data, std::size_t size, int tag,

@@ -39,6 +39,9 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
                     core::Sequence& sequence) {
   const std::scoped_lock lock(mutex_);
   taken = false;
+  if (peer_closed_) {
+    abort_locked(Result::remote_error, "the peer closed the communicator");
+  }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
     return error_;
@@ -87,7 +90,7 @@ void Sender::close() {
       if (error_ == Result::success && !peer_closed_) {
         progress();
       }
-      if (error_ != Result::success || peer_closed_ || !core_.unacknowledged() ||
+      if (error_ != Result::success || peer_closed_ || !core_.owes() ||
           monotonic_ns() >= until) {
         closing_ = true;
         core::each(live_, [this](core::PathIndex index) {

@@ -31,7 +31,9 @@ class Sender {
   // The caller's side. `taken` is false when the message has to be offered again.
   Result post(const void* data, std::size_t size, int tag, bool& taken, core::Sequence& sequence);
   Result test(core::Sequence sequence, bool& done, std::size_t& size);
-  void close();  // waits for copied messages to be acknowledged, within a budget
+  // Waits, within a budget, for copied messages that are done to be acknowledged. What is not done
+  // is cancelled.
+  void close();
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }

@@ -221,6 +221,9 @@ Result TcpNet::connect(int device, std::span<const std::byte, kHandleSize> handl
 
 Result TcpNet::accept(ListenComm* comm, RecvComm** out) {
   *out = nullptr;
+  if (control_ == nullptr) {
+    return Result::invalid_usage;  // after finalize
+  }
   if (auto receiver = control_->accept(comm->listener)) {
     auto made = std::make_unique<RecvComm>();
     made->receiver = std::move(receiver);

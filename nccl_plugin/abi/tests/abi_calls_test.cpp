@@ -238,11 +238,21 @@ TEST_CASE_TEMPLATE("a version's table", Table, abi::NetV8, abi::NetV9, abi::NetV
     CHECK(d.t.register_memory(nullptr, buffer.data(), 16, abi::kMemoryHost, &region) == kInvalid);
     CHECK(d.t.register_dmabuf(c.send, buffer.data(), 16, abi::kMemoryDmabuf, 0, 3, &region) ==
           kInvalid);
+    CHECK(d.t.register_memory(c.receive, buffer.data(), 16, abi::kMemoryHost, &region) == kOk);
+    CHECK(d.t.deregister_memory(c.receive, region) == kOk);
+    CHECK(d.t.register_memory(c.send, nullptr, 0, abi::kMemoryHost, &region) == kOk);
+    CHECK(d.t.register_memory(c.send, nullptr, 16, abi::kMemoryHost, &region) == kInvalid);
+    CHECK(d.t.register_memory(c.send, buffer.data(), 16, abi::kMemoryHost, nullptr) == kInvalid);
+    CHECK(d.t.deregister_memory(nullptr, region) == kInvalid);
     void* request = buffer.data();
     std::array<int, 1> sizes{16};
     void* data = buffer.data();
     CHECK(d.t.iflush(c.receive, 1, &data, sizes.data(), nullptr, &request) == kOk);
     CHECK(request == nullptr);  // nothing to wait for
+    CHECK(d.t.iflush(c.receive, 1, &data, nullptr, nullptr, &request) == kOk);
+    CHECK(d.t.iflush(c.receive, 0, &data, sizes.data(), nullptr, &request) == kInvalid);
+    CHECK(d.t.iflush(c.receive, 1, &data, sizes.data(), nullptr, nullptr) == kInvalid);
+    CHECK(d.t.iflush(c.send, 1, &data, sizes.data(), nullptr, &request) == kInvalid);
     CHECK(d.t.close_send(c.send) == kOk);
     CHECK(d.t.close_receive(c.receive) == kOk);
   }
@@ -297,6 +307,34 @@ TEST_CASE_TEMPLATE("a version's table", Table, abi::NetV8, abi::NetV9, abi::NetV
     CHECK(d.t.close_send(c.send) == kOk);
     CHECK(d.t.close_receive(c.receive) == kOk);
     CHECK(d.isend(c.send, buffer.data(), 4, &out) == kInvalid);  // after its end
+  }
+
+  SUBCASE("a comm takes its requests with it, and no other's") {
+    std::array<char, 4> buffer{};
+    void* data = buffer.data();
+    typename Table::Size size = 4;
+    int tag = 0;
+    int done = 0;
+    const Connection kept = connect(d);
+    void* other = nullptr;
+    REQUIRE(d.irecv(kept.receive, 1, &data, &size, &tag, &other) == kOk);
+    // More rounds than the table has slots: none leaks.
+    for (std::uint32_t round = 0; round < abi::HandleTable::kSlots / 16; ++round) {
+      const Connection c = connect(d);
+      std::array<void*, 32> requests{};
+      for (void*& request : requests) {
+        REQUIRE(d.irecv(c.receive, 1, &data, &size, &tag, &request) == kOk);
+        REQUIRE(request != nullptr);
+      }
+      REQUIRE(d.t.close_receive(c.receive) == kOk);
+      REQUIRE(d.t.test(requests[0], &done, nullptr) == kInvalid);
+      REQUIRE(d.t.test(requests[31], &done, nullptr) == kInvalid);
+      REQUIRE(d.t.close_send(c.send) == kOk);
+    }
+    REQUIRE(d.t.test(other, &done, nullptr) == kOk);
+    CHECK(done == 0);
+    CHECK(d.t.close_send(kept.send) == kOk);
+    CHECK(d.t.close_receive(kept.receive) == kOk);
   }
 
   SUBCASE("what the Net throws stays inside") {

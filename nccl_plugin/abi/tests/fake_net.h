@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -32,6 +33,7 @@ class RecvComm {
 };
 class Request {
  public:
+  const void* owner = nullptr;
   RecvComm* from = nullptr;  // null: a send, done at once
   std::vector<ReceiveSlot> slots;
   std::size_t sent = 0;
@@ -104,7 +106,7 @@ class FakeNet final : public Net {
     if (std::exchange(refuse_next, false)) return Result::success;
     const auto* bytes = static_cast<const std::byte*>(data);
     comm->pipe->messages.emplace_back(bytes, bytes + size);
-    *out = new Request{nullptr, {}, size};
+    *out = keep({comm, nullptr, {}, size});
     return Result::success;
   }
   Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional,
@@ -112,7 +114,7 @@ class FakeNet final : public Net {
     *out = nullptr;
     if (std::exchange(refuse_next, false)) return Result::success;
     last_optional = optional;
-    *out = new Request{comm, {slots.begin(), slots.end()}, 0};
+    *out = keep({comm, comm, {slots.begin(), slots.end()}, 0});
     return Result::success;
   }
   Result test(Request* request, bool* done, int* sizes) override {
@@ -132,7 +134,7 @@ class FakeNet final : public Net {
       }
     }
     *done = true;
-    delete request;
+    open_.at(request->owner).erase(request);
     return Result::success;
   }
   Result wait(int timeout_us) override {
@@ -144,10 +146,18 @@ class FakeNet final : public Net {
  private:
   template <typename Comm>
   Result ended(Comm* comm) {
+    open_.erase(comm);
     delete comm;
     return Result::success;
   }
+  Request* keep(Request&& made) {
+    auto owned = std::make_unique<Request>(std::move(made));
+    Request* request = owned.get();
+    open_[request->owner].emplace(request, std::move(owned));
+    return request;
+  }
   std::vector<std::shared_ptr<Pipe>> pipes_;
+  std::map<const void*, std::map<Request*, std::unique_ptr<Request>>> open_;  // by comm
 };
 
 FakeNet& fake();
