@@ -25,7 +25,7 @@ from fabricd import __version__, logs, report
 from fabricd.config import Config, ConfigError, Problem, load
 from fabricd.control import Caller, ControlServer, Document, RequestError, may_change
 from fabricd.host import Host
-from fabricd.jobs import prepare_directory
+from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
 from fabricd.links.watcher import LinkWatcher
@@ -98,10 +98,12 @@ class Daemon:
         try:
             for directory in (run, state):
                 prepare_directory(directory, 0o755)
-            prepare_directory(run / "stats", 0o1777)
+            readable = prepare_stats_directory(run / "stats")
             self._lock(run / "fabricd.lock")
         except OSError as error:
             raise StartError(f"{error.filename or run}: {error.strerror}") from error
+        if not readable:
+            self._log.warning("stats pages cannot be read: neither ACL nor setgid", where=str(run))
         page = SteerPage(run / "steer", incarnation=time.time_ns())
         try:
             page.open(now)

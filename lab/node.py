@@ -56,7 +56,7 @@ class Node:
         """Directories that exist before any service does; jobs of any user may write stats."""
         for path in (self.run_dir / "prober", self.run_dir / "stats", self.state_dir):
             path.mkdir(parents=True, exist_ok=True)
-        (self.run_dir / "stats").chmod(0o1777)
+        (self.run_dir / "stats").chmod(0o1733)
 
     def address(self, rail: int, family: int = 4) -> str:
         """Address of a rail."""

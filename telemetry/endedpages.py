@@ -92,7 +92,7 @@ class EndedPages:
         out = []
         self.changed = False
         for process, next_index in pages:
-            name = process.path.name
+            name = process.name
             seen = look(self._looks.get(name), process, next_index, now_ns)
             self._looks[name] = seen
             self.changed |= seen.gone and seen.since_ns == now_ns

@@ -1,8 +1,10 @@
-"""Reads the stats pages of all jobs of a host: ``$RUN/stats/<pid>-<start_ns>.page``.
+"""Reads the stats pages of all jobs of a host: ``$RUN/stats/[JOB/]<pid>-<start_ns>.page``.
 
 Never maps a page (a truncated mapping is a SIGBUS), never follows a link, never blocks on a FIFO.
-What is not a page is left alone; `telemetry.endedpages` says which pages are removed. One directory
-is read with a bound on its entries, since anybody may write there (mode 1777).
+What is not a page is left alone; `telemetry.endedpages` says which pages are removed. Directories
+are read with a bound on their entries, since anybody may write there (mode 1733). Those of one
+level below are for jobs of one user that are to be kept apart: each sees only its own
+(docs/install.md).
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ from telemetry.statspage import (
 )
 
 MAX_PAGES = 4096
+"""Entries looked at in one scan, and pages read."""
+MAX_SUBDIRECTORIES = 256
 STALE_NS = 5 * 10**9
 """A heartbeat older than this, and no such process: it has ended."""
 FORGOTTEN_NS = 60 * 10**9
 """A heartbeat older than this counts as ended whatever has that pid now."""
 ENDED_RECHECK_NS = 10 * 10**9
 _NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.page\Z")
+_SUBDIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _SEQLOCK_TRIES = 64
 _EVENT_COUNT_AT = offsets(HEADER_FIELDS)["event_count"]
 
@@ -54,6 +59,12 @@ class ProcessPage:
     """A process of that pid and owner is there, in this pid namespace."""
     inode: tuple[int, int] = (0, 0)
     """(device, number) of the file that was read."""
+    subdirectory: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the page within the stats directory."""
+        return f"{self.subdirectory}/{self.path.name}" if self.subdirectory else self.path.name
 
 
 def alive(now_ns: int, heartbeat_ns: int, *, process_seen: bool) -> bool:
@@ -99,9 +110,17 @@ class PageFile:
         """
         self.path = path
         try:
-            self._fd = os.open(
-                path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            directory = os.open(
+                path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             )
+            try:
+                self._fd = os.open(
+                    path.name,
+                    os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY,
+                    dir_fd=directory,
+                )
+            finally:
+                os.close(directory)
         except FileNotFoundError:
             raise StatsPageError("gone") from None
         except OSError as error:
@@ -234,7 +253,7 @@ class StatsDirectory:
 
     def new_events(self, process: ProcessPage) -> EventBatch:
         """Events of that page not returned before; a page refused gives none."""
-        name = process.path.name
+        name = process.name
         since = self._cursors.get(name, 0)
         try:
             with PageFile(process.path) as file:
@@ -250,12 +269,13 @@ class StatsDirectory:
         """Remove a page; False when its name is another file's by now, or it may not be removed.
 
         Whoever swaps the file after the last look can only lose one of his own: in a directory of
-        mode 1777 nobody can rename another user's file, nor put one in its place.
+        mode 1733 nobody can rename another user's file, nor put one in its place, and what lies in
+        a job's subdirectory is that job's.
         """
         name = process.path.name
         try:
             directory = os.open(
-                self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                process.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             )
         except OSError:
             return False
@@ -272,29 +292,50 @@ class StatsDirectory:
         return True
 
     def _names(self) -> list[str]:
+        names, subdirectories = self._entries(self.path, MAX_PAGES)
+        for subdirectory in sorted(subdirectories)[:MAX_SUBDIRECTORIES]:
+            found, deeper = self._entries(self.path / subdirectory, MAX_PAGES - len(names))
+            names += [f"{subdirectory}/{name}" for name in found]
+            self.refused["name"] += len(deeper)
+        self.refused["too_many"] += max(0, len(subdirectories) - MAX_SUBDIRECTORIES)
+        self.refused = +self.refused  # without the zeros
+        return sorted(names)
+
+    def _entries(self, path: Path, room: int) -> tuple[list[str], list[str]]:
+        """Names of pages and of directories in a directory."""
+        names: list[str] = []
+        directories: list[str] = []
         try:
-            with os.scandir(self.path) as entries:
-                names: list[str] = []
+            listed = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return [], []
+        except OSError:
+            self.refused["open"] += 1
+            return [], []
+        try:
+            with os.scandir(listed) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
                         continue  # being created
-                    if not _NAME.match(entry.name):
-                        self.refused["name"] += 1
-                    elif len(names) == MAX_PAGES:
+                    if len(names) + len(directories) >= room:
                         self.refused["too_many"] += 1
                         break
-                    else:
+                    if _NAME.match(entry.name):
                         names.append(entry.name)
-        except FileNotFoundError:
-            return []
+                    elif _SUBDIRECTORY.match(entry.name) and entry.is_dir(follow_symlinks=False):
+                        directories.append(entry.name)
+                    else:
+                        self.refused["name"] += 1
         except OSError:
             self.refused["open"] += 1
-            return []
-        return sorted(names)
+        finally:
+            os.close(listed)
+        return names, directories
 
     def _read(self, name: str, now_ns: int) -> ProcessPage:
         with PageFile(self.path / name) as file:
-            pid, start_ns = (int(number) for number in name.removesuffix(".page").split("-"))
+            subdirectory, _, base = name.rpartition("/")
+            pid, start_ns = (int(number) for number in base.removesuffix(".page").split("-"))
             seen = self._seen(pid, file.uid, start_ns)
             try:
                 page = file.page()
@@ -304,9 +345,11 @@ class StatsDirectory:
                 page = file.abandoned_page()
                 if alive(now_ns, page.heartbeat_ns, process_seen=False):
                     raise
-            page = self._checked(name, page, now_ns)
+            page = self._checked(base, page, now_ns)
             lives = alive(now_ns, page.heartbeat_ns, process_seen=seen)
-            return ProcessPage(self.path / name, file.uid, page, lives, seen, file.inode)
+            return ProcessPage(
+                self.path / name, file.uid, page, lives, seen, file.inode, subdirectory
+            )
 
     @staticmethod
     def _checked(name: str, page: StatsPage, now_ns: int) -> StatsPage:

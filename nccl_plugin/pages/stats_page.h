@@ -1,13 +1,15 @@
 // The stats page: one per process, the plugin writes, telemetry reads (telemetry/statspage.py has
 // the same layout; tests/unit/test_page_layouts.py compares the two). Little-endian.
 //
-// Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, mode 0644, owned by the job's user. Created
-// whole under a dot-name and renamed into place; kStatsPageSize bytes for ever; removed at
-// finalize. A page whose process is gone has ended; only fabricd removes it, when nothing of it
-// changed for 60 s and all it said is stored (for 1 h when it never saw that pid: it may be of
-// another pid namespace, and frozen). So a writer must not rely on its page's name, and a reader
-// takes a missing page for an ended one. Pages are hostile to the reader: it checks type, owner,
-// size and every count, and uses pread, never mmap.
+// Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, owned by the job's user, mode 0640: the
+// directory (mode 1733: anybody may make a file there, nobody but its owner lists it) hands fabricd
+// the right to read by a default ACL or its group; without either the mode is 0600. Created whole
+// under a dot-name and renamed into place; kStatsPageSize bytes for ever; removed at finalize. A
+// page whose process is gone has ended; only fabricd removes it, when nothing of it changed for 60
+// s and all it said is stored (for 1 h when it never saw that pid: it may be of another pid
+// namespace, and frozen). So a writer must not rely on its page's name, and a reader takes a
+// missing page for an ended one. Pages are hostile to the reader: it checks type, owner, size and
+// every count, and uses pread, never mmap.
 //
 // `seq` is a seqlock around the header's changing part, the rails, their latencies and the groups.
 // The event ring needs no lock: an event is whole when its own `index` equals the index it is read

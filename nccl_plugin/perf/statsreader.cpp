@@ -90,15 +90,19 @@ StatsReader::~StatsReader() {
   if (page_ >= 0) ::close(page_);
 }
 
+// The page that the plugin in this process writes: the directory may not be ours to list, but the
+// plugin's descriptor is ours to find.
 bool StatsReader::open_page() {
   if (page_ >= 0) return true;
-  const std::string prefix = std::to_string(::getpid()) + "-";
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix) || !name.ends_with(".page")) continue;
-    if (std::strtoll(name.c_str() + prefix.size(), nullptr, 10) < since_ns_) continue;
-    const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const std::filesystem::path directory = std::filesystem::weakly_canonical(directory_, error);
+  const std::string prefix = (directory / (std::to_string(::getpid()) + "-")).string();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (gone || !target.starts_with(prefix) || !target.ends_with(".page")) continue;
+    if (std::strtoll(target.c_str() + prefix.size(), nullptr, 10) < since_ns_) continue;
+    const int fd = ::open(target.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     struct stat info {};
     if (fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
         info.st_size == static_cast<off_t>(pages::kStatsPageSize)) {

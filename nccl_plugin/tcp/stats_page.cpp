@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,20 @@ void copy_name(char (&out)[N], const std::string& name) {
 template <typename T>
 T load(const std::atomic<T>& counter) {
   return counter.load(std::memory_order_relaxed);
+}
+
+// Who may read the page is for its directory to say (stats_page.h): fabricd gives itself a default
+// ACL there, or its group by setgid. Where neither came with the new file, its group is our own,
+// which is none of another job's business.
+::mode_t mode_for(int page, const std::string& directory) {
+  struct stat made {};
+  struct stat above {};
+  if (::stat(directory.c_str(), &above) == 0 && (above.st_mode & S_IROTH) != 0) {
+    return 0644;  // a fabricd of before: it reads as anybody does
+  }
+  const bool listed = ::fgetxattr(page, "system.posix_acl_access", nullptr, 0) > 0;
+  const bool given = ::fstat(page, &made) == 0 && made.st_gid != ::getegid();
+  return listed || given ? 0640 : 0600;
 }
 
 }  // namespace
@@ -55,12 +70,12 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   }
 
   const std::string directory = params.run_dir + "/stats";
-  if (::mkdir(directory.c_str(), 01777) == 0) {
-    ::chmod(directory.c_str(), 01777);  // mkdir's mode is masked
+  if (::mkdir(directory.c_str(), 01733) == 0) {
+    ::chmod(directory.c_str(), 01733);  // mkdir's mode is masked
   }
   const std::string name = std::to_string(::getpid()) + "-" + std::to_string(now_ns) + ".page";
   const std::string hidden = directory + "/." + name;
-  Fd fd(::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  Fd fd(::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (!fd.open()) {
     return hidden + ": " + std::strerror(errno);
   }
@@ -70,7 +85,7 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
     std::memcpy(whole.data() + kStatsRailsAt, table_.data(), table_.size() * sizeof(StatsRail));
   }
   path_ = directory + "/" + name;
-  if (::fchmod(fd.get(), 0644) != 0 ||
+  if (::fchmod(fd.get(), mode_for(fd.get(), directory)) != 0 ||
       ::pwrite(fd.get(), whole.data(), whole.size(), 0) != static_cast<ssize_t>(whole.size()) ||
       ::rename(hidden.c_str(), path_.c_str()) != 0) {
     std::string reason = hidden + ": " + std::strerror(errno);
