@@ -204,6 +204,14 @@ class PageFile:
         return data
 
 
+def _pid_namespace() -> int:
+    """Inode of this process's pid namespace; 0: not known."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino & 0xFFFFFFFF
+    except OSError:
+        return 0
+
+
 class StatsDirectory:
     """Scans the directory; remembers event cursors and which processes have ended.
 
@@ -220,6 +228,7 @@ class StatsDirectory:
         self.refused: Counter[str] = Counter()
         self.names: frozenset[str] = frozenset()
         self._seen = seen
+        self._pid_namespace = _pid_namespace()
         self._cursors: dict[str, int] = {}
         self._recheck_ns: dict[str, int] = {}
 
@@ -336,20 +345,26 @@ class StatsDirectory:
         with PageFile(self.path / name) as file:
             subdirectory, _, base = name.rpartition("/")
             pid, start_ns = (int(number) for number in base.removesuffix(".page").split("-"))
-            seen = self._seen(pid, file.uid, start_ns)
             try:
                 page = file.page()
+                seen = self._is_seen(page, pid, file.uid, start_ns)
             except StatsPageError as error:
-                if seen or error.reason != "torn":
+                if error.reason != "torn":
                     raise
                 page = file.abandoned_page()
-                if alive(now_ns, page.heartbeat_ns, process_seen=False):
+                seen = self._is_seen(page, pid, file.uid, start_ns)
+                if seen or alive(now_ns, page.heartbeat_ns, process_seen=False):
                     raise
             page = self._checked(base, page, now_ns)
             lives = alive(now_ns, page.heartbeat_ns, process_seen=seen)
             return ProcessPage(
                 self.path / name, file.uid, page, lives, seen, file.inode, subdirectory
             )
+
+    def _is_seen(self, page: StatsPage, pid: int, uid: int, start_ns: int) -> bool:
+        """A pid of another pid namespace is some other process's here: 1 is everybody's init."""
+        foreign = page.pid_namespace not in (0, self._pid_namespace)
+        return not foreign and self._seen(pid, uid, start_ns)
 
     @staticmethod
     def _checked(name: str, page: StatsPage, now_ns: int) -> StatsPage:

@@ -57,7 +57,8 @@ HEADER_FIELDS: tuple[Field, ...] = (
     ("failover", "I"),
     ("job", "64s"),
     ("group_count", "I"),
-    ("reserved", "92s"),
+    ("pid_namespace", "I"),
+    ("reserved", "88s"),
 )
 RAIL_FIELDS: tuple[Field, ...] = (
     ("netdev", "16s"),
@@ -253,6 +254,8 @@ class StatsPage:
     rails: tuple[StatsRail, ...]
     groups: tuple[StatsGroup, ...] = ()
     """Only when asked for."""
+    pid_namespace: int = 0
+    """Inode of the pid namespace in which ``pid`` means something; 0: not known."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -336,6 +339,7 @@ def parse(data: bytes, *, groups: bool = False) -> StatsPage:
         job=_printable(raw["job"]),
         rails=rails,
         groups=tuple(_group(data, i) for i in rows),
+        pid_namespace=raw["pid_namespace"] if whole else 0,
     )
 
 

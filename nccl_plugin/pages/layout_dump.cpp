@@ -112,6 +112,7 @@ void stats_structs(Json& json) {
   FIELD(StatsHeader, failover);
   FIELD(StatsHeader, job);
   FIELD(StatsHeader, group_count);
+  FIELD(StatsHeader, pid_namespace);
   FIELD(StatsHeader, reserved);
   json.close();
   json.close();

@@ -54,7 +54,9 @@ struct StatsHeader {
   char job[64];                 // FABRIC_JOB, or the process's comm name
   // From version 2 on.
   std::uint32_t group_count;  // rows in use
-  std::uint32_t reserved[23];
+  std::uint32_t
+      pid_namespace;  // inode of /proc/self/ns/pid: where `pid` means something; 0: unknown
+  std::uint32_t reserved[22];
 };
 static_assert(sizeof(StatsHeader) == 256);
 

@@ -49,6 +49,10 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   header_.header_size = sizeof(StatsHeader);
   header_.page_size = kStatsPageSize;
   header_.pid = static_cast<std::uint32_t>(::getpid());
+  struct stat space {};
+  if (::stat("/proc/self/ns/pid", &space) == 0) {
+    header_.pid_namespace = static_cast<std::uint32_t>(space.st_ino);
+  }
   header_.start_ns = static_cast<std::uint64_t>(now_ns);
   header_.heartbeat_ns = header_.start_ns;
   header_.rail_count = static_cast<std::uint32_t>(rail_list.size());

@@ -49,6 +49,18 @@ bool terminated(const char (&field)[16]) {
   return std::find(std::begin(field), std::end(field), '\0') != std::end(field);
 }
 
+// Only the daemon may steer the job: it owns the run directory, and nobody else can put a file
+// there. (Its own name says nothing: the daemon has a user of its own, and in a user namespace all
+// that are not mapped look alike.) In a directory where others write, root or the job's own user.
+bool trusted(const std::string& path, const struct stat& page) {
+  struct stat directory {};
+  const std::string above = path.substr(0, path.rfind('/'));
+  if (::stat(above.c_str(), &directory) == 0 && (directory.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
+    return true;
+  }
+  return page.st_uid == 0 || page.st_uid == ::geteuid();
+}
+
 }  // namespace
 
 const SteerRail* SteerView::rail(const std::string& netdev) const {
@@ -136,9 +148,8 @@ bool SteerReader::open_page(std::int64_t now_ns) {
   if (!fd.open() || ::fstat(fd.get(), &facts) != 0) {
     return false;
   }
-  // Only the daemon (root) or the job's own user may steer the job.
   if (!S_ISREG(facts.st_mode) || facts.st_size != static_cast<off_t>(kSteerPageSize) ||
-      (facts.st_uid != 0 && facts.st_uid != ::geteuid())) {
+      !trusted(path_, facts)) {
     if (facts.st_ino != last_refused_inode_) {
       last_refused_inode_ = facts.st_ino;
       ++rejected_;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -195,6 +196,28 @@ TEST_CASE("the reader: appears, goes stale, is replaced, truncated, garbage") {
   reader.poll(now);
   CHECK(reader.view() == nullptr);
   CHECK(reader.rejected() >= 2);
+}
+
+TEST_CASE("a stranger's page is followed only where no stranger can have put it") {
+  if (::geteuid() != 0) {
+    MESSAGE("not root: a file of another user cannot be made");
+    return;
+  }
+  const Directory directory;
+  const std::string path = directory.path + "/steer";
+  std::int64_t now = kNow;
+  for (const auto& [mode, followed] :
+       {std::pair{0755U, true}, std::pair{0775U, false}, std::pair{01777U, false}}) {
+    CAPTURE(mode);
+    store(path, Page().bytes());
+    REQUIRE(::chown(path.c_str(), 64003, 64003) == 0);  // the daemon has a user of its own
+    REQUIRE(::chmod(directory.path.c_str(), mode) == 0);
+    SteerReader reader(path);
+    now += 200'000'000;
+    CHECK(reader.poll(now) == followed);
+    CHECK((reader.view() != nullptr) == followed);
+    CHECK(reader.rejected() == (followed ? 0 : 1));
+  }
 }
 
 TEST_CASE("the stats page is whole, counts, keeps events, and goes away") {
