@@ -35,6 +35,7 @@ from fabricd.steer.page import PageError, SteerPage
 from fabricd.systemd_notify import Notifier
 from fabricd.timeline_state import open_store, restore
 from telemetry.events import EventKind
+from telemetry.livejobs import live_jobs
 from telemetry.metrics import MetricsServer
 from telemetry.timeline import Retention, Timeline, TimelineError, boot_id
 
@@ -284,6 +285,9 @@ class Daemon:
             query = _timeline_query(request)
             return await asyncio.to_thread(_query, database, query)
 
+        async def jobs(_request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+            return await asyncio.to_thread(live_jobs, Path(self.config.paths.run_dir) / "stats")
+
         async def promote(request: Document, caller: Caller) -> Any:  # noqa: ANN401
             if not may_change(caller):
                 raise RequestError("only root or the daemon's user may change the mode")
@@ -300,7 +304,7 @@ class Daemon:
             }
 
         return {"status": status, "links": links, "config": config, "timeline": timeline,
-                "promote": promote}  # fmt: skip
+                "promote": promote, "jobs": jobs}  # fmt: skip
 
 
 def _timeline_query(request: Document) -> dict[str, Any]:

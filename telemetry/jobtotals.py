@@ -14,6 +14,7 @@ from typing import Any
 
 from telemetry.snapshot import PluginSnapshot, RailTotals
 from telemetry.statsdir import ProcessPage
+from telemetry.statspage import LATENCY_BUCKETS, Latency, StatsRail
 
 _RAIL_COUNTERS = (
     "tx_bytes",
@@ -25,6 +26,9 @@ _RAIL_COUNTERS = (
     "stalls",
     "stall_ns",
 )
+_LATENCY_SUM = "latency_sum_ns"
+_LATENCY_BUCKETS = tuple(f"latency_{i}" for i in range(LATENCY_BUCKETS))
+_ALL_RAIL_COUNTERS = (*_RAIL_COUNTERS, _LATENCY_SUM, *_LATENCY_BUCKETS)
 _PAGE_COUNTERS = ("errors", "refused_peers", "steer_rejected")
 MAX_STEP = 2**50
 """The most a counter may grow between two looks (1.1 PB; 13 days of stall): more is refused."""
@@ -54,7 +58,7 @@ class JobTotals:
         """Args: netdevs: the rails that are counted; a page's others are left out."""
         self._netdevs = tuple(netdevs)
         self._totals: dict[str, Counters] = {
-            netdev: dict.fromkeys(_RAIL_COUNTERS, 0) for netdev in self._netdevs
+            netdev: dict.fromkeys(_ALL_RAIL_COUNTERS, 0) for netdev in self._netdevs
         }
         self._page_totals: Counters = dict.fromkeys(_PAGE_COUNTERS, 0)
         self._last: dict[Key, _Process] = {}
@@ -76,7 +80,8 @@ class JobTotals:
             page = process.page
             last = self._last.setdefault((process.uid, *page.key), _Process())
             last.seen_ns = now_ns
-            self._add(self._page_totals, last.page, page, _PAGE_COUNTERS)
+            counters = {name: getattr(page, name) for name in _PAGE_COUNTERS}
+            self._add(self._page_totals, last.page, counters)
             if process.alive:
                 self._alive += 1
                 self._following += page.steer_present
@@ -84,7 +89,7 @@ class JobTotals:
                 if rail.netdev not in self._totals:
                     continue
                 before = last.rails.setdefault(rail.netdev, {})
-                self._add(self._totals[rail.netdev], before, rail, _RAIL_COUNTERS)
+                self._add(self._totals[rail.netdev], before, _rail_counters(rail))
                 if process.alive:
                     gauges[rail.netdev][0] += min(rail.in_flight_bytes, MAX_STEP)
                     gauges[rail.netdev][1] += rail.dead_paths
@@ -103,6 +108,9 @@ class JobTotals:
         return RailTotals(
             **values,
             stall_s=counters["stall_ns"] / 1e9,
+            latency=Latency(
+                counters[_LATENCY_SUM], tuple(counters[name] for name in _LATENCY_BUCKETS)
+            ),
             in_flight_bytes=flight,
             dead_paths=dead,
         )
@@ -137,7 +145,7 @@ class JobTotals:
         """
         try:
             rails = {
-                netdev: _counters(document["rails"].get(netdev, {}), _RAIL_COUNTERS)
+                netdev: _counters(document["rails"].get(netdev, {}), _ALL_RAIL_COUNTERS)
                 for netdev in self._netdevs
             }
             pages = _counters(document["pages"], _PAGE_COUNTERS)
@@ -146,7 +154,7 @@ class JobTotals:
                     seen_ns=int(entry["seen_ns"]),
                     page=_counters(entry["page"], _PAGE_COUNTERS),
                     rails={
-                        str(netdev): _counters(values, _RAIL_COUNTERS)
+                        str(netdev): _counters(values, _ALL_RAIL_COUNTERS)
                         for netdev, values in entry["rails"].items()
                     },
                 )
@@ -156,17 +164,21 @@ class JobTotals:
             raise ValueError(f"not a document of job totals: {error!r}") from error
         self._totals, self._page_totals, self._last = rails, pages, last
 
-    def _add(
-        self, totals: Counters, last: Counters, source: object, names: tuple[str, ...]
-    ) -> None:
-        for name in names:
-            value = int(getattr(source, name))
+    def _add(self, totals: Counters, last: Counters, now: Counters) -> None:
+        for name, value in now.items():
             step = value - last.get(name, 0)
             last[name] = value
             if 0 <= step <= MAX_STEP:
                 totals[name] += step
             else:
                 self.refused += 1
+
+
+def _rail_counters(rail: StatsRail) -> Counters:
+    counters: Counters = {name: getattr(rail, name) for name in _RAIL_COUNTERS}
+    counters[_LATENCY_SUM] = rail.latency.sum_ns
+    counters.update(zip(_LATENCY_BUCKETS, rail.latency.buckets, strict=True))
+    return counters
 
 
 def _counters(values: Mapping[str, Any], names: tuple[str, ...]) -> Counters:

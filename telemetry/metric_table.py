@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from telemetry.events import LinkState
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
+from telemetry.statspage import Latency
 
 MAX_LINK_SERIES = 40
 MODES = ("observe", "steer", "migrate")
@@ -23,26 +24,50 @@ Labelled = Mapping[str, float | int]
 
 
 @dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's value: cumulative counts by upper bound, ending with ``+Inf``, and the sum."""
+
+    counts: tuple[tuple[str, float], ...]
+    sum: float
+
+
+DELIVERY_BOUNDS = (6, 10, 14, 18, 21)
+"""Powers of two of microseconds: 64 µs, 1 ms, 16 ms (no failover takes less), 262 ms (a black hole
+without the daemon takes less), 2.1 s. Five, as the 40 series of a link allow; `fabricctl top` has
+all the 28 of the stats page."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricSpec(Generic[S]):
     """One metric.
 
-    ``value`` gives a number, None for "not known" (no sample), or, with ``label`` set, a number for
-    each value of that label.
+    ``value`` gives a number, None for "not known" (no sample), with ``label`` set a number for each
+    value of that label, or `Buckets` for a histogram.
     """
 
     name: str
     kind: str
-    """counter or gauge."""
+    """counter, gauge or histogram."""
     text: str
-    value: Callable[[S], Value | Labelled]
+    value: Callable[[S], Value | Labelled | Buckets]
     label: str = ""
+
+
+def delivery_buckets(latency: Latency) -> Buckets:
+    """The stats page's 28 buckets as the few that are exported."""
+    counts = [
+        (repr(2**bound / 1e6), float(sum(latency.buckets[: bound + 1])))
+        for bound in DELIVERY_BOUNDS
+    ]
+    counts.append(("+Inf", float(latency.count)))
+    return Buckets(tuple(counts), latency.sum_ns / 1e9)
 
 
 def _link(
     name: str,
     kind: str,
     text: str,
-    value: Callable[[LinkSnapshot], Value | Labelled],
+    value: Callable[[LinkSnapshot], Value | Labelled | Buckets],
     label: str = "",
 ) -> MetricSpec[LinkSnapshot]:
     return MetricSpec(f"fabricd_link_{name}", kind, text, value, label)
@@ -194,6 +219,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "gauge",
         "Paths on the rail that jobs hold for dead now.",
         lambda s: s.plugin.dead_paths,
+    ),
+    _link(
+        "plugin_delivery_seconds",
+        "histogram",
+        "Messages that jobs sent: from posting to the acknowledgement by the peer's plugin.",
+        lambda s: delivery_buckets(s.plugin.latency),
     ),
 )
 

@@ -8,10 +8,22 @@ from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from telemetry.metric_table import HOST_METRICS, LINK_METRICS, Labelled, MetricSpec, Value
+from telemetry.metric_table import (
+    HOST_METRICS,
+    LINK_METRICS,
+    Buckets,
+    Labelled,
+    MetricSpec,
+    Value,
+)
 from telemetry.snapshot import HostSnapshot
 
 
@@ -38,9 +50,18 @@ class FabricCollector(Collector):
         return []
 
 
+_Sample = Value | Labelled | Buckets
+
+
 def _family(
-    spec: MetricSpec[Any], labels: list[str], samples: list[tuple[list[str], Value | Labelled]]
+    spec: MetricSpec[Any], labels: list[str], samples: list[tuple[list[str], _Sample]]
 ) -> Metric:
+    if spec.kind == "histogram":
+        histogram = HistogramMetricFamily(spec.name, spec.text, labels=labels)
+        for values, sample in samples:
+            if isinstance(sample, Buckets):
+                histogram.add_metric(values, buckets=list(sample.counts), sum_value=sample.sum)
+        return histogram
     maker = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
     names = [*labels, spec.label] if spec.label else labels
     family = maker(spec.name, spec.text, labels=names)
@@ -48,7 +69,7 @@ def _family(
         if isinstance(sample, Mapping):
             for key, number in sorted(sample.items()):
                 family.add_metric([*values, key], float(number))
-        elif sample is not None:
+        elif sample is not None and not isinstance(sample, Buckets):
             family.add_metric(values, float(sample))
     return family
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from telemetry.events import LinkState
+from telemetry.statspage import Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class RailTotals:
     """A gauge: of the processes alive now."""
     dead_paths: int = 0
     """A gauge: of the processes alive now."""
+    latency: Latency = field(default_factory=Latency)
+    """Of messages sent over the rail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,13 +221,24 @@ class StatsDirectory:
     """
 
     def __init__(
-        self, path: Path | str, *, seen: Callable[[int, int, int], bool] = process_seen
+        self,
+        path: Path | str,
+        *,
+        seen: Callable[[int, int, int], bool] = process_seen,
+        groups: bool = False,
     ) -> None:
-        """Args: path of the directory (it may not exist yet); ``seen`` as `process_seen`."""
+        """Nothing is read yet.
+
+        Args:
+            path: of the directory; it may not exist yet.
+            seen: as `process_seen`.
+            groups: the pages' comm groups, too.
+        """
         self.path = Path(path)
         self.refused: Counter[str] = Counter()
         self.names: frozenset[str] = frozenset()
         self._seen = seen
+        self._groups = groups
         self._pid_namespace = _pid_namespace()
         self._cursors: dict[str, int] = {}
         self._recheck_ns: dict[str, int] = {}
@@ -346,7 +357,7 @@ class StatsDirectory:
             subdirectory, _, base = name.rpartition("/")
             pid, start_ns = (int(number) for number in base.removesuffix(".page").split("-"))
             try:
-                page = file.page()
+                page = file.page(groups=self._groups)
                 seen = self._is_seen(page, pid, file.uid, start_ns)
             except StatsPageError as error:
                 if error.reason != "torn":

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from fabricd import __version__
-from fabricd.cli import client, show
+from fabricd.cli import client, job_commands, plugin_env, show
 from fabricd.config import ConfigError, load
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
 app.add_typer(config_app, name="config")
+plugin_app = typer.Typer(no_args_is_help=True, help="The plugin, for jobs.")
+app.add_typer(plugin_app, name="plugin")
 
 Socket = Annotated[
     Path, typer.Option("--socket", envvar="FABRIC_CTL_SOCKET", help="Control socket.")
@@ -145,6 +147,42 @@ def _print_events(found: list[dict[str, Any]], *, as_json: bool) -> None:
             sys.stdout.flush()
         else:
             out.print(show.event_line(event), soft_wrap=True)
+
+
+@app.command("top", epilog="Example: fabricctl top --groups --interval 2")
+def job_top(
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+    interval: job_commands.Interval = 1.0,
+    once: job_commands.Once = False,
+    groups: job_commands.Groups = False,
+    job: job_commands.JobPrefix = "",
+) -> None:
+    """What each job does on each rail now: rates, delivery latencies, paths."""
+    try:
+        looks = job_commands.watch(socket, interval, groups=groups, job=job, once=once)
+        job_commands.show(out, looks, groups=groups, as_json=as_json)
+    except (client.DaemonError, OSError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+@plugin_app.command("env", epilog='Example: eval "$(fabricctl plugin env)"')
+def plugin_environment(
+    form: job_commands.Format = "sh",
+    library: job_commands.Library = None,
+    config: job_commands.ConfigFile = None,
+    by_name: job_commands.ByName = False,
+    job: job_commands.JobName = "",
+) -> None:
+    """The lines a job script needs to use the plugin."""
+    try:
+        text = job_commands.plugin_lines(form, library, config, by_name=by_name, job=job)
+    except plugin_env.PluginError as error:
+        _fail(str(error))
+    else:
+        sys.stdout.write(text)
 
 
 @app.command(epilog="Example: fabricctl promote steer --yes")

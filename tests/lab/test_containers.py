@@ -168,7 +168,7 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab):
         assert as_user(ALICE, "rm", "-f", str(other)).returncode != 0
         assert as_user(ALICE, "mv", "-f", str(pages["alice"].path), str(other)).returncode != 0
         assert other.exists()
-    with lab.inject(Carrier(host=0, rail=0)):
+    with lab.inject(Carrier("h0:rail0")):
 
         def given_up():
             directory = StatsDirectory(lab.nodes[0].run_dir / "stats")

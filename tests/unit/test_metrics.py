@@ -21,8 +21,10 @@ from telemetry.snapshot import (
     ProbeTotals,
     RailTotals,
 )
+from telemetry.statspage import LATENCY_BUCKETS, Latency
 
 ROOT = Path(__file__).parents[2]
+LATENCY = Latency(3_000_000_000, tuple(i + 1 for i in range(LATENCY_BUCKETS)))
 FULL = HostSnapshot(
     host="h0",
     links=tuple(
@@ -36,7 +38,7 @@ FULL = HostSnapshot(
             penalty=1234.5,
             weight=0.0 if i == 1 else 1.0,
             probe=ProbeTotals(100, 90, 4, 6, 0.0002, 0.0001, 11, 1),
-            plugin=RailTotals(10, 20, 3, 2, 1, 1, 5, 0.25, 77, 2),
+            plugin=RailTotals(10, 20, 3, 2, 1, 1, 5, 0.25, 77, 2, LATENCY),
         )
         for i in range(2)
     ),
@@ -101,6 +103,28 @@ def test_values(scrape):
     assert got["fabricd_mode", (("mode", "steer"),)] == 1
     assert got["fabricd_timeline_dropped_events_total", ()] == 8
     assert got["fabricd_build_info", (("version", "0.1.0"),)] == 1
+
+
+def test_deliveries_are_a_histogram_in_seconds(scrape):
+    got = samples(scrape(FULL))
+    rail = (("link", "rail0"), ("rail", "0"))
+    name = "fabricd_link_plugin_delivery_seconds"
+    buckets = {
+        float(dict(labels)["le"]): value
+        for (found, labels), value in got.items()
+        if found == f"{name}_bucket" and dict(labels)["link"] == "rail0"
+    }
+    # Bucket i of the page ends at 2^i µs and holds i + 1 messages here.
+    assert buckets == {
+        64e-6: sum(range(1, 8)),
+        1024e-6: sum(range(1, 12)),
+        16384e-6: sum(range(1, 16)),
+        262144e-6: sum(range(1, 20)),
+        2097152e-6: sum(range(1, 23)),
+        float("inf"): LATENCY.count,
+    }
+    assert got[f"{name}_count", rail] == LATENCY.count == sum(range(1, 29))
+    assert got[f"{name}_sum", rail] == 3.0
 
 
 def test_what_is_not_known_has_no_sample(scrape):

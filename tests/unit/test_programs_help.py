@@ -47,7 +47,7 @@ def test_each_program_is_installed_and_explains_itself(program):
 
 def test_the_subcommands_are_those_documented():
     names = {" ".join(words) for words, _ in TREE}
-    assert {"status", "links", "timeline", "events", "promote"} <= names
+    assert {"status", "links", "timeline", "events", "promote", "top", "plugin env"} <= names
 
 
 @pytest.mark.parametrize(("words", "command"), TREE, ids=[" ".join(w) or "-" for w, _ in TREE])

@@ -1,13 +1,17 @@
 """Version 2 of the stats page: messages, latencies, comm groups; version 1 is still read."""
 
+import json
 import struct
 from ipaddress import IPv6Address
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry import statspage as sp
+from telemetry.jobtotals import MAX_STEP, JobTotals
+from telemetry.statsdir import ProcessPage
 
 RAIL = {"netdev": b"rail0", "tx_bytes": 5, "tx_messages": 4, "rx_messages": 3}
 
@@ -114,3 +118,43 @@ def test_any_damage_is_refused_or_decoded(damage):
     else:
         assert len(groups) <= sp.MAX_GROUPS
         assert all(len(group.latency.buckets) == sp.LATENCY_BUCKETS for group in groups)
+
+
+def process(pid, **rail):
+    page = sp.parse(make(pid=pid, rail_latency=latency(**rail)))
+    return ProcessPage(Path("x"), 0, page, alive=True)
+
+
+def test_latencies_of_all_processes_add_up_and_survive_ends_and_restarts():
+    totals = JobTotals(["rail0"])
+    totals.update([process(1, sum_ns=10, b3=2), process(2, sum_ns=5, b3=1, b27=4)], 1)
+    totals.update([process(2, sum_ns=6, b3=2, b27=4)], 2)  # the first one has ended
+    later = JobTotals(["rail0"])
+    later.restore(json.loads(json.dumps(totals.to_state())))
+    later.update([process(2, sum_ns=8, b3=2, b27=5)], 3)
+    found = later.rail("rail0").latency
+    assert found.sum_ns == 18
+    assert (found.buckets[3], found.buckets[27], found.count) == (4, 5, 9)
+    assert later.refused == 0
+
+
+def test_a_latency_that_jumps_or_goes_back_is_not_believed():
+    totals = JobTotals(["rail0"])
+    totals.update([process(1, sum_ns=10, b3=2)], 1)
+    totals.update([process(1, sum_ns=2 * MAX_STEP, b3=1)], 2)
+    assert totals.rail("rail0").latency.sum_ns == 10
+    assert totals.rail("rail0").latency.count == 2
+    assert totals.refused == 2
+
+
+def test_a_state_of_an_earlier_version_has_no_latencies():
+    totals = JobTotals(["rail0"])
+    totals.update([process(1, sum_ns=10, b3=2)], 1)
+    state = json.loads(json.dumps(totals.to_state()))
+    for counters in (state["rails"]["rail0"], state["last"][0]["rails"]["rail0"]):
+        for name in [name for name in counters if name.startswith("latency")]:
+            del counters[name]
+    later = JobTotals(["rail0"])
+    later.restore(state)
+    later.update([process(1, sum_ns=12, b3=3)], 2)
+    assert later.rail("rail0").latency.count == 3
