@@ -138,6 +138,8 @@ class StatsEventKind(IntEnum):
     ALL_PATHS_DOWN = 6
     ERROR = 7
     """An error went to NCCL; ``detail`` is the result code."""
+    PATH_WEIGHT = 8
+    """The weight by latency of a path changed; ``detail`` is the new one, of 1000."""
 
 
 class PathDownReason(IntEnum):

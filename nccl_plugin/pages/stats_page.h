@@ -126,6 +126,8 @@ enum class StatsEventKind : std::uint16_t {
   rail_told_down = 5,  // the peer said in band that its rail is down
   all_paths_down = 6,
   error = 7,  // an error was returned to NCCL; `detail` is the result code
+  path_weight =
+      8,  // the weight by latency of a path to some peer changed; `detail`: to this, of 1000
 };
 
 enum class PathDownReason : std::uint32_t {

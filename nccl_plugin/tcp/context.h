@@ -52,12 +52,23 @@ struct PeerFacts {
   core::PathSet homes = 0;                            // of all comms to this peer
   bool homeless = false;                              // one of them has lost its home
   std::uint8_t version = kWireVersionMin;             // of the wire, agreed on
+  // Connections made before this time are to be opened again from another port; 0: none.
+  std::array<std::int64_t, core::kMaxPaths> rehash{};
+};
+
+// What one connection did since the last look; core/balance.h has the terms.
+struct PathLoad {
+  core::PathIndex path = 0;
+  std::uint64_t waiting = 0;    // bytes
+  std::uint64_t delivered = 0;  // bytes
+  std::int64_t passed = 0;      // ns
 };
 
 // What a comm asks of the control thread.
 struct Wants {
   core::PathSet dial = 0;
-  bool homeless = false;      // sender: its home carries nothing now
+  bool homeless = false;  // sender: its home carries nothing now
+  std::vector<PathLoad> loads;
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
   core::ReceiverState state;  // receiver: with say_state or announce

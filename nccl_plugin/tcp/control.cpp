@@ -187,12 +187,35 @@ void Control::take_newcomers() {
   }
 }
 
-void Control::tick_peer(Peer& peer, std::int64_t now) {
-  if (peer.hints_dirty) {
-    peer.hints_dirty = false;
-    peer.hinted.hear(
-        hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound), now);
+// What carrier, page, peer and latency say of the paths.
+void Control::hint(Peer& peer, std::int64_t now) {
+  if (peer.outbound && context_.params.adapt) {
+    const core::PathSet changed = peer.balance.step(now);
+    core::each(changed, [&](core::PathIndex path) {
+      context_.stats.event(
+          pages::StatsEventKind::path_weight, 0, static_cast<std::uint8_t>(core::sender_rail(path)),
+          static_cast<std::uint8_t>(core::receiver_rail(path)), peer.balance.factor(path));
+    });
+    core::each(peer.balance.take_rehash(), [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
+    peer.hints_dirty = peer.hints_dirty || changed != 0;
   }
+  if (!peer.hints_dirty) {
+    return;
+  }
+  peer.hints_dirty = false;
+  peer.hinted.hear(hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound),
+                   now);
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    std::uint16_t& weight = peer.facts.weight[i];
+    if (weight != 0) {
+      const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));
+      weight = static_cast<std::uint16_t>(std::max(1U, weight * factor / core::kFullWeight));
+    }
+  }
+}
+
+void Control::tick_peer(Peer& peer, std::int64_t now) {
+  hint(peer, now);
   if (!context_.params.failover) {
     // The plain mode: no control links, no hints, one path.
     peer.facts.control_live = peer.homes;
@@ -267,6 +290,9 @@ void Control::tick_senders(std::int64_t now) {
       sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
     core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    for (const PathLoad& load : wants.loads) {
+      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed);
+    }
     sending.homeless = wants.homeless && !wants.close;
     if (wants.close) {
       sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });

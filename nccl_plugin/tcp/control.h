@@ -85,6 +85,7 @@ class Control {
   Groups::Index join_group(const Peer& peer);
   template <typename Comm>
   void harvest(Comm& entry);
+  void hint(Peer& peer, std::int64_t now);
   void judge(Peer& peer, std::int64_t now);
   void give_up(Peer& peer, const std::string& text);
   void bury(const Receiving& receiving);

@@ -24,6 +24,7 @@ struct Params {
   std::string family;
   bool stripe = false;
   std::string standby;
+  bool adapt = true;
   int wire_max = 2;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
@@ -96,6 +97,12 @@ inline constexpr std::array kParams{
               .what =
                   "`active/standby` pairs of devices with commas between (`eth0/eth4,eth1/eth5`): "
                   "NCCL does not see the standby, which carries while the active cannot"},
+    ParamSpec{.name = "FABRIC_ADAPT",
+              .field = &Params::adapt,
+              .high = 1,
+              .what =
+                  "1: the weight of a path follows its delivery latency, and one that stays slow "
+                  "is opened again from another port, so that a switch hashes it elsewhere"},
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,

@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include "core/balance.h"
 #include "core/lifecycle.h"
 #include "core/silence.h"
 #include "tcp/context.h"
@@ -34,6 +35,7 @@ class Peer {
   PeerFacts facts;          // for its comms
   core::Hearsay hinted;     // by carrier, steer page and the peer
   core::PathSet homes = 0;  // home paths of the comms
+  core::Balance balance;    // outbound: by what our comms saw
   std::size_t comms = 0;
   bool gone = false;
   std::string gone_text;  // why

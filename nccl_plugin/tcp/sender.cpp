@@ -198,6 +198,7 @@ bool Sender::flush(core::PathIndex index) {
       return false;
     }
     const auto wrote = static_cast<std::size_t>(count);
+    path.written += wrote;
     const std::size_t of_header = std::min(wrote, path.header.size() - path.header_at);
     path.header_at += of_header;
     path.data += wrote - of_header;

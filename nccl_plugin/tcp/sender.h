@@ -74,6 +74,8 @@ class Sender {
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
+    std::uint64_t written = 0;      // given to the kernel, counted as the kernel counts acked_bytes
+    std::int64_t looked = 0;        // when; 0: it was quiet
     bool ever_live = false;
     bool rejoined = false;  // no payload since it came back
     bool trusted = false;
@@ -102,6 +104,7 @@ class Sender {
   void choose();  // makes eligible_ anew
   void abort_locked(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
+  void weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now, Wants& wants);
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);

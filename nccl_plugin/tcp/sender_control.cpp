@@ -73,6 +73,10 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
       return;
     }
+    if (path.up_since < facts.rehash[index] && (eligible_ & ~core::bit(index)) != 0) {
+      fail(index, pages::PathDownReason::rehash);
+      return;
+    }
     if (!path.tried) {
       read_back(index);  // the caller may not look for long
       if (!path.life.live()) {
@@ -87,9 +91,8 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       return;
     }
     const auto info = sample(path.fd.get());
-    if (info && info->acknowledged_bytes != path.acked_bytes) {
-      path.acked_bytes = info->acknowledged_bytes;
-      moved_ = true;
+    if (info) {
+      weigh(index, *info, now, wants);
     }
     const core::Hearing hearing =
         info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
@@ -100,9 +103,23 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
       path.maybe_unacked = false;
+      path.looked = 0;
       path.silence.reset();
     }
   });
+}
+
+void Sender::weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now,
+                   Wants& wants) {
+  Path& path = paths_[index];
+  const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;
+  moved_ = moved_ || delivered != 0;
+  path.acked_bytes = info.acknowledged_bytes;
+  if (context_.params.adapt) {
+    const std::uint64_t waiting = path.written - std::min(path.written, info.acknowledged_bytes);
+    wants.loads.push_back({index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked});
+  }
+  path.looked = now;
 }
 
 void Sender::watch_trust(std::int64_t now) {
@@ -209,6 +226,10 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
   path.up_since = now;
+  path.looked = 0;
+  if (const auto info = sample(path.fd.get())) {
+    path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
+  }
   path.trusted = !path.ever_live;
   path.rejoined = path.ever_live;
   if (path.ever_live) {
@@ -252,7 +273,9 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   path.trusted = false;
   path.page_took = false;
   const bool calm = now - path.up_since > kCalmNs;
-  path.failures = calm ? 1 : path.failures + 1;
+  if (reason != pages::PathDownReason::rehash) {
+    path.failures = calm ? 1 : path.failures + 1;
+  }
   path.backoff = calm ? 0 : path.backoff;
   path.next_dial = now + path.backoff;
   path.announced = 0;
