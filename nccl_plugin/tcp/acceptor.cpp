@@ -30,6 +30,19 @@ std::string Acceptor::open() {
   return opened != 0 ? std::string() : "no listener: " + complaints;
 }
 
+std::string Acceptor::reopen(std::size_t rail) {
+  if (listeners_[rail].open()) {
+    poller_.remove(listeners_[rail].get());
+    listeners_[rail].reset();
+  }
+  std::string error;
+  listeners_[rail] = listen_on(context_.rails[rail], error);
+  if (listeners_[rail].open()) {
+    poller_.add(listeners_[rail].get(), EPOLLIN, [this, rail](std::uint32_t) { accept(rail); });
+  }
+  return error;
+}
+
 void Acceptor::accept(std::size_t rail) {
   while (true) {
     Fd fd(::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

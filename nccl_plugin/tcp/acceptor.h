@@ -25,6 +25,8 @@ class Acceptor {
         on_hello_(std::move(on_hello)) {}
   // Opens the listeners and writes their ports into the context's rails; "" or what went wrong.
   std::string open();
+  // The rail has another address or device: listens there. "" or what went wrong.
+  std::string reopen(std::size_t rail);
   void tick(std::int64_t now);
 
  private:

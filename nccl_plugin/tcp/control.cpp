@@ -18,6 +18,8 @@ constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr int kNice = -10;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
+constexpr std::int64_t kRelistenNs = 200 * kMs;
+constexpr std::int64_t kMovedNs = 100 * kMs;
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
@@ -48,7 +50,8 @@ Control::Control(Context& context)
           [this](const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
             on_hello(hello, secret, rail, std::move(fd));
           }),
-      hints_(context) {}
+      hints_(context),
+      addresses_(poller_) {}
 
 Control::~Control() { stop(); }
 
@@ -73,11 +76,9 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   auto listener = std::make_shared<Listener>();
   listener->rail = static_cast<std::uint8_t>(rail);
   random_bytes(listener->secret);
-  {
-    const std::scoped_lock lock(registry_);
-    listener->id = next_listen_++;
-    listeners_.emplace(listener->id, listener);
-  }
+  const std::scoped_lock lock(registry_);
+  listener->id = next_listen_++;
+  listeners_.emplace(listener->id, listener);
   handle.listen_id = listener->id;
   handle.incarnation = context_.incarnation;
   handle.secret = listener->secret;
@@ -144,6 +145,7 @@ void Control::run() {
 
 void Control::tick(std::int64_t now) {
   take_newcomers();
+  renew_rails(now);
   const bool changed = hints_.poll(now);
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
@@ -196,7 +198,8 @@ void Control::hint(Peer& peer, std::int64_t now) {
           pages::StatsEventKind::path_weight, 0, static_cast<std::uint8_t>(core::sender_rail(path)),
           static_cast<std::uint8_t>(core::receiver_rail(path)), peer.balance.factor(path));
     });
-    core::each(peer.balance.take_rehash(), [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
+    core::each(peer.balance.take_rehash(),
+               [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
     peer.hints_dirty = peer.hints_dirty || changed != 0;
   }
   if (!peer.hints_dirty) {
@@ -258,6 +261,64 @@ void Control::give_up(Peer& peer, const std::string& text) {
       receiving.comm->abort(Result::remote_error, text);
     }
   }
+}
+
+// Rails whose address is gone, back, or another one.
+void Control::renew_rails(std::int64_t now) {
+  const bool again = next_look_ != 0 && now >= next_look_;  // a listener could not be opened
+  if (context_.fixed || (!addresses_.changed() && !again)) {
+    return;
+  }
+  next_look_ = 0;
+  bool moved = false;
+  const std::vector<RailNow> found = rails_now(context_.params, context_.rails);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    Rail& rail = context_.rails[i];
+    if (!found[i].present) {
+      hints_.lost(i, true, 0);
+      continue;
+    }
+    const bool same = found[i].address.ip == rail.address.ip && found[i].ifindex == rail.ifindex;
+    if (same && rail.address.port != 0) {
+      hints_.lost(i, false, 0);
+      continue;
+    }
+    const std::string before = rail.address.text();
+    std::string error;
+    {
+      const std::scoped_lock lock(registry_);  // handles are made of these
+      rail.ifindex = found[i].ifindex;
+      rail.address = found[i].address;
+      error = acceptor_.reopen(i);
+    }
+    if (!error.empty()) {
+      hints_.lost(i, true, 0);
+      next_look_ = now + kRelistenNs;
+      continue;
+    }
+    moved = true;
+    hints_.lost(i, false, now + kMovedNs);  // connections of the old address: gone on both ends
+    context_.say(LogLevel::info,
+                 rail.name + " moved from " + before + " to " + rail.address.text());
+  }
+  if (moved) {
+    for (auto* peers : {&outbound_, &inbound_}) {
+      for (auto& [id, peer] : *peers) {
+        if (peer->facts.version >= 2) {
+          peer->broadcast([this](Bytes& out) { append_addresses(out, addresses()); });
+        }
+      }
+    }
+  }
+}
+
+AddressReport Control::addresses() const {
+  AddressReport report;
+  report.rails = static_cast<std::uint8_t>(context_.rails.size());
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    report.listeners[i] = context_.rails[i].address;
+  }
+  return report;
 }
 
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tcp/acceptor.h"
+#include "tcp/address_watch.h"
 #include "tcp/context.h"
 #include "tcp/dialer.h"
 #include "tcp/handle.h"
@@ -76,6 +77,8 @@ class Control {
   void run();
   void tick(std::int64_t now);
   void take_newcomers();
+  void renew_rails(std::int64_t now);
+  [[nodiscard]] AddressReport addresses() const;
   void tick_peer(Peer& peer, std::int64_t now);
   template <typename Comms, typename Serve>
   void tick_all(Comms& comms, std::int64_t now, Serve serve);
@@ -115,6 +118,8 @@ class Control {
   Dialer dialer_;
   Acceptor acceptor_;
   Hints hints_;
+  AddressWatch addresses_;
+  std::int64_t next_look_ = 0;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 

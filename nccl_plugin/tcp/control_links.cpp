@@ -60,9 +60,7 @@ Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) 
   hello.initiator = context_.incarnation;
   hello.acceptor = peer.incarnation;
   hello.nonce = random_number();
-  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
-    hello.listeners[i] = context_.rails[i].address;
-  }
+  hello.listeners = addresses().listeners;
   return hello;
 }
 
@@ -77,9 +75,7 @@ Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
   welcome.rails = static_cast<std::uint8_t>(context_.rails.size());
   welcome.incarnation = context_.incarnation;
   welcome.nonce = hello.nonce;
-  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
-    welcome.listeners[i] = context_.rails[i].address;
-  }
+  welcome.listeners = addresses().listeners;
   return welcome;
 }
 
@@ -314,6 +310,12 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
     case FrameType::rails:
       if (const auto report = decode_rails(body)) {
         peer.heard_rails(*report);
+        wake();
+      }
+      return;
+    case FrameType::addresses:
+      if (const auto report = decode_addresses(body)) {
+        learn(peer, report->listeners, report->rails);
         wake();
       }
       return;

@@ -9,6 +9,11 @@ Hints::Hints(Context& context) : context_(context), steer_(context.params.run_di
   local_.weight.fill(core::kFullWeight);
 }
 
+void Hints::lost(std::size_t rail, bool gone, std::int64_t until) {
+  gone_[rail] = gone;
+  moved_until_[rail] = until;
+}
+
 bool Hints::poll(std::int64_t now) {
   bool changed = steer_.poll(now);
   const SteerView* view = steer_.view();
@@ -19,8 +24,9 @@ bool Hints::poll(std::int64_t now) {
     up_[i] = carrier_.up(context_.rails[i]);
     const pages::SteerRail* entry = view == nullptr ? nullptr : view->rail(context_.rails[i].name);
     report.weight[i] = entry == nullptr ? core::kFullWeight : entry->weight;
-    report.down[i] = !up_[i] || (entry != nullptr && entry->weight == 0 &&
-                                 entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
+    report.down[i] = !up_[i] || gone_[i] || now < moved_until_[i] ||
+                     (entry != nullptr && entry->weight == 0 &&
+                      entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
   }
   if (report.weight != local_.weight || report.down != local_.down) {
     local_ = report;
@@ -53,6 +59,7 @@ core::PathSet Hints::apply(PeerFacts& facts, const RailTable& remote_addresses,
       if (page_down || remote.down[r]) {
         down |= core::bit(path);
         facts.why[path] = !up_[l]     ? pages::PathDownReason::carrier
+                          : gone_[l]  ? pages::PathDownReason::moved
                           : page_down ? pages::PathDownReason::steer_page
                                       : pages::PathDownReason::peer_told;
       }

@@ -15,6 +15,8 @@ class Hints {
 
   // Looks; true when anything changed. Call every few milliseconds.
   bool poll(std::int64_t now);
+  // The rail has no address; or its connections are of an address that it had before `until`.
+  void lost(std::size_t rail, bool gone, std::int64_t until);
   [[nodiscard]] const RailsReport& local() const { return local_; }
   // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
   // down. `outbound`: we are the sender, so the first rail of a path is ours.
@@ -26,6 +28,8 @@ class Hints {
   SteerReader steer_;
   CarrierReader carrier_;
   std::array<bool, core::kMaxRails> up_{};
+  std::array<bool, core::kMaxRails> gone_{};
+  std::array<std::int64_t, core::kMaxRails> moved_until_{};
   RailsReport local_;
 };
 

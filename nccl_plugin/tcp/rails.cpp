@@ -80,6 +80,35 @@ std::string pci_path_of(const std::string& name, int ifindex) {
   return resolved.data();
 }
 
+// Calls `visit(name, address)` for each address that a rail may have.
+template <typename Visit>
+void each_address(const Params& params, Visit visit) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return;
+  }
+  const bool v6_only = params.family == "AF_INET6";
+  const bool v4_only = params.family == "AF_INET";
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    // Loopback counts only when it is asked for by name: tests have no other device.
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 ||
+        ((entry->ifa_flags & IFF_LOOPBACK) != 0 && params.ifname.empty()) ||
+        !name_wanted(params.ifname, entry->ifa_name)) {
+      continue;
+    }
+    const int family = entry->ifa_addr->sa_family;
+    if ((family != AF_INET || v6_only) && (family != AF_INET6 || v4_only)) {
+      continue;
+    }
+    const Address address = Address::from(entry->ifa_addr);
+    if (link_local(address)) {
+      continue;
+    }
+    visit(entry->ifa_name, address);
+  }
+  ::freeifaddrs(list);
+}
+
 }  // namespace
 
 bool name_wanted(const std::string& filter, const std::string& name) {
@@ -97,36 +126,37 @@ bool name_wanted(const std::string& filter, const std::string& name) {
   return named != exclude;
 }
 
-std::vector<Rail> find_rails(const Params& params) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
-    return {};
+std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& rails) {
+  std::vector<RailNow> found(rails.size());
+  each_address(params, [&](const char* name, const Address& address) {
+    for (std::size_t i = 0; i < rails.size(); ++i) {
+      RailNow& now = found[i];
+      if (rails[i].name != name) {
+        continue;
+      }
+      const bool same = address.ip == rails[i].address.ip;
+      if (!now.present || same ||
+          (address.v4() && !now.address.v4() && now.address.ip != rails[i].address.ip)) {
+        now.address = address;
+      }
+      now.present = true;
+    }
+  });
+  for (std::size_t i = 0; i < rails.size(); ++i) {
+    found[i].ifindex = static_cast<int>(::if_nametoindex(rails[i].name.c_str()));
   }
-  const bool v6_only = params.family == "AF_INET6";
-  const bool v4_only = params.family == "AF_INET";
+  return found;
+}
+
+std::vector<Rail> find_rails(const Params& params) {
   std::map<std::tuple<std::string, unsigned long>, Rail> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    // Loopback counts only when it is asked for by name: tests have no other device.
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 ||
-        ((entry->ifa_flags & IFF_LOOPBACK) != 0 && params.ifname.empty()) ||
-        !name_wanted(params.ifname, entry->ifa_name)) {
-      continue;
-    }
-    const int family = entry->ifa_addr->sa_family;
-    if ((family != AF_INET || v6_only) && (family != AF_INET6 || v4_only)) {
-      continue;
-    }
-    const Address address = Address::from(entry->ifa_addr);
-    if (link_local(address)) {
-      continue;
-    }
-    Rail& rail = found[natural(entry->ifa_name)];
+  each_address(params, [&](const char* name, const Address& address) {
+    Rail& rail = found[natural(name)];
     if (!rail.address.present() || (address.v4() && !rail.address.v4())) {
-      rail.name = entry->ifa_name;
+      rail.name = name;
       rail.address = address;
     }
-  }
-  ::freeifaddrs(list);
+  });
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   std::vector<Rail> rails;
   for (auto& [key, rail] : found) {

@@ -33,6 +33,15 @@ bool name_wanted(const std::string& filter, const std::string& name);
 // names compared as numbers), at most kMaxRails. A device without carrier counts.
 std::vector<Rail> find_rails(const Params& params);
 
+// Where a rail is now.
+struct RailNow {
+  bool present = false;  // the device is there, administratively up, and has an address
+  int ifindex = 0;
+  Address address;  // the rail's own if it still has it; without a port
+};
+// In the order of `rails`.
+std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& rails);
+
 // Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
 // order, and says by index whom each stands for. Returns what was wrong with it, or "".
 std::string set_standby(const std::string& standby, std::vector<Rail>& rails,

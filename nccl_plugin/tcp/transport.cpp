@@ -113,6 +113,7 @@ Result TcpNet::init(Logger logger) {
 
 Result TcpNet::start() {
   context_.rails = given_ ? *given_ : find_rails(context_.params);
+  context_.fixed = given_.has_value();
   context_.incarnation = random_number();
   if (context_.rails.empty()) {
     context_.say(LogLevel::info, "no usable network device");

@@ -1,0 +1,21 @@
+// Tells when addresses or devices of this network namespace changed (rtnetlink; no privilege is
+// needed). A job outlives that: a rail may lose its address, get it back, or get another one.
+#pragma once
+
+#include "tcp/poller.h"
+#include "tcp/socket.h"
+
+namespace fabric::tcp {
+
+class AddressWatch {
+ public:
+  explicit AddressWatch(Poller& poller);
+  // Since the last call. True the first time, and always when the kernel offers no notification.
+  bool changed();
+
+ private:
+  Fd fd_;
+  bool changed_ = true;
+};
+
+}  // namespace fabric::tcp
