@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
 constexpr std::size_t kReadBack = std::size_t{16} * 1024;
-constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
+constexpr std::size_t kBacklog = 1U << 20U;  // bytes on a path of almost full weight
+constexpr unsigned kGlance = 8;              // look at quiet connections every so many calls
 
 }  // namespace
 
@@ -140,6 +141,10 @@ void Sender::pump() {
     if (!index) {
       return;
     }
+    if (full(*index)) {
+      blocked |= core::bit(*index);
+      continue;
+    }
     const auto out = core_.take(*index);
     if (!out) {
       return;
@@ -149,6 +154,15 @@ void Sender::pump() {
       blocked |= core::bit(*index);
     }
   }
+}
+
+// A path of less than full weight may hold that much less: what waits there, its latency, is what
+// the weight is there to lower. The socket's own limits know nothing of weights.
+bool Sender::full(core::PathIndex index) const {
+  const std::uint16_t weight = facts_.weight[index];
+  const std::size_t most = kBacklog / core::kFullWeight * weight;
+  return weight < core::kFullWeight &&
+         waiting_bytes(paths_[index].fd.get()) >= std::max<std::size_t>(most, 1);
 }
 
 void Sender::start(core::PathIndex index, const core::Outgoing& out) {

@@ -92,6 +92,7 @@ class Sender {
   void progress();
   void pump();
   bool flush(core::PathIndex index);
+  [[nodiscard]] bool full(core::PathIndex index) const;
   void start(core::PathIndex index, const core::Outgoing& out);
   void start_trial(core::PathIndex index);
   void read_back(core::PathIndex index);

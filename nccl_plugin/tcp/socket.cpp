@@ -118,9 +118,11 @@ std::optional<core::TcpSample> sample(int fd) {
                          info.tcpi_rtt, info.tcpi_rttvar};
 }
 
-bool quiet(int fd) {
+std::size_t waiting_bytes(int fd) {
   int queued = 0;
-  return ::ioctl(fd, SIOCOUTQ, &queued) != 0 || queued == 0;
+  return ::ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0 ? static_cast<std::size_t>(queued) : 0;
 }
+
+bool quiet(int fd) { return waiting_bytes(fd) == 0; }
 
 }  // namespace fabric::tcp

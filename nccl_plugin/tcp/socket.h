@@ -53,7 +53,9 @@ enum class Purpose { control, data };
 void tune(int fd, Purpose purpose, const Params& params);
 
 std::optional<core::TcpSample> sample(int fd);
-// Nothing of ours is unacknowledged or unsent in this socket.
+// Of ours, unacknowledged or unsent in this socket.
+std::size_t waiting_bytes(int fd);
+// None.
 bool quiet(int fd);
 
 }  // namespace fabric::tcp
