@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bench.report import Row, publish
+from bench.report import RESULTS, Row, markdown, publish
 
 BENCHES = {
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
@@ -52,12 +53,18 @@ def main(
     only: Annotated[
         str, typer.Option("--only", help="parts, with commas between; other rows stay in the file")
     ] = "",
+    table: Annotated[
+        bool, typer.Option("--table", help="measure nothing: the last results as Markdown")
+    ] = False,
 ) -> None:
     """Run one benchmark. Example: sudo ./run bench plugin --quick --only bulk,pingpong."""
     if name not in BENCHES:
         listing = "\n".join(f"  {key:10} {text}" for key, text in BENCHES.items())
         typer.echo(f"no benchmark '{name}'; there are:\n{listing}", err=True)
         raise typer.Exit(2)
+    if table:
+        typer.echo(markdown(json.loads((RESULTS / f"{name}.json").read_text())), nl=False)
+        return
     began = time.monotonic()
     module = importlib.import_module(f"bench.{name}")
     parts: Mapping[str, Callable[..., list[Row]]] = getattr(module, "PARTS", {})
@@ -68,7 +75,7 @@ def main(
     else:
         rows = module.run(quick=quick)
     elapsed = time.monotonic() - began
-    if not publish(name, rows, quick=quick, seconds=elapsed, parts=taken):
+    if not publish(name, rows, quick=quick, seconds=elapsed, parts=taken, order=list(parts)):
         raise typer.Exit(1)
 
 

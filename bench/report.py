@@ -88,11 +88,12 @@ def publish(
     quick: bool,
     seconds: float,
     parts: Mapping[str, float] | None = None,
+    order: Sequence[str] = (),
 ) -> bool:
     """Print the table, write ``bench/results/NAME.json``; return whether every row is ok.
 
     ``parts``: what was run and how many seconds each took; rows of other parts that the file has
-    stay there.
+    stay there, all in the ``order`` of parts.
     """
     _print(name, rows, quick=quick)
     meta: dict[str, Any] = {
@@ -108,7 +109,7 @@ def publish(
     target = RESULTS / f"{name}.json"
     if parts is not None:
         old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
-        body = merged(old, body, parts)
+        body = merged(old, body, parts, order)
     RESULTS.mkdir(exist_ok=True)
     draft = target.with_suffix(".tmp")
     draft.write_text(json.dumps(body, indent=2) + "\n")
@@ -116,15 +117,43 @@ def publish(
     return all(row.ok is not False for row in rows)
 
 
-def merged(old: Mapping[str, Any], new: Mapping[str, Any], parts: Mapping[str, float]) -> Body:
-    """The new body with those rows of the old one whose parts were not run again. Pure."""
+def merged(
+    old: Mapping[str, Any], new: Mapping[str, Any], parts: Mapping[str, float], order: Sequence[str]
+) -> Body:
+    """The new body with those rows of the old one whose parts were not run again. Pure.
+
+    Rows of parts that are not in ``order`` (there are none of that name any more) go.
+    """
     meta = dict(new["meta"])
     told = ("quick", "date", "revision", "kernel", "cores")
-    taken = {k: v for k, v in old["meta"].get("parts", {}).items() if k not in parts}
+    taken = dict(old["meta"].get("parts", {}))
     for part, seconds in parts.items():
         taken[part] = {key: meta[key] for key in told} | {"seconds": round(seconds, 1)}
-    kept = [row for row in old["rows"] if row.get("part") in taken and row["part"] not in parts]
-    return {"meta": meta | {"parts": taken}, "rows": kept + list(new["rows"])}
+    kept = [row for row in old["rows"] if row.get("part") not in parts]
+    rows = [row for part in order for row in (*kept, *new["rows"]) if row.get("part") == part]
+    ordered = {part: taken[part] for part in order if part in taken}
+    return {"meta": meta | {"parts": ordered}, "rows": rows}
+
+
+def markdown(body: Body) -> str:
+    """The rows of a results file as a table for documentation. Pure."""
+    sign = {"lower": "≤", "higher": "≥", "equal": "="}
+    verdict = {True: "yes", False: "**no**", None: ""}
+    lines = ["| what | asked | measured | met | from |", "|---|---|---|---|---|"]
+    for row in body["rows"]:
+        unit = f" {row['unit']}" if row["unit"] else ""
+        asked = "" if row["asked"] is None else f"{sign[row['better']]} {row['asked']:g}{unit}"
+        got = f"{row['got']:.3g}{unit}"
+        lines.append(f"| {row['name']} | {asked} | {got} | {verdict[row['ok']]} | {row['note']} |")
+    taken = body["meta"].get("parts", {"all": body["meta"]})
+    for name, part in taken.items():
+        quick = ", quick" if part["quick"] else ""
+        lines.append(
+            f"{name}: {part['date'][:10]}, revision {part['revision']}, Linux {part['kernel']}, "
+            f"{part['cores']} cores{quick}."
+        )
+    at = len(lines) - len(taken)
+    return "\n".join([*lines[:at], "", *lines[at:]]) + "\n"
 
 
 def _plain(row: Row) -> Body:

@@ -11,7 +11,7 @@ from bench.outage import Outages
 from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, stalls
 from bench.plugin.pair import Small, Stream
 from bench.plugin.rounds import alternate, beside, difference, ratio, spread
-from bench.report import Row, merged
+from bench.report import Row, markdown, merged
 
 
 def test_every_round_begins_with_another_way():
@@ -229,11 +229,12 @@ def test_parts_not_run_again_keep_their_rows_and_dates():
         {"meta": {}, "rows": []},
         body("monday", {"name": "x", "part": "a"}, {"name": "y", "part": "b"}),
         {"a": 1.0, "b": 2.0},
+        ["a", "b"],
     )
-    new = merged(old, body("tuesday", {"name": "z", "part": "b"}), {"b": 3.04})
-    assert [row["name"] for row in new["rows"]] == ["x", "z"]
-    assert new["meta"]["parts"]["a"]["date"] == "monday"
-    assert new["meta"]["parts"]["b"] == {
+    new = merged(old, body("tuesday", {"name": "z", "part": "a"}), {"a": 3.04}, ["a", "b"])
+    assert [row["name"] for row in new["rows"]] == ["z", "y"]
+    assert new["meta"]["parts"]["b"]["date"] == "monday"
+    assert new["meta"]["parts"]["a"] == {
         "quick": False,
         "date": "tuesday",
         "revision": "r",
@@ -241,3 +242,24 @@ def test_parts_not_run_again_keep_their_rows_and_dates():
         "cores": 2,
         "seconds": 3.0,
     }
+    assert merged(new, body("later"), {}, ["b"])["rows"] == [{"name": "y", "part": "b"}]
+
+
+def test_results_as_markdown():
+    row = {
+        "name": "x",
+        "part": "a",
+        "asked": 0.9,
+        "got": 0.8123,
+        "unit": "",
+        "better": "higher",
+        "ok": False,
+    }
+    told = row | {"name": "y", "asked": None, "got": 12, "unit": "ms", "better": "lower"}
+    told["ok"] = None
+    new = body("2026-01-02T03:04", row | {"note": "n"}, told | {"note": ""})
+    lines = markdown(merged({"meta": {}, "rows": []}, new, {"a": 1.0}, ["a"])).splitlines()
+    assert lines[2] == "| x | ≥ 0.9 | 0.812 | **no** | n |"
+    assert lines[3] == "| y |  | 12 ms |  |  |"
+    assert lines[4] == ""
+    assert lines[5] == "a: 2026-01-02, revision r, Linux k, 2 cores."
