@@ -33,6 +33,17 @@ foreach(target IN LISTS wheel_libraries)
     install(TARGETS ${target} LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
   endif()
 endforeach()
+# RCCL looks for names of its own. A wheel holds no symbolic links: this is a library of nothing but
+# the other's name, in whose symbols dlsym looks, too.
+if(TARGET nccl-net-fabric)
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/rccl_alias.c CONTENT "typedef int nothing;\n")
+  add_library(rccl-net-fabric SHARED ${CMAKE_CURRENT_BINARY_DIR}/rccl_alias.c)
+  target_link_libraries(rccl-net-fabric PRIVATE nccl-net-fabric)
+  target_link_options(rccl-net-fabric PRIVATE -nostdlib -Wl,--no-as-needed)
+  set_target_properties(rccl-net-fabric PROPERTIES
+    INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS rccl-net-fabric LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
+endif()
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/systemd/
   DESTINATION ${SKBUILD_DATA_DIR}/share/fabricd/systemd
   FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml")

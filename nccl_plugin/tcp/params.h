@@ -21,6 +21,7 @@ struct Params {
   int socket_buffer = 0;
   std::string job;
   std::string ifname;
+  std::string ib_hca;
   std::string family;
   bool stripe = false;
   std::string standby;
@@ -118,6 +119,11 @@ inline constexpr std::array kParams{
               .field = &Params::ifname,
               .unset = "all but `lo*`, `docker*`",
               .what = "devices that are rails: prefixes, `^` excludes, `=` means exactly"},
+    ParamSpec{.name = "NCCL_IB_HCA",
+              .field = &Params::ib_hca,
+              .unset = "not asked",
+              .what = "RDMA devices (`mlx5_0`, `mlx5_1:1`) whose network devices are rails, or "
+                      "network devices: prefixes, `=` means exactly, `^` takes them out"},
     ParamSpec{.name = "NCCL_SOCKET_FAMILY",
               .field = &Params::family,
               .unset = "both",

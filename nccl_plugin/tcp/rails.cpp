@@ -80,7 +80,7 @@ std::string pci_path_of(const std::string& name, int ifindex) {
   return resolved.data();
 }
 
-// Calls `visit(name, address)` for each address that a rail may have.
+// Calls `visit(name, address, loopback)` for each address that a rail may have.
 template <typename Visit>
 void each_address(const Params& params, Visit visit) {
   ifaddrs* list = nullptr;
@@ -90,10 +90,7 @@ void each_address(const Params& params, Visit visit) {
   const bool v6_only = params.family == "AF_INET6";
   const bool v4_only = params.family == "AF_INET";
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    // Loopback counts only when it is asked for by name: tests have no other device.
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 ||
-        ((entry->ifa_flags & IFF_LOOPBACK) != 0 && params.ifname.empty()) ||
-        !name_wanted(params.ifname, entry->ifa_name)) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
       continue;
     }
     const int family = entry->ifa_addr->sa_family;
@@ -104,31 +101,16 @@ void each_address(const Params& params, Visit visit) {
     if (link_local(address)) {
       continue;
     }
-    visit(entry->ifa_name, address);
+    visit(entry->ifa_name, address, (entry->ifa_flags & IFF_LOOPBACK) != 0);
   }
   ::freeifaddrs(list);
 }
 
 }  // namespace
 
-bool name_wanted(const std::string& filter, const std::string& name) {
-  if (filter.empty()) {
-    return !name.starts_with("lo") && !name.starts_with("docker");
-  }
-  const bool exclude = filter.front() == '^';
-  std::string list = filter.substr(exclude ? 1 : 0);
-  const bool exact = !list.empty() && list.front() == '=';
-  std::stringstream items(list.substr(exact ? 1 : 0));
-  bool named = false;
-  for (std::string item; std::getline(items, item, ',');) {
-    named = named || (!item.empty() && (exact ? name == item : name.starts_with(item)));
-  }
-  return named != exclude;
-}
-
 std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& rails) {
   std::vector<RailNow> found(rails.size());
-  each_address(params, [&](const char* name, const Address& address) {
+  each_address(params, [&](const char* name, const Address& address, bool /*loopback*/) {
     for (std::size_t i = 0; i < rails.size(); ++i) {
       RailNow& now = found[i];
       if (rails[i].name != name) {
@@ -148,15 +130,29 @@ std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& ra
   return found;
 }
 
-std::vector<Rail> find_rails(const Params& params) {
+std::vector<Rail> find_rails(const Params& params, std::string& notes) {
+  if (!params.family.empty() && params.family != "AF_INET" && params.family != "AF_INET6") {
+    notes += "NCCL_SOCKET_FAMILY=" + params.family + " is neither AF_INET nor AF_INET6; ";
+  }
   std::map<std::tuple<std::string, unsigned long>, Rail> found;
-  each_address(params, [&](const char* name, const Address& address) {
+  std::map<std::string, bool> loopback;
+  each_address(params, [&](const char* name, const Address& address, bool is_loopback) {
+    loopback[name] = is_loopback;
     Rail& rail = found[natural(name)];
     if (!rail.address.present() || (address.v4() && !rail.address.v4())) {
       rail.name = name;
       rail.address = address;
     }
   });
+  std::vector<Candidate> candidates;
+  for (const auto& [name, is_loopback] : loopback) {
+    candidates.push_back({name, is_loopback});
+  }
+  const DeviceChoice choice =
+      choose_devices(params.ifname, params.ib_hca,
+                     params.ib_hca.empty() ? std::vector<HcaPort>{} : read_hcas(), candidates);
+  notes += choice.notes;
+  std::erase_if(found, [&](const auto& item) { return !choice.names.contains(item.second.name); });
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   std::vector<Rail> rails;
   for (auto& [key, rail] : found) {

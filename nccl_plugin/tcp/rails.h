@@ -1,7 +1,8 @@
 // The rails of this host: network devices that can carry the collective.
 //
 // Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may
-// show another one's and is asked only for decoration (PCI path), after its ifindex was compared.
+// show another one's and is asked only for decoration (PCI path), after its ifindex was compared,
+// and for what NCCL_IB_HCA means.
 #pragma once
 
 #include <net/if.h>
@@ -12,6 +13,7 @@
 
 #include "core/schedule.h"
 #include "tcp/address.h"
+#include "tcp/device_choice.h"
 #include "tcp/params.h"
 
 namespace fabric::tcp {
@@ -25,13 +27,10 @@ struct Rail {
   std::string pci_path;
 };
 
-// One device name as NCCL_SOCKET_IFNAME sees it: "" takes all but loopback and docker devices,
-// "eth,ib" prefixes, "=eth0,eth1" exact names, "^docker,lo" everything else.
-bool name_wanted(const std::string& filter, const std::string& name);
-
 // Devices that are administratively up with a global address, in order of their names (numbers in
-// names compared as numbers), at most kMaxRails. A device without carrier counts.
-std::vector<Rail> find_rails(const Params& params);
+// names compared as numbers), at most kMaxRails, as tcp/device_choice.h chooses. A device without
+// carrier counts. `notes`: what was asked for and is not here.
+std::vector<Rail> find_rails(const Params& params, std::string& notes);
 
 // Where a rail is now.
 struct RailNow {

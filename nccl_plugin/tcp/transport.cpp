@@ -112,11 +112,15 @@ Result TcpNet::init(Logger logger) {
 }
 
 Result TcpNet::start() {
-  context_.rails = given_ ? *given_ : find_rails(context_.params);
+  std::string notes;
+  context_.rails = given_ ? *given_ : find_rails(context_.params, notes);
+  if (!notes.empty()) {
+    context_.say(LogLevel::warn, notes);
+  }
   context_.fixed = given_.has_value();
   context_.incarnation = random_number();
   if (context_.rails.empty()) {
-    context_.say(LogLevel::info, "no usable network device");
+    context_.say(LogLevel::warn, "no usable network device");
     return Result::system_error;
   }
   context_.params.complaints += set_standby(context_.params.standby, context_.rails,

@@ -3,6 +3,8 @@
 import ast
 import configparser
 import io
+import subprocess
+import sys
 import tomllib
 import zipfile
 from email.parser import Parser
@@ -49,11 +51,19 @@ def test_the_native_programs_and_the_plugin_are_there(wheel):
     programs = in_data(wheel, "scripts")
     assert set(programs) == {"fabric-prober", "fabric-perf"}
     plugins = in_data(wheel, "data/lib")
-    assert set(plugins) == {"libnccl-net-fabric.so"}
+    assert set(plugins) == {"libnccl-net-fabric.so", "librccl-net-fabric.so"}
     for name in [*programs.values(), *plugins.values()]:
         assert wheel.read(name)[:4] == ELF, name
     for name in programs.values():
         assert wheel.getinfo(name).external_attr >> 16 & 0o111, f"{name} is not executable"
+
+
+def test_the_plugin_loads_under_both_names(wheel, tmp_path):
+    for name, inside in in_data(wheel, "data/lib").items():
+        (tmp_path / name).write_bytes(wheel.read(inside))
+    load = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).ncclNetPlugin_v11"
+    for name in ("libnccl-net-fabric.so", "librccl-net-fabric.so"):
+        subprocess.run([sys.executable, "-c", load, tmp_path / name], check=True, timeout=60)
 
 
 def test_the_units_are_there(wheel):

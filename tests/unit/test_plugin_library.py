@@ -1,0 +1,61 @@
+"""The library may land in any container: libc alone, no symbol but NCCL's tables, old glibc."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("FABRIC_BUILD", "release")
+LIBRARY = REPO / "build" / BUILD / "nccl_plugin" / "libnccl-net-fabric.so"
+OF_GLIBC = re.compile(r"(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*)\.so\.\d+")
+
+
+@pytest.fixture(scope="module")
+def library():
+    if not LIBRARY.exists():
+        pytest.fail(f"{LIBRARY.relative_to(REPO)} is missing: ./run build")
+    if b"__asan_init" in LIBRARY.read_bytes() or b"__tsan_init" in LIBRARY.read_bytes():
+        pytest.skip("a sanitizer's library needs its runtime")
+    return LIBRARY
+
+
+def tool(name, *args):
+    if shutil.which(name) is None:
+        pytest.fail(f"{name} is missing (binutils, which every compiler brings)")
+    return subprocess.run(
+        [name, *map(str, args)], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+
+
+def test_it_needs_glibc_and_nothing_else(library):
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", tool("readelf", "-d", library))
+    assert "libc.so.6" in needed
+    assert [name for name in needed if not OF_GLIBC.fullmatch(name)] == []
+
+
+def test_it_shows_nccls_tables_and_our_one_call_and_nothing_else(library):
+    lines = tool("nm", "-D", "--defined-only", library).splitlines()
+    names = {line.split()[-1].split("@")[0] for line in lines}
+    tables = {f"ncclNetPlugin_v{version}" for version in range(8, 13)}
+    assert names == tables | {"fabricWait_v1"}
+
+
+def test_the_glibc_it_needs_is_not_newer_than_the_documented_one(library):
+    versions = re.findall(r"\bGLIBC_(\d+)\.(\d+)", tool("readelf", "-V", library))
+    newest = max((int(major), int(minor)) for major, minor in versions)
+    text = (REPO / "docs" / "install.md").read_text()
+    documented = re.search(r"need glibc (\d+)\.(\d+) or newer", text)
+    assert documented, "docs/install.md names the glibc that the wheel needs"
+    assert newest <= (int(documented[1]), int(documented[2]))
+
+
+@pytest.mark.parametrize("alias", ["librccl-net-fabric.so", "librccl-net.so"])
+def test_rccls_names_lead_to_it(library, alias):
+    path = library.with_name(alias)
+    assert path.resolve() == library.resolve()
+    assert hasattr(ctypes.CDLL(str(path)), "ncclNetPlugin_v11")
