@@ -66,6 +66,15 @@ bool SendCore::done(Sequence sequence) const {
   return (message->acknowledged || (message->copy != nullptr && sent)) && message->readers == 0;
 }
 
+bool SendCore::owes() const {
+  for (Sequence sequence = base_; const Message* message = find(sequence); ++sequence) {
+    if (!message->acknowledged && done(sequence)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::size_t SendCore::size(Sequence sequence) const {
   const Message* message = find(sequence);
   return message == nullptr ? 0 : message->size;
@@ -144,7 +153,6 @@ void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
   if (message != nullptr && !message->acknowledged) {
     message->acknowledged = true;
     --unacknowledged_;
-    owed_ -= message->copy != nullptr ? 1U : 0U;
     delivered_.push_back({message->stamp, message->path});
   }
 }
@@ -261,7 +269,6 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
     ref.chunk = message.next_chunk++;
     if (message.next_chunk == message.chunks) {
       ready_.pop_front();
-      owed_ += message.copy != nullptr ? 1U : 0U;
     }
   }
   Message& message = *find(ref.sequence);

@@ -75,7 +75,7 @@ class SendCore {
   [[nodiscard]] bool unacknowledged() const { return unacknowledged_ != 0; }
   // The caller was told, or would be, that a message is done, and only its copy here can still
   // bring it there.
-  [[nodiscard]] bool owes() const { return owed_ != 0; }
+  [[nodiscard]] bool owes() const;
   // Something granted is unsent or not acknowledged.
   [[nodiscard]] bool busy();
   [[nodiscard]] bool in_flight(PathIndex path) const { return !paths_[path].flight.empty(); }
@@ -149,7 +149,6 @@ class SendCore {
   std::size_t copied_bytes_ = 0;
   std::size_t copied_count_ = 0;
   std::size_t unacknowledged_ = 0;
-  std::size_t owed_ = 0;  // copied messages that are sent, but not acknowledged
   std::vector<Delivered> delivered_;
 };
 
