@@ -6,18 +6,22 @@ import importlib
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from bench.report import RESULTS, Row, markdown, publish
+from bench.report import RESULTS, Row, markdown, show, store
 
 BENCHES = {
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
+
+Part = Callable[..., list[Row]]
+"""Called with ``quick``."""
 
 
 def chosen(name: str, parts: Mapping[str, object], only: str) -> list[str]:
@@ -34,17 +38,27 @@ def chosen(name: str, parts: Mapping[str, object], only: str) -> list[str]:
 
 
 def run_parts(
-    parts: Mapping[str, Callable[..., list[Row]]], names: list[str], *, quick: bool
-) -> tuple[list[Row], dict[str, float]]:
-    """The rows of the parts, and how many seconds each took."""
+    bench: str, parts: Mapping[str, Part], names: list[str], *, quick: bool
+) -> tuple[list[Row], list[str]]:
+    """The rows of the parts, and the parts that failed.
+
+    Each is stored when it is done: a later one that fails takes no result away.
+    """
     rows: list[Row] = []
-    seconds: dict[str, float] = {}
+    failed: list[str] = []
     for part in names:
         print(f"bench: {part}", file=sys.stderr, flush=True)
         began = time.monotonic()
-        rows += [replace(row, part=part) for row in parts[part](quick=quick)]
-        seconds[part] = time.monotonic() - began
-    return rows, seconds
+        try:
+            taken = [replace(row, part=part) for row in parts[part](quick=quick)]
+        except Exception:
+            traceback.print_exc()
+            failed.append(part)
+            continue
+        seconds = time.monotonic() - began
+        store(bench, taken, quick=quick, seconds=seconds, part=part, order=list(parts))
+        rows += taken
+    return rows, failed
 
 
 def main(
@@ -65,17 +79,20 @@ def main(
     if table:
         typer.echo(markdown(json.loads((RESULTS / f"{name}.json").read_text())), nl=False)
         return
-    began = time.monotonic()
     module = importlib.import_module(f"bench.{name}")
-    parts: Mapping[str, Callable[..., list[Row]]] = getattr(module, "PARTS", {})
+    parts: Mapping[str, Part] = getattr(module, "PARTS", {})
     names = chosen(name, parts, only)
-    taken: dict[str, float] | None = None
+    failed: list[str] = []
     if parts:
-        rows, taken = run_parts(parts, names, quick=quick)
+        rows, failed = run_parts(name, parts, names, quick=quick)
     else:
+        began = time.monotonic()
         rows = module.run(quick=quick)
-    elapsed = time.monotonic() - began
-    if not publish(name, rows, quick=quick, seconds=elapsed, parts=taken, order=list(parts)):
+        store(name, rows, quick=quick, seconds=time.monotonic() - began)
+    ok = show(name, rows, quick=quick)
+    if failed:
+        typer.echo(f"not measured, because it failed: {', '.join(failed)}", err=True)
+    if failed or not ok:
         raise typer.Exit(1)
 
 

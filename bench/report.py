@@ -81,21 +81,20 @@ def _revision() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def publish(
+def store(
     name: str,
     rows: list[Row],
     *,
     quick: bool,
     seconds: float,
-    parts: Mapping[str, float] | None = None,
+    part: str = "",
     order: Sequence[str] = (),
-) -> bool:
-    """Print the table, write ``bench/results/NAME.json``; return whether every row is ok.
+) -> None:
+    """Write ``bench/results/NAME.json``.
 
-    ``parts``: what was run and how many seconds each took; rows of other parts that the file has
-    stay there, all in the ``order`` of parts.
+    ``part``: the one that ``rows`` are of; rows of other parts that the file has stay there, all in
+    the ``order`` of parts.
     """
-    _print(name, rows, quick=quick)
     meta: dict[str, Any] = {
         "bench": name,
         "quick": quick,
@@ -107,32 +106,27 @@ def publish(
     }
     body = {"meta": meta, "rows": [_plain(row) for row in rows]}
     target = RESULTS / f"{name}.json"
-    if parts is not None:
+    if part:
         old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
-        body = merged(old, body, parts, order)
+        body = merged(old, body, part, order)
     RESULTS.mkdir(exist_ok=True)
     draft = target.with_suffix(".tmp")
     draft.write_text(json.dumps(body, indent=2) + "\n")
     draft.replace(target)
-    return all(row.ok is not False for row in rows)
 
 
-def merged(
-    old: Mapping[str, Any], new: Mapping[str, Any], parts: Mapping[str, float], order: Sequence[str]
-) -> Body:
-    """The new body with those rows of the old one whose parts were not run again. Pure.
+def merged(old: Mapping[str, Any], new: Mapping[str, Any], part: str, order: Sequence[str]) -> Body:
+    """The old body with the rows of one part replaced by the new one's. Pure.
 
     Rows of parts that are not in ``order`` (there are none of that name any more) go.
     """
-    meta = dict(new["meta"])
-    told = ("quick", "date", "revision", "kernel", "cores")
-    taken = dict(old["meta"].get("parts", {}))
-    for part, seconds in parts.items():
-        taken[part] = {key: meta[key] for key in told} | {"seconds": round(seconds, 1)}
-    kept = [row for row in old["rows"] if row.get("part") not in parts]
-    rows = [row for part in order for row in (*kept, *new["rows"]) if row.get("part") == part]
-    ordered = {part: taken[part] for part in order if part in taken}
-    return {"meta": meta | {"parts": ordered}, "rows": rows}
+    told = dict(new["meta"])
+    name = told.pop("bench")
+    taken = dict(old["meta"].get("parts", {})) | {part: told}
+    kept = [row for row in old["rows"] if row.get("part") != part]
+    rows = [row for one in order for row in (*kept, *new["rows"]) if row.get("part") == one]
+    parts = {one: taken[one] for one in order if one in taken}
+    return {"meta": {"bench": name, "parts": parts}, "rows": rows}
 
 
 def markdown(body: Body) -> str:
@@ -164,7 +158,8 @@ def _plain(row: Row) -> Body:
     return {key: value for key, value in plain.items() if key not in ("samples", "part") or value}
 
 
-def _print(name: str, rows: list[Row], *, quick: bool) -> None:
+def show(name: str, rows: list[Row], *, quick: bool) -> bool:
+    """Print the table; whether every row is ok."""
     table = Table(title=f"bench {name}" + (" (quick)" if quick else ""))
     for column in ("what", "asked", "got", "unit", "peer", "ratio", "ok", "note"):
         table.add_column(column, overflow="fold")
@@ -181,3 +176,4 @@ def _print(name: str, rows: list[Row], *, quick: bool) -> None:
             row.note,
         )
     Console(width=None if os.isatty(1) else 150).print(table)
+    return all(row.ok is not False for row in rows)

@@ -212,37 +212,45 @@ def test_parts_by_name():
         chosen("failover", {}, "bulk")
 
 
-def test_rows_know_their_part():
-    parts = {"a": lambda quick: [Row("one", None, 1 + quick, "")]}
-    rows, seconds = run_parts(parts, ["a"], quick=True)
-    assert [(r.part, r.got) for r in rows] == [("a", 2)]
-    assert list(seconds) == ["a"]
+def test_a_part_that_fails_takes_no_result_away(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.report.RESULTS", tmp_path)
+
+    def broken(quick):
+        raise RuntimeError("no such thing")
+
+    def fine(quick):
+        return [Row("one", 1, 1 + quick, "", samples={"x": [1.23456]})]
+
+    parts = {"a": fine, "b": broken, "c": fine}
+    rows, failed = run_parts("name", parts, ["a", "b", "c"], quick=True)
+    assert [(r.part, r.got) for r in rows] == [("a", 2), ("c", 2)]
+    assert failed == ["b"]
+    stored = json.loads((tmp_path / "name.json").read_text())
+    assert [row["part"] for row in stored["rows"]] == ["a", "c"]
+    assert stored["rows"][0]["samples"] == {"x": [1.235]}
+    assert stored["rows"][0]["ok"] is False
+    assert list(stored["meta"]["parts"]) == ["a", "c"]
+    assert stored["meta"]["parts"]["a"]["quick"] is True
 
 
-def body(date, *rows, parts=None):
-    meta = {"quick": False, "date": date, "revision": "r", "kernel": "k", "cores": 2}
-    return {"meta": meta | ({"parts": parts} if parts else {}), "rows": list(rows)}
+def body(date, *rows):
+    meta = {"bench": "x", "quick": False, "date": date, "revision": "r", "kernel": "k", "cores": 2}
+    return {"meta": meta, "rows": list(rows)}
 
 
 def test_parts_not_run_again_keep_their_rows_and_dates():
-    old = merged(
-        {"meta": {}, "rows": []},
-        body("monday", {"name": "x", "part": "a"}, {"name": "y", "part": "b"}),
-        {"a": 1.0, "b": 2.0},
-        ["a", "b"],
-    )
-    new = merged(old, body("tuesday", {"name": "z", "part": "a"}), {"a": 3.04}, ["a", "b"])
+    order = ["a", "b"]
+    empty = {"meta": {}, "rows": []}
+    one = merged(empty, body("monday", {"name": "y", "part": "b"}), "b", order)
+    two = merged(one, body("tuesday", {"name": "x", "part": "a"}), "a", order)
+    new = merged(two, body("friday", {"name": "z", "part": "a"}), "a", order)
     assert [row["name"] for row in new["rows"]] == ["z", "y"]
-    assert new["meta"]["parts"]["b"]["date"] == "monday"
-    assert new["meta"]["parts"]["a"] == {
-        "quick": False,
-        "date": "tuesday",
-        "revision": "r",
-        "kernel": "k",
-        "cores": 2,
-        "seconds": 3.0,
+    assert {part: told["date"] for part, told in new["meta"]["parts"].items()} == {
+        "a": "friday",
+        "b": "monday",
     }
-    assert merged(new, body("later"), {}, ["b"])["rows"] == [{"name": "y", "part": "b"}]
+    # A part that is no more.
+    assert merged(new, body("later"), "c", ["b", "c"])["rows"] == [{"name": "y", "part": "b"}]
 
 
 def test_results_as_markdown():
@@ -258,7 +266,7 @@ def test_results_as_markdown():
     told = row | {"name": "y", "asked": None, "got": 12, "unit": "ms", "better": "lower"}
     told["ok"] = None
     new = body("2026-01-02T03:04", row | {"note": "n"}, told | {"note": ""})
-    lines = markdown(merged({"meta": {}, "rows": []}, new, {"a": 1.0}, ["a"])).splitlines()
+    lines = markdown(merged({"meta": {}, "rows": []}, new, "a", ["a"])).splitlines()
     assert lines[2] == "| x | ≥ 0.9 | 0.812 | **no** | n |"
     assert lines[3] == "| y |  | 12 ms |  |  |"
     assert lines[4] == ""
