@@ -13,11 +13,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.follow import MAX_RAILS, EventFollower, Progress, stalls_ns
 from bench.report import percentile
 from lab.cluster import Cluster, wait_until
+from lab.demo.cpu import CpuWatch
+from lab.demo.record import CpuSample
 from lab.faults import Fault
 from lab.node import Node
 from lab.perf import Perf
@@ -40,12 +42,19 @@ class Outages:
     """How many each fault held up, on average."""
     lost: int
     """Events that the pages' rings had overwritten before they were read."""
+    others: list[float] = field(default_factory=list)
+    """Of each fault: the part of the CPU, 0 to 1, that processes outside the lab had meanwhile."""
 
     def note(self) -> str:
         """For a row."""
         worst = self.worst_ms
         note = f"{len(worst)} faults, p50 {percentile(worst, 0.5):.1f} ms, max {max(worst):.1f} ms"
         note += f"; {self.communicators:.1f} communicators each"
+        if self.others:
+            at_worst = self.others[worst.index(max(worst))]
+            note += (
+                f"; others had up to {max(self.others):.0%} of the CPU ({at_worst:.0%} at the max)"
+            )
         return note + (f"; {self.lost} events lost" if self.lost else "")
 
 
@@ -56,14 +65,26 @@ def outages(cluster: Cluster, perf: Perf, make: Callable[[str], Fault], faults: 
         f"h{host}:rail{(host + step) % rails}" for step in range(rails) for host in range(hosts)
     )
     worst_ms: list[float] = []
+    others: list[float] = []
     met = 0
     progress = Progress(perf)
+    watch = CpuWatch()
     with EventFollower(cluster) as follower:
         while len(worst_ms) < faults:
+            before = watch.sample(pid for node in cluster.nodes for pid in node.pids())
             stalls = one_outage(cluster, progress, follower, make(next(targets)))
+            after = watch.sample(pid for node in cluster.nodes for pid in node.pids())
+            others.append(others_share(before, after))
             met += len(stalls)
             worst_ms.append(max(stalls) / 1e6)
-        return Outages(worst_ms, met / faults, follower.lost)
+        return Outages(worst_ms, met / faults, follower.lost, others)
+
+
+def others_share(before: CpuSample, after: CpuSample) -> float:
+    """The part of the CPU, 0 to 1, that processes outside of the lab had between two samples."""
+    total = after.total - before.total
+    busy = total - (after.idle - before.idle)
+    return max(0.0, (busy - (after.own - before.own)) / total) if total > 0 else 0.0
 
 
 def started_ns(cluster: Cluster) -> int:

@@ -7,11 +7,12 @@ import pytest
 import typer
 
 from bench.__main__ import chosen, run_parts
-from bench.outage import Outages
+from bench.outage import Outages, others_share
 from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, stalls
 from bench.plugin.pair import Small, Stream
 from bench.plugin.rounds import alternate, beside, difference, ratio, spread
 from bench.report import Row, markdown, merged
+from lab.demo.record import CpuSample
 
 
 def test_every_round_begins_with_another_way():
@@ -117,6 +118,17 @@ def test_stall_rows():
     assert [(row.got, row.ok) for row in rows] == [(9, True), (40, False), (240, True)]
     assert rows[0].note == "3 faults, p50 9.0 ms, max 40.0 ms; 2.0 communicators each"
     assert rows[2].note.endswith("; 3 events lost")
+
+
+def test_stalls_tell_what_others_took():
+    def sample(total, idle, own):
+        return CpuSample(0, total, idle, own)
+
+    assert others_share(sample(10, 4, 3), sample(14, 5, 5)) == pytest.approx(0.25)
+    assert others_share(sample(10, 4, 3), sample(14, 5, 7)) == 0
+    assert others_share(sample(10, 4, 3), sample(10, 4, 3)) == 0
+    note = Outages([5.0, 40.0], 2.0, 0, [0.4, 0.1]).note()
+    assert note.endswith("others had up to 40% of the CPU, 10% at the worst fault")
 
 
 def test_comms_rows_take_the_worse_kind_of_traffic():
