@@ -128,7 +128,7 @@ def test_stalls_tell_what_others_took():
     assert others_share(sample(10, 4, 3), sample(14, 5, 7)) == 0
     assert others_share(sample(10, 4, 3), sample(10, 4, 3)) == 0
     note = Outages([5.0, 40.0], 2.0, 0, [0.4, 0.1]).note()
-    assert note.endswith("others had up to 40% of the CPU, 10% at the worst fault")
+    assert note.endswith("others had up to 40% of the CPU (10% at the max)")
 
 
 def test_comms_rows_take_the_worse_kind_of_traffic():
