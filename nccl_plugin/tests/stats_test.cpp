@@ -1,6 +1,8 @@
 // Tallies, latencies and comm groups: what is counted where, once, within bounds.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,10 +12,12 @@
 #include <vector>
 
 #include "core/send_core.h"
+#include "pages/stats_page.h"
 #include "tcp/groups.h"
 #include "tcp/socket.h"
 #include "tcp/tally.h"
 #include "tcp/ticks.h"
+#include "tcp/transport.h"
 
 using namespace fabric;
 using namespace fabric::tcp;
@@ -39,7 +43,122 @@ std::uint64_t messages(const Groups& groups) {
   return sum;
 }
 
+struct PageOf {
+  pages::StatsHeader header{};
+  pages::StatsRail rail{};
+  pages::StatsLatency latency{};
+  std::vector<pages::StatsGroup> groups;
+};
+
+std::vector<PageOf> read_pages(const std::string& run_dir) {
+  std::vector<PageOf> found;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir + "/stats")) {
+    std::vector<char> bytes(pages::kStatsPageSize);
+    std::ifstream(entry.path(), std::ios::binary)
+        .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    PageOf page;
+    std::memcpy(&page.header, bytes.data(), sizeof page.header);
+    std::memcpy(&page.rail, bytes.data() + pages::kStatsRailsAt, sizeof page.rail);
+    std::memcpy(&page.latency, bytes.data() + pages::kStatsLatencyAt, sizeof page.latency);
+    page.groups.resize(std::min<std::size_t>(page.header.group_count, pages::kStatsMaxGroups));
+    std::memcpy(page.groups.data(), bytes.data() + pages::kStatsGroupsAt,
+                page.groups.size() * sizeof(pages::StatsGroup));
+    found.push_back(page);
+  }
+  return found;
+}
+
+Rail loopback(std::uint8_t last) {
+  Rail made;
+  made.name = "lo";
+  made.address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last};
+  return made;
+}
+
 }  // namespace
+
+TEST_CASE("every message that a real comm delivers is on both ends' pages, once") {
+  constexpr std::uint64_t kCount = 200;
+  constexpr std::size_t kSize = 1000;
+  std::string run_dir = "/tmp/fabric-stats-XXXXXX";
+  REQUIRE(::mkdtemp(run_dir.data()) != nullptr);
+  Params params;
+  params.run_dir = run_dir;
+  const auto a = make_net(params, std::vector<Rail>{loopback(41)});
+  const auto b = make_net(params, std::vector<Rail>{loopback(42)});
+  REQUIRE(a->init(nullptr) == Result::success);
+  REQUIRE(b->init(nullptr) == Result::success);
+  std::array<std::byte, kHandleSize> handle{};
+  ListenComm* listener = nullptr;
+  SendComm* send = nullptr;
+  RecvComm* receive = nullptr;
+  REQUIRE(b->listen(0, handle, &listener) == Result::success);
+  REQUIRE(a->connect(0, handle, 0, &send) == Result::success);
+  const std::int64_t until = monotonic_ns() + 20'000'000'000;
+  while (receive == nullptr && monotonic_ns() < until) {
+    REQUIRE(b->accept(listener, &receive) == Result::success);
+    b->wait(1000);
+  }
+  REQUIRE(receive != nullptr);
+  std::vector<std::byte> out(kSize);
+  std::vector<std::byte> in(kSize);
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    const ReceiveSlot slot{in.data(), in.size(), 0};
+    Request* from = nullptr;
+    Request* to = nullptr;
+    REQUIRE(b->irecv(receive, {&slot, 1}, false, &from) == Result::success);
+    bool got = false;
+    bool sent = false;
+    while ((!got || !sent) && monotonic_ns() < until) {
+      if (to == nullptr) {
+        REQUIRE(a->isend(send, out.data(), out.size(), 0, &to) == Result::success);
+      } else if (!sent) {
+        REQUIRE(a->test(to, &sent, nullptr) == Result::success);
+      }
+      if (!got) {
+        REQUIRE(b->test(from, &got, nullptr) == Result::success);
+      }
+    }
+    REQUIRE(got);
+  }
+  // Acknowledgements are read by a closing sender at the latest; the page follows within a publish.
+  REQUIRE(a->close(send) == Result::success);
+  std::vector<PageOf> pages_now;
+  const auto complete = [&] {
+    pages_now = read_pages(run_dir);
+    return pages_now.size() == 2 &&
+           std::all_of(pages_now.begin(), pages_now.end(), [](const PageOf& page) {
+             return page.groups.size() == 1 && page.groups[0].messages == kCount;
+           });
+  };
+  while (!complete() && monotonic_ns() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(complete());
+  std::uint64_t sent_messages = 0;
+  for (const PageOf& page : pages_now) {
+    const pages::StatsGroup& group = page.groups[0];
+    CHECK(group.bytes == kCount * kSize);
+    CHECK(group.failovers == 0);
+    CHECK(group.incarnation != 0);
+    const bool sender = group.direction == static_cast<std::uint8_t>(StatsDirection::send);
+    CHECK(group.address[15] == (sender ? 42 : 41));
+    CHECK(total(group.latency) == (sender ? kCount : 0));
+    CHECK(total(page.latency) == (sender ? kCount : 0));
+    CHECK(page.latency.sum_ns == group.latency.sum_ns);
+    CHECK((group.latency.sum_ns > 0) == sender);
+    CHECK((sender ? page.rail.tx_messages : page.rail.rx_messages) == kCount);
+    CHECK(page.header.pid_namespace != 0);
+    sent_messages += page.rail.tx_messages;
+  }
+  CHECK(sent_messages == kCount);
+  REQUIRE(b->close(receive) == Result::success);
+  REQUIRE(b->close(listener) == Result::success);
+  a->finalize();
+  b->finalize();
+  CHECK(std::filesystem::is_empty(run_dir + "/stats"));
+  std::filesystem::remove_all(run_dir);
+}
 
 TEST_CASE("a latency's bucket is the power of two above it, in microseconds") {
   const TickClock nanoseconds;  // not calibrated

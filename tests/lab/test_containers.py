@@ -5,6 +5,7 @@ of /proc/sys, 64 KiB of locked memory; the daemon outside. And: no job sees anot
 import json
 import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -168,6 +169,15 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab):
         assert as_user(ALICE, "rm", "-f", str(other)).returncode != 0
         assert as_user(ALICE, "mv", "-f", str(pages["alice"].path), str(other)).returncode != 0
         assert other.exists()
+    # What the operator sees: both jobs, on both rails.
+    node = lab.nodes[0]
+    command = [sys.executable, "-m", "fabricd.cli", "top", "--once", "--json"]
+    shown = json.loads(node.run([*command, "--socket", node.run_dir / "ctl.sock"]).stdout)
+    seen = {(row["job"], row["where"]) for row in shown["rows"]}
+    assert seen == {(job, rail) for job in ("alice", "bob") for rail in ("rail0", "rail1")}
+    moving = [row for row in shown["rows"] if row["tx_bytes_s"]]
+    assert {row["job"] for row in moving} == {"alice", "bob"}
+    assert all(row["messages_s"] > 0 and row["p50_us"] > 0 for row in moving)
     with lab.inject(Carrier("h0:rail0")):
 
         def given_up():
@@ -202,7 +212,7 @@ def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab):
             path = node.run_dir / "stats" / name
             path.mkdir(exist_ok=True)
             os.chown(path, ALICE, ALICE)
-            path.chmod(0o700)
+            path.chmod(0o750)
             return str(path)
 
         return made
@@ -234,6 +244,8 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
     stats.mkdir()
     os.chown(stats, DAEMON, DAEMON)
     assert prepare_stats_directory(stats, uid=DAEMON)
+    apart = stats / "job-3"  # as docs/install.md makes it
+    subprocess.run(["install", "-d", "-o", str(BOB), "-m", "0750", apart], check=True)
     binaries = lab.binaries
     ranks = []
     for job, uid in (("alice", ALICE), ("bob", BOB)):
@@ -255,12 +267,16 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
                 )
             )
     wait_until(lambda: len(list(stats.glob("*.page"))) == 4, PATIENCE_S, "four pages")
+    # A page in a job's own directory, made there by its user.
+    copied = next(path for path in stats.glob("*.page") if path.stat().st_uid == BOB)
+    taken = as_user(BOB, "sh", "-c", f"umask 027; cp {copied} {apart}/")
+    assert taken.returncode == 0, taken.stderr
     script = "import sys,time; from pathlib import Path; from telemetry.statsdir import *;"
     script += "d=StatsDirectory(Path(sys.argv[1])); pages=d.scan(time.monotonic_ns());"
     script += "print(sorted({p.page.job for p in pages}), len(pages), dict(d.refused))"
-    python = [os.environ.get("PYTHON", "python"), "-c", script, str(stats)]
+    python = [sys.executable, "-c", script, str(stats)]
     read = as_user(DAEMON, *python)
-    assert read.stdout.strip() == "['alice', 'bob'] 4 {}", read.stderr
+    assert read.stdout.strip() == "['alice', 'bob'] 5 {}", read.stderr
     for uid in (ALICE, BOB):
         read = as_user(uid, *python)
         assert read.stdout.strip() == "[] 0 {'open': 1}", read.stderr
