@@ -63,6 +63,7 @@ class TcpNet final : public Net {
  public:
   TcpNet(const Params& params, std::optional<std::vector<Rail>> rails) : given_(std::move(rails)) {
     context_.params = params;
+    context_.clock.calibrate();  // once: comms may outlive a finalize
   }
   ~TcpNet() override { shut_down(); }
 
@@ -126,7 +127,6 @@ Result TcpNet::start() {
   context_.params.complaints += set_standby(context_.params.standby, context_.rails,
                                             context_.policy.stands_for, context_.shown);
   context_.policy.stripe = context_.params.stripe;
-  context_.clock.calibrate();
   auto control = std::make_unique<Control>(context_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
   const std::string no_page = context_.stats.open(context_.params, context_.rails, monotonic_ns());

@@ -174,6 +174,23 @@ def test_once_through_a_real_socket_and_a_real_page(tmp_path):
         assert "\x1b" not in text.getvalue()  # no terminal, no control codes
 
 
+def test_a_terminal_gets_a_table_that_stays_in_place():
+    text = io.StringIO()
+    terminal = Console(file=text, width=160, force_terminal=True)
+    job = process(rails=[rail()])
+    rows = top.rows(look(1, job), look(2, job))
+    job_commands.show(terminal, iter([(rows, 0), (rows, 3)]), groups=False, as_json=False)
+    assert "\x1b[" in text.getvalue()
+    assert "3 processes more are not shown" in text.getvalue()
+
+
+def test_no_job_is_said_so():
+    text = io.StringIO()
+    looks = iter([([], 0)])
+    job_commands.show(Console(file=text), looks, groups=False, as_json=False)
+    assert text.getvalue() == "No job uses the plugin on this host.\n"
+
+
 def test_no_daemon_is_said_so(tmp_path):
     shown = CliRunner().invoke(fabricd.cli.app, ["top", "--once", "--socket", str(tmp_path / "x")])
     assert shown.exit_code == 1
