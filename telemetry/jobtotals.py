@@ -14,7 +14,8 @@ from typing import Any
 
 from telemetry.snapshot import PluginSnapshot, RailTotals
 from telemetry.statsdir import ProcessPage
-from telemetry.statspage import LATENCY_BUCKETS, Latency, StatsRail
+from telemetry.statslayout import LATENCY_BUCKETS
+from telemetry.statspage import Latency, StatsRail
 
 _RAIL_COUNTERS = (
     "tx_bytes",

@@ -18,16 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from telemetry.statspage import (
+from telemetry.statslayout import (
     EVENT_SIZE,
     EVENTS_AT,
     HEADER_FIELDS,
     MAX_EVENTS,
     PAGE_SIZE,
+    offsets,
+)
+from telemetry.statspage import (
     EventBatch,
     StatsPage,
     StatsPageError,
-    offsets,
     parse,
     parse_events,
     sequence,

@@ -1,4 +1,4 @@
-// The stats page: one per process, the plugin writes, telemetry reads (telemetry/statspage.py has
+// The stats page: one per process, the plugin writes, telemetry reads (telemetry/statslayout.py has
 // the same layout; tests/unit/test_page_layouts.py compares the two). Little-endian.
 //
 // Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, owned by the job's user, mode 0640: the

@@ -255,18 +255,23 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
         for rank in (0, 1):
             command = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
             command += [str(binaries.perf), "p2p", "--plugin", str(binaries.plugin), "--size", "8"]
-            command += ["--rank", str(rank), "--world", "2", "--duration", "20"]
+            command += ["--rank", str(rank), "--world", "2", "--duration", "120"]
             command += ["--rendezvous", f"file:{rendezvous}", "--wait", "block"]
             env = {"FABRIC_RUN_DIR": str(lab.dir.root), "NCCL_SOCKET_IFNAME": "rail"}
-            ranks.append(
-                lab.nodes[0].popen(
-                    command,
-                    env=env | {"FABRIC_JOB": job},
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+            with (lab.dir.root / f"{job}-{rank}.log").open("wb") as log:
+                ranks.append(
+                    lab.nodes[0].popen(
+                        command, env=env | {"FABRIC_JOB": job}, stdout=log, stderr=log
+                    )
                 )
-            )
-    wait_until(lambda: len(list(stats.glob("*.page"))) == 4, PATIENCE_S, "four pages")
+
+    def four_pages():
+        assert all(rank.poll() is None for rank in ranks), [
+            path.read_text()[-1000:] for path in sorted(lab.dir.root.glob("*.log"))
+        ]
+        return len(list(stats.glob("*.page"))) == 4
+
+    wait_until(four_pages, PATIENCE_S, "four pages")
     # A page in a job's own directory, made there by its user.
     copied = next(path for path in stats.glob("*.page") if path.stat().st_uid == BOB)
     taken = as_user(BOB, "sh", "-c", f"umask 027; cp {copied} {apart}/")

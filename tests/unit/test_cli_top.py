@@ -17,7 +17,7 @@ import fabricd.cli
 from fabricd.cli import client, job_commands, top
 from fabricd.control import ControlServer
 from telemetry.livejobs import live_jobs
-from telemetry.statspage import LATENCY_BUCKETS
+from telemetry.statslayout import LATENCY_BUCKETS
 
 GB = 10**9
 

@@ -21,7 +21,8 @@ from telemetry.snapshot import (
     ProbeTotals,
     RailTotals,
 )
-from telemetry.statspage import LATENCY_BUCKETS, Latency
+from telemetry.statslayout import LATENCY_BUCKETS
+from telemetry.statspage import Latency
 
 ROOT = Path(__file__).parents[2]
 LATENCY = Latency(3_000_000_000, tuple(i + 1 for i in range(LATENCY_BUCKETS)))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from telemetry import statslayout as sl
 from telemetry import statspage as sp
 from telemetry.jobtotals import MAX_STEP, JobTotals
 from telemetry.statsdir import ProcessPage
@@ -21,26 +22,26 @@ def put(page, at, fields, values):
         if name in values:
             value = values[name]
             value = value if isinstance(value, tuple) else (value,)
-            struct.pack_into("<" + code, page, at + sp.offsets(fields)[name], *value)
+            struct.pack_into("<" + code, page, at + sl.offsets(fields)[name], *value)
 
 
 def latency(sum_ns, **buckets):
-    counts = [buckets.get(f"b{i}", 0) for i in range(sp.LATENCY_BUCKETS)]
-    return struct.pack(f"<Q{sp.LATENCY_BUCKETS}Q", sum_ns, *counts)
+    counts = [buckets.get(f"b{i}", 0) for i in range(sl.LATENCY_BUCKETS)]
+    return struct.pack(f"<Q{sl.LATENCY_BUCKETS}Q", sum_ns, *counts)
 
 
 def make(groups=(), version=2, rail_latency=b"", **header):
     """A valid page with one rail."""
-    page = bytearray(sp.PAGE_SIZE)
+    page = bytearray(sl.PAGE_SIZE)
     values = {
-        "magic": sp.MAGIC, "version": version, "header_size": sp.HEADER_SIZE, "seq": 2,
-        "page_size": sp.PAGE_SIZE, "rail_count": 1, "group_count": len(groups),
+        "magic": sl.MAGIC, "version": version, "header_size": sl.HEADER_SIZE, "seq": 2,
+        "page_size": sl.PAGE_SIZE, "rail_count": 1, "group_count": len(groups),
     } | header  # fmt: skip
-    put(page, 0, sp.HEADER_FIELDS, values)
-    put(page, sp.RAILS_AT, sp.RAIL_FIELDS, RAIL)
-    page[sp.LATENCY_AT : sp.LATENCY_AT + len(rail_latency)] = rail_latency
+    put(page, 0, sl.HEADER_FIELDS, values)
+    put(page, sl.RAILS_AT, sl.RAIL_FIELDS, RAIL)
+    page[sl.LATENCY_AT : sl.LATENCY_AT + len(rail_latency)] = rail_latency
     for i, group in enumerate(groups):
-        put(page, sp.GROUPS_AT + i * sp.GROUP_SIZE, sp.GROUP_FIELDS, group)
+        put(page, sl.GROUPS_AT + i * sl.GROUP_SIZE, sl.GROUP_FIELDS, group)
     return bytes(page)
 
 
@@ -76,7 +77,7 @@ def test_groups():
 def test_a_page_of_version_1_has_none_of_it_whatever_lies_there():
     groups = [{"direction": 9}] * 3
     data = make(version=1, groups=groups, rail_latency=latency(1, b0=1), group_count=2**32 - 1)
-    for length in (sp.PAGE_SIZE, sp.EVENTS_AT):
+    for length in (sl.PAGE_SIZE, sl.EVENTS_AT):
         page = sp.parse(data[:length], groups=True)
         assert page.rails == (sp.StatsRail("rail0", tx_bytes=5),)
         assert page.groups == ()
@@ -90,7 +91,7 @@ def test_a_page_of_version_1_has_none_of_it_whatever_lies_there():
         (make(group_count=66), "count"),
         (make(group_count=2**32 - 1), "count"),
         (make(groups=[{"direction": 3}]), "group"),
-        (make()[: sp.EVENTS_AT], "short"),
+        (make()[: sl.EVENTS_AT], "short"),
         (make()[:-1], "short"),
     ],
 )
@@ -103,7 +104,7 @@ def test_refused(page, reason):
 @settings(max_examples=200, deadline=None)
 @given(
     damage=st.lists(
-        st.tuples(st.integers(0, sp.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=20
+        st.tuples(st.integers(0, sl.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=20
     )
 )
 def test_any_damage_is_refused_or_decoded(damage):
@@ -111,13 +112,13 @@ def test_any_damage_is_refused_or_decoded(damage):
     for at, data in damage:
         page[at : at + len(data)] = data
     try:
-        groups = sp.parse(bytes(page[: sp.PAGE_SIZE]), groups=True).groups
+        groups = sp.parse(bytes(page[: sl.PAGE_SIZE]), groups=True).groups
     except sp.StatsPageError as error:
         known = {"short", "magic", "version", "size", "torn", "count", "netdev", "group"}
         assert error.reason in known  # noqa: PT017
     else:
-        assert len(groups) <= sp.MAX_GROUPS
-        assert all(len(group.latency.buckets) == sp.LATENCY_BUCKETS for group in groups)
+        assert len(groups) <= sl.MAX_GROUPS
+        assert all(len(group.latency.buckets) == sl.LATENCY_BUCKETS for group in groups)
 
 
 def process(pid, **rail):

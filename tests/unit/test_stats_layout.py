@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry import statspage
+from telemetry import statslayout
 
 BUILD = os.environ.get("FABRIC_BUILD", "release")
 DUMP = Path(__file__).parents[2] / "build" / BUILD / "nccl_plugin" / "fabric_layout_dump"
@@ -23,33 +23,33 @@ def layout():
 @pytest.mark.parametrize(
     ("name", "fields", "size"),
     [
-        ("StatsHeader", statspage.HEADER_FIELDS, statspage.HEADER_SIZE),
-        ("StatsRail", statspage.RAIL_FIELDS, statspage.RAIL_SIZE),
-        ("StatsEvent", statspage.EVENT_FIELDS, statspage.EVENT_SIZE),
-        ("StatsLatency", statspage.LATENCY_FIELDS, statspage.LATENCY_SIZE),
-        ("StatsGroup", statspage.GROUP_FIELDS, statspage.GROUP_SIZE),
+        ("StatsHeader", statslayout.HEADER_FIELDS, statslayout.HEADER_SIZE),
+        ("StatsRail", statslayout.RAIL_FIELDS, statslayout.RAIL_SIZE),
+        ("StatsEvent", statslayout.EVENT_FIELDS, statslayout.EVENT_SIZE),
+        ("StatsLatency", statslayout.LATENCY_FIELDS, statslayout.LATENCY_SIZE),
+        ("StatsGroup", statslayout.GROUP_FIELDS, statslayout.GROUP_SIZE),
     ],
 )
 def test_struct(layout, name, fields, size):
     theirs = layout["structs"][name]
     assert theirs["size"] == size
-    assert theirs["fields"] == statspage.offsets(fields)
+    assert theirs["fields"] == statslayout.offsets(fields)
 
 
 def test_constants(layout):
     theirs = layout["constants"]
     ours = {
-        "kStatsMagic": statspage.MAGIC,
-        "kStatsVersion": statspage.VERSION,
-        "kStatsOldestVersion": statspage.OLDEST_VERSION,
-        "kStatsPageSize": statspage.PAGE_SIZE,
-        "kStatsMaxRails": statspage.MAX_RAILS,
-        "kStatsMaxEvents": statspage.MAX_EVENTS,
-        "kStatsMaxGroups": statspage.MAX_GROUPS,
-        "kStatsLatencyBuckets": statspage.LATENCY_BUCKETS,
-        "kStatsRailsAt": statspage.RAILS_AT,
-        "kStatsEventsAt": statspage.EVENTS_AT,
-        "kStatsLatencyAt": statspage.LATENCY_AT,
-        "kStatsGroupsAt": statspage.GROUPS_AT,
+        "kStatsMagic": statslayout.MAGIC,
+        "kStatsVersion": statslayout.VERSION,
+        "kStatsOldestVersion": statslayout.OLDEST_VERSION,
+        "kStatsPageSize": statslayout.PAGE_SIZE,
+        "kStatsMaxRails": statslayout.MAX_RAILS,
+        "kStatsMaxEvents": statslayout.MAX_EVENTS,
+        "kStatsMaxGroups": statslayout.MAX_GROUPS,
+        "kStatsLatencyBuckets": statslayout.LATENCY_BUCKETS,
+        "kStatsRailsAt": statslayout.RAILS_AT,
+        "kStatsEventsAt": statslayout.EVENTS_AT,
+        "kStatsLatencyAt": statslayout.LATENCY_AT,
+        "kStatsGroupsAt": statslayout.GROUPS_AT,
     }
     assert {name: theirs[name] for name in ours} == ours

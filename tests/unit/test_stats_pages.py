@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from telemetry import statslayout as sl
 from telemetry import statspage as sp
 from telemetry.jobtotals import MAX_STEP, JobTotals
 from telemetry.statsdir import (
@@ -32,11 +33,11 @@ SECOND = 10**9
 def make(pid=100, start_ns=NOW - SECOND, rails=("rail0", "rail1"), events=(), **header):
     """A valid page of the given content, as bytes."""
     values = {
-        "magic": sp.MAGIC,
-        "version": sp.VERSION,
-        "header_size": sp.HEADER_SIZE,
+        "magic": sl.MAGIC,
+        "version": sl.VERSION,
+        "header_size": sl.HEADER_SIZE,
         "seq": 2,
-        "page_size": sp.PAGE_SIZE,
+        "page_size": sl.PAGE_SIZE,
         "pid": pid,
         "start_ns": start_ns,
         "heartbeat_ns": NOW,
@@ -45,22 +46,22 @@ def make(pid=100, start_ns=NOW - SECOND, rails=("rail0", "rail1"), events=(), **
         "failover": 1,
         "job": b"train",
     } | header
-    page = bytearray(sp.PAGE_SIZE)
-    put(page, 0, sp.HEADER_FIELDS, values)
+    page = bytearray(sl.PAGE_SIZE)
+    put(page, 0, sl.HEADER_FIELDS, values)
     for i, rail in enumerate(rails):
         rail = {"netdev": rail} if isinstance(rail, str) else rail
         rail = rail | {"netdev": rail["netdev"].encode()}
-        put(page, sp.RAILS_AT + i * sp.RAIL_SIZE, sp.RAIL_FIELDS, rail)
+        put(page, sl.RAILS_AT + i * sl.RAIL_SIZE, sl.RAIL_FIELDS, rail)
     for i, event in enumerate(events):
         event = {"index": i + 1, "kind": 1, "local_rail": 0, "remote_rail": 255} | event
-        put(page, sp.EVENTS_AT + i % sp.MAX_EVENTS * sp.EVENT_SIZE, sp.EVENT_FIELDS, event)
+        put(page, sl.EVENTS_AT + i % sl.MAX_EVENTS * sl.EVENT_SIZE, sl.EVENT_FIELDS, event)
     return bytes(page)
 
 
 def put(page, at, fields, values):
     for name, code in fields:
         default = b"" if code.endswith("s") else 0
-        struct.pack_into("<" + code, page, at + sp.offsets(fields)[name], values.get(name, default))
+        struct.pack_into("<" + code, page, at + sl.offsets(fields)[name], values.get(name, default))
 
 
 def lay(directory, page, pid=100, start_ns=NOW - SECOND):
@@ -142,7 +143,7 @@ def test_no_directory_is_no_pages(tmp_path):
 @settings(max_examples=150, deadline=None)
 @given(
     damage=st.lists(
-        st.tuples(st.integers(0, sp.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=30
+        st.tuples(st.integers(0, sl.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=30
     )
 )
 def test_any_damage_is_refused_or_decoded(tmp_path_factory, damage):
@@ -150,7 +151,7 @@ def test_any_damage_is_refused_or_decoded(tmp_path_factory, damage):
     for at, data in damage:
         page[at : at + len(data)] = data
     directory = tmp_path_factory.mktemp("stats")
-    lay(directory, bytes(page[: sp.PAGE_SIZE]))
+    lay(directory, bytes(page[: sl.PAGE_SIZE]))
     reader = StatsDirectory(directory, seen=lambda *_: True)
     totals = JobTotals(["rail0", "rail1"])
     processes = reader.scan(NOW)
@@ -165,7 +166,7 @@ def test_any_damage_is_refused_or_decoded(tmp_path_factory, damage):
 
 
 @settings(max_examples=100, deadline=None)
-@given(page=st.binary(max_size=sp.EVENTS_AT + 100))
+@given(page=st.binary(max_size=sl.EVENTS_AT + 100))
 def test_any_bytes_parse_or_raise(page):
     try:
         sp.parse(page)
@@ -177,7 +178,7 @@ def test_a_page_being_written_is_read_whole(tmp_path):
     """A writer that never stops: every copy taken is one that was published."""
     path = lay(tmp_path, make())
     stop = threading.Event()
-    offset = sp.offsets(sp.RAIL_FIELDS)["tx_bytes"]
+    offset = sl.offsets(sl.RAIL_FIELDS)["tx_bytes"]
 
     def write():
         with path.open("r+b", buffering=0) as file:
@@ -186,8 +187,8 @@ def test_a_page_being_written_is_read_whole(tmp_path):
                 number += 1
                 for at, value in (
                     (8, seq + 1),
-                    (sp.RAILS_AT + offset, number),
-                    (sp.RAILS_AT + sp.RAIL_SIZE + offset, number),
+                    (sl.RAILS_AT + offset, number),
+                    (sl.RAILS_AT + sl.RAIL_SIZE + offset, number),
                     (8, seq + 2),
                 ):
                     file.seek(at)
