@@ -45,9 +45,9 @@ def events_of(node, kind):
 
 
 @contextmanager
-def job(lab, collective="ring", size=8 << 20, env=None):
+def job(lab, collective="ring", size=8 << 20, env=None, channels=None):
     """A job that runs until the block ends, and then must have been clean."""
-    channels = str(lab.topology.rails)
+    channels = str(channels or lab.topology.rails)
     perf = lab.start_perf(
         collective,
         *("--duration", "600", "--channels", channels, "--size", str(size), "--wait", "block"),

@@ -1,0 +1,115 @@
+"""Where a job's traffic goes: striping, standby rails, addresses that change, paths that came back
+and pass small packets only. Real processes and packets, no daemon."""
+
+import time
+
+from test_failover import (
+    PATIENCE_S,
+    assert_given_up,
+    assert_progress,
+    events_of,
+    job,
+    rails_of,
+    returned,
+)
+
+from lab.cluster import wait_until
+from lab.faults import Carrier
+from telemetry.statspage import PathDownReason, StatsEventKind
+
+
+def sent(node, rail):
+    return rails_of(node)[rail].tx_bytes
+
+
+def given_up_for(lab, reason):
+    return [
+        event
+        for node in lab.nodes
+        for event in events_of(node, StatsEventKind.PATH_DOWN)
+        if event.detail == reason
+    ]
+
+
+def test_one_comm_striped_over_all_rails_loses_one_and_gets_it_back(cluster):
+    lab = cluster(hosts=2, rails=3, rate="200mbit")
+    with job(lab, "p2p", env={"FABRIC_STRIPE": "1"}, channels=1) as perf:
+        node = lab.nodes[0]
+        assert_progress(perf)
+        rails = [sent(node, f"rail{i}") for i in range(3)]
+        assert min(rails) > max(rails) / 3, rails
+        since = time.monotonic_ns()
+        with lab.inject(Carrier("h0:rail1")):
+            assert_given_up(lab, since)
+            assert_progress(perf)
+        healthy = time.monotonic_ns()
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
+        before = sent(node, "rail1")
+        wait_until(lambda: sent(node, "rail1") > before + 500_000, PATIENCE_S, "traffic on it")
+
+
+def test_a_standby_rail_carries_only_while_its_rail_is_dead(cluster):
+    lab = cluster(hosts=2, rails=3, rate="200mbit")
+    with job(lab, env={"FABRIC_STANDBY": "rail0/rail2"}, channels=2) as perf:
+        node = lab.nodes[0]
+        assert [d["name"] for d in perf.rows(0)[0]["devices"]] == ["rail0", "rail1"]
+        assert_progress(perf)
+        assert sent(node, "rail2") == 0
+        with lab.inject(Carrier("h0:rail0")):
+            wait_until(lambda: sent(node, "rail2") > 500_000, PATIENCE_S, "the standby's traffic")
+            assert_progress(perf)
+        since = time.monotonic_ns()
+        wait_until(lambda: returned(lab, since), PATIENCE_S, "the rail's return")
+        wait_until(lambda: sent(node, "rail0") > 0, PATIENCE_S, "traffic at home")
+        idle = sent(node, "rail2")
+        before = sent(node, "rail0")
+        wait_until(lambda: sent(node, "rail0") > before + 2_000_000, PATIENCE_S, "traffic at home")
+        assert sent(node, "rail2") - idle < 1_000_000  # what was under way
+
+
+def test_a_rail_gets_another_address_and_the_peers_find_it(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    with job(lab) as perf:
+        node = lab.nodes[1]
+        since = time.monotonic_ns()
+        node.run(["ip", "addr", "del", f"{node.address(0)}/24", "dev", "rail0"])
+        assert_given_up(lab, since)
+        assert_progress(perf)
+        told = StatsEventKind.RAIL_TOLD_DOWN
+        wait_until(lambda: events_of(lab.nodes[0], told), PATIENCE_S, "the peer's word")
+        new = node.address(0).rsplit(".", 1)[0] + ".77"
+        healthy = time.monotonic_ns()
+        node.run(["ip", "addr", "add", f"{new}/24", "dev", "rail0"])
+
+        def there():
+            used = node.run(["ss", "-Htn", "state", "established"]).stdout
+            return new in used and returned(lab, healthy)
+
+        wait_until(there, PATIENCE_S, "connections of the new address")
+        before = rails_of(node)["rail0"].rx_bytes
+        wait_until(
+            lambda: rails_of(node)["rail0"].rx_bytes > before + 500_000, PATIENCE_S, "payload there"
+        )
+
+
+def test_a_path_that_passes_small_packets_only_stays_out(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    port = lab.topology.leaf_port(1, 1)
+
+    def shaper(burst):
+        where = ["-n", port.ns, "qdisc", "replace", "dev", port.ifname, "handle", "1:", "root"]
+        how = ["tbf", "rate", "200mbit", "burst", str(burst), "latency", "10ms"]
+        lab.nodes[0].run(["tc", *where, *how])
+
+    with job(lab) as perf:
+        since = time.monotonic_ns()
+        shaper(400)  # what is larger than the bucket is dropped
+        assert_given_up(lab, since)
+        wait_until(
+            lambda: given_up_for(lab, PathDownReason.TRIAL), PATIENCE_S, "a trial that failed"
+        )
+        assert_progress(perf)
+        healthy = time.monotonic_ns()
+        shaper(lab.topology.burst_bytes)
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
+        assert_progress(perf)
