@@ -116,9 +116,10 @@ std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& ra
       if (rails[i].name != name) {
         continue;
       }
-      const bool same = address.ip == rails[i].address.ip;
-      if (!now.present || same ||
-          (address.v4() && !now.address.v4() && now.address.ip != rails[i].address.ip)) {
+      if (address.v4() != rails[i].address.v4()) {
+        continue;  // peers know it by an address of that family, and theirs are
+      }
+      if (!now.present || address.ip == rails[i].address.ip) {
         now.address = address;
       }
       now.present = true;
