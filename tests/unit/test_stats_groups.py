@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from telemetry import statslayout as sl
 from telemetry import statspage as sp
 from telemetry.jobtotals import MAX_STEP, JobTotals
-from telemetry.statsdir import ProcessPage
+from telemetry.statsdir import ProcessPage, StatsDirectory
 
 RAIL = {"netdev": b"rail0", "tx_bytes": 5, "tx_messages": 4, "rx_messages": 3}
 
@@ -159,3 +159,51 @@ def test_a_state_of_an_earlier_version_has_no_latencies():
     later.restore(state)
     later.update([process(1, sum_ns=12, b3=3)], 2)
     assert later.rail("rail0").latency.count == 3
+
+
+@pytest.mark.parametrize(("foreign", "seen"), [(True, False), (False, True)])
+def test_a_pid_of_another_namespace_is_nobodys_here(tmp_path, foreign, seen):
+    """1 is the job's own pid in its container, and this host's init, which never ends."""
+    here = Path("/proc/self/ns/pid").stat().st_ino
+    now = 10**15
+    page = make(pid=1, start_ns=5, heartbeat_ns=now, pid_namespace=here + foreign)
+    (tmp_path / "1-5.page").write_bytes(page)
+    asked = []
+    reader = StatsDirectory(tmp_path, seen=lambda *who: asked.append(who) or True)
+    (found,) = reader.scan(now)
+    assert found.seen is seen
+    assert bool(asked) is seen
+    assert found.alive  # by its heartbeat
+    (later,) = StatsDirectory(tmp_path, seen=lambda *_: True).scan(now + 20 * 10**9)
+    assert later.alive is seen
+
+
+def test_pages_in_a_jobs_own_directory_are_read_and_no_deeper(tmp_path):
+    now = 10**15
+    places = {"job-1": 1, "job-2": 1, ".hidden": 2, "job-1/deeper": 3}
+    for place, pid in places.items():
+        (tmp_path / place).mkdir(exist_ok=True, parents=True)
+        page = make(pid=pid, start_ns=5, heartbeat_ns=now)
+        (tmp_path / place / f"{pid}-5.page").write_bytes(page)
+    (tmp_path / "link").symlink_to(tmp_path / "job-1")
+    reader = StatsDirectory(tmp_path, seen=lambda *_: True)
+    found = reader.scan(now)
+    assert [(p.subdirectory, p.name) for p in found] == [
+        ("job-1", "job-1/1-5.page"),
+        ("job-2", "job-2/1-5.page"),
+    ]
+    assert dict(reader.refused) == {"name": 2}  # the link, and what lies too deep
+    assert reader.remove(found[0])
+    assert [p.subdirectory for p in reader.scan(now)] == ["job-2"]
+
+
+def test_a_job_that_makes_directories_without_end_does_not_keep_the_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr("telemetry.statsdir.MAX_SUBDIRECTORIES", 3)
+    now = 10**15
+    for number in range(6):
+        (tmp_path / f"d{number}").mkdir()
+        page = make(pid=1, start_ns=5, heartbeat_ns=now)
+        (tmp_path / f"d{number}" / "1-5.page").write_bytes(page)
+    reader = StatsDirectory(tmp_path, seen=lambda *_: True)
+    assert len(reader.scan(now)) == 3
+    assert reader.refused["too_many"] == 3
