@@ -5,12 +5,6 @@
 
 namespace fabric::core {
 
-namespace {
-
-constexpr std::size_t kMaxRanges = 1024;  // of one slot in a report; more are left out
-
-}  // namespace
-
 ReceiveCore::ReceiveCore(std::uint32_t chunk_size) : chunk_size_(chunk_size) {}
 
 ReceiveCore::Group* ReceiveCore::find(GroupId group) {
@@ -214,7 +208,7 @@ ReceiverState ReceiveCore::state() const {
       report.slots[i].whole = piece.whole;
       std::vector<ChunkRange>& have = report.slots[i].have;
       const auto count = static_cast<std::uint32_t>(piece.whole ? 0 : piece.chunks.size());
-      for (std::uint32_t chunk = 0; chunk < count && have.size() < kMaxRanges; ++chunk) {
+      for (std::uint32_t chunk = 0; chunk < count; ++chunk) {
         if (!piece.chunks[chunk]) {
           continue;
         }

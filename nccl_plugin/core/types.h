@@ -62,7 +62,9 @@ struct ChunkRange {
 
 struct SlotReport {
   bool whole = false;
-  std::vector<ChunkRange> have;  // may leave some out: what is sent again is dropped as duplicate
+  // All that is here: what a report leaves out is sent again. A stream's receiver drops that as a
+  // duplicate, but a one-sided write lands, perhaps after the slot was whole and given back.
+  std::vector<ChunkRange> have;
 };
 
 struct GroupReport {

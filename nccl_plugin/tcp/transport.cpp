@@ -23,6 +23,10 @@ class Request {
 
 namespace {
 
+// Receives that are not done, of one comm. NCCL has kMaxRequests at most; more than these would not
+// fit into the frame that tells the sender of all.
+constexpr std::size_t kMaxPosted = 1024;
+
 // Requests of one comm; calls for one comm do not overlap.
 class RequestPool {
  public:
@@ -35,6 +39,7 @@ class RequestPool {
     return request;
   }
   void put(Request* request) { free_.push_back(request); }
+  [[nodiscard]] std::size_t out() const { return all_.size() - free_.size(); }
 
  private:
   std::vector<std::unique_ptr<Request>> all_;
@@ -277,6 +282,9 @@ Result TcpNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   *out = nullptr;
   if (slots.empty() || slots.size() > static_cast<std::size_t>(kMaxGroupedReceives)) {
     return Result::invalid_argument;
+  }
+  if (comm->requests.out() >= kMaxPosted) {
+    return Result::success;  // not yet
   }
   core::GroupId group = 0;
   const Result result = comm->receiver->post(slots, group);

@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::uint8_t kNoPath = 0xff;
 constexpr std::uint32_t kMaxGroups = 4096;
+// Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks come
+// twice, and a stream's receiver drops the second copy.
+constexpr std::size_t kMaxRanges = 65536;
 
 // Writes the header with the body's length once the body is there.
 class Frame {
@@ -165,14 +168,18 @@ void append_state(Bytes& out, std::uint64_t comm, const StateFrame& state, Frame
   writer.put(state.fenced ? state.fenced->epoch : core::Epoch{0});
   writer.put(state.state.done_below);
   writer.put(static_cast<std::uint32_t>(state.state.groups.size()));
+  std::size_t ranges_left = kMaxRanges;
   for (const core::GroupReport& group : state.state.groups) {
     put_grant(writer, group.grant);
     for (std::size_t i = 0; i < group.grant.count; ++i) {
       writer.put(static_cast<std::uint8_t>(group.slots[i].whole));
-      writer.put(static_cast<std::uint32_t>(group.slots[i].have.size()));
-      for (const core::ChunkRange& range : group.slots[i].have) {
-        writer.put(range.first);
-        writer.put(range.last);
+      const std::vector<core::ChunkRange>& have = group.slots[i].have;
+      const std::size_t told = std::min(have.size(), ranges_left);
+      ranges_left -= told;
+      writer.put(static_cast<std::uint32_t>(told));
+      for (std::size_t range = 0; range < told; ++range) {
+        writer.put(have[range].first);
+        writer.put(have[range].last);
       }
     }
   }

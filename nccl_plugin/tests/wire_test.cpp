@@ -197,6 +197,29 @@ TEST_CASE("frames: round trips") {
   CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));
 }
 
+TEST_CASE("a report of any size fits into a frame") {
+  core::ReceiverState state;
+  for (core::GroupId id = 0; id < 1024; ++id) {
+    core::GroupReport& group = state.groups.emplace_back();
+    group.grant.group = id;
+    group.grant.count = core::kMaxSlots;
+    for (core::SlotReport& slot : group.slots) {
+      for (std::uint32_t chunk = 0; chunk < 200; chunk += 2) {
+        slot.have.push_back({chunk, chunk + 1});
+      }
+    }
+  }
+  Bytes out;
+  append_state(out, 1, {std::nullopt, state});
+  const auto header = decode_frame_header(out);
+  REQUIRE(header);
+  const auto read = decode_state(std::span(out).subspan(kFrameHeaderSize));
+  REQUIRE(read);
+  CHECK(read->state.groups.size() == 1024);  // no grant is left out, only chunks are
+  CHECK(read->state.groups[0].slots[0].have.size() == 100);
+  CHECK(read->state.groups[1023].slots[7].have.empty());
+}
+
 TEST_CASE("random and mutated bytes into every parser") {
   std::mt19937_64 random(20261121);
   Bytes state;

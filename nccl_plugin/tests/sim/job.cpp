@@ -145,6 +145,22 @@ bool Job::finished() const {
          std::all_of(messages_.begin(), messages_.end(), [](const Message& m) { return m.done; });
 }
 
+bool Job::has_group() const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [](const Receive& receive) { return receive.buffers.size() > 1; });
+}
+
+bool Job::has_empty() const {
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [](const Message& message) { return message.bytes.empty(); });
+}
+
+bool Job::has_short() const {
+  return std::any_of(messages_.begin(), messages_.end(), [this](const Message& message) {
+    return message.bytes.size() < receives_[message.receive].buffers[message.slot].size();
+  });
+}
+
 void Job::check_end() {
   for (const Receive& receive : receives_) {
     for (const std::vector<std::byte>& buffer : receive.buffers) {

@@ -53,6 +53,10 @@ class Job {
   // Where a one-sided write of this chunk lands. Nothing: outside of what was granted.
   std::byte* landing(const core::ChunkHeader& header);
   [[nodiscard]] bool finished() const;
+  // What the plan has in it.
+  [[nodiscard]] bool has_group() const;
+  [[nodiscard]] bool has_empty() const;
+  [[nodiscard]] bool has_short() const;
   void check_end();
 
  private:

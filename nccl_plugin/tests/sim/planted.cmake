@@ -54,12 +54,30 @@ elseif(name STREQUAL receive_core.cpp)
         [=[if (!path.open || (epoch != path.current && !is(Fault::old_chunk_placed))) {]=])
   plant([=[if (piece.whole || piece.chunks[chunk]) {]=]
         [=[if (piece.whole || (piece.chunks[chunk] && !is(Fault::duplicate_counted))) {]=])
+  plant([=[if (!piece.chunks[chunk]) {]=]
+        [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])
   plant([=[return path.open && path.current < epoch;]=]
         [=[return path.open && path.current < epoch && !is(Fault::fence_leaves_open);]=])
   plant([=[path.floor = std::max(path.floor, path.current + 1);]=]
         [=[if (!is(Fault::retired_connection_returns)) {
       path.floor = std::max(path.floor, path.current + 1);
     }]=])
+elseif(name STREQUAL hearsay.h)
+  plant([=[since_[path] >= connected]=]
+        [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])
+  plant([=[(live & ~down_) != 0;]=]
+        [=[((live & ~down_) != 0 || is(Fault::last_path_condemned));]=])
+elseif(name STREQUAL schedule.cpp)
+  plant([=[return weighted != 0 ? weighted :]=]
+        [=[if (is(Fault::weightless_path_unused)) {
+    return weighted;
+  }
+  return weighted != 0 ? weighted :]=])
+  plant([=[const PathSet weighted =]=]
+        [=[if (is(Fault::untrusted_path_unused)) {
+    return 0;
+  }
+  const PathSet weighted =]=])
 else()
   message(FATAL_ERROR "no faults for ${SOURCE}")
 endif()

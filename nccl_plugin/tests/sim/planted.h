@@ -23,6 +23,11 @@ enum class Fault {
   fence_leaves_open,         // the receiver answers a fence without retiring the connection
   retired_connection_returns,  // a connection that the receiver gave up is admitted again
   tag_not_looked_at,           // a message goes into whichever slot of a group is free
+  report_leaves_out,           // a fence's answer names only some of the chunks that are there
+  newer_connection_condemned,  // a hint takes a connection that was made after it
+  last_path_condemned,         // or the last one
+  weightless_path_unused,      // a path without weight carries nothing, though there is no other
+  untrusted_path_unused,       // nor does one that has just come back
 };
 
 struct Planted {
@@ -47,6 +52,11 @@ inline constexpr std::array kPlanted{
     Planted{Fault::fence_leaves_open, "a fence is answered without retiring"},
     Planted{Fault::retired_connection_returns, "a retired connection is admitted again"},
     Planted{Fault::tag_not_looked_at, "the tag is not looked at"},
+    Planted{Fault::report_leaves_out, "a report leaves chunks out"},
+    Planted{Fault::newer_connection_condemned, "a hint takes a newer connection"},
+    Planted{Fault::last_path_condemned, "a hint takes the last path"},
+    Planted{Fault::weightless_path_unused, "a path without weight is never used"},
+    Planted{Fault::untrusted_path_unused, "an untrusted path is never used"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

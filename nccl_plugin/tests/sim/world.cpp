@@ -1,111 +1,32 @@
 #include "tests/sim/world.h"
 
 #include <algorithm>
-#include <array>
-#include <deque>
 #include <exception>
-#include <optional>
-#include <variant>
-#include <vector>
 
-#include "tests/sim/job.h"
+#include "tests/sim/play.h"
 
 namespace fabric::sim {
 
-namespace {
-
 using namespace fabric::core;
 
-constexpr int kStormSteps = 3000;   // faults cease at the latest then
-constexpr int kCalmSteps = 60'000;  // then it has to end: 5,000 right runs all did within 6,000
-constexpr std::size_t kKept = 64;   // control messages that may turn up again
+namespace {
 
-struct Packet {
-  Epoch epoch = 0;
-  ChunkHeader header;
-  std::vector<std::byte> payload;
-};
+constexpr int kStormSteps = 3000;    // faults cease at the latest then
+constexpr int kCalmSteps = 60'000;   // then it has to end: 5,000 right runs all did within 6,000
+constexpr std::size_t kKept = 64;    // control messages that may turn up again
+constexpr std::size_t kWindow = 12;  // chunks that fit into one connection
 
-using Answer = std::variant<Grant, Acknowledgement, ReceiverState>;  // receiver to sender
+}  // namespace
 
-struct Control {  // a fence, or its answer: may be lost, repeated, and late without bound
-  bool to_receiver = true;
-  bool unasked = false;  // the receiver answers before it is asked
-  PathIndex path = 0;
-  Epoch epoch = 0;
-  ReceiverState state;
-};
-
-struct Arriving {
-  Packet packet;
-  std::byte* data = nullptr;  // where the bytes go; none: swallowed
-};
-
-struct Leaving {
-  Outgoing chunk;  // its bytes belong to the core or the caller, and are read twice:
-  std::vector<std::byte> payload;  // when the transport took it, and when it is done with it
-};
-
-struct Path {
-  bool sender_live = false;
-  bool receiver_live = false;
-  bool telling = false;  // the receiver gave it up and says so until a fence comes
-  Epoch epoch = 0;
-  Epoch floor = 0;            // what the receiver promised: nothing below is admitted
-  std::vector<Epoch> hellos;  // that may arrive late, and twice
-  std::optional<Leaving> leaving;
-  std::optional<Arriving> arriving;  // the first half of it is there
-  std::deque<Packet> wire;           // in order, as a connection keeps it
-  std::deque<Answer> back;
-  std::vector<Packet> old;  // of retired connections: may turn up at any time
-};
-
-class World {
- public:
-  explicit World(std::uint64_t seed);
-  void run();
-  [[nodiscard]] const Finding& finding() const { return finding_; }
-
- private:
-  PathIndex any() { return indices_[random_.pick(indices_.size())]; }
-  void step(bool calm);
-
-  // Connections.
-  void connect(PathIndex index);
-  bool hello(PathIndex index, Epoch epoch);
-  void late_hello(PathIndex index);
-  void break_path(PathIndex index);
-  void lose(PathIndex index);    // the sender gives it up
-  void retire(PathIndex index);  // the receiver does
-  void state_everywhere();
-
-  // Chunks.
-  void transmit(PathIndex index);
-  void receive(PathIndex index);
-  void begin(PathIndex index, Packet packet);
-  void finish(PathIndex index);
-
-  // What the receiver tells.
-  void answer(PathIndex index);
-  void hear(PathIndex index);
-  void announce_fences();
-  void run_control();
-  void fence_arrives(const Control& message);
-
-  Random random_;
-  Finding finding_;
-  SendCore sender_{kChunk};
-  ReceiveCore receiver_{kChunk};
-  Job job_;
-  bool one_sided_ = false;
-  std::vector<PathIndex> indices_;
-  std::array<Path, kMaxPaths> paths_;
-  std::vector<Control> control_;
-  std::vector<Control> kept_;  // what was delivered once, to be delivered again
-};
-
-World::World(std::uint64_t seed) : random_(seed), job_(random_, sender_, receiver_, finding_) {
+World::World(std::uint64_t seed)
+    : random_(seed), job_(random_, sender_, receiver_, finding_), steering_(random_, indices_) {
   one_sided_ = random_.one_in(2);
+  by_policy_ = random_.one_in(2);
+  saw(Seen::one_sided, one_sided_);
+  saw(Seen::by_policy, by_policy_);
+  saw(Seen::group, job_.has_group());
+  saw(Seen::empty_message, job_.has_empty());
+  saw(Seen::short_message, job_.has_short());
   const std::size_t rails = 1 + random_.pick(3);
   for (std::size_t i = 0; i < rails; ++i) {
     indices_.push_back(path_index(i, i));
@@ -115,115 +36,39 @@ World::World(std::uint64_t seed) : random_(seed), job_(random_, sender_, receive
   }
 }
 
-void World::connect(PathIndex index) {
-  Path& path = paths_[index];
-  if (path.sender_live) {
-    return;
-  }
-  const Epoch epoch = sender_.dial(index);
-  if (random_.one_in(4)) {
-    path.hellos.push_back(epoch);  // late, when the sender waits for it no more
-    return;
-  }
-  if (!hello(index, epoch) || random_.one_in(4)) {
-    return;  // the welcome is lost: the receiver has a connection that the sender has not
-  }
-  path.sender_live = true;
-  path.back.emplace_back(receiver_.state());
-  receiver_.clear_output();
-}
-
 // The receiver hears a hello. False: refused.
-bool World::hello(PathIndex index, Epoch epoch) {
-  Path& path = paths_[index];
-  if (path.receiver_live && epoch > path.epoch) {
-    retire(index);
-  }
-  if (!receiver_.admit(index, epoch)) {
-    return false;
-  }
-  finding_.expect(epoch >= path.floor, "a connection that was fenced or retired is admitted");
-  for (Packet& packet : path.wire) {
-    path.old.push_back(std::move(packet));  // sent into a connection that was dead already
-  }
-  path.wire.clear();
-  path.receiver_live = true;
-  path.telling = false;
-  path.floor = epoch;
-  path.epoch = epoch;
-  path.back.clear();
-  if (random_.one_in(4)) {
-    path.hellos.push_back(epoch);
-  }
-  return true;
-}
-
-void World::late_hello(PathIndex index) {
-  Path& path = paths_[index];
-  if (!path.hellos.empty() && !path.sender_live) {
-    hello(index, path.hellos[random_.pick(path.hellos.size())]);
-  }
-}
-
-void World::lose(PathIndex index) {
-  Path& path = paths_[index];
-  path.sender_live = false;
-  path.leaving.reset();
-  path.back.clear();
-  sender_.fail(index);
-  sender_.quiesced(index);
-}
 
 // The receiver takes what its kernel holds of the connection, keeps whole chunks, closes.
-void World::retire(PathIndex index) {
-  Path& path = paths_[index];
-  const std::size_t waiting = path.wire.size() + (path.arriving ? 1 : 0);
-  const std::size_t kernel_has = random_.pick(waiting + 1);
-  for (std::size_t i = 0; i < kernel_has; ++i) {
-    if (!path.arriving) {
-      Packet packet = std::move(path.wire.front());
-      path.wire.pop_front();
-      begin(index, std::move(packet));
-    }
-    finish(index);
-  }
-  path.arriving.reset();
-  for (Packet& packet : path.wire) {
-    path.old.push_back(std::move(packet));
-  }
-  path.wire.clear();
-  receiver_.retire(index);
-  path.receiver_live = false;
-  path.floor = std::max(path.floor, path.epoch + 1);
-}
 
-void World::break_path(PathIndex index) {
-  Path& path = paths_[index];
-  if (path.sender_live && !random_.one_in(3)) {
-    lose(index);
-  } else if (path.receiver_live) {
-    retire(index);  // the receiver gave it up; the answers in it are lost
-    path.telling = random_.one_in(2);
-    if (path.sender_live && !path.telling) {
-      lose(index);
-    }
-    state_everywhere();
-  }
-}
+// The answers in it are lost.
 
-void World::state_everywhere() {
-  for (const PathIndex index : indices_) {
-    if (paths_[index].sender_live && paths_[index].receiver_live) {
-      paths_[index].back.emplace_back(receiver_.state());
-    }
-  }
-  receiver_.clear_output();
-}
+// Both ends act on what they were told.
 
 // In two steps, so that a failure or an acknowledgement may fall between them.
+
+void World::transmit_by_policy() {
+  PathSet blocked = 0;
+  const PathSet alive = live(End::sender);
+  each(alive, [&](PathIndex index) {
+    if (paths_[index].leaving && random_.one_in(2)) {
+      transmit(index);
+    }
+    if (paths_[index].leaving || paths_[index].wire.size() >= kWindow) {
+      blocked |= bit(index);
+    }
+  });
+  saw(Seen::all_without_weight, steering_.weightless(alive));
+  saw(Seen::only_untrusted, steering_.untrusted(alive));
+  const auto index = steering_.next(alive, blocked);
+  if (index) {
+    finding_.expect(paths_[*index].sender_live, "a dead path was chosen");
+    transmit(*index);
+  }
+}
+
 void World::transmit(PathIndex index) {
   Path& path = paths_[index];
-  if (!path.sender_live) {
+  if (!path.sender_live || (!path.leaving && path.wire.size() >= kWindow)) {
     return;
   }
   if (!path.leaving) {
@@ -232,6 +77,10 @@ void World::transmit(PathIndex index) {
       return;
     }
     path.leaving = Leaving{*chunk, {chunk->data, chunk->data + chunk->header.length}};
+    steering_.carried(index, chunk->header.length);
+    PathSet& used = used_[{chunk->header.group, chunk->header.slot}];
+    used |= bit(index);
+    saw(Seen::striped, (used & (used - 1)) != 0);
     if (random_.one_in(2)) {
       return;
     }
@@ -245,6 +94,7 @@ void World::transmit(PathIndex index) {
 }
 
 // The first half of a chunk lands.
+
 void World::begin(PathIndex index, Packet packet) {
   std::byte* data = nullptr;
   if (one_sided_) {
@@ -262,6 +112,7 @@ void World::begin(PathIndex index, Packet packet) {
 }
 
 // The second half, and the notice of it.
+
 void World::finish(PathIndex index) {
   const Arriving arriving = std::move(*paths_[index].arriving);
   paths_[index].arriving.reset();
@@ -292,8 +143,9 @@ void World::receive(PathIndex index) {
     const Packet& packet = path.old[random_.pick(path.old.size())];
     const Placement placement = receiver_.begin(index, packet.epoch, packet.header);
     finding_.expect(placement.verdict == Verdict::stale, "a stale chunk was not seen as such");
+    saw(Seen::stale_packet);
   }
-  if (!path.receiver_live) {
+  if (!path.receiver_live || path.cut) {
     return;
   }
   if (path.arriving) {
@@ -330,12 +182,13 @@ void World::answer(PathIndex index) {
 
 void World::hear(PathIndex index) {
   Path& path = paths_[index];
-  if (path.back.empty()) {
+  if (path.back.empty() || path.cut) {
     return;
   }
   const Answer next = std::move(path.back.front());
   path.back.pop_front();
   for (int times = random_.one_in(6) ? 2 : 1; times > 0; --times) {
+    saw(Seen::duplication, times == 2);
     if (const auto* grant = std::get_if<Grant>(&next)) {
       sender_.on_grant(*grant);
     } else if (const auto* acknowledgement = std::get_if<Acknowledgement>(&next)) {
@@ -380,6 +233,7 @@ void World::fence_arrives(const Control& message) {
 void World::run_control() {
   if (!kept_.empty() && random_.one_in(4)) {
     control_.push_back(kept_[random_.pick(kept_.size())]);  // from long ago
+    saw(Seen::late_control);
   }
   if (control_.empty()) {
     return;
@@ -387,8 +241,11 @@ void World::run_control() {
   const std::size_t at = random_.pick(control_.size());
   const Control message = std::move(control_[at]);
   control_.erase(control_.begin() + static_cast<std::ptrdiff_t>(at));
-  if (random_.one_in(5)) {
-    return;  // lost
+  const bool nothing_passes = std::all_of(indices_.begin(), indices_.end(),
+                                          [&](PathIndex index) { return paths_[index].cut; });
+  if (nothing_passes || random_.one_in(5)) {
+    saw(Seen::loss);
+    return;
   }
   if (kept_.size() < kKept) {
     kept_.push_back(message);
@@ -405,11 +262,12 @@ void World::run_control() {
     }
     control_.push_back({true, false, message.path, message.epoch, {}});
   }
-  sender_.on_fence_answer(message.path, message.epoch, message.state);
+  const auto again = sender_.on_fence_answer(message.path, message.epoch, message.state);
+  saw(Seen::replay, again && *again != 0);
 }
 
 void World::step(bool calm) {
-  switch (random_.pick(10)) {
+  switch (random_.pick(12)) {
     case 0:
       job_.post_send();
       break;
@@ -441,8 +299,20 @@ void World::step(bool calm) {
     case 8:
       receive(any());
       break;
+    case 9:  // a daemon that dies leaves its last words
+      if (by_policy_ && !calm && random_.one_in(3)) {
+        saw(Seen::hints_vanish, steering_.hear(now_));
+        saw(Seen::hints_contradict, steering_.contradict());
+      }
+      heed();
+      break;
+    case 10:
+      if (!calm && random_.one_in(5)) {
+        trouble();
+      }
+      break;
     default:
-      transmit(any());
+      by_policy_ ? transmit_by_policy() : transmit(any());
       break;
   }
 }
@@ -451,6 +321,10 @@ void World::run() {
   // Often early: what a later failure would repair has to show.
   const int calm = 20 + static_cast<int>(random_.pick(random_.pick(kStormSteps) + 1));
   for (int at = 1; at < calm + kCalmSteps; ++at) {
+    now_ = at;
+    if (at == calm + 1) {
+      heal();
+    }
     step(at > calm);
     if (finding_.any()) {
       return;
@@ -464,14 +338,21 @@ void World::run() {
   finding_.expect(false, "it did not end");
 }
 
-}  // namespace
+void World::add_to(Coverage& coverage) const {
+  for (std::size_t i = 0; i < kSeenCount; ++i) {
+    coverage.schedules[i] += seen_[i] ? 1U : 0U;
+  }
+}
 
-std::string play(std::uint64_t seed) {
+std::string play(std::uint64_t seed, Coverage* coverage) {
   World world(seed);
   try {
     world.run();
   } catch (const std::exception& error) {
     return error.what();
+  }
+  if (coverage != nullptr) {
+    world.add_to(*coverage);
   }
   return world.finding().what();
 }

@@ -1,4 +1,6 @@
-// One random schedule of a comm over paths that lose, delay, repeat and die, against both cores.
+// One random schedule of a comm over paths that lose, delay, repeat and die, alone, by rails or all
+// at once, against both cores. In half of them the plugin's policy chooses the paths, and both ends
+// are told of them what is wrong, late, contradictory or nothing; it may say so for ever.
 //
 // Checked: every byte right, each message once and in posted order, no completion before the
 // receiver has all, no read of a buffer that the sender's caller has back, no write into one that
@@ -14,9 +16,11 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/sim/coverage.h"
+
 namespace fabric::sim {
 
 // Plays the schedule of this seed. Empty: all held; otherwise the first thing that did not.
-std::string play(std::uint64_t seed);
+std::string play(std::uint64_t seed, Coverage* coverage = nullptr);
 
 }  // namespace fabric::sim

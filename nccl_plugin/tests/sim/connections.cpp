@@ -1,0 +1,200 @@
+// Connections of the simulated comm: made, heard late, broken, cut off, and given up by hearsay.
+#include <algorithm>
+
+#include "tests/sim/play.h"
+
+namespace fabric::sim {
+
+using namespace fabric::core;
+
+void World::connect(PathIndex index) {
+  Path& path = paths_[index];
+  if (path.sender_live ||
+      (by_policy_ && steering_.says_down(End::sender, index) && live(End::sender) != 0)) {
+    return;
+  }
+  const Epoch epoch = sender_.dial(index);
+  if (path.cut || random_.one_in(4)) {
+    path.hellos.push_back(epoch);  // late, when the sender waits for it no more
+    return;
+  }
+  if (!hello(index, epoch) || random_.one_in(4)) {
+    return;  // the welcome is lost: the receiver has a connection that the sender has not
+  }
+  path.sender_live = true;
+  path.sender_since = now_;
+  path.back.emplace_back(receiver_.state());
+  receiver_.clear_output();
+}
+
+bool World::hello(PathIndex index, Epoch epoch) {
+  Path& path = paths_[index];
+  if (path.receiver_live && epoch > path.epoch) {
+    retire(index);
+  }
+  if (!receiver_.admit(index, epoch)) {
+    return false;
+  }
+  finding_.expect(epoch >= path.floor, "a connection that was fenced or retired is admitted");
+  for (Packet& packet : path.wire) {
+    path.old.push_back(std::move(packet));  // sent into a connection that was dead already
+  }
+  path.wire.clear();
+  path.receiver_live = true;
+  path.receiver_since = now_;
+  path.telling = false;
+  path.floor = epoch;
+  path.epoch = epoch;
+  path.back.clear();
+  if (random_.one_in(4)) {
+    path.hellos.push_back(epoch);
+  }
+  return true;
+}
+
+void World::late_hello(PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.hellos.empty() && !path.sender_live && !path.cut) {
+    saw(Seen::late_hello);
+    hello(index, path.hellos[random_.pick(path.hellos.size())]);
+  }
+}
+
+void World::lose(PathIndex index) {
+  Path& path = paths_[index];
+  path.sender_live = false;
+  path.leaving.reset();
+  path.back.clear();
+  sender_.fail(index);
+  sender_.quiesced(index);
+}
+
+void World::retire(PathIndex index) {
+  Path& path = paths_[index];
+  const std::size_t waiting = path.wire.size() + (path.arriving ? 1 : 0);
+  const std::size_t kernel_has = random_.pick(waiting + 1);
+  for (std::size_t i = 0; i < kernel_has; ++i) {
+    if (!path.arriving) {
+      Packet packet = std::move(path.wire.front());
+      path.wire.pop_front();
+      begin(index, std::move(packet));
+    }
+    finish(index);
+  }
+  path.arriving.reset();
+  for (Packet& packet : path.wire) {
+    path.old.push_back(std::move(packet));
+  }
+  path.wire.clear();
+  receiver_.retire(index);
+  path.receiver_live = false;
+  path.floor = std::max(path.floor, path.epoch + 1);
+}
+
+void World::break_path(PathIndex index) {
+  Path& path = paths_[index];
+  if (path.sender_live && !random_.one_in(3)) {
+    lose(index);
+  } else if (path.receiver_live) {
+    receiver_gives_up(index);
+  }
+}
+
+void World::receiver_gives_up(PathIndex index) {
+  Path& path = paths_[index];
+  retire(index);
+  path.telling = random_.one_in(2);
+  saw(Seen::retired_unasked, path.telling);
+  if (path.sender_live && !path.telling) {
+    lose(index);
+  }
+  state_everywhere();
+}
+
+PathSet World::live(End end) const {
+  PathSet set = 0;
+  for (const PathIndex index : indices_) {
+    const Path& path = paths_[index];
+    set |= (end == End::sender ? path.sender_live : path.receiver_live) ? bit(index) : 0;
+  }
+  return set;
+}
+
+void World::trouble() {
+  switch (random_.pick(5)) {
+    case 0:  // a partition: nothing gets through, whatever it is
+      for (const PathIndex index : indices_) {
+        paths_[index].cut = true;
+      }
+      saw(Seen::partition);
+      break;
+    case 1: {  // a rail of one end dies
+      const PathIndex dead = any();
+      const bool sending = random_.one_in(2);
+      for (const PathIndex index : indices_) {
+        if (sending ? sender_rail(index) == sender_rail(dead)
+                    : receiver_rail(index) == receiver_rail(dead)) {
+          paths_[index].cut = true;
+        }
+      }
+      saw(Seen::rail_death);
+      break;
+    }
+    case 2: {  // both ends give up at once: the same path, or one each
+      const PathIndex of_sender = any();
+      const PathIndex of_receiver = any();
+      if (paths_[of_sender].sender_live && paths_[of_receiver].receiver_live) {
+        saw(Seen::both_ends_at_once);
+        lose(of_sender);
+        receiver_gives_up(of_receiver);
+      }
+      break;
+    }
+    default:
+      heal();
+      break;
+  }
+}
+
+void World::heal() {
+  for (const PathIndex index : indices_) {
+    saw(Seen::healed, paths_[index].cut);
+    paths_[index].cut = false;
+  }
+}
+
+void World::heed() {
+  if (!by_policy_) {
+    return;
+  }
+  for (const End end : {End::sender, End::receiver}) {
+    for (const PathIndex index : indices_) {
+      const PathSet alive = live(end);
+      if ((alive & bit(index)) == 0) {
+        continue;
+      }
+      const Path& path = paths_[index];
+      const std::int64_t since = end == End::sender ? path.sender_since : path.receiver_since;
+      const bool may = steering_.may_condemn(end, index, since, alive);
+      saw(Seen::hint_spared_last, steering_.says_down(end, index) && !may && alive == bit(index));
+      saw(Seen::hint_older, steering_.says_down(end, index) && !may && alive != bit(index));
+      if (!steering_.condemns(end, index, since, alive)) {
+        continue;
+      }
+      finding_.expect(may, "a hint took the last path, or one that was newer than it");
+      saw(Seen::hint_took_path);
+      end == End::sender ? lose(index) : receiver_gives_up(index);
+    }
+  }
+}
+
+void World::state_everywhere() {
+  for (const PathIndex index : indices_) {
+    if (paths_[index].sender_live && paths_[index].receiver_live) {
+      paths_[index].back.emplace_back(receiver_.state());
+    }
+  }
+  receiver_.clear_output();
+}
+
+}  // namespace fabric::sim

@@ -1,0 +1,70 @@
+// What a schedule had in it. The simulator counts, so that a change that keeps it from ever trying
+// something is noticed (sim_test.cpp asks that each has happened).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace fabric::sim {
+
+enum class Seen : std::uint8_t {
+  one_sided,          // bytes land whatever the receiver's core thinks
+  by_policy,          // core/schedule.h and core/hearsay.h choose the paths; else any path does
+  loss,               // of a control message
+  duplication,        // of one, or of an answer
+  late_control,       // one that was delivered before, long after
+  late_hello,         // a connection that nobody waits for
+  stale_packet,       // of a connection that was retired
+  replay,             // a fence's answer left chunks to be sent again
+  retired_unasked,    // the receiver gave a path up and said so
+  both_ends_at_once,  // gave up the same path, or one each
+  partition,          // no path carries anything
+  rail_death,         // all paths over one rail of one end
+  healed,             // and they came back
+  striped,            // one message over several paths
+  group,              // a receive of several buffers
+  empty_message,
+  short_message,       // shorter than its receive
+  hint_took_path,      // either end gave up a path because of what it heard
+  hint_spared_last,    // the last path was said to be down, and stayed
+  hint_older,          // a connection was newer than what was said of its path
+  hints_contradict,    // one end says down what the other says is well
+  hints_vanish,        // the daemon of one end is gone
+  all_without_weight,  // every live path of the sender has weight 0
+  only_untrusted,      // or has just come back
+  count,
+};
+inline constexpr auto kSeenCount = static_cast<std::size_t>(Seen::count);
+inline constexpr std::array<const char*, kSeenCount> kSeenNames{
+    "one-sided writes",
+    "paths by policy",
+    "control messages lost",
+    "repeated",
+    "late and again",
+    "late hellos",
+    "stale packets",
+    "replay",
+    "retired unasked",
+    "both ends at once",
+    "partitions",
+    "rail deaths",
+    "returns",
+    "striped messages",
+    "grouped receives",
+    "empty messages",
+    "short messages",
+    "paths taken by a hint",
+    "last paths spared",
+    "hints older than the connection",
+    "contradictory hints",
+    "vanished hints",
+    "all weights 0",
+    "no path trusted",
+};
+
+struct Coverage {
+  std::array<std::uint64_t, kSeenCount> schedules{};  // that had it
+};
+
+}  // namespace fabric::sim

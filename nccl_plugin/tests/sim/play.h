@@ -1,0 +1,75 @@
+// One schedule while it is played; world.h says what is checked.
+#pragma once
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tests/sim/coverage.h"
+#include "tests/sim/job.h"
+#include "tests/sim/network.h"
+#include "tests/sim/steering.h"
+
+namespace fabric::sim {
+
+class World {
+ public:
+  explicit World(std::uint64_t seed);
+  void run();
+  [[nodiscard]] const Finding& finding() const { return finding_; }
+  void add_to(Coverage& coverage) const;
+
+ private:
+  core::PathIndex any() { return indices_[random_.pick(indices_.size())]; }
+  void step(bool calm);
+
+  // Connections.
+  void connect(core::PathIndex index);
+  bool hello(core::PathIndex index, core::Epoch epoch);
+  void late_hello(core::PathIndex index);
+  void break_path(core::PathIndex index);
+  void lose(core::PathIndex index);    // the sender gives it up
+  void retire(core::PathIndex index);  // the receiver does
+  void receiver_gives_up(core::PathIndex index);
+  void state_everywhere();
+
+  // Faults of many paths at once, and of those who tell of them.
+  void trouble();
+  void heal();
+  void heed();
+  [[nodiscard]] core::PathSet live(End end) const;
+  void saw(Seen what, bool it = true) { seen_[static_cast<std::size_t>(what)] |= it; }
+
+  // Chunks.
+  void transmit(core::PathIndex index);
+  void transmit_by_policy();
+  void receive(core::PathIndex index);
+  void begin(core::PathIndex index, Packet packet);
+  void finish(core::PathIndex index);
+
+  // What the receiver tells.
+  void answer(core::PathIndex index);
+  void hear(core::PathIndex index);
+  void announce_fences();
+  void run_control();
+  void fence_arrives(const Control& message);
+
+  Random random_;
+  Finding finding_;
+  core::SendCore sender_{kChunk};
+  core::ReceiveCore receiver_{kChunk};
+  Job job_;
+  bool one_sided_ = false;
+  bool by_policy_ = false;
+  std::vector<core::PathIndex> indices_;
+  Steering steering_;
+  std::int64_t now_ = 1;
+  std::array<bool, kSeenCount> seen_{};
+  std::map<std::pair<core::GroupId, std::uint8_t>, core::PathSet> used_;  // by a message
+  std::array<Path, core::kMaxPaths> paths_;
+  std::vector<Control> control_;
+  std::vector<Control> kept_;  // what was delivered once, to be delivered again
+};
+
+}  // namespace fabric::sim

@@ -1,0 +1,82 @@
+#include "tests/sim/steering.h"
+
+namespace fabric::sim {
+
+using namespace fabric::core;
+
+Steering::Steering(Random& random, const std::vector<PathIndex>& paths)
+    : random_(random), paths_(paths) {
+  weight_.fill(kFullWeight);
+  trusted_ = ~PathSet{0};
+}
+
+bool Steering::hear(std::int64_t now) {
+  const auto end = random_.pick(2);
+  const bool gone = random_.one_in(4);
+  PathSet down = 0;
+  for (const PathIndex path : paths_) {
+    if (!gone && random_.one_in(2)) {
+      down |= bit(path);
+    }
+  }
+  each(down & ~said_[end], [&](PathIndex path) { since_[end][path] = now; });
+  said_[end] = down;
+  hearsay_[end].hear(down, now);
+  constexpr std::array<std::uint16_t, 5> kWeights{0, 0, 1, 500, kFullWeight};
+  const bool weightless = random_.one_in(4);
+  for (const PathIndex path : paths_) {
+    weight_[path] = gone         ? kFullWeight
+                    : weightless ? std::uint16_t{0}
+                                 : kWeights[random_.pick(kWeights.size())];
+  }
+  trusted_ = random_.one_in(4) ? 0 : PathSet{random_.pick(~std::size_t{0})};
+  policy_.stripe = random_.one_in(3);
+  policy_.homeless = random_.one_in(3);
+  policy_.homes = bit(paths_[random_.pick(paths_.size())]);
+  policy_.stands_for.fill(kStandsForNone);
+  if (random_.one_in(3)) {
+    policy_.stands_for[random_.pick(kMaxRails)] = static_cast<std::uint8_t>(random_.pick(3));
+  }
+  return gone;
+}
+
+bool Steering::contradict() const { return said_[0] != said_[1]; }
+
+bool Steering::condemns(End end, PathIndex path, std::int64_t since, PathSet live) const {
+  return hearsay_[at(end)].condemns(path, since, live);
+}
+
+bool Steering::may_condemn(End end, PathIndex path, std::int64_t since, PathSet live) const {
+  return says_down(end, path) && since_[at(end)][path] >= since && (live & ~said_[at(end)]) != 0;
+}
+
+std::optional<PathIndex> Steering::next(PathSet live, PathSet blocked) {
+  std::vector<PathView> views;
+  each(live, [&](PathIndex path) {
+    PathView& view = views.emplace_back();
+    view.path = path;
+    view.home = path == paths_.front();
+    view.base = sender_rail(path) == receiver_rail(path);
+    view.trusted = (trusted_ & bit(path)) != 0;
+    view.weight = weight_[path];
+    view.partner = policy_.stands_for[sender_rail(path)] == sender_rail(paths_.front());
+  });
+  const PathSet chosen = eligible(views, policy_);
+  each(chosen & ~eligible_, [&](PathIndex path) { share_.join(path, chosen & eligible_); });
+  eligible_ = chosen;
+  return share_.next(eligible_ & ~blocked);
+}
+
+void Steering::carried(PathIndex path, std::size_t bytes) {
+  share_.carried(path, bytes, weight_[path]);
+}
+
+bool Steering::weightless(PathSet live) const {
+  bool none = live != 0;
+  each(live, [&](PathIndex path) { none = none && weight_[path] == 0; });
+  return none;
+}
+
+bool Steering::untrusted(PathSet live) const { return live != 0 && (live & trusted_) == 0; }
+
+}  // namespace fabric::sim
