@@ -1,5 +1,6 @@
 # The fuzz targets (libFuzzer, ASan + UBSan): `./run test nightly`, or this with the seconds.
-# What they find stays in build/fuzz/found, what they have learnt in build/fuzz/corpus.
+# What they find stays in build/fuzz/found, what they have learnt in build/fuzz/corpus; the best of
+# that is kept in <folder>/corpus (TARGET -merge=1 -max_len=2048 there from build/fuzz/corpus).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 seconds=${1:-240}
@@ -21,15 +22,17 @@ fi
 
 # $1: an entry of targets. One line says how it ended.
 fuzz() {
-  local name where longest corpus log runs
+  local name where longest corpus kept log runs
   IFS=: read -r name where longest <<<"$1"
   corpus=$dir/corpus/$name
   log=build/log/$name.log
   mkdir -p "$corpus"
   "$dir/$where/${name}_seeds" "$corpus"
+  kept=()
+  [ ! -d "$where/corpus" ] || kept=("$where/corpus")
   # -timeout: one input that takes 10 s is a finding as well.
   if "$dir/$where/$name" -max_total_time="$seconds" -max_len="$longest" -timeout=10 \
-      -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$dir/found/$name-" "$corpus" \
+      -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$dir/found/$name-" "$corpus" "${kept[@]}" \
       >"$log" 2>&1; then
     runs=$(awk '/number_of_executed_units/ {print $2}' "$log")
     printf '%s: no finding in %s inputs, %s s\n' "$name" "$runs" "$seconds"

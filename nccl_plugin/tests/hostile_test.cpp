@@ -1,11 +1,13 @@
 // What the fuzzer feeds to every reader of foreign bytes, in small and repeatable: good examples,
-// and each of them mutated, cut and grown. FABRIC_HOSTILE_ROUNDS=N sets how often.
+// each of them mutated, cut and grown (FABRIC_HOSTILE_ROUNDS=N sets how often), and fuzz/corpus/.
 #include "fuzz/hostile.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 namespace {
@@ -43,6 +45,19 @@ TEST_CASE("good examples are read") {
   for (const Bytes& seed : fabric::hostile::seeds()) {
     CHECK_NOTHROW(fabric::hostile::feed(seed));
   }
+}
+
+TEST_CASE("what the fuzzer has learnt is read or refused, as ever") {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(FABRIC_FUZZ_CORPUS)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+    CAPTURE(entry.path().string());
+    CHECK_NOTHROW(fabric::hostile::feed(std::as_bytes(std::span(text))));
+    ++files;
+  }
+  CHECK(files > 100);
 }
 
 TEST_CASE("mutated examples never get through, and never crash") {
