@@ -17,7 +17,7 @@ def test_a_rail_flaps_underneath_and_the_bits_are_compared(
     cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = cluster(hosts=2, rails=2, rate="200mbit")
-    ours = {"worker": stand_in, "uses_plugin": lambda log: "error" not in log}
+    ours = {"worker": stand_in, "uses_plugin": lambda log: "plugin FABRIC" in log}
     reference = run_job(lab, tmp_path / "a", "Simple", seconds=0.0, faults=False, **ours)
     disturbed = run_job(lab, tmp_path / "b", "Simple", seconds=6.0, faults=True, **ours)
     assert disturbed.statuses == (0, 0)
