@@ -30,6 +30,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       tally_(context.rails.size()) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
+  born_ = idle_since_;
   facts_.weight.fill(core::kFullWeight);
   context_.stats.send_comms.fetch_add(1);
 }

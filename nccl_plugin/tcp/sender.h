@@ -121,6 +121,7 @@ class Sender {
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
   bool homeless_ = false;
+  std::int64_t born_ = 0;
   core::Share share_;
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;

@@ -9,6 +9,8 @@ namespace fabric::tcp {
 
 namespace {
 
+constexpr std::int64_t kFirstConnectNs = 200 * kMs;
+
 std::uint8_t local_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::sender_rail(path));
 }
@@ -56,7 +58,8 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
       wants.dial |= core::bit(index);
     }
   }
-  wants.homeless = homeless_;
+  // A home that is still being connected for the first time is not lost.
+  wants.homeless = homeless_ && (paths_[home_].ever_live || now - born_ > kFirstConnectNs);
   pump();
   return wants;
 }
