@@ -435,6 +435,13 @@ std::vector<std::vector<std::byte>> seeds() {
   append_rails(body, {});
   add(out, Reader::bodies, body_of(body));
   body.clear();
+  AddressReport addresses;
+  addresses.rails = 2;
+  addresses.listeners[0] = address;
+  addresses.listeners[1] = where.listeners[1];
+  append_addresses(body, addresses);
+  add(out, Reader::bodies, body_of(body));
+  body.clear();
   append_path(body, FrameType::fence, 1, {9, 3, 1});
   add(out, Reader::bodies, body_of(body));
   add_streams(out);
