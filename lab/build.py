@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from pyroute2 import netns as pr_netns
 from pyroute2.netlink.exceptions import NetlinkError
 
 from lab import netns
-from lab.topology import Role, Route, Topology, Wire
+from lab.topology import Address, Role, Route, Topology, Wire
 
 AF = {4: socket.AF_INET, 6: socket.AF_INET6}
 IFA_F_NODAD = 0x02
@@ -111,15 +112,7 @@ def _build(topology: Topology) -> None:
             if role == "leaf":
                 ip.link("set", index=ports["br0"], state="up")
             for address in topology.addresses(role, number):
-                extra = {"IFA_FLAGS": IFA_F_NODAD} if address.family == 6 else {}
-                ip.addr(
-                    "add",
-                    index=ports[address.ifname],
-                    address=address.ip,
-                    prefixlen=address.prefix,
-                    family=AF[address.family],
-                    **extra,
-                )
+                ip.addr("add", **_address_args(address, ports[address.ifname]))
             for ifname, ifindex in ports.items():
                 if ifname != "br0":
                     ip.link("set", index=ifindex, state="up")
@@ -190,6 +183,17 @@ def _lay(
         sockets[b.ns].link("set", index=b_index, master=index[b.ns]["br0"])
 
 
+def _address_args(address: Address, ifindex: int) -> dict[str, object]:
+    extra = {"IFA_FLAGS": IFA_F_NODAD} if address.family == 6 else {}
+    return {
+        "index": ifindex,
+        "address": address.ip,
+        "prefixlen": address.prefix,
+        "family": AF[address.family],
+        **extra,
+    }
+
+
 def _route_args(route: Route, index: dict[str, int]) -> dict[str, object]:
     args: dict[str, object] = {
         "family": AF[route.family],
@@ -234,6 +238,29 @@ def _restore(topology: Topology, role: Role, number: int, ifname: str | None) ->
                 ip.route("replace", **_route_args(route, index))
             except NetlinkError as error:
                 if error.code not in {100, 101, 113}:  # ENETDOWN, ENETUNREACH, EHOSTUNREACH
+                    raise
+
+
+def set_addresses(topology: Topology, host: int, ifname: str, *, present: bool) -> None:
+    """Take a rail's addresses away (the kernel drops the routes that use them), or give them back.
+
+    What is so already is left so.
+    """
+    netns.in_thread(lambda: _set_addresses(topology, host, ifname, present))
+    if present:
+        restore_routes(topology, "host", host, ifname)
+
+
+def _set_addresses(topology: Topology, host: int, ifname: str, present: bool) -> None:
+    with route_socket(topology.ns("host", host)) as ip:
+        index = ip.link_lookup(ifname=ifname)[0]
+        for address in topology.addresses("host", host):
+            if address.ifname != ifname:
+                continue
+            try:
+                ip.addr("add" if present else "del", **_address_args(address, index))
+            except NetlinkError as error:
+                if error.code not in {errno.EEXIST, errno.EADDRNOTAVAIL}:
                     raise
 
 

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     FLAP = "flap"
     BLACKHOLE = "blackhole"
     LOSS = "loss"
+    RESET = "reset"
+    ADDRESS = "address"
     LEAF = "leaf"
     SPINE = "spine"
     KILL = "kill"
@@ -279,6 +281,10 @@ def fault(
             made = faults.BlackHole(target, way)
         case Kind.LOSS:
             made = faults.Loss(target, percent, way)
+        case Kind.RESET:
+            made = faults.ResetStorm(target)
+        case Kind.ADDRESS:
+            made = faults.AddressRemoved(target)
         case Kind.LEAF:
             made = faults.LeafDown(target)
         case Kind.SPINE:

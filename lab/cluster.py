@@ -239,9 +239,7 @@ class Cluster:
             if timer is not None:
                 timer.cancel()
                 timer.join()
-            fault.end()
-            fault.close()
-            self._active.remove(fault)
+            self.disarm(fault)
 
     def arm(self, fault: Fault) -> Fault:
         """Check the fault against this lab and prepare it; ``start`` and ``end`` are yours.
@@ -251,6 +249,12 @@ class Cluster:
         fault.arm(self.site)
         self._active.append(fault)
         return fault
+
+    def disarm(self, fault: Fault) -> None:
+        """End what was armed, and forget it."""
+        fault.end()
+        fault.close()
+        self._active.remove(fault)
 
     def play(self, steps: Iterable[Step]) -> Play:
         """Inject a schedule from a thread of its own; ``wait`` on what is returned."""

@@ -60,6 +60,11 @@ class Site:
         """Row of the hold table that counts node kills of a host."""
         return self.topology.port_count + self.topology.hosts + host
 
+    def address_row(self, host: int, rail: int) -> int:
+        """Row of the hold table that counts who keeps a rail without addresses."""
+        topology = self.topology
+        return topology.port_count + 2 * topology.hosts + host * topology.rails + rail
+
 
 class Fault(ABC):
     """One fault: ``arm`` (all that is slow), ``start``, ``end``, ``close``, each once."""

@@ -4,13 +4,15 @@ Faults compose: several on one port at once, and the end of one is not the end o
 (``lab.holds`` for links and freezes, one nftables table per fault for packets).
 """
 
+from lab.addressfault import AddressRemoved
 from lab.fault import Direction, Fault, Site
 from lab.flap import Flap
 from lab.linkfaults import AdminDown, Carrier, LeafDown, SpineDown
 from lab.nodefaults import NodeFreeze, NodeKill
-from lab.packetfaults import BlackHole, Loss
+from lab.packetfaults import BlackHole, Loss, ResetStorm
 
 __all__ = [
+    "AddressRemoved",
     "AdminDown",
     "BlackHole",
     "Carrier",
@@ -21,6 +23,7 @@ __all__ = [
     "Loss",
     "NodeFreeze",
     "NodeKill",
+    "ResetStorm",
     "Site",
     "SpineDown",
 ]

@@ -15,7 +15,7 @@ from lab.topology import (
 
 
 def reap(site: Site) -> None:
-    """End what faults of processes that are gone have left: held ports and freezes.
+    """End what faults of processes that are gone have left: held ports, freezes, addresses.
 
     Packet drops need no reaping: the kernel removes their tables with the process.
     """
@@ -36,12 +36,17 @@ def reap(site: Site) -> None:
 
         return wake
 
+    def readdress(host: int, rail: int) -> Callable[[], None]:
+        return lambda: build.set_addresses(topology, host, f"rail{rail}", present=True)
+
     for wire in topology.wires():
         for port in (wire.a, wire.b):
             rows[port.number] = up(port)
     for host in range(topology.hosts):
         rows[site.freeze_row(host)] = thaw(host)
         rows[site.kill_row(host)] = lambda: None
+        for rail in range(topology.rails):
+            rows[site.address_row(host, rail)] = readdress(host, rail)
     table = HoldTable(site.dir.holds)
     changed = False
     try:

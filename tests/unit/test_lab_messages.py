@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from lab.keeper import link_messages
-from lab.nftdrop import SCALE, Drop, install_message, remove_message
+from lab.nftdrop import SCALE, Drop, counted, install_message, remove_message
 from lab.rtlink import check_ack, set_up_message
 
 
@@ -46,23 +46,53 @@ def test_acknowledgement():
         check_ack(struct.pack("=IHHIIi", 36, 3, 0, 0, 0, 0))
 
 
-def test_black_hole_is_a_chain_with_policy_drop():
+def kinds(parts):
+    return [kind & 0xFF if kind > 0xFF else kind for kind, _, _ in parts]
+
+
+def test_black_hole_is_a_chain_and_a_rule_that_counts_for_each_hook():
     parts = split(install_message("t", [Drop("h0", "ingress"), Drop("h0", "egress")]))
-    assert [kind & 0xFF if kind > 0xFF else kind for kind, _, _ in parts] == [0x10, 0, 3, 3, 0x11]
+    assert kinds(parts) == [0x10, 0, 3, 6, 3, 6, 0x11]
     # The last message before the end of the batch asks for the only acknowledgement.
-    assert [bool(flags & 4) for _, flags, _ in parts] == [False, False, False, True, False]
-    for _, _, body in parts[1:4]:
+    assert [bool(flags & 4) for _, flags, _ in parts] == [False] * 5 + [True, False]
+    for _, _, body in parts[1:6]:
         assert body[0] == 5  # NFPROTO_NETDEV
     assert b"h0\0" in parts[2][2]
+    for rule in (parts[3][2], parts[5][2]):
+        assert rule.index(b"counter\0") < rule.index(b"immediate\0")
+        assert b"numgen\0" not in rule
 
 
-def test_loss_adds_one_rule_for_each_chain():
+def test_loss_asks_a_random_number_first():
     parts = split(install_message("t", [Drop("h0", "ingress", SCALE // 10)]))
-    assert [kind & 0xFF if kind > 0xFF else kind for kind, _, _ in parts] == [0x10, 0, 3, 6, 0x11]
+    assert kinds(parts) == [0x10, 0, 3, 6, 0x11]
     rule = parts[3][2]
-    for name in (b"numgen\0", b"byteorder\0", b"cmp\0", b"immediate\0"):
-        assert name in rule
+    at = [rule.index(n) for n in (b"numgen\0", b"byteorder\0", b"cmp\0", b"counter\0")]
+    assert at == sorted(at)
+    assert b"immediate\0" in rule
     assert struct.pack(">I", SCALE // 10) in rule
+
+
+def test_bytes_that_pass_before():
+    rule = split(install_message("t", [Drop("h0", "egress", after_bytes=4711)]))[3][2]
+    assert rule.index(b"quota\0") < rule.index(b"counter\0")
+    assert struct.pack(">Q", 4711) in rule
+
+
+def test_resets_answer_tcp_alone():
+    rule = split(install_message("t", [Drop("h0", "ingress", answer="reset")]))[3][2]
+    assert rule.index(b"meta\0") < rule.index(b"counter\0") < rule.index(b"reject\0")
+    assert b"immediate\0" not in rule
+
+
+def test_counters_of_a_listing():
+    listing = [
+        {"metainfo": {"json_schema_version": 1}},
+        {"chain": {"name": "ingress_h0"}},
+        {"rule": {"chain": "ingress_h0", "expr": [{"counter": {"packets": 7, "bytes": 9}}]}},
+        {"rule": {"chain": "egress_h0", "expr": [{"drop": None}]}},
+    ]
+    assert counted(listing) == {("h0", "ingress"): 7}
 
 
 def test_removal():
