@@ -191,13 +191,21 @@ class Cluster:
         return found
 
     def start_daemons(
-        self, *, restart: bool = True, mode: str = "steer", **overrides: Mapping[str, Any]
+        self,
+        *,
+        restart: bool = True,
+        mode: str = "steer",
+        env: Mapping[str, str] | None = None,
+        **overrides: Mapping[str, Any],
     ) -> None:
-        """Prober and fabricd on every host; ``overrides`` are tables of fabricd.toml."""
+        """Prober and fabricd on every host; ``overrides`` are tables of fabricd.toml.
+
+        ``env`` is for fabricd alone.
+        """
         for node in self.nodes:
             node.start_prober(restart=restart)
         for node in self.nodes:
-            node.start_daemon(restart=restart, mode=mode, **overrides)
+            node.start_daemon(restart=restart, mode=mode, env=env, **overrides)
 
     def start_perf(
         self,

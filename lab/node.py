@@ -193,23 +193,30 @@ class Node:
         return self.prober
 
     def start_daemon(
-        self, *, restart: bool = True, mode: str = "steer", **overrides: Mapping[str, Any]
+        self,
+        *,
+        restart: bool = True,
+        mode: str = "steer",
+        env: Mapping[str, str] | None = None,
+        **overrides: Mapping[str, Any],
     ) -> Service:
         """Write the configuration (``overrides`` are its tables) and start fabricd."""
         self.write_config(overrides, mode)
         # The priority of systemd/fabricd.service; nice(1) executes the command in its own place.
         args = ["nice", "-n", "-10", sys.executable, "-m", "fabricd.daemon"]
         args += ["--config", str(self.config_path)]
-        self.daemon = self._service("fabricd", args, restart=restart)
+        self.daemon = self._service("fabricd", args, restart=restart, env=env)
         self.daemon.start()
         return self.daemon
 
-    def _service(self, name: str, args: list[str], *, restart: bool) -> Service:
+    def _service(
+        self, name: str, args: list[str], *, restart: bool, env: Mapping[str, str] | None = None
+    ) -> Service:
         return Service(
             self.ns,
             f"{self.name} {name}",
             args,
-            env=self.env(),
+            env=self.env(env),
             log=self.dir / f"{name}.log",
             pid_dir=self.site.dir.pids,
             restart=restart,

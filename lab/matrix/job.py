@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lab.cluster import Cluster, wait_until
 from lab.matrix.cells import Cell, Stage
@@ -37,9 +37,11 @@ def size_of(cell: Cell, world: int) -> int:
 
 
 class Job:
-    """A job of a cell's pattern and size that runs until it is told to stop."""
+    """A job of a cell's pattern and size; it runs until it is told to stop, or for ``--iters``."""
 
-    def __init__(self, lab: Cluster, cell: Cell, *args: str, env: dict[str, str]) -> None:
+    def __init__(
+        self, lab: Cluster, cell: Cell, *args: str, env: Mapping[str, str] | None = None
+    ) -> None:
         self.lab = lab
         self.cell = cell
         world = world_of(cell, lab.topology.hosts)
@@ -49,9 +51,10 @@ class Job:
         self.perf = lab.start_perf(
             cell.pattern,
             *options,
-            *(args or ("--duration", "3600")),
+            *args,
+            *(() if "--iters" in args else ("--duration", "3600")),
             nodes=lab.nodes[:world],
-            env={"FABRIC_HOLD": "0.1"} | env,
+            env={"FABRIC_HOLD": "0.1", **(env or {})},
             name=f"{cell.pattern}-{cell.size}",
         )
         self.ranks = [RankView(self.perf, rank) for rank in range(world)]

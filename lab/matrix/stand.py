@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 from lab.cluster import Cluster
-from lab.matrix.cells import Cell
-from lab.matrix.job import Job
+from lab.matrix.cells import Cell, Fault, Stage
+from lab.matrix.daemons import DAEMONS, Daemons
+from lab.matrix.job import Job, world_of
+from lab.matrix.own import OWN
 from lab.matrix.strikes import STRIKES, Evidence
 
 HOSTS, RAILS, RATE = 3, 4, "200mbit"
@@ -21,6 +23,7 @@ class Stand:
         self.lab = lab
         self._record = record
         self._job: Job | None = None
+        self._daemons: Daemons | None = None
         self._struck = 0
 
     def run(self, cell: Cell) -> Evidence:
@@ -40,10 +43,23 @@ class Stand:
         return told
 
     def _run(self, cell: Cell) -> Evidence:
-        job = self._running(cell)
-        host = self._struck % len(job.ranks)
+        host = self._struck % world_of(cell, self.lab.topology.hosts)
         self._struck += 1
-        told = STRIKES[cell.fault](job, host)
+        if cell.stage is Stage.OWN:
+            self.finish()
+            return OWN[cell.fault](self.lab, cell, host)
+        if cell.stage is Stage.DAEMONS and self._daemons is None:
+            self.finish()
+            self._daemons = Daemons(self.lab)
+        job = self._running(cell)
+        if cell.stage is Stage.DAEMONS:
+            assert self._daemons is not None
+            told = DAEMONS[cell.fault](self._daemons, job, host)
+            if cell.fault is Fault.CLOCK_JUMP:  # it has ended the job
+                self._job = None
+                return told
+        else:
+            told = STRIKES[cell.fault](job, host)
         job.check_sound()
         return told
 
@@ -52,7 +68,8 @@ class Stand:
         if self._job is not None and self._job.key != wanted:
             self.finish()
         if self._job is None:
-            self._job = Job(self.lab, cell, env={})
+            clock = None if self._daemons is None else self._daemons.job_clock.env()
+            self._job = Job(self.lab, cell, env=clock)
             self._job.wait_moving()
         return self._job
 

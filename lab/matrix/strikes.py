@@ -94,7 +94,7 @@ def _in_force(job: Job, made: Sequence[lf.Fault]) -> Iterator[int]:
             fault.end()
 
 
-def _hold(job: Job, made: list[tuple[lf.Fault, Place]], *, seconds: float = HELD_S) -> Evidence:
+def hold(job: Job, made: list[tuple[lf.Fault, Place]], *, seconds: float = HELD_S) -> Evidence:
     """All of these faults at once; the job has to go on under them."""
     told: Evidence = {"struck": [_name(place) for _, place in made]}
     with _in_force(job, [fault for fault, _ in made]) as since:
@@ -122,7 +122,7 @@ def _several(make: Callable[[str], lf.Fault], count: int) -> Callable[[Job, int]
 
     def strike(job: Job, host: int) -> Evidence:
         places = [(host, rail) for rail in job.flowing(host, count)]
-        return _hold(job, [(make(_name(place)), place) for place in places])
+        return hold(job, [(make(_name(place)), place) for place in places])
 
     return strike
 
@@ -133,13 +133,13 @@ def _crossed(job: Job, host: int) -> Evidence:
     other = (host + 1) % len(job.ranks)
     job.flowing(host, rails)
     places = [(host if rail < rails // 2 else other, rail) for rail in range(rails)]
-    return _hold(job, [(lf.Carrier(_name(place)), place) for place in places])
+    return hold(job, [(lf.Carrier(_name(place)), place) for place in places])
 
 
 def _loss_everywhere(job: Job, host: int) -> Evidence:
     """1 % on all rails of a host: there is no clean one to go to."""
     places = [(host, rail) for rail in job.flowing(host, job.lab.topology.rails)]
-    return _hold(job, [(lf.Loss(_name(place), 1.0), place) for place in places])
+    return hold(job, [(lf.Loss(_name(place), 1.0), place) for place in places])
 
 
 def _reset_storm(job: Job, host: int) -> Evidence:

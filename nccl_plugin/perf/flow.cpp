@@ -1,13 +1,12 @@
 #include "perf/flow.h"
 
+#include <array>
 #include <span>
 
 #include "perf/pattern.h"
 
 namespace fabric::perf {
 namespace {
-
-constexpr int kTag = 0;  // matching is by order; tags only matter in grouped receives
 
 // Adds to an error on which link it happened.
 template <typename Call>
@@ -21,43 +20,58 @@ auto on_link(const std::string& label, Call&& call) {
 
 }  // namespace
 
-bool RequestQueue::send(const Registered& memory, std::size_t offset, std::size_t count) {
+bool RequestQueue::send(const Registered& memory, std::size_t offset, std::size_t count, int tag) {
   void* request = on_link(end_.label, [&] {
-    return plugin_.isend(end_.comm, memory.data + offset, count, kTag, memory.region);
+    return plugin_.isend(end_.comm, memory.data + offset, count, tag, memory.region);
   });
   if (request == nullptr) return false;
-  pending_.push_back({request, count, false});
+  pending_.push_back({request, false, 1, {count}});
+  ++messages_;
   return true;
 }
 
-bool RequestQueue::receive(const Registered& memory, std::size_t offset, std::size_t count) {
-  void* request = on_link(end_.label, [&] {
-    return plugin_.irecv(end_.comm, memory.data + offset, count, kTag, memory.region);
-  });
-  if (request == nullptr) return false;
-  pending_.push_back({request, count, true});
-  return true;
-}
-
-bool RequestQueue::pop_done() {
-  if (pending_.empty()) return false;
-  const Pending oldest = pending_.front();
-  std::size_t size = 0;
-  if (!on_link(end_.label, [&] { return plugin_.test(oldest.request, &size); })) return false;
-  pending_.pop_front();
-  if (oldest.is_receive && size != static_cast<std::uint32_t>(oldest.size)) {
-    throw TransportError("test (" + end_.label + ")", 0,
-                         "a message of " + std::to_string(oldest.size) + " bytes arrived with " +
-                             std::to_string(size));
+bool RequestQueue::receive(std::span<const Landing> group) {
+  Pending pending{nullptr, true, group.size(), {}};
+  std::array<Slot, kMaxGroup> slots{};
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const Landing& l = group[i];
+    pending.sizes[i] = l.count;
+    slots[i] = {l.memory->data + l.offset, l.count, static_cast<int>(i), l.memory->region};
   }
+  pending.request = on_link(
+      end_.label, [&] { return plugin_.irecv(end_.comm, std::span(slots).first(group.size())); });
+  if (pending.request == nullptr) return false;
+  pending_.push_back(pending);
+  messages_ += group.size();
   return true;
+}
+
+std::size_t RequestQueue::pop_done() {
+  if (pending_.empty()) return 0;
+  const Pending& oldest = pending_.front();
+  const std::size_t count = oldest.count;
+  std::array<std::size_t, kMaxGroup> sizes{};
+  if (!on_link(end_.label,
+               [&] { return plugin_.test(oldest.request, std::span(sizes).first(count)); })) {
+    return 0;
+  }
+  for (std::size_t i = 0; oldest.is_receive && i < count; ++i) {
+    if (sizes[i] == static_cast<std::uint32_t>(oldest.sizes[i])) continue;
+    throw TransportError("test (" + end_.label + ")", 0,
+                         "a message of " + std::to_string(oldest.sizes[i]) +
+                             " bytes arrived with " + std::to_string(sizes[i]));
+  }
+  pending_.pop_front();
+  messages_ -= count;
+  return count;
 }
 
 SendFlow::SendFlow(Plugin& plugin, Endpoint end, std::vector<Registered> sets,
-                   std::vector<Extent> messages, std::size_t in_flight)
+                   std::vector<Extent> messages, std::size_t in_flight, std::size_t group)
     : queue_(plugin, std::move(end)),
       sets_(std::move(sets)),
       messages_(std::move(messages)),
+      grouping_(group, messages_.size()),
       in_flight_(in_flight),
       finished_(messages_.size()) {}
 
@@ -75,7 +89,7 @@ bool SendFlow::progress() {
   }
   while (posted_ < messages_.size() && queue_.size() < in_flight_) {
     const Extent& m = messages_[posted_];
-    if (!queue_.send(sets_[set_], m.offset, m.count)) break;
+    if (!queue_.send(sets_[set_], m.offset, m.count, grouping_.tag(posted_))) break;
     ++posted_;
     any = true;
   }
@@ -83,10 +97,11 @@ bool SendFlow::progress() {
 }
 
 ReceiveFlow::ReceiveFlow(Plugin& plugin, Endpoint end, std::vector<Registered> sets,
-                         std::vector<Extent> messages, std::size_t in_flight)
+                         std::vector<Extent> messages, std::size_t in_flight, std::size_t group)
     : queue_(plugin, std::move(end)),
       sets_(std::move(sets)),
       messages_(std::move(messages)),
+      grouping_(group, messages_.size()),
       in_flight_(in_flight),
       finished_(messages_.size()) {}
 
@@ -98,14 +113,20 @@ void ReceiveFlow::begin(std::size_t set) {
 
 bool ReceiveFlow::progress() {
   bool any = false;
-  while (queue_.pop_done()) {
-    moved_ += messages_[finished_++].count;
+  while (const std::size_t count = queue_.pop_done()) {
+    for (std::size_t i = 0; i < count; ++i) moved_ += messages_[finished_++].count;
     any = true;
   }
-  while (posted_ < messages_.size() && queue_.size() < in_flight_) {
-    const Extent& m = messages_[posted_];
-    if (!queue_.receive(sets_[set_], m.offset, m.count)) break;
-    ++posted_;
+  while (posted_ < messages_.size()) {
+    const std::size_t count = grouping_.count_at(posted_);
+    if (queue_.size() + count > in_flight_) break;
+    std::array<Landing, kMaxGroup> group{};
+    for (std::size_t i = 0; i < count; ++i) {
+      const Extent& m = messages_[posted_ + i];
+      group[i] = {&sets_[set_], m.offset, m.count};
+    }
+    if (!queue_.receive(std::span(group).first(count))) break;
+    posted_ += count;
     any = true;
   }
   return any;
@@ -115,8 +136,9 @@ template <typename Element>
 RingFlow<Element>::RingFlow(Plugin& plugin, const RingPlan& plan, Endpoint send_end,
                             Endpoint receive_end, std::vector<Registered> send_sets,
                             std::vector<Registered> receive_sets, Registered scratch,
-                            std::size_t slice, std::size_t in_flight)
+                            std::size_t slice, std::size_t in_flight, std::size_t group)
     : plan_(plan),
+      grouping_(group, plan_.messages()),
       sends_(plugin, std::move(send_end)),
       receives_(plugin, std::move(receive_end)),
       send_sets_(std::move(send_sets)),
@@ -136,8 +158,8 @@ void RingFlow<Element>::begin(std::size_t set) {
 template <typename Element>
 bool RingFlow<Element>::progress() {
   bool any = false;
-  while (receives_.pop_done()) {
-    take_received();
+  while (const std::size_t count = receives_.pop_done()) {
+    for (std::size_t i = 0; i < count; ++i) take_received();
     any = true;
   }
   while (sends_.pop_done()) {
@@ -152,17 +174,23 @@ bool RingFlow<Element>::progress() {
 template <typename Element>
 bool RingFlow<Element>::post_receives() {
   bool any = false;
-  while (receive_posted_ < plan_.messages() && receives_.size() < in_flight_ &&
-         sent_ >= plan_.sends_before_receiving(receive_posted_)) {
-    const Extent m = plan_.received(receive_posted_);
-    const std::size_t bytes = m.count * sizeof(Element);
-    const bool posted =
-        plan_.reduces(receive_posted_)
-            ? receives_.receive(scratch_, receive_posted_ % in_flight_ * slice_ * sizeof(Element),
-                                bytes)
-            : receives_.receive(receive_sets_[set_], m.offset * sizeof(Element), bytes);
-    if (!posted) break;
-    ++receive_posted_;
+  while (receive_posted_ < plan_.messages()) {
+    const std::size_t count = grouping_.count_at(receive_posted_);
+    if (receives_.size() + count > in_flight_ ||
+        sent_ < plan_.sends_before_receiving(receive_posted_ + count - 1)) {
+      break;
+    }
+    std::array<Landing, kMaxGroup> group{};
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t q = receive_posted_ + i;
+      const Extent m = plan_.received(q);
+      const std::size_t bytes = m.count * sizeof(Element);
+      group[i] = plan_.reduces(q)
+                     ? Landing{&scratch_, q % in_flight_ * slice_ * sizeof(Element), bytes}
+                     : Landing{&receive_sets_[set_], m.offset * sizeof(Element), bytes};
+    }
+    if (!receives_.receive(std::span(group).first(count))) break;
+    receive_posted_ += count;
     any = true;
   }
   return any;
@@ -174,7 +202,8 @@ bool RingFlow<Element>::post_sends() {
   while (send_posted_ < plan_.messages() && sends_.size() < in_flight_ &&
          (send_posted_ < plan_.slices() || received_ > send_posted_ - plan_.slices())) {
     const Extent m = plan_.sent(send_posted_);
-    if (!sends_.send(send_sets_[set_], m.offset * sizeof(Element), m.count * sizeof(Element))) {
+    if (!sends_.send(send_sets_[set_], m.offset * sizeof(Element), m.count * sizeof(Element),
+                     grouping_.tag(send_posted_))) {
       break;
     }
     ++send_posted_;

@@ -2,9 +2,12 @@
 // does what can be done now without waiting, done() says whether all of it is.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "perf/plan.h"
@@ -37,33 +40,60 @@ class Work {
   virtual std::uint64_t moved() const = 0;
 };
 
+// Where a message is received.
+struct Landing {
+  const Registered* memory;
+  std::size_t offset;
+  std::size_t count;
+};
+
 // Requests of one direction of a comm, tested in order of posting.
 class RequestQueue {
  public:
   RequestQueue(Plugin& plugin, Endpoint endpoint) : plugin_(plugin), end_(std::move(endpoint)) {}
 
-  std::size_t size() const { return pending_.size(); }
+  std::size_t size() const { return messages_; }  // messages on their way
   // False when the plugin said "not yet".
-  bool send(const Registered& memory, std::size_t offset, std::size_t count);
-  bool receive(const Registered& memory, std::size_t offset, std::size_t count);
-  // True when the oldest request is done; it leaves the queue.
-  bool pop_done();
+  bool send(const Registered& memory, std::size_t offset, std::size_t count, int tag = 0);
+  // One request for all of them: tags 0, 1, …, which their sender has to use.
+  bool receive(std::span<const Landing> group);
+  bool receive(const Registered& memory, std::size_t offset, std::size_t count) {
+    const Landing one{&memory, offset, count};
+    return receive(std::span(&one, 1));
+  }
+  // When the oldest request is done it leaves the queue: how many messages it was, else 0.
+  std::size_t pop_done();
 
  private:
   struct Pending {
     void* request;
-    std::size_t size;
     bool is_receive;
+    std::size_t count;
+    std::array<std::size_t, kMaxGroup> sizes;
   };
   Plugin& plugin_;
   Endpoint end_;
   std::deque<Pending> pending_;
+  std::size_t messages_ = 0;
+};
+
+// How messages are grouped into receives: `group` at a time from the first of an iteration on, the
+// last receive has what is left. Both ends reckon alike; a message's tag is its place in its group.
+class Grouping {
+ public:
+  Grouping(std::size_t group, std::size_t messages) : group_(group), messages_(messages) {}
+  std::size_t count_at(std::size_t first) const { return std::min(group_, messages_ - first); }
+  int tag(std::size_t message) const { return static_cast<int>(message % group_); }
+
+ private:
+  std::size_t group_;
+  std::size_t messages_;
 };
 
 class SendFlow final : public Work {
  public:
   SendFlow(Plugin& plugin, Endpoint end, std::vector<Registered> sets, std::vector<Extent> messages,
-           std::size_t in_flight);
+           std::size_t in_flight, std::size_t group = 1);
   void begin(std::size_t set) override;
   bool progress() override;
   bool done() const override { return finished_ == messages_.size(); }
@@ -73,6 +103,7 @@ class SendFlow final : public Work {
   RequestQueue queue_;
   std::vector<Registered> sets_;
   std::vector<Extent> messages_;
+  Grouping grouping_;
   std::size_t in_flight_;
   std::size_t set_ = 0;
   std::size_t posted_ = 0;
@@ -83,7 +114,7 @@ class SendFlow final : public Work {
 class ReceiveFlow final : public Work {
  public:
   ReceiveFlow(Plugin& plugin, Endpoint end, std::vector<Registered> sets,
-              std::vector<Extent> messages, std::size_t in_flight);
+              std::vector<Extent> messages, std::size_t in_flight, std::size_t group = 1);
   void begin(std::size_t set) override;
   bool progress() override;
   bool done() const override { return finished_ == messages_.size(); }
@@ -93,6 +124,7 @@ class ReceiveFlow final : public Work {
   RequestQueue queue_;
   std::vector<Registered> sets_;
   std::vector<Extent> messages_;
+  Grouping grouping_;
   std::size_t in_flight_;
   std::size_t set_ = 0;
   std::size_t posted_ = 0;
@@ -107,7 +139,7 @@ class RingFlow final : public Work {
   // `scratch`: in_flight * slice elements, registered with the receiving comm.
   RingFlow(Plugin& plugin, const RingPlan& plan, Endpoint send_end, Endpoint receive_end,
            std::vector<Registered> send_sets, std::vector<Registered> receive_sets,
-           Registered scratch, std::size_t slice, std::size_t in_flight);
+           Registered scratch, std::size_t slice, std::size_t in_flight, std::size_t group = 1);
   void begin(std::size_t set) override;
   bool progress() override;
   bool done() const override { return sent_ == plan_.messages() && received_ == plan_.messages(); }
@@ -119,6 +151,7 @@ class RingFlow final : public Work {
   void take_received();
 
   RingPlan plan_;
+  Grouping grouping_;
   RequestQueue sends_;
   RequestQueue receives_;
   std::vector<Registered> send_sets_;

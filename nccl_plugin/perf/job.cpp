@@ -30,7 +30,8 @@ Job::Job(Plugin& plugin, Mesh& mesh, const Options& options, int channels)
       mesh_(mesh),
       options_(options),
       channels_(channels),
-      in_flight_(static_cast<std::size_t>(options.in_flight)) {
+      in_flight_(static_cast<std::size_t>(options.in_flight)),
+      group_(static_cast<std::size_t>(options.group)) {
   switch (options_.mode) {
     case Mode::p2p:
       make_p2p();
@@ -72,7 +73,7 @@ double Job::bus_factor() const {
 
 void Job::make_p2p() {
   // More messages than there is room for take turns in it; nobody looks at them then.
-  const std::uint64_t room = messages_per_batch(options_.size);
+  const std::uint64_t room = messages_per_batch(options_.size, group_);
   batch_ = options_.batch > 0 ? static_cast<std::uint64_t>(options_.batch) : room;
   if (options_.iterations) batch_ = std::min(batch_, *options_.iterations);
   const bool sends = options_.rank % 2 == 0;
@@ -89,10 +90,10 @@ void Job::make_p2p() {
     std::unique_ptr<Work> work;
     if (sends) {
       work = std::make_unique<SendFlow>(plugin_, mesh_.endpoint(link), registered(link, sets),
-                                        std::move(messages), in_flight_);
+                                        std::move(messages), in_flight_, group_);
     } else {
       work = std::make_unique<ReceiveFlow>(plugin_, mesh_.endpoint(link), registered(link, sets),
-                                           std::move(messages), in_flight_);
+                                           std::move(messages), in_flight_, group_);
     }
     add_work(std::move(work), true);
   }
@@ -128,13 +129,14 @@ void Job::make_ring_channel(int channel, Extent range, const std::vector<Buffer*
   const Link in{(rank + world - 1) % world, rank, channel};
   // No slice is longer than a chunk: keeps the scratch memory of small runs small.
   const std::size_t longest = range.count / static_cast<std::size_t>(world) + 1;
-  const std::size_t slice = std::min(options_.slice / sizeof(Element), longest);
+  const std::size_t share = (longest + group_ - 1) / group_;
+  const std::size_t slice = std::min(options_.slice / sizeof(Element), share);
   buffers_.push_back(std::make_unique<Buffer>(in_flight_ * slice * sizeof(Element)));
   Buffer& scratch = *buffers_.back();
   add_work(std::make_unique<RingFlow<Element>>(
-               plugin_, RingPlan(rank, world, range, slice), mesh_.endpoint(out),
+               plugin_, RingPlan(rank, world, range, slice, group_), mesh_.endpoint(out),
                mesh_.endpoint(in), registered(out, sets), registered(in, sets),
-               mesh_.add(in, scratch.data(), scratch.size()), slice, in_flight_),
+               mesh_.add(in, scratch.data(), scratch.size()), slice, in_flight_, group_),
            true);
 }
 
@@ -157,13 +159,14 @@ void Job::make_alltoall() {
       const Link receive_link{from, me, c};
       add_work(std::make_unique<SendFlow>(
                    plugin_, mesh_.endpoint(send_link), registered(send_link, out),
-                   slices_of(channel_part(send_part, c, kCacheLine), options_.slice), in_flight_),
+                   slices_of(channel_part(send_part, c, kCacheLine), options_.slice, group_),
+                   in_flight_, group_),
                false);
-      add_work(
-          std::make_unique<ReceiveFlow>(
-              plugin_, mesh_.endpoint(receive_link), registered(receive_link, in),
-              slices_of(channel_part(receive_part, c, kCacheLine), options_.slice), in_flight_),
-          true);
+      add_work(std::make_unique<ReceiveFlow>(
+                   plugin_, mesh_.endpoint(receive_link), registered(receive_link, in),
+                   slices_of(channel_part(receive_part, c, kCacheLine), options_.slice, group_),
+                   in_flight_, group_),
+               true);
     }
     to_fill_.push_back({Area::Kind::bytes, at(out, send_part.offset), send_part.count, me, to});
     to_check_.push_back({Area::Kind::bytes, at(in, receive_part.offset), mine, from, me});

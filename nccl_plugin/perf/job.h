@@ -60,6 +60,7 @@ class Job {
   Options options_;
   int channels_;
   std::size_t in_flight_;
+  std::size_t group_;
   std::uint64_t batch_ = 1;
   double scale_ = 1.0;  // algorithm bytes per moved byte
   std::vector<std::unique_ptr<Buffer>> buffers_;

@@ -1,8 +1,10 @@
 // fabric-perf: drives any NCCL net plugin over host memory. See docs/fabric-perf.md.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -30,7 +32,8 @@ std::string settings(const Options& o) {
   text << "mode=" << mode_name(o.mode) << " world=" << o.world << " size=" << o.size
        << " iters=" << o.iterations.value_or(0) << " slice=" << o.slice
        << " type=" << (o.element == Element::float32 ? "float32" : "int32")
-       << " pingpong=" << o.pingpong << " batch=" << o.batch << " channels=" << o.channels;
+       << " pingpong=" << o.pingpong << " batch=" << o.batch << " channels=" << o.channels
+       << " group=" << o.group;
   return text.str();
 }
 
@@ -142,6 +145,7 @@ class Session {
                           clock_ns(CLOCK_REALTIME)));
     sampler_.emplace(rows_, progress_, names, since_ns_, options_.interval_ms);
 
+    check_groups(devices);
     std::vector<int> device_of;
     device_of.reserve(static_cast<std::size_t>(channels_));
     for (int c = 0; c < channels_; ++c) {
@@ -155,6 +159,7 @@ class Session {
     const std::int64_t now = monotonic_ns();
     rows_.write(connected_row(now, mesh.comms(), static_cast<double>(now - connecting_ns) * 1e-9,
                               rss_before, resident_bytes()));
+    rows_.write(mark_row("connected", monotonic_ns(), clock_ns(CLOCK_REALTIME)));
     Idle idle(*plugin_, options_.wait);
     TokenRing token(*plugin_, mesh, options_.rank, options_.world);
     if (options_.mode == Mode::p2p) measure_latency(mesh);
@@ -170,10 +175,20 @@ class Session {
     figures_.rss_bytes = resident_bytes();
     figures_.buffer_bytes = job.buffer_bytes();
     rendezvous->forget();
+    linger();
     mesh.close();
     finish();
     plugin_->finalize();
     return figures_.corrupt_bytes > 0 ? kCorrupt : kClean;
+  }
+
+  void check_groups(const std::vector<Device>& devices) const {
+    for (const Device& d : devices) {
+      if (options_.group > d.max_receives) {
+        throw UsageError("--group " + std::to_string(options_.group) + ": device " + d.name +
+                         " takes " + std::to_string(d.max_receives) + " messages per receive");
+      }
+    }
   }
 
   void measure_latency(Mesh& mesh) {
@@ -183,6 +198,15 @@ class Session {
     const PingPongResult result = ping_pong(*plugin_, mesh, options_, channels_, trips);
     latency_ = result.latency;
     early_corrupt_ = result.corrupt_bytes;
+  }
+
+  // The last word of the collective is said, the comms are still there.
+  void linger() {
+    rows_.write(mark_row("closing", monotonic_ns(), clock_ns(CLOCK_REALTIME)));
+    const auto ns = static_cast<std::int64_t>(options_.linger_s * 1e9);
+    timespec left{ns / 1'000'000'000, ns % 1'000'000'000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
   }
 
   void take(EndFigures figures) {

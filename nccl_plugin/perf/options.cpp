@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "perf/plan.h"
+#include "perf/plugin.h"
 #include "perf/rendezvous.h"
 
 namespace fabric::perf {
@@ -90,8 +91,14 @@ ParseResult parse_options(int argc, const char* const* argv) {
   app.add_option("--slice", o.slice, "bytes per message of ring and alltoall")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--in-flight", o.in_flight, "requests per connection at a time")
+  app.add_option("--in-flight", o.in_flight, "messages per connection at a time")
       ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  app.add_option("--group", o.group, "messages per receive (NCCL's grouped receives)")
+      ->check(CLI::Range(1, static_cast<int>(kMaxGroup)))
+      ->capture_default_str();
+  app.add_option("--linger", o.linger_s, "seconds between the last iteration and the close")
+      ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_option("--pingpong", o.pingpong, "p2p: round trips before the stream; 0: none")
       ->check(CLI::NonNegativeNumber);
@@ -118,9 +125,11 @@ ParseResult parse_options(int argc, const char* const* argv) {
              std::to_string(o.world));
     }
     if (o.mode == Mode::p2p && o.world % 2 != 0) refuse("p2p needs an even --world");
-    if (o.verify && static_cast<std::size_t>(o.batch) > messages_per_batch(o.size)) {
+    if (o.verify && static_cast<std::size_t>(o.batch) >
+                        messages_per_batch(o.size, static_cast<std::size_t>(o.group))) {
       refuse("--batch " + std::to_string(o.batch) + " does not fit 32 MiB: use --verify none");
     }
+    if (o.group > o.in_flight) refuse("--group must not be above --in-flight");
     if (o.slice < 64 || o.slice > (std::size_t{1} << 30U)) refuse("--slice must be 64 to 1G");
     if (o.size > (std::size_t{1} << 40U)) refuse("--size must be at most 1T");
     parse_rendezvous(o.rendezvous);

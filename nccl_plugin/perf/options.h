@@ -30,8 +30,10 @@ struct Options {
   std::optional<int> device;  // all channels on this one
   Element element = Element::float32;
   std::size_t slice = std::size_t{512} << 10U;
-  int in_flight = 8;        // requests per comm at a time
+  int in_flight = 8;        // messages per comm at a time
+  int group = 1;            // messages per receive
   int batch = 0;            // p2p: messages between two words of rank 0; 0: what fits 32 MiB
+  double linger_s = 0;      // between the last iteration and the close
   int pingpong = -1;        // round trips before p2p's stream; -1: chosen from the size
   double timeout_s = 60.0;  // rendezvous and connection set-up
   bool verbose = false;

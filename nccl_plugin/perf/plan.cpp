@@ -12,7 +12,7 @@ Extent part_of(Extent whole, std::size_t index, std::size_t parts, std::size_t a
   return {whole.offset + from, to - from};
 }
 
-RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice)
+RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice, std::size_t least)
     : rank_(static_cast<std::size_t>(rank)),
       world_(static_cast<std::size_t>(world)),
       range_(range),
@@ -22,7 +22,7 @@ RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice)
   for (std::size_t c = 0; c < world_; ++c) {
     longest = std::max(longest, part_of(range_, c, world_).count);
   }
-  slices_ = std::max<std::size_t>(1, (longest + slice_ - 1) / slice_);
+  slices_ = std::max(least, (longest + slice_ - 1) / slice_);
 }
 
 std::size_t RingPlan::chunk(std::size_t step, std::size_t behind) const {
@@ -62,18 +62,19 @@ std::vector<Link> links_of(Mode mode, int world, int channels, bool answers) {
   return links;
 }
 
-std::vector<Extent> slices_of(Extent range, std::size_t slice) {
+std::vector<Extent> slices_of(Extent range, std::size_t slice, std::size_t least) {
+  slice = std::clamp<std::size_t>((range.count + least - 1) / least, 1, slice);
   std::vector<Extent> all;
   for (std::size_t at = 0; at < range.count; at += slice) {
     all.push_back({range.offset + at, std::min(slice, range.count - at)});
   }
-  if (all.empty()) all.push_back({range.offset, 0});
+  while (all.size() < least) all.push_back({range.offset + range.count, 0});
   return all;
 }
 
-std::size_t messages_per_batch(std::size_t size) {
+std::size_t messages_per_batch(std::size_t size, std::size_t least) {
   constexpr std::size_t kBatchBytes = std::size_t{32} << 20U;
-  return size == 0 ? 256 : std::clamp<std::size_t>(kBatchBytes / size, 1, 256);
+  return size == 0 ? 256 : std::clamp<std::size_t>(kBatchBytes / size, least, 256);
 }
 
 }  // namespace fabric::perf

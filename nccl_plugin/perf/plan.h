@@ -23,8 +23,10 @@ Extent part_of(Extent whole, std::size_t index, std::size_t parts, std::size_t a
 
 class RingPlan {
  public:
-  // `range`: the channel's elements; `slice`: elements per message, at least 1.
-  RingPlan(int rank, int world, Extent range, std::size_t slice);
+  // `range`: the channel's elements; `slice`: elements per message, at least 1. A chunk has at
+  // least `least` messages, some of them empty if need be: no more may be received in one group,
+  // since message q waits for the one that came a chunk before.
+  RingPlan(int rank, int world, Extent range, std::size_t slice, std::size_t least = 1);
 
   std::size_t messages() const { return steps_ * slices_; }  // sent, and as many received
   std::size_t slices() const { return slices_; }             // per chunk
@@ -62,10 +64,11 @@ struct Link {
 // which only ping-pong needs.
 std::vector<Link> links_of(Mode mode, int world, int channels, bool answers = true);
 
-// Messages of at most `slice` bytes that cover `range`; one empty message for an empty range.
-std::vector<Extent> slices_of(Extent range, std::size_t slice);
+// Messages of at most `slice` bytes that cover `range`; at least `least`, empty ones if need be.
+std::vector<Extent> slices_of(Extent range, std::size_t slice, std::size_t least = 1);
 
-// p2p: how many messages of `size` bytes make one batch (an iteration of the loop).
-std::size_t messages_per_batch(std::size_t size);
+// p2p: how many messages of `size` bytes make one batch (an iteration of the loop): at least
+// `least`.
+std::size_t messages_per_batch(std::size_t size, std::size_t least = 1);
 
 }  // namespace fabric::perf

@@ -159,24 +159,38 @@ class TablePlugin final : public Plugin {
     return request;
   }
 
-  void* irecv(void* comm, void* data, std::size_t size, int tag, void* region) override {
+  void* irecv(void* comm, std::span<const Slot> slots) override {
     void* request = nullptr;
-    auto sized = static_cast<typename Table::Size>(size);
+    std::array<void*, kMaxGroup> data{};
+    std::array<typename Table::Size, kMaxGroup> sizes{};
+    std::array<int, kMaxGroup> tags{};
+    std::array<void*, kMaxGroup> regions{};
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      data[i] = slots[i].data;
+      sizes[i] = static_cast<typename Table::Size>(slots[i].size);
+      tags[i] = slots[i].tag;
+      regions[i] = slots[i].region;
+    }
+    const int count = static_cast<int>(slots.size());
     if constexpr (kProfiles) {
-      void* profile = nullptr;
-      check(table_->irecv(comm, 1, &data, &sized, &tag, &region, &profile, &request), "irecv");
+      std::array<void*, kMaxGroup> profiles{};
+      check(table_->irecv(comm, count, data.data(), sizes.data(), tags.data(), regions.data(),
+                          profiles.data(), &request),
+            "irecv");
     } else {
-      check(table_->irecv(comm, 1, &data, &sized, &tag, &region, &request), "irecv");
+      check(table_->irecv(comm, count, data.data(), sizes.data(), tags.data(), regions.data(),
+                          &request),
+            "irecv");
     }
     return request;
   }
 
-  bool test(void* request, std::size_t* size) override {
+  bool test(void* request, std::span<std::size_t> sizes) override {
     int done = 0;
-    int bytes = 0;
-    check(table_->test(request, &done, &bytes), "test");
+    std::array<int, kMaxGroup> bytes{};
+    check(table_->test(request, &done, bytes.data()), "test");
     // The ABI tells sizes as int: what is past 2 GiB comes back folded.
-    *size = static_cast<std::uint32_t>(bytes);
+    for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<std::uint32_t>(bytes[i]);
     return done != 0;
   }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,15 @@ struct Device {
   int speed_mbps = 0;
   int max_receives = 1;
 };
+
+// One buffer of a receive.
+struct Slot {
+  void* data;
+  std::size_t size;
+  int tag;
+  void* region;
+};
+inline constexpr std::size_t kMaxGroup = 8;  // slots of one receive: NCCL's maxRecvs
 
 // Every call throws TransportError when the plugin answers anything but success; its text has the
 // last warning that the plugin logged. "Not yet" is a null return.
@@ -51,9 +61,10 @@ class Plugin {
   virtual void* register_memory(void* comm, void* data, std::size_t size) = 0;
   virtual void deregister_memory(void* comm, void* region) = 0;
   virtual void* isend(void* comm, void* data, std::size_t size, int tag, void* region) = 0;
-  virtual void* irecv(void* comm, void* data, std::size_t size, int tag, void* region) = 0;
-  // True when done; then `*size` is what was sent or received.
-  virtual bool test(void* request, std::size_t* size) = 0;
+  // One receive of up to kMaxGroup messages, told apart by their tags.
+  virtual void* irecv(void* comm, std::span<const Slot> slots) = 0;
+  // True when done; then `sizes` says what was sent, or received into each slot.
+  virtual bool test(void* request, std::span<std::size_t> sizes) = 0;
 
   // Whether the plugin exports fabricWait_v1.
   virtual bool can_wait() const = 0;

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Cluster
-from lab.matrix.cells import TURNS, all_cells, selection
+from lab.matrix.cells import TURNS, Stage, all_cells, selection
 from lab.matrix.stand import HOSTS, RAILS, RATE, Stand
 
 REPO = Path(__file__).resolve().parents[2]
@@ -24,16 +24,18 @@ TURN = int(os.environ.get("FABRIC_MATRIX_TURN", "0")) % TURNS
 def with_ends(cells):
     """The cells and, after those that share a job, None: its end."""
     found = []
-    for _, group in itertools.groupby(cells, key=lambda c: (c.stage, c.pattern, c.size)):
-        found += [*group, None]
+    for (stage, _, _), group in itertools.groupby(cells, lambda c: (c.stage, c.pattern, c.size)):
+        found += [*group, *([] if stage is Stage.OWN else [None])]
     return found
 
 
 def parameters(cells):
-    last = None
+    found, last = [], None
     for cell in with_ends(cells):
-        yield pytest.param(cell, id=str(cell) if cell else f"end-{last.pattern}-{last.size}")
+        name = str(cell) if cell else f"end-{last.stage}-{last.pattern}-{last.size}"
+        found.append(pytest.param(cell, id=name))
         last = cell or last
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,29 @@ TEST_CASE("slices and batches") {
   CHECK(messages_per_batch(std::size_t{1} << 20U) == 32);
 }
 
+TEST_CASE("groups: at least so many messages, empty ones if need be") {
+  for (const std::size_t size : {0U, 1U, 8U, 100U, 5000U}) {
+    for (const std::size_t least : {1U, 3U, 8U}) {
+      const auto cut = slices_of({40, size}, 1000, least);
+      CHECK(cut.size() >= least);
+      std::size_t at = 40;
+      for (const Extent& e : cut) {
+        CHECK(e.count <= 1000);
+        CHECK((e.count == 0 || e.offset == at));
+        at += e.count;
+      }
+      CHECK(at == 40 + size);
+    }
+  }
+  CHECK(messages_per_batch(std::size_t{64} << 20U, 4) == 4);
+  CHECK(messages_per_batch(8, 4) == 256);
+  for (const std::size_t elements : {0U, 2U, 1000U}) {
+    const RingPlan plan(0, 3, {0, elements}, 7, 5);
+    CHECK(plan.slices() >= 5);
+    CHECK(plan.messages() == 4 * plan.slices());
+  }
+}
+
 TEST_CASE("latency percentiles") {
   std::vector<double> samples;
   for (int i = 100; i >= 1; --i) samples.push_back(i);

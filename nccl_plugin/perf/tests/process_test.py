@@ -179,6 +179,25 @@ class Clean(unittest.TestCase):
     def test_p2p_pairs(self) -> None:
         self.check(4, "p2p", "--size", "10000", "--iters", "300", "--wait", "spin")
 
+    @unittest.skipUnless(FABRIC, "FABRIC_PLUGIN names no plugin")
+    def test_grouped_receives(self) -> None:
+        """Sizes that leave empty messages over, groups that do not come out even."""
+        for mode, world in (("ring", 3), ("alltoall", 3), ("p2p", 2)):
+            for size, group in (("24", "8"), ("300001", "5"), ("0", "3")):
+                with self.subTest(mode=mode, size=size):
+                    self.check(
+                        world, mode, "--size", size, "--iters", "7", "--group", group,
+                        "--in-flight", "16", "--slice", "4K", "--channels", "2",
+                        "--pingpong", "0", plugin=FABRIC,
+                    )  # fmt: skip
+
+    def test_linger(self) -> None:
+        with Ranks(2, "p2p", "--size", "8", "--iters", "300", "--linger", "0.3") as ranks:
+            assert ranks.wait() == [0, 0], ranks.err
+            rows = {r["type"]: r["t_ns"] for r in ranks.rows(0)}
+        assert rows["start"] <= rows["connected"] <= rows["closing"]
+        assert rows["end"] - rows["closing"] >= 0.3e9
+
     def test_duration_ends_all_ranks_together(self) -> None:
         self.check(4, "ring", "--size", "256K", "--duration", "0.5")
         assert len({end["iterations"] for end in self.ends}) == 1
@@ -280,6 +299,11 @@ class Faults(unittest.TestCase):
 
 class Endings(unittest.TestCase):
     """Signals, and what the user got wrong."""
+
+    def test_a_group_that_the_plugin_does_not_take(self) -> None:
+        with Ranks(2, "ring", "--size", "1M", "--group", "2") as ranks:
+            assert ranks.wait() == [2, 2]
+            assert "takes 1 messages per receive" in ranks.err[0]
 
     def test_sigterm_to_one_rank_ends_all_cleanly(self) -> None:
         with Ranks(3, "ring", "--size", "1M", "--duration", "600") as ranks:

@@ -1,0 +1,208 @@
+"""Cells that strike what the plugin takes hints from: fabricd, its steer page, the wall clock.
+
+None of it may take a path from a job: hints that are missing, wrong or old count as none.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fabricd.steer.page import PAGE_SIZE, PageError, decode
+from lab.cluster import Cluster, wait_until
+from lab.matrix.cells import Fault
+from lab.matrix.job import PATIENCE_S, CellError, Job
+from lab.matrix.strikes import Evidence
+from lab.node import Node, build_dir
+from lab.registry import LabError
+from telemetry.statspage import StatsEventKind
+
+JUMPS_S = (3600, -86_400)
+"""Forward, as after a battery's end; back, as by a wrong time server. From the true time."""
+
+
+class ClockShift:
+    """CLOCK_REALTIME of the processes started with `env`, shifted at will (lab/native)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(16))
+
+    def env(self) -> Mapping[str, str]:
+        """What a process has to be started with.
+
+        Raises:
+            LabError: the library is not built.
+        """
+        library = build_dir() / "lab" / "native" / "libclockshift.so"
+        if not library.exists():
+            raise LabError(f"no {library}; build it: ./run build {build_dir().name}")
+        # AddressSanitizer wants to be first; the library leaves it its own interceptors.
+        asan = "detect_leaks=1:detect_stack_use_after_return=1:exitcode=99:verify_asan_link_order=0"
+        return {
+            "LD_PRELOAD": str(library),
+            "FABRIC_CLOCKSHIFT": str(self.path),
+            "ASAN_OPTIONS": asan,
+        }
+
+    def shift(self, seconds: int) -> None:
+        """From now on the clock is so far from the true time."""
+        with self.path.open("r+b") as file:
+            file.write(struct.pack("=q", seconds * 10**9))
+
+    @property
+    def shifted_reads(self) -> int:
+        """How often a process was told a shifted time."""
+        return int(struct.unpack("=qQ", self.path.read_bytes()[:16])[1])
+
+
+class Daemons:
+    """Prober and fabricd of every host, and the clocks of fabricd and of the jobs."""
+
+    def __init__(self, lab: Cluster) -> None:
+        self.lab = lab
+        self.daemon_clock = ClockShift(lab.dir.root / "clock-daemons")
+        self.job_clock = ClockShift(lab.dir.root / "clock-jobs")
+        lab.start_daemons(hold={"hold_down_s": 0.5}, env=self.daemon_clock.env())
+        for node in lab.nodes:
+            wait_until(lambda n=node: _valid(n), PATIENCE_S, f"{node.name}'s steer page")  # type: ignore[misc]
+
+    def stop(self) -> None:
+        """Stop them all."""
+        for node in self.lab.nodes:
+            node.stop_services()
+
+
+def _valid(node: Node) -> bool:
+    try:
+        return bool(decode((node.run_dir / "steer").read_bytes()).rails)
+    except (OSError, PageError):
+        return False
+
+
+def _follows(job: Job, host: int, *, present: bool) -> Callable[[], bool]:
+    """Whether the rank reads a valid and fresh steer page (or knows that there is none)."""
+
+    def check() -> bool:
+        page = job.ranks[host].page()
+        return page is not None and page.steer_present == present
+
+    return check
+
+
+def _rejected(job: Job, host: int) -> int:
+    page = job.ranks[host].page()
+    return 0 if page is None else page.steer_rejected
+
+
+def _undisturbed(job: Job, since_ns: int) -> None:
+    lost = [e for r in job.ranks for e in r.since(StatsEventKind.PATH_DOWN, since_ns)]
+    if lost:
+        raise CellError(f"paths were given up: {lost[:6]}")
+
+
+def _killed(daemons: Daemons, job: Job, host: int) -> Evidence:
+    """Every fabricd gets SIGKILL; each is started again, as systemd would."""
+    job.wait(_follows(job, host, present=True), "the steer page followed")
+    job.flowing(host, 1)
+    since = time.monotonic_ns()
+    services = [s for node in daemons.lab.nodes if (s := node.daemon) is not None]
+    before = [service.kill(signal.SIGKILL) for service in services]
+    told: Evidence = {"struck": [node.name for node in daemons.lab.nodes]}
+    told["progress_s"] = round(job.progress(), 3)
+    after = [s.wait_restarted(pid) for s, pid in zip(services, before, strict=True)]
+    if any(-signal.SIGKILL not in service.exits for service in services):
+        raise CellError(f"a daemon did not die: {[s.exits for s in services]}")
+    told["daemons"] = [f"{a} -> {b}" for a, b in zip(before, after, strict=True)]
+    for node in daemons.lab.nodes:
+        job.wait(lambda n=node: _valid(n), f"{node.name}'s steer page again")  # type: ignore[misc]
+    told["after_s"] = round(job.progress(), 3)
+    job.wait(_follows(job, host, present=True), "the steer page followed again")
+    _undisturbed(job, since)
+    return told
+
+
+def _damaged(damage: Callable[[bytes], bytes]) -> Callable[[Daemons, Job, int], Evidence]:
+    def strike(daemons: Daemons, job: Job, host: int) -> Evidence:
+        """The page as a daemon gone mad would leave it, and no daemon to mend it for a while."""
+        job.wait(_follows(job, host, present=True), "the steer page followed")
+        service = daemons.lab.nodes[host].daemon
+        assert service is not None
+        service.restart = False
+        service.kill(signal.SIGKILL)
+        wait_until(lambda: not service.running, PATIENCE_S, "the daemon's end")
+        page = daemons.lab.nodes[host].run_dir / "steer"
+        whole = page.read_bytes()
+        refused = _rejected(job, host)
+        job.flowing(host, 1)
+        since = time.monotonic_ns()
+        page.write_bytes(damage(whole))
+        told: Evidence = {"struck": [f"h{host}"]}
+        told["noticed_s"] = round(job.wait(_follows(job, host, present=False), "it is refused"), 3)
+        job.wait(lambda: _rejected(job, host) > refused, "the refusal counted")
+        told["refused"] = _rejected(job, host) - refused
+        told["progress_s"] = round(job.progress(), 3)
+        service.restart = True
+        service.start()
+        back = job.wait(_follows(job, host, present=True), "a page of the new daemon followed")
+        told |= {"back_s": round(back, 3), "after_s": round(job.progress(), 3)}
+        _undisturbed(job, since)
+        return told
+
+    return strike
+
+
+def _noise(whole: bytes) -> bytes:
+    """The header stays, so that only the checks of what it speaks of are left."""
+    return whole[:128] + random.Random(7).randbytes(PAGE_SIZE - 128)
+
+
+def _clock_jump(daemons: Daemons, job: Job, host: int) -> Evidence:
+    """The wall clock of ranks and daemons jumps, forward and back."""
+    job.wait(_follows(job, host, present=True), "the steer page followed")
+    job.flowing(host, 1)
+    since = time.monotonic_ns()
+    pids = [node.daemon.pid for node in daemons.lab.nodes if node.daemon is not None]
+    told: Evidence = {"struck": ["all clocks"], "jumps_s": list(JUMPS_S)}
+    try:
+        for number, jump in enumerate(JUMPS_S):
+            read = daemons.daemon_clock.shifted_reads
+            daemons.job_clock.shift(jump)
+            daemons.daemon_clock.shift(jump)
+            told[f"progress_{number}_s"] = round(job.progress(), 3)
+            job.wait(
+                lambda was=read: daemons.daemon_clock.shifted_reads > was,  # type: ignore[misc]
+                "a daemon that reads the clock",
+            )
+            # Longer than an age at which a page counts as old.
+            time.sleep(3.2)
+            if not _follows(job, host, present=True)():
+                raise CellError("the steer page counts as old after the clock jumped")
+        told["after_s"] = round(job.progress(), 3)
+        _undisturbed(job, since)
+        ended = job.finish()  # its last rows tell what time it took it to be
+    finally:
+        daemons.job_clock.shift(0)
+        daemons.daemon_clock.shift(0)
+    if [n.daemon.pid for n in daemons.lab.nodes if n.daemon is not None] != pids:
+        raise CellError("a daemon ended when the clock jumped")
+    for rank in job.ranks:
+        rank.tail.read()
+        marks = {row["type"]: row["wall_ns"] - row["t_ns"] for row in rank.tail.marks}
+        seen = round((marks["closing"] - marks["connected"]) / 1e9)
+        if seen != JUMPS_S[-1]:
+            raise CellError(f"rank {rank.rank} saw its clock {seen} s off, not {JUMPS_S[-1]}")
+    return told | ended | {"seen_by_ranks_s": JUMPS_S[-1]}
+
+
+DAEMONS: dict[Fault, Callable[[Daemons, Job, int], Evidence]] = {
+    Fault.DAEMON_KILLED: _killed,
+    Fault.PAGE_CORRUPT: _damaged(_noise),
+    Fault.PAGE_TRUNCATED: _damaged(lambda whole: whole[:100]),
+    Fault.CLOCK_JUMP: _clock_jump,
+}
+"""Called with the daemons, the job under way and the host to strike."""
