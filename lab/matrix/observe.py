@@ -27,7 +27,7 @@ class Tail:
     corrupt_bytes: int = 0
     errors: list[Row] = field(default_factory=list)
     marks: list[Row] = field(default_factory=list)
-    """Its rows ``connected`` and ``closing``."""
+    """Its rows ``start``, ``connected`` and ``closing``."""
     _at: int = 0
 
     def read(self) -> None:
@@ -46,7 +46,7 @@ class Tail:
                 self.t_ns = row["t_ns"]
             elif row["type"] == "iteration":
                 self.corrupt_bytes += row["corrupt_bytes"]
-            elif row["type"] in {"connected", "closing"}:
+            elif row["type"] in {"start", "connected", "closing"}:
                 self.marks.append(row)
             elif row["type"] == "error":
                 self.errors.append(row)

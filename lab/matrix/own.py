@@ -71,7 +71,7 @@ def _connect_in_the_dark(lab: Cluster, cell: Cell, host: int) -> Evidence:
         stack.callback(job.kill)
         time.sleep(1.5)
         job.check_sound()
-        if any(mark for rank in job.ranks for mark in rank.tail.marks):
+        if any(row["type"] == "connected" for rank in job.ranks for row in rank.tail.marks):
             raise CellError("a rank is connected to a host that is dark")
         dropped = fault.packets()
         if not all(dropped.values()):

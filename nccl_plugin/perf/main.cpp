@@ -159,7 +159,6 @@ class Session {
     const std::int64_t now = monotonic_ns();
     rows_.write(connected_row(now, mesh.comms(), static_cast<double>(now - connecting_ns) * 1e-9,
                               rss_before, resident_bytes()));
-    rows_.write(mark_row("connected", monotonic_ns(), clock_ns(CLOCK_REALTIME)));
     Idle idle(*plugin_, options_.wait);
     TokenRing token(*plugin_, mesh, options_.rank, options_.world);
     if (options_.mode == Mode::p2p) measure_latency(mesh);
@@ -202,7 +201,7 @@ class Session {
 
   // The last word of the collective is said, the comms are still there.
   void linger() {
-    rows_.write(mark_row("closing", monotonic_ns(), clock_ns(CLOCK_REALTIME)));
+    rows_.write(closing_row(monotonic_ns(), clock_ns(CLOCK_REALTIME)));
     const auto ns = static_cast<std::int64_t>(options_.linger_s * 1e9);
     timespec left{ns / 1'000'000'000, ns % 1'000'000'000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {

@@ -83,8 +83,8 @@ json error_row(std::int64_t t_ns, const TransportError& error) {
           {"text", error.what()}};
 }
 
-json mark_row(const char* type, std::int64_t t_ns, std::int64_t wall_ns) {
-  return {{"type", type}, {"t_ns", t_ns}, {"wall_ns", wall_ns}};
+json closing_row(std::int64_t t_ns, std::int64_t wall_ns) {
+  return {{"type", "closing"}, {"t_ns", t_ns}, {"wall_ns", wall_ns}};
 }
 
 json end_row(std::int64_t t_ns, const EndFigures& f) {

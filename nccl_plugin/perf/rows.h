@@ -65,8 +65,8 @@ nlohmann::json sample_row(std::int64_t t_ns, std::uint64_t bytes, std::uint64_t 
 nlohmann::json iteration_row(std::int64_t t_ns, std::uint64_t iteration, double seconds,
                              std::uint64_t corrupt_bytes);
 nlohmann::json error_row(std::int64_t t_ns, const TransportError& error);
-// "connected": all comms are there. "closing": the last iteration is over, they will be closed.
-nlohmann::json mark_row(const char* type, std::int64_t t_ns, std::int64_t wall_ns);
+// The last iteration is over, the comms will be closed.
+nlohmann::json closing_row(std::int64_t t_ns, std::int64_t wall_ns);
 nlohmann::json end_row(std::int64_t t_ns, const EndFigures& figures);
 
 // Writes a sample row each interval from a thread of its own, so that a stalled collective is seen
