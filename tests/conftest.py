@@ -71,6 +71,19 @@ def cluster(lab_root: None, request: pytest.FixtureRequest) -> Iterator[Callable
     The test fails if a log of the lab holds a sanitizer report or a traceback, unless it set
     ``lab.expect_reports = True``. The files of a failed test are kept in build/log/lab/<test>.
     """
+    yield from _labs(request.node.name, lambda: request.node.stash.get(_failed, False))
+
+
+@pytest.fixture(scope="module")
+def module_cluster(
+    lab_root: None, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Cluster]]:
+    """As ``cluster``, but the labs go with the module: for tests that leave them as they were."""
+    before = request.session.testsfailed
+    yield from _labs(request.node.name, lambda: request.session.testsfailed > before)
+
+
+def _labs(name: str, failed: Callable[[], bool]) -> Iterator[Callable[..., Cluster]]:
     made: list[Cluster] = []
     reports: list[str] = []
     with ExitStack() as stack:
@@ -87,8 +100,8 @@ def cluster(lab_root: None, request: pytest.FixtureRequest) -> Iterator[Callable
                 node.stop_services()
             if not lab.expect_reports:
                 reports += lab.sanitizer_reports()
-        if reports or request.node.stash.get(_failed, False):
-            where = KEPT / re.sub(r"[^\w.-]+", "_", request.node.name)
+        if reports or failed():
+            where = KEPT / re.sub(r"[^\w.-]+", "_", name)
             shutil.rmtree(where, ignore_errors=True)
             for lab in made:
                 shutil.copytree(

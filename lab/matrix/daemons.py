@@ -21,6 +21,9 @@ from lab.node import Node, build_dir
 from lab.registry import LabError
 from telemetry.statspage import StatsEventKind
 
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_AT, _HEADER_SIZE = 8, 128
+"""nccl_plugin/pages/steer_page.h"""
 JUMPS_S = (3600, -86_400)
 """Forward, as after a battery's end; back, as by a wrong time server. From the true time."""
 
@@ -157,8 +160,12 @@ def _damaged(damage: Callable[[bytes], bytes]) -> Callable[[Daemons, Job, int], 
 
 
 def _noise(whole: bytes) -> bytes:
-    """The header stays, so that only the checks of what it speaks of are left."""
-    return whole[:128] + random.Random(7).randbytes(PAGE_SIZE - 128)
+    """A header that is good, fresh and says that the page has changed; behind it anything."""
+    size = _SEQUENCE.size
+    [number] = _SEQUENCE.unpack_from(whole, _SEQUENCE_AT)
+    head = bytearray(whole[:_HEADER_SIZE])
+    head[_SEQUENCE_AT : _SEQUENCE_AT + size] = _SEQUENCE.pack(number + 2)
+    return bytes(head) + random.Random(7).randbytes(PAGE_SIZE - _HEADER_SIZE)
 
 
 def _clock_jump(daemons: Daemons, job: Job, host: int) -> Evidence:

@@ -1,5 +1,8 @@
 """Fixtures of several files of lab tests."""
 
+import os
+import signal
+
 import pytest
 from probe_pair import Pair, until
 
@@ -30,3 +33,18 @@ def probing(pair):
     for host in pair.hosts:
         until(host.heard, "all paths heard")
     return pair
+
+
+@pytest.fixture(scope="module")
+def two_hosts(module_cluster):
+    return module_cluster(hosts=2, rails=2)
+
+
+@pytest.fixture
+def two(two_hosts):
+    """A lab of two hosts that the tests of a module share; each leaves it whole."""
+    yield two_hosts
+    for node in two_hosts.nodes:
+        assert all(node.carrier(rail) for rail in (0, 1)), "a test left a fault in force"
+        for pid in node.pids():
+            os.kill(pid, signal.SIGKILL)

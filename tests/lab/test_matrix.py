@@ -6,17 +6,14 @@ that can share a job do (`lab.matrix.stand`); the job's end in good order is a t
 
 import itertools
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Cluster
 from lab.matrix.cells import TURNS, Stage, all_cells, selection
 from lab.matrix.stand import HOSTS, RAILS, RATE, Stand
 
 REPO = Path(__file__).resolve().parents[2]
-KEPT = REPO / "build" / "log" / "lab" / "matrix"
 RECORD = REPO / "build" / "log" / f"matrix-{os.environ.get('FABRIC_BUILD', 'release')}.jsonl"
 TURN = int(os.environ.get("FABRIC_MATRIX_TURN", "0")) % TURNS
 
@@ -39,26 +36,12 @@ def parameters(cells):
 
 
 @pytest.fixture(scope="module")
-def stand(lab_root, request):
+def stand(module_cluster):
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.unlink(missing_ok=True)
-    failed = request.session.testsfailed
-    with Cluster(f"t{os.getpid()}-matrix", hosts=HOSTS, rails=RAILS, rate=RATE) as lab:
-        stand = Stand(lab, RECORD)
-        yield stand
-        stand.abandon()
-        for node in lab.nodes:
-            node.stop_services()
-        reports = lab.sanitizer_reports()
-        if reports or request.session.testsfailed > failed:
-            shutil.rmtree(KEPT, ignore_errors=True)
-            shutil.copytree(lab.dir.root, KEPT, ignore=lambda path, names: not_kept(path, names))
-            print(f"files of the lab are kept in {KEPT.relative_to(REPO)}")
-    assert not reports, "logs hold sanitizer reports or tracebacks:\n" + "\n".join(reports)
-
-
-def not_kept(path, names):
-    return [n for n in names if (Path(path) / n).is_socket() or n in {"ring", "page"}]
+    stand = Stand(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
+    yield stand
+    stand.abandon()
 
 
 def strike(stand, cell):
