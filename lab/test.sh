@@ -57,7 +57,7 @@ schedules() {
   return $rc
 }
 
-# About half an hour on two cores. One failure does not hide the next.
+# Three quarters of an hour on two cores. One failure does not hide the next.
 nightly() {
   local rc=0
   need_root test

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.matrix.cells import TURNS, Stage, all_cells, selection
+from lab.matrix.cells import TURNS, Fault, Stage, all_cells, selection
+from lab.matrix.daemons import DAEMONS
+from lab.matrix.own import OWN
 from lab.matrix.stand import HOSTS, RAILS, RATE, Stand
+from lab.matrix.strikes import STRIKES
 
 REPO = Path(__file__).resolve().parents[2]
 RECORD = REPO / "build" / "log" / f"matrix-{os.environ.get('FABRIC_BUILD', 'release')}.jsonl"
@@ -42,6 +45,12 @@ def stand(module_cluster):
     stand = Stand(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
     yield stand
     stand.abandon()
+
+
+def test_nothing_is_left_out():
+    """Every fault of the matrix is struck by somebody."""
+    assert {*STRIKES, *OWN, *DAEMONS} == set(Fault)
+    assert len(STRIKES) + len(OWN) + len(DAEMONS) == len(Fault)
 
 
 def strike(stand, cell):
