@@ -1,6 +1,7 @@
 #include "core/receive_core.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace fabric::core {
@@ -33,6 +34,21 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
   }
   ++unfinished_;
   grants_.push_back(id);
+  urgent_ = urgent_ || !ahead_expected_ || !single_ || group.count != 1 ||
+            buffers[0].slot.size > std::min<std::uint64_t>(kCopyLimit, chunk_size_);
+  single_ = group.count == 1;
+  if (!single_) {
+    ++era_;  // nothing that was sent before this was known belongs where it claims to
+    ahead_.clear();
+    ahead_bytes_ = 0;
+  }
+  group.era = era_;
+  if (const auto kept = ahead_.find(id); kept != ahead_.end()) {
+    const std::vector<std::byte> bytes = std::move(kept->second);
+    ahead_bytes_ -= bytes.size();
+    ahead_.erase(kept);
+    take_kept(id, bytes, era_);
+  }
   return id;
 }
 
@@ -53,9 +69,11 @@ void ReceiveCore::forget(GroupId id) {
   }
 }
 
+// A group whose grant is untold stays: it may be whole, but the sender has to hear of it in order.
 void ReceiveCore::settle() {
   while (!groups_.empty() && groups_.front().forgotten &&
-         groups_.front().whole == groups_.front().count) {
+         groups_.front().whole == groups_.front().count &&
+         (grants_.empty() || grants_.front() != base_)) {
     groups_.pop_front();
     ++base_;
   }
@@ -69,8 +87,13 @@ bool ReceiveCore::admit(PathIndex index, Epoch epoch) {
   path.floor = epoch;
   path.current = epoch;
   path.open = true;
-  path.partial.reset();
+  drop_partial(index);
   return true;
+}
+
+void ReceiveCore::drop_partial(PathIndex index) {
+  paths_[index].partial.reset();
+  arriving_ &= ~bit(index);
 }
 
 void ReceiveCore::retire(PathIndex index) {
@@ -78,7 +101,7 @@ void ReceiveCore::retire(PathIndex index) {
   if (path.open) {
     path.open = false;
     path.floor = std::max(path.floor, path.current + 1);
-    path.partial.reset();
+    drop_partial(index);
   }
 }
 
@@ -89,10 +112,19 @@ bool ReceiveCore::fence(PathIndex index, Epoch epoch) {
 }
 
 bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const {
-  return std::any_of(paths_.begin(), paths_.end(), [&](const Path& path) {
-    return path.partial && !path.partial->duplicate && path.partial->group == group &&
-           path.partial->slot == slot && path.partial->chunk == chunk;
+  bool found = false;
+  each(arriving_, [&](PathIndex index) {
+    const Partial& partial = *paths_[index].partial;
+    // What was sent ahead in vain and is still coming in counts for nothing.
+    found = found || (!partial.duplicate && partial.group == group && partial.slot == slot &&
+                      partial.chunk == chunk && (!partial.ahead || partial.era == era_of(group)));
   });
+  return found;
+}
+
+Era ReceiveCore::era_of(GroupId id) const {
+  const Group* group = find(id);
+  return group == nullptr ? era_ : group->era;
 }
 
 Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& header) {
@@ -107,20 +139,38 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
       header.length != std::min<std::uint64_t>(chunk_size_, header.message_size - header.offset)) {
     return {Verdict::refuse, nullptr};
   }
-  Partial partial{header.group, static_cast<std::uint32_t>(chunk), header.slot, false};
-  Group* group = find(header.group);
-  if (group == nullptr) {
-    if (header.group >= base_) {
-      return {Verdict::refuse, nullptr};  // never granted
-    }
-    partial.duplicate = true;
-    path.partial = partial;
-    return {Verdict::duplicate, nullptr};
-  }
-  if (header.slot >= group->count) {
+  Partial partial;
+  partial.group = header.group;
+  partial.chunk = static_cast<std::uint32_t>(chunk);
+  partial.slot = header.slot;
+  partial.ahead = header.ahead;
+  partial.era = header.era;
+  if (header.ahead && (header.message_size > kCopyLimit || header.slot != 0 ||
+                       header.length != header.message_size)) {
     return {Verdict::refuse, nullptr};
   }
-  Piece& piece = group->pieces[header.slot];
+  Placement placement = header.ahead ? begin_ahead(index, partial, header.message_size)
+                                     : place(index, partial, header);
+  if (placement.verdict == Verdict::duplicate) {
+    partial.duplicate = true;
+    path.partial = partial;
+  }
+  if (path.partial) {
+    arriving_ |= bit(index);
+  }
+  return placement;
+}
+
+// Into a receive that is posted.
+Placement ReceiveCore::place(PathIndex index, const Partial& partial, const ChunkHeader& header) {
+  Group* group = find(partial.group);
+  if (group == nullptr) {
+    return {partial.group < base_ ? Verdict::duplicate : Verdict::refuse, nullptr};
+  }
+  if (partial.slot >= group->count) {
+    return {Verdict::refuse, nullptr};
+  }
+  Piece& piece = group->pieces[partial.slot];
   if (header.message_size > piece.buffer.slot.size ||
       (piece.sized && piece.size != header.message_size)) {
     return {Verdict::refuse, nullptr};
@@ -130,16 +180,40 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
     piece.size = header.message_size;
     piece.chunks.assign(chunk_count(piece.size, chunk_size_), false);
   }
+  const std::uint32_t chunk = partial.chunk;
   if (piece.whole || piece.chunks[chunk]) {
-    partial.duplicate = true;
-    path.partial = partial;
     return {Verdict::duplicate, nullptr};
   }
-  if (arriving(header.group, header.slot, partial.chunk)) {
+  if (arriving(partial.group, partial.slot, chunk)) {
     return {Verdict::refuse, nullptr};  // sent again without a fence
   }
-  path.partial = partial;
+  paths_[index].partial = partial;
   return {Verdict::place, piece.buffer.data + header.offset};
+}
+
+Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, std::uint64_t size) {
+  const Group* group = find(partial.group);
+  if (partial.group < base_ || partial.era != era_of(partial.group) ||
+      (group != nullptr && size > group->pieces[0].buffer.slot.size)) {
+    return {Verdict::duplicate, nullptr};  // late, or in vain: the sender finds out by the grant
+  }
+  if (group != nullptr) {
+    ChunkHeader header;
+    header.message_size = size;
+    return place(index, partial, header);
+  }
+  if (ahead_.contains(partial.group)) {
+    return {Verdict::duplicate, nullptr};
+  }
+  if (arriving(partial.group, 0, 0) || partial.group - base_ - groups_.size() >= kCopyMessages ||
+      ahead_bytes_ + size > kCopyBudget) {
+    return {Verdict::refuse, nullptr};
+  }
+  Path& path = paths_[index];
+  partial.kept = true;
+  path.partial = partial;
+  path.kept.resize(size);
+  return {Verdict::place, path.kept.data()};
 }
 
 bool ReceiveCore::finish(PathIndex index) {
@@ -149,17 +223,56 @@ bool ReceiveCore::finish(PathIndex index) {
   }
   const Partial partial = *path.partial;
   path.partial.reset();
-  Group* group = find(partial.group);
-  if (partial.duplicate || group == nullptr) {
+  arriving_ &= ~bit(index);
+  if (partial.duplicate) {
     return false;
   }
-  Piece& piece = group->pieces[partial.slot];
-  piece.chunks[partial.chunk] = true;
+  if (partial.kept) {
+    std::vector<std::byte> bytes = std::move(path.kept);
+    path.kept.clear();
+    bool whole = false;
+    if (find(partial.group) == nullptr && partial.group >= base_ && partial.era == era_) {
+      ahead_bytes_ += bytes.size();
+      ahead_.emplace(partial.group, std::move(bytes));
+    } else {
+      whole = take_kept(partial.group, bytes, partial.era);  // its receive was posted meanwhile
+    }
+    return whole;
+  }
+  return deliver(partial.group, partial.slot, partial.chunk);
+}
+
+// What came ahead, for a receive that is posted now: its message, or nothing that belongs there.
+bool ReceiveCore::take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era) {
+  Group* group = find(id);
+  if (group == nullptr || group->era != era || group->pieces[0].sized ||
+      bytes.size() > group->pieces[0].buffer.slot.size) {
+    return false;
+  }
+  Piece& piece = group->pieces[0];
+  piece.sized = true;
+  piece.size = bytes.size();
+  piece.chunks.assign(1, false);
+  if (!bytes.empty()) {
+    std::memcpy(piece.buffer.data, bytes.data(), bytes.size());
+  }
+  return deliver(id, 0, 0);
+}
+
+bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
+  Group* group = find(id);
+  if (group == nullptr) {
+    return false;
+  }
+  Piece& piece = group->pieces[slot];
+  piece.chunks[chunk] = true;
   if (++piece.have < piece.chunks.size()) {
     return false;
   }
   piece.whole = true;
-  acknowledgements_.push_back({partial.group, partial.slot});
+  acknowledgements_.push_back({id, slot});
+  untold_bytes_ += piece.size;
+  urgent_ = urgent_ || !ahead_expected_ || piece.size > kCopyLimit;
   if (++group->whole == group->count) {
     --unfinished_;
   }
@@ -167,7 +280,7 @@ bool ReceiveCore::finish(PathIndex index) {
 }
 
 Grant ReceiveCore::grant_of(GroupId id) const {
-  const Group& group = *find(id);
+  const Group& group = groups_[id - base_];
   Grant grant;
   grant.group = id;
   grant.count = group.count;
@@ -178,18 +291,20 @@ Grant ReceiveCore::grant_of(GroupId id) const {
 }
 
 std::optional<Grant> ReceiveCore::next_grant() {
-  while (!grants_.empty()) {
-    const GroupId id = grants_.front();
-    grants_.pop_front();
-    if (id >= base_) {
-      return grant_of(id);
-    }
+  if (grants_.empty()) {
+    urgent_ = urgent_ && !acknowledgements_.empty();
+    return std::nullopt;
   }
-  return std::nullopt;
+  const Grant grant = grant_of(grants_.front());
+  grants_.pop_front();
+  settle();
+  return grant;
 }
 
 std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
   if (acknowledgements_.empty()) {
+    untold_bytes_ = 0;
+    urgent_ = urgent_ && !grants_.empty();
     return std::nullopt;
   }
   const Acknowledgement next = acknowledgements_.front();
@@ -226,6 +341,9 @@ ReceiverState ReceiveCore::state() const {
 void ReceiveCore::clear_output() {
   grants_.clear();
   acknowledgements_.clear();
+  urgent_ = false;
+  untold_bytes_ = 0;
+  settle();
 }
 
 }  // namespace fabric::core

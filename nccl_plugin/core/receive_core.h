@@ -6,12 +6,15 @@
 // - A path's epochs never go back: after fence(path, e) nothing below e is admitted again.
 // - A group is done once, when every one of its slots is whole; the answer to a fence is given only
 //   after the transport has retired the old connection.
+// - What comes ahead of its receive (see SendCore) is kept here, within the sender's own budget for
+//   copied messages, until that receive is posted and takes it, or turns out not to be its place.
 #pragma once
 
-#include <deque>
+#include <map>
 #include <optional>
 #include <span>
 
+#include "core/fifo.h"
 #include "core/types.h"
 
 namespace fabric::core {
@@ -62,6 +65,13 @@ class ReceiveCore {
   Placement begin(PathIndex path, Epoch epoch, const ChunkHeader& header);
   bool finish(PathIndex path);
 
+  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait.
+  void expect_ahead(bool expected) { ahead_expected_ = expected; }
+  // The sender may be waiting for what is to be told. The rest may be told together, soon.
+  [[nodiscard]] bool urgent() const {
+    return urgent_ || untold_bytes_ >= kCopyBudget / 4 ||
+           acknowledgements_.size() >= kCopyMessages / 4 || grants_.size() >= kCopyMessages / 4;
+  }
   std::optional<Grant> next_grant();
   std::optional<Acknowledgement> next_acknowledgement();
   [[nodiscard]] bool has_output() const { return !grants_.empty() || !acknowledgements_.empty(); }
@@ -84,6 +94,7 @@ class ReceiveCore {
     std::uint8_t count = 0;
     std::uint8_t whole = 0;
     bool forgotten = false;
+    Era era = 0;
     std::array<Piece, kMaxSlots> pieces{};
   };
   struct Partial {
@@ -91,27 +102,45 @@ class ReceiveCore {
     std::uint32_t chunk = 0;
     std::uint8_t slot = 0;
     bool duplicate = false;
+    bool ahead = false;
+    bool kept = false;  // goes to the path's `kept`: its receive was not posted when it began
+    Era era = 0;
   };
   struct Path {
     Epoch floor = 1;
     Epoch current = 0;
     bool open = false;
     std::optional<Partial> partial;
+    std::vector<std::byte> kept;
   };
 
   Group* find(GroupId group);
   [[nodiscard]] const Group* find(GroupId group) const;
   [[nodiscard]] Grant grant_of(GroupId group) const;
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
+  [[nodiscard]] Era era_of(GroupId group) const;
+  void drop_partial(PathIndex path);
+  Placement begin_ahead(PathIndex path, Partial partial, std::uint64_t size);
+  Placement place(PathIndex path, const Partial& partial, const ChunkHeader& header);
+  bool take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era);
+  bool deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk);
   void settle();
 
   std::uint32_t chunk_size_;
-  std::deque<Group> groups_;
+  Fifo<Group> groups_;
   GroupId base_ = 0;
   std::size_t unfinished_ = 0;
   std::array<Path, kMaxPaths> paths_{};
-  std::deque<GroupId> grants_;
-  std::deque<Acknowledgement> acknowledgements_;
+  PathSet arriving_ = 0;                             // the paths with a partial
+  Era era_ = 0;                                      // of the last group posted
+  bool single_ = true;                               // it had one slot
+  std::map<GroupId, std::vector<std::byte>> ahead_;  // came before their receives; all of `era_`
+  std::size_t ahead_bytes_ = 0;
+  bool ahead_expected_ = false;
+  bool urgent_ = false;
+  std::size_t untold_bytes_ = 0;  // of messages whose acknowledgement waits
+  Fifo<GroupId> grants_;
+  Fifo<Acknowledgement> acknowledgements_;
 };
 
 }  // namespace fabric::core

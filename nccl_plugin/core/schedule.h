@@ -50,15 +50,6 @@ struct Policy {
   Policy() { stands_for.fill(kStandsForNone); }
 };
 
-using PathSet = std::uint64_t;  // bit per PathIndex
-constexpr PathSet bit(PathIndex path) { return PathSet{1} << path; }
-template <typename F>
-void each(PathSet set, F&& function) {
-  for (; set != 0; set &= set - 1) {
-    function(static_cast<PathIndex>(std::countr_zero(set)));
-  }
-}
-
 // Where the comm belongs, by rules 1 and 2; 0: it is homeless.
 PathSet home_place(std::span<const PathView> live);
 

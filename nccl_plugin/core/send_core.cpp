@@ -87,9 +87,38 @@ void SendCore::forget(Sequence sequence) {
   }
 }
 
+// The next group is known. What went ahead of it is judged as the receiver judges it.
 void SendCore::open(const Grant& grant) {
   Open& opened = grants_.emplace_back();
   opened.grant = grant;
+  single_ = grant.count == 1;
+  if (!single_) {
+    ++era_;
+    take_back();
+    return;
+  }
+  if (ahead_.empty()) {
+    return;
+  }
+  const Sequence sequence = ahead_.front();
+  ahead_.pop_front();
+  opened.filled = 1;
+  opened.sequence[0] = sequence;
+  Message* message = find(sequence);
+  if (message == nullptr || message->acknowledged) {
+    opened.acknowledged = 1;
+    --ahead_acknowledged_;
+    return;
+  }
+  message->ahead = false;
+  if (message->size > grant.slots[0].size) {
+    message->size = grant.slots[0].size;  // too long: it was dropped, and goes again cut off
+    if (message->next_chunk != 0) {
+      withdraw(sequence);
+      message->next_chunk = 0;
+      ready_.push_back(sequence);
+    }
+  }
 }
 
 void SendCore::on_grant(const Grant& grant) {
@@ -102,6 +131,14 @@ void SendCore::on_grant(const Grant& grant) {
     return;
   }
   open(grant);
+  open_early();
+  match();
+  if (grants_.front().acknowledged != 0) {
+    settle();  // acknowledged ahead of the grant
+  }
+}
+
+void SendCore::open_early() {
   for (auto next = early_.begin();
        next != early_.end() && next->first <= grants_base_ + grants_.size();
        next = early_.erase(next)) {
@@ -109,7 +146,62 @@ void SendCore::on_grant(const Grant& grant) {
       open(next->second);
     }
   }
-  match();
+}
+
+bool SendCore::may_go_ahead(const Message& message) const {
+  return ahead_allowed_ && single_ && early_.empty() && message.copy != nullptr &&
+         message.size <= chunk_size_;
+}
+
+void SendCore::go_ahead(Sequence sequence, Message& message) {
+  message.matched = true;
+  message.ahead = true;
+  message.group = grants_base_ + grants_.size() + ahead_.size();
+  message.slot = 0;
+  message.chunks = 1;
+  ahead_.push_back(sequence);
+  ready_.push_back(sequence);
+}
+
+// A receive of several slots: which of them, only its tags say.
+void SendCore::take_back() {
+  std::vector<Sequence> back;
+  for (const Sequence sequence : ahead_) {
+    Message* message = find(sequence);
+    if (message == nullptr || message->acknowledged) {
+      continue;
+    }
+    if (message->next_chunk == 0) {
+      ready_.erase(std::find(ready_.begin(), ready_.end(), sequence));
+    }
+    withdraw(sequence);
+    message->matched = false;
+    message->ahead = false;
+    message->chunks = 0;
+    message->next_chunk = 0;
+    back.push_back(sequence);
+  }
+  ahead_.clear();
+  ahead_acknowledged_ = 0;
+  unmatched_.insert(unmatched_.begin(), back.begin(), back.end());
+}
+
+// What went out of it counts no more: the receiver has dropped it, or will.
+void SendCore::withdraw(Sequence sequence) {
+  each(flying_, [&](PathIndex index) {
+    Path& path = paths_[index];
+    for (auto at = path.flight.begin(); at != path.flight.end();) {
+      if (at->ref.sequence == sequence) {
+        path.bytes -= at->length;
+        at = path.flight.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  });
+  for (auto at = again_.begin(); at != again_.end();) {
+    at = at->sequence == sequence ? again_.erase(at) : at + 1;
+  }
 }
 
 bool SendCore::match_one(Sequence sequence, Message& message) {
@@ -136,7 +228,13 @@ bool SendCore::match_one(Sequence sequence, Message& message) {
 
 void SendCore::match() {
   for (auto next = unmatched_.begin(); next != unmatched_.end();) {
-    next = match_one(*next, *find(*next)) ? unmatched_.erase(next) : next + 1;
+    Message& message = messages_[*next - base_];
+    bool matched = match_one(*next, message);
+    if (!matched && next == unmatched_.begin() && may_go_ahead(message)) {
+      go_ahead(*next, message);
+      matched = true;
+    }
+    next = matched ? unmatched_.erase(next) : next + 1;
   }
 }
 
@@ -151,19 +249,56 @@ void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
   }
   opened.acknowledged = static_cast<std::uint8_t>(opened.acknowledged | bit);
   if (message != nullptr && !message->acknowledged) {
-    message->acknowledged = true;
-    --unacknowledged_;
-    delivered_.push_back({message->stamp, message->path});
+    acknowledged(*message);
   }
+}
+
+void SendCore::acknowledged(Message& message) {
+  message.acknowledged = true;
+  --unacknowledged_;
+  delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !ahead_allowed_});
 }
 
 void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
   Open* opened = find_group(group);
-  if (opened == nullptr || slot >= opened->grant.count) {
+  const GroupId expected = grants_base_ + grants_.size();
+  if (opened == nullptr) {
+    // The acknowledgement overtook the grant: only what went ahead can be meant.
+    if (slot == 0 && group >= expected && group - expected < ahead_.size()) {
+      acknowledge_ahead(ahead_[group - expected]);
+      settle();
+    }
     return;
   }
-  acknowledge(*opened, slot);
-  settle();
+  if (slot < opened->grant.count) {
+    acknowledge(*opened, slot);
+    settle();
+  }
+}
+
+void SendCore::acknowledge_ahead(Sequence sequence) {
+  Message* message = find(sequence);
+  if (message != nullptr && !message->acknowledged && message->next_chunk == message->chunks) {
+    acknowledged(*message);
+    ++ahead_acknowledged_;
+  }
+}
+
+// The receiver is done with groups whose grants were lost on the way here: what went ahead has
+// filled them.
+void SendCore::open_below(GroupId group) {
+  while (grants_base_ + grants_.size() < group && !ahead_.empty()) {
+    acknowledge_ahead(ahead_.front());
+    const Message* message = find(ahead_.front());
+    if (message != nullptr && !message->acknowledged) {
+      return;  // nobody can have what has not been sent yet
+    }
+    Grant grant;
+    grant.group = grants_base_ + grants_.size();
+    grant.count = 1;
+    open(grant);
+  }
+  open_early();
 }
 
 void SendCore::acknowledge_below(GroupId group) {
@@ -179,6 +314,7 @@ void SendCore::acknowledge_below(GroupId group) {
 }
 
 void SendCore::on_state(const ReceiverState& state) {
+  open_below(state.done_below);
   for (const GroupReport& report : state.groups) {
     on_grant(report.grant);
   }
@@ -214,13 +350,12 @@ void SendCore::settle() {
     grants_.pop_front();
     ++grants_base_;
   }
-  for (Path& path : paths_) {
-    trim(path);
-  }
+  each(flying_, [this](PathIndex index) { trim(index); });
 }
 
 // Acknowledged chunks leave the flight list from its front; those behind a living one wait.
-void SendCore::trim(Path& path) {
+void SendCore::trim(PathIndex index) {
+  Path& path = paths_[index];
   while (!path.flight.empty()) {
     const Message* message = find(path.flight.front().ref.sequence);
     if (message != nullptr && !message->acknowledged) {
@@ -228,6 +363,9 @@ void SendCore::trim(Path& path) {
     }
     path.bytes -= path.flight.front().length;
     path.flight.pop_front();
+  }
+  if (path.flight.empty()) {
+    flying_ &= ~bit(index);
   }
 }
 
@@ -247,12 +385,6 @@ bool SendCore::has_chunk() {
   return !ready_.empty();
 }
 
-bool SendCore::busy() {
-  return unacknowledged_ != 0 &&
-         (has_chunk() || std::any_of(paths_.begin(), paths_.end(),
-                                     [](const Path& path) { return !path.flight.empty(); }));
-}
-
 std::optional<Outgoing> SendCore::take(PathIndex index) {
   if (!has_chunk()) {
     return std::nullopt;
@@ -265,18 +397,20 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
     out.again = true;
   } else {
     ref.sequence = ready_.front();
-    Message& message = *find(ref.sequence);
+    Message& message = messages_[ref.sequence - base_];
     ref.chunk = message.next_chunk++;
     if (message.next_chunk == message.chunks) {
       ready_.pop_front();
     }
   }
-  Message& message = *find(ref.sequence);
+  Message& message = messages_[ref.sequence - base_];
   out.header.group = message.group;
   out.header.slot = message.slot;
   out.header.message_size = message.size;
   out.header.offset = std::uint64_t{ref.chunk} * chunk_size_;
   out.header.length = length_of(message, ref.chunk);
+  out.header.ahead = message.ahead;
+  out.header.era = message.ahead ? era_ : Era{0};
   out.data = message.data + out.header.offset;
   ++message.readers;
   message.path = index;
@@ -284,6 +418,7 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   path.reading.push_back(ref.sequence);
   path.flight.push_back({ref, path.epoch, out.header.length});
   path.bytes += out.header.length;
+  flying_ |= bit(index);
   return out;
 }
 
@@ -325,7 +460,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
     reports.emplace(report.grant.group, &report);
   }
   std::uint64_t bytes = 0;
-  std::deque<Flight> kept;
+  Fifo<Flight> kept;
   for (const Flight& flight : path.flight) {
     if (flight.epoch >= epoch) {
       kept.push_back(flight);  // went out on the new connection, which the fence does not touch
@@ -349,6 +484,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
     }
   }
   path.flight = std::move(kept);
+  trim(index);
   return bytes;
 }
 

@@ -2,7 +2,8 @@
 //
 // What always holds:
 // - A message goes out only into a granted slot; grants are filled in posted order (a tag picks the
-//   slot inside a group of several, and is not looked at for a single receive).
+//   slot inside a group of several, and is not looked at for a single receive). Small messages may
+//   go ahead of their grant where the peer takes that (send_ahead): see below.
 // - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
 //   only when the receiver has answered that path's fence.
 // - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
@@ -10,13 +11,20 @@
 //   not before, for until then only the caller's polling finds its grant; and not later, for its
 //   copy stays in the ring until the acknowledgement, ready to be sent again.
 // - Acknowledgements, grants and whole receiver states may come twice, late and out of order.
+//
+// Ahead of its grant: with every known grant filled, a message that is copied and fits one chunk is
+// taken to belong to the next group not yet granted, as its only slot. Both ends then judge alike
+// whether that was right: it was when the group turns out to be a single receive large enough, and
+// so do all between the last one known and it (the chunk carries the era, the number of receives of
+// several slots before it). Where it was not, the receiver drops the chunk and the sender, when it
+// sees the grant, takes the message back and sends it where it belongs.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "core/fifo.h"
 #include "core/types.h"
 
 namespace fabric::core {
@@ -32,11 +40,15 @@ struct Outgoing {
 struct Delivered {
   std::uint64_t stamp = 0;  // as post() got it
   PathIndex path = 0;       // the last that took a chunk of it
+  bool timed = true;        // acknowledged at once; of small messages many are together, later
 };
 
 class SendCore {
  public:
   explicit SendCore(std::uint32_t chunk_size);
+
+  // May small messages go before their grant? Not with one-sided writes, nor to an older peer.
+  void send_ahead(bool allowed) { ahead_allowed_ = allowed; }
 
   // Takes a message. nullopt: too many small ones wait for acknowledgement, try again later.
   // `stamp` comes back in delivered().
@@ -77,7 +89,14 @@ class SendCore {
   // bring it there.
   [[nodiscard]] bool owes() const;
   // Something granted is unsent or not acknowledged.
-  [[nodiscard]] bool busy();
+  [[nodiscard]] bool busy() const {
+    return unacknowledged_ != unmatched_.size() + ahead_.size() - ahead_acknowledged_;
+  }
+  // The caller may have been told that a message is done whose grant is not here yet: somebody has
+  // to look for it though the caller does not.
+  [[nodiscard]] bool awaits_grant() const {
+    return !ahead_.empty() || (copied_count_ != 0 && !unmatched_.empty());
+  }
   [[nodiscard]] bool in_flight(PathIndex path) const { return !paths_[path].flight.empty(); }
   [[nodiscard]] std::uint64_t in_flight_bytes(PathIndex path) const { return paths_[path].bytes; }
   [[nodiscard]] std::uint32_t chunk_size() const { return chunk_size_; }
@@ -89,7 +108,8 @@ class SendCore {
     std::size_t copied = 0;
     std::uint64_t size = 0;
     int tag = 0;
-    bool matched = false;
+    bool matched = false;  // has a group and a slot, perhaps ahead of the grant
+    bool ahead = false;    // of the grant
     bool acknowledged = false;
     bool forgotten = false;
     std::uint8_t slot = 0;
@@ -119,8 +139,8 @@ class SendCore {
     Epoch epoch = 0;
     Epoch fence = 0;
     bool fencing = false;
-    std::deque<Flight> flight;
-    std::deque<Sequence> reading;
+    Fifo<Flight> flight;
+    Fifo<Sequence> reading;
     std::uint64_t bytes = 0;
   };
 
@@ -128,24 +148,38 @@ class SendCore {
   [[nodiscard]] const Message* find(Sequence sequence) const;
   Open* find_group(GroupId group);
   void open(const Grant& grant);
+  [[nodiscard]] bool may_go_ahead(const Message& message) const;
+  void go_ahead(Sequence sequence, Message& message);
+  void acknowledge_ahead(Sequence sequence);
+  void open_early();
+  void open_below(GroupId group);
+  void withdraw(Sequence sequence);
+  void take_back();
   void match();
   bool match_one(Sequence sequence, Message& message);
   void acknowledge(Open& opened, std::uint8_t slot);
+  void acknowledged(Message& message);
   void acknowledge_below(GroupId group);
   void settle();
-  void trim(Path& path);
+  void trim(PathIndex index);
   [[nodiscard]] std::uint32_t length_of(const Message& message, std::uint32_t chunk) const;
 
   std::uint32_t chunk_size_;
-  std::deque<Message> messages_;
+  bool ahead_allowed_ = false;
+  Fifo<Message> messages_;
   Sequence base_ = 0;  // sequence of messages_.front()
-  std::deque<Sequence> unmatched_;
-  std::deque<Sequence> ready_;  // matched, with chunks never sent
-  std::deque<ChunkRef> again_;
-  std::deque<Open> grants_;
+  Fifo<Sequence> unmatched_;
+  Fifo<Sequence> ready_;  // matched, with chunks never sent
+  Fifo<ChunkRef> again_;
+  Fifo<Open> grants_;
   GroupId grants_base_ = 0;
+  Fifo<Sequence> ahead_;  // ahead of their grants, which are the next to come, in this order
+  std::size_t ahead_acknowledged_ = 0;
+  Era era_ = 0;
+  bool single_ = true;              // the last grant had one slot
   std::map<GroupId, Grant> early_;  // grants that overtook an earlier one
   std::array<Path, kMaxPaths> paths_{};
+  PathSet flying_ = 0;  // the paths with something in flight
   std::size_t copied_bytes_ = 0;
   std::size_t copied_count_ = 0;
   std::size_t unacknowledged_ = 0;

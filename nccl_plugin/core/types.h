@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -28,6 +29,15 @@ constexpr PathIndex path_index(std::size_t sender_rail, std::size_t receiver_rai
 constexpr std::size_t sender_rail(PathIndex path) { return path / kMaxRails; }
 constexpr std::size_t receiver_rail(PathIndex path) { return path % kMaxRails; }
 
+using PathSet = std::uint64_t;  // bit per PathIndex
+constexpr PathSet bit(PathIndex path) { return PathSet{1} << path; }
+template <typename F>
+void each(PathSet set, F&& function) {
+  for (; set != 0; set &= set - 1) {
+    function(static_cast<PathIndex>(std::countr_zero(set)));
+  }
+}
+
 // One buffer of a posted receive as the sender sees it. `where` and `key` are for one-sided writes
 // (remote address and rkey); a byte stream leaves them 0.
 struct Slot {
@@ -44,6 +54,10 @@ struct Grant {
   std::array<Slot, kMaxSlots> slots{};
 };
 
+// How many receives of several slots were posted up to a group; wraps. What is sent ahead of its
+// grant counts on single receives, and the era says which ones it knew of (see SendCore).
+using Era = std::uint16_t;
+
 // A piece of a message on its way. Messages are cut on a fixed grid, so (group, slot, offset) names
 // a chunk whoever sends it and however often.
 struct ChunkHeader {
@@ -52,6 +66,8 @@ struct ChunkHeader {
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
   std::uint8_t slot = 0;
+  bool ahead = false;  // sent before its grant was known
+  Era era = 0;         // with `ahead`
 };
 
 // Chunk ordinals [first, last) of a message.

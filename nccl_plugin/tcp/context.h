@@ -65,6 +65,9 @@ struct PathLoad {
   std::int64_t passed = 0;      // ns
 };
 
+// Small messages go ahead of their grants.
+inline bool goes_ahead(const PeerFacts& facts) { return facts.version >= 2; }
+
 // What a comm asks of the control thread.
 struct Wants {
   core::PathSet dial = 0;

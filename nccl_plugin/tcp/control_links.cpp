@@ -175,6 +175,7 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
                    return;
                  }
                  learn(peer, result.welcome.listeners, result.welcome.rails);
+                 peer.facts.version = result.welcome.version;
                  watch(result.fd.get(), [comm, path, epoch] { comm->hangup(path, epoch); });
                  comm->attach(path, epoch, std::move(result.fd), then);
                  context_.waits.signal();
@@ -289,6 +290,7 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   const core::PathIndex home = core::path_index(hello.home_rail, listener->second->rail);
   auto receiver =
       std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size, peer.name());
+  peer.facts.version = version_with(hello);
   peer.homes |= core::bit(home);
   ++peer.comms;
   receivers_.insert_or_assign(

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 
 namespace fabric::tcp {
 
@@ -15,8 +16,10 @@ namespace {
 
 constexpr std::size_t kDrainBudget = 8U << 20U;  // bytes of one path before the others get a turn
 constexpr unsigned kGlance = 8;
+constexpr std::size_t kSpill = std::size_t{16} * 1024;
 
-// Where duplicates go.
+// Where duplicates go, and what is behind a header or a small chunk: so that small messages come
+// many at a time, and one comes with its header in one read.
 std::span<std::byte> scratch() {
   thread_local std::array<std::byte, std::size_t{64} * 1024> bytes;
   return bytes;
@@ -52,6 +55,9 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) 
     buffers[i].slot.tag = slots[i].tag;
   }
   group = core_.post({buffers.data(), slots.size()});
+  if (core_.done(group)) {  // it came ahead
+    tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
+  }
   answer();
   return Result::success;
 }
@@ -117,23 +123,21 @@ void Receiver::progress() {
 // Reads what the kernel holds. False: the connection is over (or speaks nonsense).
 bool Receiver::drain(core::PathIndex index) {
   Path& path = paths_[index];
+  const std::span<std::byte> aside = scratch();
   std::size_t budget = kDrainBudget;
   while (true) {
-    std::array<iovec, 2> parts{};
-    std::size_t want = 0;
-    if (path.in_payload && path.left != 0) {
-      const std::span<std::byte> away = scratch();
-      const std::size_t length = path.duplicate ? std::min(path.left, away.size()) : path.left;
-      parts[0] = {path.duplicate ? away.data() : path.data, length};
-      want = length;
-      // The next header comes with the tail of this chunk.
-      if (length == path.left) {
-        parts[1] = {path.header.data(), path.header.size()};
-        want += path.header.size();
-      }
-    } else {
+    std::array<iovec, 3> parts{};
+    const bool payload = path.in_payload;
+    if (payload) {
+      const std::size_t length = path.duplicate ? std::min(path.left, aside.size()) : path.left;
+      parts[0] = {path.duplicate ? aside.data() : path.data, length};
+    }
+    // The next header comes with the tail of this chunk.
+    if (!payload || parts[0].iov_len == path.left) {
       parts[1] = {path.header.data() + path.header_at, path.header.size() - path.header_at};
-      want = parts[1].iov_len;
+      if (!payload || (!path.duplicate && path.left <= core::kCopyLimit)) {
+        parts[2] = {aside.data(), kSpill};
+      }
     }
     msghdr message{};
     message.msg_iov = parts.data();
@@ -149,22 +153,17 @@ bool Receiver::drain(core::PathIndex index) {
       return false;
     }
     auto got = static_cast<std::size_t>(count);
-    const bool short_read = got < want;
-    if (path.in_payload) {
-      const std::size_t payload = std::min(got, parts[0].iov_len);
-      count_payload(index, payload);
-      path.left -= payload;
-      path.data += path.duplicate ? 0 : payload;
-      got -= payload;
-      budget -= std::min(budget, payload);
-      if (path.left == 0) {
-        finish_chunk(index);
-        path.header_at = 0;
-      }
+    const bool short_read = got < parts[0].iov_len + parts[1].iov_len + parts[2].iov_len;
+    budget -= std::min(budget, got);
+    if (payload) {
+      const std::size_t part = std::min(got, parts[0].iov_len);
+      arrived(index, part);
+      got -= part;
     }
-    if (!path.in_payload) {
-      path.header_at += got;
-      if (!take_header(index)) {
+    if (got != 0) {
+      const std::size_t part = std::min(got, parts[1].iov_len);
+      path.header_at += part;
+      if (!take_header(index) || !feed(index, aside.first(got - part))) {
         return false;
       }
       if (peer_closed_) {
@@ -178,6 +177,42 @@ bool Receiver::drain(core::PathIndex index) {
       context_.waits.signal();  // there is more: nobody may block on it
       return true;
     }
+  }
+}
+
+// What was read aside. False: not ours.
+bool Receiver::feed(core::PathIndex index, std::span<const std::byte> bytes) {
+  Path& path = paths_[index];
+  while (!bytes.empty() && !peer_closed_) {
+    if (path.in_payload) {
+      const std::size_t part = std::min(path.left, bytes.size());
+      if (!path.duplicate) {
+        std::memcpy(path.data, bytes.data(), part);
+      }
+      arrived(index, part);
+      bytes = bytes.subspan(part);
+      continue;
+    }
+    const std::size_t part = std::min(path.header.size() - path.header_at, bytes.size());
+    std::memcpy(path.header.data() + path.header_at, bytes.data(), part);
+    path.header_at += part;
+    bytes = bytes.subspan(part);
+    if (!take_header(index)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// So many bytes of the present chunk are where they belong.
+void Receiver::arrived(core::PathIndex index, std::size_t payload) {
+  Path& path = paths_[index];
+  count_payload(index, payload);
+  path.left -= payload;
+  path.data += path.duplicate ? 0 : payload;
+  if (path.left == 0) {
+    finish_chunk(index);
+    path.header_at = 0;
   }
 }
 
@@ -196,7 +231,8 @@ bool Receiver::take_header(core::PathIndex index) {
     return true;
   }
   if (path.header_at < kChunkHeaderSize) {
-    return frame->type == FrameType::chunk || frame->type == FrameType::trial;
+    return frame->type == FrameType::chunk || frame->type == FrameType::ahead ||
+           frame->type == FrameType::trial;
   }
   if (frame->type == FrameType::trial) {
     path.in_payload = true;
@@ -278,8 +314,8 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
   return best;
 }
 
-void Receiver::answer() {
-  if (!core_.has_output() && !owe_state_) {
+void Receiver::answer(bool all) {
+  if (!owe_state_ && (!core_.has_output() || (!all && !core_.urgent()))) {
     return;
   }
   const auto index = answer_path();

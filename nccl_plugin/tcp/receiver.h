@@ -78,10 +78,13 @@ class Receiver {
 
   void progress();
   bool drain(core::PathIndex index);
+  bool feed(core::PathIndex index, std::span<const std::byte> bytes);
+  void arrived(core::PathIndex index, std::size_t payload);
   bool take_header(core::PathIndex index);
   void finish_chunk(core::PathIndex index);
   void count_payload(core::PathIndex index, std::size_t payload);
-  void answer();
+  // `all`: also what may wait.
+  void answer(bool all = false);
   void flush(core::PathIndex index);
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);

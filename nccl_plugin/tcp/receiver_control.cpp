@@ -34,6 +34,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     return wants;
   }
   facts_ = facts;
+  core_.expect_ahead(goes_ahead(facts));
   core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
@@ -85,7 +86,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   if (wants.say_state || !wants.announce.empty()) {
     wants.state = core_.state();
   }
-  answer();
+  answer(true);
   if (live_ != 0) {
     dead_since_ = 0;
     told_all_down_ = false;

@@ -269,8 +269,12 @@ void Sender::count_delivered() {
   }
   const std::uint64_t now = context_.clock.now();
   for (const core::Delivered& message : core_.delivered()) {
-    tally_.delivered(context_.clock, core::sender_rail(message.path),
-                     TickClock::span(message.stamp, now));
+    const std::size_t rail = core::sender_rail(message.path);
+    if (message.timed) {
+      tally_.delivered(context_.clock, rail, TickClock::span(message.stamp, now));
+    } else {
+      tally_.messages[rail].add(1);
+    }
   }
   core_.clear_delivered();
 }

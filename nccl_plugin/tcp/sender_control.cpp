@@ -36,6 +36,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
+  core_.send_ahead(goes_ahead(facts));
   watch_paths(now, facts, wants);
   watch_trust(now);
   watch_stall(now);
@@ -60,6 +61,9 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   }
   // A home that is still being connected for the first time is not lost.
   wants.homeless = homeless_ && (paths_[home_].ever_live || now - born_ > kFirstConnectNs);
+  if (core_.awaits_grant()) {
+    core::each(live_, [this](core::PathIndex index) { read_back(index); });
+  }
   pump();
   return wants;
 }

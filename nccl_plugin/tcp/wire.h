@@ -113,6 +113,7 @@ enum class FrameType : std::uint16_t {
   trial = 11,
   trial_done = 12,  // the answer on the same connection
   addresses = 13,   // where the writer's rails listen now; on control links
+  ahead = 14,  // a chunk that did not wait for its grant; `count` is its era. From version 2 on
 };
 
 struct FrameHeader {

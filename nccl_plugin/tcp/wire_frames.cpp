@@ -89,10 +89,11 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
   header.length = reader.get<std::uint32_t>();
   header.comm = reader.get<std::uint64_t>();
   if (!reader.ok() || type < static_cast<std::uint16_t>(FrameType::chunk) ||
-      type > static_cast<std::uint16_t>(FrameType::addresses)) {
+      type > static_cast<std::uint16_t>(FrameType::ahead)) {
     return std::nullopt;
   }
-  if (header.type != FrameType::chunk && header.length > kMaxControlFrame) {
+  if (header.type != FrameType::chunk && header.type != FrameType::ahead &&
+      header.length > kMaxControlFrame) {
     return std::nullopt;
   }
   return header;
@@ -104,8 +105,8 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   const auto put = [&out](std::size_t at, const auto& value) {
     std::memcpy(out.data() + at, &value, sizeof value);
   };
-  put(0, FrameType::chunk);
-  put(2, static_cast<std::uint16_t>(header.slot));
+  put(0, header.ahead ? FrameType::ahead : FrameType::chunk);
+  put(2, header.ahead ? header.era : std::uint16_t{header.slot});
   put(4, header.length);
   put(8, comm);
   put(16, header.group);
@@ -126,13 +127,16 @@ std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm) {
 
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes) {
   const auto frame = decode_frame_header(bytes);
-  if (!frame || bytes.size() < kChunkHeaderSize || frame->type != FrameType::chunk ||
-      frame->count >= core::kMaxSlots) {
+  const bool ahead = frame && frame->type == FrameType::ahead;
+  if (!frame || bytes.size() < kChunkHeaderSize || (frame->type != FrameType::chunk && !ahead) ||
+      (!ahead && frame->count >= core::kMaxSlots)) {
     return std::nullopt;
   }
   Reader reader(bytes.subspan(kFrameHeaderSize));
   core::ChunkHeader header;
-  header.slot = static_cast<std::uint8_t>(frame->count);
+  header.ahead = ahead;
+  header.era = ahead ? frame->count : core::Era{0};
+  header.slot = ahead ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count);
   header.length = frame->length;
   header.group = reader.get<core::GroupId>();
   header.message_size = reader.get<std::uint64_t>();

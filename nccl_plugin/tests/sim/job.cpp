@@ -28,6 +28,8 @@ Job::Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Fi
 void Job::plan(std::size_t receives) {
   const std::array<std::size_t, 7> sizes{
       0, 1, 100, core::kCopyLimit, core::kCopyLimit + 1, std::size_t{3} * kChunk, 40'000};
+  const bool roomy = random_.one_in(2);
+  const bool small = random_.one_in(3);  // so that most may go ahead of their grants
   for (std::size_t i = 0; i < receives; ++i) {
     Receive& receive = receives_.emplace_back();
     const std::size_t slots = random_.one_in(4) ? 2 + random_.pick(2) : 1;
@@ -36,10 +38,10 @@ void Job::plan(std::size_t receives) {
       Message& message = messages_.emplace_back();
       message.receive = i;
       message.slot = slot;
-      message.bytes.resize(sizes[random_.pick(sizes.size())]);
+      message.bytes.resize(sizes[random_.pick(small ? 3 : sizes.size())]);
       random_.fill(message.bytes);
       message.buffer = message.bytes;
-      receive.buffers.emplace_back(message.bytes.size() + random_.pick(5000));
+      receive.buffers.emplace_back(message.bytes.size() + random_.pick(roomy ? 5000 : 50));
     }
     // Tags tell the slots of one receive apart, so its messages may come in any order.
     if (slots > 1) {

@@ -47,6 +47,13 @@ if(name STREQUAL send_core.cpp)
         [=[if (!is(Fault::early_grant_dropped)) early_.emplace(grant.group, grant);]=])
   plant([=[buffer.tag != message.tag)]=]
         [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
+  plant([=[    take_back();
+    return;]=] [=[    if (!is(Fault::not_taken_back)) take_back();
+    return;]=])
+  plant([=[      acknowledge_ahead(ahead_[group - expected]);]=]
+        [=[      if (!is(Fault::overtaking_dropped)) acknowledge_ahead(ahead_[group - expected]);]=])
+  plant([=[  open_below(state.done_below);]=]
+        [=[  if (!is(Fault::lost_grant_missed)) open_below(state.done_below);]=])
 elseif(name STREQUAL receive_core.cpp)
   plant([=[if (epoch < path.floor || path.open) {]=]
         [=[if ((epoch < path.floor && !is(Fault::old_connection_admitted)) || path.open) {]=])
@@ -62,6 +69,8 @@ elseif(name STREQUAL receive_core.cpp)
         [=[if (!is(Fault::retired_connection_returns)) {
       path.floor = std::max(path.floor, path.current + 1);
     }]=])
+  plant([=[partial.era != era_of(partial.group) ||]=]
+        [=[(partial.era != era_of(partial.group) && !is(Fault::era_not_looked_at)) ||]=])
 elseif(name STREQUAL hearsay.h)
   plant([=[since_[path] >= connected]=]
         [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])

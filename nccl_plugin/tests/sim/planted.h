@@ -28,6 +28,10 @@ enum class Fault {
   last_path_condemned,         // or the last one
   weightless_path_unused,      // a path without weight carries nothing, though there is no other
   untrusted_path_unused,       // nor does one that has just come back
+  not_taken_back,      // what went ahead stays where a receive of several slots turned out to be
+  overtaking_dropped,  // an acknowledgement that overtook its grant is lost
+  lost_grant_missed,   // a state says that a group is done, its grant was lost, nobody notices
+  era_not_looked_at,   // what was sent ahead in vain is taken
 };
 
 struct Planted {
@@ -57,6 +61,10 @@ inline constexpr std::array kPlanted{
     Planted{Fault::last_path_condemned, "a hint takes the last path"},
     Planted{Fault::weightless_path_unused, "a path without weight is never used"},
     Planted{Fault::untrusted_path_unused, "an untrusted path is never used"},
+    Planted{Fault::not_taken_back, "what went ahead in vain is not taken back"},
+    Planted{Fault::overtaking_dropped, "an acknowledgement that came early is dropped"},
+    Planted{Fault::lost_grant_missed, "a grant that was lost is not inferred"},
+    Planted{Fault::era_not_looked_at, "what was sent ahead in vain is taken"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

@@ -61,6 +61,7 @@ class World {
   core::ReceiveCore receiver_{kChunk};
   Job job_;
   bool one_sided_ = false;
+  bool lazy_ = false;  // the receiver's caller comes late, and so does what may wait
   bool by_policy_ = false;
   std::vector<core::PathIndex> indices_;
   Steering steering_;

@@ -22,6 +22,10 @@ World::World(std::uint64_t seed)
     : random_(seed), job_(random_, sender_, receiver_, finding_), steering_(random_, indices_) {
   one_sided_ = random_.one_in(2);
   by_policy_ = random_.one_in(2);
+  const bool ahead = !one_sided_ && !random_.one_in(3);
+  lazy_ = ahead && random_.one_in(2);
+  sender_.send_ahead(ahead);
+  receiver_.expect_ahead(ahead);
   saw(Seen::one_sided, one_sided_);
   saw(Seen::by_policy, by_policy_);
   saw(Seen::group, job_.has_group());
@@ -172,8 +176,14 @@ void World::answer(PathIndex index) {
   if (!path.receiver_live || !path.sender_live) {
     return;
   }
+  if (!receiver_.urgent() && !random_.one_in(lazy_ ? 40 : 8)) {
+    return;  // it may wait, and be told with more
+  }
   while (const auto next = receiver_.next_acknowledgement()) {
     path.back.emplace_back(*next);
+  }
+  if (random_.one_in(4)) {
+    return;  // the grants come later, perhaps on another path
   }
   while (const auto grant = receiver_.next_grant()) {
     path.back.emplace_back(*grant);
@@ -272,7 +282,9 @@ void World::step(bool calm) {
       job_.post_send();
       break;
     case 1:
-      job_.post_receive();
+      if (!lazy_ || random_.one_in(6)) {
+        job_.post_receive();
+      }
       break;
     case 2:
       connect(any());
