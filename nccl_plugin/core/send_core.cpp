@@ -299,6 +299,7 @@ void SendCore::open_below(GroupId group) {
     open(grant);
   }
   open_early();
+  match();
 }
 
 void SendCore::acknowledge_below(GroupId group) {
