@@ -10,6 +10,7 @@
 //   copied messages, until that receive is posted and takes it, or turns out not to be its place.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <span>
@@ -68,10 +69,9 @@ class ReceiveCore {
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait.
   void expect_ahead(bool expected) { ahead_expected_ = expected; }
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
-  [[nodiscard]] bool urgent() const {
-    return urgent_ || untold_bytes_ >= kCopyBudget / 4 ||
-           acknowledgements_.size() >= kCopyMessages / 4 || grants_.size() >= kCopyMessages / 4;
-  }
+  [[nodiscard]] bool urgent() const { return urgent_ || untold(2); }
+  // There is enough to tell that it is worth a moment in which nothing comes in.
+  [[nodiscard]] bool worth_telling() const { return urgent_ || untold(16); }
   std::optional<Grant> next_grant();
   std::optional<Acknowledgement> next_acknowledgement();
   [[nodiscard]] bool has_output() const { return !grants_.empty() || !acknowledgements_.empty(); }
@@ -117,6 +117,11 @@ class ReceiveCore {
   Group* find(GroupId group);
   [[nodiscard]] const Group* find(GroupId group) const;
   [[nodiscard]] Grant grant_of(GroupId group) const;
+  // One part in `parts` of what the sender may have unacknowledged.
+  [[nodiscard]] bool untold(std::size_t parts) const {
+    return untold_bytes_ >= kCopyBudget / parts ||
+           std::max(acknowledgements_.size(), grants_.size()) >= kCopyMessages / parts;
+  }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
   [[nodiscard]] Era era_of(GroupId group) const;
   void drop_partial(PathIndex path);

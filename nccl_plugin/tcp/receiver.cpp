@@ -68,6 +68,9 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
   if (!done && error_ == Result::success) {
     progress();
     done = core_.done(group);
+    if (!done) {
+      answer(Tell::worthwhile);
+    }
     if (!done && peer_closed_) {
       abort_locked(Result::remote_error, "the peer closed the communicator; receives are pending");
     }
@@ -314,8 +317,10 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
   return best;
 }
 
-void Receiver::answer(bool all) {
-  if (!owe_state_ && (!core_.has_output() || (!all && !core_.urgent()))) {
+void Receiver::answer(Tell what) {
+  const bool now =
+      what == Tell::all || core_.urgent() || (what == Tell::worthwhile && core_.worth_telling());
+  if (!owe_state_ && (!core_.has_output() || !now)) {
     return;
   }
   const auto index = answer_path();

@@ -83,8 +83,10 @@ class Receiver {
   bool take_header(core::PathIndex index);
   void finish_chunk(core::PathIndex index);
   void count_payload(core::PathIndex index, std::size_t payload);
-  // `all`: also what may wait.
-  void answer(bool all = false);
+  // Tells grants and acknowledgements: what is urgent, what is worth it now that nothing comes in,
+  // or all there is. The control thread tells all in each tick, so that nothing waits longer.
+  enum class Tell { urgent, worthwhile, all };
+  void answer(Tell what = Tell::urgent);
   void flush(core::PathIndex index);
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);

@@ -86,7 +86,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   if (wants.say_state || !wants.announce.empty()) {
     wants.state = core_.state();
   }
-  answer(true);
+  answer(Tell::all);
   if (live_ != 0) {
     dead_since_ = 0;
     told_all_down_ = false;
