@@ -36,7 +36,9 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
-  core_.send_ahead(goes_ahead(facts));
+  // The first path to connect does not take what belongs to the home.
+  const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
+  core_.send_ahead(goes_ahead(facts) && settled);
   watch_paths(now, facts, wants);
   watch_trust(now);
   watch_stall(now);
@@ -60,7 +62,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     }
   }
   // A home that is still being connected for the first time is not lost.
-  wants.homeless = homeless_ && (paths_[home_].ever_live || now - born_ > kFirstConnectNs);
+  wants.homeless = homeless_ && settled;
   if (core_.awaits_grant()) {
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
