@@ -182,7 +182,9 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
         link.silence.reset();
       }
     }
-    if (outbound && now - link.last_ping >= ping_every) {
+    // The side that only answers pings as well, seldomer: a peer that was rebooted says RST to
+    // that, and to silence nothing.
+    if (now - link.last_ping >= (outbound ? ping_every : 4 * ping_every)) {
       ping(core::bit(index), now);
     }
   });
