@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "core/lifecycle.h"
 #include "core/schedule.h"
@@ -57,20 +58,24 @@ class Sender {
   [[nodiscard]] const Tally& tally() const { return tally_; }
 
  private:
+  // A chunk with its header.
+  struct Piece {
+    std::array<std::byte, kChunkHeaderSize> header{};
+    const std::byte* data = nullptr;
+    std::size_t length = 0;  // of the data
+    bool again = false;
+  };
   struct Path {
     core::Lifecycle life;
     Fd fd;
     core::Epoch epoch = 0;  // of the open connection
-    // The chunk going out.
+    // The chunks going out, in one call as far as the kernel takes them. Valid while `sending`.
     bool sending = false;
-    bool again = false;
     bool trial = false;  // it is no chunk but the trial
-    std::array<std::byte, kChunkHeaderSize> header{};
-    std::size_t header_at = 0;
-    const std::byte* data = nullptr;
-    std::size_t data_left = 0;
-    std::uint32_t length = 0;
-    Bytes in;  // what came back and is not a whole frame yet
+    std::vector<Piece> batch;
+    std::size_t batch_at = 0;  // the piece under way
+    std::size_t piece_at = 0;  // bytes of it, header included, that the kernel has
+    Bytes in;                  // what came back and is not a whole frame yet
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
@@ -92,13 +97,16 @@ class Sender {
   void progress();
   void pump();
   bool flush(core::PathIndex index);
+  std::optional<std::size_t> write(core::PathIndex index);
+  void wrote(core::PathIndex index, std::size_t bytes);
+  void piece_sent(core::PathIndex index, const Piece& piece);
   [[nodiscard]] bool full(core::PathIndex index) const;
   void start(core::PathIndex index, const core::Outgoing& out);
   void start_trial(core::PathIndex index);
   void read_back(core::PathIndex index);
   bool parse(core::PathIndex index);
   bool handle(core::PathIndex index, const FrameHeader& header, std::span<const std::byte> body);
-  void sent(core::PathIndex index, std::size_t payload);
+  void sent(core::PathIndex index, const Piece& piece, std::size_t payload);
   void count_delivered();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
