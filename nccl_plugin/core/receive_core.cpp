@@ -115,6 +115,11 @@ bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk
   bool found = false;
   each(arriving_, [&](PathIndex index) {
     const Partial& partial = *paths_[index].partial;
+    const Group* posted = find(group);
+    if (partial.kept && posted != nullptr &&
+        paths_[index].kept.size() > posted->pieces[0].buffer.slot.size) {
+      return;  // too long for it: it will be dropped, and goes again cut off
+    }
     // What was sent ahead in vain and is still coming in counts for nothing.
     found = found || (!partial.duplicate && partial.group == group && partial.slot == slot &&
                       partial.chunk == chunk && (!partial.ahead || partial.era == era_of(group)));

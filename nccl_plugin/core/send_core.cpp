@@ -62,13 +62,12 @@ bool SendCore::done(Sequence sequence) const {
   if (message == nullptr) {
     return true;
   }
-  const bool sent = message->matched && message->next_chunk == message->chunks;
-  return (message->acknowledged || (message->copy != nullptr && sent)) && message->readers == 0;
+  return message->told || (message->acknowledged && message->readers == 0);
 }
 
 bool SendCore::owes() const {
   for (Sequence sequence = base_; const Message* message = find(sequence); ++sequence) {
-    if (!message->acknowledged && done(sequence)) {
+    if (!message->acknowledged && message->told) {
       return true;
     }
   }
@@ -430,7 +429,13 @@ void SendCore::written(PathIndex index) {
   }
   Message* message = find(path.reading.front());
   path.reading.pop_front();
-  if (message != nullptr && --message->readers == 0 && message->acknowledged) {
+  if (message == nullptr || --message->readers != 0) {
+    return;
+  }
+  // For good: it may be taken back and go again, but the caller believes that it is done.
+  const bool sent = message->matched && message->next_chunk == message->chunks;
+  message->told = message->told || (message->copy != nullptr && sent);
+  if (message->acknowledged) {
     settle();
   }
 }

@@ -112,6 +112,7 @@ class SendCore {
     bool ahead = false;    // of the grant
     bool acknowledged = false;
     bool forgotten = false;
+    bool told = false;  // done, and only our copy can still bring it there
     std::uint8_t slot = 0;
     PathIndex path = 0;
     std::uint32_t chunks = 0;

@@ -176,7 +176,11 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
                  }
                  learn(peer, result.welcome.listeners, result.welcome.rails);
                  peer.facts.version = result.welcome.version;
-                 watch(result.fd.get(), [comm, path, epoch] { comm->hangup(path, epoch); });
+                 watch(result.fd.get(), [weak = std::weak_ptr(comm), path, epoch] {
+                   if (const auto there = weak.lock()) {
+                     there->hangup(path, epoch);
+                   }
+                 });
                  comm->attach(path, epoch, std::move(result.fd), then);
                  context_.waits.signal();
                });

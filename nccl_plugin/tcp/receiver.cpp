@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kDrainBudget = 8U << 20U;  // bytes of one path before the others get a turn
 constexpr unsigned kGlance = 8;
 constexpr std::size_t kSpill = std::size_t{16} * 1024;
+// After a close: how long a connection that does not end may still bring what was on its way.
+constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 
 // Where duplicates go, and what is behind a header or a small chunk: so that small messages come
 // many at a time, and one comes with its header in one read.
@@ -72,6 +74,10 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
       answer(Tell::worthwhile);
     }
     if (!done && peer_closed_) {
+      core::each(live_, [this](core::PathIndex index) { exhaust(index); });
+      done = core_.done(group);
+    }
+    if (!done && peer_closed_ && heard_out()) {
       abort_locked(Result::remote_error, "the peer closed the communicator; receives are pending");
     }
   }
@@ -123,9 +129,34 @@ void Receiver::progress() {
   answer();
 }
 
-// Reads what the kernel holds. False: the connection is over (or speaks nonsense).
+void Receiver::exhaust(core::PathIndex index) {
+  while (!paths_[index].ended && drain(index)) {
+    std::byte probe{};
+    if (::recv(paths_[index].fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) < 0) {
+      return;
+    }
+  }
+}
+
+void Receiver::note_close() {
+  if (!peer_closed_) {
+    peer_closed_ = true;
+    peer_closed_at_ = monotonic_ns();
+  }
+}
+
+bool Receiver::heard_out() const {
+  bool open = false;
+  core::each(live_, [&](core::PathIndex index) { open = open || !paths_[index].ended; });
+  return !open || monotonic_ns() - peer_closed_at_ >= kLastWordsNs;
+}
+
+// Reads what the kernel holds, up to a budget. False: the connection is over (or speaks nonsense).
 bool Receiver::drain(core::PathIndex index) {
   Path& path = paths_[index];
+  if (path.ended) {
+    return true;
+  }
   const std::span<std::byte> aside = scratch();
   std::size_t budget = kDrainBudget;
   while (true) {
@@ -150,9 +181,11 @@ bool Receiver::drain(core::PathIndex index) {
       if (errno == EINTR) {
         continue;
       }
-      return errno == EAGAIN || errno == EWOULDBLOCK;
+      path.ended = errno != EAGAIN && errno != EWOULDBLOCK;
+      return !path.ended;
     }
     if (count == 0) {
+      path.ended = true;
       return false;
     }
     auto got = static_cast<std::size_t>(count);
@@ -167,9 +200,10 @@ bool Receiver::drain(core::PathIndex index) {
       const std::size_t part = std::min(got, parts[1].iov_len);
       path.header_at += part;
       if (!take_header(index) || !feed(index, aside.first(got - part))) {
+        path.ended = true;
         return false;
       }
-      if (peer_closed_) {
+      if (path.ended) {
         return true;
       }
     }
@@ -186,7 +220,7 @@ bool Receiver::drain(core::PathIndex index) {
 // What was read aside. False: not ours.
 bool Receiver::feed(core::PathIndex index, std::span<const std::byte> bytes) {
   Path& path = paths_[index];
-  while (!bytes.empty() && !peer_closed_) {
+  while (!bytes.empty() && !path.ended) {
     if (path.in_payload) {
       const std::size_t part = std::min(path.left, bytes.size());
       if (!path.duplicate) {
@@ -230,7 +264,8 @@ bool Receiver::take_header(core::PathIndex index) {
     return false;
   }
   if (frame->type == FrameType::close) {
-    peer_closed_ = true;
+    path.ended = true;
+    note_close();
     return true;
   }
   if (path.header_at < kChunkHeaderSize) {

@@ -60,6 +60,7 @@ class Receiver {
     std::array<std::byte, kChunkHeaderSize> header{};
     std::size_t header_at = 0;
     bool in_payload = false;
+    bool ended = false;  // nothing more is read from it: it said close, or it broke off
     bool duplicate = false;
     bool trial = false;  // what comes in is a trial: dropped and answered
     std::byte* data = nullptr;
@@ -78,6 +79,11 @@ class Receiver {
 
   void progress();
   bool drain(core::PathIndex index);
+  // All that the kernel holds now, however much.
+  void exhaust(core::PathIndex index);
+  void note_close();
+  // After the peer's close: can anything still come in?
+  [[nodiscard]] bool heard_out() const;
   bool feed(core::PathIndex index, std::span<const std::byte> bytes);
   void arrived(core::PathIndex index, std::size_t payload);
   bool take_header(core::PathIndex index);
@@ -109,7 +115,9 @@ class Receiver {
   core::PathSet busy_ = 0;  // paths that carried payload lately
   std::optional<core::PathIndex> last_payload_;
   bool owe_state_ = false;  // a path died with answers in it, none is left
+  // Said on a connection or a control link: others may still hold what was sent before it.
   bool peer_closed_ = false;
+  std::int64_t peer_closed_at_ = 0;
   std::atomic<bool> closed_{false};
   Result error_ = Result::success;
   std::string last_failure_;

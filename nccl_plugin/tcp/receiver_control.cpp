@@ -129,6 +129,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   path.epoch = epoch;
   path.header_at = 0;
   path.in_payload = false;
+  path.ended = false;
   path.out.clear();
   path.out_at = 0;
   path.silence.reset();
@@ -153,7 +154,9 @@ void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
   if (!path.life.live() || path.epoch != epoch) {
     return;
   }
-  if (!peer_closed_ && !drain(index)) {
+  if (peer_closed_) {
+    exhaust(index);
+  } else if (!drain(index)) {
     fail(index, pages::PathDownReason::socket_error);
   }
   answer();
@@ -166,12 +169,7 @@ void Receiver::retire(core::PathIndex index) {
   if (!path.life.live()) {
     return;
   }
-  while (drain(index)) {
-    std::byte probe{};
-    if (::recv(path.fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) <= 0) {
-      break;
-    }
-  }
+  exhaust(index);
   core_.retire(index);
   path.life.on(core::LinkEvent::lost);
   path.fd.reset();
@@ -183,7 +181,7 @@ void Receiver::retire(core::PathIndex index) {
 
 void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   Path& path = paths_[index];
-  if (peer_closed_) {
+  if (peer_closed_ || !path.life.live()) {
     return;
   }
   retire(index);
@@ -228,11 +226,11 @@ core::ReceiverState Receiver::state() const {
 
 void Receiver::on_peer_close() {
   const std::scoped_lock lock(mutex_);
-  peer_closed_ = true;
-  if (core_.waiting()) {
-    // What is in the kernel may still complete it.
-    core::each(live_, [this](core::PathIndex index) { drain(index); });
-  }
+  note_close();
+  // What is in the kernel may still complete a receive, or one that is yet to be posted: its sender
+  // may have been told that it is done.
+  core::each(live_, [this](core::PathIndex index) { exhaust(index); });
+  context_.waits.signal();
 }
 
 void Receiver::abort(Result result, const std::string& text) {

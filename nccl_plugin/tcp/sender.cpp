@@ -358,7 +358,7 @@ bool Sender::parse(core::PathIndex index) {
   while (in.size() - at >= kFrameHeaderSize) {
     const std::span<const std::byte> rest(in.data() + at, in.size() - at);
     const auto header = decode_frame_header(rest);
-    if (!header || header->type == FrameType::chunk || header->comm != id_) {
+    if (!header || carries_payload(header->type) || header->comm != id_) {
       return false;
     }
     if (rest.size() < kFrameHeaderSize + header->length) {
@@ -368,6 +368,9 @@ bool Sender::parse(core::PathIndex index) {
       return false;
     }
     at += kFrameHeaderSize + header->length;
+    if (!paths_[index].life.live()) {
+      break;  // a close, with sends pending
+    }
   }
   in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(at));
   return true;

@@ -220,7 +220,9 @@ void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
 void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_t now) {
   const std::scoped_lock lock(mutex_);
   Path& path = paths_[index];
-  if (path.life.phase() != core::LinkPhase::dialing || epoch != core_.epoch(index)) {
+  // Closed or aborted while it was dialled: nobody would close it any more.
+  if (closed() || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
+      epoch != core_.epoch(index)) {
     if (path.life.phase() == core::LinkPhase::dialing) {
       path.life.on(core::LinkEvent::lost);
     }
@@ -272,6 +274,9 @@ void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
 
 void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   Path& path = paths_[index];
+  if (!path.life.live()) {
+    return;  // an abort has closed it
+  }
   const std::int64_t now = monotonic_ns();
   path.life.on(core::LinkEvent::lost);
   live_ &= ~core::bit(index);

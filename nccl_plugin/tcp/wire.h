@@ -116,6 +116,11 @@ enum class FrameType : std::uint16_t {
   ahead = 14,  // a chunk that did not wait for its grant; `count` is its era. From version 2 on
 };
 
+// Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
+[[nodiscard]] constexpr bool carries_payload(FrameType type) {
+  return type == FrameType::chunk || type == FrameType::ahead || type == FrameType::trial;
+}
+
 struct FrameHeader {
   FrameType type = FrameType::ping;
   std::uint16_t count = 0;

@@ -158,6 +158,58 @@ TEST_CASE("a receive that is too small: what went ahead goes again, cut to it") 
   CHECK_FALSE(pair.sender.unacknowledged());
 }
 
+TEST_CASE("what is too long and still coming in does not bar its cut from another path") {
+  Pair pair;
+  std::string to(3, '-');
+  pair.send("too long");
+  const auto early = pair.sender.take(kHome);
+  REQUIRE(early);
+  const Placement kept = pair.receiver.begin(kHome, pair.epoch[kHome], early->header);
+  REQUIRE(kept.verdict == Verdict::place);
+  pair.sender.written(kHome);
+  const GroupId group = pair.receiver.post(std::array{buffer(to)});
+  pair.tell();
+  CHECK(pair.carry(kOther) == Verdict::place);
+  CHECK(pair.receiver.done(group));
+  std::memcpy(kept.data, early->data, early->header.length);
+  CHECK_FALSE(pair.receiver.finish(kHome));
+  CHECK(to == "too");
+}
+
+TEST_CASE("a message that was said to be done is owed until it is acknowledged, come what may") {
+  Pair pair;
+  std::string to(8, '-');
+  std::string other(8, '-');
+  const Sequence sequence = pair.send("owed", 7);
+  CHECK_FALSE(pair.sender.owes());
+  CHECK(pair.carry(kHome) == Verdict::place);
+  REQUIRE(pair.sender.done(sequence));
+  CHECK(pair.sender.owes());
+  SUBCASE("taken back, and no tag of the receive is its") {
+    pair.receiver.post(std::array{buffer(to, 1), buffer(other, 2)});
+    pair.tell();
+    CHECK(pair.sender.done(sequence));
+    CHECK(pair.sender.owes());
+    pair.receiver.post(std::array{buffer(to, 7), buffer(other, 3)});
+    pair.tell();
+    CHECK(pair.sender.owes());
+    CHECK(pair.carry(kOther) == Verdict::place);
+    CHECK(pair.sender.owes());
+    CHECK(to == "owed----");
+  }
+  SUBCASE("cut, because the receive is small") {
+    to.resize(2);
+    pair.receiver.post(std::array{buffer(to)});
+    pair.tell();
+    CHECK(pair.sender.done(sequence));
+    CHECK(pair.sender.owes());
+    CHECK(pair.carry(kOther) == Verdict::place);
+    CHECK(to == "ow");
+  }
+  pair.tell();
+  CHECK_FALSE(pair.sender.owes());
+}
+
 TEST_CASE("a path dies with what went ahead: it goes again, and counts once") {
   Pair pair;
   std::string to(8, '-');

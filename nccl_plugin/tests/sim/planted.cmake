@@ -39,8 +39,8 @@ if(name STREQUAL send_core.cpp)
   plant([=[if (!delivered) {]=] [=[if (!delivered && !is(Fault::nothing_replayed)) {]=])
   plant([=[(message->copy != nullptr && sent)]=]
         [=[((message->copy != nullptr || is(Fault::done_when_written)) && sent)]=])
-  plant([=[&& message->readers == 0;]=]
-        [=[&& (message->readers == 0 || is(Fault::done_while_read));]=])
+  plant([=[&& message->readers == 0);]=]
+        [=[&& (message->readers == 0 || is(Fault::done_while_read)));]=])
   plant([=[message.data = message.copy.get();]=]
         [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
   plant([=[early_.emplace(grant.group, grant);]=]
