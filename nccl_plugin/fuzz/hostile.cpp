@@ -436,6 +436,7 @@ std::vector<std::vector<std::byte>> seeds() {
   add(out, Reader::bodies, body_of(body));
   body.clear();
   AddressReport addresses;
+  addresses.number = 3;
   addresses.rails = 2;
   addresses.listeners[0] = address;
   addresses.listeners[1] = where.listeners[1];

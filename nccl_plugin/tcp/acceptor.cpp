@@ -30,15 +30,15 @@ std::string Acceptor::open() {
   return opened != 0 ? std::string() : "no listener: " + complaints;
 }
 
-std::string Acceptor::reopen(std::size_t rail) {
-  if (listeners_[rail].open()) {
-    poller_.remove(listeners_[rail].get());
-    listeners_[rail].reset();
+std::string Acceptor::reopen(std::size_t index, Rail& rail) {
+  if (listeners_[index].open()) {
+    poller_.remove(listeners_[index].get());
+    listeners_[index].reset();
   }
   std::string error;
-  listeners_[rail] = listen_on(context_.rails[rail], error);
-  if (listeners_[rail].open()) {
-    poller_.add(listeners_[rail].get(), EPOLLIN, [this, rail](std::uint32_t) { accept(rail); });
+  listeners_[index] = listen_on(rail, error);
+  if (listeners_[index].open()) {
+    poller_.add(listeners_[index].get(), EPOLLIN, [this, index](std::uint32_t) { accept(index); });
   }
   return error;
 }

@@ -25,8 +25,10 @@ class Acceptor {
         on_hello_(std::move(on_hello)) {}
   // Opens the listeners and writes their ports into the context's rails; "" or what went wrong.
   std::string open();
-  // The rail has another address or device: listens there. "" or what went wrong.
-  std::string reopen(std::size_t rail);
+  // The rail has another address or device: listens there, on its port if that is free, and writes
+  // the port. "" or what went wrong.
+  std::string reopen(std::size_t index, Rail& rail);
+  [[nodiscard]] bool listening(std::size_t rail) const { return listeners_[rail].open(); }
   void tick(std::int64_t now);
 
  private:

@@ -16,6 +16,18 @@ bool Address::v4() const {
          ip[10] == 0xff && ip[11] == 0xff;
 }
 
+bool Address::loopback() const {
+  Address v6;
+  v6.ip[15] = 1;
+  return v4() ? ip[12] == 127 : ip == v6.ip;
+}
+
+bool Address::reachable() const {
+  // 0.0.0.0/8 names nobody; 224.0.0.0 and above many, or none.
+  const bool one = v4() ? ip[12] != 0 && ip[12] < 224 : ip[0] != 0xff;
+  return present() && port != 0 && one;
+}
+
 std::string Address::text() const {
   std::array<char, INET6_ADDRSTRLEN> buffer{};
   if (v4()) {

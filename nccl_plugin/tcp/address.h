@@ -16,6 +16,9 @@ struct Address {
 
   [[nodiscard]] bool present() const;
   [[nodiscard]] bool v4() const;
+  [[nodiscard]] bool loopback() const;
+  // One host's, with a port: something to connect to.
+  [[nodiscard]] bool reachable() const;
   [[nodiscard]] std::string text() const;  // "10.0.0.1:4711", "[fd00::1]:4711"
   // Fills `out`, returns its length.
   socklen_t to(sockaddr_storage& out) const;

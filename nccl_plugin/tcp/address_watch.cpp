@@ -27,6 +27,6 @@ AddressWatch::AddressWatch(Poller& poller)
   });
 }
 
-bool AddressWatch::changed() { return std::exchange(changed_, false) || !fd_.open(); }
+bool AddressWatch::changed() { return std::exchange(changed_, false); }
 
 }  // namespace fabric::tcp

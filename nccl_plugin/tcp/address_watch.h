@@ -10,8 +10,10 @@ namespace fabric::tcp {
 class AddressWatch {
  public:
   explicit AddressWatch(Poller& poller);
-  // Since the last call. True the first time, and always when the kernel offers no notification.
+  // Since the last call. True the first time.
   bool changed();
+  // The kernel offers no notification: look by the clock.
+  [[nodiscard]] bool blind() const { return !fd_.open(); }
 
  private:
   Fd fd_;

@@ -55,6 +55,13 @@ struct PeerFacts {
   std::uint8_t version = kWireVersionMin;             // of the wire, agreed on
   // Connections made before this time are to be opened again from another port; 0: none.
   std::array<std::int64_t, core::kMaxPaths> rehash{};
+  // When an end of it got another address or device; 0: never.
+  std::array<std::int64_t, core::kMaxPaths> moved{};
+
+  // A connection made at `connected` is of the old address, and the control link of the new one.
+  [[nodiscard]] bool outdated(core::PathIndex path, std::int64_t connected) const {
+    return connected < moved[path] && (control_live & core::bit(path)) != 0;
+  }
 };
 
 // What one connection did since the last look; core/balance.h has the terms.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 namespace fabric::tcp {
 
@@ -18,8 +19,6 @@ constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr int kNice = -10;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
-constexpr std::int64_t kRelistenNs = 200 * kMs;
-constexpr std::int64_t kMovedNs = 100 * kMs;
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
@@ -55,13 +54,10 @@ Control::Control(Context& context)
 
 Control::~Control() { stop(); }
 
-std::string Control::start() {
-  std::string error = acceptor_.open();
-  if (!error.empty()) {
-    return error;
-  }
+std::string Control::open() { return acceptor_.open(); }
+
+void Control::start() {
   thread_ = std::thread([this] { run(); });
-  return "";
 }
 
 void Control::stop() {
@@ -85,7 +81,10 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   handle.home_rail = listener->rail;
   handle.rails = static_cast<std::uint8_t>(context_.rails.size());
   for (std::size_t i = 0; i < context_.rails.size(); ++i) {
-    handle.listeners[i] = context_.rails[i].address;
+    const Address& address = context_.rails[i].address;
+    if (address.reachable() || i == rail) {  // a handle has to name its home
+      handle.listeners[i] = address;
+    }
   }
   return listener;
 }
@@ -162,6 +161,9 @@ void Control::tick(std::int64_t now) {
   reported_ = hints_.local().number;
   tick_senders(now);
   tick_receivers(now);
+  if (std::exchange(closed_, false)) {
+    count_homes();
+  }
   if (now >= next_publish_) {
     next_publish_ = now + kPublishNs;
     publish(now);
@@ -263,64 +265,6 @@ void Control::give_up(Peer& peer, const std::string& text) {
   }
 }
 
-// Rails whose address is gone, back, or another one.
-void Control::renew_rails(std::int64_t now) {
-  const bool again = next_look_ != 0 && now >= next_look_;  // a listener could not be opened
-  if (context_.fixed || (!addresses_.changed() && !again)) {
-    return;
-  }
-  next_look_ = 0;
-  bool moved = false;
-  const std::vector<RailNow> found = rails_now(context_.params, context_.rails);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    Rail& rail = context_.rails[i];
-    if (!found[i].present) {
-      hints_.lost(i, true, 0);
-      continue;
-    }
-    const bool same = found[i].address.ip == rail.address.ip && found[i].ifindex == rail.ifindex;
-    if (same && rail.address.port != 0) {
-      hints_.lost(i, false, 0);
-      continue;
-    }
-    const std::string before = rail.address.text();
-    std::string error;
-    {
-      const std::scoped_lock lock(registry_);  // handles are made of these
-      rail.ifindex = found[i].ifindex;
-      rail.address = found[i].address;
-      error = acceptor_.reopen(i);
-    }
-    if (!error.empty()) {
-      hints_.lost(i, true, 0);
-      next_look_ = now + kRelistenNs;
-      continue;
-    }
-    moved = true;
-    hints_.lost(i, false, now + kMovedNs);  // connections of the old address: gone on both ends
-    context_.say(LogLevel::info,
-                 rail.name + " moved from " + before + " to " + rail.address.text());
-  }
-  if (moved) {
-    for (auto* peers : {&outbound_, &inbound_}) {
-      for (auto& [id, peer] : *peers) {
-        if (peer->facts.version >= 2) {
-          peer->broadcast([this](Bytes& out) { append_addresses(out, addresses()); });
-        }
-      }
-    }
-  }
-}
-
-AddressReport Control::addresses() const {
-  AddressReport report;
-  report.rails = static_cast<std::uint8_t>(context_.rails.size());
-  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
-    report.listeners[i] = context_.rails[i].address;
-  }
-  return report;
-}
-
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
 // looked at again in a millisecond, and waited for only when it was never free.
 template <typename Comms, typename Serve>
@@ -358,6 +302,7 @@ void Control::tick_senders(std::int64_t now) {
     if (wants.close) {
       sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
       --sending.peer->comms;
+      closed_ = true;
     }
   });
   for (auto& [id, peer] : outbound_) {
@@ -381,6 +326,7 @@ void Control::tick_receivers(std::int64_t now) {
     }
     if (wants.close) {
       bury(receiving);
+      closed_ = true;
     }
   });
 }
@@ -399,6 +345,24 @@ void Control::bury(const Receiving& receiving) {
   if (graves_order_.size() > kGraves) {
     graves_.erase(graves_order_.front());
     graves_order_.pop_front();
+  }
+}
+
+// The homes of closed comms count no more.
+void Control::count_homes() {
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->homes = 0;
+    }
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->homes |= core::bit(sending.comm->home());
+  }
+  for (auto& [id, receiving] : receivers_) {
+    receiving.peer->homes |= core::bit(receiving.comm->home());
+  }
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homes = peer->homes;
   }
 }
 

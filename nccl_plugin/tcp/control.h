@@ -41,7 +41,8 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  std::string start();  // "" or what went wrong
+  std::string open();  // the listeners; "" or what went wrong
+  void start();        // the thread
   void stop();
   void wake() { poller_.wake(); }
 
@@ -78,12 +79,15 @@ class Control {
   void tick(std::int64_t now);
   void take_newcomers();
   void renew_rails(std::int64_t now);
+  void look_at_rails(std::int64_t now);
+  bool move_rail(std::size_t index, const RailNow& found, std::int64_t now);
   [[nodiscard]] AddressReport addresses() const;
   void tick_peer(Peer& peer, std::int64_t now);
   template <typename Comms, typename Serve>
   void tick_all(Comms& comms, std::int64_t now, Serve serve);
   void tick_senders(std::int64_t now);
   void tick_receivers(std::int64_t now);
+  void count_homes();
   void publish(std::int64_t now);
   Groups::Index join_group(const Peer& peer);
   template <typename Comm>
@@ -103,7 +107,6 @@ class Control {
   void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
   void knock(Peer& peer, core::PathIndex path);
   void link_up(Peer& peer, core::PathIndex path, Fd fd);
-  void learn(Peer& peer, const RailTable& addresses, std::size_t rails);
 
   std::optional<Secret> secret_of(const HelloClaim& claim);
   void on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd);
@@ -119,7 +122,9 @@ class Control {
   Acceptor acceptor_;
   Hints hints_;
   AddressWatch addresses_;
-  std::int64_t next_look_ = 0;
+  std::int64_t next_look_ = 0;  // 0: when something changes
+  std::int64_t looked_ = 0;
+  std::uint64_t moves_ = 1;  // number of what addresses() says
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
@@ -139,6 +144,7 @@ class Control {
   std::int64_t next_publish_ = 0;
   std::int64_t last_tick_ = 0;
   bool hurry_ = false;          // a comm was passed over
+  bool closed_ = false;         // a comm was, in this tick
   std::uint64_t reported_ = 0;  // number of the last rails report sent
 };
 

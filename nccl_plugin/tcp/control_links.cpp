@@ -18,7 +18,7 @@ Peer& Control::outbound_peer(const Handle& handle) {
         [this](Peer& from, core::PathIndex link, const FrameHeader& header,
                std::span<const std::byte> body) { on_frame(from, link, header, body); });
   }
-  learn(*peer, handle.listeners, handle.rails);
+  peer->learn_absent(handle.listeners, handle.rails, monotonic_ns());  // made at any time
   return *peer;
 }
 
@@ -30,22 +30,12 @@ Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
         [this](Peer& from, core::PathIndex link, const FrameHeader& header,
                std::span<const std::byte> body) { on_frame(from, link, header, body); });
   }
-  learn(*peer, hello.listeners, hello.rails);
+  if (hello.kind == HelloKind::control) {
+    peer->learn(hello.listeners, hello.rails, hello.comm, monotonic_ns());
+  } else {
+    peer->learn_absent(hello.listeners, hello.rails, monotonic_ns());
+  }
   return *peer;
-}
-
-void Control::learn(Peer& peer, const RailTable& addresses, std::size_t rails) {
-  bool changed = peer.rails != rails;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    if (addresses[i].present() && !(peer.addresses[i] == addresses[i])) {
-      peer.addresses[i] = addresses[i];
-      changed = true;
-    }
-  }
-  if (changed) {
-    peer.rails = rails;
-    peer.set_base();
-  }
 }
 
 Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
@@ -60,6 +50,7 @@ Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) 
   hello.initiator = context_.incarnation;
   hello.acceptor = peer.incarnation;
   hello.nonce = random_number();
+  hello.comm = moves_;
   hello.listeners = addresses().listeners;
   return hello;
 }
@@ -103,7 +94,8 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
       [this, &peer, path](DialResult result) {
         const std::int64_t then = monotonic_ns();
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
-          learn(peer, result.welcome.listeners, result.welcome.rails);
+          // From version 2 on the numbered word follows.
+          peer.learn(result.welcome.listeners, result.welcome.rails, 0, then);
           peer.facts.version = result.welcome.version;
           link_up(peer, path, std::move(result.fd));
           return;
@@ -125,7 +117,12 @@ void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
   const int number = fd.get();
   poller_.add(number, EPOLLIN | EPOLLRDHUP, [&peer, path](std::uint32_t) { peer.readable(path); });
   peer.attach(path, std::move(fd), monotonic_ns());
-  peer.send(path, [this](Bytes& out) { append_rails(out, hints_.local()); });
+  peer.send(path, [this, &peer](Bytes& out) {
+    append_rails(out, hints_.local());
+    if (peer.facts.version >= 2) {
+      append_addresses(out, addresses());  // they may have changed since the hello
+    }
+  });
   wake();  // comms may dial over these rails now
 }
 
@@ -174,7 +171,7 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
                    comm->on_refused();
                    return;
                  }
-                 learn(peer, result.welcome.listeners, result.welcome.rails);
+                 peer.learn_absent(result.welcome.listeners, result.welcome.rails, then);
                  peer.facts.version = result.welcome.version;
                  watch(result.fd.get(), [weak = std::weak_ptr(comm), path, epoch] {
                    if (const auto there = weak.lock()) {
@@ -230,7 +227,7 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
   if (hello.kind == HelloKind::knock) {
     const auto peer = outbound_.find(hello.initiator);
     if (peer != outbound_.end()) {
-      learn(*peer->second, hello.listeners, hello.rails);  // it may have moved
+      peer->second->knocked(hello.listeners, hello.rails, hello.comm, monotonic_ns());
     }
     reply(WelcomeStatus::ok);
     return;
@@ -321,7 +318,7 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
       return;
     case FrameType::addresses:
       if (const auto report = decode_addresses(body)) {
-        learn(peer, report->listeners, report->rails);
+        peer.learn(report->listeners, report->rails, report->number, monotonic_ns());
         wake();
       }
       return;

@@ -9,11 +9,6 @@ Hints::Hints(Context& context) : context_(context), steer_(context.params.run_di
   local_.weight.fill(core::kFullWeight);
 }
 
-void Hints::lost(std::size_t rail, bool gone, std::int64_t until) {
-  gone_[rail] = gone;
-  moved_until_[rail] = until;
-}
-
 bool Hints::poll(std::int64_t now) {
   bool changed = steer_.poll(now);
   const SteerView* view = steer_.view();
@@ -22,9 +17,10 @@ bool Hints::poll(std::int64_t now) {
   RailsReport report = local_;
   for (std::size_t i = 0; i < context_.rails.size(); ++i) {
     up_[i] = carrier_.up(context_.rails[i]);
+    moved_[i] = gone_[i] || now < moved_until_[i];
     const pages::SteerRail* entry = view == nullptr ? nullptr : view->rail(context_.rails[i].name);
     report.weight[i] = entry == nullptr ? core::kFullWeight : entry->weight;
-    report.down[i] = !up_[i] || gone_[i] || now < moved_until_[i] ||
+    report.down[i] = !up_[i] || moved_[i] ||
                      (entry != nullptr && entry->weight == 0 &&
                       entry->state == static_cast<std::uint8_t>(pages::LinkState::down));
   }
@@ -59,7 +55,7 @@ core::PathSet Hints::apply(PeerFacts& facts, const RailTable& remote_addresses,
       if (page_down || remote.down[r]) {
         down |= core::bit(path);
         facts.why[path] = !up_[l]     ? pages::PathDownReason::carrier
-                          : gone_[l]  ? pages::PathDownReason::moved
+                          : moved_[l] ? pages::PathDownReason::moved
                           : page_down ? pages::PathDownReason::steer_page
                                       : pages::PathDownReason::peer_told;
       }

@@ -15,8 +15,10 @@ class Hints {
 
   // Looks; true when anything changed. Call every few milliseconds.
   bool poll(std::int64_t now);
-  // The rail has no address; or its connections are of an address that it had before `until`.
-  void lost(std::size_t rail, bool gone, std::int64_t until);
+  // The rail has no address, or has it again.
+  void lost(std::size_t rail, bool gone) { gone_[rail] = gone; }
+  // It has another address or device: until then what is connected over it is given up.
+  void moved(std::size_t rail, std::int64_t until) { moved_until_[rail] = until; }
   [[nodiscard]] const RailsReport& local() const { return local_; }
   // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
   // down. `outbound`: we are the sender, so the first rail of a path is ours.
@@ -30,6 +32,7 @@ class Hints {
   std::array<bool, core::kMaxRails> up_{};
   std::array<bool, core::kMaxRails> gone_{};
   std::array<std::int64_t, core::kMaxRails> moved_until_{};
+  std::array<bool, core::kMaxRails> moved_{};  // at the last look
   RailsReport local_;
 };
 

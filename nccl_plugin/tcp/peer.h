@@ -30,12 +30,13 @@ class Peer {
   const std::uint32_t listen_id;  // whose secret signs between us
   const Secret secret;
   RailTable addresses{};
-  std::size_t rails = 0;    // of the peer
-  RailsReport remote;       // what it said last
-  PeerFacts facts;          // for its comms
-  core::Hearsay hinted;     // by carrier, steer page and the peer
-  core::PathSet homes = 0;  // home paths of the comms
-  core::Balance balance;    // outbound: by what our comms saw
+  std::uint64_t addresses_number = 0;  // of the report that they are from
+  std::size_t rails = 0;               // of the peer
+  RailsReport remote;                  // what it said last
+  PeerFacts facts;                     // for its comms
+  core::Hearsay hinted;                // by carrier, steer page and the peer
+  core::PathSet homes = 0;             // home paths of the comms
+  core::Balance balance;               // outbound: by what our comms saw
   std::size_t comms = 0;
   bool gone = false;
   std::string gone_text;  // why
@@ -59,6 +60,9 @@ class Peer {
   core::PathSet to_knock(std::int64_t now);
   // Somebody answered, or nobody listens: evidence on whether the process lives.
   void answered() { refusals_ = 0; }
+  // It is there, perhaps elsewhere: dialled at once.
+  void found();
+  void knock_soon();
   void refused(std::int64_t now);
   [[nodiscard]] bool dead(std::int64_t now) const;
 
@@ -66,6 +70,15 @@ class Peer {
   void broadcast(const std::function<void(Bytes&)>& append);
   void send(core::PathIndex link, const std::function<void(Bytes&)>& append);
   void set_base();  // after `rails` is known
+  // Where it listens: `number` as in AddressReport, 0 from a peer that does not number. Older word
+  // than what is known is dropped, and so are addresses that cannot be its.
+  void learn(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
+  // Of unknown age (a handle, a data connection): fills in what is not known.
+  void learn_absent(const RailTable& table, std::size_t count, std::int64_t now);
+  // It has moved and says that no link of it lives: those of ours are of its old addresses.
+  void knocked(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
+  // The address or device of one of our rails is another: its links are dead.
+  void rail_moved(std::size_t local, std::int64_t now);
   [[nodiscard]] core::PathSet live() const { return live_; }
   [[nodiscard]] int link_fd(core::PathIndex link) const { return links_[link].fd.get(); }
   void heard_rails(const RailsReport& report);
@@ -88,6 +101,7 @@ class Peer {
   void flush(core::PathIndex link);
   void lose(core::PathIndex link, bool silent);
   [[nodiscard]] core::PathSet crossings() const;
+  void take(const RailTable& table, std::size_t count, bool only_absent, std::int64_t now);
 
   Context& context_;
   OnFrame on_frame_;

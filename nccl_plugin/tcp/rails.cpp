@@ -80,12 +80,12 @@ std::string pci_path_of(const std::string& name, int ifindex) {
   return resolved.data();
 }
 
-// Calls `visit(name, address, loopback)` for each address that a rail may have.
+// Calls `visit(name, address, loopback)` for each address that a rail may have. False: not known.
 template <typename Visit>
-void each_address(const Params& params, Visit visit) {
+bool each_address(const Params& params, Visit visit) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
-    return;
+    return false;
   }
   const bool v6_only = params.family == "AF_INET6";
   const bool v4_only = params.family == "AF_INET";
@@ -104,13 +104,15 @@ void each_address(const Params& params, Visit visit) {
     visit(entry->ifa_name, address, (entry->ifa_flags & IFF_LOOPBACK) != 0);
   }
   ::freeifaddrs(list);
+  return true;
 }
 
 }  // namespace
 
-std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& rails) {
+std::optional<std::vector<RailNow>> rails_now(const Params& params,
+                                              const std::vector<Rail>& rails) {
   std::vector<RailNow> found(rails.size());
-  each_address(params, [&](const char* name, const Address& address, bool /*loopback*/) {
+  const auto visit = [&](const char* name, const Address& address, bool /*loopback*/) {
     for (std::size_t i = 0; i < rails.size(); ++i) {
       RailNow& now = found[i];
       if (rails[i].name != name) {
@@ -124,7 +126,10 @@ std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& ra
       }
       now.present = true;
     }
-  });
+  };
+  if (!each_address(params, visit)) {
+    return std::nullopt;
+  }
   for (std::size_t i = 0; i < rails.size(); ++i) {
     found[i].ifindex = static_cast<int>(::if_nametoindex(rails[i].name.c_str()));
   }

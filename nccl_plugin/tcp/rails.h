@@ -8,6 +8,7 @@
 #include <net/if.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,8 @@ struct RailNow {
   int ifindex = 0;
   Address address;  // the rail's own if it still has it; without a port
 };
-// In the order of `rails`.
-std::vector<RailNow> rails_now(const Params& params, const std::vector<Rail>& rails);
+// In the order of `rails`; nothing when the kernel gave no answer.
+std::optional<std::vector<RailNow>> rails_now(const Params& params, const std::vector<Rail>& rails);
 
 // Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
 // order, and says by index whom each stands for. Returns what was wrong with it, or "".

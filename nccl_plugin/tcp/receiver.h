@@ -20,6 +20,7 @@ namespace fabric::tcp {
 
 class Receiver {
  public:
+  [[nodiscard]] core::PathIndex home() const { return home_; }
   Receiver(Context& context, std::uint64_t id, core::PathIndex home, std::uint32_t chunk_size,
            std::string peer);
   ~Receiver();

@@ -44,6 +44,10 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       fail(index, facts.why[index]);
       return;
     }
+    if (facts.outdated(index, path.up_since)) {
+      fail(index, pages::PathDownReason::moved);
+      return;
+    }
     if (path.awaits_trial) {
       path.awaits_trial = now - path.up_since < 2 * kTrialNs;
       if (!drain(index)) {

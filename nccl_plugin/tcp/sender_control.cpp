@@ -82,6 +82,10 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
       return;
     }
+    if (facts.outdated(index, path.up_since)) {
+      fail(index, pages::PathDownReason::moved);
+      return;
+    }
     if (path.up_since < facts.rehash[index] && (eligible_ & ~core::bit(index)) != 0) {
       fail(index, pages::PathDownReason::rehash);
       return;

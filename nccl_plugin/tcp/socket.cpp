@@ -48,9 +48,30 @@ std::int64_t monotonic_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+Address far_end(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  const auto* address = reinterpret_cast<sockaddr*>(&storage);
+  return ::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0
+             ? Address::from(address)
+             : Address{};
+}
+
 Fd listen_on(Rail& rail, std::string& error) {
   Fd fd = tcp_socket(rail.address);
-  if (!fd.open() || !bind_to(fd.get(), rail, 0) || ::listen(fd.get(), kBacklog) != 0) {
+  bool bound = false;
+  if (fd.open() && rail.address.port != 0) {
+    // Connections of the last listener may still be there.
+    set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    bound = bind_to(fd.get(), rail, rail.address.port);
+  }
+  if (fd.open() && !bound) {
+    set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 0);
+    bound = bind_to(fd.get(), rail, 0);
+    // Inherited by the connections, so that this port can be had again.
+    set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  }
+  if (!bound || ::listen(fd.get(), kBacklog) != 0) {
     error = rail.name + " " + rail.address.text() + ": " + std::strerror(errno);
     return {};
   }

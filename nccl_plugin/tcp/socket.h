@@ -41,7 +41,11 @@ class Fd {
 
 std::int64_t monotonic_ns();
 
-// A listener on the rail's address and device, any port (written to rail.address.port).
+// Of the other end; absent when there is none.
+Address far_end(int fd);
+
+// A listener on the rail's address and device; on its port if that is free, otherwise on any, which
+// is written to it.
 Fd listen_on(Rail& rail, std::string& error);
 
 // Starts connecting from the rail's address and device. No descriptor: errno says why.

@@ -135,13 +135,12 @@ Result TcpNet::start() {
   auto control = std::make_unique<Control>(context_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
   const std::string no_page = context_.stats.open(context_.params, context_.rails, monotonic_ns());
-  const std::string error = control->start();
+  const std::string error = control->open();
   if (!error.empty()) {
     context_.stats.close();
     context_.say(LogLevel::warn, error);
     return Result::system_error;
   }
-  control_ = std::move(control);
   properties_.clear();
   std::string names;
   for (const Rail& rail : context_.rails) {
@@ -157,6 +156,8 @@ Result TcpNet::start() {
     device.speed_mbps = rail.speed_mbps;
     device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.data());
   }
+  control->start();  // from here on it writes the rails' addresses
+  control_ = std::move(control);
   context_.say(LogLevel::info, "rails:" + names);
   context_.say(LogLevel::info, describe(context_.params));
   if (!context_.params.complaints.empty()) {

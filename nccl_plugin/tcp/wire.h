@@ -49,7 +49,7 @@ struct Hello {
   core::Epoch epoch = 0;        // data: of the path. control: 0
   std::uint64_t initiator = 0;  // incarnation of the process
   std::uint64_t acceptor = 0;   // incarnation that is expected
-  std::uint64_t comm = 0;
+  std::uint64_t comm = 0;       // otherwise: the number of `listeners`, as in AddressReport
   std::uint64_t nonce = 0;
   RailTable listeners{};  // the initiator's, so that it can be knocked at
 };
@@ -163,6 +163,7 @@ void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
                   FrameType type = FrameType::state);
 void append_rails(Bytes& out, const RailsReport& report);
 struct AddressReport {
+  std::uint64_t number = 0;  // the highest wins; from 1
   std::uint8_t rails = 0;
   RailTable listeners{};
 };

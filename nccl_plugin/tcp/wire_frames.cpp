@@ -200,6 +200,7 @@ void append_rails(Bytes& out, const RailsReport& report) {
 
 void append_addresses(Bytes& out, const AddressReport& report) {
   Frame frame(out, FrameType::addresses, 0);
+  frame.body().put(report.number);
   frame.body().put(report.rails);
   for (const Address& address : report.listeners) {
     frame.body().put(address.ip);
@@ -210,6 +211,7 @@ void append_addresses(Bytes& out, const AddressReport& report) {
 std::optional<AddressReport> decode_addresses(std::span<const std::byte> body) {
   Reader reader(body);
   AddressReport report;
+  report.number = reader.get<std::uint64_t>();
   report.rails = reader.get<std::uint8_t>();
   for (Address& address : report.listeners) {
     address.ip = reader.get<std::array<std::uint8_t, 16>>();

@@ -220,6 +220,23 @@ TEST_CASE("a report of any size fits into a frame") {
   CHECK(read->state.groups[1023].slots[7].have.empty());
 }
 
+TEST_CASE("addresses: there and back, whole or not at all") {
+  AddressReport report;
+  report.number = 0x0102030405060708;
+  report.rails = 2;
+  report.listeners[1].ip[15] = 1;
+  report.listeners[1].port = 4711;
+  Bytes out;
+  append_addresses(out, report);
+  const std::span<const std::byte> body = std::span(out).subspan(kFrameHeaderSize);
+  const auto read = decode_addresses(body);
+  REQUIRE(read);
+  CHECK(read->number == report.number);
+  CHECK(read->rails == 2);
+  CHECK(read->listeners == report.listeners);
+  CHECK_FALSE(decode_addresses(body.first(body.size() - 1)));
+}
+
 TEST_CASE("random and mutated bytes into every parser") {
   std::mt19937_64 random(20261121);
   Bytes state;

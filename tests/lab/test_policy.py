@@ -91,6 +91,55 @@ def test_a_rail_gets_another_address_and_the_peers_find_it(cluster):
         )
 
 
+def test_all_rails_of_a_host_get_other_addresses_at_once(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    with job(lab) as perf:
+        node = lab.nodes[1]
+        assert_progress(perf)
+        new = [node.address(rail).rsplit(".", 1)[0] + ".77" for rail in (0, 1)]
+        for rail in (0, 1):
+            node.run(["ip", "addr", "del", f"{node.address(rail)}/24", "dev", f"rail{rail}"])
+            node.run(["ip", "addr", "add", f"{new[rail]}/24", "dev", f"rail{rail}"])
+
+        def there():
+            used = node.run(["ss", "-Htn", "state", "established"]).stdout
+            return all(address in used for address in new)
+
+        wait_until(there, PATIENCE_S, "connections of the new addresses")
+        assert_progress(perf)
+        before = rails_of(node)["rail0"].rx_bytes + rails_of(node)["rail1"].rx_bytes
+        wait_until(
+            lambda: sum(r.rx_bytes for r in rails_of(node).values()) > before + 500_000,
+            PATIENCE_S,
+            "payload there",
+        )
+
+
+def test_an_address_is_put_back_identically(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    with job(lab) as perf:
+        node = lab.nodes[1]
+        assert_progress(perf)
+        since = time.monotonic_ns()
+        node.run(["ip", "addr", "del", f"{node.address(0)}/24", "dev", "rail0"])
+        assert_given_up(lab, since)
+        healthy = time.monotonic_ns()
+        node.run(["ip", "addr", "add", f"{node.address(0)}/24", "dev", "rail0"])
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
+        before = rails_of(node)["rail0"].rx_bytes
+        wait_until(
+            lambda: rails_of(node)["rail0"].rx_bytes > before + 500_000, PATIENCE_S, "payload there"
+        )
+        # And so fast that nobody may have looked meanwhile.
+        node.run(["ip", "addr", "del", f"{node.address(0)}/24", "dev", "rail0"])
+        node.run(["ip", "addr", "add", f"{node.address(0)}/24", "dev", "rail0"])
+        assert_progress(perf)
+        before = rails_of(node)["rail0"].rx_bytes
+        wait_until(
+            lambda: rails_of(node)["rail0"].rx_bytes > before + 500_000, PATIENCE_S, "payload there"
+        )
+
+
 def test_a_path_that_passes_small_packets_only_stays_out(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     port = lab.topology.leaf_port(1, 1)

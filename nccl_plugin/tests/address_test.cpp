@@ -1,0 +1,179 @@
+// Addresses that change: what is believed, what is dialled, what is cut.
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include "core/schedule.h"
+#include "tcp/hints.h"
+#include "tcp/peer.h"
+
+using namespace fabric;
+using namespace fabric::tcp;
+
+namespace {
+
+Address v4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d, std::uint16_t port) {
+  Address made;
+  made.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d};
+  made.port = port;
+  return made;
+}
+
+struct Known {
+  Context context;
+  Peer peer{context, true, 1, 1, {}, {}};
+
+  explicit Known(const Address& own = v4(10, 0, 0, 1, 5000)) {
+    for (int i = 0; i < 2; ++i) {
+      Rail rail;
+      rail.name = "lo";
+      rail.address = own;
+      context.rails.push_back(rail);
+    }
+  }
+  static RailTable at(const Address& first, const Address& second = {}) { return {first, second}; }
+};
+
+const Address kX = v4(10, 0, 0, 2, 4000);
+const Address kY = v4(10, 0, 0, 3, 4000);
+const Address kZ = v4(10, 0, 0, 4, 4000);
+
+}  // namespace
+
+TEST_CASE("addresses: what can be connected to") {
+  CHECK(kX.reachable());
+  CHECK_FALSE(v4(10, 0, 0, 2, 0).reachable());
+  CHECK_FALSE(v4(0, 0, 0, 0, 1).reachable());
+  CHECK_FALSE(v4(224, 0, 0, 1, 1).reachable());
+  CHECK_FALSE(v4(255, 255, 255, 255, 1).reachable());
+  CHECK_FALSE(Address{}.reachable());
+  CHECK(v4(127, 3, 0, 1, 1).loopback());
+  CHECK_FALSE(kX.loopback());
+  Address v6;
+  v6.port = 1;
+  CHECK_FALSE(v6.reachable());
+  v6.ip[15] = 1;
+  CHECK(v6.loopback());
+  v6.ip[0] = 0xfd;
+  CHECK(v6.reachable());
+  CHECK_FALSE(v6.loopback());
+  v6.ip[0] = 0xff;
+  CHECK_FALSE(v6.reachable());
+}
+
+TEST_CASE("addresses: the newest word wins, whatever the order of arrival") {
+  Known known;
+  Peer& peer = known.peer;
+  peer.learn_absent(Known::at(kX), 1, 1);
+  CHECK(peer.addresses[0] == kX);
+  peer.learn(Known::at(kZ), 1, 3, 2);
+  peer.learn(Known::at(kY), 1, 2, 3);  // delayed
+  CHECK(peer.addresses[0] == kZ);
+  peer.learn(Known::at(kX), 1, 0, 4);  // a welcome: unnumbered
+  peer.learn_absent(Known::at(kX), 1, 5);
+  CHECK(peer.addresses[0] == kZ);
+  peer.learn(Known::at({}, kY), 2, 4, 6);  // absent: as it was
+  CHECK(peer.addresses[0] == kZ);
+  CHECK(peer.addresses[1] == kY);
+  CHECK(peer.rails == 2);
+}
+
+TEST_CASE("addresses: a peer that does not number them") {
+  Known known;
+  known.peer.learn(Known::at(kX), 1, 0, 1);
+  known.peer.learn(Known::at(kY), 1, 0, 2);
+  CHECK(known.peer.addresses[0] == kY);
+}
+
+TEST_CASE("addresses: no port, nobody's, and loopback from afar are not taken") {
+  Known known;
+  known.peer.learn(Known::at(v4(10, 0, 0, 2, 0), v4(127, 0, 0, 1, 22)), 2, 1, 1);
+  CHECK_FALSE(known.peer.addresses[0].present());
+  CHECK_FALSE(known.peer.addresses[1].present());
+  CHECK(known.peer.to_dial(1) == 0);
+  Known local(v4(127, 0, 0, 5, 5000));
+  local.peer.learn(Known::at(v4(127, 0, 0, 1, 22)), 1, 1, 1);
+  CHECK(local.peer.addresses[0].present());
+}
+
+TEST_CASE("addresses: a peer that knocks lives, and is dialled at once") {
+  Known known;
+  Peer& peer = known.peer;
+  const core::PathIndex path = core::path_index(0, 0);
+  peer.learn(Known::at(kX), 1, 1, 1);
+  const std::int64_t now = monotonic_ns();
+  peer.dialing(path, now);
+  peer.refused(now);
+  peer.dial_failed(path, now);
+  peer.refused(now + 1);
+  CHECK(peer.dead(now + 300 * kMs));
+  CHECK((peer.to_dial(now + 1) & core::bit(path)) == 0);  // backs off
+  SUBCASE("the same address") { peer.knocked(Known::at(kX), 1, 1, now + 2); }
+  SUBCASE("another") { peer.knocked(Known::at(kY), 1, 2, now + 2); }
+  SUBCASE("told over another link") { peer.learn(Known::at(kZ), 1, 2, now + 2); }
+  CHECK_FALSE(peer.dead(now + 300 * kMs));
+  CHECK((peer.to_dial(now + 2) & core::bit(path)) != 0);
+}
+
+TEST_CASE("addresses: connections older than a move are outdated once the control link is new") {
+  Known known;
+  Peer& peer = known.peer;
+  const core::PathIndex path = core::path_index(0, 0);
+  const core::PathIndex other = core::path_index(1, 0);
+  peer.learn(Known::at(kX), 1, 1, 1);
+  CHECK(peer.facts.moved[path] == 0);
+  peer.rail_moved(0, 10);
+  CHECK(peer.facts.moved[path] == 10);
+  CHECK(peer.facts.moved[other] == 0);
+  CHECK_FALSE(peer.facts.outdated(path, 5));
+  peer.facts.control_live = core::bit(path);
+  CHECK(peer.facts.outdated(path, 5));
+  CHECK_FALSE(peer.facts.outdated(path, 10));
+  peer.learn(Known::at(kY), 1, 2, 20);  // its own move
+  CHECK(peer.facts.moved[path] == 20);
+  CHECK(peer.facts.moved[other] == 20);
+}
+
+TEST_CASE("addresses: a rail that moved stays down for its time and says why") {
+  Known known;
+  known.context.params.run_dir = "/nonexistent/fabric";
+  Hints hints(known.context);
+  PeerFacts facts;
+  hints.moved(0, 100);
+  hints.lost(0, false);  // the next of a burst of notifications
+  hints.poll(50);
+  CHECK(hints.local().down[0]);
+  const core::PathIndex path = core::path_index(0, 0);
+  CHECK(hints.apply(facts, {}, RailsReport{}, 1, true) == core::bit(path));
+  CHECK(facts.why[path] == pages::PathDownReason::moved);
+  hints.poll(100);
+  CHECK_FALSE(hints.local().down[0]);
+}
+
+TEST_CASE("addresses: a listener that is opened again keeps its port if it can") {
+  Rail rail;
+  rail.name = "lo";
+  rail.address = v4(127, 0, 77, 1, 0);
+  std::string error;
+  Fd listener = listen_on(rail, error);
+  REQUIRE(listener.open());
+  const std::uint16_t port = rail.address.port;
+  REQUIRE(port != 0);
+  Fd dialled = start_connect(rail, rail.address, Params{});
+  REQUIRE(dialled.open());
+  Fd accepted;
+  for (int i = 0; i < 1000 && !accepted.open(); ++i) {
+    accepted.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  }
+  REQUIRE(accepted.open());
+  CHECK(far_end(accepted.get()).ip == rail.address.ip);
+  CHECK(far_end(dialled.get()) == rail.address);
+  listener.reset();  // the connection stays
+  listener = listen_on(rail, error);
+  REQUIRE(listener.open());
+  CHECK(rail.address.port == port);
+  Rail second = rail;  // taken
+  Fd elsewhere = listen_on(second, error);
+  REQUIRE(elsewhere.open());
+  CHECK(second.address.port != port);
+  CHECK(second.address.port != 0);
+}
