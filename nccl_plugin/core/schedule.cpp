@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace fabric::core {
 
@@ -82,16 +83,21 @@ void Share::carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight) {
   carried_[path] += (std::max<std::uint64_t>(bytes, 64) * kFullWeight) / divisor;
 }
 
-void Share::join(PathIndex path, PathSet others) {
-  others &= ~bit(path);
+void Share::change(PathSet from, PathSet to) {
+  const PathSet joining = to & ~from;
+  PathSet level = to & from;
+  if (level == 0) {
+    level = from != 0 ? from : joining;
+  }
   std::optional<std::uint64_t> least;
-  for (PathSet rest = others; rest != 0; rest &= rest - 1) {
-    const auto other = static_cast<PathIndex>(std::countr_zero(rest));
-    least = std::min(least.value_or(carried_[other]), carried_[other]);
-  }
-  if (least) {
-    carried_[path] = std::max(carried_[path], *least);
-  }
+  each(level,
+       [&](PathIndex path) { least = std::min(least.value_or(carried_[path]), carried_[path]); });
+  each(joining, [&](PathIndex path) { carried_[path] = *least; });
+}
+
+std::size_t most_outstanding(std::uint16_t weight, std::uint16_t heaviest, std::size_t window) {
+  return weight >= heaviest ? std::numeric_limits<std::size_t>::max()
+                            : std::max(kBacklog, window) / heaviest * weight;
 }
 
 }  // namespace fabric::core

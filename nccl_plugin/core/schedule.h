@@ -18,6 +18,7 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -63,11 +64,19 @@ class Share {
   // The path among `candidates` to try next.
   [[nodiscard]] std::optional<PathIndex> next(PathSet candidates) const;
   void carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight);
-  // A path joins level with the others: it neither makes up for its absence nor starves.
-  void join(PathIndex path, PathSet others);
+  // Other paths share from now on. Who joins is level with those who stay, or else with those who
+  // leave, or else with one another: it neither makes up for its absence nor starves.
+  void change(PathSet from, PathSet to);
 
  private:
   std::array<std::uint64_t, kMaxPaths> carried_{};  // bytes / weight, scaled
 };
+
+// Bytes that a path may have outstanding. One of less weight than the heaviest that shares with it
+// may hold that much less: what waits there, its latency, is what the weight is there to lower. The
+// heaviest has no limit but its socket's, so that its room is an event and nobody waits for a tick.
+// `window`: bytes that the socket would hold without a limit, as last seen.
+inline constexpr std::size_t kBacklog = std::size_t{1} << 20U;  // though the window be less
+std::size_t most_outstanding(std::uint16_t weight, std::uint16_t heaviest, std::size_t window);
 
 }  // namespace fabric::core

@@ -26,6 +26,7 @@ struct TcpSample {
   std::uint32_t since_ack_ms = 0;        // tcpi_last_ack_recv
   std::uint32_t rtt_us = 0;
   std::uint32_t rtt_var_us = 0;
+  std::uint64_t window = 0;  // bytes that the connection would hold: in flight and unsent
 };
 
 enum class Hearing : std::uint8_t { alive, suspect, dead };

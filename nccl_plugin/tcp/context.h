@@ -109,7 +109,7 @@ inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
 inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
-inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // for the bytes that a path has to deliver
+inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // without one more byte of it delivered
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);

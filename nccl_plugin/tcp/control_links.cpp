@@ -266,7 +266,7 @@ void Control::on_data_hello(const Hello& hello, const Secret& secret, Fd fd) {
       comm->hangup(path, epoch);
     }
   });
-  const auto floor = receiver->attach(path, epoch, fd, bytes);
+  const auto floor = receiver->attach(path, epoch, fd, bytes, version_with(hello));
   if (floor) {
     poller_.remove(number);
     refuse(WelcomeStatus::stale, *floor);

@@ -117,7 +117,7 @@ void Peer::readable(core::PathIndex index) {
     std::size_t at = 0;
     while (link.life.live() && link.in.size() - at >= kFrameHeaderSize) {
       const auto header = decode_frame_header({link.in.data() + at, kFrameHeaderSize});
-      if (!header || carries_payload(header->type)) {
+      if (!header || carries_payload(header->type) || !speaks(facts.version, header->type)) {
         lose(index, false);
         return;
       }

@@ -260,7 +260,7 @@ bool Receiver::take_header(core::PathIndex index) {
     return true;
   }
   const auto frame = decode_frame_header({path.header.data(), kFrameHeaderSize});
-  if (!frame || frame->comm != id_) {
+  if (!frame || frame->comm != id_ || !speaks(facts_.version, frame->type)) {
     return false;
   }
   if (frame->type == FrameType::close) {
@@ -290,6 +290,7 @@ bool Receiver::take_header(core::PathIndex index) {
   }
   path.in_payload = true;
   path.trial = false;
+  path.awaits_trial = false;  // what comes first is all that it would be
   path.duplicate = placement.verdict == core::Verdict::duplicate;
   path.data = placement.data;
   path.left = header->length;

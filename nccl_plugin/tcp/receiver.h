@@ -38,9 +38,9 @@ class Receiver {
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   // A new connection; an older one of the same path is drained and retired. Null: taken, else the
   // lowest epoch that would be.
-  // `fd` is moved from when it is taken.
+  // `fd` is moved from when it is taken. `version`: of the wire, as the welcome says.
   std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, Fd& fd,
-                                    std::span<const std::byte> welcome);
+                                    std::span<const std::byte> welcome, std::uint8_t version);
   void hangup(core::PathIndex path, core::Epoch epoch);
   // Fences and answers. The answer is the same however often it is asked.
   StateFrame on_fence(const PathEpoch& fence);

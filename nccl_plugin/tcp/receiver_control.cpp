@@ -48,8 +48,9 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       fail(index, pages::PathDownReason::moved);
       return;
     }
+    // The caller of an idle comm does not look: without this the trial is never answered.
+    path.awaits_trial = path.awaits_trial && facts.version >= 2;
     if (path.awaits_trial) {
-      path.awaits_trial = now - path.up_since < 2 * kTrialNs;
       if (!drain(index)) {
         fail(index, pages::PathDownReason::socket_error);
         return;
@@ -114,8 +115,10 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
 }
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
-                                            std::span<const std::byte> welcome) {
+                                            std::span<const std::byte> welcome,
+                                            std::uint8_t version) {
   const std::scoped_lock lock(mutex_);
+  facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
   if (core_.open(index) && epoch > core_.epoch(index)) {
     retire(index);  // the sender has given the old one up; its fence is on the way

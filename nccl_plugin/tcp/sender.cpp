@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
 constexpr std::size_t kReadBack = std::size_t{16} * 1024;
-constexpr std::size_t kBacklog = 1U << 20U;  // bytes on a path of almost full weight
 // Chunks in one call to the kernel: with 128 KiB each, fewer cost a quarter of the throughput.
 constexpr std::size_t kBatch = 8;
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
@@ -166,13 +165,11 @@ void Sender::pump() {
   }
 }
 
-// A path of less than full weight may hold that much less: what waits there, its latency, is what
-// the weight is there to lower. The socket's own limits know nothing of weights.
+// By weight: the socket's own limits know nothing of that.
 bool Sender::full(core::PathIndex index) const {
   const std::uint16_t weight = facts_.weight[index];
-  const std::size_t most = kBacklog / core::kFullWeight * weight;
-  return weight < core::kFullWeight &&
-         waiting_bytes(paths_[index].fd.get()) >= std::max<std::size_t>(most, 1);
+  return weight < heaviest_ && waiting_bytes(paths_[index].fd.get()) >=
+                                   core::most_outstanding(weight, heaviest_, paths_[index].window);
 }
 
 void Sender::start(core::PathIndex index, const core::Outgoing& out) {
@@ -358,7 +355,8 @@ bool Sender::parse(core::PathIndex index) {
   while (in.size() - at >= kFrameHeaderSize) {
     const std::span<const std::byte> rest(in.data() + at, in.size() - at);
     const auto header = decode_frame_header(rest);
-    if (!header || carries_payload(header->type) || header->comm != id_) {
+    if (!header || carries_payload(header->type) || header->comm != id_ ||
+        !speaks(facts_.version, header->type)) {
       return false;
     }
     if (rest.size() < kFrameHeaderSize + header->length) {
@@ -402,7 +400,10 @@ bool Sender::handle(core::PathIndex index, const FrameHeader& header,
       return frame.has_value();
     }
     case FrameType::trial_done:
-      paths_[index].tried = true;
+      if (!paths_[index].tried) {
+        paths_[index].tried = true;
+        add(context_.stats.rails[core::sender_rail(index)].trials, 1);
+      }
       return true;
     case FrameType::close:
       peer_closed_ = true;

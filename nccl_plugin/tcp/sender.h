@@ -79,6 +79,8 @@ class Sender {
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
+    std::size_t window = 0;         // bytes that the kernel would hold, at the last look
+    std::int64_t delivered_at = 0;  // when the peer's kernel was last seen to have got more
     std::uint64_t written = 0;      // given to the kernel, counted as the kernel counts acked_bytes
     std::int64_t looked = 0;        // when; 0: it was quiet
     bool ever_live = false;
@@ -128,6 +130,7 @@ class Sender {
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
+  std::uint16_t heaviest_ = 0;  // weight among them
   bool homeless_ = false;
   std::int64_t born_ = 0;
   core::Share share_;

@@ -10,6 +10,8 @@ namespace fabric::tcp {
 namespace {
 
 constexpr std::int64_t kFirstConnectNs = 200 * kMs;
+constexpr std::int64_t kTrialMostNs = 30'000 * kMs;  // of a trial that only trickles
+constexpr std::int64_t kRehashNs = 1000 * kMs;       // for how long it is asked
 
 std::uint8_t local_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::sender_rail(path));
@@ -86,7 +88,9 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       fail(index, pages::PathDownReason::moved);
       return;
     }
-    if (path.up_since < facts.rehash[index] && (eligible_ & ~core::bit(index)) != 0) {
+    // What could not be heeded at once is out of date: the path may be well by now.
+    if (path.up_since < facts.rehash[index] && now - facts.rehash[index] < kRehashNs &&
+        (eligible_ & ~core::bit(index)) != 0) {
       fail(index, pages::PathDownReason::rehash);
       return;
     }
@@ -95,7 +99,9 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       if (!path.life.live()) {
         return;
       }
-      if (!path.tried && now - path.up_since > kTrialNs && (live_ & ~core::bit(index)) != 0) {
+      // Many at once on a slow rail take their time: only a standstill condemns.
+      const bool over = now - path.delivered_at > kTrialNs || now - path.up_since > kTrialMostNs;
+      if (!path.tried && over && (live_ & ~core::bit(index)) != 0) {
         fail(index, pages::PathDownReason::trial);
         return;
       }
@@ -128,6 +134,10 @@ void Sender::weigh(core::PathIndex index, const core::TcpSample& info, std::int6
   const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;
   moved_ = moved_ || delivered != 0;
   path.acked_bytes = info.acknowledged_bytes;
+  path.window = info.window;
+  if (delivered != 0) {
+    path.delivered_at = now;
+  }
   if (context_.params.adapt) {
     const std::uint64_t waiting = path.written - std::min(path.written, info.acknowledged_bytes);
     wants.loads.push_back({index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked});
@@ -241,6 +251,8 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
   path.up_since = now;
+  path.delivered_at = now;
+  path.window = 0;
   path.looked = 0;
   if (const auto info = sample(path.fd.get())) {
     path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
@@ -257,7 +269,6 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   }
   path.ever_live = true;
   live_ |= core::bit(index);
-  share_.join(index, live_);
   context_.waits.add(path.fd.get());
   choose();
   pump();
@@ -333,9 +344,14 @@ void Sender::choose() {
   policy.homes = facts_.homes;
   const core::PathSet chosen = core::eligible({views.data(), count}, policy);
   homeless_ = core::home_place({views.data(), count}) == 0;
-  core::each(chosen & ~eligible_,
-             [&](core::PathIndex index) { share_.join(index, chosen & eligible_); });
-  eligible_ = chosen;
+  if (chosen != eligible_) {
+    share_.change(eligible_, chosen);
+    eligible_ = chosen;
+  }
+  heaviest_ = 0;
+  core::each(chosen, [this](core::PathIndex index) {
+    heaviest_ = std::max(heaviest_, facts_.weight[index]);
+  });
 }
 
 void Sender::on_state(const StateFrame& frame) {

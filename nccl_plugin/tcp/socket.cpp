@@ -135,8 +135,12 @@ std::optional<core::TcpSample> sample(int fd) {
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
     return std::nullopt;
   }
-  return core::TcpSample{info.tcpi_unacked, info.tcpi_bytes_acked, info.tcpi_last_ack_recv,
-                         info.tcpi_rtt, info.tcpi_rttvar};
+  return core::TcpSample{info.tcpi_unacked,
+                         info.tcpi_bytes_acked,
+                         info.tcpi_last_ack_recv,
+                         info.tcpi_rtt,
+                         info.tcpi_rttvar,
+                         std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit};
 }
 
 std::size_t waiting_bytes(int fd) {

@@ -2,7 +2,8 @@
 //
 // Versions: both ends take the highest that both know; this code speaks version 2 and the one
 // before. Hello and welcome keep their layout in all versions, so that two that have none in common
-// can say so. Version 2 added `trial`, `trial_done` and `addresses`.
+// can say so. Version 2 added `trial`, `trial_done`, `addresses` and
+// `ahead`; on a connection that agreed on version 1 they are refused.
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -119,6 +120,11 @@ enum class FrameType : std::uint16_t {
 // Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
 [[nodiscard]] constexpr bool carries_payload(FrameType type) {
   return type == FrameType::chunk || type == FrameType::ahead || type == FrameType::trial;
+}
+
+// Is this frame part of that version? What is not is no frame of ours.
+constexpr bool speaks(std::uint8_t version, FrameType type) {
+  return version >= 2 || type <= FrameType::retired;
 }
 
 struct FrameHeader {

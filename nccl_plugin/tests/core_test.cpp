@@ -388,21 +388,6 @@ TEST_CASE("schedule: a standby rail carries for its own rail, and for nobody els
   CHECK(eligible(dead, policy) == (p1 | p2));
 }
 
-TEST_CASE("schedule: chunks are shared in proportion to weight") {
-  Share share;
-  const PathSet both = bit(kHome) | bit(kOther);
-  std::array<int, 2> carried{};
-  for (int i = 0; i < 900; ++i) {
-    const PathIndex path = *share.next(both);
-    share.carried(path, 1000, path == kHome ? 1000 : 500);
-    ++carried[path == kHome ? 0 : 1];
-  }
-  CHECK(carried[0] == 600);
-  CHECK(carried[1] == 300);
-  CHECK(*share.next(bit(kOther)) == kOther);
-  CHECK_FALSE(share.next(0));
-}
-
 TEST_CASE("hearsay: older than the connection it condemns nothing, nor the last path") {
   const PathIndex a = path_index(0, 0);
   const PathIndex b = path_index(1, 1);

@@ -197,6 +197,18 @@ TEST_CASE("frames: round trips") {
   CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));
 }
 
+TEST_CASE("frames: what a version has") {
+  for (const FrameType type : {FrameType::chunk, FrameType::close, FrameType::retired}) {
+    CHECK(speaks(1, type));
+    CHECK(speaks(2, type));
+  }
+  for (const FrameType type :
+       {FrameType::trial, FrameType::trial_done, FrameType::addresses, FrameType::ahead}) {
+    CHECK_FALSE(speaks(1, type));
+    CHECK(speaks(2, type));
+  }
+}
+
 TEST_CASE("a report of any size fits into a frame") {
   core::ReceiverState state;
   for (core::GroupId id = 0; id < 1024; ++id) {

@@ -62,7 +62,7 @@ std::optional<PathIndex> Steering::next(PathSet live, PathSet blocked) {
     view.partner = policy_.stands_for[sender_rail(path)] == sender_rail(paths_.front());
   });
   const PathSet chosen = eligible(views, policy_);
-  each(chosen & ~eligible_, [&](PathIndex path) { share_.join(path, chosen & eligible_); });
+  share_.change(eligible_, chosen);
   eligible_ = chosen;
   return share_.next(eligible_ & ~blocked);
 }

@@ -1,0 +1,77 @@
+// How paths share: core/schedule.h's Share and limits.
+#include "core/schedule.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <limits>
+
+using namespace fabric::core;
+
+namespace {
+
+constexpr PathIndex kHome = path_index(0, 0);
+constexpr PathIndex kOther = path_index(1, 1);
+
+}  // namespace
+
+TEST_CASE("schedule: chunks are shared in proportion to weight") {
+  Share share;
+  const PathSet both = bit(kHome) | bit(kOther);
+  std::array<int, 2> carried{};
+  for (int i = 0; i < 900; ++i) {
+    const PathIndex path = *share.next(both);
+    share.carried(path, 1000, path == kHome ? 1000 : 500);
+    ++carried[path == kHome ? 0 : 1];
+  }
+  CHECK(carried[0] == 600);
+  CHECK(carried[1] == 300);
+  CHECK(*share.next(bit(kOther)) == kOther);
+  CHECK_FALSE(share.next(0));
+}
+
+TEST_CASE("schedule: who comes back neither starves nor makes up for its absence") {
+  const PathSet both = bit(kHome) | bit(kOther);
+  // The home carried alone at weight 0 or 100, then the other alone, then both.
+  for (const std::uint16_t weight : {std::uint16_t{0}, std::uint16_t{100}}) {
+    for (const bool died : {false, true}) {
+      Share share;
+      share.change(0, bit(kHome));
+      for (int i = 0; i < 1000; ++i) {
+        share.carried(kHome, 1'000'000, weight);
+      }
+      share.change(died ? 0 : bit(kHome), bit(kOther));
+      for (int i = 0; i < 10; ++i) {
+        share.carried(kOther, 1'000'000, 1000);
+      }
+      share.change(bit(kOther), both);
+      std::array<int, 2> carried{};
+      for (int i = 0; i < 100; ++i) {
+        const PathIndex path = *share.next(both);
+        share.carried(path, 1000, 1000);
+        ++carried[path == kHome ? 0 : 1];
+      }
+      CHECK(carried[0] == 50);
+      CHECK(carried[1] == 50);
+    }
+  }
+  // All died, and two others come: level with one another.
+  Share share;
+  share.carried(kHome, 1'000'000, 1);
+  share.change(0, both);
+  CHECK(*share.next(both) == kHome);
+  share.carried(kHome, 1000, 1000);
+  CHECK(*share.next(both) == kOther);
+}
+
+TEST_CASE("schedule: only a path beside a heavier one is limited") {
+  constexpr auto kNoLimit = std::numeric_limits<std::size_t>::max();
+  CHECK(most_outstanding(1000, 1000, 0) == kNoLimit);
+  CHECK(most_outstanding(0, 0, 0) == kNoLimit);      // the last path, whatever is said of it
+  CHECK(most_outstanding(100, 100, 0) == kNoLimit);  // alone
+  CHECK(most_outstanding(500, 1000, 0) == kBacklog / 1000 * 500);
+  // A little less weight is a little less, on a long path as well.
+  const std::size_t window = 16 * kBacklog;
+  CHECK(most_outstanding(990, 1000, window) > window / 100 * 98);
+  CHECK(most_outstanding(200, 400, window) == window / 400 * 200);
+}
