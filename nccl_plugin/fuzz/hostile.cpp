@@ -1,11 +1,14 @@
 #include "fuzz/hostile.h"
+#include "fuzz/hostile_terms.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "core/receive_core.h"
 #include "core/send_core.h"
@@ -16,15 +19,6 @@
 namespace fabric::hostile {
 
 namespace {
-
-using namespace fabric::tcp;
-using View = std::span<const std::byte>;
-
-enum class Reader : std::uint8_t { hello, welcome, handle, page, bodies, stream, count };
-
-constexpr Secret kSecret{};
-constexpr std::int64_t kNow = 1'000'000'000'000;
-constexpr std::uint32_t kChunk = 4096;
 
 void expect(bool holds, const char* what) {
   if (!holds) {
@@ -130,8 +124,6 @@ void page(View bytes) {
   }
 }
 
-View body_of(const Bytes& frame) { return View(frame).subspan(kFrameHeaderSize); }
-
 void bodies(View bytes) {
   decode_frame_header(bytes);
   decode_number(bytes);
@@ -173,21 +165,26 @@ void bodies(View bytes) {
       "a path does not survive");
 }
 
+// Do both ends let small messages go ahead of their grants?
+enum class Mode : std::uint8_t { granted, ahead };
+
 // A comm of each direction that a peer talks to: whatever it says, chunks are cut from the sent
 // buffers and placed into the posted ones. These are of exactly the size, so that the address
 // sanitizer sees each step beside them.
+//
+// With `ahead`, what our own callers do comes in the stream as well, so that it may come before,
+// between and after: a ping posts a receive, a pong a message, its count says which. And a chunk
+// is still coming in while the other connection and the callers go on.
 class Comms {
  public:
-  Comms() {
-    for (const std::size_t size : kSizes) {
-      auto& bytes = sent_.emplace_back(std::make_unique<std::byte[]>(size));
-      std::fill_n(bytes.get(), size, std::byte{1});
-      sender_.post(bytes.get(), size, static_cast<int>(sent_.size()));
-      auto& room = posted_.emplace_back(std::make_unique<std::byte[]>(size));
-      core::Buffer buffer;
-      buffer.data = room.get();
-      buffer.slot.size = size;
-      receiver_.post(std::array{buffer});
+  explicit Comms(Mode mode) : mode_(mode) {
+    sender_.send_ahead(mode == Mode::ahead);
+    receiver_.expect_ahead(mode == Mode::ahead);
+    if (mode == Mode::granted) {
+      for (const std::size_t size : kSizes) {
+        send(size);
+        receive(size, 1);
+      }
     }
     for (const core::PathIndex path : kPaths) {
       receiver_.admit(path, sender_.dial(path));
@@ -199,44 +196,111 @@ class Comms {
     std::size_t turn = 0;
     while (const auto header = decode_frame_header(stream)) {
       const core::PathIndex path = kPaths[turn++ % kPaths.size()];
-      if (header->type == FrameType::chunk) {
+      finish(path);
+      if (header->type == FrameType::chunk || header->type == FrameType::ahead) {
         const auto chunk = decode_chunk(stream);
-        if (!chunk || !arrive(path, *chunk)) {
-          return;  // drops the connection
+        if (!chunk || !begin(path, *chunk)) {
+          break;  // drops the connection
+        }
+        if (mode_ == Mode::granted) {
+          finish(path);
         }
         stream = stream.subspan(kChunkHeaderSize);  // the payload is not in the stream
         continue;
       }
       stream = stream.subspan(kFrameHeaderSize);
-      if (header->length > stream.size() || !frame(header->type, stream.first(header->length))) {
-        return;
+      if (header->length > stream.size() || !frame(*header, stream.first(header->length))) {
+        break;
       }
       stream = stream.subspan(header->length);
       transmit(path);
     }
+    for (const core::PathIndex path : kPaths) {
+      finish(path);
+      transmit(path);
+    }
+    look();
   }
 
  private:
   static constexpr std::array<std::size_t, 4> kSizes{100, 3 * std::size_t{kChunk}, 10'000, 0};
   static constexpr std::array<core::PathIndex, 2> kPaths{core::path_index(0, 0),
                                                          core::path_index(1, 1)};
+  // Around what may go ahead: all that is copied and fits a chunk.
+  static constexpr std::array<std::size_t, 8> kSmall{0,      1,          100,   4000,
+                                                     kChunk, kChunk + 1, 8'192, 8'193};
+  static constexpr std::size_t kMostCalls = 64;  // of each kind
 
-  bool arrive(core::PathIndex path, const core::ChunkHeader& chunk) {
+  struct Posted {
+    core::GroupId group = 0;
+    std::vector<std::unique_ptr<std::byte[]>> rooms;
+  };
+  struct Arriving {
+    std::byte* data = nullptr;
+    std::size_t length = 0;
+  };
+
+  void send(std::size_t size) {
+    auto bytes = std::make_unique<std::byte[]>(size);
+    std::fill_n(bytes.get(), size, std::byte{1});
+    // What was copied is the caller's again: only the copy may go out.
+    if (const auto sequence = sender_.post(bytes.get(), size, static_cast<int>(sent_.size() + 1))) {
+      expect(!sender_.done(*sequence) || size <= core::kCopyLimit, "done before it was sent");
+    }
+    sent_.push_back(std::move(bytes));
+  }
+
+  void receive(std::size_t size, std::size_t slots) {
+    Posted& posted = posted_.emplace_back();
+    std::vector<core::Buffer> buffers(slots);
+    for (core::Buffer& buffer : buffers) {
+      buffer.data = posted.rooms.emplace_back(std::make_unique<std::byte[]>(size)).get();
+      buffer.slot.size = size;
+      buffer.slot.tag = static_cast<int>(posted.rooms.size());
+    }
+    posted.group = receiver_.post(buffers);
+    while (receiver_.next_grant() || receiver_.next_acknowledgement()) {
+    }
+  }
+
+  // What is whole holds what came, all of it, whichever way it came.
+  void look() {
+    for (const Posted& posted : posted_) {
+      for (std::size_t slot = 0; receiver_.done(posted.group) && slot < posted.rooms.size();
+           ++slot) {
+        const std::byte* room = posted.rooms[slot].get();
+        expect(std::all_of(room, room + receiver_.received(posted.group, slot),
+                           [](std::byte byte) { return byte == std::byte{2}; }),
+               "a receive is done and not whole");
+      }
+    }
+  }
+
+  bool begin(core::PathIndex path, const core::ChunkHeader& chunk) {
     const core::Placement placement = receiver_.begin(path, receiver_.epoch(path), chunk);
     if (placement.verdict == core::Verdict::refuse) {
       return false;
     }
-    if (placement.verdict == core::Verdict::place && chunk.length != 0) {
-      std::memset(placement.data, 2, chunk.length);
-    }
-    if (placement.verdict != core::Verdict::stale) {
-      receiver_.finish(path);
+    if (placement.verdict == core::Verdict::place) {
+      arriving_[path] = Arriving{placement.data, chunk.length};
+    } else if (placement.verdict == core::Verdict::duplicate) {
+      arriving_[path] = Arriving{};
     }
     return true;
   }
 
-  bool frame(FrameType type, View body) {
-    switch (type) {
+  void finish(core::PathIndex path) {
+    if (const auto& arriving = arriving_[path]) {
+      if (arriving->length != 0) {
+        std::memset(arriving->data, 2, arriving->length);
+      }
+      receiver_.finish(path);
+      arriving_[path].reset();
+    }
+  }
+
+  bool frame(const FrameHeader& header, View body) {
+    switch (header.type) {
       case FrameType::grant:
         if (const auto grant = decode_grant(body)) {
           sender_.on_grant(*grant);
@@ -271,6 +335,7 @@ class Comms {
         if (const auto read = decode_path(body)) {
           if (receiver_.fence(read->path, read->epoch)) {
             receiver_.retire(read->path);
+            arriving_[read->path].reset();
           }
           Bytes answer;
           append_state(answer, 1, {*read, receiver_.state()});
@@ -281,6 +346,17 @@ class Comms {
         return decode_rails(body).has_value();
       case FrameType::addresses:
         return decode_addresses(body).has_value();
+      case FrameType::ping:
+        if (mode_ == Mode::ahead && posted_.size() < kMostCalls) {
+          receive(kSmall[header.count % kSmall.size()],
+                  (header.count / kSmall.size()) % 4 == 3 ? 2 : 1);
+        }
+        return true;
+      case FrameType::pong:
+        if (mode_ == Mode::ahead && sent_.size() < kMostCalls) {
+          send(kSmall[header.count % kSmall.size()]);
+        }
+        return true;
       default:
         return true;
     }
@@ -304,76 +380,10 @@ class Comms {
   core::SendCore sender_{kChunk};
   core::ReceiveCore receiver_{kChunk};
   std::vector<std::unique_ptr<std::byte[]>> sent_;
-  std::vector<std::unique_ptr<std::byte[]>> posted_;
+  std::vector<Posted> posted_;
+  std::array<std::optional<Arriving>, core::kMaxPaths> arriving_{};
+  const Mode mode_;
 };
-
-using Seeds = std::vector<std::vector<std::byte>>;
-
-void add(Seeds& out, Reader reader, View bytes) {
-  std::vector<std::byte>& seed = out.emplace_back();
-  seed.push_back(static_cast<std::byte>(reader));
-  seed.insert(seed.end(), bytes.begin(), bytes.end());
-}
-
-core::ReceiverState some_state() {
-  core::ReceiverState state;
-  for (core::GroupId group = 0; group < 3; ++group) {
-    core::GroupReport& report = state.groups.emplace_back();
-    report.grant.group = group;
-    report.grant.count = 1;
-    report.grant.slots[0].size = 20'000;
-    report.slots[0].have = {{0, 1}, {2, 3}};
-  }
-  return state;
-}
-
-void add_page(Seeds& out) {
-  pages::SteerHeader header{};
-  header.magic = pages::kSteerMagic;
-  header.version = pages::kSteerVersion;
-  header.header_size = sizeof header;
-  header.seq = 2;
-  header.page_size = pages::kSteerPageSize;
-  header.heartbeat_ns = kNow;
-  header.incarnation = 3;
-  header.rail_count = 1;
-  header.path_count = 1;
-  header.mode = static_cast<std::uint32_t>(pages::SteerMode::steer);
-  pages::SteerRail rail{};
-  std::memcpy(rail.netdev, "rail0", 5);
-  rail.weight = pages::kWeightFull;
-  rail.state = static_cast<std::uint8_t>(pages::LinkState::up);
-  pages::SteerPath path{};
-  std::memcpy(path.netdev, "rail0", 5);
-  path.state = static_cast<std::uint8_t>(pages::LinkState::down);
-  std::vector<std::byte> bytes(pages::kSteerPathsAt + sizeof path);
-  std::memcpy(bytes.data(), &header, sizeof header);
-  std::memcpy(bytes.data() + pages::kSteerRailsAt, &rail, sizeof rail);
-  std::memcpy(bytes.data() + pages::kSteerPathsAt, &path, sizeof path);
-  add(out, Reader::page, bytes);
-}
-
-void add_streams(Seeds& out) {
-  Bytes stream;
-  append_state(stream, 1, {std::nullopt, some_state()});
-  append_state(stream, 1, {PathEpoch{core::path_index(0, 0), 1, 0}, some_state()},
-               FrameType::retired);
-  append_path(stream, FrameType::fence, 1, {core::path_index(0, 0), 2, 0});
-  append_state(stream, 1, {PathEpoch{core::path_index(0, 0), 2, 0}, some_state()});
-  append_acknowledge(stream, 1, 0, 0);
-  append_number(stream, FrameType::ping, 7);
-  append_frame(stream, FrameType::close, 1);
-  add(out, Reader::stream, stream);
-
-  Bytes chunks;
-  for (std::uint64_t offset = 0; offset < std::uint64_t{3} * kChunk; offset += kChunk) {
-    const auto bytes = encode_chunk(
-        1, {.group = 1, .message_size = 3 * kChunk, .offset = offset, .length = kChunk, .slot = 0});
-    chunks.insert(chunks.end(), bytes.begin(), bytes.end());
-  }
-  append_path(chunks, FrameType::fence, 1, {core::path_index(1, 1), 2, 0});
-  add(out, Reader::stream, chunks);
-}
 
 }  // namespace
 
@@ -394,59 +404,11 @@ void feed(View bytes) {
       return page(rest);
     case Reader::bodies:
       return bodies(rest);
+    case Reader::ahead:
+      return Comms(Mode::ahead).hear(rest);
     default:
-      return Comms().hear(rest);
+      return Comms(Mode::granted).hear(rest);
   }
-}
-
-std::vector<std::vector<std::byte>> seeds() {
-  Seeds out;
-  Address address;
-  address.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1};
-  address.port = 4000;
-  Hello hi;
-  hi.kind = HelloKind::data;
-  hi.rails = 4;
-  hi.chunk_size = kChunk;
-  hi.epoch = 1;
-  hi.listeners[0] = address;
-  add(out, Reader::hello, encode(hi, kSecret));
-  Welcome back;
-  back.rails = 4;
-  back.listeners[0] = address;
-  add(out, Reader::welcome, encode(back, kSecret));
-  Handle where;
-  where.rails = 2;
-  where.listeners[0] = address;
-  where.listeners[1] = address;
-  where.listeners[1].ip[0] = 0xfd;
-  std::array<std::byte, kHandleSize> raw{};
-  encode(where, raw);
-  add(out, Reader::handle, raw);
-  add_page(out);
-
-  Bytes body;
-  append_state(body, 1, {PathEpoch{9, 3, 0}, some_state()});
-  add(out, Reader::bodies, body_of(body));
-  body.clear();
-  append_grant(body, 1, some_state().groups[1].grant);
-  add(out, Reader::bodies, body_of(body));
-  body.clear();
-  append_rails(body, {});
-  add(out, Reader::bodies, body_of(body));
-  body.clear();
-  AddressReport addresses;
-  addresses.number = 3;
-  addresses.rails = 2;
-  addresses.listeners[0] = address;
-  addresses.listeners[1] = where.listeners[1];
-  append_addresses(body, addresses);
-  add(out, Reader::bodies, body_of(body));
-  body.clear();
-  append_path(body, FrameType::fence, 1, {9, 3, 1});
-  add(out, Reader::bodies, body_of(body));
-  add_streams(out);
-  return out;
 }
 
 }  // namespace fabric::hostile
