@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr int kNice = -10;
+constexpr int kHurryAfter = 2;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kPingNs = 50 * kMs;
@@ -132,14 +133,24 @@ void Control::run() {
   std::int64_t now = monotonic_ns();
   while (!stopping_.load()) {
     const bool idle = senders_.empty() && receivers_.empty();
-    const std::int64_t left = last_tick_ + (hurry_ ? kMs : kTickNs) - now;
-    hurry_ = false;
-    poller_.run(idle ? kIdleTickMs
-                     : static_cast<int>(std::clamp<std::int64_t>((left + kMs - 1) / kMs, 0, 4)));
+    const bool hurry = std::exchange(hurry_, false);
+    const std::int64_t left = std::min(last_tick_ + kTickNs - now, hurry ? kMs : kTickNs);
+    const bool events = poller_.run(
+        idle ? kIdleTickMs
+             : static_cast<int>(std::clamp<std::int64_t>((left + kMs - 1) / kMs, 0, 4)));
     now = monotonic_ns();
+    if (hurry && !events && now < last_tick_ + kTickNs) {
+      tick_comms(now, Which::passed_over);
+      continue;
+    }
     tick(now);
     last_tick_ = now;
   }
+}
+
+void Control::tick_comms(std::int64_t now, Which which) {
+  tick_senders(now, which);
+  tick_receivers(now, which);
 }
 
 void Control::tick(std::int64_t now) {
@@ -159,8 +170,7 @@ void Control::tick(std::int64_t now) {
     }
   }
   reported_ = hints_.local().number;
-  tick_senders(now);
-  tick_receivers(now);
+  tick_comms(now, Which::all);
   if (std::exchange(closed_, false)) {
     count_homes();
   }
@@ -266,15 +276,20 @@ void Control::give_up(Peer& peer, const std::string& text) {
 }
 
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
-// looked at again in a millisecond, and waited for only when it was never free.
+// looked at again in the next tick, then every millisecond, and waited for when it was never free.
 template <typename Comms, typename Serve>
-void Control::tick_all(Comms& comms, std::int64_t now, Serve serve) {
+void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve) {
   for (auto next = comms.begin(); next != comms.end();) {
     auto& [id, entry] = *next;
+    if (which == Which::passed_over && entry.missed == 0) {
+      ++next;
+      continue;
+    }
     const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= kMaxMissed);
     if (!wants) {
+      // Once is common beside a caller that polls; waking for it would cost that caller its core.
       ++entry.missed;
-      hurry_ = true;
+      hurry_ = hurry_ || entry.missed >= kHurryAfter;
       ++next;
       continue;
     }
@@ -289,8 +304,8 @@ void Control::tick_all(Comms& comms, std::int64_t now, Serve serve) {
   }
 }
 
-void Control::tick_senders(std::int64_t now) {
-  tick_all(senders_, now, [&](std::uint64_t id, Sending& sending, const Wants& wants) {
+void Control::tick_senders(std::int64_t now, Which which) {
+  tick_all(senders_, now, which, [&](std::uint64_t id, Sending& sending, const Wants& wants) {
     for (const PathEpoch& fence : wants.announce) {
       sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
@@ -313,8 +328,8 @@ void Control::tick_senders(std::int64_t now) {
   }
 }
 
-void Control::tick_receivers(std::int64_t now) {
-  tick_all(receivers_, now, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
+void Control::tick_receivers(std::int64_t now, Which which) {
+  tick_all(receivers_, now, which, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
     if (wants.say_state) {
       const StateFrame frame{std::nullopt, wants.state};
       receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });

@@ -75,6 +75,7 @@ class Control {
     Handle handle;
   };
 
+  enum class Which { all, passed_over };
   void run();
   void tick(std::int64_t now);
   void take_newcomers();
@@ -84,9 +85,10 @@ class Control {
   [[nodiscard]] AddressReport addresses() const;
   void tick_peer(Peer& peer, std::int64_t now);
   template <typename Comms, typename Serve>
-  void tick_all(Comms& comms, std::int64_t now, Serve serve);
-  void tick_senders(std::int64_t now);
-  void tick_receivers(std::int64_t now);
+  void tick_all(Comms& comms, std::int64_t now, Which which, Serve serve);
+  void tick_comms(std::int64_t now, Which which);
+  void tick_senders(std::int64_t now, Which which);
+  void tick_receivers(std::int64_t now, Which which);
   void count_homes();
   void publish(std::int64_t now);
   Groups::Index join_group(const Peer& peer);

@@ -54,7 +54,8 @@ class Poller {
     [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
   }
 
-  void run(int timeout_ms) {
+  // False: nothing happened within that time.
+  bool run(int timeout_ms) {
     std::array<epoll_event, 64> events{};
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
@@ -66,6 +67,7 @@ class Poller {
         handler(events[static_cast<std::size_t>(i)].events);
       }
     }
+    return count > 0;
   }
 
  private:
