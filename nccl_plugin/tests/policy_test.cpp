@@ -44,6 +44,36 @@ std::string logged() {
   return log_text;
 }
 
+// A small message before its receive is posted: did it go out? Then it is received.
+bool goes_out_early(Pair& pair) {
+  const auto chunks = [&] {
+    return stats_of(*pair.a).rails[0].tx_chunks + stats_of(*pair.a).rails[1].tx_chunks;
+  };
+  std::this_thread::sleep_for(milliseconds(50));  // a tick: it knows the version
+  const auto before = chunks();
+  std::array<std::byte, 8> bytes{};
+  std::array<std::byte, 8> room{};
+  Request* sent = nullptr;
+  const auto until = Clock::now() + milliseconds(5000);
+  while (sent == nullptr && Clock::now() < until) {
+    REQUIRE(pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &sent) == Result::success);
+  }
+  std::this_thread::sleep_for(milliseconds(100));
+  const bool early = chunks() != before;
+  const ReceiveSlot slot{room.data(), room.size(), 0};
+  Request* received = nullptr;
+  REQUIRE(pair.b->irecv(pair.receive, {&slot, 1}, false, &received) == Result::success);
+  bool gone = false;
+  bool here = false;
+  while (!(gone && here) && Clock::now() < until) {
+    CHECK((gone || pair.a->test(sent, &gone, nullptr) == Result::success));
+    CHECK((here || pair.b->test(received, &here, nullptr) == Result::success));
+  }
+  CHECK(gone);
+  CHECK(here);
+  return early;
+}
+
 }  // namespace
 
 TEST_CASE("striping: one comm over all rails, and over those that are left") {
@@ -101,9 +131,15 @@ TEST_CASE("wire version N works with N-1, either way") {
   Params newer = Pair::usual();
   Params older = Pair::usual();
   older.wire_max = kWireVersion - 1;
+  {
+    Pair pair(2);
+    REQUIRE(connected(*pair.a, 1));
+    CHECK(goes_out_early(pair));
+  }
   for (const bool first : {true, false}) {
     Pair pair(2, first ? older : newer, first ? newer : older);
     REQUIRE(connected(*pair.a, 1));
+    CHECK_FALSE(goes_out_early(pair));
     CHECK(exchange(pair, milliseconds(50), 10).intact);
     // What only the newer version has is refused here, which costs the connection.
     for (const Net* net : {pair.a.get(), pair.b.get()}) {
