@@ -1,0 +1,109 @@
+// One Sender without its control thread, at the other end of a socket that says what no Receiver
+// would.
+#include "tcp/sender.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+using namespace fabric;
+using namespace fabric::tcp;
+
+namespace {
+
+constexpr core::PathIndex kHome = core::path_index(0, 0);
+constexpr std::uint64_t kId = 7;
+
+struct One {
+  Context context;
+  std::unique_ptr<Sender> sender;
+  Fd peer;  // the far end of the connection
+  Fd near;
+  core::Epoch epoch = 0;
+
+  One() {
+    context.rails.resize(1);
+    context.wake_control = [] {};
+    sender = std::make_unique<Sender>(context, kId, kHome, "peer");
+    std::array<int, 2> pair{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
+    near = Fd(pair[0]);
+    peer = Fd(pair[1]);
+    epoch = sender->dial(kHome, 1);
+    REQUIRE(epoch != 0);
+  }
+  void attach() { sender->attach(kHome, epoch, std::move(near), 2); }
+  void post(std::size_t size) {
+    const std::vector<std::byte> bytes(size);
+    bool taken = false;
+    core::Sequence sequence = 0;
+    CHECK(sender->post(bytes.data(), bytes.size(), 0, taken, sequence) == Result::success);
+    CHECK(taken);  // not granted: its bytes are not looked at
+  }
+  void says(const Bytes& frames) const {
+    REQUIRE(::send(peer.get(), frames.data(), frames.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(frames.size()));
+  }
+  // Has the sender let go of the connection?
+  [[nodiscard]] bool hung_up() const {
+    std::array<std::byte, 4096> aside{};
+    ssize_t got = 0;
+    while ((got = ::recv(peer.get(), aside.data(), aside.size(), MSG_DONTWAIT)) > 0) {
+    }
+    return got == 0 || errno == ECONNRESET;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a connection that comes up after the close is let go") {
+  One one;
+  one.sender->close();
+  CHECK_FALSE(one.hung_up());
+  one.attach();
+  CHECK(one.hung_up());
+}
+
+TEST_CASE("a connection that comes up after an abort is let go") {
+  One one;
+  one.sender->abort(Result::remote_error, "a test");
+  one.attach();
+  CHECK(one.hung_up());
+}
+
+TEST_CASE("a close with sends pending and garbage behind it is an error, no more") {
+  One one;
+  one.attach();
+  one.post(100'000);
+  Bytes frames;
+  append_frame(frames, FrameType::close, kId);
+  frames.insert(frames.end(), 64, std::byte{0xff});
+  one.says(frames);
+  CHECK_NOTHROW(one.sender->hangup(kHome, one.epoch));
+  CHECK(one.hung_up());
+  bool done = false;
+  std::size_t size = 0;
+  CHECK(one.sender->test(0, done, size) == Result::remote_error);
+}
+
+TEST_CASE("a receiver that sends payload is cut off before its body is kept") {
+  for (const FrameType type : {FrameType::chunk, FrameType::ahead, FrameType::trial}) {
+    One one;
+    one.attach();
+    one.post(100'000);
+    Bytes frames;
+    append_frame(frames, type, kId);
+    const std::uint32_t length = type == FrameType::trial ? 1U << 16U : 0xffffffffU;
+    std::memcpy(frames.data() + 4, &length, sizeof length);
+    one.says(frames);
+    bool done = false;
+    std::size_t size = 0;
+    CHECK(one.sender->test(0, done, size) == Result::success);  // there may be other paths
+    CHECK(one.hung_up());
+  }
+}
