@@ -38,7 +38,7 @@ struct One {
     Fd near(pair[0]);
     peer = Fd(pair[1]);
     const std::array<std::byte, 1> welcome{};
-    REQUIRE_FALSE(receiver->attach(kHome, 1, near, welcome));
+    REQUIRE_FALSE(receiver->attach(kHome, 1, near, welcome, 2));
   }
   void says(std::span<const std::byte> bytes) const {
     REQUIRE(::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
