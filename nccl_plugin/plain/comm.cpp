@@ -43,9 +43,9 @@ Status progress(Comm* c) {
     if (r->moved < end) {
       // The header leaves together with what follows it.
       const int more = in_header && r->header != 0 ? MSG_MORE : 0;
-      const ssize_t n =
-          c->sends ? ::send(c->fd, at, end - r->moved, MSG_DONTWAIT | MSG_NOSIGNAL | more)
-                   : ::recv(c->fd, at, end - r->moved, MSG_DONTWAIT);
+      const ssize_t n = c->sends
+                            ? ::send(c->fd, at, end - r->moved, MSG_DONTWAIT | MSG_NOSIGNAL | more)
+                            : ::recv(c->fd, at, end - r->moved, MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return kOk;
       if (n <= 0) {
         c->failed = fail(kRemote, c->sends ? "send" : "receive", n < 0 ? errno : 0);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint8_t kNoPath = 0xff;
 constexpr std::uint32_t kMaxGroups = 4096;
-// Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks come
-// twice, and a stream's receiver drops the second copy.
+// Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
+// come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
 
 // Writes the header with the body's length once the body is there.
