@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -28,6 +29,7 @@ struct Context {
   std::size_t shown = 0;  // the first so many are NCCL's devices; the others stand by
   core::Policy policy;    // what holds for every comm of this process
   std::uint64_t incarnation = 0;
+  std::atomic<bool> ended{false};  // finalized: the control thread is gone
   Stats stats;
   TickClock clock;
   WaitSet waits;

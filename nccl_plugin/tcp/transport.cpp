@@ -125,6 +125,7 @@ Result TcpNet::start() {
   }
   context_.fixed = given_.has_value();
   context_.incarnation = random_number();
+  context_.ended.store(false);
   if (context_.rails.empty()) {
     context_.say(LogLevel::warn, "no usable network device");
     return Result::system_error;
@@ -172,6 +173,7 @@ Result TcpNet::start() {
 void TcpNet::shut_down() {
   if (control_ != nullptr) {
     control_->stop();
+    context_.ended.store(true);
     context_.wake_control = [] {};  // comms may be closed after finalize
     control_.reset();
     context_.stats.close();
