@@ -61,8 +61,10 @@ std::vector<PageOf> read_pages(const std::string& run_dir) {
     std::memcpy(&page.rail, bytes.data() + pages::kStatsRailsAt, sizeof page.rail);
     std::memcpy(&page.latency, bytes.data() + pages::kStatsLatencyAt, sizeof page.latency);
     page.groups.resize(std::min<std::size_t>(page.header.group_count, pages::kStatsMaxGroups));
-    std::memcpy(page.groups.data(), bytes.data() + pages::kStatsGroupsAt,
-                page.groups.size() * sizeof(pages::StatsGroup));
+    if (!page.groups.empty()) {
+      std::memcpy(page.groups.data(), bytes.data() + pages::kStatsGroupsAt,
+                  page.groups.size() * sizeof(pages::StatsGroup));
+    }
     found.push_back(page);
   }
   return found;
