@@ -25,7 +25,7 @@ struct Params {
   std::string family;
   bool stripe = false;
   std::string standby;
-  bool adapt = true;
+  bool adapt = false;
   int wire_max = 2;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };

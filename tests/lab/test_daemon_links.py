@@ -78,6 +78,7 @@ def test_device_that_comes_goes_and_comes_again(cluster):
     plug("10.9.0.1/24")
     wait_until(lambda: weights(node)["hot9"] == 1000, SLOW_S, "it carries")
     wait_until(lambda: link(node, "hot9")["address"] == "10.9.0.1", SLOW_S, "address is found")
+    wait_until(lambda: state(node, "hot9") == "up", SLOW_S, "it is up")  # else it cannot go down
     before = link(node, "hot9")["flaps"]
     node.run(["ip", "link", "del", "hot9"])
     wait_until(lambda: weights(node)["hot9"] == 0, SLOW_S, "it is gone")
