@@ -9,6 +9,7 @@ import pytest
 
 from bench.plugin import comms, congestion, direct, shaped, stalls
 
+# One part in each run, so that the harness cannot rot; all of them nightly.
 pytestmark = pytest.mark.usefixtures("lab_root")
 needs_iperf = pytest.mark.skipif(
     shutil.which("iperf3") is None, reason="needs iperf3 (lab/packages/bench.txt)"
@@ -31,6 +32,7 @@ def assert_measured(rows, count):
 
 
 @needs_iperf
+@pytest.mark.nightly
 def test_bulk():
     rows = direct.bulk_measured(1, 1)
     assert_measured(rows, 4)
@@ -44,6 +46,7 @@ def test_pingpong():
 
 
 @needs_iperf
+@pytest.mark.nightly
 def test_a_shaped_line():
     goodput, cpu = shaped.line_measured(("100mbit",), 1, 1)
     assert_measured([goodput, cpu], 2)
@@ -52,17 +55,20 @@ def test_a_shaped_line():
         assert 0 < values[0] <= 0.2
 
 
+@pytest.mark.nightly
 def test_a_stripe():
     rows = shaped.stripe_measured("100mbit", 1, 1)
     assert_measured(rows, 1)
 
 
+@pytest.mark.nightly
 def test_stalls():
     rows = stalls.stalls_measured(1)
     assert_measured(rows, 3)
     assert all(row.got > 0 for row in rows)
 
 
+@pytest.mark.nightly
 def test_comms():
     rows = comms.comms_measured(8, 1)
     assert_measured(rows, 4)
@@ -71,6 +77,7 @@ def test_comms():
 
 
 @needs_iperf
+@pytest.mark.nightly
 def test_congestion():
     rows = congestion.congestion_measured(1, 1.0)
     assert_measured(rows, 2)

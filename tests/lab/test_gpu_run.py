@@ -13,6 +13,7 @@ def stand_in() -> list[str]:
     return [sys.executable, str(REPO / "tests" / "lab" / "gpu_stand_in.py")]
 
 
+@pytest.mark.nightly
 def test_a_rail_flaps_underneath_and_the_bits_are_compared(
     cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
