@@ -159,7 +159,7 @@ TEST_CASE("wire version N works with N-1, either way") {
   }
 }
 
-TEST_CASE("a dialler without a common version is told so, and the acceptor says it") {
+TEST_CASE("a dialler without a common version is told so") {
   log_text.clear();
   Pair pair(1);
   const auto handle = decode_handle(pair.handle);

@@ -9,7 +9,7 @@ import pytest
 
 from bench.plugin import comms, congestion, direct, shaped, stalls
 
-# One part in each run, so that the harness cannot rot; all of them nightly.
+# One part in each run, so that the harness cannot rot; the others nightly.
 pytestmark = pytest.mark.usefixtures("lab_root")
 needs_iperf = pytest.mark.skipif(
     shutil.which("iperf3") is None, reason="needs iperf3 (lab/packages/bench.txt)"
