@@ -24,7 +24,7 @@ from typing import Any
 from lab import build, registry
 from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
-from lab.node import Node, build_dir
+from lab.node import Node, build_dir, prober_binary
 from lab.perf import Collective, Perf
 from lab.registry import LabError
 from lab.schedule import Play, Step
@@ -181,7 +181,7 @@ class Cluster:
         """
         base = build_dir()
         found = Binaries(
-            prober=base / "prober" / "fabric-prober",
+            prober=prober_binary(),
             plugin=base / "nccl_plugin" / "libnccl-net-fabric.so",
             perf=base / "nccl_plugin" / "fabric-perf",
         )

@@ -28,6 +28,12 @@ def build_dir() -> Path:
     return REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
 
 
+def prober_binary() -> Path:
+    """``fabric-prober`` of this build; TSan has none (it is one thread) and takes release's."""
+    base = build_dir()
+    return (base.parent / "release" if base.name == "tsan" else base) / "prober" / "fabric-prober"
+
+
 def native_prefix() -> list[str]:
     """What native programs of this build are started through.
 
@@ -183,7 +189,7 @@ class Node:
         Raises:
             LabError: it is not built.
         """
-        binary = build_dir() / "prober" / "fabric-prober"
+        binary = prober_binary()
         if not binary.exists():
             raise LabError(f"no {binary}; build it: ./run build {build_dir().name}")
         args = [*native_prefix(), str(binary), "--run-dir", str(self.run_dir)]

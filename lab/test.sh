@@ -44,31 +44,13 @@ vm() {
   FABRIC_BUILD=release python -m pytest tests/vm -m 'not nightly' "$@"
 }
 
-# $1: how many random schedules of the plugin's cores, shared out over this machine's.
-schedules() {
-  local i jobs rc=0 pids=()
-  jobs=$(nproc)
-  say "$1 simulated schedules"
-  for ((i = 0; i < jobs; i++)); do
-    FABRIC_SIM_RUNS=$((($1 + jobs - 1) / jobs)) build/release/nccl_plugin/tests/plugin_sim_test &
-    pids+=($!)
-  done
-  for i in "${pids[@]}"; do wait "$i" || rc=1; done
-  return $rc
-}
-
-# Three quarters of an hour on two cores. One failure does not hide the next.
+# An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.
 nightly() {
-  local rc=0
   need_root test
   ensure_apt dev
   ensure_apt vm
-  ensure_native release
-  bash lab/lint.sh || rc=1
-  schedules 1000000 || rc=1
-  bash lab/fuzz.sh 240 || rc=1
-  FABRIC_BUILD=release python -m pytest tests -m nightly "$@" || rc=1
-  return $rc
+  for flavour in release asan tsan; do ensure_native $flavour; done
+  python -m lab.nightly "$@"
 }
 
 core() { lint && unit "$@" && sanitized_unit && lab "$@" && vm "$@"; }

@@ -1,0 +1,60 @@
+"""The nightly run's book-keeping."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from lab import nightly
+from lab.nightly import STEPS, Step, chosen, keep, run, said
+
+
+def command(*code: str):
+    return lambda extra: [([sys.executable, "-c", c, *extra], {}) for c in code]
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    monkeypatch.setattr(nightly, "LOGS", tmp_path)
+    return tmp_path
+
+
+def test_steps_are_chosen_by_name_in_their_order():
+    assert list(chosen("")) == STEPS
+    assert [s.name for s in chosen("matrix, lint")] == ["lint", "matrix"]
+    with pytest.raises(typer.BadParameter, match="no step 'lnit'; there are"):
+        chosen("lnit")
+
+
+def test_the_last_line_without_its_frame_is_what_a_run_said():
+    assert said("== 3 failed\n\x1b[32m==== 5 passed in 2.0s ====\x1b[0m\n\n====\n") == (
+        "5 passed in 2.0s"
+    )
+    assert said("") == ""
+
+
+def test_a_step_fails_when_one_of_its_commands_does(logs: Path):
+    good = run(Step("a", "", command("print('one')", "print('two')")), [])
+    assert (good.ok, good.said) == (True, "one; two")
+    bad = run(Step("b", "", command("print('fine')", "raise SystemExit(3)")), [])
+    assert not bad.ok
+    assert (logs / "nightly-b.log").read_text() == "fine\n"
+
+
+def test_further_arguments_reach_the_command(logs: Path):
+    result = run(Step("c", "", command("import sys; print(sys.argv[1:])")), ["-k", "flap"])
+    assert result.said == "['-k', 'flap']"
+
+
+def test_a_result_replaces_its_former_one_and_leaves_the_others(logs: Path):
+    path = logs / "results" / "nightly.json"
+    ok = run(Step("lint", "", command("print('ok')")), [])
+    bad = run(Step("lint", "", command("raise SystemExit(1)")), [])
+    for name, result in (("matrix", ok), ("lint", bad), ("lint", ok)):
+        keep(name, result, path)
+    kept = json.loads(path.read_text())
+    assert list(kept) == ["lint", "matrix"]
+    assert kept["lint"]["ok"]
+    assert kept["lint"]["date"]
