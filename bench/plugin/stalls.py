@@ -19,7 +19,7 @@ OWN_HOLD = {"FABRIC_HOLD": "0.01"}
 
 def stalls(*, quick: bool) -> list[Row]:
     """Carrier down with the daemon there; a black hole without it; the links saturated."""
-    return stalls_measured(10 if quick else 36)
+    return stalls_measured(10 if quick else 100)
 
 
 def stalls_measured(faults: int) -> list[Row]:
