@@ -77,6 +77,11 @@ def debian_sources(etc_apt: Path, release: str) -> tuple[str, str]:
     return "".join(f"{ln}\n" for ln in lines), "\n\n".join(stanzas) + ("\n" if stanzas else "")
 
 
+def of_release(text: str, here: str, other: str) -> str:
+    """Sources of release ``here`` with another's suites: the mirrors have both."""
+    return re.sub(rf"(?<=\s){re.escape(here)}(?=[-\s])", other, text)
+
+
 def carried_options() -> list[str]:
     """This machine's apt options about transport (proxy, TLS, retries), as apt.conf lines."""
     dump = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True)

@@ -64,13 +64,15 @@ def bootstrap(
 
     ``sealed`` leaves out documentation and hardware drivers, and removes this machine's apt
     transport settings and credentials afterwards; unsealed, the tree's apt can go on using them.
+    Another release than this machine's comes from the same mirrors.
     Raises ``RuntimeError`` with the end of mmdebstrap's log.
     """
-    lines, stanzas = apt.debian_sources(Path("/etc/apt"), release)
+    here = apt.codename(Path("/etc/os-release").read_text())
+    lines, stanzas = apt.debian_sources(Path("/etc/apt"), here)
     sources = []
-    for name, text in (("host.list", lines), ("host.sources", stanzas)):
-        if text:
-            (scratch / name).write_text(text)
+    for name, found in (("host.list", lines), ("host.sources", stanzas)):
+        if found:
+            (scratch / name).write_text(apt.of_release(found, here, release))
             sources.append(str(scratch / name))
     argv = ["mmdebstrap", "--mode=root", "--variant=minbase", "--skip=output/dev"]
     argv += [f"--aptopt={line}" for line in apt.carried_options()]

@@ -54,6 +54,16 @@ def test_no_usable_source_is_an_error(tmp_path):
         apt.debian_sources(root, "bookworm")
 
 
+def test_an_older_release_comes_from_the_same_mirrors():
+    text = "URIs: http://mirror/bookworm-copy\nSuites: bookworm bookworm-updates\n"
+    text += "deb http://mirror/debian bookworm main\n"
+    changed = apt.of_release(text, "bookworm", "bullseye")
+    assert "http://mirror/bookworm-copy\n" in changed
+    assert "Suites: bullseye bullseye-updates\n" in changed
+    assert "deb http://mirror/debian bullseye main\n" in changed
+    assert apt.of_release(text, "bookworm", "bookworm") == text
+
+
 def test_codename():
     assert apt.codename('NAME="x"\nVERSION_CODENAME=bookworm\n') == "bookworm"
     with pytest.raises(ValueError, match="VERSION_CODENAME"):
