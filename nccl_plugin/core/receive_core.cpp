@@ -32,10 +32,12 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     group.pieces[i].buffer = buffers[i];
   }
+  group.large =
+      group.count != 1 || buffers[0].slot.size > std::min<std::uint64_t>(kCopyLimit, chunk_size_);
   ++unfinished_;
+  unfinished_large_ += group.large ? 1U : 0U;
   grants_.push_back(id);
-  urgent_ = urgent_ || !ahead_expected_ || !single_ || group.count != 1 ||
-            buffers[0].slot.size > std::min<std::uint64_t>(kCopyLimit, chunk_size_);
+  urgent_ = urgent_ || !ahead_expected_ || !single_ || group.large;
   single_ = group.count == 1;
   if (!single_) {
     ++era_;  // nothing that was sent before this was known belongs where it claims to
@@ -69,13 +71,20 @@ void ReceiveCore::forget(GroupId id) {
   }
 }
 
-// A group whose grant is untold stays: it may be whole, but the sender has to hear of it in order.
+// A group that is whole before its grant was told came ahead: its sender needs that grant no more.
 void ReceiveCore::settle() {
   while (!groups_.empty() && groups_.front().forgotten &&
-         groups_.front().whole == groups_.front().count &&
-         (grants_.empty() || grants_.front() != base_)) {
+         groups_.front().whole == groups_.front().count) {
     groups_.pop_front();
+    if (!grants_.empty() && grants_.front() == base_) {
+      grants_.pop_front();
+      below_untold_ = true;
+    }
     ++base_;
+  }
+  while (!acknowledgements_.empty() && acknowledgements_.front().group < base_) {
+    acknowledgements_.pop_front();
+    below_untold_ = true;
   }
 }
 
@@ -277,9 +286,11 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   piece.whole = true;
   acknowledgements_.push_back({id, slot});
   untold_bytes_ += piece.size;
+  ++untold_messages_;
   urgent_ = urgent_ || !ahead_expected_ || piece.size > kCopyLimit;
   if (++group->whole == group->count) {
     --unfinished_;
+    unfinished_large_ -= group->large ? 1U : 0U;
   }
   return true;
 }
@@ -295,9 +306,17 @@ Grant ReceiveCore::grant_of(GroupId id) const {
   return grant;
 }
 
+std::optional<GroupId> ReceiveCore::next_done_below() {
+  if (!below_untold_) {
+    return std::nullopt;
+  }
+  below_untold_ = false;
+  return base_;
+}
+
 std::optional<Grant> ReceiveCore::next_grant() {
   if (grants_.empty()) {
-    urgent_ = urgent_ && !acknowledgements_.empty();
+    urgent_ = urgent_ && (below_untold_ || !acknowledgements_.empty());
     return std::nullopt;
   }
   const Grant grant = grant_of(grants_.front());
@@ -309,7 +328,8 @@ std::optional<Grant> ReceiveCore::next_grant() {
 std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
   if (acknowledgements_.empty()) {
     untold_bytes_ = 0;
-    urgent_ = urgent_ && !grants_.empty();
+    untold_messages_ = 0;
+    urgent_ = urgent_ && (below_untold_ || !grants_.empty());
     return std::nullopt;
   }
   const Acknowledgement next = acknowledgements_.front();
@@ -348,7 +368,9 @@ void ReceiveCore::clear_output() {
   acknowledgements_.clear();
   urgent_ = false;
   untold_bytes_ = 0;
+  untold_messages_ = 0;
   settle();
+  below_untold_ = false;
 }
 
 }  // namespace fabric::core

@@ -69,17 +69,24 @@ class ReceiveCore {
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait.
   void expect_ahead(bool expected) { ahead_expected_ = expected; }
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
-  [[nodiscard]] bool urgent() const { return urgent_ || untold(2); }
+  [[nodiscard]] bool urgent() const { return urgent_ || untold(6); }
   // There is enough to tell that it is worth a moment in which nothing comes in.
-  [[nodiscard]] bool worth_telling() const { return urgent_ || untold(16); }
+  [[nodiscard]] bool worth_telling() const { return urgent_ || untold(4); }
+  // Groups that were whole and forgotten before they were told are told in one number: all below
+  // it are whole. Comes before the grants and acknowledgements of the others.
+  std::optional<GroupId> next_done_below();
   std::optional<Grant> next_grant();
   std::optional<Acknowledgement> next_acknowledgement();
-  [[nodiscard]] bool has_output() const { return !grants_.empty() || !acknowledgements_.empty(); }
-  // Everything; what next_grant() and next_acknowledgement() held is in it.
+  [[nodiscard]] bool has_output() const {
+    return below_untold_ || !grants_.empty() || !acknowledgements_.empty();
+  }
+  // Everything; what the three above held is in it.
   [[nodiscard]] ReceiverState state() const;
   void clear_output();
 
   [[nodiscard]] bool waiting() const { return unfinished_ != 0; }
+  // One of them is for more than may be sent ahead.
+  [[nodiscard]] bool waiting_large() const { return unfinished_large_ != 0; }
 
  private:
   struct Piece {
@@ -94,6 +101,7 @@ class ReceiveCore {
     std::uint8_t count = 0;
     std::uint8_t whole = 0;
     bool forgotten = false;
+    bool large = false;  // has to be granted before it can be sent
     Era era = 0;
     std::array<Piece, kMaxSlots> pieces{};
   };
@@ -117,10 +125,10 @@ class ReceiveCore {
   Group* find(GroupId group);
   [[nodiscard]] const Group* find(GroupId group) const;
   [[nodiscard]] Grant grant_of(GroupId group) const;
-  // One part in `parts` of what the sender may have unacknowledged.
-  [[nodiscard]] bool untold(std::size_t parts) const {
-    return untold_bytes_ >= kCopyBudget / parts ||
-           std::max(acknowledgements_.size(), grants_.size()) >= kCopyMessages / parts;
+  // So many eighths of what the sender may have unacknowledged.
+  [[nodiscard]] bool untold(std::size_t eighths) const {
+    return untold_bytes_ >= kCopyBudget / 8 * eighths ||
+           std::max(untold_messages_, grants_.size()) >= kCopyMessages / 8 * eighths;
   }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
   [[nodiscard]] Era era_of(GroupId group) const;
@@ -135,6 +143,7 @@ class ReceiveCore {
   Fifo<Group> groups_;
   GroupId base_ = 0;
   std::size_t unfinished_ = 0;
+  std::size_t unfinished_large_ = 0;
   std::array<Path, kMaxPaths> paths_{};
   PathSet arriving_ = 0;                             // the paths with a partial
   Era era_ = 0;                                      // of the last group posted
@@ -143,7 +152,9 @@ class ReceiveCore {
   std::size_t ahead_bytes_ = 0;
   bool ahead_expected_ = false;
   bool urgent_ = false;
-  std::size_t untold_bytes_ = 0;  // of messages whose acknowledgement waits
+  std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits
+  std::size_t untold_messages_ = 0;  // and how many they are
+  bool below_untold_ = false;        // base_ says more than was told
   Fifo<GroupId> grants_;
   Fifo<Acknowledgement> acknowledgements_;
 };

@@ -52,6 +52,7 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
     ++copied_count_;
   }
   ++unacknowledged_;
+  unacknowledged_large_ += copy ? 0U : 1U;
   unmatched_.push_back(sequence);
   match();
   return sequence;
@@ -255,6 +256,7 @@ void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
 void SendCore::acknowledged(Message& message) {
   message.acknowledged = true;
   --unacknowledged_;
+  unacknowledged_large_ -= message.copy == nullptr ? 1U : 0U;
   delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !ahead_allowed_});
 }
 
@@ -291,6 +293,12 @@ void SendCore::open_below(GroupId group) {
     const Message* message = find(ahead_.front());
     if (message != nullptr && !message->acknowledged) {
       return;  // nobody can have what has not been sent yet
+    }
+    if (grants_.empty()) {  // it need not be opened to be settled
+      ahead_.pop_front();
+      --ahead_acknowledged_;
+      ++grants_base_;
+      continue;
     }
     Grant grant;
     grant.group = grants_base_ + grants_.size();

@@ -85,6 +85,12 @@ class SendCore {
                                                const ReceiverState& state);
 
   [[nodiscard]] bool unacknowledged() const { return unacknowledged_ != 0; }
+  // Of messages that are not copied: their caller waits for it.
+  [[nodiscard]] bool unacknowledged_large() const { return unacknowledged_large_ != 0; }
+  // Soon no more small messages are taken: time to look for acknowledgements.
+  [[nodiscard]] bool nearly_full() const {
+    return copied_bytes_ >= kCopyBudget / 8 * 5 || copied_count_ >= kCopyMessages / 8 * 5;
+  }
   // The caller was told, or would be, that a message is done, and only its copy here can still
   // bring it there.
   [[nodiscard]] bool owes() const;
@@ -184,6 +190,7 @@ class SendCore {
   std::size_t copied_bytes_ = 0;
   std::size_t copied_count_ = 0;
   std::size_t unacknowledged_ = 0;
+  std::size_t unacknowledged_large_ = 0;
   std::vector<Delivered> delivered_;
 };
 

@@ -40,6 +40,8 @@ class Silence {
       grace_ = now + kGraceNs;
     }
     last_ = now;
+    moving_ = sample.unacknowledged == 0 || sample.acknowledged_bytes != seen_;
+    seen_ = sample.acknowledged_bytes;
     if (sample.unacknowledged == 0) {
       since_ = 0;
       return Hearing::alive;
@@ -61,6 +63,8 @@ class Silence {
     const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < kSilenceAloneNs;
     return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
   }
+  // At the last look nothing was in flight, or more had arrived than at the look before.
+  [[nodiscard]] bool moving() const { return moving_; }
   void reset() { *this = {}; }
 
  private:
@@ -68,6 +72,8 @@ class Silence {
   std::int64_t since_ = 0;
   std::int64_t grace_ = 0;
   std::uint64_t bytes_ = 0;
+  std::uint64_t seen_ = 0;  // acknowledged bytes at the last look
+  bool moving_ = true;
 };
 
 }  // namespace fabric::core

@@ -259,7 +259,8 @@ class Comms {
       buffer.slot.tag = static_cast<int>(posted.rooms.size());
     }
     posted.group = receiver_.post(buffers);
-    while (receiver_.next_grant() || receiver_.next_acknowledgement()) {
+    while (receiver_.next_done_below() || receiver_.next_grant() ||
+           receiver_.next_acknowledgement()) {
     }
   }
 

@@ -35,6 +35,15 @@ struct Context {
   WaitSet waits;
   Logger logger = nullptr;
   std::function<void()> wake_control;  // any thread
+  // The control thread looks seldom, for nothing that it saw has to be seen soon.
+  std::atomic<bool> calm{false};
+
+  // Any thread, before something begins of which it cannot know.
+  void look_sharp() {
+    if (calm.load(std::memory_order_relaxed) && calm.exchange(false)) {
+      wake_control();
+    }
+  }
 
   void say(LogLevel level, const std::string& text) const {
     if (logger != nullptr) {
@@ -81,6 +90,7 @@ inline bool goes_ahead(const PeerFacts& facts) { return facts.version >= 2; }
 struct Wants {
   core::PathSet dial = 0;
   bool homeless = false;  // sender: its home carries nothing now
+  bool calm = false;      // no need to look again within kTickNs
   std::vector<PathLoad> loads;
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
@@ -106,6 +116,10 @@ struct RailCounts {
 };
 
 inline constexpr std::int64_t kMs = 1'000'000;
+// The control thread's rounds; the longer ones while all is calm. Two of them are within
+// core::kStallNs: a comm whose caller is inside is passed over once.
+inline constexpr std::int64_t kTickNs = 4 * kMs;
+inline constexpr std::int64_t kCalmTickNs = 10 * kMs;
 inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until answered
 inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;

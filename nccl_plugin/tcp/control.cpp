@@ -15,7 +15,6 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::int64_t kTickNs = 4 * kMs;
 constexpr int kIdleTickMs = 250;
 constexpr int kNice = -10;
 constexpr int kHurryAfter = 2;
@@ -134,12 +133,13 @@ void Control::run() {
   while (!stopping_.load()) {
     const bool idle = senders_.empty() && receivers_.empty();
     const bool hurry = std::exchange(hurry_, false);
-    const std::int64_t left = std::min(last_tick_ + kTickNs - now, hurry ? kMs : kTickNs);
-    const bool events = poller_.run(
-        idle ? kIdleTickMs
-             : static_cast<int>(std::clamp<std::int64_t>((left + kMs - 1) / kMs, 0, 4)));
+    const std::int64_t every = calm_ ? kCalmTickNs : kTickNs;
+    const std::int64_t left =
+        std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
+    context_.calm.store(calm_ && !idle);
+    const bool events = poller_.run(idle ? kIdleTickMs : static_cast<int>((left + kMs - 1) / kMs));
     now = monotonic_ns();
-    if (hurry && !events && now < last_tick_ + kTickNs) {
+    if (hurry && !events && now < last_tick_ + every) {
       tick_comms(now, Which::passed_over);
       continue;
     }
@@ -154,6 +154,7 @@ void Control::tick_comms(std::int64_t now, Which which) {
 }
 
 void Control::tick(std::int64_t now) {
+  calm_ = true;
   take_newcomers();
   renew_rails(now);
   const bool changed = hints_.poll(now);
@@ -243,6 +244,7 @@ void Control::tick_peer(Peer& peer, std::int64_t now) {
   }
   const auto links = static_cast<std::int64_t>(outbound_.size() * context_.rails.size());
   peer.tick(now, std::max(kPingNs, links * kPingPerLinkNs));
+  calm_ = calm_ && peer.calm();
   if (peer.comms == 0 || peer.gone) {
     return;
   }
@@ -276,7 +278,8 @@ void Control::give_up(Peer& peer, const std::string& text) {
 }
 
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
-// looked at again in the next tick, then every millisecond, and waited for when it was never free.
+// looked at again in the next tick, then every millisecond, and waited for when it was never free;
+// one that was calm is waited for in the next tick, which comes late enough.
 template <typename Comms, typename Serve>
 void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve) {
   for (auto next = comms.begin(); next != comms.end();) {
@@ -285,15 +288,19 @@ void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve)
       ++next;
       continue;
     }
-    const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= kMaxMissed);
+    const int most = entry.calm ? 1 : kMaxMissed;
+    const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
     if (!wants) {
       // Once is common beside a caller that polls; waking for it would cost that caller its core.
       ++entry.missed;
+      calm_ = calm_ && entry.calm;
       hurry_ = hurry_ || entry.missed >= kHurryAfter;
       ++next;
       continue;
     }
     entry.missed = 0;
+    entry.calm = wants->calm;
+    calm_ = calm_ && entry.calm;
     entry.peer->ping(wants->suspect, now);
     serve(id, entry, *wants);
     if (wants->close) {

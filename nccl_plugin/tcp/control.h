@@ -60,7 +60,8 @@ class Control {
     Secret secret{};
     Groups::Index group = 0;
     Harvest harvest;
-    int missed = 0;  // ticks in a row at which its caller was inside
+    int missed = 0;     // ticks in a row at which its caller was inside
+    bool calm = false;  // at the last tick
     bool homeless = false;
   };
   struct Receiving {
@@ -69,6 +70,7 @@ class Control {
     Groups::Index group = 0;
     Harvest harvest;
     int missed = 0;
+    bool calm = false;
   };
   struct Newcomer {
     std::shared_ptr<Sender> comm;
@@ -146,6 +148,7 @@ class Control {
   std::int64_t next_publish_ = 0;
   std::int64_t last_tick_ = 0;
   bool hurry_ = false;          // a comm was passed over
+  bool calm_ = false;           // nothing need be looked at before kCalmTickNs
   bool closed_ = false;         // a comm was, in this tick
   std::uint64_t reported_ = 0;  // number of the last rails report sent
 };

@@ -194,6 +194,14 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
 }
 
+bool Peer::calm() const {
+  bool calm = true;
+  core::each(live_, [&](core::PathIndex index) {
+    calm = calm && !links_[index].maybe_unacked && links_[index].out.empty();
+  });
+  return calm;
+}
+
 void Peer::ping(core::PathSet links, std::int64_t now) {
   core::each(links & live_, [&](core::PathIndex index) {
     Link& link = links_[index];

@@ -50,6 +50,8 @@ class Peer {
   void readable(core::PathIndex link);
   // Checks, pings; forgets links that are dead.
   void tick(std::int64_t now, std::int64_t ping_every);
+  // Nothing is under way on its links.
+  [[nodiscard]] bool calm() const;
   // Makes these links speak now: their ACKs tell whether the rails are alive.
   void ping(core::PathSet links, std::int64_t now);
   // Outbound: which links to dial now.

@@ -57,10 +57,13 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) 
     buffers[i].slot.tag = slots[i].tag;
   }
   group = core_.post({buffers.data(), slots.size()});
+  if (core_.waiting_large()) {
+    context_.look_sharp();
+  }
   if (core_.done(group)) {  // it came ahead
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
   }
-  answer();
+  answer(Tell::worthwhile);
   return Result::success;
 }
 
@@ -370,6 +373,9 @@ void Receiver::answer(Tell what) {
     return;
   }
   Bytes& out = paths_[*index].out;
+  if (const auto below = core_.next_done_below()) {
+    append_state(out, id_, {std::nullopt, {*below, {}}});
+  }
   while (const auto acknowledged = core_.next_acknowledgement()) {
     append_acknowledge(out, id_, acknowledged->group, acknowledged->slot);
   }

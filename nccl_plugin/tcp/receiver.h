@@ -98,6 +98,7 @@ class Receiver {
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);
   void send_state(core::PathIndex index);
+  [[nodiscard]] bool calm() const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
   void abort_locked(Result result, const std::string& text);
 

@@ -92,6 +92,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     wants.state = core_.state();
   }
   answer(Tell::all);
+  wants.calm = calm();
   if (live_ != 0) {
     dead_since_ = 0;
     told_all_down_ = false;
@@ -112,6 +113,15 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
                      std::to_string((now - last_failure_at_) / kMs) + " ms ago");
   }
   return wants;
+}
+
+bool Receiver::calm() const {
+  bool calm = live_ != 0 && !owe_state_ && !core_.waiting_large();
+  for (const Path& path : paths_) {
+    calm =
+        calm && !path.announce && !path.awaits_trial && path.out.empty() && path.silence.moving();
+  }
+  return calm;
 }
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,

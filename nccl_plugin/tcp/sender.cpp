@@ -53,6 +53,9 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   auto posted = core_.post(data, size, tag, stamp);
   if (posted && core_.has_chunk()) {
     pump();  // granted already: no need to look at what came back first
+    if (core_.nearly_full()) {
+      core::each(answering_ & live_, [this](core::PathIndex index) { read_back(index); });
+    }
   } else {
     progress();
     if (!posted) {
@@ -61,6 +64,9 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     }
   }
   if (posted) {
+    if (core_.unacknowledged_large()) {
+      context_.look_sharp();
+    }
     taken = true;
     sequence = *posted;
   }

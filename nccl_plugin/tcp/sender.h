@@ -119,6 +119,7 @@ class Sender {
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);
+  [[nodiscard]] bool calm(bool settled) const;
 
   Context& context_;
   const std::uint64_t id_;

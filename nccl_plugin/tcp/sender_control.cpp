@@ -69,7 +69,20 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
   pump();
+  wants.calm = calm(settled);
   return wants;
+}
+
+// Small messages that pass, or none: whatever happens to them may be seen a little later.
+bool Sender::calm(bool settled) const {
+  bool calm = settled && !stalled_ && live_ != 0 && !core_.unacknowledged_large();
+  core::each(live_, [&](core::PathIndex index) {
+    calm = calm && paths_[index].tried && paths_[index].silence.moving();
+  });
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
+  }
+  return calm;
 }
 
 // Finds what has died: said so by a hint, or silent.

@@ -53,6 +53,9 @@ struct Pair {
     return verdict;
   }
   void tell() {
+    if (const auto below = receiver.next_done_below()) {
+      sender.on_state({*below, {}});
+    }
     while (const auto next = receiver.next_acknowledgement()) {
       sender.on_acknowledge(next->group, next->slot);
     }
@@ -90,6 +93,55 @@ TEST_CASE("a message that came ahead waits for its receive") {
   pair.tell();  // the grant is told though the group is gone
   CHECK_FALSE(pair.sender.unacknowledged());
   CHECK_FALSE(pair.sender.awaits_grant());
+}
+
+TEST_CASE("what was whole and forgotten before it was told is told in one number") {
+  Pair pair;
+  std::string to(8, '-');
+  for (int i = 0; i < 20; ++i) {
+    pair.send("many");
+    CHECK(pair.carry(kHome) == Verdict::place);
+    pair.receiver.forget(pair.receiver.post(std::array{buffer(to)}));
+  }
+  const GroupId waiting = pair.receiver.post(std::array{buffer(to)});
+  CHECK_FALSE(pair.receiver.urgent());
+  CHECK(pair.receiver.has_output());
+  CHECK(pair.receiver.next_done_below() == waiting);
+  CHECK_FALSE(pair.receiver.next_done_below());
+  CHECK_FALSE(pair.receiver.next_acknowledgement());
+  const auto grant = pair.receiver.next_grant();
+  REQUIRE(grant);
+  CHECK(grant->group == waiting);
+  CHECK_FALSE(pair.receiver.next_grant());
+  CHECK_FALSE(pair.receiver.has_output());
+  SUBCASE("in order") {
+    pair.sender.on_state({waiting, {}});
+    pair.sender.on_grant(*grant);
+  }
+  SUBCASE("the grant comes first, on another path") {
+    pair.sender.on_grant(*grant);
+    pair.sender.on_state({waiting, {}});
+  }
+  CHECK_FALSE(pair.sender.unacknowledged());
+  pair.send("next");
+  CHECK(pair.sender.take(kHome)->header.group == waiting);
+}
+
+TEST_CASE("acknowledgements are urgent before the sender has to stop") {
+  Pair pair;
+  std::string to(8, '-');
+  std::size_t sent = 0;
+  while (!pair.receiver.urgent()) {
+    REQUIRE(pair.sender.post("x", 1, 0));
+    CHECK(pair.carry(kHome) == Verdict::place);
+    pair.receiver.forget(pair.receiver.post(std::array{buffer(to)}));
+    ++sent;
+  }
+  CHECK(sent < kCopyMessages);
+  CHECK(pair.sender.nearly_full());
+  pair.tell();
+  CHECK_FALSE(pair.sender.nearly_full());
+  CHECK_FALSE(pair.sender.unacknowledged());
 }
 
 TEST_CASE("nothing goes ahead of a message that may not") {

@@ -43,6 +43,9 @@ void grant_all(ReceiveCore& receiver, SendCore& sender) {
 }
 
 void acknowledge_all(ReceiveCore& receiver, SendCore& sender) {
+  if (const auto below = receiver.next_done_below()) {
+    sender.on_state({*below, {}});
+  }
   while (const auto next = receiver.next_acknowledgement()) {
     sender.on_acknowledge(next->group, next->slot);
   }

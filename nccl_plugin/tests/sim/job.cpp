@@ -28,6 +28,7 @@ Job::Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Fi
 void Job::plan(std::size_t receives) {
   const std::array<std::size_t, 7> sizes{
       0, 1, 100, core::kCopyLimit, core::kCopyLimit + 1, std::size_t{3} * kChunk, 40'000};
+  asks_late_ = random_.one_in(2);
   const bool roomy = random_.one_in(2);
   const bool small = random_.one_in(3);  // so that most may go ahead of their grants
   for (std::size_t i = 0; i < receives; ++i) {
@@ -102,10 +103,14 @@ void Job::complete() {
     if (!receive.done && receiver_.done(receive.group)) {
       check(receive);
       receive.done = true;
-      receiver_.forget(receive.group);
       for (std::vector<std::byte>& buffer : receive.buffers) {
         std::fill(buffer.begin(), buffer.end(), kRecycled);
       }
+    }
+    // Its caller may ask later: it is told by itself then, else with others in one number.
+    if (receive.done && !receive.forgotten && random_.one_in(asks_late_ ? 50 : 1)) {
+      receive.forgotten = true;
+      receiver_.forget(receive.group);
     }
   }
   for (std::size_t i = 0; i < sent_; ++i) {

@@ -73,12 +73,14 @@ class Job {
     std::vector<std::size_t> messages;  // by slot
     core::GroupId group = 0;
     bool done = false;
+    bool forgotten = false;
   };
 
   void plan(std::size_t receives);
   void check(const Receive& receive);
 
   Random& random_;
+  bool asks_late_ = false;
   core::SendCore& sender_;
   core::ReceiveCore& receiver_;
   Finding& finding_;

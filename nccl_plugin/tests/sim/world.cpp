@@ -179,6 +179,9 @@ void World::answer(PathIndex index) {
   if (!receiver_.urgent() && !random_.one_in(lazy_ ? 40 : 8)) {
     return;  // it may wait, and be told with more
   }
+  if (const auto below = receiver_.next_done_below()) {
+    path.back.emplace_back(ReceiverState{*below, {}});
+  }
   while (const auto next = receiver_.next_acknowledgement()) {
     path.back.emplace_back(*next);
   }
