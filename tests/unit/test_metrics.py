@@ -1,5 +1,6 @@
 """The endpoint: clean for promtool, within its series budget, and as docs/metrics.md says."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -190,7 +191,14 @@ def test_rules_are_valid_and_fire(tmp_path):
 
 
 def test_rules_and_dashboard_use_only_metrics_that_exist():
-    known = {spec.name for spec in [*LINK_METRICS, *HOST_METRICS]}
+    specs = [*LINK_METRICS, *HOST_METRICS]
+    known = {spec.name for spec in specs}
+    known |= {
+        f"{spec.name}_{part}"
+        for spec in specs
+        if spec.kind == "histogram"
+        for part in ("bucket", "sum", "count")
+    }
     deploy = ROOT / "deploy"
     files = [deploy / "prometheus" / "rules.yml", *(deploy / "grafana").glob("*.json")]
     assert len(files) >= 2
@@ -198,6 +206,39 @@ def test_rules_and_dashboard_use_only_metrics_that_exist():
         used = set(re.findall(r"(?<![:\w])fabricd_\w+", path.read_text()))
         assert used
         assert used <= known, path
+
+
+def test_the_dashboard_shows_each_family_of_a_link():
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "fabricd-links.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & places, f"{panel['title']} lies on another"
+        assert place["x"] + place["w"] <= 24
+        places |= cells
+    shown = "".join(target["expr"] for panel in panels for target in panel["targets"])
+    for family in ("state", "flaps", "probe", "damping", "plugin_failovers", "plugin_delivery"):
+        assert f"fabricd_link_{family}" in shown
+
+
+def test_expressions_of_the_dashboard_are_promql(tmp_path):
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "fabricd-links.json").read_text())
+    rules = [
+        {"record": "a:b:c", "expr": target["expr"].replace("$__range", "1h")}
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+    ]
+    path = tmp_path / "dashboard.yml"  # JSON is YAML
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = promtool("check", "rules", "--lint=none", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
