@@ -43,6 +43,16 @@ std::string Acceptor::reopen(std::size_t index, Rail& rail) {
   return error;
 }
 
+std::string Acceptor::add_rail(Rail& rail) {
+  listeners_.emplace_back();
+  const std::size_t index = listeners_.size() - 1;
+  std::string error = reopen(index, rail);
+  if (!error.empty()) {
+    listeners_.pop_back();
+  }
+  return error;
+}
+
 void Acceptor::accept(std::size_t rail) {
   while (true) {
     Fd fd(::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

@@ -28,6 +28,8 @@ class Acceptor {
   // The rail has another address or device: listens there, on its port if that is free, and writes
   // the port. "" or what went wrong.
   std::string reopen(std::size_t index, Rail& rail);
+  // For a rail that was not there before: the next one. "" or what went wrong, and nothing changed.
+  std::string add_rail(Rail& rail);
   [[nodiscard]] bool listening(std::size_t rail) const { return listeners_[rail].open(); }
   void tick(std::int64_t now);
 

@@ -24,7 +24,7 @@ namespace fabric::tcp {
 
 struct Context {
   Params params;
-  std::vector<Rail> rails;
+  RailList rails;         // the control thread may add
   bool fixed = false;     // the rails were given, not found: their addresses stay
   std::size_t shown = 0;  // the first so many are NCCL's devices; the others stand by
   core::Policy policy;    // what holds for every comm of this process

@@ -195,10 +195,12 @@ void Control::take_newcomers() {
     if (peer.gone) {
       newcomer.comm->abort(Result::remote_error, peer.gone_text);
     }
-    senders_.insert_or_assign(
-        newcomer.comm->id(),
-        Sending{newcomer.comm, &peer, newcomer.handle.listen_id, newcomer.handle.secret,
-                join_group(peer), Harvest(context_.rails.size())});
+    senders_.insert_or_assign(newcomer.comm->id(), Sending{newcomer.comm,
+                                                           &peer,
+                                                           newcomer.handle.listen_id,
+                                                           newcomer.handle.secret,
+                                                           join_group(peer),
+                                                           {}});
   }
 }
 

@@ -294,8 +294,7 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   peer.facts.version = version_with(hello);
   peer.homes |= core::bit(home);
   ++peer.comms;
-  receivers_.insert_or_assign(
-      hello.comm, Receiving{receiver, &peer, join_group(peer), Harvest(context_.rails.size())});
+  receivers_.insert_or_assign(hello.comm, Receiving{receiver, &peer, join_group(peer), {}});
   listener->second->ready.push_back(receiver);
   return receiver;
 }

@@ -1,4 +1,4 @@
-// Rails whose address is gone, back, or another one.
+// Rails whose address is gone, back, or another one; and rails that were not there before.
 #include "tcp/control.h"
 
 namespace fabric::tcp {
@@ -29,7 +29,7 @@ void Control::renew_rails(std::int64_t now) {
 }
 
 void Control::look_at_rails(std::int64_t now) {
-  const auto found = rails_now(context_.params, context_.rails);
+  const auto found = rails_now(context_.params, context_.rails.all());
   if (!found) {
     next_look_ = now + kLookAgainNs;
     return;
@@ -45,6 +45,7 @@ void Control::look_at_rails(std::int64_t now) {
       moved = move_rail(i, is, now) || moved;
     }
   }
+  moved = take_rails_come(now) || moved;
   if (!moved) {
     return;
   }
@@ -56,6 +57,37 @@ void Control::look_at_rails(std::int64_t now) {
       }
     }
   }
+}
+
+// They join at the end, so that indices stay. NCCL's list of devices is fixed: nobody is at home
+// there, but they carry for whoever is not, and for all with FABRIC_STRIPE.
+bool Control::take_rails_come(std::int64_t now) {
+  if (!context_.params.failover) {
+    return false;
+  }
+  bool any = false;
+  for (Rail& rail : rails_come(context_.params, context_.rails.all())) {
+    const std::string error = acceptor_.add_rail(rail);
+    if (!error.empty()) {
+      next_look_ = now + kLookAgainNs;
+      continue;
+    }
+    {
+      const std::scoped_lock lock(registry_);  // handles are made of these
+      context_.rails.push_back(rail);
+    }
+    context_.stats.add_rail(rail.name);
+    context_.say(LogLevel::info, rail.name + " " + rail.address.text() + " joins");
+    any = true;
+  }
+  if (any) {
+    for (auto* peers : {&outbound_, &inbound_}) {
+      for (auto& [id, peer] : *peers) {
+        peer->rail_came();
+      }
+    }
+  }
+  return any;
 }
 
 // The old address stays until somebody listens at the new one: no peer is told of another.

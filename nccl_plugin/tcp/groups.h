@@ -50,7 +50,6 @@ class Groups {
 // Brings what is new in one comm's tally to its group and to the rails, once each.
 class Harvest {
  public:
-  explicit Harvest(std::size_t rails) : rails_(rails) {}
   void take(const Tally& tally, const TickClock& clock, pages::StatsDirection direction,
             pages::StatsGroup& group, Deliveries& deliveries);
 
@@ -60,7 +59,7 @@ class Harvest {
     std::uint64_t ticks = 0;
     std::array<std::uint64_t, pages::kStatsLatencyBuckets> bucket{};
   };
-  std::vector<Rail> rails_;
+  std::array<Rail, core::kMaxRails> rails_{};
   Tally::Scalars seen_{};
 };
 

@@ -81,6 +81,8 @@ class Peer {
   void knocked(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
   // The address or device of one of our rails is another: its links are dead.
   void rail_moved(std::size_t local, std::int64_t now);
+  // We have one more rail.
+  void rail_came() { set_base(); }
   [[nodiscard]] core::PathSet live() const { return live_; }
   [[nodiscard]] int link_fd(core::PathIndex link) const { return links_[link].fd.get(); }
   void heard_rails(const RailsReport& report);

@@ -109,8 +109,13 @@ bool each_address(const Params& params, Visit visit) {
 
 }  // namespace
 
-std::optional<std::vector<RailNow>> rails_now(const Params& params,
-                                              const std::vector<Rail>& rails) {
+void RailList::assign(const std::vector<Rail>& rails) {
+  assert(rails.size() <= core::kMaxRails);
+  std::copy(rails.begin(), rails.end(), rails_.begin());
+  count_.store(rails.size(), std::memory_order_release);
+}
+
+std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<const Rail> rails) {
   std::vector<RailNow> found(rails.size());
   const auto visit = [&](const char* name, const Address& address, bool /*loopback*/) {
     for (std::size_t i = 0; i < rails.size(); ++i) {
@@ -173,6 +178,24 @@ std::vector<Rail> find_rails(const Params& params, std::string& notes) {
   }
   ::close(fd);
   return rails;
+}
+
+std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails) {
+  const auto names_some = [](const std::string& list) {
+    return !list.empty() && !list.starts_with("^");
+  };
+  if (rails.size() == core::kMaxRails ||
+      (!names_some(params.ifname) && !names_some(params.ib_hca))) {
+    return {};
+  }
+  std::string notes;
+  std::vector<Rail> found = find_rails(params, notes);
+  std::erase_if(found, [&](const Rail& rail) {
+    return std::any_of(rails.begin(), rails.end(),
+                       [&](const Rail& known) { return known.name == rail.name; });
+  });
+  found.resize(std::min(found.size(), core::kMaxRails - rails.size()));
+  return found;
 }
 
 std::string set_standby(const std::string& standby, std::vector<Rail>& rails,

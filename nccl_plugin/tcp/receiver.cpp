@@ -31,12 +31,7 @@ std::span<std::byte> scratch() {
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
                    std::uint32_t chunk_size, std::string peer)
-    : context_(context),
-      id_(id),
-      home_(home),
-      peer_(std::move(peer)),
-      core_(chunk_size),
-      tally_(context.rails.size()) {
+    : context_(context), id_(id), home_(home), peer_(std::move(peer)), core_(chunk_size) {
   dead_since_ = monotonic_ns();
   facts_.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);

@@ -27,8 +27,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       id_(id),
       home_(home),
       peer_(std::move(peer)),
-      core_(context.params.chunk_size),
-      tally_(context.rails.size()) {
+      core_(context.params.chunk_size) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
   born_ = idle_since_;

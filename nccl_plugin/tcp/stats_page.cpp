@@ -101,6 +101,11 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   return "";
 }
 
+void Stats::add_rail(const std::string& netdev) {
+  copy_name(table_.emplace_back().netdev, netdev);
+  header_.rail_count = static_cast<std::uint32_t>(table_.size());
+}
+
 void Stats::close() {
   if (!path_.empty()) {
     ::unlink(path_.c_str());

@@ -52,7 +52,8 @@ class Stats {
 
   // Begins to count anew and creates the page; "" or why there is none.
   std::string open(const Params& params, const std::vector<Rail>& rails, std::int64_t now_ns);
-  void close();  // removes it
+  void add_rail(const std::string& netdev);  // control thread only
+  void close();                              // removes it
   void publish(std::int64_t now_ns);
   void event(pages::StatsEventKind kind, std::uint64_t comm, std::uint8_t local_rail,
              std::uint8_t remote_rail, std::uint32_t detail);

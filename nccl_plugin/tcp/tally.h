@@ -5,8 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
+#include "core/types.h"
 #include "pages/stats_page.h"
 #include "tcp/ticks.h"
 
@@ -31,16 +31,15 @@ struct LatencyTally {
 
 class Tally {
  public:
-  explicit Tally(std::size_t rails) : messages(rails), latency(rails) {}
-
   Count bytes;  // payload, retransmits included; at a receiver: accepted
   Count retransmit_bytes;
   Count retransmit_chunks;
   Count failovers;
   Count stalls;
   Count stall_ns;
-  std::vector<Count> messages;        // by local rail: acknowledged; at a receiver: whole
-  std::vector<LatencyTally> latency;  // by local rail; a sender's
+  // By local rail; there may come more of them.
+  std::array<Count, core::kMaxRails> messages;        // acknowledged; at a receiver: whole
+  std::array<LatencyTally, core::kMaxRails> latency;  // a sender's
 
   // A message was acknowledged `ticks` after it was posted. About 3 ns.
   void delivered(const TickClock& clock, std::size_t rail, std::uint64_t ticks) {

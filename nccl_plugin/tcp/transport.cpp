@@ -119,23 +119,24 @@ Result TcpNet::init(Logger logger) {
 
 Result TcpNet::start() {
   std::string notes;
-  context_.rails = given_ ? *given_ : find_rails(context_.params, notes);
+  std::vector<Rail> rails = given_ ? *given_ : find_rails(context_.params, notes);
   if (!notes.empty()) {
     context_.say(LogLevel::warn, notes);
   }
   context_.fixed = given_.has_value();
   context_.incarnation = random_number();
   context_.ended.store(false);
-  if (context_.rails.empty()) {
+  if (rails.empty()) {
     context_.say(LogLevel::warn, "no usable network device");
     return Result::system_error;
   }
-  context_.params.complaints += set_standby(context_.params.standby, context_.rails,
-                                            context_.policy.stands_for, context_.shown);
+  context_.params.complaints +=
+      set_standby(context_.params.standby, rails, context_.policy.stands_for, context_.shown);
+  context_.rails.assign(rails);
   context_.policy.stripe = context_.params.stripe;
   auto control = std::make_unique<Control>(context_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
-  const std::string no_page = context_.stats.open(context_.params, context_.rails, monotonic_ns());
+  const std::string no_page = context_.stats.open(context_.params, rails, monotonic_ns());
   const std::string error = control->open();
   if (!error.empty()) {
     context_.stats.close();
@@ -155,7 +156,7 @@ Result TcpNet::start() {
     device.pci_path = rail.pci_path;
     device.guid = rail.guid;
     device.speed_mbps = rail.speed_mbps;
-    device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.data());
+    device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.begin());
   }
   control->start();  // from here on it writes the rails' addresses
   control_ = std::move(control);

@@ -1,5 +1,6 @@
 // Addresses that change: what is believed, what is dialled, what is cut.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "core/schedule.h"
@@ -131,6 +132,63 @@ TEST_CASE("addresses: connections older than a move are outdated once the contro
   peer.learn(Known::at(kY), 1, 2, 20);  // its own move
   CHECK(peer.facts.moved[path] == 20);
   CHECK(peer.facts.moved[other] == 20);
+}
+
+TEST_CASE("addresses: a rail that comes later is paired with the peer's") {
+  Known known;
+  Peer& peer = known.peer;
+  const core::PathSet two = core::bit(core::path_index(0, 0)) | core::bit(core::path_index(1, 1));
+  peer.learn(Known::at(kX, kY), 2, 1, 1);
+  CHECK(peer.facts.base == two);
+  known.context.rails.push_back(Rail{known.context.rails[0]});
+  peer.rail_came();
+  CHECK(peer.facts.base == (two | core::bit(core::path_index(2, 0))));  // it has no third one yet
+  CHECK((peer.to_dial(2) & core::bit(core::path_index(2, 0))) != 0);
+  peer.learn({kX, kY, kZ}, 3, 2, 3);
+  CHECK(peer.facts.base == (two | core::bit(core::path_index(2, 2))));
+  CHECK((peer.to_dial(4) & core::bit(core::path_index(2, 2))) != 0);
+}
+
+TEST_CASE("addresses: only what a list names is taken in later") {
+  Params params;
+  const std::vector<Rail> none;
+  for (const char* list : {"", "^eth", "^=lo"}) {
+    params.ifname = list;
+    CHECK(rails_come(params, none).empty());
+  }
+  params.ifname = "=lo";
+  REQUIRE(rails_come(params, none).size() == 1);
+  Rail known;
+  known.name = "lo";
+  const std::vector<Rail> there(1, known);
+  CHECK(rails_come(params, there).empty());
+  known.name = "other";
+  const std::vector<Rail> full(core::kMaxRails, known);
+  CHECK(rails_come(params, full).empty());
+  CHECK(rails_come(params, std::span(full).first(3)).size() == 1);
+}
+
+TEST_CASE("addresses: a kernel that gives no answer is no news") {
+  Params params;
+  params.ifname = "=lo";
+  Rail known;
+  known.name = "lo";
+  known.address = v4(127, 0, 0, 1, 5000);
+  const std::vector<Rail> rails(1, known);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;  // getifaddrs needs a descriptor
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto silent = rails_now(params, rails);
+  const auto come = rails_come(params, std::span<const Rail>());
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK_FALSE(silent.has_value());  // not "all rails are gone"
+  CHECK(come.empty());
+  const auto heard = rails_now(params, rails);
+  REQUIRE(heard.has_value());
+  CHECK(heard->front().present);
+  CHECK(heard->front().ifindex == static_cast<int>(::if_nametoindex("lo")));
 }
 
 TEST_CASE("addresses: a rail that moved stays down for its time and says why") {

@@ -27,7 +27,7 @@ struct One {
   Fd peer;
 
   One() {
-    context.rails.resize(1);
+    context.rails.push_back({});
     context.wake_control = [] {};
     receiver = std::make_unique<Receiver>(context, kId, kHome, kChunk, "peer");
     PeerFacts facts;

@@ -27,7 +27,7 @@ struct One {
   core::Epoch epoch = 0;
 
   One() {
-    context.rails.resize(1);
+    context.rails.push_back({});
     context.wake_control = [] {};
     sender = std::make_unique<Sender>(context, kId, kHome, "peer");
     std::array<int, 2> pair{};

@@ -223,8 +223,8 @@ TEST_CASE("the core says of each message once that it was delivered, and over wh
 
 TEST_CASE("a harvest brings everything to group and rail once") {
   const TickClock clock;
-  Tally tally(2);
-  Harvest harvest(2);
+  Tally tally;
+  Harvest harvest;
   Groups groups;
   Deliveries rails;
   const Groups::Index index = groups.join(address(2), 11, StatsDirection::send);

@@ -29,7 +29,7 @@ double ns_each(Work work) {
 }
 
 void print(const char* what, const TickClock& clock) {
-  Tally tally(8);
+  Tally tally;
   std::vector<std::uint64_t> stamps(64);
   const double both = ns_each([&](int i) {
     const auto slot = static_cast<std::size_t>(i) % stamps.size();

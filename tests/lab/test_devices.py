@@ -1,6 +1,7 @@
-"""Devices and addresses that come and go under a running job: devices made anew, all
-addresses of both ends at once. Real processes and packets, no daemon."""
+"""Devices and addresses that come and go under a running job: devices made anew, devices that were
+not there, all addresses of both ends at once. Real processes and packets, no daemon."""
 
+import resource
 import time
 
 import pytest
@@ -62,6 +63,45 @@ def test_a_device_is_made_anew_under_its_name(cluster, host):
         carries(lab.nodes[0], "rail1")
 
 
+@pytest.mark.parametrize("striped", [True, False], ids=["striped", "survivor"])
+def test_a_device_that_was_not_there_joins_a_running_job(cluster, striped):
+    lab = cluster(hosts=2, rails=3, rate=RATE)
+    for host in (0, 1):
+        unplug(lab, host, 2)
+    env = {"FABRIC_STRIPE": "1"} if striped else {}
+    with job(lab, env=env, channels=2) as perf:
+        sender = lab.nodes[0]
+        assert sorted(rails_of(sender)) == ["rail0", "rail1"]
+        assert_progress(perf)
+        for host in (0, 1):
+            plug(lab, host, 2)
+        for node in lab.nodes:
+            wait_until(
+                lambda node=node: (
+                    rails_of(node).get("rail2") is not None
+                    and rails_of(node)["rail2"].live_paths > 0
+                ),
+                PATIENCE_S,
+                "connections over the third rail",
+            )
+        if striped:
+            carries(sender, "rail2")
+        else:  # NCCL's devices stay what they were: nobody is at home there
+            before = rails_of(sender)["rail2"].tx_bytes
+            assert_progress(perf)
+            assert rails_of(sender)["rail2"].tx_bytes - before < 1_000_000
+            with lab.inject(Carrier("h0:rail0")):
+                carries(sender, "rail2")
+        # And it goes again as every rail does.
+        since = time.monotonic_ns()
+        unplug(lab, 1, 2)
+        assert_given_up(lab, since)
+        assert_progress(perf)
+        healthy = time.monotonic_ns()
+        plug(lab, 1, 2)
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "its return")
+
+
 def move_both(lab):
     """All rails of both hosts get other addresses, and neither can tell the other meanwhile."""
     with lab.inject(Carrier("h0:rail0")), lab.inject(Carrier("h0:rail1")):
@@ -106,3 +146,51 @@ def test_both_ends_move_at_once_and_the_deadline_ends_it(cluster):
     assert "no path to peer 10." in text, text
     assert "(FABRIC_DEADLINE); the last to fail: rail" in text, text
     assert not any(rank.poll() is None for rank in perf.ranks)
+
+
+def test_a_kernel_that_tells_no_addresses_is_asked_again(cluster):
+    lab = cluster(hosts=2, rails=2, rate=RATE)
+    with job(lab) as perf:
+        assert_progress(perf)
+        node, process = lab.nodes[1], perf.ranks[1]
+        limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1, limits[1]))  # no socket for that
+        since = time.monotonic_ns()
+        new = node.address(1).rsplit(".", 1)[0] + ".77"
+        node.run(["ip", "addr", "flush", "dev", "rail1"])
+        node.run(["ip", "addr", "add", f"{new}/24", "dev", "rail1"])
+        assert_given_up(lab, since)
+        assert_progress(perf)
+        assert new not in node.run(["ss", "-Htan"]).stdout
+        healthy = time.monotonic_ns()
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
+        assert new in node.run(["ss", "-Htn", "state", "established"]).stdout
+        assert_progress(perf)
+
+
+def test_an_ipv6_address_is_used_once_it_is_no_longer_tentative(cluster):
+    lab = cluster(hosts=2, rails=2, rate=RATE)
+    node = lab.nodes[1]
+    for family in ("all", "rail1"):
+        for name, value in (("accept_dad", 1), ("dad_transmits", 2)):
+            node.run(["sysctl", "-qw", f"net.ipv6.conf.{family}.{name}={value}"])
+    with job(lab, env={"NCCL_SOCKET_FAMILY": "AF_INET6"}) as perf:
+        assert_progress(perf)
+        address = node.address(1, 6)
+        since = time.monotonic_ns()
+        node.run(["ip", "addr", "del", f"{address}/64", "dev", "rail1"])
+        assert_given_up(lab, since)
+        new = f"{address.rsplit(':', 1)[0]}:77"
+        node.run(["ip", "addr", "add", f"{new}/64", "dev", "rail1"])  # with detection of duplicates
+        seen = node.run(["ip", "-6", "addr", "show", "dev", "rail1"]).stdout
+        assert "tentative" in seen, seen
+        healthy = time.monotonic_ns()
+        assert_progress(perf)
+        wait_until(
+            lambda: new in node.run(["ss", "-Htn", "state", "established"]).stdout,
+            PATIENCE_S,
+            "connections of the new address",
+        )
+        wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
+        assert_progress(perf)
