@@ -69,6 +69,11 @@ struct PeerFacts {
   // When an end of it got another address or device; 0: never.
   std::array<std::int64_t, core::kMaxPaths> moved{};
 
+  // Somebody is there. Of the last path nothing but its control link tells: no hint takes it, and a
+  // connection on which nothing is under way never fails.
+  [[nodiscard]] bool answered(const Params& params) const {
+    return control_live != 0 || !params.failover;
+  }
   // A connection made at `connected` is of the old address, and the control link of the new one.
   [[nodiscard]] bool outdated(core::PathIndex path, std::int64_t connected) const {
     return connected < moved[path] && (control_live & core::bit(path)) != 0;

@@ -93,7 +93,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   }
   answer(Tell::all);
   wants.calm = calm();
-  if (live_ != 0) {
+  if (live_ != 0 && facts.answered(context_.params)) {
     dead_since_ = 0;
     told_all_down_ = false;
     return wants;
@@ -101,16 +101,18 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   if (dead_since_ == 0) {
     dead_since_ = now;
   }
-  if (!told_all_down_ && last_failure_at_ != 0) {
+  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
     told_all_down_ = true;
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }
   if (now - dead_since_ >= context_.params.deadline_ns) {
     abort_locked(Result::remote_error,
                  "no path from " + peer_ + " for " +
-                     std::to_string((now - dead_since_) / 1'000 / kMs) +
-                     " s (FABRIC_DEADLINE); the last to fail: " + last_failure_ + ", " +
-                     std::to_string((now - last_failure_at_) / kMs) + " ms ago");
+                     std::to_string((now - dead_since_) / 1'000 / kMs) + " s (FABRIC_DEADLINE)" +
+                     (last_failure_.empty()
+                          ? std::string("; its control links are silent")
+                          : "; the last to fail: " + last_failure_ + ", " +
+                                std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
   }
   return wants;
 }

@@ -194,7 +194,7 @@ void Sender::watch_stall(std::int64_t now) {
 
 // False: given up.
 bool Sender::watch_deadline(std::int64_t now) {
-  if (live_ != 0) {
+  if (live_ != 0 && facts_.answered(context_.params)) {
     dead_since_ = 0;
     told_all_down_ = false;
     return true;
@@ -202,7 +202,7 @@ bool Sender::watch_deadline(std::int64_t now) {
   if (dead_since_ == 0) {
     dead_since_ = now;
   }
-  if (!told_all_down_ && last_failure_at_ != 0) {
+  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
     told_all_down_ = true;
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }

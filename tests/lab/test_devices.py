@@ -148,6 +148,21 @@ def test_both_ends_move_at_once_and_the_deadline_ends_it(cluster):
     assert not any(rank.poll() is None for rank in perf.ranks)
 
 
+def test_a_sender_that_vanishes_without_a_word_is_an_error_at_the_deadline(cluster):
+    """The receiver has nothing under way: no connection of its own fails."""
+    lab = cluster(hosts=2, rails=2, rate=RATE)
+    perf = lab.start_perf(
+        *("p2p", "--duration", "600", "--channels", "2", "--size", "1048576", "--wait", "block"),
+        env={"FABRIC_DEADLINE": "5"},
+    )
+    perf.wait_started(PATIENCE_S)
+    with lab.inject(Carrier("h0:rail0")), lab.inject(Carrier("h0:rail1")):
+        perf.ranks[0].kill()
+        wait_until(lambda: perf.ranks[1].poll() is not None, PATIENCE_S, "the receiver's end")
+    assert perf.ranks[1].returncode == 1
+    assert "(FABRIC_DEADLINE)" in perf.log(1).read_text()
+
+
 def test_a_kernel_that_tells_no_addresses_is_asked_again(cluster):
     lab = cluster(hosts=2, rails=2, rate=RATE)
     with job(lab) as perf:
