@@ -122,8 +122,13 @@ class ReceiveCore {
     std::vector<std::byte> kept;
   };
 
-  Group* find(GroupId group);
-  [[nodiscard]] const Group* find(GroupId group) const;
+  // In sight of both files of the core.
+  Group* find(GroupId group) {
+    return group < base_ || group - base_ >= groups_.size() ? nullptr : &groups_[group - base_];
+  }
+  [[nodiscard]] const Group* find(GroupId group) const {
+    return group < base_ || group - base_ >= groups_.size() ? nullptr : &groups_[group - base_];
+  }
   [[nodiscard]] Grant grant_of(GroupId group) const;
   // So many eighths of what the sender may have unacknowledged.
   [[nodiscard]] bool untold(std::size_t eighths) const {

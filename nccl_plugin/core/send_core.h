@@ -151,8 +151,15 @@ class SendCore {
     std::uint64_t bytes = 0;
   };
 
-  Message* find(Sequence sequence);
-  [[nodiscard]] const Message* find(Sequence sequence) const;
+  // In sight of both files of the core.
+  Message* find(Sequence sequence) {
+    return sequence < base_ || sequence - base_ >= messages_.size() ? nullptr
+                                                                    : &messages_[sequence - base_];
+  }
+  [[nodiscard]] const Message* find(Sequence sequence) const {
+    return sequence < base_ || sequence - base_ >= messages_.size() ? nullptr
+                                                                    : &messages_[sequence - base_];
+  }
   Open* find_group(GroupId group);
   void open(const Grant& grant);
   [[nodiscard]] bool may_go_ahead(const Message& message) const;

@@ -15,6 +15,15 @@ function(plant old new)
 endfunction()
 
 if(name STREQUAL send_core.cpp)
+  plant([=[(message->copy != nullptr && sent)]=]
+        [=[((message->copy != nullptr || is(Fault::done_when_written)) && sent)]=])
+  plant([=[&& message->readers == 0);]=]
+        [=[&& (message->readers == 0 || is(Fault::done_while_read)));]=])
+  plant([=[message.data = message.copy.get();]=]
+        [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
+  plant([=[buffer.tag != message.tag)]=]
+        [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
+elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (!path.fencing || epoch != path.fence) {
     return std::nullopt;
   }]=] [=[if (!path.fencing || (epoch != path.fence && !is(Fault::answer_of_another_fence) &&
@@ -37,16 +46,8 @@ if(name STREQUAL send_core.cpp)
   plant([=[if (flight.epoch >= epoch) {]=]
         [=[if (flight.epoch >= epoch && !is(Fault::replay_of_living)) {]=])
   plant([=[if (!delivered) {]=] [=[if (!delivered && !is(Fault::nothing_replayed)) {]=])
-  plant([=[(message->copy != nullptr && sent)]=]
-        [=[((message->copy != nullptr || is(Fault::done_when_written)) && sent)]=])
-  plant([=[&& message->readers == 0);]=]
-        [=[&& (message->readers == 0 || is(Fault::done_while_read)));]=])
-  plant([=[message.data = message.copy.get();]=]
-        [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
   plant([=[early_.emplace(grant.group, grant);]=]
         [=[if (!is(Fault::early_grant_dropped)) early_.emplace(grant.group, grant);]=])
-  plant([=[buffer.tag != message.tag)]=]
-        [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
   plant([=[    take_back();
     return;]=] [=[    if (!is(Fault::not_taken_back)) take_back();
     return;]=])
@@ -55,14 +56,15 @@ if(name STREQUAL send_core.cpp)
   plant([=[  open_below(state.done_below);]=]
         [=[  if (!is(Fault::lost_grant_missed)) open_below(state.done_below);]=])
 elseif(name STREQUAL receive_core.cpp)
+  plant([=[if (!piece.chunks[chunk]) {]=]
+        [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])
+elseif(name STREQUAL receive_core_arrivals.cpp)
   plant([=[if (epoch < path.floor || path.open) {]=]
         [=[if ((epoch < path.floor && !is(Fault::old_connection_admitted)) || path.open) {]=])
   plant([=[if (!path.open || epoch != path.current) {]=]
         [=[if (!path.open || (epoch != path.current && !is(Fault::old_chunk_placed))) {]=])
   plant([=[if (piece.whole || piece.chunks[chunk]) {]=]
         [=[if (piece.whole || (piece.chunks[chunk] && !is(Fault::duplicate_counted))) {]=])
-  plant([=[if (!piece.chunks[chunk]) {]=]
-        [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])
   plant([=[return path.open && path.current < epoch;]=]
         [=[return path.open && path.current < epoch && !is(Fault::fence_leaves_open);]=])
   plant([=[path.floor = std::max(path.floor, path.current + 1);]=]

@@ -1,0 +1,217 @@
+// What arrives: connections that are let in and retired, and where their chunks go.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "core/receive_core.h"
+
+namespace fabric::core {
+
+bool ReceiveCore::admit(PathIndex index, Epoch epoch) {
+  Path& path = paths_[index];
+  if (epoch < path.floor || path.open) {
+    return false;
+  }
+  path.floor = epoch;
+  path.current = epoch;
+  path.open = true;
+  drop_partial(index);
+  return true;
+}
+
+void ReceiveCore::drop_partial(PathIndex index) {
+  paths_[index].partial.reset();
+  arriving_ &= ~bit(index);
+}
+
+void ReceiveCore::retire(PathIndex index) {
+  Path& path = paths_[index];
+  if (path.open) {
+    path.open = false;
+    path.floor = std::max(path.floor, path.current + 1);
+    drop_partial(index);
+  }
+}
+
+bool ReceiveCore::fence(PathIndex index, Epoch epoch) {
+  Path& path = paths_[index];
+  path.floor = std::max(path.floor, epoch);
+  return path.open && path.current < epoch;
+}
+
+bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const {
+  bool found = false;
+  each(arriving_, [&](PathIndex index) {
+    const Partial& partial = *paths_[index].partial;
+    const Group* posted = find(group);
+    if (partial.kept && posted != nullptr &&
+        paths_[index].kept.size() > posted->pieces[0].buffer.slot.size) {
+      return;  // too long for it: it will be dropped, and goes again cut off
+    }
+    // What was sent ahead in vain and is still coming in counts for nothing.
+    found = found || (!partial.duplicate && partial.group == group && partial.slot == slot &&
+                      partial.chunk == chunk && (!partial.ahead || partial.era == era_of(group)));
+  });
+  return found;
+}
+
+Era ReceiveCore::era_of(GroupId id) const {
+  const Group* group = find(id);
+  return group == nullptr ? era_ : group->era;
+}
+
+Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& header) {
+  Path& path = paths_[index];
+  if (!path.open || epoch != path.current) {
+    return {Verdict::stale, nullptr};
+  }
+  const std::uint64_t chunk = header.offset / chunk_size_;
+  if (path.partial || header.offset % chunk_size_ != 0 ||
+      header.offset + header.length > header.message_size ||
+      chunk >= chunk_count(header.message_size, chunk_size_) ||
+      header.length != std::min<std::uint64_t>(chunk_size_, header.message_size - header.offset)) {
+    return {Verdict::refuse, nullptr};
+  }
+  Partial partial;
+  partial.group = header.group;
+  partial.chunk = static_cast<std::uint32_t>(chunk);
+  partial.slot = header.slot;
+  partial.ahead = header.ahead;
+  partial.era = header.era;
+  if (header.ahead && (header.message_size > kCopyLimit || header.slot != 0 ||
+                       header.length != header.message_size)) {
+    return {Verdict::refuse, nullptr};
+  }
+  Placement placement = header.ahead ? begin_ahead(index, partial, header.message_size)
+                                     : place(index, partial, header);
+  if (placement.verdict == Verdict::duplicate) {
+    partial.duplicate = true;
+    path.partial = partial;
+  }
+  if (path.partial) {
+    arriving_ |= bit(index);
+  }
+  return placement;
+}
+
+// Into a receive that is posted.
+Placement ReceiveCore::place(PathIndex index, const Partial& partial, const ChunkHeader& header) {
+  Group* group = find(partial.group);
+  if (group == nullptr) {
+    return {partial.group < base_ ? Verdict::duplicate : Verdict::refuse, nullptr};
+  }
+  if (partial.slot >= group->count) {
+    return {Verdict::refuse, nullptr};
+  }
+  Piece& piece = group->pieces[partial.slot];
+  if (header.message_size > piece.buffer.slot.size ||
+      (piece.sized && piece.size != header.message_size)) {
+    return {Verdict::refuse, nullptr};
+  }
+  if (!piece.sized) {
+    piece.sized = true;
+    piece.size = header.message_size;
+    piece.chunks.assign(chunk_count(piece.size, chunk_size_), false);
+  }
+  const std::uint32_t chunk = partial.chunk;
+  if (piece.whole || piece.chunks[chunk]) {
+    return {Verdict::duplicate, nullptr};
+  }
+  if (arriving(partial.group, partial.slot, chunk)) {
+    return {Verdict::refuse, nullptr};  // sent again without a fence
+  }
+  paths_[index].partial = partial;
+  return {Verdict::place, piece.buffer.data + header.offset};
+}
+
+Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, std::uint64_t size) {
+  const Group* group = find(partial.group);
+  if (partial.group < base_ || partial.era != era_of(partial.group) ||
+      (group != nullptr && size > group->pieces[0].buffer.slot.size)) {
+    return {Verdict::duplicate, nullptr};  // late, or in vain: the sender finds out by the grant
+  }
+  if (group != nullptr) {
+    ChunkHeader header;
+    header.message_size = size;
+    return place(index, partial, header);
+  }
+  if (ahead_.contains(partial.group)) {
+    return {Verdict::duplicate, nullptr};
+  }
+  if (arriving(partial.group, 0, 0) || partial.group - base_ - groups_.size() >= kCopyMessages ||
+      ahead_bytes_ + size > kCopyBudget) {
+    return {Verdict::refuse, nullptr};
+  }
+  Path& path = paths_[index];
+  partial.kept = true;
+  path.partial = partial;
+  path.kept.resize(size);
+  return {Verdict::place, path.kept.data()};
+}
+
+bool ReceiveCore::finish(PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.partial) {
+    throw std::logic_error("no chunk is arriving on this path");
+  }
+  const Partial partial = *path.partial;
+  path.partial.reset();
+  arriving_ &= ~bit(index);
+  if (partial.duplicate) {
+    return false;
+  }
+  if (partial.kept) {
+    std::vector<std::byte> bytes = std::move(path.kept);
+    path.kept.clear();
+    bool whole = false;
+    if (find(partial.group) == nullptr && partial.group >= base_ && partial.era == era_) {
+      ahead_bytes_ += bytes.size();
+      ahead_.emplace(partial.group, std::move(bytes));
+    } else {
+      whole = take_kept(partial.group, bytes, partial.era);  // its receive was posted meanwhile
+    }
+    return whole;
+  }
+  return deliver(partial.group, partial.slot, partial.chunk);
+}
+
+// What came ahead, for a receive that is posted now: its message, or nothing that belongs there.
+bool ReceiveCore::take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era) {
+  Group* group = find(id);
+  if (group == nullptr || group->era != era || group->pieces[0].sized ||
+      bytes.size() > group->pieces[0].buffer.slot.size) {
+    return false;
+  }
+  Piece& piece = group->pieces[0];
+  piece.sized = true;
+  piece.size = bytes.size();
+  piece.chunks.assign(1, false);
+  if (!bytes.empty()) {
+    std::memcpy(piece.buffer.data, bytes.data(), bytes.size());
+  }
+  return deliver(id, 0, 0);
+}
+
+bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
+  Group* group = find(id);
+  if (group == nullptr) {
+    return false;
+  }
+  Piece& piece = group->pieces[slot];
+  piece.chunks[chunk] = true;
+  if (++piece.have < piece.chunks.size()) {
+    return false;
+  }
+  piece.whole = true;
+  acknowledgements_.push_back({id, slot});
+  untold_bytes_ += piece.size;
+  ++untold_messages_;
+  urgent_ = urgent_ || !ahead_expected_ || piece.size > kCopyLimit;
+  if (++group->whole == group->count) {
+    --unfinished_;
+    unfinished_large_ -= group->large ? 1U : 0U;
+  }
+  return true;
+}
+
+}  // namespace fabric::core

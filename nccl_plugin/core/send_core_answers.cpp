@@ -1,0 +1,310 @@
+// What the receiver says: grants and acknowledgements; and what it answers when a path has failed.
+#include <algorithm>
+
+#include "core/send_core.h"
+
+namespace fabric::core {
+
+SendCore::Open* SendCore::find_group(GroupId group) {
+  if (group < grants_base_ || group - grants_base_ >= grants_.size()) {
+    return nullptr;
+  }
+  return &grants_[group - grants_base_];
+}
+
+// The next group is known. What went ahead of it is judged as the receiver judges it.
+void SendCore::open(const Grant& grant) {
+  Open& opened = grants_.emplace_back();
+  opened.grant = grant;
+  single_ = grant.count == 1;
+  if (!single_) {
+    ++era_;
+    take_back();
+    return;
+  }
+  if (ahead_.empty()) {
+    return;
+  }
+  const Sequence sequence = ahead_.front();
+  ahead_.pop_front();
+  opened.filled = 1;
+  opened.sequence[0] = sequence;
+  Message* message = find(sequence);
+  if (message == nullptr || message->acknowledged) {
+    opened.acknowledged = 1;
+    --ahead_acknowledged_;
+    return;
+  }
+  message->ahead = false;
+  if (message->size > grant.slots[0].size) {
+    message->size = grant.slots[0].size;  // too long: it was dropped, and goes again cut off
+    if (message->next_chunk != 0) {
+      withdraw(sequence);
+      message->next_chunk = 0;
+      ready_.push_back(sequence);
+    }
+  }
+}
+
+void SendCore::on_grant(const Grant& grant) {
+  const GroupId expected = grants_base_ + grants_.size();
+  if (grant.group < expected || grant.count == 0 || grant.count > kMaxSlots) {
+    return;
+  }
+  if (grant.group > expected) {
+    early_.emplace(grant.group, grant);
+    return;
+  }
+  open(grant);
+  open_early();
+  match();
+  if (grants_.front().acknowledged != 0) {
+    settle();  // acknowledged ahead of the grant
+  }
+}
+
+void SendCore::open_early() {
+  for (auto next = early_.begin();
+       next != early_.end() && next->first <= grants_base_ + grants_.size();
+       next = early_.erase(next)) {
+    if (next->first == grants_base_ + grants_.size()) {
+      open(next->second);
+    }
+  }
+}
+
+// A receive of several slots: which of them, only its tags say.
+void SendCore::take_back() {
+  std::vector<Sequence> back;
+  for (const Sequence sequence : ahead_) {
+    Message* message = find(sequence);
+    if (message == nullptr || message->acknowledged) {
+      continue;
+    }
+    if (message->next_chunk == 0) {
+      ready_.erase(std::find(ready_.begin(), ready_.end(), sequence));
+    }
+    withdraw(sequence);
+    message->matched = false;
+    message->ahead = false;
+    message->chunks = 0;
+    message->next_chunk = 0;
+    back.push_back(sequence);
+  }
+  ahead_.clear();
+  ahead_acknowledged_ = 0;
+  unmatched_.insert(unmatched_.begin(), back.begin(), back.end());
+}
+
+// What went out of it counts no more: the receiver has dropped it, or will.
+void SendCore::withdraw(Sequence sequence) {
+  each(flying_, [&](PathIndex index) {
+    Path& path = paths_[index];
+    for (auto at = path.flight.begin(); at != path.flight.end();) {
+      if (at->ref.sequence == sequence) {
+        path.bytes -= at->length;
+        at = path.flight.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  });
+  for (auto at = again_.begin(); at != again_.end();) {
+    at = at->sequence == sequence ? again_.erase(at) : at + 1;
+  }
+}
+
+void SendCore::acknowledge(Open& opened, std::uint8_t slot) {
+  const auto bit = static_cast<std::uint8_t>(1U << slot);
+  if ((opened.filled & bit) == 0) {
+    return;  // nothing of ours went there: not a statement about us
+  }
+  Message* message = find(opened.sequence[slot]);
+  if (message != nullptr && message->next_chunk != message->chunks) {
+    return;  // nobody can have what has not been sent yet
+  }
+  opened.acknowledged = static_cast<std::uint8_t>(opened.acknowledged | bit);
+  if (message != nullptr && !message->acknowledged) {
+    acknowledged(*message);
+  }
+}
+
+void SendCore::acknowledged(Message& message) {
+  message.acknowledged = true;
+  --unacknowledged_;
+  unacknowledged_large_ -= message.copy == nullptr ? 1U : 0U;
+  delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !ahead_allowed_});
+}
+
+void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
+  Open* opened = find_group(group);
+  const GroupId expected = grants_base_ + grants_.size();
+  if (opened == nullptr) {
+    // The acknowledgement overtook the grant: only what went ahead can be meant.
+    if (slot == 0 && group >= expected && group - expected < ahead_.size()) {
+      acknowledge_ahead(ahead_[group - expected]);
+      settle();
+    }
+    return;
+  }
+  if (slot < opened->grant.count) {
+    acknowledge(*opened, slot);
+    settle();
+  }
+}
+
+void SendCore::acknowledge_ahead(Sequence sequence) {
+  Message* message = find(sequence);
+  if (message != nullptr && !message->acknowledged && message->next_chunk == message->chunks) {
+    acknowledged(*message);
+    ++ahead_acknowledged_;
+  }
+}
+
+// The receiver is done with groups whose grants were lost on the way here: what went ahead has
+// filled them.
+void SendCore::open_below(GroupId group) {
+  while (grants_base_ + grants_.size() < group && !ahead_.empty()) {
+    acknowledge_ahead(ahead_.front());
+    const Message* message = find(ahead_.front());
+    if (message != nullptr && !message->acknowledged) {
+      return;  // nobody can have what has not been sent yet
+    }
+    if (grants_.empty()) {  // it need not be opened to be settled
+      ahead_.pop_front();
+      --ahead_acknowledged_;
+      ++grants_base_;
+      continue;
+    }
+    Grant grant;
+    grant.group = grants_base_ + grants_.size();
+    grant.count = 1;
+    open(grant);
+  }
+  open_early();
+  match();
+}
+
+void SendCore::acknowledge_below(GroupId group) {
+  for (Open& opened : grants_) {
+    if (opened.grant.group >= group) {
+      break;
+    }
+    for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
+      acknowledge(opened, slot);
+    }
+  }
+  settle();
+}
+
+void SendCore::on_state(const ReceiverState& state) {
+  open_below(state.done_below);
+  for (const GroupReport& report : state.groups) {
+    on_grant(report.grant);
+  }
+  acknowledge_below(state.done_below);
+  for (const GroupReport& report : state.groups) {
+    for (std::uint8_t slot = 0; slot < report.grant.count && slot < kMaxSlots; ++slot) {
+      if (report.slots[slot].whole) {
+        on_acknowledge(report.grant.group, slot);
+      }
+    }
+  }
+}
+
+// Drops what nobody can ask about any more.
+void SendCore::settle() {
+  while (!messages_.empty()) {
+    const Message& front = messages_.front();
+    if (!front.acknowledged || !front.forgotten || front.readers != 0) {
+      break;
+    }
+    if (front.copy != nullptr) {
+      copied_bytes_ -= front.copied;
+      --copied_count_;
+    }
+    messages_.pop_front();
+    ++base_;
+  }
+  while (!grants_.empty()) {
+    const Open& front = grants_.front();
+    if (front.acknowledged != (1U << front.grant.count) - 1U) {
+      break;
+    }
+    grants_.pop_front();
+    ++grants_base_;
+  }
+  each(flying_, [this](PathIndex index) { trim(index); });
+}
+
+// Acknowledged chunks leave the flight list from its front; those behind a living one wait.
+void SendCore::trim(PathIndex index) {
+  Path& path = paths_[index];
+  while (!path.flight.empty()) {
+    const Message* message = find(path.flight.front().ref.sequence);
+    if (message != nullptr && !message->acknowledged) {
+      break;
+    }
+    path.bytes -= path.flight.front().length;
+    path.flight.pop_front();
+  }
+  if (path.flight.empty()) {
+    flying_ &= ~bit(index);
+  }
+}
+
+Epoch SendCore::fail(PathIndex index) {
+  Path& path = paths_[index];
+  path.fencing = true;
+  path.fence = ++path.epoch;
+  return path.fence;
+}
+
+void SendCore::quiesced(PathIndex index) {
+  while (!paths_[index].reading.empty()) {
+    written(index);
+  }
+}
+
+std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch epoch,
+                                                       const ReceiverState& state) {
+  on_state(state);
+  Path& path = paths_[index];
+  if (!path.fencing || epoch != path.fence) {
+    return std::nullopt;
+  }
+  path.fencing = false;
+  std::map<GroupId, const GroupReport*> reports;
+  for (const GroupReport& report : state.groups) {
+    reports.emplace(report.grant.group, &report);
+  }
+  std::uint64_t bytes = 0;
+  Fifo<Flight> kept;
+  for (const Flight& flight : path.flight) {
+    if (flight.epoch >= epoch) {
+      kept.push_back(flight);  // went out on the new connection, which the fence does not touch
+      continue;
+    }
+    path.bytes -= flight.length;
+    const Message* message = find(flight.ref.sequence);
+    if (message == nullptr || message->acknowledged) {
+      continue;
+    }
+    const auto report = reports.find(message->group);
+    const bool delivered =
+        report != reports.end() &&
+        std::any_of(report->second->slots[message->slot].have.begin(),
+                    report->second->slots[message->slot].have.end(), [&](const ChunkRange& range) {
+                      return flight.ref.chunk >= range.first && flight.ref.chunk < range.last;
+                    });
+    if (!delivered) {
+      bytes += flight.length;
+      again_.push_back(flight.ref);
+    }
+  }
+  path.flight = std::move(kept);
+  trim(index);
+  return bytes;
+}
+
+}  // namespace fabric::core

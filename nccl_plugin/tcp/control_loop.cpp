@@ -1,0 +1,333 @@
+// The control thread's loop and its ticks: peers, comms and what they want, the stats page.
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/schedule.h"
+#include "tcp/control.h"
+
+namespace fabric::tcp {
+
+namespace {
+
+constexpr int kIdleTickMs = 250;
+constexpr int kNice = -10;
+constexpr int kHurryAfter = 2;
+constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
+constexpr std::int64_t kPublishNs = 20 * kMs;
+constexpr std::int64_t kPingNs = 50 * kMs;
+constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
+
+}  // namespace
+
+void Control::run() {
+  ::pthread_setname_np(::pthread_self(), "fabric-control");
+  // Where it may: a failover must not wait behind the threads of the job. Microseconds per tick.
+  if (::getpriority(PRIO_PROCESS, 0) > kNice) {
+    ::setpriority(PRIO_PROCESS, 0, kNice);
+  }
+  std::int64_t now = monotonic_ns();
+  while (!stopping_.load()) {
+    const bool idle = senders_.empty() && receivers_.empty();
+    const bool hurry = std::exchange(hurry_, false);
+    const std::int64_t every = calm_ ? kCalmTickNs : kTickNs;
+    const std::int64_t left =
+        std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
+    context_.calm.store(calm_ && !idle);
+    const bool events = poller_.run(idle ? kIdleTickMs : static_cast<int>((left + kMs - 1) / kMs));
+    now = monotonic_ns();
+    if (hurry && !events && now < last_tick_ + every) {
+      tick_comms(now, Which::passed_over);
+      continue;
+    }
+    tick(now);
+    last_tick_ = now;
+  }
+}
+
+void Control::tick_comms(std::int64_t now, Which which) {
+  tick_senders(now, which);
+  tick_receivers(now, which);
+}
+
+void Control::tick(std::int64_t now) {
+  calm_ = true;
+  take_newcomers();
+  renew_rails(now);
+  const bool changed = hints_.poll(now);
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->hints_dirty = peer->hints_dirty || changed;
+    }
+  }
+  dialer_.tick(now);
+  acceptor_.tick(now);
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      tick_peer(*peer, now);
+    }
+  }
+  reported_ = hints_.local().number;
+  tick_comms(now, Which::all);
+  if (std::exchange(closed_, false)) {
+    count_homes();
+  }
+  if (now >= next_publish_) {
+    next_publish_ = now + kPublishNs;
+    publish(now);
+  }
+}
+
+void Control::take_newcomers() {
+  std::vector<Newcomer> newcomers;
+  {
+    const std::scoped_lock lock(registry_);
+    newcomers.swap(newcomers_);
+  }
+  for (const Newcomer& newcomer : newcomers) {
+    Peer& peer = outbound_peer(newcomer.handle);
+    peer.homes |= core::bit(newcomer.comm->home());
+    ++peer.comms;
+    peer.facts.homes = peer.homes;
+    if (peer.gone) {
+      newcomer.comm->abort(Result::remote_error, peer.gone_text);
+    }
+    senders_.insert_or_assign(newcomer.comm->id(), Sending{newcomer.comm,
+                                                           &peer,
+                                                           newcomer.handle.listen_id,
+                                                           newcomer.handle.secret,
+                                                           join_group(peer),
+                                                           {}});
+  }
+}
+
+// What carrier, page, peer and latency say of the paths.
+void Control::hint(Peer& peer, std::int64_t now) {
+  if (peer.outbound && context_.params.adapt) {
+    const core::PathSet changed = peer.balance.step(now);
+    core::each(changed, [&](core::PathIndex path) {
+      context_.stats.event(
+          pages::StatsEventKind::path_weight, 0, static_cast<std::uint8_t>(core::sender_rail(path)),
+          static_cast<std::uint8_t>(core::receiver_rail(path)), peer.balance.factor(path));
+    });
+    core::each(peer.balance.take_rehash(),
+               [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
+    peer.hints_dirty = peer.hints_dirty || changed != 0;
+  }
+  if (!peer.hints_dirty) {
+    return;
+  }
+  peer.hints_dirty = false;
+  peer.hinted.hear(hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound),
+                   now);
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    std::uint16_t& weight = peer.facts.weight[i];
+    if (weight != 0) {
+      const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));
+      weight = static_cast<std::uint16_t>(std::max(1U, weight * factor / core::kFullWeight));
+    }
+  }
+}
+
+void Control::tick_peer(Peer& peer, std::int64_t now) {
+  hint(peer, now);
+  if (!context_.params.failover) {
+    // The plain mode: no control links, no hints, one path.
+    peer.facts.control_live = peer.homes;
+    peer.facts.down.hear(0, now);
+    peer.facts.weight.fill(core::kFullWeight);
+    return;
+  }
+  if (hints_.local().number != reported_) {
+    peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
+  }
+  const auto links = static_cast<std::int64_t>(outbound_.size() * context_.rails.size());
+  peer.tick(now, std::max(kPingNs, links * kPingPerLinkNs));
+  calm_ = calm_ && peer.calm();
+  if (peer.comms == 0 || peer.gone) {
+    return;
+  }
+  if (peer.outbound) {
+    core::each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
+  } else {
+    core::each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
+  }
+  judge(peer, now);
+}
+
+void Control::judge(Peer& peer, std::int64_t now) {
+  if (peer.dead(now)) {
+    give_up(peer, peer.name() + ": the process is gone (connections refused)");
+  }
+}
+
+void Control::give_up(Peer& peer, const std::string& text) {
+  peer.gone = true;
+  peer.gone_text = text;
+  for (auto& [id, sending] : senders_) {
+    if (sending.peer == &peer) {
+      sending.comm->abort(Result::remote_error, text);
+    }
+  }
+  for (auto& [id, receiving] : receivers_) {
+    if (receiving.peer == &peer) {
+      receiving.comm->abort(Result::remote_error, text);
+    }
+  }
+}
+
+// A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
+// looked at again in the next tick, then every millisecond, and waited for when it was never free;
+// one that was calm is waited for in the next tick, which comes late enough.
+template <typename Comms, typename Serve>
+void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve) {
+  for (auto next = comms.begin(); next != comms.end();) {
+    auto& [id, entry] = *next;
+    if (which == Which::passed_over && entry.missed == 0) {
+      ++next;
+      continue;
+    }
+    const int most = entry.calm ? 1 : kMaxMissed;
+    const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
+    if (!wants) {
+      // Once is common beside a caller that polls; waking for it would cost that caller its core.
+      ++entry.missed;
+      calm_ = calm_ && entry.calm;
+      hurry_ = hurry_ || entry.missed >= kHurryAfter;
+      ++next;
+      continue;
+    }
+    entry.missed = 0;
+    entry.calm = wants->calm;
+    calm_ = calm_ && entry.calm;
+    entry.peer->ping(wants->suspect, now);
+    serve(id, entry, *wants);
+    if (wants->close) {
+      harvest(entry);
+      context_.stats.groups.leave(entry.group);
+    }
+    next = wants->close ? comms.erase(next) : std::next(next);
+  }
+}
+
+void Control::tick_senders(std::int64_t now, Which which) {
+  tick_all(senders_, now, which, [&](std::uint64_t id, Sending& sending, const Wants& wants) {
+    for (const PathEpoch& fence : wants.announce) {
+      sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
+    }
+    core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    for (const PathLoad& load : wants.loads) {
+      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed);
+    }
+    sending.homeless = wants.homeless && !wants.close;
+    if (wants.close) {
+      sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
+      --sending.peer->comms;
+      closed_ = true;
+    }
+  });
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homeless = false;
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->facts.homeless = sending.peer->facts.homeless || sending.homeless;
+  }
+}
+
+void Control::tick_receivers(std::int64_t now, Which which) {
+  tick_all(receivers_, now, which, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
+    if (wants.say_state) {
+      const StateFrame frame{std::nullopt, wants.state};
+      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });
+    }
+    for (const PathEpoch& fence : wants.announce) {
+      const StateFrame frame{fence, wants.state};
+      receiving.peer->broadcast(
+          [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
+    }
+    if (wants.close) {
+      bury(receiving);
+      closed_ = true;
+    }
+  });
+}
+
+void Control::bury(const Receiving& receiving) {
+  constexpr std::size_t kGraves = 1024;
+  const std::uint64_t id = receiving.comm->id();
+  const core::ReceiverState state = receiving.comm->state();
+  receiving.peer->broadcast([&](Bytes& out) {
+    append_state(out, id, {std::nullopt, state});
+    append_frame(out, FrameType::close, id);
+  });
+  --receiving.peer->comms;
+  graves_[id] = state;
+  graves_order_.push_back(id);
+  if (graves_order_.size() > kGraves) {
+    graves_.erase(graves_order_.front());
+    graves_order_.pop_front();
+  }
+}
+
+// The homes of closed comms count no more.
+void Control::count_homes() {
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->homes = 0;
+    }
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->homes |= core::bit(sending.comm->home());
+  }
+  for (auto& [id, receiving] : receivers_) {
+    receiving.peer->homes |= core::bit(receiving.comm->home());
+  }
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homes = peer->homes;
+  }
+}
+
+Groups::Index Control::join_group(const Peer& peer) {
+  const auto direction =
+      peer.outbound ? pages::StatsDirection::send : pages::StatsDirection::receive;
+  const auto named = std::find_if(peer.addresses.begin(), peer.addresses.end(),
+                                  [](const Address& address) { return address.present(); });
+  return context_.stats.groups.join(named == peer.addresses.end() ? Address{} : *named,
+                                    peer.incarnation, direction);
+}
+
+template <typename Comm>
+void Control::harvest(Comm& entry) {
+  entry.harvest.take(
+      entry.comm->tally(), context_.clock,
+      entry.peer->outbound ? pages::StatsDirection::send : pages::StatsDirection::receive,
+      context_.stats.groups.row(entry.group), context_.stats.deliveries);
+}
+
+void Control::publish(std::int64_t now) {
+  RailCounts sum;
+  context_.stats.groups.clear_in_flight();
+  for (auto& [id, sending] : senders_) {
+    const RailCounts& counts = sending.comm->counts();
+    sum += counts;
+    harvest(sending);
+    context_.stats.groups.row(sending.group).in_flight_bytes +=
+        std::accumulate(counts.in_flight.begin(), counts.in_flight.end(), std::uint64_t{0});
+  }
+  for (auto& [id, receiving] : receivers_) {
+    sum += receiving.comm->counts();
+    harvest(receiving);
+  }
+  for (std::size_t i = 0; i < core::kMaxRails; ++i) {
+    RailCounters& rail = context_.stats.rails[i];
+    rail.in_flight_bytes.store(sum.in_flight[i], std::memory_order_relaxed);
+    rail.live_paths.store(sum.live[i], std::memory_order_relaxed);
+    rail.dead_paths.store(sum.dead[i], std::memory_order_relaxed);
+  }
+  context_.stats.publish(now);
+}
+
+}  // namespace fabric::tcp
