@@ -28,6 +28,7 @@ HASTE = 16
 """How many times its last rate a counter may reach and still be plausible."""
 WRAP_SHARE = 16
 """A wrap may need at most this part of the counter's range at any rate."""
+_NO_BASELINE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Total:
     inexact: str = ""
     resets: int = 0
     value: int = 0
-    at_ns: int = 0
+    at_ns: int = _NO_BASELINE
     rate: float = 0.0
 
 
@@ -146,19 +147,18 @@ class Tracker:
             for total in device.totals.values():
                 total.resets += 1
                 total.inexact = total.inexact or "the device was reborn"
+                # Not zero: what firmware counts may outlive its driver.
+                total.at_ns = _NO_BASELINE
         steps: dict[str, Step] = {}
         for name, value in sample.values.items():
-            known = device.totals.get(name)
-            total = device.totals.setdefault(name, Total())
-            if known is not None and not reborn:
-                shape = sample.shapes.get(name, WIDE)
-                steps[name] = _count(total, value, sample.at_ns, shape)
-            elif known is None and value and _full(value, sample.shapes.get(name, WIDE)):
-                total.inexact = f"saturated at {value}"
+            total = device.totals.get(name)
+            if total is None:
+                total = device.totals[name] = Total()
+                if _full(value, sample.shapes.get(name, WIDE)):
+                    total.inexact = f"saturated at {value}"
+            if total.at_ns != _NO_BASELINE:
+                steps[name] = _count(total, value, sample.at_ns, sample.shapes.get(name, WIDE))
             total.value, total.at_ns = value, sample.at_ns
-        if reborn:  # what the reborn device does not show (yet) has no baseline
-            for name in device.totals.keys() - sample.values.keys():
-                device.totals[name].value, device.totals[name].at_ns = 0, sample.at_ns
         histograms = {
             name: grown
             for name, bins in sample.histograms.items()

@@ -1,0 +1,58 @@
+"""One answer per counter where several sources of a link count the same thing. Pure.
+
+Steps are merged, not absolute values: each source has its own zero. The owner of a counter is the
+best source that is on and has shown it, so a source that is merely not due this time hands its
+counter to nobody, and nothing counts double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from telemetry.counters.tracker import Step, Update
+
+PRECEDENCE = (
+    "rdma_stat",  # with the counters of bound queue pairs
+    "ib_hw",
+    "ethtool_fec",
+    "ethtool_pause",
+    "ethtool_standard",  # what a name means is in a standard
+    "ethtool_driver",
+    "ib_port",  # narrow and saturating
+    "link_stats",
+)
+"""Best first; a source that is not named comes last."""
+
+
+class Merger:
+    """Of one link."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, frozenset[str]] = {}
+
+    def take(self, updates: Iterable[Update], on: Collection[str]) -> dict[str, Step]:
+        """Merge what was read now.
+
+        Args:
+            updates: of the sources that were due.
+            on: names of all sources that are on, due or not.
+        """
+        updates = list(updates)
+        for update in updates:
+            self._shown[update.sample.source] = frozenset(update.sample.values)
+        return {
+            name: step
+            for update in updates
+            for name, step in update.steps.items()
+            if self.owner(name, on) == update.sample.source
+        }
+
+    def owner(self, counter: str, on: Collection[str]) -> str | None:
+        """The source that speaks for a counter; None: no source that is on has it."""
+        having = [source for source in on if counter in self._shown.get(source, ())]
+        return min(having, key=_rank, default=None)
+
+
+def _rank(source: str) -> tuple[int, str]:
+    place = PRECEDENCE.index(source) if source in PRECEDENCE else len(PRECEDENCE)
+    return place, source
