@@ -144,11 +144,11 @@ class Tracker:
         if reborn:
             device.incarnation = sample.incarnation
             device.histograms.clear()
-            for total in device.totals.values():
-                total.resets += 1
-                total.inexact = total.inexact or "the device was reborn"
+            for old in device.totals.values():
+                old.resets += 1
+                old.inexact = old.inexact or "the device was reborn"
                 # Not zero: what firmware counts may outlive its driver.
-                total.at_ns = _NO_BASELINE
+                old.at_ns = _NO_BASELINE
         steps: dict[str, Step] = {}
         for name, value in sample.values.items():
             total = device.totals.get(name)
