@@ -72,7 +72,11 @@ _NAMES: dict[int, tuple[str, ...]] = {
 FEC_MODES = {49: "off", 50: "RS", 51: "BASE-R", 74: "LLRS"}
 """Link mode bits of include/uapi/linux/ethtool.h."""
 _LARGEST = 8 * (1 + 64)
-_STATS, _FEC, _PAUSE = (layout(m) for m in (ethtool_stats_msg, ethtool_fec_msg, ethtool_pause_msg))
+_STATS = layout(
+    ethtool_stats_msg, skip=("ETHTOOL_A_STATS_GRP_HIST_RX", "ETHTOOL_A_STATS_GRP_HIST_TX")
+)
+_FEC = layout(ethtool_fec_msg, skip=("ETHTOOL_A_FEC_MODES", "ETHTOOL_A_FEC_HIST_BIN_VAL_PER_LANE"))
+_PAUSE = layout(ethtool_pause_msg)
 
 
 def standard(attributes: Attributes) -> dict[str, int]:

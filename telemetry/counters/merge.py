@@ -29,6 +29,8 @@ class Merger:
 
     def __init__(self) -> None:
         self._shown: dict[str, frozenset[str]] = {}
+        self._on: frozenset[str] = frozenset()
+        self._owners: dict[str, str] = {}
 
     def take(self, updates: Iterable[Update], on: Collection[str]) -> dict[str, Step]:
         """Merge what was read now.
@@ -38,19 +40,32 @@ class Merger:
             on: names of all sources that are on, due or not.
         """
         updates = list(updates)
-        for update in updates:
-            self._shown[update.sample.source] = frozenset(update.sample.values)
+        self._learn(updates, frozenset(on))
+        owners = self._owners
         return {
             name: step
             for update in updates
             for name, step in update.steps.items()
-            if self.owner(name, on) == update.sample.source
+            if owners.get(name) == update.sample.source
         }
 
-    def owner(self, counter: str, on: Collection[str]) -> str | None:
+    def owner(self, counter: str) -> str | None:
         """The source that speaks for a counter; None: no source that is on has it."""
-        having = [source for source in on if counter in self._shown.get(source, ())]
-        return min(having, key=_rank, default=None)
+        return self._owners.get(counter)
+
+    def _learn(self, updates: Iterable[Update], on: frozenset[str]) -> None:
+        news = on != self._on
+        self._on = on
+        for update in updates:
+            source, values = update.sample.source, update.sample.values
+            if source not in self._shown or self._shown[source] ^ values.keys():
+                self._shown[source] = frozenset(values)
+                news = True
+        if news:
+            best_last = sorted(on, key=_rank, reverse=True)
+            self._owners = {
+                counter: source for source in best_last for counter in self._shown.get(source, ())
+            }
 
 
 def _rank(source: str) -> tuple[int, str]:

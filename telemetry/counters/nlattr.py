@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,12 @@ class Field:
 Layout = Mapping[int, Field]
 
 
-def layout(message: type[Any]) -> Layout:
+def layout(message: type[Any], skip: Collection[str] = ()) -> Layout:
     """The layout of a pyroute2 message or attribute class.
+
+    Args:
+        message: the class.
+        skip: names of attributes that nobody wants; they are left out.
 
     Raises:
         TypeError: it uses a kind of attribute that is not known here.
@@ -61,11 +65,13 @@ def layout(message: type[Any]) -> Layout:
     out: dict[int, Field] = {}
     for position, item in enumerate(message.nla_map):
         index, name, kind = item if isinstance(item[0], int) else (position, *item)
+        if name in skip:
+            continue
         nested = getattr(message, kind, None) if kind not in _KINDS else None
         if nested is None and kind not in _KINDS:
             raise TypeError(f"{message.__name__}: attribute of kind {kind}")
         out[index] = Field(
-            name, kind, _NUMBERS.get(kind), layout(nested) if nested is not None else None
+            name, kind, _NUMBERS.get(kind), layout(nested, skip) if nested is not None else None
         )
     return out
 

@@ -16,7 +16,7 @@ from telemetry.counters.types import CounterError, Sample, Status
 PERIOD_NS = 1_000_000_000
 RETRY_NS = 10_000_000_000
 SLACK_NS = 20_000_000
-"""A caller's timer may be early by so much."""
+"""A caller's timer may be early by so much; never to within a counter's lifespan."""
 
 
 class SourceOff(Exception):  # noqa: N818 - a state, not an error
@@ -50,6 +50,7 @@ class Polled(ABC):
     def __init__(self, device: str, period_ns: int = PERIOD_NS) -> None:
         self.device = device
         self.period_ns = self._asked_ns = period_ns
+        self._lifespan_ns = 0
         self._due_ns = 0
         self._status = Status(self.source, device, on=False, reason="not read yet")
 
@@ -69,7 +70,7 @@ class Polled(ABC):
         Args:
             now_ns: CLOCK_MONOTONIC.
         """
-        if now_ns + SLACK_NS < self._due_ns:
+        if now_ns < self._due_ns:
             return None
         try:
             sample = self.sample(now_ns)
@@ -79,7 +80,7 @@ class Polled(ABC):
             return None
         missing = ", ".join(f"{name}: {reason}" for name, reason in sample.skipped.items())
         self._status = Status(self.source, self.device, on=True, reason=missing)
-        self._due_ns = now_ns + self.period_ns
+        self._due_ns = now_ns + max(self._asked_ns - SLACK_NS, self._lifespan_ns)
         return sample
 
     @abstractmethod
@@ -96,4 +97,5 @@ class Polled(ABC):
 
     def lives(self, lifespan_ns: int) -> None:
         """Say how long the counters are cached by whoever counts."""
+        self._lifespan_ns = lifespan_ns
         self.period_ns = max(self._asked_ns, lifespan_ns)

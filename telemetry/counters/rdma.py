@@ -16,6 +16,7 @@ from telemetry.counters.messages import (
 from telemetry.counters.nlattr import Attributes, decode, first, layout
 from telemetry.counters.nlsocket import NETLINK_RDMA, Netlink, encoded
 from telemetry.counters.polled import PERIOD_NS, Polled, SourceOff
+from telemetry.counters.table import Table
 from telemetry.counters.tables.rdma import recognise
 from telemetry.counters.types import CounterError, Sample
 
@@ -56,6 +57,8 @@ class RdmaStatistic(Polled):
         self._link = link or Netlink(NETLINK_RDMA)
         self._index: int | None = None
         self._request = b""
+        self._names: frozenset[str] = frozenset()
+        self._table: Table | None = None
 
     @classmethod
     def open(
@@ -71,7 +74,9 @@ class RdmaStatistic(Polled):
             self._index = None  # another device has got the index
             attributes = self._ask()
         natives = hwcounters(attributes)
-        table = recognise(natives)
+        if natives.keys() != self._names:
+            self._names, self._table = frozenset(natives), recognise(natives)
+        table = self._table
         if table is None:
             raise SourceOff(
                 "no table for a driver with these counters" if natives else "no counters"

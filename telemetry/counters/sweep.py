@@ -133,8 +133,13 @@ class Sweep:
         sockets = Sockets()
         return cls(
             {
-                netdev: _link(
-                    netdev, port, sockets, (extra or {}).get(netdev, ()), sysfs, period_ns
+                netdev: link(
+                    netdev,
+                    port,
+                    sockets,
+                    (extra or {}).get(netdev, ()),
+                    sysfs=sysfs,
+                    period_ns=period_ns,
                 )
                 for netdev, port in links.items()
             },
@@ -150,14 +155,16 @@ class Sweep:
         self._sockets.close()
 
 
-def _link(
+def link(
     netdev: str,
     port: tuple[str, int] | None,
     sockets: Sockets,
-    extra: Sequence[Source],
-    sysfs: Path,
-    period_ns: int,
+    extra: Sequence[Source] = (),
+    *,
+    sysfs: Path = SYSFS,
+    period_ns: int = PERIOD_NS,
 ) -> Link:
+    """All sources of one link; arguments as of `Sweep.open`."""
     sources: list[Source] = [
         Standard(netdev, sockets.generic, period_ns),
         Fec(netdev, sockets.generic, period_ns),

@@ -105,6 +105,8 @@ def step(last: Total, value: int, now_ns: int, shape: Shape = WIDE) -> Step:
         shape: how it is kept.
     """
     interval = now_ns - last.at_ns
+    if value >= last.value and shape.width == WIDE.width:
+        return Step(value - last.value, interval)
     if shape.saturates and value >= shape.maximum:
         return Step(max(value - last.value, 0), interval, f"saturated at {shape.maximum}")
     plausible = max(BURST, int(HASTE * last.rate * interval / 1e9))

@@ -53,10 +53,13 @@ class TestSysfs:
         assert source.period_ns == 5 * S
         assert source.read(2 * S) is None
         assert source.status.on
-        assert source.read(6 * S - SLACK_NS - 1) is None
+        assert source.read(6 * S - 1) is None
         (folder / "lifespan").write_text("10\n")
-        assert source.read(6 * S - SLACK_NS) is not None
+        assert source.read(6 * S) is not None
         assert source.period_ns == S
+        # A timer may be early where nothing is cached for so long.
+        assert source.read(7 * S - SLACK_NS - 1) is None
+        assert source.read(7 * S - SLACK_NS) is not None
 
     def test_a_lifespan_that_no_kernel_takes(self, tmp_path):
         port(tmp_path, "mlx5.hw_counters", "hw_counters", lifespan=10_001)
@@ -158,10 +161,7 @@ class TestEthtool:
             (OSError(errno.EPERM, ""), "Operation not permitted"),
             (SourceOff("this kernel has no ethtool netlink"), "this kernel has no ethtool netlink"),
             ([GENL[:2]], "unreadable: generic netlink: no header"),
-            (
-                [GENL + replies.pause_reply()[:-3]],
-                "unreadable: netlink: 1 bytes left for an attribute",
-            ),
+            ([GENL + replies.header(1)[:-3]], "unreadable: netlink: attribute of 24 bytes in 21"),
             ([GENL + replies.header(1)], "the driver counts nothing of FEC"),
         ],
     )
