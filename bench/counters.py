@@ -21,6 +21,7 @@ from pathlib import Path
 from pyroute2 import netns as pr_netns
 
 from bench.report import Row
+from lab import kernelreplies as kernel
 from lab import netns
 from telemetry.counters import ethdriver, sweep
 from telemetry.counters.messages import (
@@ -43,50 +44,21 @@ STATISTICS = 1600
 S = 10**9
 
 
-def _attribute(kind: int, payload: bytes) -> bytes:
-    data = struct.pack("=HH", 4 + len(payload), kind) + payload
-    return data + b"\0" * (-len(data) % 4)
+def _replies(count: int) -> dict[int, bytes]:
+    """What a device with everything says to each ethtool command; all counters at `count`."""
+    groups = {group: dict.fromkeys(range(n), count) for group, n in enumerate((1, 22, 3, 4))}
+    bins = [kernel.fec_bin(n, n, count, *[count] * 8) for n in range(16)]
+    lanes = [count] * 9
+    return {
+        ETHTOOL_MSG_STATS_GET: kernel.standard_reply(groups, buckets=10),
+        ETHTOOL_MSG_FEC_GET: kernel.fec_reply(lanes, lanes, lanes, *bins),
+        ETHTOOL_MSG_PAUSE_GET: kernel.pause_reply(count, count),
+    }
 
 
-def _u32(kind: int, value: int) -> bytes:
-    return _attribute(kind, struct.pack("=I", value))
-
-
-def _u64(kind: int, *values: int) -> bytes:
-    return _attribute(kind, struct.pack(f"={len(values)}Q", *values))
-
-
-def _reply(command: int, count: int) -> bytes:
-    """The reply of a device with everything to ethtool command `command`; counters at `count`."""
-    header = _u32(1, 7) + _attribute(2, b"rail0\0")
-    if command == ETHTOOL_MSG_STATS_GET:
-        groups = [
-            _u32(2, group) + b"".join(_attribute(4, _u64(n, count)) for n in range(statistics))
-            for group, statistics in enumerate((1, 22, 3, 4))
-        ]
-        groups[3] += b"".join(
-            _attribute(way, _u32(7, 64 * n) + _u32(8, 64 * n + 63) + _u64(9, count))
-            for way in (5, 6)
-            for n in range(10)
-        )
-        return _attribute(2, header) + b"".join(_attribute(4, group) for group in groups)
-    if command == ETHTOOL_MSG_FEC_GET:
-        bins = b"".join(
-            _attribute(5, _u32(2, n) + _u32(3, n) + _u64(4, count) + _u64(5, *[count] * 8))
-            for n in range(16)
-        )
-        arrays = b"".join(_u64(kind, *[count] * 9) for kind in (2, 3, 4))
-        return _attribute(1, header) + _u32(4, 50) + _attribute(5, arrays + bins)
-    return _attribute(1, header) + _attribute(5, _u64(2, count) + _u64(3, count))
-
-
-def _rdma_reply(device: str, index: int, count: int) -> bytes:
+def _rdma_reply(index: int, count: int) -> bytes:
     names = [row.native for row in MLX5.rows] + [f"other_{n}" for n in range(12)]
-    entries = [
-        _attribute(81, _attribute(82, name.encode() + b"\0") + _u64(83, count)) for name in names
-    ]
-    name = _attribute(2, device.encode() + b"\0")
-    return _u32(1, index) + name + _u32(3, 1) + _attribute(80, b"".join(entries))
+    return kernel.rdma_reply(dict.fromkeys(names, count), f"mlx5_{index}\0".encode(), index)
 
 
 class _Asked(Netlink):
@@ -95,8 +67,7 @@ class _Asked(Netlink):
     def prepare(self, count: int) -> None:
         """Pack the replies, outside what is measured."""
         self._replies = {
-            command: memoryview(b"\0\0\0\0" + _reply(command, count))
-            for command in (ETHTOOL_MSG_STATS_GET, ETHTOOL_MSG_FEC_GET, ETHTOOL_MSG_PAUSE_GET)
+            command: memoryview(b"\0\0\0\0" + reply) for command, reply in _replies(count).items()
         }
 
     def generic(self, family: str, payload: bytes) -> list[Message]:
@@ -110,7 +81,7 @@ class _Rdma(Netlink):
 
     def prepare(self, count: int) -> None:
         """Pack the replies, outside what is measured."""
-        self._replies = [memoryview(_rdma_reply(f"mlx5_{n}", n, count)) for n in range(LINKS)]
+        self._replies = [memoryview(_rdma_reply(n, count)) for n in range(LINKS)]
 
     def ask(self, kind: int, payload: bytes, *, dump: bool = False) -> list[Message]:
         if dump:
@@ -125,10 +96,10 @@ class _Ioctl(ethdriver.Ioctl):
 
     def prepare(self, count: int) -> None:
         """Pack the values, outside what is measured."""
-        self._values = struct.pack("=Q", count) * STATISTICS
+        self._values = kernel.gstats([count] * STATISTICS)
         known = [row.native.replace("[i]", "3") for row in MLX5_CORE.rows]
         names = known + [f"rx{n}_packets" for n in range(STATISTICS - len(known))]
-        self._names = b"".join(name.encode().ljust(32, b"\0") for name in names)
+        self._names = kernel.gstrings(names)
 
     def driver(self, netdev: str) -> str:
         super().driver(netdev)

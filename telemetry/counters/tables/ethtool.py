@@ -74,7 +74,6 @@ BNXT_EN = Table(
         Row("rx_stat_discard", "rcv_discards"),
         Row("tx_stat_error", "tx_errors"),
         Row("tx_stat_discard", "xmit_discards"),
-        Row("rx_total_resets", "resets"),
         Row("rx_pause_frames", "pause_rx"),
         Row("tx_pause_frames", "pause_tx"),
         Row("rx_pfc_frames", "pfc_rx"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lab import kernelreplies as kernel
 from telemetry.counters import ethdriver, ethnl, ib, messages, rdma, rtnl
 from telemetry.counters.nlattr import decode, error_code, layout
 from telemetry.counters.nlattr import messages as split
@@ -75,11 +76,11 @@ def datagram(data):
 MLX5 = {"out_of_sequence": 1, "packet_seq_err": 2, "local_ack_timeout_err": 3}
 ERROR = struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -95)
 PARSERS = [
-    (standard, replies.standard_reply()),
-    (fec, replies.fec_reply()),
-    (pause, replies.pause_reply()),
-    (statistic, replies.rdma_reply(MLX5)),
-    (link, replies.u64(1, *range(25))),
+    (standard, replies.STANDARD),
+    (fec, replies.FEC),
+    (pause, replies.PAUSE),
+    (statistic, kernel.rdma_reply(MLX5)),
+    (link, kernel.u64(1, *range(25))),
     (datagram, ERROR + ERROR),
 ]
 
@@ -165,8 +166,8 @@ def test_values_follow_their_names(numbers, order):
     names = [natives[i] for i in order]
     data = [numbers[i] for i in order]
     table = ETHTOOL_TABLES["ena"]
-    picked = ethdriver.pick(ethdriver.strings(replies.gstrings(names), 5), table)
-    values, _ = ethdriver.values(memoryview(replies.gstats(data)), picked)
+    picked = ethdriver.pick(ethdriver.strings(kernel.gstrings(names), 5), table)
+    values, _ = ethdriver.values(memoryview(kernel.gstats(data)), picked)
     assert values == {
         "tx_timeouts": numbers[0],
         "resets": numbers[1],

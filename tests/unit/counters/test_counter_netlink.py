@@ -6,6 +6,7 @@ import counter_replies as replies
 import pytest
 from pyroute2.netlink import nlmsg
 
+from lab import kernelreplies as kernel
 from telemetry.counters import ethnl, messages, rdma, rtnl
 from telemetry.counters.nlattr import decode, error_code, layout
 from telemetry.counters.nlattr import messages as split
@@ -32,11 +33,11 @@ def by_pyroute2(message_class, payload, prefix=GENL):
 @pytest.mark.parametrize(
     ("message_class", "payload", "prefix"),
     [
-        (messages.ethtool_stats_msg, replies.standard_reply(), GENL),
-        (messages.ethtool_fec_msg, replies.fec_reply(), GENL),
-        (messages.ethtool_pause_msg, replies.pause_reply(), GENL),
-        (messages.rdma_nldev_msg, replies.rdma_reply({"out_of_sequence": 3, "x": 1 << 63}), b""),
-        (messages.link_stats_msg, replies.u64(1, *range(25)), struct.pack("=BBHII", 0, 0, 0, 7, 1)),
+        (messages.ethtool_stats_msg, replies.STANDARD, GENL),
+        (messages.ethtool_fec_msg, replies.FEC, GENL),
+        (messages.ethtool_pause_msg, replies.PAUSE, GENL),
+        (messages.rdma_nldev_msg, kernel.rdma_reply({"out_of_sequence": 3, "x": 1 << 63}), b""),
+        (messages.link_stats_msg, kernel.u64(1, *range(25)), struct.pack("=BBHII", 0, 0, 0, 7, 1)),
     ],
 )
 def test_both_decoders_agree(message_class, payload, prefix):
@@ -49,7 +50,7 @@ def test_both_decoders_agree(message_class, payload, prefix):
 
 
 def test_standard_statistics():
-    attributes = decode(replies.standard_reply(), layout(messages.ethtool_stats_msg))
+    attributes = decode(replies.STANDARD, layout(messages.ethtool_stats_msg))
     native = ethnl.standard(attributes)
     assert native["FrameCheckSequenceErrors"] == 3
     assert native["FrameTooLongErrors"] == 4
@@ -69,13 +70,13 @@ def test_standard_statistics():
 
 
 def test_a_group_of_a_later_kernel_is_left_out():
-    later = replies.nest(4, replies.u32(2, 9), replies.nest(4, replies.u64(0, 1)))
-    attributes = decode(replies.header(2) + later, layout(messages.ethtool_stats_msg))
+    later = kernel.nest(4, kernel.u32(2, 9), kernel.nest(4, kernel.u64(0, 1)))
+    attributes = decode(kernel.header(2) + later, layout(messages.ethtool_stats_msg))
     assert ethnl.standard(attributes) == {}
 
 
 def test_fec_with_histogram():
-    attributes = decode(replies.fec_reply(), layout(messages.ethtool_fec_msg))
+    attributes = decode(replies.FEC, layout(messages.ethtool_fec_msg))
     values, bins, mode = ethnl.fec(attributes)
     # 122 is the total, 72 and 50 the lanes; corrected bits the device does not know.
     assert values == {"fec_corrected": 122, "fec_uncorrectable": 1}
@@ -84,7 +85,7 @@ def test_fec_with_histogram():
 
 
 def test_fec_of_an_older_kernel():
-    attributes = decode(replies.fec_reply(bins=False), layout(messages.ethtool_fec_msg))
+    attributes = decode(replies.FEC_OLD, layout(messages.ethtool_fec_msg))
     assert ethnl.fec(attributes)[1] == ()
     assert ethnl.fec([]) == ({}, (), "")
 
@@ -110,7 +111,7 @@ def test_a_histogram_that_makes_no_sense(bins):
 
 
 def test_pause_frames():
-    attributes = decode(replies.pause_reply(), layout(messages.ethtool_pause_msg))
+    attributes = decode(replies.PAUSE, layout(messages.ethtool_pause_msg))
     assert ethnl.pause(attributes) == {"pause_tx": 14, "pause_rx": 15234}
     assert ethnl.pause([("ETHTOOL_A_PAUSE_RX", 1)]) == {}
 
@@ -118,15 +119,15 @@ def test_pause_frames():
 def test_rdma_statistic_is_what_sysfs_shows():
     counters = replies.fixture("mlx5_roce.hw_counters")
     counters.pop("lifespan")
-    attributes = decode(replies.rdma_reply(counters), layout(messages.rdma_nldev_msg))
+    attributes = decode(kernel.rdma_reply(counters), layout(messages.rdma_nldev_msg))
     assert rdma.hwcounters(attributes) == counters
 
 
 def test_an_rdma_entry_without_value_or_twice():
-    name = replies.attribute(82, b"x\0")
-    half = replies.nest(80, replies.nest(81, name))
-    one = replies.nest(81, name, replies.u64(83, 1))
-    for payload in (half, replies.nest(80, one, one)):
+    name = kernel.attribute(82, b"x\0")
+    half = kernel.nest(80, kernel.nest(81, name))
+    one = kernel.nest(81, name, kernel.u64(83, 1))
+    for payload in (half, kernel.nest(80, one, one)):
         with pytest.raises(CounterError, match="rdma statistic"):
             rdma.hwcounters(decode(payload, layout(messages.rdma_nldev_msg)))
 
@@ -150,10 +151,10 @@ def test_link_statistics():
         (b"\x03\x00\x01\x00", "attribute of 3 bytes"),
         (b"\x08\x00\x01\x00\x00", "attribute of 8 bytes in 5"),
         (b"\x01\x00", "2 bytes left"),
-        (replies.attribute(3, b"\1\2"), "ETHTOOL_A_FEC_AUTO: 2 bytes"),
-        (replies.nest(5, replies.attribute(2, b"\1\2\3")), "ETHTOOL_A_FEC_STAT_CORRECTED: 3 bytes"),
+        (kernel.attribute(3, b"\1\2"), "ETHTOOL_A_FEC_AUTO: 2 bytes"),
+        (kernel.nest(5, kernel.attribute(2, b"\1\2\3")), "ETHTOOL_A_FEC_STAT_CORRECTED: 3 bytes"),
         (
-            replies.nest(5, replies.nest(5, replies.attribute(4, b"\1\2"))),
+            kernel.nest(5, kernel.nest(5, kernel.attribute(4, b"\1\2"))),
             "ETHTOOL_A_FEC_HIST_BIN_VAL: 2 bytes",
         ),
     ],

@@ -7,6 +7,7 @@ import struct
 import counter_replies as replies
 import pytest
 
+from lab import kernelreplies as kernel
 from telemetry.counters.ethdriver import GSTATS, GSTRINGS, DriverStatistics
 from telemetry.counters.ethnl import Fec, Standard
 from telemetry.counters.ib import HwCounters, PortCounters
@@ -134,24 +135,22 @@ GENL = struct.pack("=BBH", 30, 1, 0)
 
 class TestEthtool:
     def test_the_request_names_the_device_and_asks_for_statistics(self):
-        kernel = Kernel([GENL + replies.fec_reply()])
-        source = Fec.open("rail0", kernel)
+        fake = Kernel([GENL + replies.FEC])
+        source = Fec.open("rail0", fake)
         got = source.read(S)
         assert got.values["fec_corrected"] == 122
         assert got.histograms["fec_errors"][-1].low == 4
         assert (got.incarnation, got.info) == (7, {"fec": "RS"})
-        request = kernel.asked[0][1]
-        assert request == struct.pack("=BBH", 29, 1, 0) + replies.nest(
-            1, replies.attribute(2, b"rail0\0"), replies.u32(3, 5)
+        request = fake.asked[0][1]
+        assert request == struct.pack("=BBH", 29, 1, 0) + kernel.nest(
+            1, kernel.attribute(2, b"rail0\0"), kernel.u32(3, 5)
         )
 
     def test_all_groups_are_asked_for(self):
-        kernel = Kernel([GENL + replies.standard_reply()])
-        assert Standard.open("rail0", kernel).read(S).values["crc_errors"] == 3
-        bitset = replies.nest(
-            3, replies.attribute(1, b""), replies.u32(2, 4), replies.u32(4, 0b1111)
-        )
-        assert kernel.asked[0][1].endswith(bitset)
+        fake = Kernel([GENL + replies.STANDARD])
+        assert Standard.open("rail0", fake).read(S).values["crc_errors"] == 3
+        bitset = kernel.nest(3, kernel.attribute(1, b""), kernel.u32(2, 4), kernel.u32(4, 0b1111))
+        assert fake.asked[0][1].endswith(bitset)
 
     @pytest.mark.parametrize(
         ("answer", "reason"),
@@ -161,8 +160,8 @@ class TestEthtool:
             (OSError(errno.EPERM, ""), "Operation not permitted"),
             (SourceOff("this kernel has no ethtool netlink"), "this kernel has no ethtool netlink"),
             ([GENL[:2]], "unreadable: generic netlink: no header"),
-            ([GENL + replies.header(1)[:-3]], "unreadable: netlink: attribute of 24 bytes in 21"),
-            ([GENL + replies.header(1)], "the driver counts nothing of FEC"),
+            ([GENL + kernel.header(1)[:-3]], "unreadable: netlink: attribute of 24 bytes in 21"),
+            ([GENL + kernel.header(1)], "the driver counts nothing of FEC"),
         ],
     )
     def test_off_and_why(self, answer, reason):
@@ -173,7 +172,7 @@ class TestEthtool:
 
 def rdma_devices(*names):
     return [
-        replies.u32(1, index) + replies.attribute(2, name.encode() + b"\0")
+        kernel.u32(1, index) + kernel.attribute(2, name.encode() + b"\0")
         for index, name in enumerate(names)
     ]
 
@@ -183,26 +182,26 @@ RDMA_COUNTERS = {"out_of_sequence": 1, "packet_seq_err": 2, "local_ack_timeout_e
 
 class TestRdma:
     def test_finds_the_device_once(self):
-        reply = [replies.rdma_reply(RDMA_COUNTERS)]
-        kernel = Kernel(rdma_devices("mlx5_1", "mlx5_0"), reply, reply)
-        source = RdmaStatistic.open("mlx5_0", 1, kernel)
+        reply = [kernel.rdma_reply(RDMA_COUNTERS)]
+        fake = Kernel(rdma_devices("mlx5_1", "mlx5_0"), reply, reply)
+        source = RdmaStatistic.open("mlx5_0", 1, fake)
         assert source.read(S).values == {
             "out_of_sequence": 1,
             "packet_seq_err": 2,
             "timeouts": 3,
         }
         assert source.read(2 * S).incarnation == 1
-        kinds = [(kind & 1023, dump) for kind, _, dump in kernel.asked]
+        kinds = [(kind & 1023, dump) for kind, _, dump in fake.asked]
         assert kinds == [(1, True), (17, False), (17, False)]
-        assert kernel.asked[1][1] == replies.u32(1, 1) + replies.u32(3, 1)
+        assert fake.asked[1][1] == kernel.u32(1, 1) + kernel.u32(3, 1)
 
     def test_an_index_that_now_is_another_device(self):
-        mine = replies.rdma_reply(RDMA_COUNTERS)
-        other = replies.rdma_reply(RDMA_COUNTERS, name=b"mlx5_9\0")
-        kernel = Kernel(
+        mine = kernel.rdma_reply(RDMA_COUNTERS)
+        other = kernel.rdma_reply(RDMA_COUNTERS, name=b"mlx5_9\0")
+        fake = Kernel(
             rdma_devices("mlx5_0"), [mine], [other], rdma_devices("mlx5_9", "mlx5_0"), [mine]
         )
-        source = RdmaStatistic.open("mlx5_0", 1, kernel)
+        source = RdmaStatistic.open("mlx5_0", 1, fake)
         assert source.read(S).incarnation == 0
         assert source.read(2 * S).incarnation == 1
 
@@ -234,12 +233,12 @@ class Driver:
         (command,) = struct.unpack_from("=I", request)
         if command == GSTRINGS:
             self.named += 1
-            names = replies.gstrings(self.numbers)
+            names = kernel.gstrings(self.numbers)
             answer = struct.pack("=III", GSTRINGS, 1, len(self.numbers)) + names
         else:
             assert command == GSTATS
             count = len(self.numbers) + self.more
-            answer = struct.pack("=II", GSTATS, count) + replies.gstats(self.numbers.values())
+            answer = struct.pack("=II", GSTATS, count) + kernel.gstats(self.numbers.values())
         self.buffer[: len(answer)] = answer
 
     def close(self):
