@@ -1,5 +1,8 @@
 """Every driver's own names, from fixtures, as canonical counters."""
 
+import re
+from pathlib import Path
+
 import pytest
 from counter_replies import FIXTURES, files, fixture
 
@@ -11,6 +14,7 @@ from telemetry.counters.tables.ib_port import IB_PORT
 from telemetry.counters.tables.rdma import RDMA_TABLES, recognise
 from telemetry.counters.tables.standard import ETH_STANDARD, LINK_STATS
 from telemetry.counters.types import CounterError, Shape
+from telemetry.counters.vocabulary import COUNTERS
 
 HW = {
     "mlx5.hw_counters": (
@@ -307,3 +311,13 @@ def test_values_that_are_no_counts():
 def test_a_mapped_name_that_comes_twice_is_refused():
     with pytest.raises(CounterError, match="twice"):
         ethdriver.pick(["tx_timeout", "tx_timeout"], ETHTOOL_TABLES["ena"])
+
+
+def test_the_doc_has_every_counter_as_it_is():
+    doc = (Path(__file__).parents[3] / "docs" / "counters.md").read_text()
+    rows = [
+        line for line in doc.splitlines() if re.match(r"\| `\w+` \| (hard|soft|cong|info)", line)
+    ]
+    assert rows == [f"| `{m.name}` | {m.cls} | {m.unit} | {m.text} |" for m in COUNTERS.values()]
+    for table in (*RDMA_TABLES, *ETHTOOL_TABLES.values()):
+        assert f"`{table.driver}`" in doc
