@@ -32,8 +32,8 @@ class Downs:
 class PortDowns:
     """Compares both witnesses of one port.
 
-    The counter is read at intervals and events come at once, so a difference counts only when it
-    is the same at two readings, or the counter is ahead (an event was missed).
+    A reading and an event may overtake each other, so a difference counts only when the same
+    witness is behind at two readings in a row.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class PortDowns:
         if inexact:
             self._inexact = self._inexact or f"link_downed {inexact}"
         lag = self._events - self._counted
-        settled = lag != 0 and (lag == self._lag or lag < 0)
+        settled = lag * self._lag > 0
         if settled:
             self._disagreement = f"link_downed counted {self._counted}, port events {self._events}"
         elif lag == 0:

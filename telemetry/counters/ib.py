@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from telemetry.counters.polled import PERIOD_NS, Polled, SourceOff
-from telemetry.counters.table import Row, Table, add
+from telemetry.counters.polled import PERIOD_NS, Polled, SourceOff, why
+from telemetry.counters.table import Table, add
 from telemetry.counters.tables.ib_port import IB_PORT
 from telemetry.counters.tables.rdma import recognise
 from telemetry.counters.types import WIDE, CounterError, Sample, Shape
@@ -53,12 +53,16 @@ def lifespan_ns(text: bytes) -> int:
 
 
 def parse(
-    files: Mapping[str, bytes], table: Table
+    files: Mapping[str, bytes | OSError], table: Table
 ) -> tuple[dict[str, int], dict[str, Shape], dict[str, str]]:
-    """Canonical values, shapes and what was skipped (native name → why), of files read.
+    """Canonical values, shapes and what was skipped (native name → why).
 
     A canonical counter that several files add up to is skipped when one of them is unreadable: a
     sum without a part would pass for a setback.
+
+    Args:
+        files: name → content, or why it could not be read.
+        table: the driver's.
     """
     values: dict[str, int] = {}
     shapes: dict[str, Shape] = {}
@@ -69,6 +73,8 @@ def parse(
         if row is None:
             continue
         try:
+            if isinstance(text, OSError):
+                raise CounterError(why(text))
             value = number(text)
             if row.scale > 1 and value == _STUCK_32:
                 raise CounterError("stuck at 2**32 - 1: the device has no 64-bit counter")
@@ -120,23 +126,17 @@ class _Folder(Polled):
                 self._names = [name for name in names if self._table.row(name) is not None]
                 self._incarnation = born
             self.before(fd)
-            files = {}
-            skipped = {}
+            files: dict[str, bytes | OSError] = {}
             for name in self._names:
                 try:
                     files[name] = _content(name, fd)
                 except OSError as error:
-                    skipped[name] = os.strerror(error.errno or 0)
+                    files[name] = error
         finally:
             os.close(fd)
-        values, shapes, unreadable = parse(files, self._table)
-        for name in skipped:  # as in `parse`: no sum without a part
-            row: Row | None = self._table.row(name)
-            if row is not None:
-                values.pop(row.canonical, None)
+        values, shapes, skipped = parse(files, self._table)
         if not values:
-            reasons = {**skipped, **unreadable}
-            raise SourceOff(next(iter(reasons.values()), "no known counter"))
+            raise SourceOff(next(iter(skipped.values()), "no known counter"))
         return Sample(
             self.source,
             self.device,
@@ -144,7 +144,7 @@ class _Folder(Polled):
             now_ns,
             values=values,
             shapes=shapes,
-            skipped={**skipped, **unreadable},
+            skipped=skipped,
             info={"driver": self._table.driver},
         )
 

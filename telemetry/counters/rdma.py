@@ -7,6 +7,9 @@ which sysfs leaves out (drivers/infiniband/core/nldev.c, stat_get_doit_default_c
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from telemetry.counters.ib import SYSFS
 from telemetry.counters.messages import (
     RDMA_NL_NLDEV,
     RDMA_NLDEV_CMD_GET,
@@ -50,10 +53,16 @@ class RdmaStatistic(Polled):
     source = "rdma_stat"
 
     def __init__(
-        self, device: str, port: int, link: Netlink | None = None, period_ns: int = PERIOD_NS
+        self,
+        device: str,
+        port: int,
+        link: Netlink | None = None,
+        *,
+        sysfs: Path = SYSFS,
+        period_ns: int = PERIOD_NS,
     ) -> None:
         super().__init__(f"{device}/{port}", period_ns)
-        self._name, self._port = device, port
+        self._name, self._port, self._sysfs = device, port, sysfs
         self._link = link or Netlink(NETLINK_RDMA)
         self._index: int | None = None
         self._request = b""
@@ -62,10 +71,16 @@ class RdmaStatistic(Polled):
 
     @classmethod
     def open(
-        cls, device: str, port: int, link: Netlink | None = None, period_ns: int = PERIOD_NS
+        cls,
+        device: str,
+        port: int,
+        link: Netlink | None = None,
+        *,
+        sysfs: Path = SYSFS,
+        period_ns: int = PERIOD_NS,
     ) -> RdmaStatistic:
         """A source for a port, there or not; sources of one thread may share the socket."""
-        return cls(device, port, link, period_ns)
+        return cls(device, port, link, sysfs=sysfs, period_ns=period_ns)
 
     def sample(self, now_ns: int) -> Sample:
         """See `Polled.sample`."""
@@ -73,6 +88,8 @@ class RdmaStatistic(Polled):
         if first(attributes, "RDMA_NLDEV_ATTR_DEV_NAME") != self._name:
             self._index = None  # another device has got the index
             attributes = self._ask()
+            if first(attributes, "RDMA_NLDEV_ATTR_DEV_NAME") != self._name:
+                raise SourceOff("no such device")
         natives = hwcounters(attributes)
         if natives.keys() != self._names:
             self._names, self._table = frozenset(natives), recognise(natives)
@@ -85,7 +102,7 @@ class RdmaStatistic(Polled):
         return Sample(
             self.source,
             self.device,
-            self._index,
+            (self._index, self._born()),
             now_ns,
             values=values,
             shapes=shapes,
@@ -110,6 +127,13 @@ class RdmaStatistic(Polled):
             self._index = None
             raise
         raise CounterError("rdma statistic: no reply")
+
+    def _born(self) -> int:
+        """Inode of the device's folder; a reloaded driver's device may get its old index again."""
+        try:
+            return (self._sysfs / self._name).stat().st_ino
+        except OSError:
+            return 0
 
     def _find(self) -> int:
         answer = self._link.ask(kind(RDMA_NLDEV_CMD_GET), b"", dump=True)

@@ -176,5 +176,5 @@ def link(
     if port is None:
         return Link(sources)
     sources.append(PortCounters(*port, sysfs=sysfs, period_ns=period_ns))
-    best = RdmaStatistic(*port, link=sockets.rdma, period_ns=period_ns)
+    best = RdmaStatistic(*port, sockets.rdma, sysfs=sysfs, period_ns=period_ns)
     return Link(sources, Transport(best, HwCounters(*port, sysfs=sysfs, period_ns=period_ns)))
