@@ -112,7 +112,11 @@ def step(last: Total, value: int, now_ns: int, shape: Shape = WIDE) -> Step:
     plausible = max(BURST, int(HASTE * last.rate * interval / 1e9))
     wraps = shape.width < WIDE.width and not shape.saturates
     if value >= last.value:
-        unseen = "may have wrapped unseen" if wraps and plausible > shape.maximum else ""
+        unseen = ""
+        if wraps and plausible > shape.maximum:
+            unseen = "may have wrapped unseen"
+        elif wraps and value == last.value == shape.maximum:
+            unseen = f"stuck at {value}"
         return Step(value - last.value, interval, unseen)
     if wraps:
         onward = value + shape.maximum + 1 - last.value

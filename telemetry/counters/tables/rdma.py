@@ -68,6 +68,11 @@ BNXT_RE = Table(
         Row("rx_ecn_marked_pkts", "ecn_marked"),
         Row("tx_cnp_pkts", "cnp_sent"),
         Row("rx_cnp_pkts", "cnp_received"),
+        # Broadcom's own driver has the same ones by names of mlx5.
+        Row("out_of_buffer", "out_of_buffer"),
+        Row("np_ecn_marked_roce_packets", "ecn_marked"),
+        Row("np_cnp_pkts", "cnp_sent"),
+        Row("rp_cnp_handled", "cnp_received"),
         Row("rx_pkts", "rdma_rx_packets"),
         Row("rx_bytes", "rdma_rx_bytes"),
         Row("tx_pkts", "rdma_tx_packets"),

@@ -61,6 +61,12 @@ def test_a_fast_32_bit_counter_may_wrap_from_further_away():
     assert "may have wrapped unseen" in total.inexact  # 16 times faster would not show
 
 
+def test_a_counter_that_was_thought_to_wrap_but_stays_at_its_maximum():
+    # Whether mlx5's Q counters wrap or stay is written nowhere; both are told right.
+    update, _ = run(2**32 - 2, 2**32 - 1, 2**32 - 1, shape=W32)
+    assert update.steps["c"].inexact == "stuck at 4294967295"
+
+
 def test_a_64_bit_counter_never_wraps():
     update, _ = run(2**64 - 2, 1)
     assert update.steps["c"].increase == 1
