@@ -250,3 +250,37 @@ class TestMerge:
         assert got == {}
         gone = merger.take(self.updates(tracker, 3, link_stats={"rcv_errors": 6}), {"link_stats"})
         assert gone["rcv_errors"].increase == 2
+
+    def test_a_source_that_comes_back_tells_what_nobody_told(self):
+        tracker, merger = Tracker(), Merger()
+        total = 0
+
+        def take(second, **values):
+            nonlocal total
+            counted = {source: {"timeouts": value} for source, value in values.items()}
+            got = merger.take(self.updates(tracker, second, **counted), set(values))
+            total += got["timeouts"].increase if got else 0
+            return got
+
+        take(1, rdma_stat=100)
+        take(2, rdma_stat=101)
+        # Netlink fails: sysfs begins with a baseline, so what came until then is not told...
+        take(3, ib_hw=104)
+        take(4, ib_hw=106)
+        assert total == 1 + 2
+        # ... until netlink is back. Nothing is told twice.
+        back = take(5, rdma_stat=107)["timeouts"]
+        assert (back.increase, back.interval_ns) == (107 - 101 - 2, S)
+        assert take(6, rdma_stat=110)["timeouts"].increase == 3
+        assert total == 110 - 100
+
+    def test_a_counter_that_was_unreadable_for_a_while(self):
+        tracker, merger = Tracker(), Merger()
+        on = {"ib_port", "link_stats"}
+        total = 0
+        for second, best in enumerate([5, 6, None, None, 9, 10], 1):
+            values = {"ib_port": {"x": 1} if best is None else {"x": 1, "rcv_errors": best}}
+            values["link_stats"] = {"rcv_errors": 4 + second}
+            got = merger.take(self.updates(tracker, second, **values), on)
+            total += got["rcv_errors"].increase if "rcv_errors" in got else 0
+        assert total == 10 - 5
