@@ -284,3 +284,18 @@ class TestMerge:
             got = merger.take(self.updates(tracker, second, **values), on)
             total += got["rcv_errors"].increase if "rcv_errors" in got else 0
         assert total == 10 - 5
+
+    @given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), max_size=30))
+    def test_sources_that_come_and_go_tell_each_event_once(self, rounds):
+        tracker, merger = Tracker(), Merger()
+        truth = told = 0
+        for second, (more, best, other) in enumerate(
+            [(0, True, True), *rounds, (0, True, True)], 1
+        ):
+            truth += more
+            on = {name for name, is_on in (("ib_hw", best), ("link_stats", other)) if is_on}
+            counted = {name: {"rcv_errors": truth} for name in on}
+            got = merger.take(self.updates(tracker, second, **counted), on)
+            told += got["rcv_errors"].increase if got else 0
+            assert told <= truth
+        assert told == truth
