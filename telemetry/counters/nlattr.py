@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from telemetry.counters.types import CounterError
 
@@ -39,8 +39,7 @@ class Message:
     payload: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One attribute of a layout: its name, and a number's format, a nested layout or a kind."""
 
     name: str
@@ -119,25 +118,29 @@ def decode(data: memoryview | bytes, fields: Layout) -> Attributes:
     Raises:
         CounterError: an attribute's length does not fit it, its nest or its kind.
     """
+    return _decode(data, 0, len(data), fields)
+
+
+def _decode(data: memoryview | bytes, at: int, end: int, fields: Layout) -> Attributes:
     out: Attributes = []
-    at, end = 0, len(data)
+    unpack = ATTRIBUTE.unpack_from
     while at < end:
         if end - at < 4:
             raise CounterError(f"netlink: {end - at} bytes left for an attribute")
-        length, kind = ATTRIBUTE.unpack_from(data, at)
+        length, kind = unpack(data, at)
         if length < 4 or length > end - at:
             raise CounterError(f"netlink: attribute of {length} bytes in {end - at}")
         field = fields.get(kind & TYPE_MASK)
         if field is not None:
-            value = data[at + 4 : at + length]
-            if field.nested is not None:
-                out.append((field.name, decode(value, field.nested)))
-            elif field.number is not None:
-                if length - 4 != field.number.size:
-                    raise CounterError(f"{field.name}: {length - 4} bytes")
-                out.append((field.name, field.number.unpack(value)[0]))
-            elif field.kind != "none":
-                out.append((field.name, _other(field, bytes(value))))
+            name, what, number, nested = field
+            if number is not None:
+                if length - 4 != number.size:
+                    raise CounterError(f"{name}: {length - 4} bytes")
+                out.append((name, number.unpack_from(data, at + 4)[0]))
+            elif nested is not None:
+                out.append((name, _decode(data, at + 4, at + length, nested)))
+            elif what != "none":
+                out.append((name, _other(name, what, bytes(data[at + 4 : at + length]))))
         at += (length + 3) & ~3
     return out
 
@@ -158,9 +161,9 @@ def unsigned(name: str, value: bytes) -> int:
     return int.from_bytes(value, sys.byteorder)
 
 
-def _other(field: Field, value: bytes) -> str | int | bytes:
-    if field.kind == "asciiz":
+def _other(name: str, kind: str, value: bytes) -> str | int | bytes:
+    if kind == "asciiz":
         return value.split(b"\0", 1)[0].decode("utf-8", "replace")
-    if field.kind == "uint":
-        return unsigned(field.name, value)
-    return True if field.kind == "flag" else value
+    if kind == "uint":
+        return unsigned(name, value)
+    return True if kind == "flag" else value

@@ -39,8 +39,9 @@ def hwcounters(attributes: Attributes) -> dict[str, int]:
     """
     out: dict[str, int] = {}
     for _, entry in first(attributes, "RDMA_NLDEV_ATTR_STAT_HWCOUNTERS") or ():
-        name = first(entry, "RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME")
-        value = first(entry, "RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE")
+        fields = dict(entry)
+        name = fields.get("RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME")
+        value = fields.get("RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE")
         if not name or value is None or name in out:
             raise CounterError(f"rdma statistic: entry {name!r} = {value}")
         out[name] = value

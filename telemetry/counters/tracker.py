@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from telemetry.counters.types import WIDE, Bin, Sample, Shape
 
@@ -31,8 +32,7 @@ WRAP_SHARE = 16
 _NO_BASELINE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one counter did between two readings.
 
     Attributes:
