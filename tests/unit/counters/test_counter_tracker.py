@@ -1,7 +1,9 @@
 """Readings into increases: rises, wraps, resets, setbacks, saturation, rebirth."""
 
+import itertools
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from telemetry.counters.downs import PortDowns
@@ -158,6 +160,7 @@ def test_histograms_by_increase():
 
 
 @given(st.lists(st.integers(0, 2**16), min_size=1, max_size=40), st.integers(0, 2**32 - 1))
+@example([1, 0, 2], 2**32 - 2)
 def test_any_small_increases_of_a_wrapping_counter_add_up_exactly(increases, start):
     readings, value = [start], start
     for increase in increases:
@@ -165,7 +168,9 @@ def test_any_small_increases_of_a_wrapping_counter_add_up_exactly(increases, sta
         readings.append(value)
     _, total = run(*readings, shape=W32)
     assert total.count == sum(increases)
-    assert total.inexact == ""
+    # One that rests at its very maximum looks as if it were stuck there.
+    rests = (2**32 - 1, 2**32 - 1) in itertools.pairwise(readings)
+    assert total.inexact == ("stuck at 4294967295" if rests else "")
 
 
 @given(
