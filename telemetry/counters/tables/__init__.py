@@ -1,0 +1,1 @@
+"""Drivers' own counter names, one table per driver. Data only."""
