@@ -1,0 +1,142 @@
+"""The canonical names: every counter, gauge and flag that a source may speak of, each with a class.
+
+The only place where a name is made. Drivers' own names are mapped to these in ``tables/``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from telemetry.counters.types import CounterClass
+
+HARD, SOFT = CounterClass.HARD, CounterClass.SOFT
+CONGESTION, INFO = CounterClass.CONGESTION, CounterClass.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Of one canonical counter."""
+
+    name: str
+    cls: CounterClass
+    unit: str
+    text: str
+
+
+def _table(*rows: tuple[str, CounterClass, str, str]) -> dict[str, Meaning]:
+    return {row[0]: Meaning(*row) for row in rows}
+
+
+COUNTERS: dict[str, Meaning] = _table(
+    # Physical link (InfiniBand PortCounters; Ethernet PHY and FEC)
+    ("link_downed", HARD, "count", "the port's link went down"),
+    ("link_error_recovery", SOFT, "count", "the port retrained by itself and came back"),
+    (
+        "symbol_errors",
+        SOFT,
+        "symbols",
+        "minor errors on a physical lane (PHY, before FEC corrects)",
+    ),
+    ("local_link_integrity_errors", HARD, "count", "local physical errors above the threshold"),
+    ("buffer_overrun_errors", HARD, "count", "excessive buffer overruns: flow control broken"),
+    ("rcv_errors", SOFT, "packets", "packets received with an error (CRC, malformed, overrun)"),
+    ("rcv_remote_physical_errors", SOFT, "packets", "marked bad by an earlier hop (EBP)"),
+    ("crc_errors", SOFT, "frames", "frames received with a bad checksum"),
+    ("alignment_errors", SOFT, "frames", "frames that are not a whole number of bytes"),
+    ("length_errors", SOFT, "frames", "frames of a wrong length: short, long, fragments, jabber"),
+    ("carrier_errors", SOFT, "count", "carrier lost while sending"),
+    ("carrier_changes", INFO, "count", "times the carrier went up or down, as the kernel counts"),
+    ("fec_corrected", SOFT, "codewords", "codewords that FEC corrected"),
+    ("fec_corrected_bits", SOFT, "bits", "bits that FEC corrected"),
+    (
+        "fec_uncorrectable",
+        HARD,
+        "codewords",
+        "codewords that FEC could not correct: frames were lost",
+    ),
+    # Transport (RoCE and InfiniBand requester/responder)
+    ("out_of_sequence", SOFT, "packets", "arrived out of order: one was lost or overtaken"),
+    (
+        "packet_seq_err",
+        SOFT,
+        "packets",
+        "NAKs for a missing packet received: what we sent was lost",
+    ),
+    (
+        "timeouts",
+        SOFT,
+        "count",
+        "requests whose acknowledgement did not come (local_ack_timeout_err)",
+    ),
+    ("retransmits", SOFT, "packets", "packets sent again by the transport"),
+    ("retry_exceeded", HARD, "count", "queue pairs given up after all retries"),
+    (
+        "implied_nak_seq_err",
+        SOFT,
+        "count",
+        "acknowledgement for a later packet: a read answer was lost",
+    ),
+    ("duplicate_requests", SOFT, "packets", "requests seen before: our acknowledgement was lost"),
+    ("rnr_nak_retry", CONGESTION, "count", "receiver not ready: a host is slow, not the link"),
+    ("out_of_buffer", CONGESTION, "packets", "dropped: no receive buffer posted; a host is slow"),
+    ("icrc_errors", SOFT, "packets", "RoCE packets whose invariant checksum is wrong"),
+    ("slow_restarts", SOFT, "count", "RoCE slow restart: loss made the NIC begin again slowly"),
+    ("cqe_errors", SOFT, "count", "completions with an error, those of a flush excluded"),
+    ("local_errors", SOFT, "count", "requests refused locally: length, protection, access"),
+    ("remote_errors", SOFT, "count", "requests that the peer refused: invalid, access, operation"),
+    ("rcv_constraint_errors", INFO, "packets", "refused by partition or raw filter on receipt"),
+    ("xmit_constraint_errors", INFO, "packets", "refused by partition or raw filter on sending"),
+    # Congestion
+    ("ecn_marked", CONGESTION, "packets", "RoCE packets received with congestion experienced"),
+    ("cnp_sent", CONGESTION, "packets", "congestion notifications sent"),
+    ("cnp_received", CONGESTION, "packets", "congestion notifications received and handled"),
+    ("cnp_ignored", CONGESTION, "packets", "congestion notifications received and ignored"),
+    ("pause_rx", CONGESTION, "frames", "pause frames received (global and per priority)"),
+    ("pause_tx", CONGESTION, "frames", "pause frames sent (global and per priority)"),
+    ("pause_rx_time", CONGESTION, "us", "time sending was paused by the peer"),
+    ("pause_tx_time", CONGESTION, "us", "time we kept the peer paused"),
+    ("pause_storms", SOFT, "count", "pause for so long that the NIC gave a warning or stopped it"),
+    ("xmit_wait", CONGESTION, "ticks", "ticks with data to send and no credits"),
+    ("vl15_dropped", CONGESTION, "packets", "management packets dropped for lack of a buffer"),
+    ("xmit_discards", SOFT, "packets", "dropped on sending: port down, or too long in the queue"),
+    ("rcv_discards", CONGESTION, "packets", "dropped on receipt: no buffer in NIC or ring"),
+    ("tx_errors", SOFT, "packets", "not sent, with an error"),
+    ("tx_timeouts", HARD, "count", "transmit queue stuck: the driver reset it"),
+    ("resets", HARD, "count", "the device or its driver reset itself"),
+    ("allowance_exceeded", CONGESTION, "packets", "queued or dropped by a cloud's rate allowance"),
+    # Traffic
+    ("rx_bytes", INFO, "bytes", "received"),
+    ("tx_bytes", INFO, "bytes", "sent"),
+    ("rx_packets", INFO, "packets", "received"),
+    ("tx_packets", INFO, "packets", "sent"),
+    ("rdma_rx_bytes", INFO, "bytes", "received by RDMA"),
+    ("rdma_tx_bytes", INFO, "bytes", "sent by RDMA"),
+    ("rdma_rx_packets", INFO, "packets", "received by RDMA"),
+    ("rdma_tx_packets", INFO, "packets", "sent by RDMA"),
+    # PCIe
+    ("aer_correctable", SOFT, "count", "PCIe errors that the link layer repaired"),
+    ("aer_nonfatal", HARD, "count", "PCIe uncorrectable errors, the link still works"),
+    ("aer_fatal", HARD, "count", "PCIe uncorrectable errors, the link does not"),
+    # devlink
+    ("health_errors", HARD, "count", "errors seen by a devlink health reporter"),
+    ("health_recoveries", INFO, "count", "recoveries by a devlink health reporter"),
+)
+"""Counters: only ever rise, except on a reset."""
+
+HISTOGRAMS: dict[str, str] = {
+    "fec_errors": "codewords by symbols corrected in them; the last bins are the tail",
+}
+
+GAUGES: dict[str, str] = {
+    "module_temperature": "°C",
+    "module_voltage": "V",
+    "rx_power": "W, per lane: rx_power/0 ...",
+    "tx_power": "W, per lane",
+    "tx_bias": "A, per lane",
+    "pcie_speed": "transfers/s per lane, now",
+    "pcie_speed_max": "transfers/s per lane, what the slot and the device both can",
+    "pcie_width": "lanes now",
+    "pcie_width_max": "lanes, what the slot and the device both can",
+    "link_speed": "bit/s, as negotiated",
+}
+"""Name → unit. A lane is appended as ``/N``, from 0."""
