@@ -133,6 +133,7 @@ GAUGES: dict[str, str] = {
     "rx_power": "W, per lane: rx_power/0 ...",
     "tx_power": "W, per lane",
     "tx_bias": "A, per lane",
+    "pre_fec_ber": "errors per bit before FEC, per lane, as the module's own receiver counts",
     "pcie_speed": "transfers/s per lane, now",
     "pcie_speed_max": "transfers/s per lane, what the slot and the device both can",
     "pcie_width": "lanes now",
@@ -140,3 +141,26 @@ GAUGES: dict[str, str] = {
     "link_speed": "bit/s, as negotiated",
 }
 """Name → unit. A lane is appended as ``/N``, from 0."""
+
+_LIMITED = {
+    "temperature": "the module's temperature",
+    "voltage": "the module's supply voltage",
+    "rx_power": "light received, per lane",
+    "tx_power": "light sent, per lane",
+    "tx_bias": "laser bias current, per lane",
+}
+
+FLAGS: dict[str, str] = {
+    "rx_los": "no light received, per lane",
+    "rx_lol": "receiver lost lock, per lane",
+    "tx_los": "no electrical signal from the host, per lane",
+    "tx_lol": "transmitter lost lock, per lane",
+    "tx_fault": "laser or transmitter fault, per lane",
+    **{
+        f"{name}_{side}_{level}": f"{text}: {side} {level} limit of its maker passed"
+        for name, text in _LIMITED.items()
+        for side in ("high", "low")
+        for level in ("alarm", "warning")
+    },
+}
+"""Name → meaning. A lane is appended as ``/N``, from 0."""
