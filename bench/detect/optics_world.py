@@ -1,4 +1,4 @@
-"""A fleet of 400GBASE-DR4-like links, healthy and degrading, in windows of five minutes. Seeded, pure.
+"""A fleet of 400GBASE-DR4 links, healthy and degrading, in windows of 5 min. Seeded, pure.
 
 Written down before the predictor (`fabricd.predict`) was run on it, and not to be changed for the
 predictor's sake. What is seen is what a host sees: its receiver's FEC counters and light, its own
@@ -133,14 +133,15 @@ def _ar1(rng: np.random.Generator, n: int, sigma: float, tau_windows: float) -> 
     at = np.arange(WINDOWS) / step
     low = at.astype(int)
     part = at - low
-    return noise[:, low] * (1 - part) + noise[:, low + 1] * part
+    return np.asarray(noise[:, low] * (1 - part) + noise[:, low + 1] * part)
 
 
 def _events(rng: np.random.Generator, n: int, rate: float | Array) -> list[tuple[int, int]]:
     """(link, window) of events at ``rate`` per link-month."""
     counts = rng.poisson(rate, n)
     links = np.repeat(np.arange(n), counts)
-    return [(int(link), int(at)) for link, at in zip(links, rng.integers(0, WINDOWS, links.size))]
+    when = rng.integers(0, WINDOWS, links.size)
+    return [(int(link), int(at)) for link, at in zip(links, when, strict=True)]
 
 
 def _log_uniform(rng: np.random.Generator, span: tuple[float, float]) -> float:
@@ -265,7 +266,9 @@ def build(seed: int, n: int, *, degrading: bool) -> World:
     glitch = rng.random(rx.shape)
     rx_read = np.where(glitch < GLITCHES, rng.uniform(-30, 3, rx.shape), rx_read)
     lit = carrier | (rng.random(rx.shape) < 0.02)
-    rx_read = np.where(lit, 10 * np.log10(np.maximum(_grid(10 ** (rx_read / 10), 1e-4), 1e-4)), np.nan)
+    rx_read = np.where(
+        lit, 10 * np.log10(np.maximum(_grid(10 ** (rx_read / 10), 1e-4), 1e-4)), np.nan
+    )
     rx_read = np.where(glitch > 0.999, np.nan, rx_read)
     marks, retransmits = _congestion(rng, n)
     lost_now = rng.poisson(np.minimum(lost + dipped * CODEWORDS + stray, 1e12))
