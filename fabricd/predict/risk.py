@@ -30,7 +30,7 @@ _DAY = -1
 RULES: dict[str, tuple[float, str]] = {
     "fec_trend": (0.7, "signal quality falls steadily; what is in hand is used up soon"),
     "fec_limit": (0.6, "more bit errors than the standard allows, and more than the link had"),
-    "fec_steps": (0.6, "signal quality fell by steps, twice and more, to half of what was in hand"),
+    "fec_steps": (0.6, "signal quality fell by steps, twice and more; little is left in hand"),
     "fec_bursts": (0.6, "uncorrectable bursts, again and again for more than an hour"),
     "laser_trend": (0.6, "the laser wears out: bias rises or its light falls, limit in sight"),
     "light_trend": (0.6, "received light falls steadily towards its limit; no FEC counters"),
@@ -43,8 +43,8 @@ RULES: dict[str, tuple[float, str]] = {
 
 
 _ARRAYS = (
-    *("risk", "named", "_warmth", "_bursts", "_burst_now"),
-    *("_flaps_day", "_flaps_month", "_again", "_best"),
+    *("risk", "named", "_warmth", "_bursts", "_burst_now", "_calm"),
+    *("_flaps_day", "_flaps_month", "_again", "_best", "_lately"),
 )
 
 
@@ -55,8 +55,9 @@ class Rules:
     Attributes:
         ber_limit: what IEEE 802.3 allows before RS(544,514); a little above frames are lost.
         ahead: blocks of a scale (5 min, 15 min, 2 h, 1 day) that its trend foretells: of six seen,
-            four times as many are believed; of the short ones, which wander more, fewer.
-        fallen_db: of `fec_limit`: below the link's best day; some begin there.
+            about twice as many are believed.
+        fallen_db: of `fec_limit`: below what the link had lately (its best level, forgotten within
+            days): one that lives near the limit is no news.
         steps, hand: of `fec_steps`: one may be a moved cable; this share of what was in hand is
             left.
         burst_blocks, burst_of: quarters of an hour with bursts, of how many: longer than any work
@@ -64,15 +65,15 @@ class Rules:
         laser_db: what a laser has in hand from its first day on: bias + 50 % (GR-468-CORE) is
             1.76 dB; light − 3 dB.
         flaps, flaps_times: in a day at least, and this many times the link's own mean.
-        alarm, clear: named from here on; no longer named below.
+        alarm, clear: named from here on, until a day without more than that: weights do not flap.
     """
 
     window_s: int = 300
     ber_limit: float = 2.4e-4
-    ahead: tuple[float, ...] = (10.0, 10.0, 24.0, 24.0)
-    fallen_db: float = 0.3
+    ahead: tuple[float, ...] = (10.0, 10.0, 12.0, 16.0)
+    fallen_db: float = 0.6
     steps: int = 2
-    hand: float = 0.5
+    hand: float = 0.4
     burst_blocks: int = 5
     burst_of: int = 16
     bias_db: float = 1.76
@@ -138,6 +139,7 @@ class Predictor:
     def __init__(self, names: Sequence[str], rules: Rules | None = None) -> None:
         self.names = tuple(names)
         self.rules = rules or Rules()
+        self._day = 86_400 / self.rules.window_s
         n = len(self.names)
         self.risk: Array = np.zeros(n)
         self.strengths: dict[str, Array] = {}
@@ -152,6 +154,8 @@ class Predictor:
         self._count = 0
         self._flaps_day, self._flaps_month = np.zeros(n), np.zeros(n)
         self._again = np.zeros(n)
+        self._calm = np.zeros(n)
+        self._lately = np.full(n, np.nan)
         self._best = np.full((n, 3), np.nan)
         """Quality, −bias and light in their first day: what they had."""
 
@@ -180,7 +184,7 @@ class Predictor:
         self.left_s = left["any"] * rules.window_s
         hand, had = self._margin(quality)
         with np.errstate(invalid="ignore"):
-            limit = (hand < 0) & (had - hand > rules.fallen_db)
+            limit = (hand < 0) & (self._lately - self._quality.level(1) > rules.fallen_db)
             steps = (self._quality.steps((1, 2)) >= rules.steps) & (hand < rules.hand * had)
         on: dict[str, Flags] = {
             "fec_trend": np.isfinite(left["fec"]),
@@ -199,7 +203,10 @@ class Predictor:
         for strength in self.strengths.values():
             spared *= 1 - strength
         self.risk = 1 - spared
-        self.named = np.where(self.named, self.risk >= rules.clear, self.risk >= rules.alarm)
+        # Windows without a reason to be named.
+        self._calm = np.where(self.risk >= rules.clear, 0.0, self._calm + 1)
+        alarm = self.risk >= rules.alarm
+        self.named = alarm | (self.named & (self._calm <= self._day))
         return self.risk
 
     def evidence(self, link: int) -> dict[str, str]:
@@ -226,7 +233,10 @@ class Predictor:
         return np.where(known, bias - slope * (x - 48), np.nan)
 
     def _remember(self) -> None:
-        """The first day's block is what a link had; a better one replaces it."""
+        """The best day is what a link had; the best level, forgotten slowly, what it had lately."""
+        level = self._quality.level(1)
+        slow = self._lately + (level - self._lately) / self._day
+        self._lately = np.fmax(level, np.where(np.isnan(slow), self._lately, slow))
         for i, trend in enumerate((self._quality, self._bias, self._sent)):
             self._best[:, i] = np.fmax(self._best[:, i], trend.level(_DAY))
 
@@ -268,7 +278,7 @@ class Predictor:
     def _flap(self, seen: Window) -> Flags:
         """Flaps decayed over a day, against the same over a month."""
         rules = self.rules
-        day = 86_400 / rules.window_s
+        day = self._day
         came = np.nan_to_num(seen.flaps)
         self._flaps_day = self._flaps_day * (1 - 1 / day) + came
         self._flaps_month = self._flaps_month * (1 - 1 / (30 * day)) + came

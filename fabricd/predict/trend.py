@@ -54,8 +54,8 @@ class TrendRules:
     wander: float = 4.0
     settle: int = 8
     memory: float = 0.02
-    least: float = 0.3
-    step_db: float = 0.25
+    least: float = 0.45
+    step_db: float = 0.4
     step_noise: float = 6.0
     step_memory: int = 100
 
