@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricd.predict.signal import Array, q_of_ber
+from fabricd.predict.slope import Warmth
 from fabricd.predict.trend import Trend, TrendRules, plain
 
 Flags = NDArray[np.bool_]
@@ -43,7 +44,7 @@ RULES: dict[str, tuple[float, str]] = {
 
 
 _ARRAYS = (
-    *("risk", "named", "_warmth", "_bursts", "_burst_now", "_calm"),
+    *("risk", "named", "_bursts", "_burst_now", "_calm"),
     *("_flaps_day", "_flaps_month", "_again", "_best", "_lately"),
 )
 
@@ -60,6 +61,9 @@ class Rules:
             days): one that lives near the limit is no news.
         steps, hand: of `fec_steps`: one may be a moved cable; this share of what was in hand is
             left.
+        mixed_db: a window with uncorrectable codewords and this much in hand was a mixture.
+        warm_quality, warm_bias: what a degree may do (dB): receivers lose up to 0.05; bias rises by
+            up to 2 %. A link's own slope is learnt within these: what dies must not pass for warm.
         burst_blocks, burst_of: quarters of an hour with bursts, of how many: longer than any work
             on a neighbouring cable.
         laser_db: what a laser has in hand from its first day on: bias + 50 % (GR-468-CORE) is
@@ -74,6 +78,9 @@ class Rules:
     fallen_db: float = 0.6
     steps: int = 2
     hand: float = 0.4
+    mixed_db: float = 0.3
+    warm_quality: tuple[float, float] = (-0.05, 0.0)
+    warm_bias: tuple[float, float] = (0.0, 0.086)
     burst_blocks: int = 5
     burst_of: int = 16
     bias_db: float = 1.76
@@ -147,8 +154,8 @@ class Predictor:
         self.left_s: Array = np.full(n, np.inf)
         self._quality, self._light = Trend(n), Trend(n)
         self._bias, self._sent = Trend(n, LASER), Trend(n, LASER)
-        # Bias on temperature: exponentially weighted mean, mean, covariance, variance, weight.
-        self._warmth = np.zeros((n, 5))
+        self._warmth, self._chill = Warmth(n), Warmth(n)
+        self._limit = float(q_of_ber(np.array(self.rules.ber_limit)))
         self._bursts = np.zeros((n, self.rules.burst_of), bool)
         self._burst_now = np.zeros(n, bool)
         self._count = 0
@@ -162,9 +169,7 @@ class Predictor:
     def step(self, seen: Window) -> Array:
         """Take one window; returns the risk by link."""
         rules, up = self.rules, seen.up
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ber = np.where(seen.bits > 0, (seen.errors + 0.5) / seen.bits, np.nan)
-            quality = np.where(up, q_of_ber(ber), np.nan)
+        quality = self._quality_of(seen)
         light = np.where(up, seen.rx_dbm, np.nan)
         used = self._laser(seen)
         # Retraining puts quality and light on another level.
@@ -214,23 +219,21 @@ class Predictor:
         found = {name: row[link] for name, row in self.strengths.items() if row[link] > 0}
         return {name: RULES[name][1] for name in sorted(found, key=lambda x: -found[x])}
 
+    def _quality_of(self, seen: Window) -> Array:
+        """Q in dB of a window, at the link's usual temperature."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ber = np.where(seen.bits > 0, (seen.errors + 0.5) / seen.bits, np.nan)
+            quality = np.where(seen.up, q_of_ber(ber), np.nan)
+            # Bursts mix two levels; near the limit uncorrectable codewords are part of the level.
+            mixed = (seen.lost > 0) & (quality > self._limit + self.rules.mixed_db)
+        quality = np.where(mixed, np.nan, quality)
+        return self._chill.explain(quality, seen.celsius, self.rules.warm_quality)
+
     def _laser(self, seen: Window) -> Array:
-        """Bias in dB, what temperature explains taken away (its slope is learnt by link)."""
+        """Bias in dB, at the laser's usual temperature."""
         with np.errstate(invalid="ignore", divide="ignore"):
             bias = np.where(seen.bias > 0, 10 * np.log10(seen.bias), np.nan)
-        known = ~np.isnan(bias) & ~np.isnan(seen.celsius)
-        x, y = np.where(known, seen.celsius, 0.0), np.where(known, bias, 0.0)
-        mx, my, cov, var, many = self._warmth.T
-        many = many + known
-        share = np.where(known, np.maximum(1 / np.maximum(many, 1), 1 / 576), 0.0)
-        dx, dy = x - mx, y - my
-        mx, my = mx + share * dx, my + share * dy
-        cov = (1 - share) * (cov + share * dx * dy)
-        var = (1 - share) * (var + share * dx * dx)
-        self._warmth = np.stack([mx, my, cov, var, many], axis=1)
-        # Clipped to what lasers do (0 to 2 % a degree): an ageing one must not pass for a warm one.
-        slope = np.clip(np.where(var > 0.25, cov / np.maximum(var, 1e-9), 0.0), 0.0, 0.086)
-        return np.where(known, bias - slope * (x - 48), np.nan)
+        return self._warmth.explain(bias, seen.celsius, self.rules.warm_bias)
 
     def _remember(self) -> None:
         """The best day is what a link had; the best level, forgotten slowly, what it had lately."""
@@ -242,8 +245,7 @@ class Predictor:
 
     def _left(self, seen: Window) -> dict[str, Array]:
         rules = self.rules
-        limit = float(q_of_ber(np.array(rules.ber_limit)))
-        fec = self._time(self._quality, limit)
+        fec = self._time(self._quality, self._limit)
         light = self._time(self._light, seen.rx_low_dbm)
         laser = np.minimum(
             self._time(self._bias, self._best[:, 1] - rules.bias_db),
@@ -263,9 +265,8 @@ class Predictor:
 
     def _margin(self, quality: Array) -> tuple[Array, Array]:
         """What is in hand by the last quarter of an hour, and was on the best day; dB."""
-        limit = float(q_of_ber(np.array(self.rules.ber_limit)))
         now = np.where(np.isnan(quality), np.nan, self._quality.level(1))
-        return now - limit, self._best[:, 0] - limit
+        return now - self._limit, self._best[:, 0] - self._limit
 
     def _burst(self, seen: Window) -> Flags:
         self._burst_now |= seen.up & (np.nan_to_num(seen.lost) > 0)
@@ -302,6 +303,7 @@ class Predictor:
             "arrays": {
                 name: plain(values.astype(float)) for name, values in self._arrays().items()
             },
+            "slopes": [plain(self._warmth.state), plain(self._chill.state)],
             "count": self._count,
         }
 
@@ -326,8 +328,19 @@ class Predictor:
             if values.shape != old.shape or np.isinf(values).any():
                 raise ValueError(f"{name} is not what it should be")
             setattr(fresh, name, values.astype(old.dtype))
+        for slope, saved in zip((fresh._warmth, fresh._chill), document["slopes"], strict=True):
+            slope.restore(saved)
         fresh._count = int(document["count"])
-        for name in ("_quality", "_light", "_bias", "_sent", "_count", *_ARRAYS):
+        for name in (
+            "_warmth",
+            "_chill",
+            "_quality",
+            "_light",
+            "_bias",
+            "_sent",
+            "_count",
+            *_ARRAYS,
+        ):
             setattr(self, name, getattr(fresh, name))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

@@ -57,7 +57,7 @@ class TrendRules:
     least: float = 0.45
     step_db: float = 0.4
     step_noise: float = 6.0
-    step_memory: int = 100
+    step_memory: int = 50
 
 
 @dataclass(slots=True)
