@@ -1,7 +1,7 @@
 """Prediction of failing optics: false alarms on healthy links, and failures named in time.
 
 ``python -m bench.detect.optics [--quick]`` prints the table. The world is `optics_world`; seeds
-below 1000 were used while the predictor was written, those of `HELD_OUT` never.
+below 100,000 were used while the predictor was written, those of `HELD_OUT` never.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.detect.optics_world import BITS, DAYS, MODES, WINDOW_S, WINDOWS, World, build
 from bench.report import Row, show
-from fabricd.predict.risk import RULES, Predictor, Window
+from fabricd.predict.risk import Predictor, Window
 
 HELD_OUT = 7_000_000
 BATCH = 500
@@ -154,10 +154,14 @@ def rows(fine: Score, ill: Score) -> list[Row]:
 
 
 def run(*, quick: bool = False) -> list[Row]:
-    """Measure on held-out seeds."""
-    return rows(*measure(HELD_OUT, 2000 if quick else 20_000, 1000 if quick else 2000))
+    """Measure on held-out seeds: 20,000 link-months and 2,000 failures, quick an eighth of it."""
+    fine, ill = Score(), Score()
+    for part in range(1 if quick else 8):
+        some = measure(HELD_OUT + 10_000 * part, 2500, 250)
+        fine.add(some[0])
+        ill.add(some[1])
+    return rows(fine, ill)
 
 
 if __name__ == "__main__":
-    assert set(RULES)
     show("optics", run(quick="--quick" in sys.argv), quick="--quick" in sys.argv)
