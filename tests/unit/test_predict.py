@@ -201,9 +201,17 @@ def test_congestion_explains_retransmissions():
     assert not predictor.named.any()
 
 
+def test_a_tail_beyond_its_mean_is_told():
+    predictor = warmed()
+    for _ in range(20):
+        predictor.step(window(tail=np.array([1e5, 0.0])))
+    assert list(predictor.evidence(0)) == ["fec_tail"]
+    assert not predictor.named.any()
+
+
 def test_weak_evidence_never_names():
     weak = [strength for name, (strength, _) in RULES.items() if strength < 0.5]
-    assert len(weak) == 4
+    assert len(weak) == 5
     assert 1 - np.prod([1 - strength for strength in weak]) < Rules().alarm
     assert "light_falls" in RULES
 
