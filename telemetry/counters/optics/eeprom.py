@@ -8,6 +8,7 @@ QSFP; of CMIS only the lower memory and page 00h. Both need CAP_NET_ADMIN.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -133,7 +134,7 @@ def answer(replies: tuple[Any, ...], half: Half) -> bytes:
 
 
 class IoctlEeprom:
-    """ETHTOOL_GMODULEINFO and ETHTOOL_GMODULEEEPROM; one image is read for all halves of a poll."""
+    """ETHTOOL_GMODULEINFO, then the part of ETHTOOL_GMODULEEEPROM's image that holds the half."""
 
     def __init__(self, netdev: str) -> None:
         self._netdev = netdev
@@ -155,8 +156,6 @@ class IoctlEeprom:
 
     def _call(self, buffer: bytearray) -> None:
         """SIOCETHTOOL with a struct ifreq that points at ``buffer``."""
-        import ctypes
-
         name = os.fsencode(self._netdev)
         if len(name) >= _IFNAMSIZ:
             raise OSError(errno.ENODEV, f"{self._netdev}: no such device")
