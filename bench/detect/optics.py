@@ -17,7 +17,7 @@ from bench.detect.optics_world import BITS, DAYS, MODES, WINDOW_S, WINDOWS, Worl
 from bench.report import Row, show
 from fabricd.predict.risk import Predictor, Window
 
-HELD_OUT = 7_000_000
+HELD_OUT = 8_000_000
 BATCH = 500
 LEAD_S = 600
 HORIZON_WINDOWS = 30 * 86_400 // WINDOW_S

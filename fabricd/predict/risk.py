@@ -58,6 +58,7 @@ class Rules:
         ber_limit: what IEEE 802.3 allows before RS(544,514); a little above frames are lost.
         ahead: blocks of a scale (5 min, 15 min, 2 h, 1 day) that its trend foretells: of six seen,
             about twice as many are believed.
+        beyond_db: of `fec_limit`: by a tenth more errors than allowed.
         fallen_db: of `fec_limit`: below what the link had lately (its best level, forgotten within
             days): one that lives near the limit is no news.
         steps, hand: of `fec_steps`: one may be a moved cable; this share of what was in hand is
@@ -77,6 +78,7 @@ class Rules:
     window_s: int = 300
     ber_limit: float = 2.4e-4
     ahead: tuple[float, ...] = (10.0, 10.0, 12.0, 16.0)
+    beyond_db: float = 0.03
     fallen_db: float = 0.6
     steps: int = 2
     hand: float = 0.4
@@ -192,7 +194,9 @@ class Predictor:
         self.left_s = left["any"] * rules.window_s
         hand, had = self._margin(quality)
         with np.errstate(invalid="ignore"):
-            limit = (hand < 0) & (self._lately - self._quality.level(1) > rules.fallen_db)
+            limit = (hand < -rules.beyond_db) & (
+                self._lately - self._quality.level(1) > rules.fallen_db
+            )
             steps = (self._quality.steps((1, 2)) >= rules.steps) & (hand < rules.hand * had)
         on: dict[str, Flags] = {
             "fec_trend": np.isfinite(left["fec"]),
@@ -230,6 +234,8 @@ class Predictor:
             quality = np.where(seen.up, q_of_ber(ber), np.nan)
             # Bursts mix two levels; near the limit uncorrectable codewords are part of the level.
             mixed = (seen.lost > 0) & (quality > self._limit + self.rules.mixed_db)
+        # What a link at its limit loses is explained by its level; with much in hand, by nothing.
+        self._burst_now |= mixed
         quality = np.where(mixed, np.nan, quality)
         return self._chill.explain(quality, seen.celsius, self.rules.warm_quality)
 
@@ -273,7 +279,8 @@ class Predictor:
         return now - self._limit, self._best[:, 0] - self._limit
 
     def _burst(self, seen: Window) -> Flags:
-        self._burst_now |= seen.up & (np.nan_to_num(seen.lost) > 0)
+        # Without a ratio there is no level: every burst counts.
+        self._burst_now |= seen.up & (seen.lost > 0) & ~(seen.bits > 0)
         if self._count % 3 == 0:
             self._bursts[:, :-1] = self._bursts[:, 1:]
             self._bursts[:, -1] = self._burst_now
