@@ -23,7 +23,7 @@ from fabricd.predict.trend import Trend, TrendRules, plain
 
 Flags = NDArray[np.bool_]
 
-LASER = TrendRules(parts=(3, 8, 12))
+LASER = TrendRules(parts=(3, 8, 12), least=(0.6, 0.5, 0.45))
 """A laser ages by days: quarters of an hour, 2 h, 1 day."""
 _DAY = -1
 """The scale of days, the last."""
@@ -79,7 +79,7 @@ class Rules:
     ber_limit: float = 2.4e-4
     ahead: tuple[float, ...] = (10.0, 10.0, 12.0, 16.0)
     beyond_db: float = 0.03
-    fallen_db: float = 0.6
+    fallen_db: float = 0.8
     steps: int = 2
     hand: float = 0.4
     mixed_db: float = 0.3

@@ -38,7 +38,7 @@ class TrendRules:
         largest: no single one may be more than this share of the whole fall.
         wander: the whole fall exceeds this many times the noise of the next coarser scale, once
             that is known: what a link does within hours anyway is no trend of minutes.
-        least: the whole fall in dB: less is what temperature and polarization do.
+        least: the whole fall in dB, by scale: less is what temperature and polarization do.
         settle: blocks before the noise of a scale is known.
         memory: weight of a new difference in the noise, in which it counts for at most twice the
             noise: a trend must not pass for noise before it is over.
@@ -54,8 +54,8 @@ class TrendRules:
     wander: float = 4.0
     settle: int = 8
     memory: float = 0.02
-    least: float = 0.45
-    step_db: float = 0.4
+    least: tuple[float, ...] = (0.6, 0.6, 0.5, 0.45)
+    step_db: float = 0.5
     step_noise: float = 6.0
     step_memory: int = 50
 
@@ -114,14 +114,15 @@ class Trend:
 
     def step(self, value: Array) -> None:
         """Take one window's values (shape: links); NaN: not known."""
-        for scale, coarser in zip(self._scales, [*self._scales[1:], None], strict=True):
+        coarse = [*self._scales[1:], None]
+        for scale, coarser, least in zip(self._scales, coarse, self.rules.least, strict=True):
             scale.parts[scale.filled] = value
             scale.filled += 1
             if scale.filled < scale.parts.shape[0]:
                 return
             scale.filled = 0
             value = _median(scale.parts)
-            self._advance(scale, coarser, value)
+            self._advance(scale, coarser, value, least)
 
     def windows_left(self, margin: Array, ahead: tuple[float, ...]) -> Array:
         """Windows until ``margin`` (≥ 0) is used up at the pace of the quickest trend; inf: none.
@@ -149,7 +150,7 @@ class Trend:
         """The value of the last whole block; NaN: none yet."""
         return self._scales[scale].last
 
-    def _advance(self, scale: _Scale, coarser: _Scale | None, value: Array) -> None:
+    def _advance(self, scale: _Scale, coarser: _Scale | None, value: Array, least: float) -> None:
         rules = self.rules
         fall = scale.last - value
         scale.last = np.where(np.isnan(value), scale.last, value)
@@ -167,7 +168,7 @@ class Trend:
             (falls.sum(0) >= rules.falls)
             & ~rises.any(0)
             & (known.max(0) <= rules.largest * total)
-            & (total >= rules.least)
+            & (total >= least)
             & (scale.blocks >= rules.settle)
         )
         if coarser is not None:
