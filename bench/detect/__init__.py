@@ -1,0 +1,1 @@
+"""Benchmarks of detection: simulators and measurements."""

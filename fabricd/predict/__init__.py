@@ -1,0 +1,1 @@
+"""How likely a link is to fail soon: trends of its FEC, its light, its flaps. Pure."""

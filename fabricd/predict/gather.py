@@ -1,0 +1,129 @@
+"""Polls of a window → what the predictor takes: medians of readings, sums of counts. Pure.
+
+Speaks the canonical names of `telemetry.counters.vocabulary`; counts come as differences, which the
+counters' tracker makes (resets, wraps and driver reloads are its business).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from fabricd.predict.risk import Window
+from telemetry.counters.types import Bin
+
+TAIL_FROM = 8
+"""Of the 15 symbols that RS(544,514) corrects: from here on a codeword is of the tail."""
+
+_MARKS = ("ecn_marked", "cnp_received")
+_AGAIN = ("retransmits", "out_of_sequence", "packet_seq_err")
+
+
+@dataclass(slots=True)
+class _Link:
+    readings: dict[str, list[float]] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    down: bool = False
+
+
+class Gather:
+    """Collects one window of all links; `window` gives it and begins the next.
+
+    A window in which a link had no carrier for a moment, was in maintenance or flapped is no
+    measurement of its level (`Window.up`). The bit rate is the link's speed times the time that the
+    polls of its FEC counters span.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._links = {name: _Link() for name in self._names}
+        self._limits: dict[str, tuple[float, float]] = {}
+
+    def read(self, link: str, gauges: Mapping[str, float]) -> None:
+        """Gauges of a poll; lanes as ``rx_power/0`` in W, bias in A, temperature in °C."""
+        weakest: dict[str, list[float]] = {}
+        for name, value in gauges.items():
+            if math.isfinite(value):
+                weakest.setdefault(name.split("/")[0], []).append(value)
+        for name, pick in (
+            ("rx_power", min),
+            ("tx_power", min),
+            ("tx_bias", max),
+            ("module_temperature", max),
+        ):
+            if name in weakest:
+                value = pick(weakest[name])
+                self._links[link].readings.setdefault(name, []).append(value)
+
+    def count(self, link: str, more: Mapping[str, int], seconds: float) -> None:
+        """Differences of counters over ``seconds``."""
+        row = self._links[link]
+        row.seconds += seconds if "fec_corrected_bits" in more else 0.0
+        for name, value in more.items():
+            row.counts[name] = row.counts.get(name, 0.0) + value
+
+    def histogram(self, link: str, more: Iterable[Bin]) -> None:
+        """Differences of the bins of ``fec_errors``."""
+        tail = sum(each.count for each in more if each.low >= TAIL_FROM)
+        row = self._links[link]
+        row.counts["tail"] = row.counts.get("tail", 0.0) + tail
+
+    def out(self, link: str, flaps: int = 0) -> None:
+        """The link was down, or somebody is at work on it; with ``flaps`` carrier losses."""
+        row = self._links[link]
+        row.down = True
+        row.counts["flaps"] = row.counts.get("flaps", 0.0) + flaps
+
+    def limits(self, link: str, rx_low_w: float | None, hot_celsius: float | None) -> None:
+        """The maker's low alarm of received light and high warning of temperature."""
+        low = _dbm(rx_low_w) if rx_low_w is not None else math.nan
+        self._limits[link] = (low, math.nan if hot_celsius is None else hot_celsius)
+
+    def window(self, speeds: Mapping[str, float]) -> Window:
+        """The window that ends now; ``speeds``: bit/s by link, absent: not known."""
+        rows = [self._links[name] for name in self._names]
+        self._links = {name: _Link() for name in self._names}
+
+        def counted(*names: str) -> list[float]:
+            found = []
+            for row in rows:
+                known = [row.counts[name] for name in names if name in row.counts]
+                found.append(sum(known) if known else math.nan)
+            return found
+
+        def middle(name: str) -> list[float]:
+            return [median(row.readings.get(name) or [math.nan]) for row in rows]
+
+        zero = np.nan_to_num
+        limits = [self._limits.get(name, (math.nan, math.nan)) for name in self._names]
+        bits = [
+            speeds[name] * row.seconds if name in speeds and row.seconds else math.nan
+            for name, row in zip(self._names, rows, strict=True)
+        ]
+        flaps = zero(np.array(counted("flaps")))
+        return Window(
+            up=np.array([not row.down for row in rows], bool) & (flaps == 0),
+            bits=np.array(bits),
+            errors=np.array(counted("fec_corrected_bits")),
+            tail=np.array(counted("tail")),
+            lost=np.array(counted("fec_uncorrectable")),
+            rx_dbm=np.array([_dbm(x) for x in middle("rx_power")]),
+            tx_dbm=np.array([_dbm(x) for x in middle("tx_power")]),
+            bias=np.array(middle("tx_bias")),
+            celsius=np.array(middle("module_temperature")),
+            retransmits=zero(np.array(counted(*_AGAIN))),
+            marks=zero(np.array(counted(*_MARKS))),
+            flaps=flaps,
+            rx_low_dbm=np.array([low for low, _ in limits]),
+            hot_celsius=np.array([hot for _, hot in limits]),
+        )
+
+
+def _dbm(watts: float) -> float:
+    """NaN for no light: a laser that is off is no level."""
+    return 10 * math.log10(watts * 1e3) if watts > 0 else math.nan
