@@ -16,6 +16,7 @@ from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
+from fabricd.operate.orders import Orders
 from fabricd.steer import policy
 from telemetry.events import LinkState
 
@@ -108,6 +109,7 @@ class Engine:
         self.paths: list[Path] = []
         self._jury = Jury(Rules())
         self.max_probe_share = 0.5
+        self.orders = Orders()
         self.silent_hosts: frozenset[str] = frozenset()
         self._blamed: frozenset[int] = frozenset()
         """Links that probes blame now, also those whose traffic they may not take."""
@@ -153,6 +155,7 @@ class Engine:
         """
         views = self._take_views(views, now)
         verdict = self._jury.judge(views, now) if views is not None else Verdict()
+        verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         self._blamed = frozenset(verdict.link_faults)
@@ -179,7 +182,12 @@ class Engine:
     def plan(self) -> policy.Plan:
         """What steering would do now."""
         return policy.plan(
-            [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links],
+            [
+                policy.LinkInput(
+                    x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained
+                )
+                for x in self.links
+            ],
             [
                 policy.PathInput(
                     p.netdev, p.spec.peer, (p.spec.address, *p.spec.others), p.health.state
@@ -264,19 +272,20 @@ class Engine:
     ) -> Facts:
         facts = Facts(
             admin_up=link.admin_up,
-            carrier=False if link.port_active is False else link.carrier,
+            carrier=self.orders.carrier(link.carrier, link.port_active),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
             clean=self._clean(link, views, now),
         )
+        facts = self.orders.facts(link.netdev, facts)
         fault = verdict.link_faults.get(link.index, "")
-        worse = link.worse
+        worse = self.orders.worse(link.netdev, link.worse)
         hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up
         if (fault or worse) and not hard and not self._already_out(link):
             degraded_only = not fault
             if not self._may_take(link):
                 out.refused[link.netdev] = fault or worse
-                return replace(facts, suspect=fault or facts.suspect)
+                return facts if facts.planned else replace(facts, suspect=fault or facts.suspect)
             if degraded_only:
                 return replace(facts, worse=worse)
         return replace(facts, fault=fault, worse=worse)

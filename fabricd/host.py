@@ -17,17 +17,19 @@ import structlog
 from fabricd import probe_plan, report
 from fabricd.carrier import CarrierBook
 from fabricd.config import Config
+from fabricd.config_source import ConfigSource
 from fabricd.detect.loss import LossCounters, LossWindow
 from fabricd.detect.verdict import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import AdminProbe, Inventory
+from fabricd.operate.desk import Desk
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, PathRow, StallRecord
 from fabricd.publisher import Publisher, event
 from fabricd.recorder import Recorder
-from fabricd.steer.modes import Modes
+from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from telemetry.events import Event, EventKind
 from telemetry.snapshot import HostSnapshot
@@ -48,8 +50,10 @@ class Host:
         ledger: FlapLedger,
         totals: dict[str, int],
         inventory: Inventory,
+        desk: Desk,
     ) -> None:
         self.config = config
+        self.desk = desk
         self.modes = modes
         self.page = page
         self.recorder = recorder
@@ -57,6 +61,8 @@ class Host:
         self.last_cycle_wall_s: float | None = None
         self.cycles = 0
         self.follow: Callable[[dict[str, Any]], None] = lambda _: None
+        self.source: ConfigSource | None = None
+        self.prober_seen: Callable[[int], None] = lambda _: None
         self.control_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.last_path_rows: Sequence[PathRow] = ()
@@ -87,6 +93,7 @@ class Host:
         self.config = config
         self._plan_probes()
         self.modes.retarget(Path(config.paths.stop_file))
+        self.desk.heed(self)
         before = self.jobs.save()
         self.jobs = self._make_jobs()
         self.jobs.restore(before)
@@ -236,8 +243,8 @@ class Host:
     def step(self, events: Sequence[Event] = ()) -> None:
         """Evaluate, publish, then record."""
         now = time.monotonic_ns()
-        outcome = self.engine.evaluate(self._views(), now)
-        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        outcome = self.engine.evaluate(self.views(), now)
+        told = self._publisher.publish(self.engine, self._modes(), now)
         if events or outcome.changes or told:
             self._changed_state = True
             self._save_soon = True
@@ -281,14 +288,21 @@ class Host:
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""
         now = time.monotonic_ns()
-        self._emit(self._publisher.publish(self.engine, self.modes.effective, now, give_back=True))
+        self._emit(self._publisher.publish(self.engine, self._modes(), now, give_back=True))
 
     def mode_changed(self, why: str) -> None:
-        """The effective mode is another one: publish and record it."""
+        """The mode of something is another one: publish and record it."""
         now = time.monotonic_ns()
-        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        told = self._publisher.publish(self.engine, self._modes(), now)
         mode = self.modes.effective.name.lower()
         self._emit([event(EventKind.MODE, reason=why, data={"mode": mode}), *told])
+
+    def mode_of(self, netdev: str) -> Mode:
+        """The mode in effect on a link."""
+        return self._modes().get(netdev, Mode.OBSERVE)
+
+    def _modes(self) -> dict[str, Mode]:
+        return {link.netdev: self.modes.of(link.group or "") for link in self.config.links}
 
     def rail_weights(self) -> dict[str, int]:
         """What the page says, by netdev."""
@@ -317,6 +331,10 @@ class Host:
     def mark_changed(self) -> None:
         """Store the state documents at the next `save`."""
         self._changed_state = True
+
+    def refused_links(self) -> dict[str, str]:
+        """Links that probes blame but may not take: netdev → what they say."""
+        return dict(self._refused_links)
 
     def refused(self) -> dict[str, int]:
         """Inputs refused, by source."""
@@ -370,7 +388,8 @@ class Host:
         if self.feed.reader is not None:
             self.feed.reader.close()
 
-    def _views(self) -> list[PathView] | None:
+    def views(self) -> list[PathView] | None:
+        """All paths as the prober sees them now; None: there is no prober."""
         rows = self.feed.paths()
         if rows is None:
             return None
@@ -422,6 +441,8 @@ class Host:
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
         self._loss.reset()
+        if "pid" in numbers:
+            self.prober_seen(numbers["pid"])
         self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])
 
     def _emit(self, events: Sequence[Event]) -> None:

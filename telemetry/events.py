@@ -53,6 +53,8 @@ class EventKind(StrEnum):
     """Prober appeared, vanished, restarted or stalled."""
     PLUGIN = "plugin"
     """A job's plugin failed over or rejoined (from its stats page)."""
+    OPERATOR = "operator"
+    """Somebody drained, opened a window, switched, promoted or reloaded; ``data['by']``."""
     DAEMON = "daemon"
     """Start, stop, reload, refused input."""
 

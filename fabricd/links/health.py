@@ -42,6 +42,10 @@ class Facts:
     """Nothing speaks against bringing it back."""
     worse: str = ""
     """Too much loss; empty: none."""
+    planned: bool = False
+    """In a maintenance window: downs are no reason for a penalty."""
+    drained: str = ""
+    """Why an operator took it out (then ``admin_up`` is False); empty: not drained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ class Health:
     def update(self, facts: Facts, now: int) -> list[Transition]:
         """Apply the facts; returns the transitions, oldest first."""
         done: list[Transition] = []
-        if facts.downs and facts.admin_up and self.state is not LinkState.ADMIN:
+        counts = facts.admin_up and not facts.planned and self.state is not LinkState.ADMIN
+        if facts.downs and counts:
             self.damping.down(now, facts.downs)
         if self._administered(facts, now, done):
             return done
@@ -156,7 +161,7 @@ class Health:
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
             if self.state is not LinkState.ADMIN:
-                self._go(E.ADMIN_DOWN, "administratively down", now, done)
+                self._go(E.ADMIN_DOWN, facts.drained or "administratively down", now, done)
             return True
         if self.state is LinkState.ADMIN:
             self._go(E.ADMIN_UP, "administratively up", now, done)
@@ -181,7 +186,8 @@ class Health:
             reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
         else:
             reason = facts.fault
-            self.damping.down(now)
+            if not facts.planned:
+                self.damping.down(now)
         self.hard = hard
         self._go(E.FAULT, reason, now, done)
 

@@ -9,6 +9,8 @@ from fabricd.config import parse
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
+from fabricd.operate.desk import Desk
+from fabricd.operate.store import WishStore
 from fabricd.prober_feed import ProberFeed
 from fabricd.publisher import event
 from fabricd.recorder import Recorder
@@ -61,6 +63,7 @@ def make(tmp_path):
                 ledger=FlapLedger("b"),
                 totals={},
                 inventory=inventory,
+                desk=Desk(WishStore(tmp_path / "operator.json")),
             )
         )
         return made[-1]
