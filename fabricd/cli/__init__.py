@@ -14,7 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from fabricd import __version__
-from fabricd.cli import client, job_commands, operator_commands, plugin_env, promote, show
+from fabricd.cli import (
+    client,
+    job_commands,
+    operator_commands,
+    plugin_env,
+    promote,
+    show,
+    support_command,
+)
 from fabricd.cli.base import (
     DEFAULT_CONFIG,
     DEFAULT_SOCKET,
@@ -41,6 +49,9 @@ app.add_typer(plugin_app, name="plugin")
 
 operator_commands.register(app)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
+app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(
+    support_command.support_bundle
+)
 
 
 @app.command(epilog="Example: fabricctl status --json | jq .mode")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
@@ -251,3 +252,44 @@ def affinities(pid):
         except ProcessLookupError:
             continue
     return found
+
+
+def test_a_support_bundle_has_everything_but_secrets(cluster, tmp_path):
+    lab = started(cluster)
+    node = lab.nodes[0]
+    key = lab.dir.key.read_text().strip()
+    canary = "kanari3nvogel"
+    config = node.config_path.read_text()
+    node.config_path.write_text(f'# the key is {key}\n# broker password = "{canary}"\n{config}')
+    (node.config_path.parent / "conf.d").mkdir()
+    (node.config_path.parent / "conf.d" / "9.toml").write_text(f"# token: {canary}\n")
+    done(node, "reload")
+    done(node, "drain", "rail1", "--reason", f"password={canary} {key}")
+    done(node, "maintenance", "host", "--for", "9m", "--reason", f"see https://u:{canary}@wiki/x")
+    done(node, "detector", "off", "loss", "--reason", f"secret {key.upper()}")
+    wait_until(lambda: len(rows(node, kind="operator")) == 3, SLOW_S, "on the timeline")
+    archive = tmp_path / "case.tar.gz"
+    where = ["--config", str(node.config_path), "--out", str(archive)]
+    made = node.run([sys.executable, "-m", "fabricd.cli", "support-bundle", *where,
+                     "--socket", str(node.run_dir / "ctl.sock")])  # fmt: skip
+    assert archive.stat().st_mode & 0o777 == 0o600, made.stdout
+    members = unpacked(archive)
+    everything = b"\n".join(members.values()).lower()
+    for secret in (key, canary):
+        assert secret.encode() not in everything
+    assert json.loads(members["daemon/status.json"])["operator"]["drain"][0]["target"] == "rail1"
+    assert b"[[links]]" in members["config/fabricd.toml"]
+    assert "config/conf.d/9.toml" in members
+    assert b"fabricd_link_flaps_total" in members["metrics.txt"]
+    kinds = {json.loads(line)["kind"] for line in members["timeline.jsonl"].splitlines()}
+    assert {"operator", "link_state", "daemon"} <= kinds
+    assert b"carrier_down_count: 0" in members["nic/rail0/sysfs.txt"]
+    assert json.loads(members["manifest.json"])["secrets_removed"] >= 8
+    assert json.loads(members["manifest.json"])["missing"] == {}
+    again = ctl(node, "support-bundle", *where)
+    assert (again.returncode, "File exists" in again.stderr) == (1, True)
+
+
+def unpacked(archive):
+    with tarfile.open(archive) as tar:
+        return {m.name.partition("/")[2]: tar.extractfile(m).read() for m in tar.getmembers()}
