@@ -19,6 +19,7 @@ from fabricd.cli import (
     job_commands,
     operator_commands,
     plugin_env,
+    probe_commands,
     promote,
     show,
     support_command,
@@ -48,6 +49,7 @@ plugin_app = typer.Typer(no_args_is_help=True, help="The plugin, for jobs.")
 app.add_typer(plugin_app, name="plugin")
 
 operator_commands.register(app)
+probe_commands.register(app)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
 app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(
     support_command.support_bundle

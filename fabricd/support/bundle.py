@@ -67,7 +67,7 @@ class Bundle:
             "versions": facts.versions(),
             "files": self.names,
             "missing": self.missing,
-            "secrets_removed": self._redactor.count,
+            "redactions": self._redactor.count,
         }
         self.add_json("manifest.json", manifest)
         self._tar.close()
