@@ -1,7 +1,9 @@
 """What the daemon takes over from its predecessor, out of the timeline's file.
 
-A FLAP row carries the kernel's count it accounts for, so the newest row of a link corrects a state
-document that is older: no flap is counted twice or lost by ``kill -9``.
+The daemon's document may be of an earlier boot: `Host.restore` takes over the states, penalties and
+counts of one, aged by its wall clock, and leaves the rest. A FLAP row carries the kernel's count it
+accounts for, so the newest row of a link corrects a state document that is older: no flap is
+counted twice or lost by ``kill -9``.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
     log = structlog.get_logger()
     document: dict[str, Any] = {}
     try:
+        stored = store.get_state("daemon")
+        if isinstance(stored, dict):
+            document = stored
         carrier = store.get_state("carrier")
         if carrier is not None:
             ledger.restore(carrier)
-        stored = store.get_state("daemon")
-        if isinstance(stored, dict) and stored.get("boot_id") == boot:
-            document = stored
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         log.warning("state document refused", error=repr(error))
     totals = store.flap_totals()

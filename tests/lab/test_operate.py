@@ -3,13 +3,25 @@
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import time
 
 import pytest
-from test_daemon_faults import READY_S, SLOW_S, ask, page, ready, rows, started, states, weights
+from test_daemon_faults import (
+    READY_S,
+    SLOW_S,
+    ask,
+    page,
+    prober_in_use,
+    ready,
+    rows,
+    started,
+    states,
+    weights,
+)
 
 from lab.cluster import wait_until
 from lab.faults import BlackHole, Carrier
@@ -375,3 +387,35 @@ def test_a_daemon_starts_on_a_full_disk_and_steers(small_disk):
     free()
     wait_until(lambda: ask(node, "status")["timeline"]["waiting"] == 0, SLOW_S, "stored")
     wait_until(lambda: len(rows(node, kind="flap")) == 1, SLOW_S, "with its flap")
+
+
+def test_state_survives_a_reboot(cluster):
+    """A reboot as the daemon sees it: another boot id in what it stored, and nothing in /run."""
+    lab = started(cluster)
+    node = lab.nodes[0]
+    for _ in range(4):
+        with lab.inject(Carrier("h0:rail1")):
+            wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "down")
+        wait_until(lambda: node.carrier(1), SLOW_S, "carrier back")
+
+    def link():
+        return next(x for x in ask(node, "links") if x["netdev"] == "rail1")
+
+    wait_until(lambda: link()["flaps"] == 4, SLOW_S, "all counted")
+    assert link()["suppressed"]
+    node.daemon.stop()
+    with contextlib.closing(sqlite3.connect(node.state_dir / "timeline.db")) as db, db:
+        db.execute("UPDATE events SET boot_id = 'before'")
+        db.execute("UPDATE sequences SET boot_id = 'before'")
+        for key, value in db.execute("SELECT key, value FROM state").fetchall():
+            document = json.loads(value) | {"boot_id": "before", "mono_ns": 1}
+            db.execute("UPDATE state SET value = ? WHERE key = ?", (json.dumps(document), key))
+    (node.run_dir / "steer").unlink()
+    node.daemon.start()
+    wait_until(lambda: prober_in_use(node), READY_S, "up again")
+    after = link()
+    assert after["flaps"] == 4
+    assert after["penalty"] > 100
+    assert after["flaps_last_hour"] == 4
+    assert after["state"] in ("hold", "probation")
+    wait_until(lambda: link()["state"] == "up", 90, "it comes back in its time")

@@ -3,6 +3,8 @@
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fabricd.config import parse
 from fabricd.detect.mesh import PathSpec
@@ -373,3 +375,27 @@ def test_no_input_ever_leaves_nothing_carrying():
             host.silence(*(r for r in range(3) if silent[r]))
             host.run(300 * MS, step=30 * MS)
             assert any(host.weights()), (carriers, silent)
+
+
+@given(
+    rails=st.integers(1, 8),
+    share=st.sampled_from([0.0, 0.25, 0.5]),
+    steps=st.lists(
+        st.tuples(st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)), st.integers(1, 40)),
+        min_size=1, max_size=6,
+    ),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_probes_alone_never_take_more_than_their_share(rails, share, steps):
+    """Whatever falls silent or loses, in whatever order and for how long, while carriers stay."""
+    host = Host(rails=rails, extra=f"[steer]\nmax_probe_share = {share}\n")
+    for silent, lossy, tens in steps:
+        host.restore()
+        host.silence(*silent)
+        for link in host.engine.links:
+            link.worse = "10 % lost" if link.index in lossy else ""
+        for _ in range(tens):
+            host.run(50 * MS, step=50 * MS)
+            taken = [weight for weight in host.weights() if weight < 1000]
+            assert len(taken) <= share * rails
+            assert 1000 in host.weights()
