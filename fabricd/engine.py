@@ -239,6 +239,24 @@ class Engine:
                     refused.append(f"{kind} {key}")
         return refused
 
+    def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
+        """Take over what `save` gave before a reboot: the links' damping and what was out.
+
+        Returns what was not usable. Paths begin anew: who is a peer may have changed.
+        """
+        stored = document.get("links")
+        if not isinstance(stored, dict):
+            return ["links"]
+        refused = []
+        for link in self.links:
+            if link.netdev not in stored:
+                continue
+            try:
+                link.health.restore_history(stored[link.netdev], now, elapsed_ns)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                refused.append(f"links {link.netdev}")
+        return refused
+
     def adopt(self, netdev: str, remote: str, state: LinkState, now: int) -> None:
         """Believe an earlier daemon's steer page that a link or path is out."""
         if state not in (LinkState.DOWN, LinkState.HOLD):

@@ -357,20 +357,22 @@ class Host:
     def restore(self, document: dict[str, Any]) -> list[str]:
         """Take over an earlier daemon's document; returns what was not usable.
 
-        Of an earlier boot: states, penalties and counts, aged by the wall clock; a clock that went
-        back ages nothing. The steer page is written before any file, so what it says to be out is
-        out, even when the document is older.
+        The steer page is written before any file, so what it says to be out is out, even when the
+        document is older. Of another boot only damping and what was out are taken over, aged by
+        the wall clock; should that have gone back, nothing has decayed.
         """
         refused = []
         now = time.monotonic_ns()
-        if document:
-            boot = self.book.ledger.boot_id
-            same = document.get("boot_id", boot) == boot
-            engine, age = document.get("engine"), _age(document, now, same_boot=same)
-            if same:
-                self.jobs.restore(document.get("jobs"))
-            if isinstance(engine, dict) and age is not None:
-                refused = self.engine.restore(engine, now, age)
+        boot = self.book.ledger.boot_id
+        if document.get("boot_id", boot) != boot:
+            engine, at = document.get("engine"), document.get("wall_ns")
+            if isinstance(engine, dict) and isinstance(at, int):
+                refused = self.engine.restore_history(engine, now, max(0, time.time_ns() - at))
+        elif document:
+            self.jobs.restore(document.get("jobs"))
+            engine, at = document.get("engine"), document.get("mono_ns")
+            if isinstance(engine, dict) and isinstance(at, int) and at <= now:
+                refused = self.engine.restore(engine, now, now - at)
             else:
                 refused = ["engine"]
         for entry in self.page.taken_over:
@@ -472,12 +474,3 @@ class Host:
     @staticmethod
     def _wall(mono_ns: int) -> int:
         return time.time_ns() - time.monotonic_ns() + mono_ns
-
-
-def _age(document: dict[str, Any], now: int, *, same_boot: bool) -> int | None:
-    """How old (ns) a state document is; None: it does not say."""
-    if same_boot:
-        at = document.get("mono_ns")
-        return now - at if isinstance(at, int) and at <= now else None
-    at = document.get("wall_ns")
-    return max(0, time.time_ns() - at) if isinstance(at, int) else None

@@ -1,9 +1,7 @@
 """What the daemon takes over from its predecessor, out of the timeline's file.
 
-The daemon's document may be of an earlier boot: `Host.restore` takes over the states, penalties and
-counts of one, aged by its wall clock, and leaves the rest. A FLAP row carries the kernel's count it
-accounts for, so the newest row of a link corrects a state document that is older: no flap is
-counted twice or lost by ``kill -9``.
+A FLAP row carries the kernel's count it accounts for, so the newest row of a link corrects a state
+document that is older: no flap is counted twice or lost by ``kill -9``.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
     try:
         stored = store.get_state("daemon")
         if isinstance(stored, dict):
-            document = stored
+            document = stored  # of whichever boot: damping outlives one
         carrier = store.get_state("carrier")
         if carrier is not None:
             ledger.restore(carrier)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fabricd.links.damping import Damping, DampingRules
-from fabricd.links.machine import LinkEvent, allows, step
+from fabricd.links.machine import CARRYING, LinkEvent, allows, step
 from telemetry.events import LinkState
 
 E = LinkEvent
@@ -70,6 +70,13 @@ class Transition:
     from_state: LinkState
     to_state: LinkState
     reason: str
+
+
+def share(state: LinkState) -> float:
+    """How much of a link in that state traffic may use."""
+    if state is LinkState.DEGRADED:
+        return 0.5
+    return 1.0 if state in CARRYING else 0.0
 
 
 class Health:
@@ -151,6 +158,20 @@ class Health:
         reason, hard = str(document["reason"]), bool(document["hard"])
         self.damping.restore(document["damping"], now, elapsed_ns)
         self.state, self.since_ns, self.reason, self.hard = state, now - age, reason, hard
+
+    def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
+        """Take over what `save` gave before a reboot ``elapsed_ns`` ago: damping, and being out.
+
+        Any other state begins at UNKNOWN: what was up has yet to be seen up in this boot.
+
+        Raises:
+            KeyError, TypeError, ValueError: not such a document; nothing was taken over.
+        """
+        state, hard = LinkState[document["state"]], bool(document["hard"])
+        self.damping.restore(document["damping"], now, elapsed_ns)
+        if share(state) == 0.0 and state is not LinkState.ADMIN:
+            self.state, self.since_ns, self.hard = LinkState.HOLD, now, hard
+            self.reason = "out before the reboot"
 
     def adopt(self, state: LinkState, now: int) -> None:
         """Take over DOWN or HOLD from elsewhere, unless it is known already."""
