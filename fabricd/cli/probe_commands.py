@@ -13,7 +13,6 @@ import typer
 from fabricd.cli.base import fail, out
 from fabricd.durable import replace_text
 from fabricd.probes import keys
-from fabricd.probes.client import ProberClient, ProberError, ProberGoneError
 
 key_app = typer.Typer(no_args_is_help=True, help="The probe keys of this host.")
 
@@ -26,6 +25,8 @@ DEFAULT_RUN = Path("/run/fabricd")
 @key_app.command("load", epilog="Example: fabricctl key load --key-file /etc/fabricd/probe.key")
 def load(key_file: KeyFile = DEFAULT_KEY, run_dir: RunDir = DEFAULT_RUN) -> None:
     """Hand the file's keys to the running prober; it goes on probing meanwhile."""
+    from fabricd.probes.client import ProberError, ProberGoneError
+
     try:
         text = keys.read(key_file)
         asyncio.run(_hand_over(run_dir, text))
@@ -53,6 +54,8 @@ def rotate(
 
 
 async def _hand_over(run_dir: Path, text: str) -> None:
+    from fabricd.probes.client import ProberClient
+
     client = await ProberClient.connect(run_dir / "prober" / "ctl.sock")
     try:
         await client.rekey(text)

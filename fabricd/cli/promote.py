@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -23,9 +23,10 @@ from fabricd.cli.base import (
     put_json,
 )
 from fabricd.cli.show import age, when
-from fabricd.config import Config
-from fabricd.operate.past import Past, recorded, replay
 from telemetry.events import Event
+
+if TYPE_CHECKING:
+    from fabricd.operate.past import Past
 
 MODES = ("observe", "steer", "migrate")
 ROWS = 100_000
@@ -62,6 +63,10 @@ def promote(
 
 def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
     """``recorded`` from the WOULD_STEER rows, ``replayed`` from the evidence of the same time."""
+    # Here: the engine and numpy would make every other command wait.
+    from fabricd.config import Config
+    from fabricd.operate.past import recorded, replay
+
     config = Config.model_validate(ask(socket, {"op": "config"})["config"])
     told = [link for link in config.links if not group or link.group == group]
     if not told:

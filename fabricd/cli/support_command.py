@@ -19,7 +19,6 @@ from fabricd.cli.base import (
     parse_since,
     put_json,
 )
-from fabricd.support.bundle import collect, write
 
 
 def support_bundle(
@@ -32,6 +31,8 @@ def support_bundle(
     as_json: Json = False,
 ) -> None:
     """One archive of configuration, timeline, status, metrics and host facts; no secrets."""
+    from fabricd.support.bundle import collect, write  # heavy, and needed here alone
+
     start = parse_since(since, time.time_ns())
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     root = f"fabricd-support-{sockets.gethostname().split('.')[0]}-{stamp}"
