@@ -50,6 +50,7 @@ class Path:
     netdev: str
     health: Health
     heard_ever: bool = False
+    worse: str = ""
 
     @property
     def key(self) -> str:
@@ -92,6 +93,8 @@ def damping_rules(config: Config) -> DampingRules:
         reuse=d.reuse,
         max_suppress_ns=round(d.max_suppress_s * 1e9),
         second_tier_flaps=d.second_tier_flaps,
+        window_ns=round(d.window_s * 1e9),
+        max_transitions=d.max_transitions,
     )
 
 
@@ -231,6 +234,24 @@ class Engine:
                     refused.append(f"{kind} {key}")
         return refused
 
+    def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
+        """Take over what `save` gave before a reboot: the links' damping and what was out.
+
+        Returns what was not usable. Paths begin anew: who is a peer may have changed.
+        """
+        stored = document.get("links")
+        if not isinstance(stored, dict):
+            return ["links"]
+        refused = []
+        for link in self.links:
+            if link.netdev not in stored:
+                continue
+            try:
+                link.health.restore_history(stored[link.netdev], now, elapsed_ns)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                refused.append(f"links {link.netdev}")
+        return refused
+
     def adopt(self, netdev: str, remote: str, state: LinkState, now: int) -> None:
         """Believe an earlier daemon's steer page that a link or path is out."""
         if state not in (LinkState.DOWN, LinkState.HOLD):
@@ -319,4 +340,5 @@ class Engine:
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
-        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound)
+        worse = "" if mute else path.worse
+        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound, worse=worse)

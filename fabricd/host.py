@@ -17,7 +17,9 @@ import structlog
 from fabricd import probe_plan, report
 from fabricd.carrier import CarrierBook
 from fabricd.config import Config
-from fabricd.detect.loss import LossCounters, LossWindow
+from fabricd.detect import evidence
+from fabricd.detect.locate import Blame
+from fabricd.detect.loss import LossTest
 from fabricd.detect.verdict import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
@@ -68,7 +70,9 @@ class Host:
         self.book = CarrierBook(self.engine, ledger, totals)
         self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
         self._admin = AdminProbe()
-        self._loss = LossWindow()
+        self._loss = LossTest(config.host.name)
+        self._places = evidence.Places(config.host.name)
+        self._stalled_ns = 0
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
         self._publisher = Publisher(page)
@@ -256,27 +260,36 @@ class Host:
             link.port_active = active.get(link.netdev)
 
     def feed_loss(self) -> None:
-        """Once a second: is a link losing more than it should?"""
+        """Each tick: is a link losing more than it should, and where is what fails?"""
         rows = self.feed.paths()
         if rows is None:
             self._loss.reset()
             return
-        counters = [
-            LossCounters(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.sent,
-                row.received,
-                row.rx_lost,
-                row.tx_lost,
-                outage=self.engine.in_outage(row.index),
-            )
-            for row in rows
-        ]
-        worse = self._loss.feed(counters, time.monotonic_ns())
+        now = time.monotonic_ns()
+        stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
+        stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
+        counters = evidence.loss_counters(rows, self.engine)
+        verdict = self._loss.feed(counters, now, stalled_ns=stalled)
         for link in self.engine.links:
-            link.worse = worse.get(link.index, "")
+            link.worse = verdict.links.get(link.index, "")
+        for path in self.engine.paths:
+            path.worse = verdict.paths.get(path.index, "")
+        views = evidence.path_views(rows, self.engine.paths)
+        found = [*self._places.look(views, self.engine, now), *verdict.blames]
+        self._emit([self._located(blame) for blame in found])
+
+    def _located(self, blame: Blame) -> Event:
+        return event(
+            EventKind.LOCATED,
+            reason=str(blame),
+            data={
+                "part": blame.kind.value,
+                "element": blame.element,
+                "direction": blame.way.value,
+                "confidence": round(blame.confidence, 3),
+                "flows": blame.flows,
+            },
+        )
 
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""
@@ -303,6 +316,7 @@ class Host:
         document = {
             "boot_id": self.book.ledger.boot_id,
             "mono_ns": now,
+            "wall_ns": time.time_ns(),
             "engine": self.engine.save(now),
             "jobs": self.jobs.save(),
         }
@@ -336,14 +350,19 @@ class Host:
         self._emit(events)
 
     def restore(self, document: dict[str, Any]) -> list[str]:
-        """Take over an earlier daemon's document of this boot; returns what was not usable.
+        """Take over an earlier daemon's document; returns what was not usable.
 
         The steer page is written before any file, so what it says to be out is out, even when the
-        document is older.
+        document is older. Of another boot only damping and what was out are taken over, aged by
+        the wall clock; should that have gone back, nothing has decayed.
         """
         refused = []
         now = time.monotonic_ns()
-        if document:
+        if document and document.get("boot_id") != self.book.ledger.boot_id:
+            engine, at = document.get("engine"), document.get("wall_ns")
+            if isinstance(engine, dict) and isinstance(at, int):
+                refused = self.engine.restore_history(engine, now, max(0, time.time_ns() - at))
+        elif document:
             self.jobs.restore(document.get("jobs"))
             engine, at = document.get("engine"), document.get("mono_ns")
             if isinstance(engine, dict) and isinstance(at, int) and at <= now:
@@ -374,19 +393,7 @@ class Host:
         rows = self.feed.paths()
         if rows is None:
             return None
-        return [
-            PathView(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.established and row.last_heard_ns > 0,
-                row.rx_missed,
-                row.tx_missed,
-                row.peer_interval_ns or row.interval_ns,
-                row.last_heard_ns,
-            )
-            for row in rows
-        ]
+        return evidence.path_views(rows, self.engine.paths)
 
     def _outcome_events(self, outcome: Outcome) -> list[Event]:
         limit = self.config.damping.second_tier_flaps

@@ -1,0 +1,1 @@
+"""``./run bench detect``: how well faults are seen, placed and not imagined."""
