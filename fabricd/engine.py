@@ -288,8 +288,10 @@ class Engine:
             carrier=False if link.port_active is False else link.carrier,
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
-            clean=self._clean(link, views, now),
         )
+        if self._already_out(link) or facts.downs or verdict.link_faults:
+            # Asked only on the way back (or when this very update begins and ends an outage).
+            facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
         worse = link.worse
         hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up

@@ -51,8 +51,9 @@ def paths(host: int) -> tuple[PathSpec, ...]:
     out = []
     for rail in range(RAILS):
         own = host * RAILS + rail
-        same, clock, cross = np.flatnonzero(_same()[own]), _clock()[own], _cross()[own]
-        for port in [*_by_name(same), *_by_name(np.flatnonzero(cross))]:
+        same, clock = (mesh_[own] for mesh_ in _rail_mesh())
+        cross = np.flatnonzero(_cross()[own])
+        for port in [*_by_name(np.flatnonzero(same)), *_by_name(cross)]:
             peer, peer_rail = divmod(int(port), RAILS)
             where = address(peer, peer_rail)
             marked = bool(clock[port]) and peer_rail == rail
@@ -64,22 +65,20 @@ def _by_name(ports: Ints) -> list[int]:
     return sorted((int(p) for p in ports), key=lambda p: (name(p // RAILS), p % RAILS))
 
 
-def _weights(salt: int, ports: Ints) -> NDArray[np.uint64]:
-    keys = np.array(
-        [mesh._key(name(int(p) // RAILS), int(p) % RAILS) for p in ports],  # noqa: SLF001
-        dtype=np.uint64,
-    )
+def _weights(salt: int, ports: Ints, keyed: int) -> NDArray[np.uint64]:
+    """Of all pairs; ``keyed``: `mesh` takes the host for the port, or the port itself."""
+    named = [(name(int(p) // RAILS), int(p) % RAILS) for p in ports]
+    keys = mesh._keys(named, keyed)  # noqa: SLF001
     return mesh._mix(keys[:, None] ^ keys[None, :], salt)  # noqa: SLF001
 
 
-def _agreed(usable: NDArray[np.bool_], weights: NDArray[np.uint64], count: int) -> Chosen:
-    """Pairs that either end has among its best."""
+def _best(usable: Chosen, weights: NDArray[np.uint64], count: int) -> Chosen:
+    """Of each row the ``count`` least."""
     weights = np.where(usable, weights, np.iinfo(np.uint64).max)
     best = np.argpartition(weights, count, axis=1)[:, :count]
     chosen = np.zeros(usable.shape, dtype=bool)
     np.put_along_axis(chosen, best, values=True, axis=1)
-    chosen &= usable
-    return np.asarray(chosen | chosen.T)
+    return chosen & usable
 
 
 @cache
@@ -88,30 +87,29 @@ def _ports() -> tuple[Ints, Ints]:
     return numbers // RAILS, numbers % RAILS
 
 
-def _rail_mesh(count: int) -> Chosen:
+@cache
+def _rail_mesh() -> tuple[Chosen, Chosen]:
+    """Pairs of ports of one rail that are probed, and those with clock trains."""
     hosts, rails = _ports()
-    out = np.zeros((len(hosts), len(hosts)), dtype=bool)
+    same = np.zeros((len(hosts), len(hosts)), dtype=bool)
+    clock = same.copy()
     for rail in range(RAILS):
         at = np.flatnonzero(rails == rail)
-        out[np.ix_(at, at)] = _agreed(~np.eye(len(at), dtype=bool), _weights(rail, at), count)
-    return out
-
-
-@cache
-def _same() -> Chosen:
-    return _rail_mesh(PEERS)
-
-
-@cache
-def _clock() -> Chosen:
-    return _rail_mesh(1)
+        others = ~np.eye(len(at), dtype=bool)
+        own = _best(others, _weights(mesh._SAME, at, mesh._SAME), PEERS)  # noqa: SLF001
+        first = _best(own, _weights(rail, at, mesh._SAME), 1)  # noqa: SLF001
+        same[np.ix_(at, at)] = own | own.T
+        clock[np.ix_(at, at)] = first | first.T
+    return same, clock
 
 
 @cache
 def _cross() -> Chosen:
     hosts, rails = _ports()
     usable = (hosts[:, None] != hosts[None, :]) & (rails[:, None] != rails[None, :])
-    return _agreed(usable, _weights(mesh._CROSS, np.arange(len(hosts))), CROSS)  # noqa: SLF001
+    salt = mesh._CROSS  # noqa: SLF001
+    own = _best(usable, _weights(salt, np.arange(len(hosts)), salt), CROSS)
+    return np.asarray(own | own.T)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""One watched host lives through a story: the daemon's own code on the rows of a simulated prober."""
+"""One watched host lives through a story: the daemon's own code on a simulated prober's rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from bench.detect import fleet
 from bench.detect.paths import Noise, PathSim, PathTable, is_quiet, quiet_table
-from bench.detect.scenario import RAILS, Port, Scenario
+from bench.detect.scenario import RAILS, START_S, Port, Scenario
 from bench.detect.traffic import Floats, in_spans
 from fabricd.carrier import CarrierBook
-from fabricd.detect.evidence import Places, loss_counters, path_views
-from fabricd.detect.locate import Blame
+from fabricd.detect.evidence import Places, flows, loss_counters, path_views
+from fabricd.detect.locate import Blame, Flow
 from fabricd.detect.loss import LossTest
 from fabricd.engine import Engine
 from fabricd.links.flaps import FlapLedger
@@ -24,6 +24,7 @@ TICK_S = 0.5
 STALE_S = 1.0
 """A ring that is not written for so long is no prober (`fabricd.prober_feed.STALE_NS`)."""
 POLL_S = 0.002
+LOOK_S = START_S + 3.0
 WORSE = (LinkState.DOWN, LinkState.DEGRADED)
 NS = 1e9
 
@@ -49,6 +50,10 @@ class Story:
     places: list[tuple[float, Blame]] = field(default_factory=list)
     published: int = 0
     evaluations: int = 0
+    flows: list[Flow] = field(default_factory=list)
+    """What its paths said at `LOOK_S`, for the view of many hosts."""
+    dark: list[tuple[str, int]] = field(default_factory=list)
+    lit: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Watched:
@@ -146,6 +151,11 @@ class Watched:
             path.worse = verdict.paths.get(path.index, "")
         views = path_views(rows, self.engine.paths)
         found = [*self.places.look(views, self.engine, now), *verdict.blames]
+        if now / NS >= LOOK_S and not self.told.flows:
+            name = fleet.name(self.host)
+            self.told.flows = flows(name, views, self.engine)
+            self.told.dark = [(name, x.rail) for x in self.engine.links if x.carrier is False]
+            self.told.lit = [(name, x.rail) for x in self.engine.links if x.carrier]
         self.told.places += [(now / NS, blame) for blame in found]
 
     def _read(self, rail: int, *, carrier: bool) -> None:

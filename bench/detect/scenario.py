@@ -170,7 +170,8 @@ def make(seed: int) -> Scenario:
     length = LENGTH_S.get(kind, OTHERS_S) + START_S
     host, rail = int(rng.integers(HOSTS)), int(rng.integers(RAILS))
     story = Scenario(seed, kind, length, host=host)
-    _MAKERS.get(kind, lambda *_: None)(story, (host, rail), rng)
+    if kind in _MAKERS:
+        _MAKERS[kind](story, (host, rail), rng)
     return story
 
 
@@ -238,8 +239,9 @@ def _congestion(story: Scenario, port: Port, rng: np.random.Generator) -> None:
     while at < story.length - 5:
         burst = log_uniform(rng, (0.005, 2.0))
         queue, loss = log_uniform(rng, QUEUE_S), log_uniform(rng, CONGESTED_LOSS)
-        where = {"spine": spine} if spine >= 0 else {"port": port, "way": "rx"}
-        fault = Fault(story.kind, at, at + burst, loss, queue=queue, **where)  # type: ignore[arg-type]
+        fault = Fault(story.kind, at, at + burst, loss, port, "rx", queue=queue)
+        if spine >= 0:
+            fault = Fault(story.kind, at, at + burst, loss, spine=spine, queue=queue)
         story.faults.append(fault)
         at += burst + float(rng.exponential(1.0))
 

@@ -8,8 +8,8 @@ score is
     ln P(element fails)  +  Σ over its flows  ln(a · e**ratio + 1 − a)
 
 with a the chance that the fault shows on the flow: nearly 1, but for a spine, of which a flow uses
-one of several; there a is the share that makes the evidence likeliest. Flows that an element does not
-fail count as they are (their ratio is relative to "this flow is well", so they add 0). The
+one of several; there a is the share that makes the evidence likeliest. Flows that an element does
+not fail count as they are (their ratio is relative to "this flow is well", so they add 0). The
 alternatives compete: nothing fails, and *unknown*, where every bad flow has a cause of its own. The
 posterior of the best is the confidence; below `Rules.confidence` the answer is unknown, and the
 candidates are named. What an answer leaves unexplained is asked again, so two faults get two
@@ -187,13 +187,14 @@ def locate(
         merged[key] = merged.get(key, 0.0) + flow.ratio
     keys = list(merged)
     ratios = [max(-rules.most, min(rules.most, merged[key])) for key in keys]
+    index = _Index(keys, topology)
     dark_left = set(dark)
     blames: list[Blame] = []
     for _ in range(rules.answers):
         bad = [i for i, ratio in enumerate(ratios) if ratio >= rules.bad]
         if not bad and not dark_left:
             break
-        causes = _causes(keys, bad, dark_left, topology, rules)
+        causes = _causes(index, bad, dark_left, rules)
         blame, cause = _best(
             causes, ratios, dark_left, set(lit), rules, certain=certain and not blames
         )
@@ -209,42 +210,62 @@ def locate(
     return blames
 
 
-def _causes(
-    keys: Sequence[tuple[Port, Port]],
-    bad: Sequence[int],
-    dark: set[Port],
-    topology: Topology,
-    rules: Rules,
-) -> list[_Cause]:
+class _Index:
+    """Which flows use what."""
+
+    def __init__(self, keys: Sequence[tuple[Port, Port]], topology: Topology) -> None:
+        self.keys = keys
+        self.topology = topology
+        self.sends: dict[Port | str, list[int]] = {}
+        self.hears: dict[Port | str, list[int]] = {}
+        self.leaf: dict[str, list[int]] = {}
+        self.ports: dict[str, set[Port]] = {}
+        self.between: list[str] = []
+        self.spine: dict[str, list[int]] = {}
+        self.at = {key: i for i, key in enumerate(keys)}
+        for i, (source, target) in enumerate(keys):
+            for table, port in ((self.sends, source), (self.hears, target)):
+                table.setdefault(port, []).append(i)
+                table.setdefault(port[0], []).append(i)
+            one, other = topology.leaf(source), topology.leaf(target)
+            for leaf, port in ((one, source), (other, target)):
+                self.ports.setdefault(leaf, set()).add(port)
+            for leaf in {one, other}:
+                self.leaf.setdefault(leaf, []).append(i)
+            name = "" if one == other else "-".join(sorted((one, other)))
+            self.between.append(name)
+            if name:
+                self.spine.setdefault(name, []).append(i)
+
+
+def _causes(index: _Index, bad: Sequence[int], dark: set[Port], rules: Rules) -> list[_Cause]:
     """Every element that could explain at least one bad flow or dark port."""
-    ports = {port for i in bad for port in keys[i]} | dark
-    leaves = {port: topology.leaf(port) for port in {*ports, *(p for key in keys for p in key)}}
+    ports = {port for i in bad for port in index.keys[i]} | dark
+    none: list[int] = []
     out: list[_Cause] = []
     for port in sorted(ports):
+        sends, hears = index.sends.get(port, none), index.hears.get(port, none)
         own = frozenset({port})
-        sends = [i for i, (source, _) in enumerate(keys) if source == port]
-        hears = [i for i, (_, target) in enumerate(keys) if target == port]
         out += _ways(Kind.LINK, port_name(port), rules.link, sends, hears, own)
     for host in sorted({port[0] for port in ports}):
-        sends = [i for i, (source, _) in enumerate(keys) if source[0] == host]
-        hears = [i for i, (_, target) in enumerate(keys) if target[0] == host]
+        sends, hears = index.sends.get(host, none), index.hears.get(host, none)
         out += _ways(Kind.HOST, host, rules.host, sends, hears, frozenset())
-    for leaf in sorted({leaves[port] for port in ports}):
-        over = tuple(i for i, (a, b) in enumerate(keys) if leaf in (leaves[a], leaves[b]))
-        own = frozenset(port for port, name in leaves.items() if name == leaf)
+    for leaf in sorted({index.topology.leaf(port) for port in ports}):
+        over = tuple(index.leaf.get(leaf, none))
+        there = {port for port in dark if index.topology.leaf(port) == leaf}
+        own = frozenset(there | index.ports.get(leaf, set()))
         out.append(_Cause(Kind.LEAF, leaf, Way.BOTH, rules.leaf, over, ports=own))
-    between = [_between(leaves[a], leaves[b]) for a, b in keys]
-    for spine in sorted({between[i] for i in bad} - {""}):
-        over = tuple(i for i, name in enumerate(between) if name == spine)
+    spines = sorted({index.between[i] for i in bad} - {""})
+    for spine in spines:
+        over = tuple(index.spine[spine])
         out.append(_Cause(Kind.SPINE, spine, Way.BOTH, rules.spine, over, partial=True))
-    if any(between[i] for i in bad):
-        over = tuple(i for i, name in enumerate(between) if name)
+    if spines:
+        over = tuple(i for i, name in enumerate(index.between) if name)
         out.append(_Cause(Kind.SPINE, ANY_SPINE, Way.BOTH, rules.spine, over, partial=True))
-    for low, high in sorted({(min(keys[i]), max(keys[i])) for i in bad}):
-        there = [i for i, key in enumerate(keys) if key == (low, high)]
-        back = [i for i, key in enumerate(keys) if key == (high, low)]
+    for low, high in sorted({(min(index.keys[i]), max(index.keys[i])) for i in bad}):
+        to, back = ([index.at[k]] if k in index.at else none for k in ((low, high), (high, low)))
         name = f"{port_name(low)}-{port_name(high)}"
-        out += _ways(Kind.PATH, name, rules.path, there, back, frozenset())
+        out += _ways(Kind.PATH, name, rules.path, to, back, frozenset())
     return out
 
 
@@ -264,31 +285,40 @@ def _ways(
     ]
 
 
-def _between(one: str, other: str) -> str:
-    """Two leaves' name as one; empty when it is the same leaf."""
-    return "" if one == other else "-".join(sorted((one, other)))
+class _Scores:
+    """Scores causes; the logarithms are taken once."""
+
+    def __init__(
+        self, ratios: Sequence[float], dark: set[Port], lit: set[Port], rules: Rules
+    ) -> None:
+        self._dark, self._lit, self._rules = dark, lit, rules
+        self._shown = {share: [_shown(r, share) for r in ratios] for share in (rules.shows,)}
+        self._ratios = ratios
+
+    def of(self, cause: _Cause) -> float:
+        """Logarithm of prior times likelihood, against "nothing fails"."""
+        rules = self._rules
+        score = math.log(cause.prior)
+        if cause.partial:
+            shares = (0.125, 0.25, 0.5, rules.shows)
+            score += max(self._sum(cause, share) for share in shares) - math.log(len(shares))
+        else:
+            score += self._sum(cause, rules.shows)
+        if cause.ports:
+            score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & self._dark)
+            if cause.kind is Kind.LEAF:
+                score += math.log(1 - rules.dark) * len(cause.ports & self._lit)
+        return score
+
+    def _sum(self, cause: _Cause, share: float) -> float:
+        if share not in self._shown:
+            self._shown[share] = [_shown(r, share) for r in self._ratios]
+        table = self._shown[share]
+        return sum([table[i] for i in cause.flows])
 
 
-def _score(
-    cause: _Cause, ratios: Sequence[float], dark: set[Port], lit: set[Port], rules: Rules
-) -> float:
-    """Logarithm of prior times likelihood, against "nothing fails"."""
-    own = [ratios[i] for i in cause.flows if ratios[i] != 0.0]
-    if cause.partial:
-        shares = (0.125, 0.25, 0.5, rules.shows)
-        score = max(_shown(own, share) for share in shares) - math.log(len(shares))
-    else:
-        score = _shown(own, rules.shows)
-    score += math.log(cause.prior)
-    if cause.ports:
-        score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & dark)
-        if cause.kind is Kind.LEAF:
-            score += math.log(1 - rules.dark) * len(cause.ports & lit)
-    return score
-
-
-def _shown(ratios: Iterable[float], share: float) -> float:
-    return sum(math.log(share * math.exp(ratio) + 1 - share) for ratio in ratios)
+def _shown(ratio: float, share: float) -> float:
+    return math.log(share * math.exp(ratio) + 1 - share) if ratio else 0.0
 
 
 def _best(
@@ -301,7 +331,8 @@ def _best(
     certain: bool,
 ) -> tuple[Blame | None, _Cause | None]:
     """The best answer to what is still unexplained; None: nothing is wrong enough."""
-    scores = [_score(cause, ratios, dark, lit, rules) for cause in causes]
+    table = _Scores(ratios, dark, lit, rules)
+    scores = [table.of(cause) for cause in causes]
     order = sorted(range(len(causes)), key=lambda i: -scores[i])
     if not order:
         return None, None

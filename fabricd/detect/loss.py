@@ -129,6 +129,8 @@ class _Link:
     before: dict[int, _Counts] = field(default_factory=dict)
     """All paths' counts when the evidence began."""
     blamed: str = ""
+    asked: float = 0.0
+    """Losses when it was last asked where they are: only another one may change the answer."""
 
 
 class LossTest:
@@ -218,7 +220,8 @@ class LossTest:
         paths: dict[int, str] = {}
         blames: list[Blame] = []
         for (index, way), link in sorted(self._links.items()):
-            if link.cusum.sick and not link.blamed:
+            if link.cusum.sick and not link.blamed and link.cusum.events != link.asked:
+                link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
                 link.blamed = self._link_at_fault(index, way, rows, link, found)
                 blames += found if link.blamed else ()

@@ -4,6 +4,11 @@ Peers are chosen by rendezvous hashing (Thaler and Ravishankar, 1998) of unorder
 ends of a pair compute the same number and, knowing the same hosts, agree without talking: a pair is
 probed when *either* end has it among its best. A path must be configured at both ends, since each
 end only hears what it probes.
+
+A host probes the same peers on all rails. A miss accuses a link only while its sender is heard on
+another rail, and "is it the NIC or the host?" is answered only by a peer seen on several: were
+each rail to choose for itself, most peers of a large cluster would be seen on one. Clock paths
+differ by rail, so that the clock mesh has a degree of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +23,8 @@ from numpy.typing import NDArray
 Address = str
 _Keys = NDArray[np.uint64]
 
-_CROSS = 0xFFFF
-"""Stands in the hash where a same-rail pair has its rail."""
+_SAME, _CROSS = 0xFFFE, 0xFFFF
+"""Salts of the choice on all rails and of that across rails; a rail's clock paths have its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,8 @@ def choose(
     out: list[PathSpec] = []
     for index, rail, own in sorted(links):
         same_rail = [port for port in ports if port[1] == rail]
-        chosen = _agreed((local, rail), same_rail, rail, per_rail)
-        # The same weights: a rail's clock peers are the best of those that it probes.
-        clock = set(_agreed((local, rail), same_rail, rail, min(clock_share, per_rail)))
+        chosen = _agreed((local, rail), same_rail, _SAME, per_rail)
+        clock = _clock((local, rail), same_rail, chosen, per_rail, clock_share)
         if cross_rail:
             chosen += _agreed((local, rail), ports, _CROSS, cross_rail)
         for host, peer_rail in chosen:
@@ -98,7 +102,7 @@ def _agreed(
     numbers = {host: number for number, host in enumerate({host for host, _ in ports})}
     host_of = np.array([numbers[host] for host, _ in ports])
     rail_of = np.array([rail for _, rail in ports])
-    keys = np.array([_key(host, rail) for host, rail in ports], dtype=np.uint64)
+    keys = _keys(ports, salt)
     at = ports.index(own)
     weights = _mix(keys[at] ^ keys, salt)
     usable = host_of != host_of[at]
@@ -120,6 +124,35 @@ def _agreed(
         if better < count:
             chosen.add(int(other))
     return [ports[i] for i in sorted(chosen)]
+
+
+def _keys(ports: Sequence[tuple[str, int]], salt: int) -> _Keys:
+    """On its own rail a port counts as its host, across rails as itself."""
+    cross = salt == _CROSS
+    return np.array([_key(host, rail if cross else 0) for host, rail in ports], dtype=np.uint64)
+
+
+def _clock(
+    own: tuple[str, int],
+    ports: list[tuple[str, int]],
+    chosen: list[tuple[str, int]],
+    per_rail: int,
+    count: int,
+) -> set[tuple[str, int]]:
+    """Of the chosen: the ``count`` that an end likes best on this rail, among its own choice."""
+    ports = sorted(ports)
+    keys = _keys(ports, _SAME)
+    index = {port: i for i, port in enumerate(ports)}
+
+    def best(port: int) -> set[int]:
+        pairs = keys[port] ^ keys
+        order = np.argsort(_mix(pairs, _SAME), kind="stable")
+        own_choice = order[order != port][:per_rail]
+        return {int(i) for i in own_choice[np.argsort(_mix(pairs[own_choice], own[1]))][:count]}
+
+    at = index[own]
+    mine = best(at)
+    return {p for p in chosen if index[p] in mine or at in best(index[p])}
 
 
 def _key(host: str, rail: int) -> int:
