@@ -167,6 +167,9 @@ class Engine:
             if link.health.damping.operator_due(now):
                 out.operator.append(link.netdev)
         for path in self.paths:
+            well = views is not None and views[path.index].clean and not path.worse
+            if well and path.health.state is LinkState.UP:
+                continue  # the usual case: nothing to do
             facts = self._path_facts(path, verdict, views)
             for transition in path.health.update(facts, now):
                 out.changes.append(

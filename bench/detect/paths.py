@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.detect import fleet
 from bench.detect.scenario import (
@@ -19,6 +18,7 @@ from bench.detect.scenario import (
     log_uniform,
 )
 from bench.detect.traffic import (
+    BITS,
     Floats,
     FlowLog,
     Ints,
@@ -35,6 +35,8 @@ LINK_INTERVAL_S = 0.01
 TRAIN_S = 0.01
 TRAIN = 3
 NEVER = -1.0
+QUIET_STALL_S = 0.05
+"""Less than half of the shortest interval of a slow path: no miss."""
 
 
 class Noise:
@@ -185,9 +187,10 @@ def _rising(seen: Seen) -> Ints:
 
 
 def is_quiet(story: Scenario, noise: Noise, host: int, spec: PathSpec) -> bool:
-    """Whether nothing happens on a path that its rows would show: it need not be simulated.
+    """Whether nothing is lost or missed on a path, so that `quiet_table` says all of it.
 
-    A slow path of two hosts without long stalls, and with an expected base loss far below 1.
+    A slow path of two hosts that stall for less than its packets are apart, and whose base loss
+    takes none of its few packets.
     """
     peer = fleet.number(spec.peer)
     ports = ((host, spec.link), (peer, spec.peer_rail))
@@ -195,21 +198,28 @@ def is_quiet(story: Scenario, noise: Noise, host: int, spec: PathSpec) -> bool:
         return False
     if any(f.hits(*ports) or f.hits(*reversed(ports)) for f in story.faults):
         return False
-    if any(end - begin > 0.04 for h in (host, peer) for begin, end in noise.stalls(h)):
+    if any(end - begin > QUIET_STALL_S for h in (host, peer) for begin, end in noise.stalls(h)):
         return False
     rng = np.random.default_rng([story.seed, 4, *ports[0], *ports[1]])
     lost = (noise.loss(*ports) + noise.loss(*reversed(ports))) * story.length * 10
     return bool(rng.random() > lost)
 
 
-def quiet_table(spec: PathSpec, paths: int, moments: Floats, seed: NDArray[np.int64]) -> PathTable:
-    """Rows of a path on which nothing happens."""
+def quiet_table(
+    noise: Noise, host: int, spec: PathSpec, paths: int, moments: Floats, seed: int
+) -> PathTable:
+    """Rows of a quiet path: what its ends do not send or read in time, they do a moment later."""
     interval = LINK_INTERVAL_S * paths
-    phase = float(np.random.default_rng(seed).uniform(0, interval))
-    count = np.maximum(0, np.floor((moments - phase) / interval)).astype(np.int64) + 1
-    last = np.where(moments >= phase, phase + (count - 1) * interval, NEVER)
+    peer = fleet.number(spec.peer)
+    phase = float(np.random.default_rng([seed, 5, host, peer, spec.link]).uniform(0, interval))
+    sent = np.arange(phase, float(moments[-1]) + interval, interval)
+    sent = sent[~in_spans(sent, noise.stalls(peer))]
+    everything = np.ones(len(sent), dtype=bool)
+    done = process(sent + DELAY_S, everything, noise.stalls(host))
+    count = np.searchsorted(done, moments, side="right").astype(np.int64)
+    last = np.where(count > 0, done[np.maximum(count - 1, 0)], NEVER)
     zero = np.zeros(len(moments), dtype=np.int64)
-    full = np.full(len(moments), (1 << 16) - 1, dtype=np.int64)
+    full = np.full(len(moments), (1 << BITS) - 1, dtype=np.int64)
     return PathTable(
         spec, interval, last, count, count, zero, zero, zero, zero, full, full,
         np.zeros(len(moments)),

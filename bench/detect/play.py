@@ -24,6 +24,7 @@ TICK_S = 0.5
 STALE_S = 1.0
 """A ring that is not written for so long is no prober (`fabricd.prober_feed.STALE_NS`)."""
 POLL_S = 0.002
+BATCH_S = 0.01
 LOOK_S = START_S + 3.0
 WORSE = (LinkState.DOWN, LinkState.DEGRADED)
 NS = 1e9
@@ -76,10 +77,21 @@ class Watched:
         self.moments = self._moments([sim.news() for sim in busy.values()])
         self.tables: list[PathTable] = [
             busy[i].table(self.moments) if i in busy
-            else quiet_table(s, count[s.link], self.moments, np.array([story.seed, 5, host, i]))
+            else quiet_table(noise, host, s, count[s.link], self.moments, story.seed)
             for i, s in enumerate(specs)
         ]  # fmt: skip
         self._downs = [0] * RAILS
+        # Plain numbers: reading arrays one by one is what would take the time.
+        self._columns = [
+            [
+                column.tolist()
+                for column in (
+                    t.last, t.sent, t.received, t.rx_lost, t.tx_lost, t.rx_missed, t.tx_missed,
+                    t.rx_bitmap, t.tx_bitmap, t.queue,
+                )
+            ]
+            for t in self.tables
+        ]  # fmt: skip
 
     def _edges(self) -> list[tuple[float, int, bool, bool]]:
         """(when read, rail, carrier, went down) of the own ports; read every 2 ms."""
@@ -97,7 +109,9 @@ class Watched:
         length = self.story.length
         ticks = np.arange(TICK_S, length, TICK_S)
         edges = np.array([edge[0] for edge in self._edges()])
-        found = np.unique(np.round(np.concatenate([ticks, edges, *news]), 4))
+        # One waking for the events of `BATCH_S`; carrier is read when it is read.
+        calls = np.ceil(np.concatenate([ticks, *news]) / BATCH_S) * BATCH_S
+        found = np.unique(np.round(np.concatenate([calls, edges]), 4))
         found = found[(found > 0) & (found < length)]
         # A daemon on a host that does not schedule it reads when it runs again.
         stalls = [span for span in self.story.stalls.get(self.host, []) if span[1] < length]
@@ -173,18 +187,18 @@ class Watched:
     def _rows(self, i: int, born: float) -> list[PathRow]:
         """The table at moment ``i`` of a prober that began to run at ``born``."""
         rows = []
-        for index, t in enumerate(self.tables):
-            last, interval = float(t.last[i]), round(t.interval * NS)
+        for index, (t, columns) in enumerate(zip(self.tables, self._columns, strict=True)):
+            last, sent, got, rx_lost, tx_lost, rx_missed, tx_missed, rx_bits, tx_bits, wait = (
+                column[i] for column in columns
+            )
             heard = last > born
-            queue = round(float(t.queue[i]) * NS)
+            interval, queue = round(t.interval * NS), round(wait * NS)
             rows.append(
                 PathRow(
                     index, t.spec.link, t.spec.address, 9200, 0, t.spec.clock, heard, interval,
-                    interval, int(t.sent[i]), int(t.received[i]), int(t.rx_lost[i]),
-                    int(t.tx_lost[i]), 0, int(t.rx_missed[i]) if heard else 0,
-                    int(t.tx_missed[i]) if heard else 0, 0, 16_000 + queue, 16_000,
-                    16_000 + queue, round(last * NS) if heard else 0, 1, int(t.rx_bitmap[i]),
-                    int(t.tx_bitmap[i]),
+                    interval, sent, got, rx_lost, tx_lost, 0, rx_missed if heard else 0,
+                    tx_missed if heard else 0, 0, 16_000 + queue, 16_000, 16_000 + queue,
+                    round(last * NS) if heard else 0, 1, rx_bits, tx_bits,
                 )
             )  # fmt: skip
         return rows

@@ -30,6 +30,7 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.tx_missed,
             row.peer_interval_ns or row.interval_ns,
             row.last_heard_ns,
+            row.received,
         )
         for row in rows
     ]

@@ -102,8 +102,8 @@ class Rules:
     confidence: float = 0.8
     bad: float = 2.0
     """Nats from which a flow is worth an explanation."""
-    dark: float = 0.9
-    """Chance that a dead leaf, or a dead cable, takes the carrier of a port."""
+    dark: float = 0.8
+    """Chance that a dead leaf, or a dead link, takes the carrier of a port."""
     dark_alone: float = 1e-5
     """Chance that a port is without carrier for another reason."""
     answers: int = 6
@@ -306,8 +306,7 @@ class _Scores:
             score += self._sum(cause, rules.shows)
         if cause.ports:
             score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & self._dark)
-            if cause.kind is Kind.LEAF:
-                score += math.log(1 - rules.dark) * len(cause.ports & self._lit)
+            score += math.log(1 - rules.dark) * len(cause.ports & self._lit)
         return score
 
     def _sum(self, cause: _Cause, share: float) -> float:

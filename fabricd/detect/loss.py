@@ -18,6 +18,7 @@ What is no evidence:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,9 @@ REORDER = 8
 _YOUNG = range(3, REORDER)
 """Positions in the bitmap whose absence is believed sooner: a train is three packets."""
 FULL = (1 << 64) - 1
+HISTORY_NS = 10 * 10**9
+PLACE_NS = 5 * 10**9
+"""Where paths lose is asked when no other was called worse for so long: a spine takes many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ class _Link:
     """All paths' counts when the evidence began."""
     blamed: str = ""
     asked: float = 0.0
-    """Losses when it was last asked where they are: only another one may change the answer."""
+    """Losses when it was last asked where they are: a fifth more may change the answer."""
 
 
 class LossTest:
@@ -146,11 +150,18 @@ class LossTest:
         self._links: dict[tuple[int, Direction], _Link] = {}
         self._gap_ns = -1
         """When our prober last had a gap."""
+        self._history: deque[tuple[int, dict[int, _Counts]]] = deque(maxlen=8)
+        """Counts of all paths, `HISTORY_NS` apart, for `_place`."""
+        self._place_at: int | None = None
+        self._placed: set[tuple[Kind, str]] = set()
 
     def reset(self) -> None:
         """The counters began anew (another prober, another configuration)."""
         self._paths.clear()
         self._links.clear()
+        self._history.clear()
+        self._placed.clear()
+        self._place_at = None
 
     def feed(self, rows: Iterable[LossCounters], now: int, *, stalled_ns: int = 0) -> LossVerdict:
         """Take the counters at ``now``.
@@ -171,7 +182,10 @@ class LossTest:
                     totals[i] += value
         for key, (nats, lost, packets) in links.items():
             self._step(key, nats, lost, packets, now)
-        return self._judge(rows)
+        if not self._history or now >= self._history[-1][0] + HISTORY_NS:
+            counts = {i: (p.halves[RX].now, p.halves[TX].now) for i, p in self._items()}
+            self._history.append((now, counts))
+        return self._judge(rows, now)
 
     def _advance(
         self, row: LossCounters, now: int
@@ -215,12 +229,14 @@ class LossTest:
     def _items(self) -> list[tuple[int, _Path]]:
         return list(self._paths.items())
 
-    def _judge(self, rows: Sequence[LossCounters]) -> LossVerdict:
+    def _judge(self, rows: Sequence[LossCounters], now: int) -> LossVerdict:
         links: dict[int, str] = {}
         paths: dict[int, str] = {}
         blames: list[Blame] = []
         for (index, way), link in sorted(self._links.items()):
-            if link.cusum.sick and not link.blamed and link.cusum.events != link.asked:
+            if not link.cusum.sick:
+                link.asked = 0.0
+            elif not link.blamed and link.cusum.events >= 1.2 * link.asked + 1:
                 link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
                 link.blamed = self._link_at_fault(index, way, rows, link, found)
@@ -232,9 +248,28 @@ class LossTest:
             for way, half in zip(Direction, path.halves, strict=True):
                 if half.cusum.sick and not half.blamed and row.link not in links:
                     half.blamed = self._path_at_fault(row, way, half)
+                    if half.blamed:
+                        self._place_at = now + PLACE_NS
                 if half.blamed and row.link not in links:
                     paths.setdefault(row.path, half.blamed)
+        if self._place_at is not None and now >= self._place_at:
+            self._place_at = None
+            blames += self._place(rows, paths)
         return LossVerdict(links, paths, tuple(blames))
+
+    def _place(self, rows: Sequence[LossCounters], paths: Mapping[int, str]) -> list[Blame]:
+        """Where the losses of the paths that are worse alone come from; each answer once."""
+        sick = [h.cusum for i in paths for h in self._paths[i].halves if h.cusum.sick]
+        if not sick:
+            self._placed.clear()
+            return []
+        began = min(cusum.since_ns for cusum in sick)
+        at = [counts for when, counts in self._history if when <= began] or [{}]
+        rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
+        found = self._explain(rows, at[-1], rate)
+        new = [b for b in found if (b.kind, b.element) not in self._placed]
+        self._placed |= {(b.kind, b.element) for b in new}
+        return new
 
     def _explain(
         self, rows: Sequence[LossCounters], before: Mapping[int, _Counts], rate: float
