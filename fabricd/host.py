@@ -358,7 +358,8 @@ class Host:
         """
         refused = []
         now = time.monotonic_ns()
-        if document and document.get("boot_id") != self.book.ledger.boot_id:
+        boot = self.book.ledger.boot_id
+        if document.get("boot_id", boot) != boot:
             engine, at = document.get("engine"), document.get("wall_ns")
             if isinstance(engine, dict) and isinstance(at, int):
                 refused = self.engine.restore_history(engine, now, max(0, time.time_ns() - at))

@@ -197,6 +197,7 @@ def _mesh(story: Scenario, told: list[Story], result: Result) -> None:
             topology=fleet.topology(),
             dark=[port for one in told for port in one.dark],
             lit=[port for one in told for port in one.lit],
+            certain=True,
         )
     result.mesh = _verdict(story, blames)
     if result.mesh != "right":

@@ -123,7 +123,7 @@ class Places:
             return []
         lit = [(self.host, x.rail) for x in used if x.carrier]
         seen = flows(self.host, views, engine)
-        return locate(seen, topology=self.topology, dark=dark, lit=lit)
+        return locate(seen, topology=self.topology, dark=dark, lit=lit, certain=True)
 
 
 def _names(blames: Iterable[Blame]) -> set[tuple[str, str]]:

@@ -120,12 +120,13 @@ class Blame:
     confidence: float = 1.0
     flows: int = 0
     """Bad flows that it explains."""
-    others: tuple[str, ...] = ()
-    """Of an unknown: the likeliest candidates, best first."""
+    candidates: tuple[tuple[Kind, str, float], ...] = ()
+    """The likeliest (kind, element, posterior), best first."""
 
     def __str__(self) -> str:
         if self.kind is Kind.UNKNOWN:
-            return "unknown" + (f" ({' or '.join(self.others)})" if self.others else "")
+            names = " or ".join(f"{kind} {element}" for kind, element, _ in self.candidates)
+            return f"unknown ({names})" if names else "unknown"
         way = "" if self.way is Way.BOTH else f" {self.way}"
         return f"{self.kind} {self.element}{way}, {100 * self.confidence:.0f} %"
 
@@ -176,7 +177,7 @@ def locate(
         topology: which leaf each port is on.
         dark: ports known to be without carrier.
         lit: ports known to have carrier: a dead leaf hardly leaves it to them.
-        certain: something fails, by a test that was made before: only the place is asked.
+        certain: what is bad does fail, by a test that was made before: only the place is asked.
         rules: parameters.
     """
     rules = rules or Rules()
@@ -195,9 +196,7 @@ def locate(
         if not bad and not dark_left:
             break
         causes = _causes(index, bad, dark_left, rules)
-        blame, cause = _best(
-            causes, ratios, dark_left, set(lit), rules, certain=certain and not blames
-        )
+        blame, cause = _best(causes, ratios, dark_left, set(lit), rules, certain=certain)
         if blame is None:
             break
         blames.append(blame)
@@ -355,11 +354,11 @@ def _best(
     if kind is Kind.NOTHING:
         return None, None
     share = weights[ranked[0]] / total
+    named = tuple((k, name, weights[k, name] / total) for k, name in ranked if name)[:3]
     if kind is Kind.UNKNOWN or share < rules.confidence:
-        names = [f"{k} {name}" for k, name in ranked if name][:3]
-        return Blame(Kind.UNKNOWN, "", Way.BOTH, share, len(flows), tuple(names)), None
+        return Blame(Kind.UNKNOWN, "", Way.BOTH, share, len(flows), named), None
     best = next(c for i in order if (c := causes[i]).kind is kind and c.element == element)
-    return Blame(kind, element, best.way, share, len(flows)), best
+    return Blame(kind, element, best.way, share, len(flows), named), best
 
 
 def _explained(

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fabricd.detect.locate import Blame, Flow, Kind, Port, Topology, locate, loss_ratio, port_name
+from fabricd.detect.locate import Rules as PlaceRules
 from fabricd.detect.rules import RULES
 from fabricd.detect.sequential import Cusum, Test
 from fabricd.probes.records import Direction
@@ -51,6 +52,10 @@ class LossRules:
     stall_ns: int = 100_000_000
     """A gap of our prober from which its sockets may have overflowed."""
     min_peers: int = 2
+    places: PlaceRules = field(default_factory=lambda: PlaceRules(host=PlaceRules().link))
+    """That hosts die often says nothing about who loses one packet in a thousand."""
+    confidence: float = 0.8
+    """That it is the link or its leaf."""
     settle_ns: int = 10**9
     """After an outage or gap, until losses were found: so long, and `REORDER` + 2 packets."""
 
@@ -240,7 +245,7 @@ class LossTest:
                 link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
                 link.blamed = self._link_at_fault(index, way, rows, link, found)
-                blames += found if link.blamed else ()
+                blames += found[:1] if link.blamed else ()
             if link.blamed:
                 links.setdefault(index, link.blamed)
         for row in rows:
@@ -267,7 +272,7 @@ class LossTest:
         at = [counts for when, counts in self._history if when <= began] or [{}]
         rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
         found = self._explain(rows, at[-1], rate)
-        new = [b for b in found if (b.kind, b.element) not in self._placed]
+        new = [b for b in found[:1] if (b.kind, b.element) not in self._placed]
         self._placed |= {(b.kind, b.element) for b in new}
         return new
 
@@ -286,7 +291,7 @@ class LossTest:
                 ratio = loss_ratio(lost, packets, rate, self.rules.idle.normal)
                 ends = (peer, own) if way is RX else (own, peer)
                 flows.append(Flow(*ends, ratio))
-        return locate(flows, topology=self.topology, certain=True)
+        return locate(flows, topology=self.topology, certain=True, rules=self.rules.places)
 
     def _ports(self, row: LossCounters) -> tuple[Port, Port]:
         return (self.host, row.rail), (row.peer, row.peer_rail)
@@ -303,7 +308,9 @@ class LossTest:
         own = [row for row in rows if row.link == index]
         port = (self.host, own[0].rail)
         elements = {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
-        if not any((blame.kind, blame.element) in elements for blame in found):
+        # Whether it is the link or its leaf may be open: this rail is worse either way.
+        sure = [sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found]
+        if max(sure, default=0.0) < self.rules.confidence:
             return ""
         losers = set()
         for row in own:

@@ -73,6 +73,9 @@ TABLE: tuple[Rule, ...] = (
     Rule("rcv_errors", 600, 60, S, "10/s: packets damaged on the way in"),
     Rule("crc_errors", 60, 60, S, "1/s: frames damaged on the way in"),
     Rule("alignment_errors", 60, 60, S, "as crc_errors"),
+    Rule("mac_local_faults", 5, 60, S, "802.3 local fault: our receiver loses the signal"),
+    Rule("mac_remote_faults", 5, 60, S, "802.3 remote fault: the peer's receiver does"),
+    Rule("module_faults", 3, 600, S, "the plugged module: bus stuck, too hot"),
     Rule("carrier_errors", 5, 60, S, "carrier gone while sending, too short to be a down"),
     Rule("fec_uncorrectable", 60, 60, S, "1/s: a codeword that FEC gave up is a lost frame"),
     # Transport: the loss may be anywhere on the way, so it only adds
@@ -80,6 +83,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("out_of_sequence", 600, 60, S, "10/s: RDMA packets lost on the way in"),
     Rule("packet_seq_err", 600, 60, S, "10/s: RDMA packets lost on the way out"),
     Rule("timeouts", 60, 60, S, "1/s (local_ack_timeout_err): acknowledgements that never came"),
+    Rule("retry_exceeded", 5, 60, S, "connections given up: a path or a peer is gone"),
     Rule("slow_restarts", 600, 60, S, "10/s (roce_slow_restart)"),
     Rule("xmit_discards", 6000, 60, S, "100/s: dropped on sending though the port is up"),
     # NIC and host
@@ -87,12 +91,15 @@ TABLE: tuple[Rule, ...] = (
     Rule("resets", 1, 60, H, "the device reset itself: its connections are gone"),
     Rule("aer_fatal", 1, 60, H, "the PCIe link to the NIC does not work"),
     Rule("aer_nonfatal", 3, 60, S, "PCIe transactions lost; the NIC still works"),
+    Rule("pcie_rx_recoveries", 60, 60, S, "1/s: the PCIe link retrains"),
     Rule("aer_correctable", 600, 60, S, "10/s: the PCIe link layer repeats much"),
     Rule("health_errors", 3, 600, S, "devlink health reporter: firmware or queue errors"),
     # Congestion
     Rule("ecn_marked", 1000, 10, C, "packets marked by a full switch queue (np_ecn_marked_roce)"),
     Rule("cnp_sent", 1000, 10, C, "we asked senders to slow down"),
     Rule("cnp_received", 1000, 10, C, "we were asked to slow down"),
+    Rule("pfc_rx", 1000, 10, C, "the switch paused a priority of ours"),
+    Rule("pfc_tx", 1000, 10, C, "we paused a priority of the switch: this host is slow"),
     Rule("pause_rx", 1000, 10, C, "the switch paused us"),
     Rule("pause_tx", 1000, 10, C, "we paused the switch: this host is slow"),
     Rule("xmit_wait", 1_000_000, 10, C, "data to send and no credits"),

@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOUR_NS = 3_600 * 10**9
+_GRAIN_NS = 10**9
 _MAX_REMEMBERED = 4096
+"""An hour of seconds, so that no number of flaps makes the count forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,11 @@ class Damping:
         self._at_ns = now
         if value > self.rules.suppress and self._value > self.rules.reuse:
             self.suppressed = True
-        self._downs.append((now, count))
+        if self._downs and now - self._downs[-1][0] < _GRAIN_NS:
+            at, before = self._downs.pop()
+            self._downs.append((at, before + count))
+        else:
+            self._downs.append((now, count))
 
     def is_suppressed(self, now: int) -> bool:
         """Whether the link must still wait at ``now``; remembers that it was reused."""
