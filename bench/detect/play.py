@@ -82,14 +82,14 @@ class Watched:
         ]  # fmt: skip
         self._downs = [0] * RAILS
         # Plain numbers: reading arrays one by one is what would take the time.
-        self._columns = [
-            [
-                column.tolist()
-                for column in (
-                    t.last, t.sent, t.received, t.rx_lost, t.tx_lost, t.rx_missed, t.tx_missed,
-                    t.rx_bitmap, t.tx_bitmap, t.queue,
+        self._cells = [
+            list(
+                zip(
+                    t.last.tolist(), t.sent.tolist(), t.received.tolist(), t.rx_lost.tolist(),
+                    t.tx_lost.tolist(), t.rx_missed.tolist(), t.tx_missed.tolist(),
+                    t.rx_bitmap.tolist(), t.tx_bitmap.tolist(), t.queue.tolist(), strict=True,
                 )
-            ]
+            )
             for t in self.tables
         ]  # fmt: skip
 
@@ -187,10 +187,9 @@ class Watched:
     def _rows(self, i: int, born: float) -> list[PathRow]:
         """The table at moment ``i`` of a prober that began to run at ``born``."""
         rows = []
-        for index, (t, columns) in enumerate(zip(self.tables, self._columns, strict=True)):
-            last, sent, got, rx_lost, tx_lost, rx_missed, tx_missed, rx_bits, tx_bits, wait = (
-                column[i] for column in columns
-            )
+        for index, (t, cells) in enumerate(zip(self.tables, self._cells, strict=True)):
+            (last, sent, got, rx_lost, tx_lost, rx_missed, tx_missed, *rest) = cells[i]
+            rx_bits, tx_bits, wait = rest
             heard = last > born
             interval, queue = round(t.interval * NS), round(wait * NS)
             rows.append(

@@ -80,7 +80,7 @@ SHARES: dict[Kind, float] = {
 LINK_FAULTS = (Kind.FLAP, Kind.CUT, Kind.DARK_NIC, Kind.GRAY)
 SWITCH_FAULTS = (Kind.LEAF, Kind.SPINE, Kind.GRAY_SPINE)
 
-LENGTH_S = {Kind.GRAY: 70.0, Kind.GRAY_SPINE: 90.0, Kind.CONGESTION: 45.0, Kind.STALLS: 40.0}
+LENGTH_S = {Kind.GRAY: 70.0, Kind.GRAY_SPINE: 40.0, Kind.CONGESTION: 40.0, Kind.STALLS: 30.0}
 OTHERS_S = 20.0
 START_S = 5.0
 """Everything is well until then."""

@@ -29,7 +29,7 @@ GRACE_S = 3.0
 """A claim so long after a fault ended is still about it: losses are found late."""
 CLAIMED_LOSS = 5e-4
 """A path that loses more than this is not wrongly accused."""
-PEERS_WATCHED = 3
+PEERS_WATCHED = 2
 PLACED = (Kind.CUT, Kind.DARK_NIC, Kind.GRAY, Kind.LEAF, Kind.SPINE, Kind.GRAY_SPINE, Kind.HOST)
 
 

@@ -226,7 +226,7 @@ class LossTest:
         self, key: tuple[int, Direction], nats: float, lost: float, packets: float, now: int
     ) -> None:
         link = self._links.setdefault(key, _Link())
-        if not link.cusum.started:
+        if nats > 0 and not link.cusum.started:
             link.before = {i: (p.halves[RX].before, p.halves[TX].before) for i, p in self._items()}
         if not link.cusum.step(self.rules.idle, nats, lost, packets, now):
             link.blamed = ""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +152,7 @@ def _pairs(
     return out
 
 
+@lru_cache(maxsize=1 << 16)
 def _key(host: str, rail: int) -> int:
     digest = hashlib.blake2s(f"{host}\0{rail}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
