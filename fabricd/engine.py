@@ -12,6 +12,7 @@ from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.rules import Class, Finding
 from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
@@ -39,6 +40,9 @@ class Link:
     """Of the verbs port behind it; None: there is none, or it is not known."""
     pending_downs: int = 0
     worse: str = ""
+    """By probes: loses too much."""
+    counters: Sequence[Finding] = ()
+    """What the rules say about the counters behind it."""
 
 
 @dataclass(slots=True)
@@ -291,13 +295,20 @@ class Engine:
             carrier=False if link.port_active is False else link.carrier,
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
+            hard=_said(link.counters, Class.HARD),
         )
-        if self._already_out(link) or facts.downs or verdict.link_faults:
+        if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
-        worse = link.worse
-        hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up
+        errors = _said(link.counters, Class.SOFT)
+        worse = errors or link.worse
+        hard = (
+            bool(facts.hard or errors)
+            or facts.carrier is False
+            or facts.downs > 0
+            or not facts.admin_up
+        )
         if (fault or worse) and not hard and not self._already_out(link):
             degraded_only = not fault
             if not self._may_take(link):
@@ -347,3 +358,8 @@ class Engine:
         fault = "" if mute else verdict.path_faults.get(path.index, "")
         worse = "" if mute else path.worse
         return Facts(carrier=view.heard or None, fault=fault, clean=view.sound, worse=worse)
+
+
+def _said(findings: Sequence[Finding], cls: Class) -> str:
+    """The findings of one class in words; empty: none."""
+    return ", ".join(str(finding) for finding in findings if finding.rule.cls is cls)

@@ -46,6 +46,8 @@ class Facts:
     """Nothing speaks against bringing it back."""
     worse: str = ""
     """Too much loss; empty: none."""
+    hard: str = ""
+    """A counter of which any increase is a fault; empty: none. It lasts for its rule's window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +195,8 @@ class Health:
         return False
 
     def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:
-        hard = facts.carrier is False or facts.downs > 0
-        if not facts.fault and facts.carrier is not False:
+        hard = facts.carrier is False or facts.downs > 0 or bool(facts.hard)
+        if not facts.fault and not facts.hard and facts.carrier is not False:
             self._blamed_from = None
         if not hard and not facts.fault:
             return
@@ -207,21 +209,21 @@ class Health:
             self.hard = self.hard or hard
             if not self._stays(facts, now):
                 return
-        if hard:
+        if facts.carrier is False or facts.downs:
             reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
         else:
-            reason = facts.fault
+            reason = facts.hard or facts.fault
             self.damping.down(now)
         self.hard = hard
         self._go(E.FAULT, reason, now, done)
 
     def _stays(self, facts: Facts, now: int) -> bool:
         """In HOLD: whether a fault has been there for too long to be a flap or a lag."""
-        if not facts.fault and facts.carrier is not False:
+        if not facts.fault and not facts.hard and facts.carrier is not False:
             return False
         if self._blamed_from is None:
             self._blamed_from = now
-        why = "carrier lost" if facts.carrier is False else facts.fault
+        why = "carrier lost" if facts.carrier is False else facts.hard or facts.fault
         self.reason = f"hold goes on: {why}"
         return _passed(self._blamed_from, self.hold.verdict_ns, now)
 
@@ -230,12 +232,12 @@ class Health:
             if self.state is LinkState.PROBATION and now >= self.since_ns + self.hold.probation_ns:
                 self._go(E.SETTLED, "probation passed", now, done)
             return
-        self._well = bool(facts.carrier) and facts.clean and not facts.fault
+        self._well = bool(facts.carrier) and facts.clean and not facts.fault and not facts.hard
         if self.state is LinkState.DOWN:
             if not self._well:
                 return
             self._go(E.HEALED, "healthy again", now, done)
-        if facts.carrier is False or facts.fault:
+        if facts.carrier is False or facts.fault or facts.hard:
             return
         if self._held_from is None:
             self._held_from = now
