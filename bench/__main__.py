@@ -16,6 +16,7 @@ import typer
 from bench.report import RESULTS, Row, markdown, show, store
 
 BENCHES = {
+    "detect": "the detectors: precision, recall, latency and places on 500 simulated scenarios",
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fabricd import config_checks
 from fabricd.config_files import Layers, override_files
@@ -136,6 +136,12 @@ def _plain_number(value: object) -> object:
 Number = Annotated[float, BeforeValidator(_plain_number)]
 
 
+def _no_limit_or_three(value: int) -> int:
+    if value in (1, 2):
+        raise ValueError("a link that went out could never return")
+    return value
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -204,6 +210,12 @@ class DampingTable(_Table):
     reuse: Annotated[Number, _number(1, 1e9)] = 1000.0
     max_suppress_s: Annotated[Number, _number(0.1, 86_400, "(seconds)")] = 60.0
     second_tier_flaps: Annotated[int, _integer(1, 1_000_000, "(flaps an hour)")] = 50
+    window_s: Annotated[Number, _number(1, 86_400, "(seconds)")] = 600.0
+    max_transitions: Annotated[
+        int,
+        Field(ge=0, le=1000, strict=True, description="0 (no limit), or an integer from 3 to 1000"),
+        AfterValidator(_no_limit_or_three),
+    ] = 3
 
 
 class HoldTable(_Table):

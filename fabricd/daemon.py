@@ -45,7 +45,7 @@ from telemetry.timeline import Retention, boot_id
 
 TICK_S = 0.5
 SCAN_S = 1.0
-LOSS_TICKS = 2
+SNAPSHOT_TICKS = 2
 SAVE_TICKS = 4
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
@@ -221,8 +221,8 @@ class Daemon:
             before = host.cycles
             host.desk.tick(host, time.monotonic_ns())
             host.wake()
-            if number % LOSS_TICKS == 0:
-                host.feed_loss()
+            host.feed_loss()
+            if number % SNAPSHOT_TICKS == 0:
                 host.refresh_snapshot()
             if number % SAVE_TICKS == 0:
                 host.save()

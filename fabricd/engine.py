@@ -12,6 +12,7 @@ from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.rules import Class, Finding
 from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
@@ -40,6 +41,9 @@ class Link:
     """Of the verbs port behind it; None: there is none, or it is not known."""
     pending_downs: int = 0
     worse: str = ""
+    """By probes: loses too much."""
+    counters: Sequence[Finding] = ()
+    """What the rules say about the counters behind it."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Path:
     netdev: str
     health: Health
     heard_ever: bool = False
+    worse: str = ""
 
     @property
     def key(self) -> str:
@@ -93,6 +98,8 @@ def damping_rules(config: Config) -> DampingRules:
         reuse=d.reuse,
         max_suppress_ns=round(d.max_suppress_s * 1e9),
         second_tier_flaps=d.second_tier_flaps,
+        window_ns=round(d.window_s * 1e9),
+        max_transitions=d.max_transitions,
     )
 
 
@@ -167,6 +174,9 @@ class Engine:
             if link.health.damping.operator_due(now):
                 out.operator.append(link.netdev)
         for path in self.paths:
+            well = views is not None and views[path.index].clean and not path.worse
+            if well and path.health.state is LinkState.UP:
+                continue  # the usual case: nothing to do
             facts = self._path_facts(path, verdict, views)
             for transition in path.health.update(facts, now):
                 out.changes.append(
@@ -293,12 +303,21 @@ class Engine:
             carrier=self.orders.carrier(link.carrier, link.port_active),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
-            clean=self._clean(link, views, now),
+            hard=_said(link.counters, Class.HARD),
         )
         facts = self.orders.facts(link.netdev, facts)
+        if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
+            # Asked only on the way back (or when this very update begins and ends an outage).
+            facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
-        worse = self.orders.worse(link.netdev, link.worse)
-        hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up
+        errors = self.orders.soft(link.netdev, _said(link.counters, Class.SOFT))
+        worse = errors or self.orders.worse(link.netdev, link.worse)
+        hard = (
+            bool(facts.hard or errors)
+            or facts.carrier is False
+            or facts.downs > 0
+            or not facts.admin_up
+        )
         if (fault or worse) and not hard and not self._already_out(link):
             degraded_only = not fault
             if not self._may_take(link):
@@ -346,4 +365,10 @@ class Engine:
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
-        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound)
+        worse = "" if mute else self.orders.worse(path.netdev, path.worse)
+        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound, worse=worse)
+
+
+def _said(findings: Sequence[Finding], cls: Class) -> str:
+    """The findings of one class in words; empty: none."""
+    return ", ".join(str(finding) for finding in findings if finding.rule.cls is cls)

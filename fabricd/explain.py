@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fabricd.detect.rules import Class
 from fabricd.detect.verdict import healthy, live_peers
 from fabricd.operate.desk import windows_of
 from fabricd.operate.wishes import Kind
@@ -73,7 +74,7 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
             "misses over two peers without a verdict for 0.2 s; carries as before",
             probes,
         ),
-        LinkState.DOWN: ("carrier", "a lost carrier takes a link down at once", "")
+        LinkState.DOWN: _hard(health.reason)
         if health.hard
         else (
             "probe-link",
@@ -92,9 +93,9 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
             f"[hold] probation_s = {hold.probation_s:g}",
         ),
         LinkState.DEGRADED: (
-            "loss",
-            "too many probes of two peers are lost: half the weight",
-            "",
+            ("counters", "error counters above the rates of the rules table: half the weight", "")
+            if any(str(f) in health.reason for f in link.counters)
+            else ("loss", "probes are lost for long over two peers: half the weight", "")
         ),
         LinkState.ADMIN: (
             ("drained", "an operator drained it", "")
@@ -105,6 +106,12 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
     name, text, parameters = rules[health.state]
     out = {"name": name, "text": text}
     return out | {"parameters": parameters} if parameters else out
+
+
+def _hard(reason: str) -> tuple[str, str, str]:
+    if reason.startswith("carrier"):
+        return "carrier", "a lost carrier takes a link down at once", ""
+    return "counters", "a counter of which any increase is a fault: down at once", ""
 
 
 def _steering(host: Host, link: Link, weight: int) -> list[str]:
@@ -143,6 +150,10 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     if link.port_active is not None:
         text = "active" if link.port_active else "not active"
         out.append(_said("port", text, not link.port_active, None, off))
+    for finding in link.counters:
+        bad = finding.rule.cls is not Class.CONGESTION
+        text = f"{finding} ({finding.rule.why})"
+        out.append(_said("counters", text, bad, _ago(finding.since_ns, now), off))
     out.append(_said("loss", link.worse or "none worth telling", bool(link.worse), None, off))
     out.append(_paths_said(host, link, off))
     rows = {r.index: r for r in host.feed.paths() or ()}

@@ -18,7 +18,9 @@ from fabricd import probe_plan, report
 from fabricd.carrier import CarrierBook
 from fabricd.config import Config
 from fabricd.config_source import ConfigSource
-from fabricd.detect.loss import LossCounters, LossWindow
+from fabricd.detect import evidence
+from fabricd.detect.locate import Blame
+from fabricd.detect.loss import LossTest
 from fabricd.detect.verdict import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
@@ -74,7 +76,9 @@ class Host:
         self.book = CarrierBook(self.engine, ledger, totals)
         self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
         self._admin = AdminProbe()
-        self._loss = LossWindow()
+        self._loss = LossTest(config.host.name)
+        self._places = evidence.Places(config.host.name)
+        self._stalled_ns = 0
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
         self._publisher = Publisher(page)
@@ -263,27 +267,36 @@ class Host:
             link.port_active = active.get(link.netdev)
 
     def feed_loss(self) -> None:
-        """Once a second: is a link losing more than it should?"""
+        """Each tick: is a link losing more than it should, and where is what fails?"""
         rows = self.feed.paths()
         if rows is None:
             self._loss.reset()
             return
-        counters = [
-            LossCounters(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.sent,
-                row.received,
-                row.rx_lost,
-                row.tx_lost,
-                outage=self.engine.in_outage(row.index),
-            )
-            for row in rows
-        ]
-        worse = self._loss.feed(counters, time.monotonic_ns())
+        now = time.monotonic_ns()
+        stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
+        stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
+        counters = evidence.loss_counters(rows, self.engine)
+        verdict = self._loss.feed(counters, now, stalled_ns=stalled)
         for link in self.engine.links:
-            link.worse = worse.get(link.index, "")
+            link.worse = verdict.links.get(link.index, "")
+        for path in self.engine.paths:
+            path.worse = verdict.paths.get(path.index, "")
+        views = evidence.path_views(rows, self.engine.paths)
+        found = [*self._places.look(views, self.engine, now), *verdict.blames]
+        self._emit([self._located(blame) for blame in found])
+
+    def _located(self, blame: Blame) -> Event:
+        return event(
+            EventKind.LOCATED,
+            reason=str(blame),
+            data={
+                "part": blame.kind.value,
+                "element": blame.element,
+                "direction": blame.way.value,
+                "confidence": round(blame.confidence, 3),
+                "flows": blame.flows,
+            },
+        )
 
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""
@@ -400,19 +413,7 @@ class Host:
         rows = self.feed.paths()
         if rows is None:
             return None
-        return [
-            PathView(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.established and row.last_heard_ns > 0,
-                row.rx_missed,
-                row.tx_missed,
-                row.peer_interval_ns or row.interval_ns,
-                row.last_heard_ns,
-            )
-            for row in rows
-        ]
+        return evidence.path_views(rows, self.engine.paths)
 
     def _outcome_events(self, outcome: Outcome) -> list[Event]:
         limit = self.config.damping.second_tier_flaps

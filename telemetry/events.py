@@ -44,6 +44,8 @@ class EventKind(StrEnum):
     """Published transition ``from_state`` → ``to_state``."""
     PATH_STATE = "path_state"
     """A (local link, peer) path changed state; ``peer`` names it."""
+    LOCATED = "located"
+    """Where a fault is, by the pattern of what fails: ``data['part']`` and ``['element']``."""
     STEER = "steer"
     """Weight taken from or given back to a link or path; ``data['weight']``."""
     WOULD_STEER = "would_steer"

@@ -87,6 +87,9 @@ class Desk:
         """
         if netdev not in self.wishes.of(Kind.DRAIN):
             _link(host, netdev)
+        for link in host.engine.links:
+            if link.netdev == netdev and self.wishes.get(Kind.DRAIN, netdev):
+                link.health.damping.forgive()  # Somebody has worked on it and vouches for it.
         return self._take_back(host, Kind.DRAIN, netdev, by, "not drained")
 
     def open_window(self, host: Host, target: str, *, seconds: float, reason: str, by: str) -> Wish:

@@ -11,7 +11,8 @@ DETECTORS: dict[str, str] = {
     "probe-link": "silence of all paths of a link, over two peers or more, takes it down",
     "probe-path": "silence of one path makes an exception for it",
     "probe-doubt": "misses without a verdict make a link SUSPECT (no steering)",
-    "loss": "lasting loss of probes makes a link DEGRADED: half its weight",
+    "loss": "lasting loss of probes makes a link or path DEGRADED: half its weight",
+    "counters": "error counters take a link down (hard ones) or halve its weight (soft ones)",
 }
 
 

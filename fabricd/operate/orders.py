@@ -40,6 +40,10 @@ class Orders:
         """Why a link should be DEGRADED, or nothing."""
         return "" if "loss" in self.off or netdev in self.planned else worse
 
+    def soft(self, netdev: str, errors: str) -> str:
+        """What soft counters say against a link, or nothing."""
+        return "" if "counters" in self.off or netdev in self.planned else errors
+
     def carrier(self, carrier: bool | None, port_active: bool | None) -> bool | None:
         """The carrier to judge by."""
         known = True if "carrier" in self.off else carrier
@@ -49,6 +53,8 @@ class Orders:
         """What is left of a link's facts."""
         if "carrier" in self.off:
             facts = replace(facts, downs=0)
+        if "counters" in self.off:
+            facts = replace(facts, hard="")
         if netdev in self.planned:
             facts = replace(facts, suspect="", planned=True)
         if netdev in self.drained:

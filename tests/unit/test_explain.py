@@ -8,6 +8,7 @@ from rich.console import Console
 from whole_host import LINKS, WholeHost
 
 from fabricd.cli import show, show_explain
+from fabricd.detect.rules import RULES, Finding
 from fabricd.explain import explain
 from fabricd.links.machine import TRANSITIONS
 from telemetry.events import LinkState as S
@@ -50,6 +51,25 @@ async def test_carrier_lost_then_held(whole):
     assert "hold_down_s = 2" in document["rule"]["parameters"]
     assert document["next"].startswith("PROBATION in ")
     assert document["damping"]["penalty"] > 900
+
+
+async def test_a_counter_that_is_a_fault(whole):
+    whole.link("rail1").counters = (Finding(RULES["tx_timeouts"], time.monotonic_ns(), 1.0),)
+    whole.host.step()
+    document = said(whole)
+    assert (document["state"], document["rule"]["name"]) == ("down", "counters")
+    assert against(document) == ["counters"]
+    whole.desk.detector_off(whole.host, "counters", seconds=60, reason="", by="uid 9")
+    assert said(whole)["state"] == "hold", "nothing is judged by them any more"
+
+
+async def test_a_soft_counter_halves_it_and_a_window_says_not_now(whole):
+    whole.link("rail1").counters = (Finding(RULES["symbol_errors"], time.monotonic_ns(), 20.0),)
+    whole.host.step()
+    assert (said(whole)["weight"], said(whole)["rule"]["name"]) == (0.5, "counters")
+    whole.link("rail0").counters = whole.link("rail1").counters
+    whole.desk.open_window(whole.host, "rail0", seconds=60, reason="", by="uid 9")
+    assert said(whole, "rail0")["weight"] == 1
 
 
 async def test_who_drained_it_and_what_ends_it(whole):

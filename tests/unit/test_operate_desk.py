@@ -52,6 +52,21 @@ async def test_the_work_on_a_drained_link_is_no_failure(make):
     assert whole.weights()["rail1"] == 1000
 
 
+async def test_an_undrained_link_is_vouched_for(make):
+    whole = make()
+    link = whole.link("rail1")
+    for _ in range(3):
+        link.carrier, link.pending_downs = False, 2
+        whole.host.step()
+        link.carrier = True
+        whole.host.step()
+    assert link.health.damping.is_suppressed(time.monotonic_ns())
+    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.desk.undrain(whole.host, "rail1", "uid 0")
+    assert whole.weights()["rail1"] == 1000
+    assert link.health.damping.penalty(time.monotonic_ns()) == 0
+
+
 async def test_undrained_with_the_cable_out_it_carries_nothing(make):
     whole = make()
     whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
@@ -123,6 +138,7 @@ async def test_in_a_window_soft_evidence_and_flaps_have_no_consequence(make):
         link.carrier = True
         whole.host.step()
     assert link.health.damping.penalty(time.monotonic_ns()) == 0
+    assert link.health.damping.publications(time.monotonic_ns()) == 0
     assert whole.reasons("daemon") == [], "nobody is told to replace the cable"
     other = whole.link("rail0")
     other.worse = "10 % lost"

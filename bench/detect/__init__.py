@@ -1,0 +1,5 @@
+"""``./run bench detect``: how well faults are seen, placed and not imagined."""
+
+from bench.detect.simulator import simulator
+
+PARTS = {"simulator": simulator}
