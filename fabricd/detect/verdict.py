@@ -11,8 +11,9 @@ Rules, in the order in which they are asked:
   report that it does not hear us counts only while it hears us over another link: otherwise it was
   our own prober that did not send.
 * A path that is silent alone is told from a peer that runs only now and then (a host without a
-  free core, stalled again and again) by what the peer's other links brought since: at least
-  ``min_alive`` of what was due there must have come, and a few packets must have been due.
+  free core, stalled again and again) by what the peer's other links brought since: if a share s of
+  what was due there came, m misses in a row happen by chance with (1 − s)^m, and that must be
+  below ``chance``.
 * A link is at fault when every path on it to a living peer misses, two peers or more among them,
   and the misses add up to ``misses``. The peers are staggered by the link interval, so this takes
   about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not hear
@@ -62,11 +63,8 @@ class Rules:
     misses: int = 3
     link_interval_ns: int = 10_000_000
     min_peers: int = 2
-    min_alive: float = 0.6
-    """Three slots missed by a peer that runs for that share of the time: (1 − 0.6)³ = 6 % a time,
-    at most, and it has to be the same path each time."""
-    min_due: int = 4
-    """Packets due on the peer's other links before that share is believed."""
+    chance: float = 1e-4
+    """Of a silence by chance: with a hundred paths and a busy peer there are many occasions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,8 @@ class Jury:
             expected = (now - since) / other.interval_ns
             due += expected
             came += min(expected, received - before)
-        return due >= self.rules.min_due and came >= self.rules.min_alive * due
+        share = came / (due + 1)  # one packet more might have been missing
+        return (1 - share) ** path.rx_missed <= self.rules.chance
 
     def _undecided(self, link: int, paths: list[PathView], now: int) -> bool:
         """Whether the link may still turn out to be at fault.
