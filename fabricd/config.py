@@ -1,4 +1,4 @@
-"""The configuration: one TOML file, validated as a whole.
+"""The configuration: a TOML file and its overrides (``conf.d``), validated as a whole.
 
 `load` either returns a frozen `Config` or raises `ConfigError` with *every* problem found, each
 with file, line, key and what is allowed. What the keys mean is in docs/architecture.md.
@@ -6,7 +6,9 @@ with file, line, key and what is allowed. What the keys mean is in docs/architec
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import json
 import re
 import socket
 import tomllib
@@ -14,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fabricd import config_checks
-from fabricd.toml_lines import key_lines, line_of
+from fabricd.config_files import Layers, override_files
+from fabricd.operate.detectors import DETECTORS
+from fabricd.pinning import parse_cpus
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,10 +40,11 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. ``problems`` has all of them, in order of line."""
+    """The configuration cannot be used. ``problems`` has all, in order of file and line."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        self.problems = sorted(problems, key=lambda p: (p.line, p.key))
+        files = list(dict.fromkeys(p.file for p in problems))
+        self.problems = sorted(problems, key=lambda p: (files.index(p.file), p.line, p.key))
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
@@ -77,6 +82,39 @@ FilePath = Annotated[
 ]
 
 
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,30}[a-z0-9])?$")]
+SystemGroup = Annotated[
+    str,
+    Field(
+        pattern=r"^(|[a-z_][a-z0-9_-]{0,30})$",
+        description='the name of a group of this system, or "" for none',
+    ),
+]
+
+
+def _cpus(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    parse_cpus(value)
+    return value
+
+
+Cpus = Annotated[
+    str,
+    BeforeValidator(_cpus),
+    Field(description='CPUs such as "0-1,8", "housekeeping", or "" to leave them alone'),
+]
+
+
+def _detector(value: object) -> str:
+    if value not in DETECTORS:
+        raise ValueError("not a detector")
+    return str(value)
+
+
+Detector = Annotated[str, BeforeValidator(_detector)]
+
+
 def _integer(low: int, high: int, unit: str = "") -> Any:  # noqa: ANN401
     text = f"an integer from {low} to {high}{unit and ' ' + unit}"
     return Field(ge=low, le=high, strict=True, description=text)
@@ -98,6 +136,12 @@ def _plain_number(value: object) -> object:
 Number = Annotated[float, BeforeValidator(_plain_number)]
 
 
+def _no_limit_or_three(value: int) -> int:
+    if value in (1, 2):
+        raise ValueError("a link that went out could never return")
+    return value
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -106,6 +150,7 @@ class HostTable(_Table):
     """This host."""
 
     name: HostName = Field(default_factory=socket.gethostname)
+    cpus: Cpus = ""
 
 
 class PathsTable(_Table):
@@ -134,6 +179,9 @@ class LinkTable(_Table):
     netdev: Netdev
     rail: Rail
     address: UnicastAddress | None = None
+    group: GroupName | None = Field(
+        default=None, description="a group's name: 1 to 32 lower-case letters, digits, '-' and '_'"
+    )
 
 
 class PeerAddressTable(_Table):
@@ -162,6 +210,12 @@ class DampingTable(_Table):
     reuse: Annotated[Number, _number(1, 1e9)] = 1000.0
     max_suppress_s: Annotated[Number, _number(0.1, 86_400, "(seconds)")] = 60.0
     second_tier_flaps: Annotated[int, _integer(1, 1_000_000, "(flaps an hour)")] = 50
+    window_s: Annotated[Number, _number(1, 86_400, "(seconds)")] = 600.0
+    max_transitions: Annotated[
+        int,
+        Field(ge=0, le=1000, strict=True, description="0 (no limit), or an integer from 3 to 1000"),
+        AfterValidator(_no_limit_or_three),
+    ] = 3
 
 
 class HoldTable(_Table):
@@ -175,6 +229,22 @@ class SteerTable(_Table):
     """Limits of steering."""
 
     max_probe_share: Annotated[Number, _number(0, 1)] = 0.5
+
+
+class DetectorsTable(_Table):
+    """Kill switches."""
+
+    off: Annotated[
+        tuple[Detector, ...],
+        Field(description=f"a list of detectors, out of: {', '.join(DETECTORS)}"),
+    ] = ()
+
+
+class ControlTable(_Table):
+    """Who may use the control socket."""
+
+    read_group: SystemGroup = "fabricd"
+    admin_group: SystemGroup = "fabricd-admin"
 
 
 class MetricsTable(_Table):
@@ -212,54 +282,93 @@ class Config(_Table):
     damping: DampingTable = Field(default_factory=DampingTable)
     hold: HoldTable = Field(default_factory=HoldTable)
     steer: SteerTable = Field(default_factory=SteerTable)
+    detectors: DetectorsTable = Field(default_factory=DetectorsTable)
+    control: ControlTable = Field(default_factory=ControlTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
     timeline: TimelineTable = Field(default_factory=TimelineTable)
 
 
 def load(path: Path | str) -> Config:
-    """Read and validate a file.
+    """Read and validate a file and its overrides.
 
     Raises:
-        ConfigError: with every problem; also when the file cannot be read.
+        ConfigError: with every problem; also when a file cannot be read.
     """
+    main = Path(path)
+    problems: list[Problem] = []
+    files = [main]
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        files += override_files(main)
     except OSError as error:
-        raise ConfigError(
-            [Problem(str(path), 0, "(file)", f"cannot be read: {error.strerror}")]
-        ) from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        problem = Problem(str(path), line, "(file)", "not UTF-8; allowed: a TOML file in UTF-8")
-        raise ConfigError([problem]) from error
-    return parse(text, str(path))
+        where = str(error.filename or main.parent)
+        problems.append(Problem(where, 0, "(file)", f"cannot be listed: {error.strerror}"))
+    texts: list[tuple[str, str]] = []
+    for file in files:
+        try:
+            texts.append((str(file), file.read_text(encoding="utf-8")))
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+            problems.append(Problem(str(file), 0, "(file)", what))
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            what = "not UTF-8; allowed: a TOML file in UTF-8"
+            problems.append(Problem(str(file), line, "(file)", what))
+    return _validate(texts, problems)
 
 
 def parse(text: str, file: str) -> Config:
-    """Validate a text; ``file`` is its name for the messages.
+    """Validate one text; ``file`` is its name for the messages.
 
     Raises:
         ConfigError: with every problem found.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([_syntax(str(error), text, file)]) from error
-    lines = key_lines(text)
+    return _validate([(file, text)], [])
+
+
+def files_of(path: Path | str) -> list[str]:
+    """The files that `load` reads, in order."""
+    return [str(path), *map(str, override_files(Path(path)))]
+
+
+def config_hash(config: Config) -> str:
+    """16 hexadecimal digits that stand for the configuration in effect, defaults included."""
+    return _digest(config.model_dump(mode="json"))
+
+
+def policy_hash(config: Config) -> str:
+    """The same of what hosts of one fabric should have in common: not hosts, links and paths."""
+    return _digest(config.model_dump(mode="json", exclude={"host", "links", "peers", "paths"}))
+
+
+def _digest(document: dict[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _validate(texts: list[tuple[str, str]], problems: list[Problem]) -> Config:
+    layers = Layers()
+    for file, text in texts:
+        try:
+            layers.lay(file, tomllib.loads(text), text)
+        except tomllib.TOMLDecodeError as error:
+            problems.append(_syntax(str(error), text, file))
+    if problems:  # Half a configuration would be judged wrongly.
+        raise ConfigError(problems)
     found: list[tuple[tuple[str | int, ...], str]] = []
     config = None
     try:
-        config = Config.model_validate(raw)
+        config = Config.model_validate(layers.raw)
     except ValidationError as error:
         found += [_explain(item) for item in error.errors(include_url=False)]
-    found += config_checks.check(raw, local_host=raw_host(raw))
+    found += config_checks.check(layers.raw, local_host=raw_host(layers.raw))
     # A union reports each of its members: one line per key is enough.
-    problems: dict[tuple[str, str], Problem] = {}
+    seen: dict[tuple[str, str], Problem] = {}
     for path, what in found:
         key = _dotted(path)
-        problems.setdefault((key, what), Problem(file, line_of(lines, path), key, what))
-    if problems or config is None:
-        raise ConfigError(list(problems.values()))
+        seen.setdefault((key, what), Problem(*layers.origin(path), key, what))
+    if seen or config is None:
+        in_order = sorted(seen.values(), key=lambda p: layers.files.index(p.file))
+        raise ConfigError(in_order)
     return config
 
 
@@ -333,6 +442,8 @@ _TABLES: dict[tuple[type[_Table], str], type[_Table]] = {
     (Config, "damping"): DampingTable,
     (Config, "hold"): HoldTable,
     (Config, "steer"): SteerTable,
+    (Config, "detectors"): DetectorsTable,
+    (Config, "control"): ControlTable,
     (Config, "metrics"): MetricsTable,
     (Config, "timeline"): TimelineTable,
     (PeerTable, "addresses"): PeerAddressTable,
@@ -345,8 +456,10 @@ def _fields(path: tuple[str | int, ...]) -> list[str]:
 
 
 def _allowed(path: tuple[str | int, ...]) -> str:
-    if path and isinstance(path[-1], int):
+    if path and isinstance(path[-1], int) and _model(path) is not None:
         return f"a table with the keys {', '.join(_fields(path))}"
+    while path and isinstance(path[-1], int):  # An element of a list of plain values.
+        path = path[:-1]
     owner, key = _model(path[:-1]), path[-1] if path else ""
     if owner is not None and key in owner.model_fields:
         field = owner.model_fields[str(key)]

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
-import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+from fabricd.access import Access, Caller, caller_of
 
 MAX_LINE = 65536
 MAX_CLIENTS = 64
@@ -30,14 +28,6 @@ Document = dict[str, Any]
 
 class RequestError(Exception):
     """The request cannot be served; its text goes to the client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who is at the other end (unix(7), SO_PEERCRED)."""
-
-    pid: int
-    uid: int
 
 
 Handler = Callable[[Document, Caller], Awaitable[Any]]
@@ -68,8 +58,24 @@ class ControlServer:
         dropped: followers dropped because they did not read.
     """
 
-    def __init__(self, path: Path, handlers: dict[str, Handler]) -> None:
-        """Args: ``handlers`` by ``op``; ``events`` is served here."""
+    def __init__(
+        self,
+        path: Path,
+        handlers: dict[str, Handler],
+        *,
+        changing: frozenset[str] = frozenset(),
+        access: Access | None = None,
+    ) -> None:
+        """Prepare; `start` binds.
+
+        Args:
+            path: of the socket.
+            handlers: by ``op``; ``events`` is served here.
+            changing: the operations that change something.
+            access: who may ask and change; default: root alone.
+        """
+        self.access = access or Access()
+        self._changing = changing
         self.refused = 0
         self.dropped = 0
         self._path = path
@@ -90,7 +96,7 @@ class ControlServer:
         self._server = await asyncio.start_unix_server(
             self._accept, path=str(self._path), limit=MAX_LINE
         )
-        self._path.chmod(0o660)
+        self.access.guard(self._path)
 
     async def stop(self) -> None:
         """Close everything."""
@@ -139,7 +145,7 @@ class ControlServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller = _caller(writer)
+        caller = caller_of(writer.get_extra_info("socket"))
         while True:
             try:
                 async with asyncio.timeout(IDLE_S):
@@ -150,6 +156,9 @@ class ControlServer:
                 return
             except (asyncio.LimitOverrunError, ValueError):
                 await self._refuse(writer, f"line over {MAX_LINE} bytes")
+                return
+            if not self.access.may_ask(caller):
+                await self._refuse(writer, "only root and the groups of [control] may ask")
                 return
             try:
                 request = parse_request(line)
@@ -170,6 +179,10 @@ class ControlServer:
             known = ", ".join(sorted([*self._handlers, "events"]))
             await self._refuse(writer, f'unknown op "{request["op"][:32]}"; allowed: {known}')
             return False
+        if request["op"] in self._changing and not self.access.may_change(caller):
+            text = "only root and the members of [control] admin_group may change anything"
+            await self._send(writer, encode({"ok": False, "error": text}))
+            return True
         try:
             answer: Document = {"ok": True, "data": await handler(request, caller)}
         except RequestError as error:
@@ -213,15 +226,3 @@ class ControlServer:
 def encode(document: Document) -> bytes:
     """One line."""
     return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"
-
-
-def _caller(writer: asyncio.StreamWriter) -> Caller:
-    sock = writer.get_extra_info("socket")
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
-    return Caller(pid, uid)
-
-
-def may_change(caller: Caller) -> bool:
-    """Whether a caller may change what the daemon does: root, or the daemon's own user."""
-    return caller.uid in (0, os.geteuid())

@@ -21,27 +21,31 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, logs, report
-from fabricd.config import Config, ConfigError, Problem, load
-from fabricd.control import Caller, ControlServer, Document, RequestError, may_change
+from fabricd import __version__, logs, pinning
+from fabricd.access import Access
+from fabricd.config import Config, ConfigError, load
+from fabricd.config_source import ConfigSource, changed_keys
+from fabricd.control import ControlServer
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
 from fabricd.links.watcher import LinkWatcher
+from fabricd.operate.desk import Desk
+from fabricd.operate.store import WishStore
 from fabricd.recorder import Recorder
-from fabricd.steer.modes import Mode, Modes
+from fabricd.requests import CHANGING, Requests
+from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.systemd_notify import Notifier
 from fabricd.timeline_state import open_store, restore
 from telemetry.events import EventKind
-from telemetry.livejobs import live_jobs
 from telemetry.metrics import MetricsServer
-from telemetry.timeline import Retention, Timeline, TimelineError, boot_id
+from telemetry.timeline import Retention, boot_id
 
 TICK_S = 0.5
 SCAN_S = 1.0
-LOSS_TICKS = 2
+SNAPSHOT_TICKS = 2
 SAVE_TICKS = 4
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
@@ -58,8 +62,7 @@ class Daemon:
     """Owns what has to be opened and closed."""
 
     def __init__(self, config: Config, file: Path) -> None:
-        self.config = config
-        self.file = file
+        self.source = ConfigSource(file, config)
         self.notifier = Notifier()
         self._log = structlog.get_logger()
         self._stop = asyncio.Event()
@@ -67,6 +70,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics: MetricsServer | None = None
         self._failure = ""
+        self._control: ControlServer
 
     async def run(self) -> None:
         """Start, serve, stop.
@@ -80,7 +84,7 @@ class Daemon:
         loop.set_exception_handler(self._unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload, host)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up, host)
         # What lives now lives for ever: keep it out of the collector's pauses.
         gc.collect()
         gc.freeze()
@@ -93,7 +97,8 @@ class Daemon:
             raise RunError(self._failure)
 
     async def _start(self) -> tuple[Host, ControlServer]:
-        config = self.config
+        config = self.source.config
+        self._pin(config)
         run, state = Path(config.paths.run_dir), Path(config.paths.state_dir)
         now = time.monotonic_ns()
         try:
@@ -120,8 +125,10 @@ class Daemon:
         watcher = LinkWatcher(inventory)
         await watcher.load()  # First: without the links' addresses there are no paths to restore.
         host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger,
-                    totals=totals, inventory=inventory)  # fmt: skip
-        for what in host.restore(document):
+                    totals=totals, inventory=inventory,
+                    desk=Desk(WishStore(state / "operator.json")))  # fmt: skip
+        host.source = self.source
+        for what in [*host.restore(document), *host.desk.open(host)]:
             self._log.warning("state not restored", what=what)
         recorder.start(store)
         watcher.changed = host.devices_changed
@@ -130,8 +137,13 @@ class Daemon:
         host.ib_note = ports.note
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
                        mode=modes.effective.name.lower(), stopped=modes.stopped)  # fmt: skip
-        control = ControlServer(run / "ctl.sock", self._handlers(host, database))
+        requests = Requests(host, self.source, database, lambda by: self._reload(host, by))
+        control = ControlServer(
+            run / "ctl.sock", requests.handlers(), changing=CHANGING, access=_access(config)
+        )
+        self._control = control
         host.follow = control.broadcast
+        host.prober_seen = self._pin_prober
         host.control_refused = lambda: control.refused
         try:
             await control.start()
@@ -160,7 +172,7 @@ class Daemon:
             raise StartError(f"{path}: another fabricd runs with this run_dir") from None
 
     def _listen(self, host: Host) -> None:
-        listen = self.config.metrics.listen
+        listen = self.source.config.metrics.listen
         if not listen:
             return
         host.refresh_snapshot()
@@ -207,48 +219,75 @@ class Daemon:
                 there = "present" if host.modes.stopped else "removed"
                 host.mode_changed(f"stop file {there}")
             before = host.cycles
+            host.desk.tick(host, time.monotonic_ns())
             host.wake()
-            if number % LOSS_TICKS == 0:
-                host.feed_loss()
+            host.feed_loss()
+            if number % SNAPSHOT_TICKS == 0:
                 host.refresh_snapshot()
             if number % SAVE_TICKS == 0:
                 host.save()
             if host.cycles > before:
                 self.notifier.watchdog()
 
-    def _reload(self, host: Host) -> None:
+    def _hang_up(self, host: Host) -> None:
+        with contextlib.suppress(ConfigError):  # Said already.
+            self._reload(host, "SIGHUP")
+
+    def _reload(self, host: Host, by: str) -> list[str]:
+        """Take the files as they are now; the old configuration stays when they are wrong.
+
+        Returns:
+            The keys that changed.
+
+        Raises:
+            ConfigError: refused as a whole.
+        """
         self.notifier.reloading()
+        old = self.source.config
         try:
-            config = load(self.file)
-            self._refuse_fixed(config)
+            config = self.source.reload()
         except ConfigError as error:
             for problem in error.problems:
                 self._log.error("configuration refused, the old one stays", problem=str(problem))
             host.record(
                 EventKind.DAEMON, "reload refused", problem=str(error.problems[0])[:300],
-                problems=len(error.problems),
+                problems=len(error.problems), by=by,
             )  # fmt: skip
+            raise
         else:
-            self.config = config
+            changed = changed_keys(old, config)
+            self._pin(config)
+            if (header := host.feed.header()) is not None:
+                self._pin_prober(header.pid)
+            self._control.access = _access(config)
             host.reconfigure(config)
-            host.record(EventKind.DAEMON, "reloaded")
-        self.notifier.ready("reloaded")
+            host.record(
+                EventKind.DAEMON, "reloaded", by=by, hash=self.source.hash,
+                changed=", ".join(changed)[:300] or "nothing",
+            )  # fmt: skip
+            return changed
+        finally:
+            self.notifier.ready("reloaded")
 
-    def _refuse_fixed(self, config: Config) -> None:
-        old = self.config
-        fixed = [
-            ("host.name", old.host.name, config.host.name),
-            ("paths.run_dir", old.paths.run_dir, config.paths.run_dir),
-            ("paths.state_dir", old.paths.state_dir, config.paths.state_dir),
-            ("metrics.listen", old.metrics.listen, config.metrics.listen),
-        ]
-        problems = [
-            Problem(str(self.file), 0, key, f"cannot change without a restart; allowed: {was}")
-            for key, was, new in fixed
-            if was != new
-        ]
-        if problems:
-            raise ConfigError(problems)
+    def _pin(self, config: Config) -> None:
+        """Put this process on the CPUs that it may use; its threads to come follow."""
+        cpus = pinning.wanted(config.host.cpus)
+        if cpus is None:
+            return
+        try:
+            pinning.pin(0, cpus)
+        except OSError as error:
+            self._log.error("not pinned", cpus=config.host.cpus, error=error.strerror)
+
+    def _pin_prober(self, pid: int) -> None:
+        """The prober is a process of its own, of the same user: it may be pinned from here."""
+        cpus = pinning.wanted(self.source.config.host.cpus)
+        if cpus is None or not pinning.is_prober(pid):
+            return
+        try:
+            pinning.pin(pid, cpus)
+        except OSError as error:
+            self._log.error("prober not pinned", pid=pid, error=error.strerror)
 
     async def _shut_down(self, host: Host, control: ControlServer) -> None:
         self.notifier.stopping()
@@ -269,72 +308,9 @@ class Daemon:
         host.close()
         self._log.info("stopped")
 
-    # -- control socket -----------------------------------------------------------------------
 
-    def _handlers(self, host: Host, database: Path) -> dict[str, Any]:
-        async def status(_request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-            return report.status(host)
-
-        async def links(_request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-            return report.links(host)
-
-        async def config(_request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-            return {"file": str(self.file), "config": self.config.model_dump(mode="json")}
-
-        async def timeline(request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-            query = _timeline_query(request)
-            return await asyncio.to_thread(_query, database, query)
-
-        async def jobs(_request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-            return await asyncio.to_thread(live_jobs, Path(self.config.paths.run_dir) / "stats")
-
-        async def promote(request: Document, caller: Caller) -> Any:  # noqa: ANN401
-            if not may_change(caller):
-                raise RequestError("only root or the daemon's user may change the mode")
-            try:
-                mode = Mode.parse(str(request.get("mode", "")))
-                host.modes.promote(mode)
-            except (ValueError, OSError) as error:
-                raise RequestError(str(error)) from error
-            host.mode_changed(f"promoted to {mode.name.lower()} by uid {caller.uid}")
-            return {
-                "promoted": mode.name.lower(),
-                "mode": host.modes.effective.name.lower(),
-                "stop_file": host.modes.stopped,
-            }
-
-        return {"status": status, "links": links, "config": config, "timeline": timeline,
-                "promote": promote, "jobs": jobs}  # fmt: skip
-
-
-def _timeline_query(request: Document) -> dict[str, Any]:
-    query: dict[str, Any] = {"limit": 1000}
-    wanted: dict[str, type] = {
-        "since_ns": int, "until_ns": int, "link": str, "kind": str, "limit": int
-    }  # fmt: skip
-    for key, kind in wanted.items():
-        value = request.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise RequestError(f"{key} must be {'text' if kind is str else 'an integer'}")
-        query[key] = value
-    if not 0 <= query["limit"] <= 100_000:
-        raise RequestError("limit must be from 0 to 100000")
-    for key in ("since_ns", "until_ns"):
-        if key in query and not -(2**63) <= query[key] < 2**63:
-            raise RequestError(f"{key} is out of range")
-    if "kind" in query and query["kind"] not in {kind.value for kind in EventKind}:
-        raise RequestError(f"kind must be one of {', '.join(kind.value for kind in EventKind)}")
-    return query
-
-
-def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
-    try:
-        with Timeline(database, read_only=True) as timeline:
-            return [event.to_dict() for event in timeline.query(**query)]
-    except TimelineError as error:
-        raise RequestError(f"timeline: {error}") from error
+def _access(config: Config) -> Access:
+    return Access.of(config.control.read_group, config.control.admin_group)
 
 
 def main(argv: list[str] | None = None) -> int:

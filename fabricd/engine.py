@@ -12,10 +12,12 @@ from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.rules import Class, Finding
 from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
+from fabricd.operate.orders import Orders
 from fabricd.steer import policy
 from telemetry.events import LinkState
 
@@ -39,6 +41,9 @@ class Link:
     """Of the verbs port behind it; None: there is none, or it is not known."""
     pending_downs: int = 0
     worse: str = ""
+    """By probes: loses too much."""
+    counters: Sequence[Finding] = ()
+    """What the rules say about the counters behind it."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class Path:
     netdev: str
     health: Health
     heard_ever: bool = False
+    worse: str = ""
 
     @property
     def key(self) -> str:
@@ -92,6 +98,8 @@ def damping_rules(config: Config) -> DampingRules:
         reuse=d.reuse,
         max_suppress_ns=round(d.max_suppress_s * 1e9),
         second_tier_flaps=d.second_tier_flaps,
+        window_ns=round(d.window_s * 1e9),
+        max_transitions=d.max_transitions,
     )
 
 
@@ -108,6 +116,7 @@ class Engine:
         self.paths: list[Path] = []
         self._jury = Jury(Rules())
         self.max_probe_share = 0.5
+        self.orders = Orders()
         self.silent_hosts: frozenset[str] = frozenset()
         self._blamed: frozenset[int] = frozenset()
         """Links that probes blame now, also those whose traffic they may not take."""
@@ -153,6 +162,7 @@ class Engine:
         """
         views = self._take_views(views, now)
         verdict = self._jury.judge(views, now) if views is not None else Verdict()
+        verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         self._blamed = frozenset(verdict.link_faults)
@@ -164,6 +174,9 @@ class Engine:
             if link.health.damping.operator_due(now):
                 out.operator.append(link.netdev)
         for path in self.paths:
+            well = views is not None and views[path.index].clean and not path.worse
+            if well and path.health.state is LinkState.UP:
+                continue  # the usual case: nothing to do
             facts = self._path_facts(path, verdict, views)
             for transition in path.health.update(facts, now):
                 out.changes.append(
@@ -179,7 +192,12 @@ class Engine:
     def plan(self) -> policy.Plan:
         """What steering would do now."""
         return policy.plan(
-            [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links],
+            [
+                policy.LinkInput(
+                    x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained
+                )
+                for x in self.links
+            ],
             [
                 policy.PathInput(
                     p.netdev, p.spec.peer, (p.spec.address, *p.spec.others), p.health.state
@@ -231,6 +249,24 @@ class Engine:
                     refused.append(f"{kind} {key}")
         return refused
 
+    def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
+        """Take over what `save` gave before a reboot: the links' damping and what was out.
+
+        Returns what was not usable. Paths begin anew: who is a peer may have changed.
+        """
+        stored = document.get("links")
+        if not isinstance(stored, dict):
+            return ["links"]
+        refused = []
+        for link in self.links:
+            if link.netdev not in stored:
+                continue
+            try:
+                link.health.restore_history(stored[link.netdev], now, elapsed_ns)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                refused.append(f"links {link.netdev}")
+        return refused
+
     def adopt(self, netdev: str, remote: str, state: LinkState, now: int) -> None:
         """Believe an earlier daemon's steer page that a link or path is out."""
         if state not in (LinkState.DOWN, LinkState.HOLD):
@@ -264,19 +300,29 @@ class Engine:
     ) -> Facts:
         facts = Facts(
             admin_up=link.admin_up,
-            carrier=False if link.port_active is False else link.carrier,
+            carrier=self.orders.carrier(link.carrier, link.port_active),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
-            clean=self._clean(link, views, now),
+            hard=_said(link.counters, Class.HARD),
         )
+        facts = self.orders.facts(link.netdev, facts)
+        if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
+            # Asked only on the way back (or when this very update begins and ends an outage).
+            facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
-        worse = link.worse
-        hard = facts.carrier is False or facts.downs > 0 or not facts.admin_up
+        errors = self.orders.soft(link.netdev, _said(link.counters, Class.SOFT))
+        worse = errors or self.orders.worse(link.netdev, link.worse)
+        hard = (
+            bool(facts.hard or errors)
+            or facts.carrier is False
+            or facts.downs > 0
+            or not facts.admin_up
+        )
         if (fault or worse) and not hard and not self._already_out(link):
             degraded_only = not fault
             if not self._may_take(link):
                 out.refused[link.netdev] = fault or worse
-                return replace(facts, suspect=fault or facts.suspect)
+                return facts if facts.planned else replace(facts, suspect=fault or facts.suspect)
             if degraded_only:
                 return replace(facts, worse=worse)
         return replace(facts, fault=fault, worse=worse)
@@ -319,4 +365,10 @@ class Engine:
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
-        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound)
+        worse = "" if mute else self.orders.worse(path.netdev, path.worse)
+        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound, worse=worse)
+
+
+def _said(findings: Sequence[Finding], cls: Class) -> str:
+    """The findings of one class in words; empty: none."""
+    return ", ".join(str(finding) for finding in findings if finding.rule.cls is cls)

@@ -17,17 +17,21 @@ import structlog
 from fabricd import probe_plan, report
 from fabricd.carrier import CarrierBook
 from fabricd.config import Config
-from fabricd.detect.loss import LossCounters, LossWindow
+from fabricd.config_source import ConfigSource
+from fabricd.detect import evidence
+from fabricd.detect.locate import Blame
+from fabricd.detect.loss import LossTest
 from fabricd.detect.verdict import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import AdminProbe, Inventory
+from fabricd.operate.desk import Desk
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, PathRow, StallRecord
 from fabricd.publisher import Publisher, event
 from fabricd.recorder import Recorder
-from fabricd.steer.modes import Modes
+from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from telemetry.events import Event, EventKind
 from telemetry.snapshot import HostSnapshot
@@ -48,8 +52,10 @@ class Host:
         ledger: FlapLedger,
         totals: dict[str, int],
         inventory: Inventory,
+        desk: Desk,
     ) -> None:
         self.config = config
+        self.desk = desk
         self.modes = modes
         self.page = page
         self.recorder = recorder
@@ -57,6 +63,8 @@ class Host:
         self.last_cycle_wall_s: float | None = None
         self.cycles = 0
         self.follow: Callable[[dict[str, Any]], None] = lambda _: None
+        self.source: ConfigSource | None = None
+        self.prober_seen: Callable[[int], None] = lambda _: None
         self.control_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.last_path_rows: Sequence[PathRow] = ()
@@ -68,7 +76,9 @@ class Host:
         self.book = CarrierBook(self.engine, ledger, totals)
         self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
         self._admin = AdminProbe()
-        self._loss = LossWindow()
+        self._loss = LossTest(config.host.name)
+        self._places = evidence.Places(config.host.name)
+        self._stalled_ns = 0
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
         self._publisher = Publisher(page)
@@ -87,6 +97,7 @@ class Host:
         self.config = config
         self._plan_probes()
         self.modes.retarget(Path(config.paths.stop_file))
+        self.desk.heed(self)
         before = self.jobs.save()
         self.jobs = self._make_jobs()
         self.jobs.restore(before)
@@ -236,8 +247,8 @@ class Host:
     def step(self, events: Sequence[Event] = ()) -> None:
         """Evaluate, publish, then record."""
         now = time.monotonic_ns()
-        outcome = self.engine.evaluate(self._views(), now)
-        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        outcome = self.engine.evaluate(self.views(), now)
+        told = self._publisher.publish(self.engine, self._modes(), now)
         if events or outcome.changes or told:
             self._changed_state = True
             self._save_soon = True
@@ -256,39 +267,55 @@ class Host:
             link.port_active = active.get(link.netdev)
 
     def feed_loss(self) -> None:
-        """Once a second: is a link losing more than it should?"""
+        """Each tick: is a link losing more than it should, and where is what fails?"""
         rows = self.feed.paths()
         if rows is None:
             self._loss.reset()
             return
-        counters = [
-            LossCounters(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.sent,
-                row.received,
-                row.rx_lost,
-                row.tx_lost,
-                outage=self.engine.in_outage(row.index),
-            )
-            for row in rows
-        ]
-        worse = self._loss.feed(counters, time.monotonic_ns())
+        now = time.monotonic_ns()
+        stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
+        stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
+        counters = evidence.loss_counters(rows, self.engine)
+        verdict = self._loss.feed(counters, now, stalled_ns=stalled)
         for link in self.engine.links:
-            link.worse = worse.get(link.index, "")
+            link.worse = verdict.links.get(link.index, "")
+        for path in self.engine.paths:
+            path.worse = verdict.paths.get(path.index, "")
+        views = evidence.path_views(rows, self.engine.paths)
+        found = [*self._places.look(views, self.engine, now), *verdict.blames]
+        self._emit([self._located(blame) for blame in found])
+
+    def _located(self, blame: Blame) -> Event:
+        return event(
+            EventKind.LOCATED,
+            reason=str(blame),
+            data={
+                "part": blame.kind.value,
+                "element": blame.element,
+                "direction": blame.way.value,
+                "confidence": round(blame.confidence, 3),
+                "flows": blame.flows,
+            },
+        )
 
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""
         now = time.monotonic_ns()
-        self._emit(self._publisher.publish(self.engine, self.modes.effective, now, give_back=True))
+        self._emit(self._publisher.publish(self.engine, self._modes(), now, give_back=True))
 
     def mode_changed(self, why: str) -> None:
-        """The effective mode is another one: publish and record it."""
+        """The mode of something is another one: publish and record it."""
         now = time.monotonic_ns()
-        told = self._publisher.publish(self.engine, self.modes.effective, now)
+        told = self._publisher.publish(self.engine, self._modes(), now)
         mode = self.modes.effective.name.lower()
         self._emit([event(EventKind.MODE, reason=why, data={"mode": mode}), *told])
+
+    def mode_of(self, netdev: str) -> Mode:
+        """The mode in effect on a link."""
+        return self._modes().get(netdev, Mode.OBSERVE)
+
+    def _modes(self) -> dict[str, Mode]:
+        return {link.netdev: self.modes.of(link.group or "") for link in self.config.links}
 
     def rail_weights(self) -> dict[str, int]:
         """What the page says, by netdev."""
@@ -303,6 +330,7 @@ class Host:
         document = {
             "boot_id": self.book.ledger.boot_id,
             "mono_ns": now,
+            "wall_ns": time.time_ns(),
             "engine": self.engine.save(now),
             "jobs": self.jobs.save(),
         }
@@ -317,6 +345,10 @@ class Host:
     def mark_changed(self) -> None:
         """Store the state documents at the next `save`."""
         self._changed_state = True
+
+    def refused_links(self) -> dict[str, str]:
+        """Links that probes blame but may not take: netdev → what they say."""
+        return dict(self._refused_links)
 
     def refused(self) -> dict[str, int]:
         """Inputs refused, by source."""
@@ -336,14 +368,20 @@ class Host:
         self._emit(events)
 
     def restore(self, document: dict[str, Any]) -> list[str]:
-        """Take over an earlier daemon's document of this boot; returns what was not usable.
+        """Take over an earlier daemon's document; returns what was not usable.
 
         The steer page is written before any file, so what it says to be out is out, even when the
-        document is older.
+        document is older. Of another boot only damping and what was out are taken over, aged by
+        the wall clock; should that have gone back, nothing has decayed.
         """
         refused = []
         now = time.monotonic_ns()
-        if document:
+        boot = self.book.ledger.boot_id
+        if document.get("boot_id", boot) != boot:
+            engine, at = document.get("engine"), document.get("wall_ns")
+            if isinstance(engine, dict) and isinstance(at, int):
+                refused = self.engine.restore_history(engine, now, max(0, time.time_ns() - at))
+        elif document:
             self.jobs.restore(document.get("jobs"))
             engine, at = document.get("engine"), document.get("mono_ns")
             if isinstance(engine, dict) and isinstance(at, int) and at <= now:
@@ -370,23 +408,12 @@ class Host:
         if self.feed.reader is not None:
             self.feed.reader.close()
 
-    def _views(self) -> list[PathView] | None:
+    def views(self) -> list[PathView] | None:
+        """All paths as the prober sees them now; None: there is no prober."""
         rows = self.feed.paths()
         if rows is None:
             return None
-        return [
-            PathView(
-                row.index,
-                row.link,
-                self.engine.paths[row.index].spec.peer,
-                row.established and row.last_heard_ns > 0,
-                row.rx_missed,
-                row.tx_missed,
-                row.peer_interval_ns or row.interval_ns,
-                row.last_heard_ns,
-            )
-            for row in rows
-        ]
+        return evidence.path_views(rows, self.engine.paths)
 
     def _outcome_events(self, outcome: Outcome) -> list[Event]:
         limit = self.config.damping.second_tier_flaps
@@ -422,6 +449,8 @@ class Host:
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
         self._loss.reset()
+        if "pid" in numbers:
+            self.prober_seen(numbers["pid"])
         self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])
 
     def _emit(self, events: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -36,18 +37,21 @@ class Publisher:
         return {netdev: weight for (netdev, remote), weight in self._said.items() if not remote}
 
     def publish(
-        self, engine: Engine, mode: Mode, now: int, *, give_back: bool = False
+        self, engine: Engine, modes: Mapping[str, Mode], now: int, *, give_back: bool = False
     ) -> list[Event]:
-        """Write the page; returns STEER or WOULD_STEER events.
+        """Write the page; returns STEER and WOULD_STEER events.
 
         Args:
             engine: whose plan is published.
-            mode: the effective one.
+            modes: netdev → the mode in effect there; a link that is missing observes.
             now: CLOCK_MONOTONIC ns.
             give_back: every weight full, whatever the plan says.
         """
         wanted = engine.plan()
-        plan = observed(wanted) if give_back or mode is Mode.OBSERVE else wanted
+        rails = [rail.netdev for rail in wanted.rails]
+        observing = frozenset(n for n in rails if modes.get(n, Mode.OBSERVE) is Mode.OBSERVE)
+        plan = observed(wanted, None if give_back else observing)
+        mode = max(modes.values(), default=Mode.OBSERVE)
         try:
             self.page.publish(plan, int(mode), now)
             self._last_error = ""
@@ -56,11 +60,9 @@ class Publisher:
                 self._last_error = str(error)
                 self._log.error("steer page not written", error=str(error))
         events = self._differences(EventKind.STEER, engine, self._said, plan)
-        if mode is Mode.OBSERVE and not give_back:
-            events += self._differences(EventKind.WOULD_STEER, engine, self._wanted, wanted)
-        else:
-            self._wanted = _weights(wanted)
-        return events
+        would = self._differences(EventKind.WOULD_STEER, engine, self._wanted, wanted)
+        # Where it is steered the STEER rows have said it.
+        return events if give_back else events + [e for e in would if e.link in observing]
 
     @staticmethod
     def _differences(kind: EventKind, engine: Engine, old: Weights, plan: Plan) -> list[Event]:

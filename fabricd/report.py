@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabricd import __version__
+from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
 from fabricd.steer.policy import FULL
 from telemetry.snapshot import (
@@ -68,6 +69,8 @@ def snapshot(host: Host) -> HostSnapshot:
                 last_change_wall_s=wall_of(health.since_ns) if health.since_ns else None,
                 penalty=health.damping.penalty(now),
                 weight=weights.get(link.netdev, FULL) / FULL,
+                drained=link.netdev in host.engine.orders.drained,
+                maintenance=link.netdev in host.engine.orders.planned,
                 probe=probe_totals(link.index, rows, silent),
                 plugin=host.jobs.totals.rail(link.netdev),
             )
@@ -91,7 +94,14 @@ def _prober(host: Host) -> ProberSnapshot:
     )
 
 
+def group_modes(host: Host) -> dict[str, str]:
+    """Group → the mode in effect on its links."""
+    groups = {link.group for link in host.config.links if link.group}
+    return {group: host.modes.of(group).name.lower() for group in sorted(groups)}
+
+
 def _daemon(host: Host) -> DaemonSnapshot:
+    source = host.source
     return DaemonSnapshot(
         version=__version__,
         mode=host.modes.effective.name.lower(),
@@ -103,6 +113,12 @@ def _daemon(host: Host) -> DaemonSnapshot:
         timeline_dropped=host.recorder.dropped,
         timeline_bytes=host.recorder.size_bytes,
         steer_generation=host.page.generation,
+        groups={g: mode != "observe" for g, mode in group_modes(host).items()},
+        config_hash=source.hash if source else "",
+        policy_hash=source.policy if source else "",
+        config_ok=not (source and source.problems),
+        config_loaded_wall_s=source.loaded_wall_s if source else None,
+        detectors={name: name not in host.engine.orders.off for name in DETECTORS},
         refused=host.refused(),
     )
 
@@ -119,6 +135,7 @@ def status(host: Host) -> dict[str, Any]:
         "version": shot.daemon.version,
         "mode": shot.daemon.mode,
         "promoted": modes.promoted.name.lower(),
+        "groups": group_modes(host),
         "stop_file": modes.stopped,
         "started_wall_s": shot.daemon.start_wall_s,
         "links": states,
@@ -139,6 +156,7 @@ def status(host: Host) -> dict[str, Any]:
         "steer_page": {"generation": host.page.generation, "write_errors": host.page.write_errors},
         "refused": dict(shot.daemon.refused),
         "ib_ports": host.ib_note,
+        "operator": host.desk.document(host),
     }
 
 
@@ -147,6 +165,7 @@ def links(host: Host) -> list[dict[str, Any]]:
     shot = snapshot(host)
     now = time.monotonic_ns()
     by_index: dict[int, PathRow] = {row.index: row for row in host.last_path_rows}
+    groups = {table.netdev: table.group for table in host.config.links}
     rows: list[LinkRow] = host.feed.links() or []
     out = []
     for link, known in zip(shot.links, host.engine.links, strict=True):
@@ -166,6 +185,10 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "penalty": round(link.penalty, 1),
                 "suppressed": health.damping.is_suppressed(now),
                 "weight": link.weight,
+                "mode": host.mode_of(link.netdev).name.lower(),
+                "group": groups.get(link.netdev) or "",
+                "drained": link.drained,
+                "maintenance": link.maintenance,
                 "rtt_us": None if link.probe.rtt_s is None else round(link.probe.rtt_s * 1e6, 1),
                 "probes": {
                     "sent": link.probe.sent,

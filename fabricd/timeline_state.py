@@ -47,12 +47,12 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
     log = structlog.get_logger()
     document: dict[str, Any] = {}
     try:
+        stored = store.get_state("daemon")
+        if isinstance(stored, dict):
+            document = stored  # of whichever boot: damping outlives one
         carrier = store.get_state("carrier")
         if carrier is not None:
             ledger.restore(carrier)
-        stored = store.get_state("daemon")
-        if isinstance(stored, dict) and stored.get("boot_id") == boot:
-            document = stored
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         log.warning("state document refused", error=repr(error))
     totals = store.flap_totals()

@@ -30,6 +30,8 @@ def host_config(
             "stop_file": str(stop_file),
         },
         "probe": {"key_file": str(key_file)},
+        # Faults of a lab come much faster than in life: links may return again and again.
+        "damping": {"max_transitions": 0},
         "links": [
             {"netdev": f"rail{r}", "rail": r, "address": topology.address4(host, r)}
             for r in range(topology.rails)

@@ -44,6 +44,8 @@ class EventKind(StrEnum):
     """Published transition ``from_state`` → ``to_state``."""
     PATH_STATE = "path_state"
     """A (local link, peer) path changed state; ``peer`` names it."""
+    LOCATED = "located"
+    """Where a fault is, by the pattern of what fails: ``data['part']`` and ``['element']``."""
     STEER = "steer"
     """Weight taken from or given back to a link or path; ``data['weight']``."""
     WOULD_STEER = "would_steer"
@@ -53,6 +55,8 @@ class EventKind(StrEnum):
     """Prober appeared, vanished, restarted or stalled."""
     PLUGIN = "plugin"
     """A job's plugin failed over or rejoined (from its stats page)."""
+    OPERATOR = "operator"
+    """Somebody drained, opened a window, switched, promoted or reloaded; ``data['by']``."""
     DAEMON = "daemon"
     """Start, stop, reload, refused input."""
 

@@ -161,6 +161,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: s.weight,
     ),
     _link(
+        "maintenance",
+        "gauge",
+        "1 while an operator works on it: a maintenance window, or drained (state admin).",
+        lambda s: int(s.maintenance or s.drained),
+    ),
+    _link(
         "plugin_transmit_bytes_total",
         "counter",
         "Payload bytes that jobs sent on the rail, retransmits included.",
@@ -197,15 +203,9 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: s.plugin.rejoins,
     ),
     _link(
-        "plugin_stalls_total",
-        "counter",
-        "Times a communicator had work and no path moved for more than 10 ms.",
-        lambda s: s.plugin.stalls,
-    ),
-    _link(
         "plugin_stall_seconds_total",
         "counter",
-        "Time spent in such stalls.",
+        "Time in which a communicator had work and no path moved for more than 10 ms.",
         lambda s: s.plugin.stall_s,
     ),
     _link(
@@ -242,6 +242,46 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "1 for the mode in effect, 0 for the others.",
         lambda s: {mode: int(s.daemon.mode == mode) for mode in MODES},
         "mode",
+    ),
+    _host(
+        "group_steering",
+        "gauge",
+        "1 while the links of the group are steered, 0 while they are observed.",
+        lambda s: {name: int(on) for name, on in s.daemon.groups.items()},
+        "group",
+    ),
+    _host(
+        "config_info",
+        "gauge",
+        "Always 1; the label stands for the whole configuration in effect.",
+        lambda s: {s.daemon.config_hash or "unknown": 1},
+        "hash",
+    ),
+    _host(
+        "config_policy_info",
+        "gauge",
+        "Always 1; the label stands for what hosts should have in common.",
+        lambda s: {s.daemon.policy_hash or "unknown": 1},
+        "hash",
+    ),
+    _host(
+        "config_last_reload_successful",
+        "gauge",
+        "1 unless the last reload was refused.",
+        lambda s: int(s.daemon.config_ok),
+    ),
+    _host(
+        "config_last_load_timestamp_seconds",
+        "gauge",
+        "Unix time at which the configuration in effect was read.",
+        lambda s: s.daemon.config_loaded_wall_s,
+    ),
+    _host(
+        "detector_enabled",
+        "gauge",
+        "0 while the detector is switched off.",
+        lambda s: {name: int(on) for name, on in s.daemon.detectors.items()},
+        "detector",
     ),
     _host(
         "start_time_seconds",

@@ -69,6 +69,8 @@ class LinkSnapshot:
     """Damping penalty now."""
     weight: float = 1.0
     """Share of its capacity that traffic may use: 0.0 steered away … 1.0."""
+    drained: bool = False
+    maintenance: bool = False
     probe: ProbeTotals = field(default_factory=ProbeTotals)
     plugin: RailTotals = field(default_factory=RailTotals)
 
@@ -107,6 +109,16 @@ class DaemonSnapshot:
     """Events given up: the queue was full, or the store will never take them."""
     timeline_bytes: int = 0
     steer_generation: int = 0
+    groups: Mapping[str, bool] = field(default_factory=dict)
+    """Group of links → steered; empty: there are no groups."""
+    config_hash: str = ""
+    policy_hash: str = ""
+    """Of what hosts should have in common; see `fabricd.config.policy_hash`."""
+    config_ok: bool = True
+    """The last reload was good (or there was none)."""
+    config_loaded_wall_s: float | None = None
+    detectors: Mapping[str, bool] = field(default_factory=dict)
+    """Name → on."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Inputs refused, by source: control_socket, stats_page, ring, netlink, steer_readback."""
 

@@ -1,1 +1,6 @@
-"""Benchmarks of detection: simulators and measurements."""
+"""``./run bench detect``: how well faults are seen, placed and not imagined."""
+
+from bench.detect import optics
+from bench.detect.simulator import simulator
+
+PARTS = {"simulator": simulator, "optics": optics.run}

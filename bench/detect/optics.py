@@ -1,6 +1,6 @@
 """Prediction of failing optics: false alarms on healthy links, and failures named in time.
 
-``python -m bench.detect.optics [--quick]`` prints the table. The world is `optics_world`; seeds
+``./run bench detect --only optics`` prints the table. The world is `optics_world`; seeds
 below 9,000,000 were used while the predictor was written, those of `HELD_OUT` never.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.detect.optics_world import BITS, DAYS, MODES, WINDOW_S, WINDOWS, World, build
-from bench.report import Row, show
+from bench.report import Row
 from fabricd.predict.risk import Predictor, Window
 
 HELD_OUT = 9_000_000
@@ -161,7 +161,3 @@ def run(*, quick: bool = False) -> list[Row]:
         fine.add(some[0])
         ill.add(some[1])
     return rows(fine, ill)
-
-
-if __name__ == "__main__":
-    show("optics", run(quick="--quick" in sys.argv), quick="--quick" in sys.argv)

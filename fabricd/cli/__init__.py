@@ -6,18 +6,36 @@ Exit status: 0 done, 1 the daemon cannot be reached or says no, 2 wrong usage.
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fabricd import __version__
-from fabricd.cli import client, job_commands, plugin_env, show
-from fabricd.config import ConfigError, load
+from fabricd.cli import (
+    client,
+    job_commands,
+    operator_commands,
+    plugin_env,
+    probe_commands,
+    promote,
+    show,
+    support_command,
+)
+from fabricd.cli.base import (
+    DEFAULT_CONFIG,
+    DEFAULT_SOCKET,
+    Json,
+    Socket,
+    ask,
+    fail,
+    out,
+    parse_since,
+    put_json,
+)
+from fabricd.config import ConfigError, config_hash, files_of, load, policy_hash
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,53 +48,20 @@ app.add_typer(config_app, name="config")
 plugin_app = typer.Typer(no_args_is_help=True, help="The plugin, for jobs.")
 app.add_typer(plugin_app, name="plugin")
 
-Socket = Annotated[
-    Path, typer.Option("--socket", envvar="FABRIC_CTL_SOCKET", help="Control socket.")
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-DEFAULT_SOCKET = Path("/run/fabricd/ctl.sock")
-
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False)
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def parse_since(text: str, now_ns: int) -> int:
-    """``90s``, ``15m``, ``2h``, ``7d`` ago, or seconds since the epoch, as ns.
-
-    Raises:
-        typer.BadParameter: neither.
-    """
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
-        return now_ns - round(float(match[1]) * _UNITS[match[2]] * 1e9)
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return round(float(text) * 1e9)
-    raise typer.BadParameter(f'"{text}"; allowed: 90s, 15m, 2h, 7d, or seconds since 1970')
-
-
-def _ask(socket: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401
-    try:
-        return client.request(socket, document)
-    except (client.DaemonError, OSError) as error:
-        _fail(str(error))
-
-
-def _fail(text: str) -> Any:  # noqa: ANN401 - never returns
-    err.print(f"fabricctl: {text}", style="red", markup=False, soft_wrap=True)
-    raise typer.Exit(1)
-
-
-def _json(data: Any) -> None:  # noqa: ANN401
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+operator_commands.register(app)
+probe_commands.register(app)
+app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
+app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(
+    support_command.support_bundle
+)
 
 
 @app.command(epilog="Example: fabricctl status --json | jq .mode")
 def status(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
     """Mode, link states, prober, timeline."""
-    data = _ask(socket, {"op": "status"})
+    data = ask(socket, {"op": "status"})
     if as_json:
-        _json(data)
+        put_json(data)
     else:
         show.status(out, data)
 
@@ -88,9 +73,9 @@ def links(
     paths: Annotated[bool, typer.Option("--paths", help="Each link's paths too.")] = False,
 ) -> None:
     """State, weight, flaps, penalty and probes of each link."""
-    data = _ask(socket, {"op": "links"})
+    data = ask(socket, {"op": "links"})
     if as_json:
-        _json(data)
+        put_json(data)
     else:
         show.links(out, data, paths=paths)
 
@@ -109,9 +94,9 @@ def timeline(
         "op": "timeline", "since_ns": parse_since(since, time.time_ns()), "limit": limit
     }  # fmt: skip
     document |= {k: v for k, v in (("link", link), ("kind", kind)) if v is not None}
-    data = _ask(socket, document)
+    data = ask(socket, document)
     if as_json:
-        _json(data)
+        put_json(data)
         return
     for event in data:
         out.print(show.event_line(event), soft_wrap=True)
@@ -127,7 +112,7 @@ def events(
     """The newest events, and with --follow each new one as it happens."""
     recent: list[dict[str, Any]] = []
     if count:
-        recent = _ask(socket, {"op": "timeline", "limit": count})
+        recent = ask(socket, {"op": "timeline", "limit": count})
     _print_events(recent, as_json=as_json)
     if not follow:
         return
@@ -135,7 +120,7 @@ def events(
         for event in client.stream(socket, {"op": "events"}):
             _print_events([event], as_json=as_json)
     except (client.DaemonError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
@@ -163,7 +148,7 @@ def job_top(
         looks = job_commands.watch(socket, interval, groups=groups, job=job, once=once)
         job_commands.show(out, looks, groups=groups, as_json=as_json)
     except (client.DaemonError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
@@ -180,49 +165,24 @@ def plugin_environment(
     try:
         text = job_commands.plugin_lines(form, library, config, by_name=by_name, job=job)
     except plugin_env.PluginError as error:
-        _fail(str(error))
+        fail(str(error))
     else:
         sys.stdout.write(text)
 
 
-@app.command(epilog="Example: fabricctl promote steer --yes")
-def promote(
-    mode: Annotated[str, typer.Argument(help="observe, steer or migrate.")],
-    socket: Socket = DEFAULT_SOCKET,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    since: Annotated[str, typer.Option(help="How far back to look.")] = "7d",
-    as_json: Json = False,
-) -> None:
-    """Raise (or lower) the mode, after showing what steering would have done."""
-    if mode not in ("observe", "steer", "migrate"):
-        raise typer.BadParameter(f'"{mode}"; allowed: observe, steer, migrate')
-    start = parse_since(since, time.time_ns())
-    query = {"op": "timeline", "kind": "would_steer", "since_ns": start, "limit": 10_000}
-    would = _ask(socket, query) if mode != "observe" else []
-    if mode != "observe" and not as_json:
-        show.would_steer(out, would, since)
-    if not yes and not typer.confirm(f"Set the mode to {mode}?", err=True):
-        _fail("not changed")
-    answer = _ask(socket, {"op": "promote", "mode": mode})
-    if as_json:
-        _json(answer | {"would_steer": would})
-    else:
-        out.print(f"promoted to {answer['promoted']}, in effect: {answer['mode']}")
-        if answer["stop_file"]:
-            out.print("The stop file is present: the host observes until it is removed.")
-
-
 @config_app.command("check", epilog="Example: fabricctl config check /etc/fabricd/fabricd.toml")
 def config_check(
-    file: Annotated[Path, typer.Argument(help="The file to look at.")] = Path(
-        "/etc/fabricd/fabricd.toml"
+    file: Annotated[Path, typer.Argument(help="The main file; conf.d lies beside it.")] = (
+        DEFAULT_CONFIG
     ),
     as_json: Json = False,
 ) -> None:
-    """Validate a file without a daemon; all problems at once."""
+    """Validate a file and its overrides without a daemon: 0 valid, 1 wrong; all problems."""
     problems: list[dict[str, Any]] = []
+    good: dict[str, Any] = {}
     try:
-        load(file)
+        config = load(file)
+        good = {"hash": config_hash(config), "policy_hash": policy_hash(config)}
     except ConfigError as error:
         problems = [
             {"file": p.file, "line": p.line, "key": p.key, "text": p.text} for p in error.problems
@@ -231,23 +191,25 @@ def config_check(
             for problem in error.problems:
                 sys.stderr.write(f"{problem}\n")
     if as_json:
-        _json({"file": str(file), "valid": not problems, "problems": problems})
+        put_json({"file": str(file), "valid": not problems, "problems": problems} | good)
     elif not problems:
-        out.print(f"{file}: valid", markup=False)
+        out.print(f"{file}: valid, hash {good['hash']}", markup=False)
+        for override in files_of(file)[1:]:
+            out.print(f"  with {override}", markup=False)
     raise typer.Exit(1 if problems else 0)
 
 
 @config_app.command("show", epilog="Example: fabricctl config show --json")
 def config_show(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:  # noqa: ARG001
     """The configuration that the daemon runs with, defaults filled in."""
-    _json(_ask(socket, {"op": "config"}))
+    put_json(ask(socket, {"op": "config"}))
 
 
 @app.command(epilog="Example: fabricctl version --json")
 def version(as_json: Json = False) -> None:
     """The version of this program."""
     if as_json:
-        _json({"version": __version__})
+        put_json({"version": __version__})
     else:
         out.print(f"fabricctl {__version__}")
 

@@ -63,8 +63,31 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
         ("refused", ", ".join(f"{k} {v}" for k, v in data["refused"].items() if v) or "nothing"),
     ):  # fmt: skip
-        table.add_row(key, value)
+        table.add_row(key, Text(value))
+    config = data["config"]
+    bad = f", LAST RELOAD REFUSED: {config['problems'][0]}" if config["problems"] else ""
+    table.add_row("configuration", Text(f"{config['hash']}{bad}"))
+    for group, own in data["groups"].items():
+        table.add_row(f"group {group}", own)
+    for key, value in operator_lines(data["operator"]):
+        table.add_row(key, Text(value))
     console.print(table)
+
+
+def operator_lines(operator: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is in force, for ``fabricctl status``."""
+    lines = []
+    for kind, label in (("drain", "drained"), ("maintenance", "maintenance")):
+        lines += [(label, f"{wish['target']}: {wish_text(wish)}") for wish in operator[kind]]
+    off = [name for name, on in operator["detectors"].items() if not on]
+    return lines + ([("detectors off", ", ".join(off))] if off else [])
+
+
+def wish_text(wish: dict[str, Any]) -> str:
+    """Who asked, for how long, why."""
+    left = wish["left_s"]
+    end = "until taken back" if left is None else f"{age(left)} left"
+    return f"by {wish['by']}, {end}" + (f": {wish['reason']}" if wish["reason"] else "")
 
 
 def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
@@ -119,15 +142,3 @@ def event_line(event: dict[str, Any]) -> Text:
     elif data:
         line.append("  " + " ".join(f"{k}={v}" for k, v in data.items()), style="dim")
     return line
-
-
-def would_steer(console: Console, events: list[dict[str, Any]], since: str) -> None:
-    """What steering would have done."""
-    if not events:
-        console.print(f"In observe mode, steering would have changed nothing since {since}.")
-        return
-    console.print(f"In observe mode, steering would have done this since {since}:")
-    for event in events[-50:]:
-        console.print(event_line(event), soft_wrap=True)
-    taken = sum(event.get("data", {}).get("weight") == 0 for event in events)
-    console.print(f"{len(events)} changes, {taken} of them took traffic from a link or path.")

@@ -1,30 +1,63 @@
-"""Is a link worse than it should be? Loss over a window, from the prober's counters. Pure.
+"""Gray loss: is a link losing more than it should, which way, and whose fault is it? Pure.
 
-A link is called worse when at least two peers' paths each lost more than ``enter`` of their packets
-within the window, in the same direction; it stays so until the loss fell below ``leave``. One lossy
-path is the path's or the peer's. Packets lost in an outage that was seen as such do not count: a
-link that comes back whole is not a worse one.
+Each link and each path has a sequential test per direction (`fabricd.detect.sequential`) over the
+prober's exact counters: rx losses are holes in the peer's sequence here (the receive bitmap), tx
+losses those that the peer reports. When a link's test says *sick*, what every path of the host lost
+since the change is laid before `fabricd.detect.locate`: the link is DEGRADED only if it (or its
+leaf) explains them and two peers or more lost packets on it. A path whose own test says sick is
+called worse alone, unless its peer loses on all rails (a busy host).
+
+What is no evidence:
+
+* Readings around a gap of our own prober: its sockets may have overflowed. The counters are
+  still followed, so the loss is not found later either.
+* Paths that are out, or were until a moment ago: that outage is known.
+* A path with a standing queue (round trip far above its least) is judged by the congested test:
+  full queues drop packets too, and that is nobody's fault until it is much.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from fabricd.detect.locate import Blame, Flow, Kind, Port, Topology, locate, loss_ratio, port_name
+from fabricd.detect.locate import Rules as PlaceRules
+from fabricd.detect.rules import RULES
+from fabricd.detect.sequential import Cusum, Test
+from fabricd.probes.records import Direction
+
+RX, TX = Direction.RX, Direction.TX
+REORDER = 8
+"""Packets after which the prober takes an absent one for lost (kReorder in its window.h)."""
+_YOUNG = range(3, REORDER)
+"""Positions in the bitmap whose absence is believed sooner: a train is three packets."""
+FULL = (1 << 64) - 1
+HISTORY_NS = 10 * 10**9
+PLACE_NS = 5 * 10**9
+"""Where paths lose is asked when no other was called worse for so long: a spine takes many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossRules:
-    """Parameters; shares from 0 to 1."""
+    """Parameters."""
 
-    window_ns: int = 10 * 10**9
-    enter: float = 0.05
-    leave: float = 0.02
-    min_packets: int = 100
-    """Fewer in the window, from one path: no judgement."""
+    idle: Test = field(default_factory=lambda: Test(1e-5, RULES["probe_lost_rx"].threshold))
+    """Losses per packet. Normal: Ethernet and InfiniBand links within their error budget (BER
+    1e-12 after FEC) lose less than 1e-8; 1e-5 leaves room for hosts and switches."""
+    congested: Test = field(default_factory=lambda: Test(1e-2, 1e-1))
+    queue_ns: int = 300_000
+    """A round trip so far above its least is a standing queue: 3.75 MB at 100 Gbit/s."""
+    stall_ns: int = 100_000_000
+    """A gap of our prober from which its sockets may have overflowed."""
     min_peers: int = 2
-    settle_ns: int = 2 * 10**9
-    """After an outage losses are still being found: nothing counts for that long."""
+    places: PlaceRules = field(default_factory=lambda: PlaceRules(host=PlaceRules().link))
+    """That hosts die often says nothing about who loses one packet in a thousand."""
+    confidence: float = 0.8
+    """That it is the link or its leaf."""
+    settle_ns: int = 10**9
+    """After an outage or gap, until losses were found: so long, and `REORDER` + 2 packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,85 +66,278 @@ class LossCounters:
 
     path: int
     link: int
+    rail: int
     peer: str
+    peer_rail: int
     sent: int
     received: int
     rx_lost: int
     tx_lost: int
+    rx_bitmap: int = FULL
+    tx_bitmap: int = FULL
+    interval_ns: int = 100_000_000
+    queue_ns: int = 0
+    """Round trip above its least."""
     outage: bool = False
     """The path or its link is out now, for a reason that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossVerdict:
+    """Who is worse than it should be, and why."""
+
+    links: Mapping[int, str] = field(default_factory=dict)
+    paths: Mapping[int, str] = field(default_factory=dict)
+    blames: Sequence[Blame] = ()
+    """Where, as far as losses tell."""
+
+
+def holes(bitmap: int) -> int:
+    """Packets absent in a bitmap (bit i: highest − i arrived) and not yet counted as lost.
+
+    Only below an older one that arrived: what came before the first heard is nobody's loss.
+    """
+    return sum(not bitmap >> i & 1 and bitmap >> i != 0 for i in _YOUNG)
+
+
+@dataclass(slots=True)
+class _Half:
+    """One direction of one path."""
+
+    lost: float = 0.0
+    packets: float = 0.0
+    """Admitted as evidence so far."""
+    before: tuple[float, float] = (0.0, 0.0)
+    """The same at the last reading but one."""
+    cusum: Cusum = field(default_factory=Cusum)
+    blamed: str = ""
+
+    @property
+    def now(self) -> tuple[float, float]:
+        """Lost, packets."""
+        return self.lost, self.packets
+
+
+_Counts = tuple[tuple[float, float], tuple[float, float]]
+"""(lost, packets) of rx and tx."""
 
 
 @dataclass(slots=True)
 class _Path:
     row: LossCounters
+    absent: tuple[int, int]
     settled_ns: int = 0
-    deltas: deque[tuple[int, int, int, int, int]] = field(default_factory=deque)
-    """(when, sent, received, lost rx, lost tx)."""
+    halves: tuple[_Half, _Half] = field(default_factory=lambda: (_Half(), _Half()))
 
 
 @dataclass(slots=True)
-class LossWindow:
-    """Remembers counters for one window; feed it about once a second."""
+class _Link:
+    """One direction of one link."""
 
-    rules: LossRules = field(default_factory=LossRules)
-    _paths: dict[int, _Path] = field(default_factory=dict)
-    _worse: dict[int, str] = field(default_factory=dict)
+    cusum: Cusum = field(default_factory=Cusum)
+    before: dict[int, _Counts] = field(default_factory=dict)
+    """All paths' counts when the evidence began."""
+    blamed: str = ""
+    asked: float = 0.0
+    """Losses when it was last asked where they are: a fifth more may change the answer."""
+
+
+class LossTest:
+    """Feed it the counters of all paths, twice a second or so."""
+
+    def __init__(
+        self, host: str = "", rules: LossRules | None = None, topology: Topology | None = None
+    ) -> None:
+        self.host = host
+        self.rules = rules or LossRules()
+        self.topology = topology or Topology()
+        self._paths: dict[int, _Path] = {}
+        self._links: dict[tuple[int, Direction], _Link] = {}
+        self._gap_ns = -1
+        """When our prober last had a gap."""
+        self._history: deque[tuple[int, dict[int, _Counts]]] = deque(maxlen=8)
+        """Counts of all paths, `HISTORY_NS` apart, for `_place`."""
+        self._place_at: int | None = None
+        self._placed: set[tuple[Kind, str]] = set()
 
     def reset(self) -> None:
         """The counters began anew (another prober, another configuration)."""
         self._paths.clear()
-        self._worse.clear()
+        self._links.clear()
+        self._history.clear()
+        self._placed.clear()
+        self._place_at = None
 
-    def feed(self, rows: Iterable[LossCounters], now: int) -> dict[int, str]:
-        """Take the counters at ``now``; returns link → reason for each link that is worse."""
-        seen = []
+    def feed(self, rows: Iterable[LossCounters], now: int, *, stalled_ns: int = 0) -> LossVerdict:
+        """Take the counters at ``now``.
+
+        Args:
+            rows: all paths.
+            now: CLOCK_MONOTONIC ns.
+            stalled_ns: for how long our own prober did not run since the last call.
+        """
+        if stalled_ns >= self.rules.stall_ns:
+            self._gap_ns = now
+        links: dict[tuple[int, Direction], list[float]] = {}
+        rows = list(rows)
         for row in rows:
-            path = self._paths.setdefault(row.path, _Path(row))
-            self._advance(path, row, now)
-            seen.append(path)
-        self._judge(seen)
-        return dict(self._worse)
+            for way, nats, lost, packets in self._advance(row, now):
+                totals = links.setdefault((row.link, way), [0.0, 0.0, 0.0])
+                for i, value in enumerate((nats, lost, packets)):
+                    totals[i] += value
+        for key, (nats, lost, packets) in links.items():
+            self._step(key, nats, lost, packets, now)
+        if not self._history or now >= self._history[-1][0] + HISTORY_NS:
+            counts = {i: (p.halves[RX].now, p.halves[TX].now) for i, p in self._items()}
+            self._history.append((now, counts))
+        return self._judge(rows, now)
 
-    def _advance(self, path: _Path, row: LossCounters, now: int) -> None:
+    def _advance(
+        self, row: LossCounters, now: int
+    ) -> Iterable[tuple[Direction, float, float, float]]:
+        """Take one path's row; gives (direction, nats, lost, packets) of what is evidence."""
+        rules = self.rules
+        absent = (row.rx_lost + holes(row.rx_bitmap), row.tx_lost + holes(row.tx_bitmap))
+        path = self._paths.get(row.path)
+        if path is None:
+            self._paths[row.path] = _Path(row, absent)
+            return
         old, path.row = path.row, row
-        if row.outage:
-            path.settled_ns = now + self.rules.settle_ns
-            path.deltas.clear()
-        delta = (
-            row.sent - old.sent,
-            row.received - old.received,
-            row.rx_lost - old.rx_lost,
-            row.tx_lost - old.tx_lost,
-        )
-        if now >= path.settled_ns and min(delta) >= 0:
-            path.deltas.append((now, *delta))
-        while path.deltas and path.deltas[0][0] <= now - self.rules.window_ns:
-            path.deltas.popleft()
+        before, path.absent = path.absent, absent
+        for half in path.halves:
+            half.before = half.now
+        if row.outage or self._gap_ns == now:
+            path.settled_ns = now + rules.settle_ns + (REORDER + 2) * row.interval_ns
+        if now < path.settled_ns or row.sent < old.sent or row.received < old.received:
+            return
+        test = rules.congested if row.queue_ns > rules.queue_ns else rules.idle
+        lost_rx, lost_tx = max(0, absent[0] - before[0]), max(0, absent[1] - before[1])
+        seen = (row.received - old.received + lost_rx, row.sent - old.sent)
+        for way, lost, packets in ((RX, lost_rx, seen[0]), (TX, lost_tx, seen[1])):
+            half = path.halves[way]
+            nats = test.nats(lost, packets)
+            half.lost += lost
+            half.packets += packets
+            if not half.cusum.step(rules.idle, nats, lost, packets, now):
+                half.blamed = ""
+            yield way, nats, lost, packets
 
-    def _judge(self, paths: list[_Path]) -> None:
-        rx: dict[int, dict[str, float]] = {}
-        tx: dict[int, dict[str, float]] = {}
-        for path in paths:
-            sent, came, lost, gone = (sum(d[i] for d in path.deltas) for i in range(1, 5))
-            row = path.row
-            if came + lost >= self.rules.min_packets:
-                rx.setdefault(row.link, {})[row.peer] = lost / (came + lost)
-            if sent >= self.rules.min_packets:
-                tx.setdefault(row.link, {})[row.peer] = min(1.0, gone / sent)
-        for link in {*rx, *tx, *self._worse}:
-            text = self._text(link, rx.get(link, {}), "from") or self._text(
-                link, tx.get(link, {}), "to"
-            )
-            if text:
-                self._worse[link] = self._worse.get(link) or text
-            else:
-                self._worse.pop(link, None)
+    def _step(
+        self, key: tuple[int, Direction], nats: float, lost: float, packets: float, now: int
+    ) -> None:
+        link = self._links.setdefault(key, _Link())
+        if nats > 0 and not link.cusum.started:
+            link.before = {i: (p.halves[RX].before, p.halves[TX].before) for i, p in self._items()}
+        if not link.cusum.step(self.rules.idle, nats, lost, packets, now):
+            link.blamed = ""
 
-    def _text(self, link: int, shares: dict[str, float], word: str) -> str:
-        limit = self.rules.leave if link in self._worse else self.rules.enter
-        bad = sorted(peer for peer, share in shares.items() if share > limit)
-        if len(bad) < self.rules.min_peers:
+    def _items(self) -> list[tuple[int, _Path]]:
+        return list(self._paths.items())
+
+    def _judge(self, rows: Sequence[LossCounters], now: int) -> LossVerdict:
+        links: dict[int, str] = {}
+        paths: dict[int, str] = {}
+        blames: list[Blame] = []
+        for (index, way), link in sorted(self._links.items()):
+            if not link.cusum.sick:
+                link.asked = 0.0
+            elif not link.blamed and link.cusum.events >= 1.2 * link.asked + 1:
+                link.asked = link.cusum.events
+                found = self._explain(rows, link.before, link.cusum.rate)
+                link.blamed = self._link_at_fault(index, way, rows, link, found)
+                blames += found[:1] if link.blamed else ()
+            if link.blamed:
+                links.setdefault(index, link.blamed)
+        for row in rows:
+            path = self._paths[row.path]
+            for way, half in zip(Direction, path.halves, strict=True):
+                if half.cusum.sick and not half.blamed and row.link not in links:
+                    half.blamed = self._path_at_fault(row, way, half)
+                    if half.blamed:
+                        self._place_at = now + PLACE_NS
+                if half.blamed and row.link not in links:
+                    paths.setdefault(row.path, half.blamed)
+        if self._place_at is not None and now >= self._place_at:
+            self._place_at = None
+            blames += self._place(rows, paths)
+        return LossVerdict(links, paths, tuple(blames))
+
+    def _place(self, rows: Sequence[LossCounters], paths: Mapping[int, str]) -> list[Blame]:
+        """Where the losses of the paths that are worse alone come from; each answer once."""
+        sick = [h.cusum for i in paths for h in self._paths[i].halves if h.cusum.sick]
+        if not sick:
+            self._placed.clear()
+            return []
+        began = min(cusum.since_ns for cusum in sick)
+        at = [counts for when, counts in self._history if when <= began] or [{}]
+        rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
+        found = self._explain(rows, at[-1], rate)
+        new = [b for b in found[:1] if (b.kind, b.element) not in self._placed]
+        self._placed |= {(b.kind, b.element) for b in new}
+        return new
+
+    def _explain(
+        self, rows: Sequence[LossCounters], before: Mapping[int, _Counts], rate: float
+    ) -> list[Blame]:
+        """Where the losses since ``before`` come from, given that something is sick."""
+        flows = []
+        rate = max(rate, self.rules.idle.sick)
+        for row in rows:
+            path = self._paths[row.path]
+            own, peer = self._ports(row)
+            zero = (path.halves[RX].now, path.halves[TX].now)
+            for way, start in zip(Direction, before.get(row.path, zero), strict=True):
+                lost, packets = (a - b for a, b in zip(path.halves[way].now, start, strict=True))
+                ratio = loss_ratio(lost, packets, rate, self.rules.idle.normal)
+                ends = (peer, own) if way is RX else (own, peer)
+                flows.append(Flow(*ends, ratio))
+        return locate(flows, topology=self.topology, certain=True, rules=self.rules.places)
+
+    def _ports(self, row: LossCounters) -> tuple[Port, Port]:
+        return (self.host, row.rail), (row.peer, row.peer_rail)
+
+    def _link_at_fault(
+        self,
+        index: int,
+        way: Direction,
+        rows: Sequence[LossCounters],
+        link: _Link,
+        found: Sequence[Blame],
+    ) -> str:
+        """Why the link is worse; empty: it is not it, or not surely yet."""
+        own = [row for row in rows if row.link == index]
+        port = (self.host, own[0].rail)
+        elements = {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
+        # Whether it is the link or its leaf may be open: this rail is worse either way.
+        sure = [sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found]
+        if max(sure, default=0.0) < self.rules.confidence:
             return ""
-        worst = max(shares[peer] for peer in bad)
-        return f"{100 * worst:.0f} % of probes {word} {', '.join(bad[:3])} lost"
+        losers = set()
+        for row in own:
+            start = link.before.get(row.path)
+            if start is not None and self._paths[row.path].halves[way].now[0] > start[way][0]:
+                losers.add(row.peer)
+        if len(losers) < self.rules.min_peers:
+            return ""
+        return f"{_share(link.cusum)} of probes {_word(way)} {_names(losers)} lost"
+
+    def _path_at_fault(self, row: LossCounters, way: Direction, half: _Half) -> str:
+        """Why one path is worse; empty when its peer loses on other rails as well."""
+        same = [p for _, p in self._items() if p.row.peer == row.peer and p.row.link != row.link]
+        busy = sum(p.halves[way].cusum.started for p in same)
+        if busy * 2 >= max(1, len(same)):
+            return ""
+        return f"{_share(half.cusum)} of probes {_word(way)} {row.peer} lost on this path"
+
+
+def _share(cusum: Cusum) -> str:
+    return f"{100 * cusum.rate:.2g} %"
+
+
+def _word(way: Direction) -> str:
+    return "from" if way is RX else "to"
+
+
+def _names(peers: set[str]) -> str:
+    names = sorted(peers)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -4,22 +4,29 @@ Peers are chosen by rendezvous hashing (Thaler and Ravishankar, 1998) of unorder
 ends of a pair compute the same number and, knowing the same hosts, agree without talking: a pair is
 probed when *either* end has it among its best. A path must be configured at both ends, since each
 end only hears what it probes.
+
+A host probes the same peers on all rails. A miss accuses a link only while its sender is heard on
+another rail, and "is it the NIC or the host?" is answered only by a peer seen on several: were
+each rail to choose for itself, most peers of a large cluster would be seen on one. Cross-rail
+peers are of these hosts too. Clock paths differ by rail, so that the clock mesh keeps its degree.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Address = str
+Ports = list[tuple[str, int]]
 _Keys = NDArray[np.uint64]
 
-_CROSS = 0xFFFF
-"""Stands in the hash where a same-rail pair has its rail."""
+_SAME, _CROSS = 0xFFFE, 0xFFFF
+"""Salts of the choice on all rails and of that across rails; a rail's clock paths have its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +73,22 @@ def choose(
             they are agreed, since trains must run both ways.
     """
     by_host = {peer.host: peer for peer in peers}
-    ports = [(peer.host, rail) for peer in peers for rail in sorted(peer.rails)]
-    ports += [(local, rail) for _, rail, _ in links]
+    rails = {peer.host: sorted(peer.rails) for peer in peers}
+    rails[local] = sorted(rail for _, rail, _ in links)
+    known: dict[frozenset[str], _Near] = {}
+
+    def near(hosts: Iterable[str]) -> _Near:
+        found = frozenset(hosts)
+        return known.setdefault(found, _Near(found, per_rail))
+
     clock_share = -(-clock_paths // max(1, len(links)))
     out: list[PathSpec] = []
     for index, rail, own in sorted(links):
-        same_rail = [port for port in ports if port[1] == rail]
-        chosen = _agreed((local, rail), same_rail, rail, per_rail)
-        # The same weights: a rail's clock peers are the best of those that it probes.
-        clock = set(_agreed((local, rail), same_rail, rail, min(clock_share, per_rail)))
+        there = near(host for host, theirs in rails.items() if rail in theirs)
+        chosen = [(host, rail) for host in sorted({*there(local), *there.who_like(local)})]
+        clock = _pairs((local, rail), there, rails, rail, clock_share)
         if cross_rail:
-            chosen += _agreed((local, rail), ports, _CROSS, cross_rail)
+            chosen += sorted(_pairs((local, rail), near(rails), rails, _CROSS, cross_rail))
         for host, peer_rail in chosen:
             addresses = by_host[host].rails[peer_rail]
             same = [a for a in addresses if (":" in a) == (":" in own)]
@@ -87,41 +99,60 @@ def choose(
     return out
 
 
-def _agreed(
-    own: tuple[str, int], ports: list[tuple[str, int]], salt: int, count: int
-) -> list[tuple[str, int]]:
-    """Ports that have ``own`` among their ``count`` best, or are among its own, sorted.
+class _Near:
+    """The hosts that each host likes best, whatever their rails."""
 
-    With salt `_CROSS` a pair must be of different rails too.
-    """
-    ports = sorted(ports)
-    numbers = {host: number for number, host in enumerate({host for host, _ in ports})}
-    host_of = np.array([numbers[host] for host, _ in ports])
-    rail_of = np.array([rail for _, rail in ports])
-    keys = np.array([_key(host, rail) for host, rail in ports], dtype=np.uint64)
-    at = ports.index(own)
-    weights = _mix(keys[at] ^ keys, salt)
-    usable = host_of != host_of[at]
-    if salt == _CROSS:
-        usable &= rail_of != rail_of[at]
-    candidates = np.flatnonzero(usable)
-    if len(candidates) == 0:
+    def __init__(self, hosts: Iterable[str], count: int) -> None:
+        self._hosts = sorted(hosts)
+        self._keys = np.array([_key(host, 0) for host in self._hosts], dtype=np.uint64)
+        self._index = {host: i for i, host in enumerate(self._hosts)}
+        self._count = count
+        self._known: dict[str, list[str]] = {}
+
+    def __call__(self, host: str) -> list[str]:
+        if host not in self._known:
+            at = self._index[host]
+            weights = _mix(self._keys[at] ^ self._keys, _SAME)
+            order = np.argsort(weights, kind="stable")
+            best = [self._hosts[i] for i in order[: self._count + 1] if i != at]
+            self._known[host] = best[: self._count]
+        return self._known[host]
+
+    def who_like(self, host: str) -> list[str]:
+        """The hosts that have ``host`` among their best."""
+        return [other for other in self._hosts if other != host and host in self(other)]
+
+
+def _best(own: tuple[str, int], ports: Iterable[tuple[str, int]], salt: int, count: int) -> Ports:
+    """The ``count`` ports that ``own`` likes best with that salt."""
+    among = sorted(ports)
+    if not among:
         return []
-    best = candidates[np.argsort(weights[candidates], kind="stable")[:count]]
-    chosen = {int(i) for i in best}
-    for other in candidates:
-        if int(other) in chosen:
-            continue
-        theirs = host_of != host_of[other]
-        if salt == _CROSS:
-            theirs &= rail_of != rail_of[other]
-        # How many does the other end like better than us?
-        better = np.count_nonzero(_mix(keys[other] ^ keys[theirs], salt) < weights[other])
-        if better < count:
-            chosen.add(int(other))
-    return [ports[i] for i in sorted(chosen)]
+    keys = np.array([_key(*port) for port in among], dtype=np.uint64)
+    order = np.argsort(_mix(np.uint64(_key(*own)) ^ keys, salt), kind="stable")
+    return [among[i] for i in order[:count]]
 
 
+def _pairs(
+    own: tuple[str, int], near: _Near, rails: Mapping[str, Sequence[int]], salt: int, count: int
+) -> set[tuple[str, int]]:
+    """Ports of near hosts that ``own`` likes best with that salt, or that like ``own`` so.
+
+    With salt `_CROSS` on other rails than ``own``; else the salt is the rail, and they are on it.
+    """
+
+    def liked(port: tuple[str, int]) -> Ports:
+        there = [(h, r) for h in near(port[0]) for r in rails[h]]
+        fits = [p for p in there if (p[1] != port[1] if salt == _CROSS else p[1] == port[1])]
+        return _best(port, fits, salt, count)
+
+    out = set(liked(own))
+    for host in near.who_like(own[0]):
+        out |= {(host, rail) for rail in rails[host] if own in liked((host, rail))}
+    return out
+
+
+@lru_cache(maxsize=1 << 16)
 def _key(host: str, rail: int) -> int:
     digest = hashlib.blake2s(f"{host}\0{rail}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

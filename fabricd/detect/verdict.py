@@ -10,6 +10,10 @@ Rules, in the order in which they are asked:
   the path to blame the path. A peer that is silent everywhere is a host event. Likewise a peer's
   report that it does not hear us counts only while it hears us over another link: otherwise it was
   our own prober that did not send.
+* A path that is silent alone is told from a peer that runs only now and then (a host without a
+  free core, stalled again and again) by what the peer's other links brought since: if a share s of
+  what was due there came, m misses in a row happen by chance with (1 − s)^m, and that must be
+  below ``chance``.
 * A link is at fault when every path on it to a living peer misses, two peers or more among them,
   and the misses add up to ``misses``. The peers are staggered by the link interval, so this takes
   about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not hear
@@ -38,6 +42,8 @@ class PathView:
     tx_missed: int
     interval_ns: int
     last_heard_ns: int
+    received: int | None = None
+    """Packets so far; None: not known."""
 
     @property
     def clean(self) -> bool:
@@ -57,6 +63,8 @@ class Rules:
     misses: int = 3
     link_interval_ns: int = 10_000_000
     min_peers: int = 2
+    chance: float = 1e-4
+    """Of a silence by chance: with a hundred paths and a busy peer there are many occasions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +87,14 @@ class Jury:
         self.rules = rules
         self._witnessed: dict[int, int] = {}
         self._reported: dict[int, int] = {}
+        self._alive: dict[int, tuple[int, dict[int, int]]] = {}
+        """Of a silent path: since when it is watched, and what its peer's other paths had then."""
 
     def reset(self) -> None:
         """Path indices have another meaning from now on."""
         self._witnessed.clear()
         self._reported.clear()
+        self._alive.clear()
 
     def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
         """The verdict at ``now``; call it whenever a path's misses changed."""
@@ -113,7 +124,11 @@ class Jury:
                 self._reported.pop(link, None)
             for path in own:
                 wait = path.interval_ns + self.rules.link_interval_ns
-                if self._counts(path, wait, now) and (reason := _path_fault(path, self.rules)):
+                if (
+                    self._counts(path, wait, now)
+                    and (reason := _path_fault(path, self.rules))
+                    and self._is_alive(path, by_peer[path.peer], now)
+                ):
                     path_faults[path.index] = reason
         silent = {
             peer
@@ -130,6 +145,11 @@ class Jury:
             witness = any(p.last_heard_ns > due for p in others)
         else:
             witness = any(p.clean for p in others)
+        if not path.rx_missed:
+            self._alive.pop(path.index, None)
+        elif path.index not in self._alive:
+            had = {p.index: p.received for p in others if p.received is not None}
+            self._alive[path.index] = (now, had)
         if path.clean or not witness:
             self._witnessed.pop(path.index, None)
         else:
@@ -138,6 +158,27 @@ class Jury:
     def _counts(self, path: PathView, wait: int, now: int) -> bool:
         """Whether the path may speak: it misses nothing, or has had a witness for ``wait`` ns."""
         return path.clean or now - self._witnessed.get(path.index, now) >= wait
+
+    def _is_alive(self, path: PathView, same_peer: list[PathView], now: int) -> bool:
+        """Whether the peer has sent most of what it should since this path fell silent."""
+        if path.index not in self._alive:
+            return True  # TX: that the peer does not hear us it says itself
+        since, had = self._alive[path.index]
+        if not had:
+            return True
+        due = came = 0.0
+        for other in same_peer:
+            before, received = had.get(other.index), other.received
+            if before is None or received is None or received < before:
+                continue
+            if other.rx_missed >= self.rules.misses:
+                continue  # silent as well: no witness either way
+            # Trains bring more than one packet an interval; one is enough to show life.
+            expected = (now - since) / other.interval_ns
+            due += expected
+            came += min(expected, received - before)
+        share = came / (due + 1)  # one packet more might have been missing
+        return (1 - share) ** path.rx_missed <= self.rules.chance
 
     def _undecided(self, link: int, paths: list[PathView], now: int) -> bool:
         """Whether the link may still turn out to be at fault.

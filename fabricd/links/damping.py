@@ -5,6 +5,11 @@ above ``suppress`` the link is suppressed until it has decayed below ``reuse``. 
 The ceiling is the penalty from which ``max_suppress`` of decay leads down to ``reuse``, so no
 number of flaps keeps a healthy link away for longer.
 
+No penalty bounds how often a link that flaps slowly goes and comes back: at one flap in 20 s it has
+decayed each time. So published transitions (of what traffic may use) are counted too: within any
+``window_ns`` there are at most ``max_transitions``, by letting the link return only when the return
+and one more down would still fit. A down is never held back.
+
 A second tier counts downs in the last hour: a link above it comes back like any other, but the
 operator is told, once until the count has halved.
 """
@@ -17,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOUR_NS = 3_600 * 10**9
+_GRAIN_NS = 10**9
 _MAX_REMEMBERED = 4096
+"""An hour of seconds, so that no number of flaps makes the count forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,9 @@ class DampingRules:
     reuse: float = 1000.0
     max_suppress_ns: int = 60 * 10**9
     second_tier_flaps: int = 50
+    window_ns: int = 600 * 10**9
+    max_transitions: int = 3
+    """Published within ``window_ns``; 0: no limit. Fewer than 3 would let no link return."""
 
     @property
     def ceiling(self) -> float:
@@ -50,6 +60,8 @@ class Damping:
     _at_ns: int = 0
     _downs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
     """(when, how many) of the last hour."""
+    _published: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
+    """When traffic was taken away or given back, oldest first."""
 
     def penalty(self, now: int) -> float:
         """The penalty at ``now`` (ns); never below 0."""
@@ -66,7 +78,11 @@ class Damping:
         self._at_ns = now
         if value > self.rules.suppress and self._value > self.rules.reuse:
             self.suppressed = True
-        self._downs.append((now, count))
+        if self._downs and now - self._downs[-1][0] < _GRAIN_NS:
+            at, before = self._downs.pop()
+            self._downs.append((at, before + count))
+        else:
+            self._downs.append((now, count))
 
     def is_suppressed(self, now: int) -> bool:
         """Whether the link must still wait at ``now``; remembers that it was reused."""
@@ -80,6 +96,29 @@ class Damping:
         if not self.is_suppressed(now) or value <= self.rules.reuse:
             return now
         return now + math.ceil(self.rules.half_life_ns * math.log2(value / self.rules.reuse))
+
+    def published(self, now: int) -> None:
+        """What traffic may use changed at ``now``."""
+        self._published.append(now)
+
+    def publications(self, now: int) -> int:
+        """Published transitions within the window."""
+        while self._published and self._published[0] <= now - self.rules.window_ns:
+            self._published.popleft()
+        return len(self._published)
+
+    def return_at(self, now: int) -> int:
+        """When (ns) the link may carry again, were it well from now on; ``now`` if at once."""
+        at = self.reuse_at(now)
+        limit = self.rules.max_transitions
+        if limit and (surplus := self.publications(now) - max(0, limit - 2)) > 0:
+            at = max(at, self._published[surplus - 1] + self.rules.window_ns)
+        return at
+
+    def forgive(self) -> None:
+        """An operator vouches for the link: nothing keeps it from returning any more."""
+        self._value, self.suppressed = 0.0, False
+        self._published.clear()
 
     def hourly(self, now: int) -> int:
         """Downs within the last hour."""
@@ -105,6 +144,7 @@ class Damping:
             "suppressed": self.is_suppressed(now),
             "told": self.told,
             "downs": [[now - when, count] for when, count in self._downs],
+            "published": [now - when for when in self._published],
         }
 
     def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
@@ -116,6 +156,7 @@ class Damping:
         downs = [
             (now - int(age) - elapsed_ns, max(0, int(count))) for age, count in document["downs"]
         ]
+        published = [now - int(age) - elapsed_ns for age in document.get("published", [])]
         value = float(document["penalty"])
         if not math.isfinite(value) or value < 0:
             raise ValueError(f"penalty {value}")
@@ -124,3 +165,4 @@ class Damping:
         self.suppressed = bool(document["suppressed"])
         self.told = bool(document["told"])
         self._downs.extend(downs)
+        self._published.extend(sorted(published))

@@ -5,12 +5,16 @@ it wants to be called again though nothing happened.
 
 What evidence does on the way back, in HOLD:
 
-* Bad evidence (a carrier loss that is over, a verdict from probes) starts the hold-down again. A
-  verdict publishes nothing and is no down: the link is out of use already, and probes lag behind a
-  carrier that has just returned. One that stays for `HoldRules.verdict_ns` is a fault of its own.
+* Bad evidence (a carrier loss, a verdict from probes) starts the hold-down again and publishes
+  nothing: the link is out of use already. A carrier loss is penalised; a verdict is no down, since
+  probes lag behind a carrier that has just returned. What stays for `HoldRules.verdict_ns` without
+  a break means DOWN.
 * Evidence that is neither bad nor good (misses without a verdict, no prober) moves nothing: the
   hold-down goes on, and ends with the first good evidence after it. So a hold lasts for the
   hold-down (or the damping) after the last *bad* evidence, however noisy the rest is.
+
+A transition is *published* when it changes what traffic may use: all of the link, half (DEGRADED)
+or nothing (DOWN, HOLD, ADMIN). DOWN → HOLD and PROBATION → UP change nothing that a job could see.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fabricd.links.damping import Damping, DampingRules
-from fabricd.links.machine import LinkEvent, allows, step
+from fabricd.links.machine import CARRYING, LinkEvent, allows, step
 from telemetry.events import LinkState
 
 E = LinkEvent
@@ -42,6 +46,12 @@ class Facts:
     """Nothing speaks against bringing it back."""
     worse: str = ""
     """Too much loss; empty: none."""
+    planned: bool = False
+    """In a maintenance window: downs are no reason for a penalty."""
+    drained: str = ""
+    """Why an operator took it out (then ``admin_up`` is False); empty: not drained."""
+    hard: str = ""
+    """A counter of which any increase is a fault; empty: none. It lasts for its rule's window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class HoldRules:
     hold_down_ns: int = 2 * 10**9
     probation_ns: int = 10 * 10**9
     verdict_ns: int = 10 * 10**9
-    """A verdict from probes that stays for so long in HOLD means DOWN."""
+    """A verdict from probes, or no carrier, for so long in HOLD means DOWN."""
     suspect_after_ns: int = 200 * 10**6
     """Doubts that stay for so long mean SUSPECT. A verdict takes less to come."""
     suspect_for_ns: int = 2 * 10**9
@@ -66,6 +76,18 @@ class Transition:
     from_state: LinkState
     to_state: LinkState
     reason: str
+
+    @property
+    def published(self) -> bool:
+        """Whether it changes what traffic may use."""
+        return share(self.from_state) != share(self.to_state)
+
+
+def share(state: LinkState) -> float:
+    """How much of a link in that state traffic may use."""
+    if state is LinkState.DEGRADED:
+        return 0.5
+    return 1.0 if state in CARRYING else 0.0
 
 
 class Health:
@@ -84,9 +106,11 @@ class Health:
         self._well = False
         """At the last update there was good evidence."""
         self._blamed_from: int | None = None
-        """In HOLD: since when there is a verdict without a break."""
+        """In HOLD: since when there is a verdict, or no carrier, without a break."""
         self._doubted_from: int | None = None
         self._calm_from: int | None = None
+        self._planned = False
+        """In a maintenance window: what is published now is no reason to hold the link later."""
 
     @property
     def out_by_probes(self) -> bool:
@@ -96,7 +120,9 @@ class Health:
     def update(self, facts: Facts, now: int) -> list[Transition]:
         """Apply the facts; returns the transitions, oldest first."""
         done: list[Transition] = []
-        if facts.downs and facts.admin_up and self.state is not LinkState.ADMIN:
+        self._planned = facts.planned
+        counts = facts.admin_up and not facts.planned and self.state is not LinkState.ADMIN
+        if facts.downs and counts:
             self.damping.down(now, facts.downs)
         if self._administered(facts, now, done):
             return done
@@ -147,6 +173,20 @@ class Health:
         self.damping.restore(document["damping"], now, elapsed_ns)
         self.state, self.since_ns, self.reason, self.hard = state, now - age, reason, hard
 
+    def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
+        """Take over what `save` gave before a reboot ``elapsed_ns`` ago: damping, and being out.
+
+        Any other state begins at UNKNOWN: what was up has yet to be seen up in this boot.
+
+        Raises:
+            KeyError, TypeError, ValueError: not such a document; nothing was taken over.
+        """
+        state, hard = LinkState[document["state"]], bool(document["hard"])
+        self.damping.restore(document["damping"], now, elapsed_ns)
+        if share(state) == 0.0 and state is not LinkState.ADMIN:
+            self.state, self.since_ns, self.hard = LinkState.HOLD, now, hard
+            self.reason = "out before the reboot"
+
     def adopt(self, state: LinkState, now: int) -> None:
         """Take over DOWN or HOLD from elsewhere, unless it is known already."""
         if self.state not in (LinkState.DOWN, LinkState.HOLD):
@@ -156,15 +196,15 @@ class Health:
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
             if self.state is not LinkState.ADMIN:
-                self._go(E.ADMIN_DOWN, "administratively down", now, done)
+                self._go(E.ADMIN_DOWN, facts.drained or "administratively down", now, done)
             return True
         if self.state is LinkState.ADMIN:
             self._go(E.ADMIN_UP, "administratively up", now, done)
         return False
 
     def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:
-        hard = facts.carrier is False or facts.downs > 0
-        if not facts.fault:
+        hard = facts.carrier is False or facts.downs > 0 or bool(facts.hard)
+        if not facts.fault and not facts.hard and facts.carrier is not False:
             self._blamed_from = None
         if not hard and not facts.fault:
             return
@@ -172,26 +212,28 @@ class Health:
         if self.state is LinkState.DOWN:
             self.hard = self.hard or hard
             return
-        if self.state is LinkState.HOLD and facts.carrier is not False:
-            # A blip that is over, or probes alone: the hold starts again and says so already.
+        if self.state is LinkState.HOLD:
+            # Out of use already: the hold starts again, and only what stays is news.
             self.hard = self.hard or hard
-            if not self._verdict_stays(facts, now):
+            if not self._stays(facts, now):
                 return
-        if hard:
+        if facts.carrier is False or facts.downs:
             reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
         else:
-            reason = facts.fault
-            self.damping.down(now)
+            reason = facts.hard or facts.fault
+            if not facts.planned:
+                self.damping.down(now)
         self.hard = hard
         self._go(E.FAULT, reason, now, done)
 
-    def _verdict_stays(self, facts: Facts, now: int) -> bool:
-        """In HOLD: whether there is a verdict, and has been for too long to be a lag."""
-        if not facts.fault:
+    def _stays(self, facts: Facts, now: int) -> bool:
+        """In HOLD: whether a fault has been there for too long to be a flap or a lag."""
+        if not facts.fault and not facts.hard and facts.carrier is not False:
             return False
         if self._blamed_from is None:
             self._blamed_from = now
-        self.reason = f"hold goes on: {facts.fault}"
+        why = "carrier lost" if facts.carrier is False else facts.hard or facts.fault
+        self.reason = f"hold goes on: {why}"
         return _passed(self._blamed_from, self.hold.verdict_ns, now)
 
     def _recover(self, facts: Facts, now: int, done: list[Transition]) -> None:
@@ -199,21 +241,20 @@ class Health:
             if self.state is LinkState.PROBATION and now >= self.since_ns + self.hold.probation_ns:
                 self._go(E.SETTLED, "probation passed", now, done)
             return
-        self._well = bool(facts.carrier) and facts.clean and not facts.fault
+        self._well = bool(facts.carrier) and facts.clean and not facts.fault and not facts.hard
         if self.state is LinkState.DOWN:
             if not self._well:
                 return
             self._go(E.HEALED, "healthy again", now, done)
-        if facts.carrier is False or facts.fault:
+        if facts.carrier is False or facts.fault or facts.hard:
             return
         if self._held_from is None:
             self._held_from = now
-        released = now >= self._release_at(self._held_from) and not self.damping.is_suppressed(now)
-        if self._well and released:
+        if self._well and now >= self._release_at(self._held_from):
             self._go(E.HELD, "held long enough", now, done)
 
     def _release_at(self, held_from: int) -> int:
-        return max(held_from + self.hold.hold_down_ns, self.damping.reuse_at(held_from))
+        return max(held_from + self.hold.hold_down_ns, self.damping.return_at(held_from))
 
     def _soft(self, facts: Facts, now: int, done: list[Transition]) -> None:
         if facts.suspect:
@@ -226,7 +267,11 @@ class Health:
                 self._calm_from = now
         if facts.worse and allows(self.state, E.WORSE):
             self._go(E.WORSE, facts.worse, now, done)
-        elif self.state is LinkState.DEGRADED and not facts.worse:
+        elif (
+            self.state is LinkState.DEGRADED
+            and not facts.worse
+            and now >= self.damping.return_at(now)
+        ):
             self._go(E.BETTER, "loss is gone", now, done)
         elif self.state is LinkState.UP and _passed(
             self._doubted_from, self.hold.suspect_after_ns, now
@@ -243,6 +288,9 @@ class Health:
         self.since_ns, self.reason = now, reason
         self._blamed_from = self._doubted_from = self._calm_from = None
         done.append(Transition(event, old, self.state, reason))
+        operator = self._planned or LinkState.ADMIN in (old, self.state)
+        if done[-1].published and not operator:
+            self.damping.published(now)
 
 
 def _passed(since: int | None, wait_ns: int, now: int) -> bool:

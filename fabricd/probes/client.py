@@ -111,9 +111,13 @@ class ProberClient:
         """From now on ``wait`` returns when new events are in the ring."""
         await self.request({"op": "subscribe"})
 
-    async def rekey(self) -> None:
-        """Have the key file read again; raises ProberError, and the old keys stay."""
-        await self.request({"op": "rekey"})
+    async def rekey(self, keys: str | None = None) -> None:
+        """Have the key file read again, or hand over the text of one.
+
+        Raises:
+            ProberError: with the reason; the old keys stay.
+        """
+        await self.request({"op": "rekey"} | ({} if keys is None else {"keys": keys}))
 
     async def request(self, request: dict[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
         """One request and its answer; raises ProberError or ProberGoneError."""

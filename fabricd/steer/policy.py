@@ -4,9 +4,10 @@ Rules:
 
 * DOWN, HOLD and ADMIN carry nothing, DEGRADED carries half, everything else the full weight. A link
   never seen up carries nothing while it has no carrier.
-* A hint never removes the last: when no link would carry, those least bad carry in full; when no
-  link would reach a peer, the exceptions for that peer are dropped.
-* In observe every weight is full.
+* A hint never removes the last: when no link would carry, those least bad carry in full (a drained
+  link before one that is down); when no link would reach a peer, the exceptions for that peer are
+  dropped.
+* In observe every weight is full. Groups of links may observe while others are steered.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from telemetry.events import LinkState
 FULL = 1000
 HALF = 500
 
-_LAST_RESORT = (LinkState.HOLD, LinkState.DOWN, LinkState.UNKNOWN, LinkState.ADMIN)
+_LAST_RESORT = (LinkState.DOWN, LinkState.UNKNOWN, LinkState.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class LinkInput:
     netdev: str
     state: LinkState
     carrier: bool | None = True
+    drained: bool = False
+    """In ADMIN by an operator's wish: nothing is known to be wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +96,25 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
     )
 
 
-def observed(wanted: Plan) -> Plan:
-    """The same states with nothing taken away."""
-    return Plan(tuple(RailEntry(r.netdev, r.state, FULL) for r in wanted.rails), ())
+def observed(wanted: Plan, only: frozenset[str] | None = None) -> Plan:
+    """The same states with nothing taken away, from all links or ``only`` those (netdevs)."""
+    return Plan(
+        tuple(
+            RailEntry(r.netdev, r.state, FULL) if only is None or r.netdev in only else r
+            for r in wanted.rails
+        ),
+        tuple(p for p in wanted.paths if only is not None and p.netdev not in only),
+    )
 
 
 def _least_bad(links: Sequence[LinkInput]) -> list[str]:
     for carrier in (True, None, False):
+        known = [x for x in links if x.carrier is carrier]
+        held = [x.netdev for x in known if x.state is LinkState.HOLD]
+        if found := held or [x.netdev for x in known if x.drained]:
+            return found
         for state in _LAST_RESORT:
-            found = [x.netdev for x in links if x.state is state and x.carrier is carrier]
-            if found:
+            if found := [x.netdev for x in known if x.state is state]:
                 return found
     return []
 

@@ -78,7 +78,7 @@ class Host:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*enter, BUILD / "prober" / "fabric-prober", "--run-dir", self.run_dir,
-                 "--key-file", self.key_file, *arguments],
+                 *(["--key-file", self.key_file] if self.key_file else []), *arguments],
                 stderr=log,
             )  # fmt: skip
         until(lambda: ring.exists() and ring.stat().st_ino != before, "a new ring")

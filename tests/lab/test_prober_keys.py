@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from probe_pair import BUILD, PATIENCE_S, PORT, accused, until
+from probe_pair import BUILD, PATIENCE_S, PORT, RAILS, accused, until
 
 from fabricd.probes import wire
 from fabricd.probes.client import ProberError
@@ -108,6 +110,99 @@ def test_keys_can_be_rotated_without_a_miss(probing, tmp_path):
     with pytest.raises(ProberError, match="64 hexadecimal"):
         a.ask("rekey")
     assert a.heard()
+
+
+def test_a_rotation_under_traffic_loses_no_probe(probing, tmp_path):
+    """The three steps of docs/operations.md, by the commands it names, while both probe."""
+    a, b = probing.hosts
+    files = {}
+    for host in probing.hosts:
+        files[host] = tmp_path / f"{host.number}.key"
+        files[host].touch(0o600)
+        files[host].write_text(probing.key.hex() + "\n")
+    new = tmp_path / "new.key"
+    new.touch(0o600)
+    new.write_text(secrets.token_hex(32) + "\n")
+    start = time.monotonic_ns()
+    before = {host: [(r.rx_lost, r.tx_lost) for r in host.ring.paths()] for host in probing.hosts}
+    for step in (["add", "--new", str(new)], ["use"], ["drop"]):
+        for host in probing.hosts:  # one after the other, as on real hosts
+            where = ["--key-file", str(files[host])]
+            key(["rotate", *step, *where])
+            key(["load", *where, "--run-dir", str(host.run_dir)])
+            for each in probing.hosts:
+                each.hears(20)
+    for host, peer in ((a, b), (b, a)):
+        assert host.refused()["auth"] == 0
+        assert [(r.rx_lost, r.tx_lost) for r in host.ring.paths()] == before[host]
+        assert accused(host, peer, Direction.RX, start) == set()
+        assert host.heard()
+    signed_with_old = wire.encode({"seq": 10**9}, probing.key, *ends_of(a, b))
+    with b.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun:
+        gun.bind((b.address(0), 0))
+        gun.sendto(signed_with_old, (a.address(0), PORT))
+    until(lambda: a.refused()["auth"] == 1, "the old key is refused")
+
+
+def key(arguments):
+    command = [sys.executable, "-m", "fabricd.cli", "key", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def ends_of(a, b):
+    return (b.address(0), PORT), (a.address(0), PORT)
+
+
+def test_keys_that_are_handed_over_are_looked_at(probing):
+    a, _ = probing.hosts
+    for bad in ("", "zz\n", probing.key.hex()[:63], 7, None):
+        with pytest.raises(ProberError):
+            a.ask("rekey", keys=bad)
+    assert a.heard()
+    a.hears(5)
+
+
+def test_the_key_is_found_in_the_credentials_directory(pair, tmp_path, monkeypatch):
+    a, b = pair.hosts
+    (tmp_path / "credentials").mkdir()
+    credential = tmp_path / "credentials" / "probe.key"
+    credential.touch(0o600)
+    credential.write_text(pair.key.hex())
+    b.start()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credential.parent))
+    a.key_file = None
+    a.start()
+    for host in pair.hosts:
+        host.configure()
+    for host in pair.hosts:
+        until(host.heard, "all paths heard")
+
+
+def test_sniff_on_the_wire_tells_right_from_forged(probing, tmp_path):
+    pytest.importorskip("scapy")
+    a, b = probing.hosts
+    forged = wire.encode({"seq": 1, "host_id": 0xBAD}, secrets.token_bytes(32), *ends_of(a, b))
+    inside = ["ip", "netns", "exec", a.name, sys.executable, "-m", "fabricd.cli"]
+    command = [*inside, "sniff", RAILS[0], "--port", str(PORT), "--key-file", str(a.key_file)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sniffer,
+        b.inside(),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun,
+    ):
+        gun.bind((b.address(0), 0))
+        seen = []
+        try:
+            for line in iter(sniffer.stdout.readline, ""):
+                seen.append(line)
+                gun.sendto(forged, (a.address(0), PORT))
+                wrong = [x for x in seen if "TAG WRONG" in x]
+                if wrong and len(seen) - len(wrong) >= 20:
+                    break
+        finally:
+            sniffer.terminate()
+    assert all("host 00000bad" in line for line in wrong)
+    assert all("tag right" in line for line in seen if line not in wrong)
 
 
 def test_usage_and_bad_key(tmp_path: Path):

@@ -71,6 +71,7 @@ ONE = [
     ('[metrics]\nlisten = "h:99999"\n', 18, "metrics.listen", "a port from 1 to 65535"),
     ("[damping]\nsuppress = 10\nreuse = 10\n", 19, "damping.reuse", "reuse < suppress"),
     ("[damping]\nsuppress = 10\n", 18, "damping.suppress", "reuse (1000) must lie below"),
+    ("[damping]\nmax_transitions = 2\n", 18, "damping.max_transitions", "0 (no limit), or an"),
     ("probe.port = 0\n", 17, "peers[0].probe", "unknown key"),
     ("[[links]]\nrail = 3\n", 17, "links[2].netdev", "missing; needed: a network interface"),
     ('[[links]]\nnetdev = "rail0"\nrail = 3\n', 18, "links[2].netdev", "also links[0].netdev"),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd import control
+from fabricd.access import Access, Caller, caller_of
 from fabricd.control import MAX_LINE, ControlServer, RequestError, parse_request
 
 
@@ -23,7 +25,10 @@ async def echo(request, caller):
 
 @contextlib.asynccontextmanager
 async def serving(tmp_path):
-    server = ControlServer(tmp_path / "ctl.sock", {"echo": echo})
+    access = Access(read=os.getegid())
+    server = ControlServer(
+        tmp_path / "ctl.sock", {"echo": echo, "set": echo}, changing={"set"}, access=access
+    )
     await server.start()
     try:
         yield server
@@ -171,3 +176,58 @@ async def test_old_socket_is_replaced_and_mode_is_restricted(tmp_path):
     async with serving(tmp_path):
         assert (tmp_path / "ctl.sock").stat().st_mode & 0o777 == 0o660
     assert not (tmp_path / "ctl.sock").exists()
+
+
+async def test_without_a_group_the_socket_is_its_owners_alone(tmp_path):
+    server = ControlServer(tmp_path / "ctl.sock", {"echo": echo})
+    await server.start()
+    assert (tmp_path / "ctl.sock").stat().st_mode & 0o777 == 0o600
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("uid", "groups", "ask", "change"),
+    [
+        (0, {0}, True, True),
+        (4711, {7}, True, False),  # read group
+        (4711, {8}, True, True),  # admin group
+        (4711, {7, 8}, True, True),
+        (4711, {9}, False, False),
+        (4711, set(), False, False),
+    ],
+)
+def test_who_may_ask_and_who_may_change(uid, groups, ask, change):
+    access = Access(read=7, admin=8)
+    caller = Caller(1, uid, frozenset(groups))
+    assert (access.may_ask(caller), access.may_change(caller)) == (ask, change)
+
+
+def test_a_group_that_does_not_exist_gives_nobody_anything():
+    access = Access.of("no-such-group", "")
+    assert (access.read, access.admin) == (None, None)
+    assert not access.may_change(Caller(1, 4711, frozenset({0})))
+
+
+def test_the_kernel_tells_the_callers_groups():
+    a, b = socket.socketpair(socket.AF_UNIX)
+    with a, b:
+        caller = caller_of(a)
+    assert caller.uid == os.geteuid()
+    assert caller.pid == os.getpid()
+    assert caller.groups == {os.getegid(), *os.getgroups()}
+
+
+async def test_what_changes_something_takes_an_administrator(tmp_path, monkeypatch):
+    async with serving(tmp_path) as server:
+        stranger = Caller(1, 4711, frozenset({4712}))
+        monkeypatch.setattr(control, "caller_of", lambda _: stranger)
+        assert "may ask" in (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["error"]
+        assert server.refused == 1
+        reader = Caller(1, 4711, frozenset({os.getegid()}))
+        monkeypatch.setattr(control, "caller_of", lambda _: reader)
+        answers = await talk(tmp_path, b'{"op":"set"}\n{"op":"echo"}\n')
+        assert [a["ok"] for a in answers] == [False, True]
+        assert "admin_group" in answers[0]["error"]
+        server.access = Access(admin=os.getegid())
+        answers = await talk(tmp_path, b'{"op":"set"}\n')
+        assert answers[0]["ok"]

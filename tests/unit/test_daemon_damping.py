@@ -101,6 +101,36 @@ def test_saved_and_restored_it_goes_on_decaying():
     assert e.hourly(100 * S) == 3
 
 
+def test_return_waits_until_it_and_one_more_down_fit_into_the_window():
+    d = Damping(DampingRules(max_transitions=3, window_ns=600 * S))
+    for at in (0, 2, 100):
+        d.published(at * S)
+    assert d.return_at(100 * S) == 602 * S, "the first two have to be out of the window"
+    e = Damping(DampingRules())
+    e.restore(d.save(100 * S), now=5 * S, elapsed_ns=50 * S)
+    assert e.return_at(5 * S) == 5 * S + (602 - 150) * S
+    assert d.publications(602 * S) == 1
+    assert d.return_at(602 * S) == 602 * S
+    assert Damping(DampingRules(max_transitions=0)).return_at(0) == 0
+
+
+def test_a_document_of_an_older_version_has_no_window():
+    d = Damping(RULES)
+    d.published(0)
+    document = d.save(S)
+    del document["published"]
+    e = Damping(RULES)
+    e.restore(document, S, 0)
+    assert e.publications(S) == 0
+
+
+def test_ten_flaps_a_second_for_an_hour_are_all_counted():
+    d = Damping(RULES)
+    for tenth in range(36_000):
+        d.down(tenth * S // 10)
+    assert d.hourly(3600 * S - 1) == 36_000
+
+
 @pytest.mark.parametrize(
     "document",
     [{}, {"penalty": "x", "suppressed": 1, "told": 0, "downs": []},

@@ -3,9 +3,12 @@
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fabricd.config import parse
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.rules import Class, CounterJudge
 from fabricd.detect.verdict import PathView
 from fabricd.engine import PROBER_GRACE_NS, Engine
 from fabricd.links.health import Facts
@@ -219,6 +222,32 @@ def test_losses_of_a_link_at_fault_are_explained_also_when_it_is_kept():
     assert not any(host.engine.in_outage(p.index) for p in host.engine.paths)
 
 
+def findings(increments, cls):
+    judge = CounterJudge()
+    for second in range(30):
+        judge.feed(increments, 1.0, second * SEC)
+    found = judge.findings(29 * SEC)
+    assert {f.rule.cls for f in found} == {cls}
+    return found
+
+
+def test_hard_counters_take_a_link_alone_and_soft_ones_half_of_it():
+    host = Host(extra="[steer]\nmax_probe_share = 0.0\n")
+    host.engine.links[0].counters = findings({"local_link_integrity_errors": 1}, Class.HARD)
+    host.engine.links[1].counters = findings({"crc_errors": 100}, Class.SOFT)
+    host.engine.links[2].counters = findings({"cnp_sent": 10**6}, Class.CONGESTION)
+    host.run(10 * MS)
+    assert host.weights() == [0, 500, 1000, 1000], "no limit of probes applies, congestion is none"
+    assert host.engine.links[0].health.reason == "local_link_integrity_errors"
+    assert not host.engine.links[0].health.out_by_probes
+    assert "crc_errors 100/s" in host.engine.links[1].health.reason
+    host.run(SEC)
+    assert host.states()[0] is S.DOWN, "while the rule's window goes on"
+    host.engine.links[0].counters = host.engine.links[1].counters = ()
+    host.run(3 * SEC)
+    assert host.weights() == [1000] * 4
+
+
 def test_probes_alone_take_no_more_than_half_of_the_rails():
     host = Host()
     host.silence(0, 1, 2)
@@ -373,3 +402,27 @@ def test_no_input_ever_leaves_nothing_carrying():
             host.silence(*(r for r in range(3) if silent[r]))
             host.run(300 * MS, step=30 * MS)
             assert any(host.weights()), (carriers, silent)
+
+
+@given(
+    rails=st.integers(1, 8),
+    share=st.sampled_from([0.0, 0.25, 0.5]),
+    steps=st.lists(
+        st.tuples(st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)), st.integers(1, 40)),
+        min_size=1, max_size=6,
+    ),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_probes_alone_never_take_more_than_their_share(rails, share, steps):
+    """Whatever falls silent or loses, in whatever order and for how long, while carriers stay."""
+    host = Host(rails=rails, extra=f"[steer]\nmax_probe_share = {share}\n")
+    for silent, lossy, tens in steps:
+        host.restore()
+        host.silence(*silent)
+        for link in host.engine.links:
+            link.worse = "10 % lost" if link.index in lossy else ""
+        for _ in range(tens):
+            host.run(50 * MS, step=50 * MS)
+            taken = [weight for weight in host.weights() if weight < 1000]
+            assert len(taken) <= share * rails
+            assert 1000 in host.weights()

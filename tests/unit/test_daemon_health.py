@@ -1,9 +1,13 @@
 """Health of one link in virtual time: down fast, up slow, damped only on the way back."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fabricd.links.damping import DampingRules
-from fabricd.links.health import Facts, Health, HoldRules
+from fabricd.links.health import Facts, Health, HoldRules, share
 from telemetry.events import LinkState as S
 
 MS, SEC = 10**6, 10**9
@@ -74,7 +78,7 @@ def test_blips_in_hold_start_the_hold_again_without_new_states():
 
 
 def test_fault_in_probation_goes_down_and_waits_longer():
-    h = health()
+    h = Health(DampingRules(max_transitions=0), HoldRules())
     h.update(GOOD, 0)
     h.update(NO_CARRIER, 0)
     first = run_until(h, GOOD, 1, S.PROBATION)
@@ -137,11 +141,116 @@ def test_bad_and_good_probes_in_turn_never_leave_the_hold_nor_publish():
     assert back - now <= 2 * SEC, "bounded by the hold-down after the last bad evidence"
 
 
-def test_carrier_loss_in_hold_is_down_at_once():
+def test_carrier_loss_in_hold_is_penalised_and_published_only_when_it_stays():
     h = in_hold()
     h.update(BAD, SEC)
-    assert states(h.update(NO_CARRIER, SEC + 1)) == [S.DOWN]
+    assert h.update(NO_CARRIER, SEC + 1) == []
     assert h.damping.hourly(SEC + 1) == 2
+    assert h.reason == "hold goes on: carrier lost"
+    assert h.due_at() == 11 * SEC
+    assert states(h.update(Facts(carrier=False), 11 * SEC)) == [S.DOWN]
+    assert h.hard
+
+
+def test_what_traffic_may_use_is_what_is_published():
+    h = health()
+    done = h.update(GOOD, 0) + h.update(NO_CARRIER, SEC) + h.update(GOOD, 2 * SEC)
+    for now in range(2 * SEC, 20 * SEC, 100 * MS):
+        done += h.update(GOOD, now)
+    assert [t.to_state for t in done] == [S.UP, S.DOWN, S.HOLD, S.PROBATION, S.UP]
+    assert [t.to_state for t in done if t.published] == [S.DOWN, S.PROBATION]
+
+
+WINDOW = 600 * SEC
+
+
+def most_within(times, window):
+    return max((sum(t - window < other <= t for other in times) for t in times), default=0)
+
+
+def flapping(hz, seconds, down_share=0.5):
+    """Carrier up and down at that pace, seen each 10 ms and at once on a change."""
+    h, period = health(), round(SEC / hz)
+    published, downs, carrier = [], 0, True
+    for now in range(0, seconds * SEC, min(10 * MS, period // 10)):
+        is_down = now >= SEC and (now - SEC) % period < down_share * period
+        lost = is_down and carrier
+        carrier = not is_down
+        downs += lost
+        moves = h.update(Facts(carrier=carrier, downs=int(lost), clean=carrier), now)
+        published += [now for t in moves if t.published]
+    return h, published, downs
+
+
+@pytest.mark.parametrize("hz", [0.02, 0.05, 0.2, 1, 10])
+def test_ten_minutes_of_flaps_publish_three_transitions_at_most(hz):
+    h, published, downs = flapping(hz, 600)
+    assert len(published) <= 3
+    assert h.damping.hourly(600 * SEC) == downs, "each one counted"
+    assert downs >= 600 * hz * 0.98 - 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 60_000)), max_size=25))
+def test_no_pattern_of_flaps_publishes_more_and_a_down_is_never_late(pattern):
+    h = health()
+    h.update(GOOD, 0)
+    now, published = 0, []
+    for quiet_ms, down_ms in pattern:
+        for _ in range(quiet_ms // 500 + 1):
+            now += 500 * MS
+            published += [now for t in h.update(GOOD, now) if t.published]
+        carried = share(h.state) > 0
+        moves = h.update(NO_CARRIER, now + 1)
+        assert not carried or states(moves) == [S.DOWN], "away at once, whatever the budget"
+        published += [now for t in moves if t.published]
+        for _ in range(down_ms // 500 + 1):
+            now += 500 * MS
+            published += [
+                now for t in h.update(Facts(carrier=False, clean=False), now) if t.published
+            ]
+    assert most_within(published, WINDOW) <= 3
+    for later in range(now, now + WINDOW + 15 * SEC, SEC):
+        h.update(GOOD, later)
+    assert h.state is S.UP, "and it comes back"
+
+
+def test_worse_and_better_in_turn_are_bounded_too():
+    h = health()
+    published = []
+    for second in range(3600):
+        worse = "" if second // 30 % 2 else "loss"
+        moves = h.update(Facts(worse=worse), second * SEC)
+        published += [second * SEC for t in moves if t.published]
+    assert most_within(published, WINDOW) <= 3
+
+
+def test_an_operator_can_vouch_for_a_link():
+    h, _, _ = flapping(1, 60)
+    assert h.state is S.HOLD
+    h.damping.forgive()
+    assert run_until(h, GOOD, 61 * SEC, S.PROBATION) <= 63 * SEC + 10 * MS
+
+
+def test_reboot_keeps_damping_and_what_was_out():
+    h, _, downs = flapping(1, 60)
+    document = json.loads(json.dumps(h.save(60 * SEC)))
+    after = health()
+    after.restore_history(document, now=7 * SEC, elapsed_ns=5 * SEC)
+    assert after.state is S.HOLD
+    assert after.damping.hourly(7 * SEC) == downs
+    assert after.damping.penalty(7 * SEC) == pytest.approx(h.damping.penalty(65 * SEC))
+    assert after.update(GOOD, 8 * SEC) == []
+    back = run_until(after, GOOD, 9 * SEC, S.PROBATION)
+    assert 40 * SEC < back < 62 * SEC, "what was left of the suppression"
+    up = health()
+    up.update(GOOD, 0)
+    fresh = health()
+    fresh.restore_history(up.save(SEC), SEC, 0)
+    assert fresh.state is S.UNKNOWN, "what was up has to be seen up again"
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        fresh.restore_history(document | {"damping": {}}, 0, 0)
+    assert fresh.state is S.UNKNOWN
 
 
 def test_a_verdict_that_does_not_go_away_in_hold_is_a_fault_of_its_own():

@@ -1,7 +1,9 @@
 """The shell around the engine: what the prober is told, and when."""
 
 import asyncio
+import json
 import socket
+import time
 
 import pytest
 
@@ -9,6 +11,8 @@ from fabricd.config import parse
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
+from fabricd.operate.desk import Desk
+from fabricd.operate.store import WishStore
 from fabricd.prober_feed import ProberFeed
 from fabricd.publisher import event
 from fabricd.recorder import Recorder
@@ -61,6 +65,7 @@ def make(tmp_path):
                 ledger=FlapLedger("b"),
                 totals={},
                 inventory=inventory,
+                desk=Desk(WishStore(tmp_path / "operator.json")),
             )
         )
         return made[-1]
@@ -124,6 +129,55 @@ async def test_paths_over_found_addresses_are_restored(make):
     new = make(inventory)
     assert new.restore(document) == []
     assert [p.spec.address for p in new.engine.paths if p.health.state is S.DOWN] == ["10.0.0.2"]
+
+
+def flapped(make, tmp_path):
+    """The document of a host whose rail0 was damped."""
+    old = make(Inventory(loaded=True))
+    for link in old.engine.links:
+        link.carrier = True
+    old.step()
+    link = old.engine.links[0]
+    link.carrier, link.pending_downs = False, 4
+    old.step()
+    old.recorder._queue.clear()
+    old.mark_changed()
+    old.save()
+    return json.loads(json.dumps(old.recorder._queue[-1][1]))
+
+
+async def test_states_penalties_and_counts_survive_a_reboot_aged_by_the_wall_clock(make, tmp_path):
+    document = flapped(make, tmp_path)
+    (tmp_path / "run" / "steer").unlink()  # /run is new after a reboot
+    document |= {
+        "boot_id": "before",
+        "mono_ns": 10**18,
+        "wall_ns": document["wall_ns"] - 15 * 10**9,
+    }
+    new = make(Inventory(loaded=True))
+    assert new.restore(document) == []
+    health = new.engine.links[0].health
+    now = time.monotonic_ns()
+    assert health.state is S.HOLD
+    assert health.damping.is_suppressed(now)
+    assert 1500 < health.damping.penalty(now) < 2100, "4000, one half-life ago"
+    assert health.damping.hourly(now) == 4
+    new.engine.links[0].carrier = True
+    new.step()
+    assert health.state is S.HOLD, "it has to earn its way back"
+    assert new.jobs.totals.to_state() == make(Inventory(loaded=True)).jobs.totals.to_state()
+
+
+@pytest.mark.parametrize("wall", [2**62, "x", None])
+async def test_a_clock_that_went_back_or_no_clock_at_all(make, tmp_path, wall):
+    document = flapped(make, tmp_path) | {"boot_id": "before", "wall_ns": wall}
+    (tmp_path / "run" / "steer").unlink()
+    new = make(Inventory(loaded=True))
+    new.restore(document)
+    if isinstance(wall, int):
+        assert new.engine.links[0].health.damping.penalty(time.monotonic_ns()) > 3000
+    else:
+        assert new.engine.links[0].health.state is S.UNKNOWN
 
 
 async def test_state_that_finds_no_room_is_put_again(make):

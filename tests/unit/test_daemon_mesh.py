@@ -43,6 +43,16 @@ def test_few_hosts_probe_everybody_on_each_rail():
             assert cross, "a cross-rail path on every rail"
 
 
+def test_a_host_has_the_same_peers_on_all_rails_so_that_each_has_witnesses():
+    clocks = []
+    for host, own in cluster(60, 4, per_rail=5, cross_rail=1).items():
+        by_rail = [{p.peer for p in own if p.link == p.peer_rail == rail} for rail in range(4)]
+        assert by_rail[0] == by_rail[1] == by_rail[2] == by_rail[3], host
+        assert {p.peer for p in own if p.link != p.peer_rail} <= by_rail[0]
+        clocks.append(len({p.peer for p in own if p.clock}))
+    assert sum(clocks) / len(clocks) > 2.5, "the clock mesh keeps its degree"
+
+
 def test_degree_is_near_what_was_asked():
     paths = cluster(100, 1, per_rail=10, cross_rail=0)
     degrees = [len(own) for own in paths.values()]

@@ -64,7 +64,22 @@ def test_the_example_file_is_valid():
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["links"], ["timeline"], ["events"], ["promote", "steer", "--yes"]]
+    "command",
+    [
+        ["status"],
+        ["links"],
+        ["timeline"],
+        ["events"],
+        ["promote", "steer", "--yes"],
+        ["drain", "rail0"],
+        ["undrain", "rail0"],
+        ["explain", "rail0"],
+        ["reload"],
+        ["maintenance", "host", "--for", "5m"],
+        ["detector", "list"],
+        ["detector", "off", "loss"],
+        ["detector", "on", "loss"],
+    ],
 )
 def test_commands_without_a_daemon_fail_with_a_clear_text(tmp_path, command):
     result = run(app, [*command, "--socket", str(tmp_path / "none.sock")])
@@ -75,7 +90,10 @@ def test_commands_without_a_daemon_fail_with_a_clear_text(tmp_path, command):
 @pytest.mark.parametrize(
     "command",
     [["nonsense"], ["promote", "sideways"], ["timeline", "--since", "now"],
-     ["timeline", "--limit", "-1"], ["links", "--what"]],
+     ["timeline", "--limit", "-1"], ["links", "--what"], ["drain"],
+     ["drain", "rail0", "--for", "soon"], ["drain", "rail0", "--wait", "x"],
+     ["maintenance", "host"], ["maintenance", "host", "--for", "5m", "--end"],
+     ["detector", "off", "loss", "--for", "-5m"], ["key", "rotate"]],
 )  # fmt: skip
 def test_wrong_usage_is_exit_2(tmp_path, command):
     assert run(app, command).exit_code == 2
@@ -83,7 +101,25 @@ def test_wrong_usage_is_exit_2(tmp_path, command):
 
 @pytest.mark.parametrize(
     "command",
-    ["status", "links", "timeline", "events", "promote", "version", "config check", "config show"],
+    [
+        "status",
+        "links",
+        "timeline",
+        "events",
+        "promote",
+        "version",
+        "config check",
+        "config show",
+        "drain",
+        "undrain",
+        "explain",
+        "reload",
+        "maintenance",
+        "detector off",
+        "detector on",
+        "detector list",
+        "support-bundle",
+    ],
 )
 def test_help_shows_an_example(command):
     result = run(app, [*command.split(), "--help"], env={"COLUMNS": "120", "TERM": "dumb"})
@@ -164,7 +200,7 @@ async def test_rows_of_another_boot_or_without_sense_are_not_used(tmp_path):
         timeline.set_state("carrier", ["garbage"])
     document, ledger, totals = await taken_over(path)
     assert ledger.mark("rail0") is None
-    assert document == {}
+    assert document == {"boot_id": "old", "engine": {}}, "damping outlives a boot"
     assert totals == {"rail0": 2}, "the total goes on over boots"
 
 

@@ -195,6 +195,38 @@ def test_random_loss_of_ten_percent_accuses_nobody():
     assert not links
 
 
+def test_a_peer_that_runs_now_and_then_accuses_no_path():
+    """Awake for 20 ms in 400, for a while: its packets of one rail may be missing each time."""
+    peer, jury, came = "b", Jury(RULES), dict.fromkeys(range(4), 0)
+    last = dict.fromkeys(range(4), T0)
+    interval, found = 30 * MS, {}
+    for now in range(T0, T0 + 1200 * MS, 10 * MS):
+        awake = (now - T0) % (400 * MS) < 20 * MS
+        for rail in range(1, 4):  # rail 0 never has its turn in that time
+            if awake:
+                last[rail], came[rail] = now, came[rail] + 1
+        views = [
+            PathView(r, r, peer, True, max(0, (now - last[r] - interval // 2) // interval), 0,
+                     interval, last[r], came[r])
+            for r in range(4)
+        ]  # fmt: skip
+        found |= jury.judge(views, now).path_faults
+    assert found == {}
+
+
+def test_a_path_that_is_silent_while_its_peer_runs_is_told():
+    jury, interval = Jury(RULES), 30 * MS
+    for now in range(T0, T0 + 400 * MS, 10 * MS):
+        lived = now - (now - T0) % interval
+        count = (now - T0) // interval
+        missed = max(0, (now - T0 - interval // 2) // interval)
+        views = [PathView(0, 0, "b", True, missed, 0, interval, T0, 7)]
+        views += [PathView(r, r, "b", True, 0, 0, interval, lived, count) for r in (1, 2, 3)]
+        if jury.judge(views, now).path_faults:
+            break
+    assert 100 * MS <= now - T0 <= 250 * MS
+
+
 def test_unheard_paths_are_no_evidence():
     views = [PathView(i, 0, p, False, 9, 0, 10 * MS, 0) for i, p in enumerate("abc")]
     assert Jury(RULES).judge(views, T0) == Verdict()

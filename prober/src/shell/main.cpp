@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -14,12 +15,12 @@
 namespace {
 
 constexpr const char* kUsage =
-    "usage: fabric-prober --run-dir DIR --key-file FILE [--rt-priority N] [--cpu N]\n"
+    "usage: fabric-prober --run-dir DIR [--key-file FILE] [--rt-priority N] [--cpu N]\n"
     "                     [--socket-mode 0600|0660]\n"
     "\n"
     "Probes links and paths as told on DIR/prober/ctl.sock and writes what it finds to\n"
     "DIR/prober/ring. --rt-priority 0 asks for no real-time scheduling (default 50).\n"
-    "SIGHUP reads the key file again.\n"
+    "SIGHUP reads the key file again. Without --key-file: $CREDENTIALS_DIRECTORY/probe.key.\n"
     "\n"
     "example: fabric-prober --run-dir /run/fabricd --key-file /etc/fabricd/probe.key\n";
 
@@ -68,6 +69,9 @@ int main(int argc, char** argv) {
       default:
         return usage();
     }
+  }
+  if (const char* given = std::getenv("CREDENTIALS_DIRECTORY"); given && options.key_file.empty()) {
+    options.key_file = std::string(given) + "/probe.key";
   }
   if (optind != argc || options.run_dir.empty() || options.key_file.empty()) return usage();
   try {

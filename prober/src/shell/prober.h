@@ -52,6 +52,8 @@ class Prober {
   std::uint32_t configure(const nlohmann::json& request);
   void load_saved();
   void load_keys();
+  // The text of a key file; `where` is for the error. Throws std::runtime_error, the old ones stay.
+  void take_keys(const std::string& text, const std::string& where);
   void become_realtime();
   void read_signal();
 

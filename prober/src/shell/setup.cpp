@@ -41,9 +41,13 @@ void Prober::load_keys() {
   if (::stat(options_.key_file.c_str(), &info) == 0 && (info.st_mode & 0077) != 0) {
     log_warning(options_.key_file + ": others than its owner may read this key");
   }
+  take_keys(slurp(options_.key_file), options_.key_file);
+}
+
+void Prober::take_keys(const std::string& text, const std::string& where) {
   std::string error;
-  const auto keys = parse_keys(slurp(options_.key_file), error);
-  if (!keys) throw std::runtime_error(options_.key_file + ": " + error);
+  const auto keys = parse_keys(text, error);
+  if (!keys) throw std::runtime_error(where + ": " + error);
   engine_.set_keys(Keyring(*keys));
 }
 
@@ -155,7 +159,14 @@ json Prober::handle(const json& request) {
   }
   if (op == "status") return status();
   if (op == "rekey") {
-    load_keys();
+    // A credential (systemd's LoadCredential) stays what it was at the start: root, who may read
+    // the new file, hands its text over.
+    if (request.contains("keys")) {
+      take_keys(request.at("keys").get<std::string>(), "keys");
+      log_info("keys taken over the control socket");
+    } else {
+      load_keys();
+    }
     return json::object();
   }
   throw std::runtime_error("op: '" + op + "' is none of configure, subscribe, status, rekey");

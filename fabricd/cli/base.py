@@ -1,0 +1,74 @@
+"""What all commands share: options, the daemon's answer, durations, output."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from fabricd.cli import client
+
+Socket = Annotated[
+    Path, typer.Option("--socket", envvar="FABRIC_CTL_SOCKET", help="Control socket.")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the timeline and colleagues.")]
+DEFAULT_SOCKET = Path("/run/fabricd/ctl.sock")
+DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+err = Console(stderr=True, highlight=False)
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str) -> float:
+    """``90s``, ``15m``, ``2h`` or ``7d`` in seconds.
+
+    Raises:
+        typer.BadParameter: none of these.
+    """
+    if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text):
+        return float(match[1]) * _UNITS[match[2]]
+    raise typer.BadParameter(f'"{text}"; allowed: 90s, 15m, 2h, 7d')
+
+
+def parse_since(text: str, now_ns: int) -> int:
+    """``90s``, ``15m``, ``2h``, ``7d`` ago, or seconds since the epoch, as ns.
+
+    Raises:
+        typer.BadParameter: neither.
+    """
+    if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
+        return round(float(text) * 1e9)
+    try:
+        return now_ns - round(parse_duration(text) * 1e9)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f'"{text}"; allowed: 90s, 15m, 2h, 7d, or seconds since 1970'
+        ) from None
+
+
+def ask(socket: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON value
+    """The daemon's answer; ends the program with status 1 when there is none."""
+    try:
+        return client.request(socket, document)
+    except (client.DaemonError, OSError) as error:
+        fail(str(error))
+
+
+def fail(text: str) -> NoReturn:
+    """Say why and end with status 1."""
+    err.print(f"fabricctl: {text}", style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def put_json(data: Any) -> None:  # noqa: ANN401
+    """JSON on the standard output."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")

@@ -1,0 +1,198 @@
+"""``fabricctl drain``, ``undrain``, ``maintenance``, ``detector``, ``explain``, ``reload``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fabricd.cli import show_explain
+from fabricd.cli.base import (
+    DEFAULT_SOCKET,
+    Json,
+    Reason,
+    Socket,
+    ask,
+    fail,
+    out,
+    parse_duration,
+    put_json,
+)
+from fabricd.cli.show import age
+
+detector_app = typer.Typer(no_args_is_help=True, help="Detectors and their kill switches.")
+
+For = Annotated[
+    str | None, typer.Option("--for", help="30m, 2h, 1d; without it until it is taken back.")
+]
+LinkName = Annotated[str, typer.Argument(help="The interface, e.g. rail0.")]
+QUIET_S = 2.0
+
+
+def drain(
+    link: LinkName,
+    socket: Socket = DEFAULT_SOCKET,
+    for_: For = None,
+    reason: Reason = "",
+    wait: Annotated[
+        str | None, typer.Option("--wait", help="So long at most until no job's bytes move on it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Take a link out for planned work; refused for the last that carries."""
+    patience = None if wait is None else parse_duration(wait)
+    document = {"op": "drain", "link": link, "reason": reason}
+    answer = ask(socket, document | _seconds(for_))
+    quiet = None if patience is None else _wait_quiet(socket, link, patience)
+    if as_json:
+        put_json(answer | ({} if quiet is None else {"quiet": quiet}))
+    else:
+        out.print(f"{link} is drained {_length(answer)}: fabricctl undrain {link} gives it back")
+    if quiet is False:
+        fail(f"jobs still move bytes on {link} after {wait}; it stays drained")
+    if quiet and not as_json:
+        out.print(f"no job has moved a byte on {link} for {QUIET_S:g} s")
+
+
+def undrain(link: LinkName, socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
+    """Give a drained link back to traffic."""
+    answer = ask(socket, {"op": "undrain", "link": link})
+    if as_json:
+        put_json(answer)
+    else:
+        out.print(f"{link} is given back")
+
+
+def maintenance(
+    target: Annotated[str, typer.Argument(help='An interface, or "host" for all links.')],
+    socket: Socket = DEFAULT_SOCKET,
+    for_: Annotated[str | None, typer.Option("--for", help="How long: 30m, 2h, 1d (7d).")] = None,
+    reason: Reason = "",
+    end: Annotated[bool, typer.Option("--end", help="End the window now.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Open a maintenance window: soft evidence steers nothing, flaps alarm nobody."""
+    if end == (for_ is not None):
+        raise typer.BadParameter("exactly one of --for and --end")
+    if end:
+        answer = ask(socket, {"op": "maintenance_end", "target": target})
+    else:
+        document = {"op": "maintenance", "target": target, "reason": reason}
+        answer = ask(socket, document | _seconds(for_))
+    if as_json:
+        put_json(answer)
+    elif end:
+        out.print(f"maintenance of {target} is over")
+    else:
+        out.print(f"maintenance of {target} {_length(answer)}")
+
+
+@detector_app.command("off", epilog="Example: fabricctl detector off loss --for 2h")
+def detector_off(
+    name: Annotated[str, typer.Argument(help="As fabricctl detector list says.")],
+    socket: Socket = DEFAULT_SOCKET,
+    for_: For = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Switch a detector off: it judges and steers nothing any more."""
+    document = {"op": "detector", "name": name, "on": False, "reason": reason}
+    answer = ask(socket, document | _seconds(for_))
+    if as_json:
+        put_json(answer)
+    else:
+        out.print(f"detector {name} is off {_length(answer)}")
+
+
+@detector_app.command("on", epilog="Example: fabricctl detector on loss")
+def detector_on(
+    name: Annotated[str, typer.Argument(help="As fabricctl detector list says.")],
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+) -> None:
+    """Switch a detector on again."""
+    answer = ask(socket, {"op": "detector", "name": name, "on": True})
+    if as_json:
+        put_json(answer)
+    else:
+        out.print(f"detector {name} is on")
+
+
+@detector_app.command("list", epilog="Example: fabricctl detector list --json")
+def detector_list(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
+    """All detectors, which are off, and for how long."""
+    operator = ask(socket, {"op": "status"})["operator"]
+    if as_json:
+        put_json({"detectors": operator["detectors"], "off": operator["detector_off"]})
+    else:
+        show_explain.detectors(out, operator)
+
+
+def explain(link: LinkName, socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
+    """Why a link is what it is: evidence, the rule that decided, what comes next, history."""
+    data = ask(socket, {"op": "explain", "link": link})
+    if as_json:
+        put_json(data)
+    else:
+        show_explain.explain(out, data)
+
+
+def reload(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
+    """Read the configuration again; the old one stays, and 1 is returned, if it is wrong."""
+    answer = ask(socket, {"op": "reload"})
+    if as_json:
+        put_json(answer)
+    else:
+        changed = ", ".join(answer["changed"]) or "nothing"
+        out.print(
+            f"reloaded {len(answer['files'])} files, hash {answer['hash']}: {changed} changed"
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(epilog='Example: fabricctl drain rail0 --for 2h --reason "new optics"')(drain)
+    app.command(epilog="Example: fabricctl undrain rail0")(undrain)
+    app.command(epilog='Example: fabricctl maintenance host --for 30m --reason "leaf 3"')(
+        maintenance
+    )
+    app.command(epilog="Example: fabricctl explain rail0")(explain)
+    app.command(epilog="Example: fabricctl reload")(reload)
+    app.add_typer(detector_app, name="detector")
+
+
+def _seconds(text: str | None) -> dict[str, float]:
+    return {} if text is None else {"seconds": parse_duration(text)}
+
+
+def _length(answer: dict[str, Any]) -> str:
+    left = answer["left_s"]
+    return "until it is taken back" if left is None else f"for {age(left)}"
+
+
+def _wait_quiet(socket: Path, link: str, patience_s: float) -> bool:
+    """Whether no job moved a byte on a link for `QUIET_S` within ``patience_s``."""
+    end = time.monotonic() + patience_s
+    last, since = _moved(socket, link), time.monotonic()
+    while True:
+        time.sleep(0.2)
+        now = _moved(socket, link)
+        if now != last:
+            last, since = now, time.monotonic()
+        elif time.monotonic() - since >= QUIET_S:
+            return True
+        if time.monotonic() >= end:
+            return False
+
+
+def _moved(socket: Path, link: str) -> tuple[tuple[Any, ...], ...]:
+    """What each process has moved on a link so far, and what is under way."""
+    found = []
+    for process in ask(socket, {"op": "jobs"})["processes"]:
+        for rail in process["rails"]:
+            if rail["netdev"] == link:
+                moved = (rail["tx_bytes"], rail["rx_bytes"], rail["in_flight_bytes"])
+                found.append((process["pid"], process["start_ns"], *moved))
+    return tuple(sorted(found))

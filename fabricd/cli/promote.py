@@ -1,0 +1,127 @@
+"""``fabricctl promote``: the past first, then the question, then the mode."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fabricd.cli.base import (
+    DEFAULT_SOCKET,
+    Json,
+    Socket,
+    Yes,
+    ask,
+    fail,
+    out,
+    parse_since,
+    put_json,
+)
+from fabricd.cli.show import age, when
+from telemetry.events import Event
+
+if TYPE_CHECKING:
+    from fabricd.operate.past import Past
+
+MODES = ("observe", "steer", "migrate")
+ROWS = 100_000
+SHOWN = 20
+
+
+def promote(
+    mode: Annotated[str, typer.Argument(help="observe, steer or migrate.")],
+    socket: Socket = DEFAULT_SOCKET,
+    group: Annotated[str, typer.Option("--group", help="Only this group of links.")] = "",
+    yes: Yes = False,
+    since: Annotated[str, typer.Option(help="How far back to look.")] = "7d",
+    as_json: Json = False,
+) -> None:
+    """Raise (or lower) the mode, after showing what steering would have done."""
+    if mode not in MODES:
+        raise typer.BadParameter(f'"{mode}"; allowed: {", ".join(MODES)}')
+    past: dict[str, Past] = {}
+    if mode != "observe":
+        past = _past(socket, parse_since(since, time.time_ns()), group)
+        if not as_json:
+            _show(out, past, since)
+    where = f"group {group}" if group else "the host"
+    if not yes and not typer.confirm(f"Set the mode of {where} to {mode}?", err=True):
+        fail("not changed")
+    answer = ask(socket, {"op": "promote", "mode": mode, "group": group})
+    if as_json:
+        put_json(answer | {name: told.as_json() for name, told in past.items()})
+        return
+    out.print(f"promoted to {answer['promoted']}, in effect: {answer['mode']}")
+    if answer["stop_file"]:
+        out.print("The stop file is present: the host observes until it is removed.")
+
+
+def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
+    """``recorded`` from the WOULD_STEER rows, ``replayed`` from the evidence of the same time."""
+    # Here: the engine and numpy would make every other command wait.
+    from fabricd.config import Config
+    from fabricd.operate.past import recorded, replay
+
+    config = Config.model_validate(ask(socket, {"op": "config"})["config"])
+    told = [link for link in config.links if not group or link.group == group]
+    if not told:
+        fail(f'no group "{group}" in the configuration')
+    netdevs = frozenset(link.netdev for link in told)
+    now = time.time_ns()
+    kinds = ("flap", "carrier_up", "link_state")
+    evidence = [row for kind in kinds for row in _rows(socket, since_ns, kind)]
+    evidence.sort(key=lambda row: (row.wall_ns, row.seq or 0))
+    would = [row for row in _rows(socket, since_ns, "would_steer") if row.link in netdevs]
+    return {
+        "recorded": recorded(would, len(config.links), now),
+        "replayed": replay(config, evidence, now, netdevs),
+    }
+
+
+def _rows(socket: Path, since_ns: int, kind: str) -> list[Event]:
+    query = {"op": "timeline", "kind": kind, "since_ns": since_ns, "limit": ROWS}
+    return [Event.from_dict(row) for row in ask(socket, query)]
+
+
+def _show(console: Console, past: dict[str, Past], since: str) -> None:
+    then, now = past["recorded"], past["replayed"]
+    taken = sum(episode.weight == 0 for episode in then.episodes)
+    if then.episodes:
+        console.print(f"In observe mode, steering would have done this since {since}:")
+        console.print(_table(then))
+        console.print(
+            f"{then.transitions} changes, {taken} of them took traffic from a link; "
+            f"at least {then.fewest} of {then.links} links carried throughout."
+        )
+    else:
+        console.print(f"In observe mode, steering would have changed nothing since {since}.")
+    console.print(
+        f"The recorded evidence ({now.flaps} flaps) through today's rules: "
+        f"{len(now.episodes)} times away, {age(sum(e.seconds for e in now.episodes))} in all, "
+        f"{now.transitions} published transitions; "
+        f"at least {now.fewest} of {now.links} links carried throughout."
+    )
+    if now.episodes and not then.episodes:
+        console.print(_table(now))
+
+
+def _table(past: Past) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("from", "link", "for", "weight", "why"):
+        table.add_column(name)
+    if len(past.episodes) > SHOWN:
+        table.caption = f"{len(past.episodes) - SHOWN} earlier ones are not shown"
+    for episode in past.episodes[-SHOWN:]:
+        table.add_row(
+            when(episode.begun_ns),
+            episode.link,
+            age(episode.seconds),
+            f"{100 * episode.weight // 1000} %",
+            Text(episode.reason),
+        )
+    return table

@@ -1,0 +1,72 @@
+"""``fabricctl explain`` and ``detector list`` for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fabricd.cli.show import age, event_line, state, wish_text
+
+
+def explain(console: Console, data: dict[str, Any]) -> None:
+    """One link."""
+    head = Text(f"{data['link']}  rail {data['rail']}  ", style="bold")
+    head.append_text(state(data["state"]))
+    head.append(f"  for {age(data['since_s'])}  weight {100 * data['weight']:.0f} %")
+    console.print(head)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    rule = data["rule"]
+    table.add_row("reason", Text(data["reason"] or "-"))
+    table.add_row("rule", Text(f"{rule['name']}: {rule['text']}"))
+    if rule.get("parameters"):
+        table.add_row("", Text(rule["parameters"]))
+    for number, line in enumerate(data["steering"]):
+        table.add_row("" if number else "steering", Text(line))
+    if data["next"]:
+        table.add_row("next", Text(data["next"]))
+    damping = data["damping"]
+    waits = f", suppressed for {damping['reuse_in_s']} s more" if damping["suppressed"] else ""
+    table.add_row(
+        "damping",
+        f"penalty {damping['penalty']:.0f}{waits}, {damping['flaps_last_hour']} downs in the hour",
+    )
+    if data["drain"]:
+        table.add_row("drain", Text(wish_text(data["drain"])))
+    for window in data["maintenance"]:
+        table.add_row("maintenance", Text(f"{window['target']}: {wish_text(window)}"))
+    if data["detectors_off"]:
+        table.add_row("detectors off", ", ".join(data["detectors_off"]))
+    console.print(table)
+    console.print(_evidence(data["evidence"]))
+    if data.get("history_error"):
+        console.print(f"timeline: {data['history_error']}", markup=False)
+    for row in data["history"]:
+        console.print(event_line(row), soft_wrap=True)
+
+
+def detectors(console: Console, operator: dict[str, Any]) -> None:
+    """All detectors; which are off, by whom and until when."""
+    off = {wish["target"]: wish for wish in operator["detector_off"]}
+    table = Table(box=None, pad_edge=False)
+    for name in ("detector", "", "since"):
+        table.add_column(name)
+    for name, on in operator["detectors"].items():
+        why = wish_text(off[name]) if name in off else "" if on else "by the configuration"
+        table.add_row(name, Text("on" if on else "OFF", style="" if on else "red"), Text(why))
+    console.print(table)
+
+
+def _evidence(found: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("detector", "age", "says"):
+        table.add_column(name)
+    for item in found:
+        style = "dim" if item.get("off") else "red" if item["against"] else ""
+        text = Text(item["says"] + (" (detector off)" if item.get("off") else ""), style=style)
+        table.add_row(item["detector"], age(item["age_s"]), text)
+    return table

@@ -1,0 +1,115 @@
+"""A sequential test: has a rare event become frequent? Pure.
+
+The statistic is Page's CUSUM (Biometrika 41, 1954) over the log-likelihood ratio of "sick" against
+"normal" for counted events: k events in an exposure x (packets, or seconds) add
+
+    k · ln(sick / normal)  −  (sick − normal) · x
+
+nats, the Poisson form of Wald's SPRT (1947), which for the small rates here is the Bernoulli one to
+four digits. It is cut at 0, so an old healthy past delays nothing; it says *sick* from `threshold`
+on and *well* again at 0. By Lorden's bound (1971) a normal stream raises a false alarm after
+e**threshold units in the mean or later, and no test with that bound is quicker on a sick one.
+
+Real losses come in bursts, which the model does not know: one step (one reading of the counters)
+adds at most `Test.step_share` of the threshold, so that a single burst, however dense, is no
+verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """Parameters. Rates are events per unit of exposure."""
+
+    normal: float
+    """The rate of a healthy link: at most this."""
+    sick: float
+    """The least rate that is to be found."""
+    threshold: float = 14.0
+    """Nats."""
+    step_share: float = 0.4
+    """One step adds at most this share of the threshold: three steps at least make a verdict."""
+    ceiling: float = 1.5
+    """The statistic is kept below this many thresholds, so that the way back is bounded."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.normal < self.sick:
+            raise ValueError(f"rates must be 0 < normal < sick, got {self.normal}, {self.sick}")
+        if self.threshold <= 0 or not 0 < self.step_share <= 1 or self.ceiling < 1:
+            raise ValueError("threshold > 0, 0 < step_share <= 1 and ceiling >= 1 are needed")
+
+    @property
+    def gain(self) -> float:
+        """Nats that one event adds."""
+        return math.log(self.sick / self.normal)
+
+    @property
+    def cost(self) -> float:
+        """Nats that one unit of exposure takes away."""
+        return self.sick - self.normal
+
+    @property
+    def least_found(self) -> float:
+        """A stream above this rate is found sooner or later, one below never."""
+        return self.cost / self.gain
+
+    def nats(self, events: float, exposure: float) -> float:
+        """What so much evidence adds, uncut."""
+        return events * self.gain - exposure * self.cost
+
+
+@dataclass(slots=True)
+class Cusum:
+    """The statistic of one stream.
+
+    Attributes:
+        value: nats, 0 or more.
+        sick: the verdict now.
+        since_ns: when the statistic last left 0: the likeliest time of the change.
+        events, exposure: counted since then.
+    """
+
+    value: float = 0.0
+    sick: bool = False
+    since_ns: int = 0
+    events: float = 0.0
+    exposure: float = 0.0
+    _last_ns: int = field(default=0, repr=False)
+
+    def step(self, test: Test, nats: float, events: float, exposure: float, now: int) -> bool:
+        """Take the evidence of one reading; returns the verdict.
+
+        Args:
+            test: parameters of threshold, step and ceiling.
+            nats: sum of `Test.nats` over what was read (tests may differ by their rates).
+            events: read now, for the estimate of the rate.
+            exposure: likewise.
+            now: CLOCK_MONOTONIC ns.
+        """
+        before = self.value
+        added = min(nats, test.step_share * test.threshold)
+        self.value = min(max(0.0, before + added), test.ceiling * test.threshold)
+        if self.value == 0.0:
+            self.sick, self.events, self.exposure = False, 0.0, 0.0
+        else:
+            if before == 0.0:
+                self.since_ns = self._last_ns or now
+            self.events += events
+            self.exposure += exposure
+            self.sick = self.sick or self.value >= test.threshold
+        self._last_ns = now
+        return self.sick
+
+    @property
+    def rate(self) -> float:
+        """Events per unit of exposure since the change; 0 when there is none."""
+        return self.events / self.exposure if self.exposure else 0.0
+
+    @property
+    def started(self) -> bool:
+        """Whether evidence is accumulating."""
+        return self.value > 0.0

@@ -1,0 +1,1 @@
+"""What operators ask of a running daemon (drains, windows, switches) and what they are told."""

@@ -1,0 +1,62 @@
+"""What the wishes in force mean for the engine. Pure.
+
+* Drained: as if an administrator had taken the link down: no failure, no penalty, no weight.
+* Planned (a maintenance window): soft evidence changes nothing, and no carrier loss or verdict adds
+  to the damping penalty or to the flaps that the operator is told about. Hard evidence still
+  steers: the job must not pay for the work on its cables. Flaps are counted as ever.
+* A detector that is off: see `fabricd.operate.detectors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fabricd.detect.verdict import Verdict
+from fabricd.links.health import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the engine has to heed."""
+
+    drained: Mapping[str, str] = field(default_factory=dict)
+    """Netdev → what to say about it."""
+    planned: frozenset[str] = frozenset()
+    """Netdevs in a maintenance window."""
+    off: frozenset[str] = frozenset()
+    """Detectors."""
+
+    def verdict(self, verdict: Verdict) -> Verdict:
+        """Without what comes from detectors that are off."""
+        return replace(
+            verdict,
+            link_faults={} if "probe-link" in self.off else verdict.link_faults,
+            link_suspects={} if "probe-doubt" in self.off else verdict.link_suspects,
+            path_faults={} if "probe-path" in self.off else verdict.path_faults,
+        )
+
+    def worse(self, netdev: str, worse: str) -> str:
+        """Why a link should be DEGRADED, or nothing."""
+        return "" if "loss" in self.off or netdev in self.planned else worse
+
+    def soft(self, netdev: str, errors: str) -> str:
+        """What soft counters say against a link, or nothing."""
+        return "" if "counters" in self.off or netdev in self.planned else errors
+
+    def carrier(self, carrier: bool | None, port_active: bool | None) -> bool | None:
+        """The carrier to judge by."""
+        known = True if "carrier" in self.off else carrier
+        return False if port_active is False and "port" not in self.off else known
+
+    def facts(self, netdev: str, facts: Facts) -> Facts:
+        """What is left of a link's facts."""
+        if "carrier" in self.off:
+            facts = replace(facts, downs=0)
+        if "counters" in self.off:
+            facts = replace(facts, hard="")
+        if netdev in self.planned:
+            facts = replace(facts, suspect="", planned=True)
+        if netdev in self.drained:
+            facts = replace(facts, admin_up=False, drained=self.drained[netdev])
+        return facts

@@ -1,0 +1,57 @@
+"""Keeps the wishes in ``$STATE/operator.json``: stored before an operator is told "done".
+
+Not in the timeline's database: that is written later, by another thread, and may be set aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import structlog
+
+from fabricd.durable import replace_text
+from fabricd.operate.wishes import Wishes
+
+VERSION = 1
+
+
+class WishStore:
+    """The file of the wishes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._log = structlog.get_logger()
+
+    def load(self, wishes: Wishes) -> list[str]:
+        """Read the file, if there is one, into ``wishes``; returns what was not usable.
+
+        A file that makes no sense is renamed aside: nothing an operator wrote is overwritten.
+        """
+        try:
+            document = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(document, dict) or document.get("version") != VERSION:
+                raise ValueError("not a file of this version")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            return [f"{self.path}: {error.strerror}"]
+        except (ValueError, RecursionError) as error:
+            aside = self.path.with_name(f"{self.path.name}.unusable-{int(time.time())}")
+            with contextlib.suppress(OSError):
+                self.path.rename(aside)
+            return [f"{self.path}: {error}; kept as {aside.name}"]
+        return wishes.restore(
+            document.get("wishes"), wall_ns=time.time_ns(), now=time.monotonic_ns()
+        )
+
+    def save(self, wishes: Wishes) -> None:
+        """Store all wishes, durably.
+
+        Raises:
+            OSError: not stored; the file says what it said before.
+        """
+        document = {"version": VERSION, "wishes": wishes.save()}
+        replace_text(self.path, json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,165 @@
+"""What operators asked for and when it ends: drains, maintenance windows, detectors off. Pure.
+
+The end is a time of CLOCK_REALTIME, so that it holds over restarts and reboots; within one life of
+the daemon CLOCK_MONOTONIC counts, so that a clock that is set neither ends a window nor prolongs
+it. After a restart a wish lasts at most as long as was asked for, whatever the clock says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+HOST = "host"
+"""The target of a maintenance window over all links; no interface of that name can have its own."""
+SEC = 10**9
+MAX_WINDOW_S = 7 * 86_400
+MAX_WISH_S = 30 * 86_400
+MAX_REASON = 200
+
+
+class Kind(StrEnum):
+    """What was asked for."""
+
+    DRAIN = "drain"
+    MAINTENANCE = "maintenance"
+    DETECTOR_OFF = "detector_off"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One thing asked for."""
+
+    kind: Kind
+    target: str
+    """A netdev, `HOST`, or a detector."""
+    begun_wall_ns: int
+    ends_wall_ns: int | None
+    """None: until it is taken back."""
+    reason: str
+    by: str
+
+    @property
+    def key(self) -> tuple[Kind, str]:
+        """There is one wish of a kind for a target."""
+        return self.kind, self.target
+
+
+def clean_reason(text: str) -> str:
+    """One printable line of at most `MAX_REASON` characters."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(line.split())[:MAX_REASON]
+
+
+class Wishes:
+    """All wishes in force."""
+
+    def __init__(self) -> None:
+        self._wishes: dict[tuple[Kind, str], Wish] = {}
+        self._ends: dict[tuple[Kind, str], int] = {}
+        """CLOCK_MONOTONIC; only of those that end."""
+
+    def put(
+        self,
+        kind: Kind,
+        target: str,
+        *,
+        seconds: float | None,
+        reason: str,
+        by: str,
+        wall_ns: int,
+        now: int,
+    ) -> Wish:
+        """Ask for something; replaces an earlier wish of that kind and target.
+
+        Args:
+            kind: what.
+            target: for what.
+            seconds: how long; None: until taken back (not for a maintenance window).
+            reason: for people.
+            by: who asked.
+            wall_ns: CLOCK_REALTIME.
+            now: CLOCK_MONOTONIC ns.
+
+        Raises:
+            ValueError: the duration is not allowed; the text says what is.
+        """
+        limit = MAX_WINDOW_S if kind is Kind.MAINTENANCE else MAX_WISH_S
+        if seconds is None and kind is Kind.MAINTENANCE:
+            raise ValueError("a maintenance window needs an end; allowed: up to 7 d")
+        if seconds is not None and not 1 <= seconds <= limit:
+            raise ValueError(f"for {seconds:g} s; allowed: from 1 s to {limit // 86_400} d")
+        length = None if seconds is None else round(seconds * SEC)
+        ends = None if length is None else wall_ns + length
+        wish = Wish(kind, target, wall_ns, ends, clean_reason(reason), by)
+        self._wishes[wish.key] = wish
+        self._ends.pop(wish.key, None)
+        if length is not None:
+            self._ends[wish.key] = now + length
+        return wish
+
+    def take_back(self, kind: Kind, target: str) -> Wish | None:
+        """End a wish before its time; None: there is none."""
+        self._ends.pop((kind, target), None)
+        return self._wishes.pop((kind, target), None)
+
+    def expire(self, now: int) -> list[Wish]:
+        """Drop what has ended; returns it."""
+        over = [key for key, end in self._ends.items() if end <= now]
+        for key in over:
+            del self._ends[key]
+        return [self._wishes.pop(key) for key in over]
+
+    def due_at(self) -> int | None:
+        """When (CLOCK_MONOTONIC ns) the next one ends; None: none does."""
+        return min(self._ends.values(), default=None)
+
+    def get(self, kind: Kind, target: str) -> Wish | None:
+        """The wish of that kind for a target."""
+        return self._wishes.get((kind, target))
+
+    def of(self, kind: Kind) -> dict[str, Wish]:
+        """Target → wish, of one kind."""
+        return {wish.target: wish for wish in self._wishes.values() if wish.kind is kind}
+
+    def left_s(self, wish: Wish, now: int) -> float | None:
+        """Seconds until it ends; None: it does not."""
+        end = self._ends.get(wish.key)
+        return None if end is None else max(0.0, (end - now) / SEC)
+
+    def save(self) -> list[dict[str, Any]]:
+        """A JSON document for `restore`."""
+        return [asdict(self._wishes[key]) for key in sorted(self._wishes)]
+
+    def restore(self, document: object, *, wall_ns: int, now: int) -> list[str]:
+        """Take over what `save` gave; returns what was not usable.
+
+        What ended meanwhile is taken over too, so that `expire` reports it.
+        """
+        if not isinstance(document, list):
+            return ["not a list of wishes"]
+        refused = []
+        for item in document:
+            try:
+                wish = _wish(item)
+            except (KeyError, TypeError, ValueError) as error:
+                refused.append(f"{str(item)[:80]}: {error}")
+                continue
+            self._wishes[wish.key] = wish
+            if wish.ends_wall_ns is not None:
+                asked = wish.ends_wall_ns - wish.begun_wall_ns
+                self._ends[wish.key] = now + min(max(0, wish.ends_wall_ns - wall_ns), asked)
+        return refused
+
+
+def _wish(item: Any) -> Wish:  # noqa: ANN401 - untrusted JSON
+    begun, ends = item["begun_wall_ns"], item["ends_wall_ns"]
+    kind, target = Kind(item["kind"]), item["target"]
+    if type(begun) is not int or not (ends is None or type(ends) is int):
+        raise ValueError("times must be integers")
+    if not isinstance(target, str) or not 0 < len(target) <= 64:
+        raise ValueError("no target")
+    if (ends is None and kind is Kind.MAINTENANCE) or (ends is not None and ends < begun):
+        raise ValueError("no end")
+    return Wish(kind, target, begun, ends, clean_reason(str(item["reason"])), str(item["by"])[:64])

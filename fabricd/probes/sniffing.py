@@ -1,0 +1,127 @@
+"""Listens for probes with scapy (extra ``fabricd[sniff]``, GPL-2.0-only): ``fabricctl sniff``.
+
+Nothing that the daemon imports may import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scapy.config import conf
+from scapy.error import Scapy_Exception
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.utils import PcapReader, PcapWriter
+
+from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE, WIRE_VERSION
+from fabricd.probes.sniff import Probe, bind
+
+_BATCH_S = 0.5
+
+
+class SniffError(Exception):
+    """Cannot listen, or not a pcap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One packet of the probe port."""
+
+    time_s: float
+    summary: str
+    detail: str
+    genuine: bool | None
+    """None: no keys were given, or it is not a probe."""
+
+
+def listen(
+    *,
+    interface: str = "",
+    pcap: Path | None = None,
+    port: int = 9200,
+    count: int = 0,
+    keys: Sequence[bytes] = (),
+    write: Path | None = None,
+) -> Iterator[Seen]:
+    """Yield the packets of the probe port.
+
+    Args:
+        interface: where to listen; or
+        pcap: what to read.
+        port: UDP.
+        count: end after that many; 0: at the file's end, or never.
+        keys: to check the tags with.
+        write: a pcap to keep them in.
+
+    Raises:
+        SniffError: with a text for the operator.
+    """
+    bind(port)
+    writer = None
+    seen = 0
+    try:
+        if write is not None:
+            writer = PcapWriter(str(write), sync=True)
+        for packet in _packets(interface, pcap):
+            if UDP not in packet or port not in (packet[UDP].sport, packet[UDP].dport):
+                continue
+            if writer is not None:
+                writer.write(packet)
+            yield look(packet, keys)
+            seen += 1
+            if seen == count:
+                return
+    except (Scapy_Exception, EOFError, PermissionError) as error:
+        raise SniffError(f"{pcap or interface}: {error}") from error
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def look(packet: Any, keys: Sequence[bytes] = ()) -> Seen:  # noqa: ANN401 - a scapy packet
+    """What one packet of the probe port is; hostile bytes give a summary, never an error."""
+    udp = packet[UDP]
+    layer = IPv6 if IPv6 in packet else IP
+    source, destination = (packet[layer].src, udp.sport), (packet[layer].dst, udp.dport)
+    ends = f"{source[0]}:{source[1]} > {destination[0]}:{destination[1]}"
+    raw = bytes(udp.payload)
+    when = float(packet.time)
+    if len(raw) != WIRE_SIZE:
+        return Seen(when, f"{ends}  {len(raw)} bytes: not a probe", raw.hex(), None)
+    probe = udp.payload if isinstance(udp.payload, Probe) else Probe(raw)
+    if probe.magic != WIRE_MAGIC or probe.version != WIRE_VERSION:
+        what = f"magic {probe.magic:#x} version {probe.version}: not a probe of this version"
+        return Seen(when, f"{ends}  {what}", raw.hex(), None)
+    good = None if not keys else any(_genuine(probe, udp, key) for key in keys)
+    tag = {None: "", True: "  tag right", False: "  TAG WRONG"}[good]
+    summary = (
+        f"{ends}  host {probe.host_id:08x} path {probe.path} seq {probe.seq} flags {probe.flags} "
+        f"heard {probe.rx_max} lost {probe.rx_lost} missed {probe.rx_missed}{tag}"
+    )
+    return Seen(when, summary, probe.show(dump=True), good)
+
+
+def _genuine(probe: Probe, udp: Any, key: bytes) -> bool:  # noqa: ANN401
+    if probe.underlayer is None:
+        probe.add_underlayer(udp)
+    return probe.genuine(key)
+
+
+def _packets(interface: str, pcap: Path | None) -> Iterator[Any]:
+    if pcap is not None:
+        with PcapReader(str(pcap)) as reader:
+            yield from reader
+        return
+    try:
+        socket = conf.L2listen(iface=interface)
+    except (OSError, ValueError) as error:
+        raise SniffError(f"{interface}: {error}") from error
+    try:
+        while True:
+            if socket.select([socket], _BATCH_S) and (packet := socket.recv()) is not None:
+                yield packet
+    finally:
+        socket.close()

@@ -1,0 +1,246 @@
+"""What can be asked of the daemon over its control socket: operation → handler."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fabricd import report
+from fabricd.access import Caller
+from fabricd.config import ConfigError
+from fabricd.config_source import ConfigSource
+from fabricd.control import Document, Handler, RequestError
+from fabricd.explain import explain
+from fabricd.host import Host
+from fabricd.operate.desk import WishError
+from fabricd.operate.wishes import Wish
+from fabricd.steer.modes import Mode
+from telemetry.events import EventKind
+from telemetry.livejobs import live_jobs
+from telemetry.timeline import Timeline, TimelineError
+
+CHANGING = frozenset(
+    {"promote", "reload", "drain", "undrain", "maintenance", "maintenance_end", "detector"}
+)
+"""These take an administrator; the rest only reads."""
+
+EXPLAIN_ROWS = 30
+
+
+class Requests:
+    """The handlers of one daemon."""
+
+    def __init__(
+        self,
+        host: Host,
+        source: ConfigSource,
+        database: Path,
+        reload: Callable[[str], list[str]],
+    ) -> None:
+        """Keep what the handlers need.
+
+        Args:
+            host: who is asked.
+            source: its configuration.
+            database: of the timeline.
+            reload: reloads on behalf of somebody and returns the keys that changed; raises
+                `ConfigError`.
+        """
+        self._host = host
+        self._source = source
+        self._database = database
+        self._reload = reload
+
+    def handlers(self) -> dict[str, Handler]:
+        """By ``op``."""
+        return {
+            "status": self.status,
+            "links": self.links,
+            "config": self.config,
+            "timeline": self.timeline,
+            "jobs": self.jobs,
+            "explain": self.explain,
+            "promote": self.promote,
+            "reload": self.reload,
+            "drain": self.drain,
+            "undrain": self.undrain,
+            "maintenance": self.maintenance,
+            "maintenance_end": self.maintenance_end,
+            "detector": self.detector,
+        }
+
+    async def status(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
+        return report.status(self._host) | {"config": self._source.document()}
+
+    async def links(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
+        return report.links(self._host)
+
+    async def config(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
+        config = self._source.config.model_dump(mode="json")
+        return self._source.document() | {"config": config}
+
+    async def timeline(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
+        return await asyncio.to_thread(_query, self._database, timeline_query(request))
+
+    async def jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
+        stats = Path(self._source.config.paths.run_dir) / "stats"
+        return await asyncio.to_thread(live_jobs, stats)
+
+    async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """All that is known of a link, and the rule that decided."""
+        netdev = _text(request, "link")
+        try:
+            document = explain(self._host, netdev, time.monotonic_ns())
+        except KeyError as error:
+            raise RequestError(str(error.args[0])) from error
+        query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_ROWS}
+        try:
+            rows = await asyncio.to_thread(_query, self._database, query)
+        except RequestError as error:
+            return document | {"history": [], "history_error": str(error)}
+        return document | {"history": rows}
+
+    async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
+        """Raise or lower the mode of the host or of a group."""
+        host, group = self._host, _text(request, "group", "")
+        known = {link.group for link in host.config.links if link.group}
+        if group and group not in known:
+            allowed = ", ".join(sorted(known)) or "none: no link has a group"
+            raise RequestError(f'no group "{group[:32]}"; allowed: {allowed}')
+        try:
+            mode = Mode.parse(_text(request, "mode", ""))
+            host.modes.promote(mode, group)
+        except (ValueError, OSError) as error:
+            raise RequestError(str(error)) from error
+        what = f"group {group} " if group else ""
+        host.mode_changed(f"{what}promoted to {mode.name.lower()} by uid {caller.uid}")
+        return {
+            "promoted": mode.name.lower(),
+            "mode": host.modes.of(group).name.lower(),
+            "group": group,
+            "groups": report.group_modes(host),
+            "stop_file": host.modes.stopped,
+        }
+
+    async def reload(self, _request: Document, caller: Caller) -> Any:  # noqa: ANN401
+        """As SIGHUP, but with an answer."""
+        try:
+            changed = self._reload(_by(caller))
+        except ConfigError as error:
+            raise RequestError(
+                "refused, the old configuration stays:\n"
+                + "\n".join(str(problem) for problem in error.problems[:50])
+            ) from error
+        return self._source.document() | {"changed": changed}
+
+    async def drain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
+        return self._wish(
+            lambda: self._host.desk.drain(
+                self._host, _text(request, "link"), seconds=_seconds(request),
+                reason=_text(request, "reason", ""), by=_by(caller),
+            )
+        )  # fmt: skip
+
+    async def undrain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
+        link = _text(request, "link")
+        return self._wish(lambda: self._host.desk.undrain(self._host, link, _by(caller)))
+
+    async def maintenance(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
+        seconds = _seconds(request)
+        if seconds is None:
+            raise RequestError("a maintenance window needs an end: seconds")
+        return self._wish(
+            lambda: self._host.desk.open_window(
+                self._host, _text(request, "target"), seconds=seconds,
+                reason=_text(request, "reason", ""), by=_by(caller),
+            )
+        )  # fmt: skip
+
+    async def maintenance_end(  # noqa: D102
+        self, request: Document, caller: Caller
+    ) -> Any:  # noqa: ANN401
+        target = _text(request, "target")
+        return self._wish(lambda: self._host.desk.close_window(self._host, target, _by(caller)))
+
+    async def detector(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
+        """Switch one on or off."""
+        name, on = _text(request, "name"), request.get("on")
+        desk, host = self._host.desk, self._host
+        if on is True:
+            return self._wish(lambda: desk.detector_on(host, name, _by(caller)))
+        if on is not False:
+            raise RequestError("on must be true or false")
+        return self._wish(
+            lambda: desk.detector_off(
+                host, name, seconds=_seconds(request), reason=_text(request, "reason", ""),
+                by=_by(caller),
+            )
+        )  # fmt: skip
+
+    def _wish(self, ask: Callable[[], Wish]) -> dict[str, Any]:
+        try:
+            wish = ask()
+        except WishError as error:
+            raise RequestError(str(error)) from error
+        return self._host.desk.describe(wish, time.monotonic_ns())
+
+
+def _by(caller: Caller) -> str:
+    return f"uid {caller.uid}"
+
+
+def _text(request: Document, key: str, default: str | None = None) -> str:
+    value = request.get(key, default)
+    if not isinstance(value, str):
+        raise RequestError(f"{key} must be text")
+    return value
+
+
+def _seconds(request: Document) -> float | None:
+    value = request.get("seconds")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError("seconds must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestError("seconds is out of range") from None
+
+
+def timeline_query(request: Document) -> dict[str, Any]:
+    """The arguments of `Timeline.query` out of a request.
+
+    Raises:
+        RequestError: one makes no sense.
+    """
+    query: dict[str, Any] = {"limit": 1000}
+    wanted: dict[str, type] = {
+        "since_ns": int, "until_ns": int, "link": str, "kind": str, "limit": int
+    }  # fmt: skip
+    for key, kind in wanted.items():
+        value = request.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise RequestError(f"{key} must be {'text' if kind is str else 'an integer'}")
+        query[key] = value
+    if not 0 <= query["limit"] <= 100_000:
+        raise RequestError("limit must be from 0 to 100000")
+    for key in ("since_ns", "until_ns"):
+        if key in query and not -(2**63) <= query[key] < 2**63:
+            raise RequestError(f"{key} is out of range")
+    if "kind" in query and query["kind"] not in {kind.value for kind in EventKind}:
+        raise RequestError(f"kind must be one of {', '.join(kind.value for kind in EventKind)}")
+    return query
+
+
+def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
+    try:
+        with Timeline(database, read_only=True) as timeline:
+            return [event.to_dict() for event in timeline.query(**query)]
+    except TimelineError as error:
+        raise RequestError(f"timeline: {error}") from error

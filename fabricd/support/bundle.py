@@ -1,0 +1,194 @@
+"""``fabricctl support-bundle``: one .tar.gz with what a support case needs, secrets removed.
+
+Everything goes through `Bundle.add` or `Bundle.add_json`, and these redact: there is no other way
+into the archive. What cannot be had (no daemon, no tool, no right) is named in manifest.json.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from fabricd.cli import client
+from fabricd.config import Config, ConfigError, files_of, load
+from fabricd.support import facts
+from fabricd.support.redact import Redactor
+from telemetry.metrics import parse_listen
+from telemetry.timeline import Timeline, TimelineError
+
+MAX_FILE = 8 * 1024 * 1024
+MAX_ROWS = 20_000
+_STATE_FILES = ("mode", "operator.json")
+
+
+class Bundle:
+    """An archive in the making."""
+
+    def __init__(self, root: str, redactor: Redactor) -> None:
+        """Args: ``root`` is the directory inside the archive."""
+        self.missing: dict[str, str] = {}
+        self.names: list[str] = []
+        self._root = root
+        self._redactor = redactor
+        self._buffer = io.BytesIO()
+        self._tar = tarfile.open(fileobj=self._buffer, mode="w:gz")  # noqa: SIM115
+
+    def add(self, name: str, text: str) -> None:
+        """A text, redacted; what is too long loses its beginning."""
+        text = self._redactor.text(text)
+        if len(text) > MAX_FILE:
+            text = f"(the first {len(text) - MAX_FILE} characters are left out)\n{text[-MAX_FILE:]}"
+        self._put(self._redactor.text(name), text.encode("utf-8", "replace"))
+
+    def add_json(self, name: str, document: Any) -> None:  # noqa: ANN401
+        """A JSON document, redacted by its names too."""
+        text = json.dumps(self._redactor.document(document), indent=1, default=str)
+        self._put(self._redactor.text(name), text.encode())
+
+    def add_lines(self, name: str, documents: list[Any]) -> None:
+        """JSON lines, redacted by their names too."""
+        lines = [json.dumps(self._redactor.document(item), default=str) for item in documents]
+        self._put(name, "\n".join(lines).encode()[-MAX_FILE:])
+
+    def lack(self, name: str, why: str) -> None:
+        """Note what cannot be had."""
+        self.missing[name] = self._redactor.text(why)
+
+    def finish(self) -> bytes:
+        """The archive; its manifest last."""
+        manifest = {
+            "made_wall_s": time.time(),
+            "versions": facts.versions(),
+            "files": self.names,
+            "missing": self.missing,
+            "redactions": self._redactor.count,
+        }
+        self.add_json("manifest.json", manifest)
+        self._tar.close()
+        return self._buffer.getvalue()
+
+    def _put(self, name: str, data: bytes) -> None:
+        info = tarfile.TarInfo(f"{self._root}/{name}")
+        info.size, info.mtime, info.mode = len(data), int(time.time()), 0o600
+        self._tar.addfile(info, io.BytesIO(data))
+        self.names.append(name)
+
+
+def collect(socket: Path, file: Path, since_ns: int, root: str) -> bytes:
+    """Gather everything.
+
+    Args:
+        socket: the daemon's.
+        file: the main configuration file, for when the daemon does not answer, and its text.
+        since_ns: where the excerpt of the timeline begins, CLOCK_REALTIME.
+        root: the directory inside the archive.
+    """
+    config, why = _config(file)
+    bundle = Bundle(root, Redactor(_keys(config)))
+    if why:
+        bundle.lack("config", why)
+    _config_files(bundle, file)
+    links = _daemon(bundle, socket) or ([x.netdev for x in config.links] if config else [])
+    _state(bundle, config, since_ns)
+    _metrics(bundle, config)
+    for name, text in (*facts.kernel(), *facts.commands()):
+        bundle.add(name, text)
+    for netdev in links:
+        for name, text in facts.netdev(netdev):
+            bundle.add(name, text)
+    return bundle.finish()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write the archive for its owner's eyes; never over a file that is there.
+
+    Raises:
+        OSError: it is there already, or cannot be written.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as out:
+        out.write(data)
+
+
+def _config(file: Path) -> tuple[Config | None, str]:
+    try:
+        return load(file), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _keys(config: Config | None) -> list[str]:
+    """The probe keys, where they may be read: what they are is not to be found in the archive."""
+    path = Path(config.probe.key_file if config else "/etc/fabricd/probe.key")
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return []
+
+
+def _config_files(bundle: Bundle, file: Path) -> None:
+    try:
+        names = files_of(file)
+    except OSError as error:
+        bundle.lack("config/conf.d", str(error.strerror))
+        names = [str(file)]
+    for name in names:
+        inside = "config/" + (Path(name).name if name == str(file) else f"conf.d/{Path(name).name}")
+        bundle.add(inside, facts.read(Path(name)))
+
+
+def _daemon(bundle: Bundle, socket: Path) -> list[str]:
+    """What the daemon says of itself; returns its links."""
+    names: list[str] = []
+    for op in ("status", "links", "config", "jobs"):
+        try:
+            answer = client.request(socket, {"op": op})
+        except (client.DaemonError, OSError) as error:
+            bundle.lack(f"daemon/{op}.json", str(error))
+            continue
+        bundle.add_json(f"daemon/{op}.json", answer)
+        if op == "links":
+            names = [link["netdev"] for link in answer]
+    for netdev in names:
+        try:
+            answer = client.request(socket, {"op": "explain", "link": netdev})
+            bundle.add_json(f"daemon/explain-{netdev}.json", answer)
+        except (client.DaemonError, OSError) as error:
+            bundle.lack(f"daemon/explain-{netdev}.json", str(error))
+    return names
+
+
+def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
+    directory = Path(config.paths.state_dir if config else "/var/lib/fabricd")
+    for name in _STATE_FILES:
+        bundle.add(f"state/{name}", facts.read(directory / name))
+    try:
+        with Timeline(directory / "timeline.db", read_only=True) as timeline:
+            rows = [e.to_dict() for e in timeline.query(since_ns=since_ns, limit=MAX_ROWS)]
+            totals = timeline.flap_totals()
+    except (TimelineError, OSError) as error:
+        bundle.lack("timeline.jsonl", str(error))
+        return
+    bundle.add_lines("timeline.jsonl", rows)
+    bundle.add_json("state/flap-totals.json", totals)
+
+
+def _metrics(bundle: Bundle, config: Config | None) -> None:
+    listen = config.metrics.listen if config else "127.0.0.1:9464"
+    if not listen:
+        bundle.lack("metrics.txt", "there is no endpoint")
+        return
+    try:
+        address, port = parse_listen(listen)
+        address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
+        where = f"[{address}]" if ":" in address else address
+        with urllib.request.urlopen(f"http://{where}:{port}/metrics", timeout=5) as reply:
+            bundle.add("metrics.txt", reply.read(MAX_FILE).decode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        bundle.lack("metrics.txt", str(error))

@@ -1,0 +1,92 @@
+"""The sequential test: quick on what is sick, silent on what is not, unmoved by a burst."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricd.detect.sequential import Cusum, Test
+
+Test.__test__ = False
+
+SEC = 10**9
+LOSS = Test(1e-5, 1e-3)
+PER_STEP = 200  # 400 packets a second, read twice a second
+
+
+def run(rate, seconds, seed, test=LOSS):
+    """Seconds until the verdict; None: none."""
+    rng = np.random.default_rng(seed)
+    cusum = Cusum()
+    for step in range(2 * seconds):
+        lost = int(rng.binomial(PER_STEP, rate))
+        nats = test.nats(lost, PER_STEP)
+        if cusum.step(test, nats, lost, PER_STEP, step * SEC // 2):
+            return step / 2
+    return None
+
+
+@pytest.mark.parametrize(("rate", "within"), [(1e-3, 30), (1e-2, 3), (0.2, 2)])
+def test_sick_streams_are_found_in_time(rate, within):
+    found = [run(rate, 60, seed) for seed in range(300)]
+    late = sum(t is None or t > within for t in found)
+    assert late <= 0.05 * len(found)
+
+
+def test_normal_streams_raise_nothing():
+    assert [run(1e-6, 1800, seed) for seed in range(40)] == [None] * 40
+    assert sum(run(1e-5, 1800, seed) is not None for seed in range(40)) == 0
+
+
+def test_a_burst_alone_is_no_verdict_and_one_that_comes_again_is():
+    cusum = Cusum()
+    assert not cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 0)
+    assert not cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 1)
+    assert cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 2)
+    assert cusum.value <= LOSS.ceiling * LOSS.threshold
+
+
+def test_verdict_stays_until_the_evidence_is_gone():
+    cusum = Cusum()
+    for step in range(3):
+        cusum.step(LOSS, LOSS.nats(9, 200), 9, 200, step)
+    assert cusum.sick
+    assert cusum.rate == pytest.approx(9 / 200)
+    steps = 0
+    while cusum.step(LOSS, LOSS.nats(0, 200), 0, 200, steps):
+        steps += 1
+    assert 60 < steps < 120, "half a minute to a minute without a loss"
+    assert (cusum.value, cusum.rate) == (0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 500)), max_size=60))
+def test_statistic_stays_within_its_bounds(steps):
+    cusum = Cusum()
+    for now, (events, exposure) in enumerate(steps):
+        cusum.step(LOSS, LOSS.nats(events, exposure), events, exposure, now)
+        assert 0 <= cusum.value <= LOSS.ceiling * LOSS.threshold
+        assert cusum.started == (cusum.value > 0)
+        assert not (cusum.sick and not cusum.started)
+        assert math.isfinite(cusum.rate)
+
+
+def test_rate_that_is_found_lies_between_normal_and_sick():
+    assert LOSS.normal < LOSS.least_found < LOSS.sick
+    assert LOSS.nats(LOSS.least_found * 1e6, 1e6) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"normal": 0.0, "sick": 1.0},
+        {"normal": 1.0, "sick": 1.0},
+        {"normal": 0.1, "sick": 1.0, "threshold": 0.0},
+        {"normal": 0.1, "sick": 1.0, "step_share": 0.0},
+        {"normal": 0.1, "sick": 1.0, "ceiling": 0.5},
+    ],
+)
+def test_senseless_parameters_are_refused(bad):
+    with pytest.raises(ValueError, match=r"rates|threshold"):
+        Test(**bad)

@@ -1,0 +1,131 @@
+"""Explain: what it says is what decided."""
+
+import re
+import time
+
+import pytest
+from rich.console import Console
+from whole_host import LINKS, WholeHost
+
+from fabricd.cli import show, show_explain
+from fabricd.detect.rules import RULES, Finding
+from fabricd.explain import explain
+from fabricd.links.machine import TRANSITIONS
+from telemetry.events import LinkState as S
+
+
+@pytest.fixture
+def whole(tmp_path):
+    made = WholeHost(tmp_path, links=LINKS.replace("rail = 2\n", 'rail = 2\ngroup = "back"\n'))
+    yield made
+    made.close()
+
+
+def said(whole, netdev="rail1"):
+    return explain(whole.host, netdev, time.monotonic_ns())
+
+
+def against(document):
+    return [e["detector"] for e in document["evidence"] if e["against"]]
+
+
+async def test_a_healthy_link(whole):
+    document = said(whole)
+    assert (document["state"], document["rule"]["name"]) == ("up", "healthy")
+    assert against(document) == []
+    assert document["steering"] == ["100 % follows from the state"]
+
+
+async def test_carrier_lost_then_held(whole):
+    link = whole.link("rail1")
+    link.carrier, link.pending_downs = False, 1
+    whole.host.step()
+    document = said(whole)
+    assert (document["rule"]["name"], document["reason"]) == ("carrier", "carrier lost")
+    assert against(document) == ["carrier"]
+    assert document["weight"] == 0
+    link.carrier = True
+    whole.host.step()
+    document = said(whole)
+    assert document["rule"]["name"] == "hold-down"
+    assert "hold_down_s = 2" in document["rule"]["parameters"]
+    assert document["next"].startswith("PROBATION in ")
+    assert document["damping"]["penalty"] > 900
+
+
+async def test_a_counter_that_is_a_fault(whole):
+    whole.link("rail1").counters = (Finding(RULES["tx_timeouts"], time.monotonic_ns(), 1.0),)
+    whole.host.step()
+    document = said(whole)
+    assert (document["state"], document["rule"]["name"]) == ("down", "counters")
+    assert against(document) == ["counters"]
+    whole.desk.detector_off(whole.host, "counters", seconds=60, reason="", by="uid 9")
+    assert said(whole)["state"] == "hold", "nothing is judged by them any more"
+
+
+async def test_a_soft_counter_halves_it_and_a_window_says_not_now(whole):
+    whole.link("rail1").counters = (Finding(RULES["symbol_errors"], time.monotonic_ns(), 20.0),)
+    whole.host.step()
+    assert (said(whole)["weight"], said(whole)["rule"]["name"]) == (0.5, "counters")
+    whole.link("rail0").counters = whole.link("rail1").counters
+    whole.desk.open_window(whole.host, "rail0", seconds=60, reason="", by="uid 9")
+    assert said(whole, "rail0")["weight"] == 1
+
+
+async def test_who_drained_it_and_what_ends_it(whole):
+    whole.desk.drain(whole.host, "rail1", seconds=60, reason="optics", by="uid 7")
+    whole.desk.open_window(whole.host, "host", seconds=60, reason="leaf", by="uid 8")
+    whole.desk.detector_off(whole.host, "loss", seconds=60, reason="", by="uid 9")
+    document = said(whole)
+    assert document["rule"]["name"] == "drained"
+    assert "fabricctl undrain rail1" in document["next"]
+    assert (document["drain"]["by"], document["drain"]["reason"]) == ("uid 7", "optics")
+    assert [w["target"] for w in document["maintenance"]] == ["host"]
+    assert document["detectors_off"] == ["loss"]
+    assert next(e for e in document["evidence"] if e["detector"] == "loss")["off"]
+
+
+async def test_the_last_one_is_kept_and_it_says_so(whole):
+    for link in whole.host.engine.links:
+        link.carrier = False
+    whole.host.step()
+    document = said(whole)
+    assert document["weight"] == 1
+    assert document["steering"] == ["kept in full: no other link would carry"]
+
+
+async def test_an_observing_link_says_what_it_would_weigh(whole):
+    whole.host.modes.promote(whole.host.modes.promoted.OBSERVE, "back")
+    whole.link("rail2").carrier = False
+    whole.host.step()
+    assert said(whole, "rail2")["steering"] == ["mode observe: steered it would weigh 0 %"]
+
+
+async def test_no_such_link(whole):
+    with pytest.raises(KeyError, match="allowed: rail0, rail1, rail2"):
+        said(whole, "eth9")
+
+
+@pytest.mark.parametrize("state", list(TRANSITIONS))
+async def test_every_state_has_a_rule_and_can_be_printed(whole, state, capsys):
+    health = whole.link("rail1").health
+    health.state, health.since_ns, health.reason = state, time.monotonic_ns(), "[red]why[/red]"
+    document = said(whole)
+    assert document["rule"]["text"]
+    assert document["next"] or state in (S.UP, S.UNKNOWN)
+    console = Console(width=160)
+    show_explain.explain(console, document | {"history": []})
+    printed = capsys.readouterr().out
+    assert "[red]why[/red]" in printed, "what others wrote is no markup"
+    assert document["rule"]["name"] in printed
+
+
+async def test_what_is_in_force_can_be_printed(whole, capsys):
+    whole.desk.drain(whole.host, "rail1", seconds=None, reason="", by="uid 7")
+    whole.desk.detector_off(whole.host, "loss", seconds=60, reason="noise", by="uid 9")
+    document = whole.desk.document(whole.host)
+    show_explain.detectors(Console(width=160), document)
+    assert re.search(r"loss +OFF  by uid 9, [\d.]+ \w+ left: noise", capsys.readouterr().out)
+    assert show.operator_lines(document) == [
+        ("drained", "rail1: by uid 7, until taken back"), ("detectors off", "loss")
+    ]  # fmt: skip

@@ -1,0 +1,135 @@
+"""The bundle: secrets planted in every place are in no byte of the archive."""
+
+import io
+import json
+import secrets
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from fabricd.cli import client
+from fabricd.support import facts
+from fabricd.support.bundle import collect, write
+from telemetry.events import Event, EventKind
+from telemetry.timeline import Timeline
+
+KEYS = [secrets.token_hex(32), secrets.token_hex(32)]
+WORD = "kanari3nvogel"
+PLANTED = (
+    f"{KEYS[0]}\nx {KEYS[1].upper()} y\nmqtt password = {WORD}\n--auth-token {WORD}\n"
+    f"https://u:{WORD}@h/\nAuthorization: Bearer {WORD}{WORD}\n"
+    f"-----BEGIN PRIVATE KEY-----\n{WORD}\n-----END PRIVATE KEY-----\n"
+)
+DOCUMENT = {"x": [PLANTED, {"api_token": WORD}], f"secret={WORD}": 1, "netdev": "rail0"}
+
+
+def unpacked(data):
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        files = {m.name.partition("/")[2]: tar.extractfile(m).read() for m in tar.getmembers()}
+        assert all(m.mode == 0o600 for m in tar.getmembers())
+    return files
+
+
+def assert_clean(files):
+    for name, data in files.items():
+        for text in (name.lower(), data.decode().lower()):
+            for secret in (*KEYS, WORD):
+                assert secret not in text, name
+
+
+class Metrics(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(PLANTED.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def etc(tmp_path, monkeypatch):
+    server = HTTPServer(("127.0.0.1", 0), Metrics)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    (tmp_path / "probe.key").write_text("\n".join(KEYS))
+    state = tmp_path / "state"
+    planted = "\n".join(f"# {line}" for line in PLANTED.splitlines())
+    (tmp_path / "fabricd.toml").write_text(
+        f'{planted}\n[host]\nname = "h"\n[paths]\nstate_dir = "{state}"\n'
+        f'[probe]\nkey_file = "{tmp_path}/probe.key"\n'
+        f'[metrics]\nlisten = "127.0.0.1:{server.server_port}"\n'
+        '[[links]]\nnetdev = "rail0"\nrail = 0\n'
+    )
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / f"{KEYS[0]}.toml").write_text(planted)
+    with Timeline(state / "timeline.db", host="h") as timeline:
+        data = {"api_key": WORD, "note": PLANTED}
+        timeline.append([Event(EventKind.OPERATOR, 10**18, 1, reason=PLANTED, data=data)])
+    for name in ("mode", "operator.json"):
+        (state / name).write_text(PLANTED)
+    real = facts.read
+    monkeypatch.setattr(facts, "run", lambda argv: f"{argv}\n{PLANTED}")
+    monkeypatch.setattr(
+        facts, "read", lambda path: real(path) if tmp_path in path.parents else PLANTED
+    )
+    yield tmp_path
+    server.shutdown()
+    server.server_close()
+    thread.join(20)
+
+
+def test_secrets_planted_everywhere_are_nowhere(etc, monkeypatch):
+    def answer(_socket, document):
+        return [DOCUMENT] if document["op"] == "links" else DOCUMENT
+
+    monkeypatch.setattr(client, "request", answer)
+    files = unpacked(collect(etc / "ctl.sock", etc / "fabricd.toml", 0, "root"))
+    assert_clean(files)
+    wanted = {"daemon/status.json", "daemon/explain-rail0.json", "config/fabricd.toml",
+              "state/operator.json", "timeline.jsonl", "metrics.txt", "host/journal.txt",
+              "host/proc-cmdline", "manifest.json"}  # fmt: skip
+    assert wanted <= set(files)
+    assert b"[removed]" in files["timeline.jsonl"]
+    manifest = json.loads(files["manifest.json"])
+    assert set(manifest["files"]) == set(files) - {"manifest.json"}
+    assert manifest["versions"]["pydantic"]
+    assert manifest["missing"] == {}
+
+
+def test_without_a_daemon_or_a_configuration_it_has_what_there_is(etc):
+    files = unpacked(collect(etc / "none.sock", etc / "fabricd.toml", 0, "root"))
+    assert_clean(files)
+    missing = json.loads(files["manifest.json"])["missing"]
+    assert "is fabricd running?" in missing["daemon/status.json"]
+    assert "timeline.jsonl" in files
+    (etc / "fabricd.toml").write_text(f'broken = [ "{KEYS[0]}"\npassword = "{WORD}"')
+    files = unpacked(collect(etc / "none.sock", etc / "fabricd.toml", 0, "root"))
+    assert_clean(files)
+    assert "allowed: TOML 1.0" in json.loads(files["manifest.json"])["missing"]["config"]
+
+
+def test_written_for_its_owner_and_over_nothing(tmp_path):
+    path = tmp_path / "a.tar.gz"
+    write(path, b"x")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        write(path, b"y")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "link", b"y")
+
+
+def test_what_is_read_is_bounded_and_cut_at_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(facts, "MAX_READ", 100)
+    (tmp_path / "f").write_text("a\n" * 20 + KEYS[0] * 2)
+    assert facts.read(tmp_path / "f") == "a\n" * 20 + "(cut here)\n"
+    assert facts.read(tmp_path / "none") == "(not read: No such file or directory)\n"
+    assert facts.run(["no-such-tool"]) == "(no-such-tool is not installed)\n"
+    assert facts.run(["false"]) == "(exit status 1)\n"
+    cut = facts.run(["seq", "1", "1000"])
+    assert cut.startswith("(cut here)\n")
+    assert cut.endswith("1000\n")
+    assert len(cut) < 1700
