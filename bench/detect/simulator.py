@@ -52,7 +52,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
         Row("false link verdicts without a link fault", None, _false(results), "per 1,000 link-h",
             note=f"{_calm_hours(results):.0f} link-hours of busy and dead hosts, congestion"),
         Row("published transitions of a host's links", 3, max(r.published for r in results), "",
-            note="the most in one scenario (up to 95 s)"),
+            note="the most in one scenario (up to 75 s)"),
     ]  # fmt: skip
     for name, low, high, asked in (("0.1-0.3 %", 1e-3, 3e-3, 30), ("0.3-1 %", 3e-3, 1e-2, None),
                                    ("1-20 %", 1e-2, 1.0, 3)):  # fmt: skip
