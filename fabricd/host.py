@@ -20,7 +20,7 @@ from fabricd.config import Config
 from fabricd.detect import evidence
 from fabricd.detect.locate import Blame
 from fabricd.detect.loss import LossTest
-from fabricd.detect.verdict import PathView
+from fabricd.detect.silence import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
@@ -240,7 +240,9 @@ class Host:
     def step(self, events: Sequence[Event] = ()) -> None:
         """Evaluate, publish, then record."""
         now = time.monotonic_ns()
-        outcome = self.engine.evaluate(self._views(), now)
+        header = self.feed.header()  # Before the rows: they are at least as new.
+        as_of = header.heartbeat_ns if header else now
+        outcome = self.engine.evaluate(self._views(), now, as_of=as_of)
         told = self._publisher.publish(self.engine, self.modes.effective, now)
         if events or outcome.changes or told:
             self._changed_state = True

@@ -23,6 +23,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   config_ = std::move(config);
   paths_.clear();
   by_peer_.assign(config_.links.size(), {});
+  suspected_.assign(config_.links.size(), false);
   std::vector<Nanos> heard(config_.links.size(), 0);
   for (std::size_t i = 0; i < config_.links.size(); ++i) {
     for (std::size_t j = 0; j < old_links.size(); ++j) {
@@ -80,7 +81,7 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
     entry.train = Cadence(train_period, slot);
     entry.train.start(now, wall_minus_mono);
   }
-  entry.path->set_interval(entry.sends_single ? period : train_period);
+  entry.path->set_interval(entry.sends_single ? period : train_period, config_.link_interval);
 }
 
 void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
@@ -145,7 +146,11 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
 }
 
 void Engine::judge(Nanos drained, RecordSink& sink) {
-  for (Entry& entry : paths_) entry.path->judge(drained, stalls_, sink);
+  std::fill(suspected_.begin(), suspected_.end(), false);
+  for (Entry& entry : paths_) {
+    entry.path->judge(drained, stalls_, sink);
+    if (entry.path->missing()) suspected_[entry.path->config().link] = true;
+  }
 }
 
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
@@ -176,6 +181,15 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
     // What was just sent already says it.
     if (entry.path->take_report(now) && !sent) push(entry, 0, true, now, out);
   }
+}
+
+Nanos Engine::next_judgement(Nanos now) const {
+  Nanos next = std::numeric_limits<Nanos>::max();
+  for (const Entry& entry : paths_) {
+    if (!suspected_[entry.path->config().link]) continue;
+    if (const Nanos at = entry.path->next_judgement(); at > now) next = std::min(next, at);
+  }
+  return next;
 }
 
 Nanos Engine::next_due() const {

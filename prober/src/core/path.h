@@ -6,8 +6,10 @@
 //    new. A new incarnation is established once it has answered our challenge; the nonce is then
 //    drawn anew, so a capture of an earlier life never answers it.
 //  - Silence is measured in time during which the prober itself was running. A miss is conclusive
-//    after 1.5 intervals of such silence and each further one after another interval; silence
-//    that owes to our own gap gives an inconclusive miss, which counts for nothing.
+//    after such silence of an interval and the lateness that is allowed (half the link's interval
+//    and what a sender's grid may move by, but at most half the path's interval), and each further
+//    one after another interval; silence that owes to our own gap gives an inconclusive miss, which
+//    counts for nothing.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
 //    hear: while we sent nothing, its silence is our doing, whatever the reason.
 //  - Judge only after the sockets were drained, as of when the drain began.
@@ -51,7 +53,11 @@ class Path {
 
   const PathConfig& config() const { return config_; }
   void move_to(const PathConfig& config) { config_ = config; }  // same path, new indices
-  void set_interval(Nanos interval) { interval_ = interval; }
+  // Its own interval, and the link's, in which one packet of any peer is due.
+  void set_interval(Nanos interval, Nanos link_interval) {
+    interval_ = interval;
+    pace_ = link_interval;
+  }
 
   Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
                     const StallLog& stalls, RecordSink& sink);
@@ -66,6 +72,10 @@ class Path {
 
   void fill(ring::PathRow& row) const;
   Nanos last_heard() const { return last_heard_; }
+  // A miss, conclusive or not, was called not long ago, and nothing was heard since.
+  bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
+  // When the next miss will be called, if our own gaps hide nothing of the silence.
+  Nanos next_judgement() const;
 
  private:
   struct Sent {
@@ -91,7 +101,10 @@ class Path {
     void drop_oldest();
   };
   static constexpr std::size_t kHistory = 64;
+  static constexpr std::uint32_t kLongSilent = 16;
 
+  // How much later than an interval after the last one a packet may come.
+  Nanos lateness(Nanos interval) const;
   bool retired(std::uint64_t incarnation) const;
   // How many packets sent by `before` are beyond the last one that the peer heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
@@ -104,6 +117,7 @@ class Path {
 
   PathConfig config_;
   Nanos interval_;
+  Nanos pace_;
   Random random_;
 
   // Who the peer is.
@@ -132,6 +146,7 @@ class Path {
   std::uint32_t tx_lost_seen_ = 0;
   std::uint32_t tx_missed_ = 0;
   std::uint32_t tx_reported_ = 0;
+  Nanos acked_ = 0;  // when we sent the newest packet that the peer says it heard
   Nanos tx_silent_ = 0;
 
   // Stamps.
