@@ -16,8 +16,8 @@ import typer
 from bench.report import RESULTS, Row, markdown, show, store
 
 BENCHES = {
-    "detect": "the detectors: precision, recall, latency and places on 500 simulated scenarios",
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
+    "detect": "link health: flaps, faults beside FRR bfdd, false alarms, loss, simulated scenarios",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
 
