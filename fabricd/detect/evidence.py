@@ -32,6 +32,7 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.last_heard_ns,
             row.received,
             row.acked_ns,
+            row.due_ns,
         )
         for row in rows
     ]

@@ -39,6 +39,13 @@ class PathView:
     """Packets so far; None: not known."""
     acked_ns: int = 0
     """When the newest packet was sent that the peer says it heard; 0: not known."""
+    due_ns: int = 0
+    """When the first packet after the last one heard is due; 0: an interval after that."""
+
+    @property
+    def due(self) -> int:
+        """When the first packet after the last one heard is due."""
+        return self.due_ns or self.last_heard_ns + self.interval_ns
 
     @property
     def clean(self) -> bool:
@@ -126,7 +133,7 @@ class Silences:
         missing, peers = 0, set()
         for path in paths:
             slack = rules.lateness(path.interval_ns)
-            if not path.rx_missed or path.last_heard_ns + path.interval_ns < newest - slack:
+            if not path.rx_missed or path.due < newest - slack:
                 continue
             if count := self._vouch(path, by_peer[path.peer], rules, now):
                 missing += count
@@ -177,7 +184,7 @@ class Silences:
         if known is None or known.heard_ns != path.last_heard_ns:
             known = self._vouched[path.index] = _Vouched(path.last_heard_ns)
         seen = max((p.last_heard_ns for p in same_peer if p.link != path.link), default=0)
-        since_due = seen + rules.link_interval_ns // 2 - path.last_heard_ns - path.interval_ns
+        since_due = seen + rules.link_interval_ns // 2 - path.due
         number = min(path.rx_missed, 1 + since_due // path.interval_ns) if since_due >= 0 else 0
         if number > known.last and not known.next:
             known.next, known.seen_ns = number, seen

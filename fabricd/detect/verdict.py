@@ -130,8 +130,7 @@ class Jury:
         """Note since when the peer of a path with misses is known to live."""
         others = [p for p in same_peer if p.link != path.link]
         if path.rx_missed:
-            due = path.last_heard_ns + path.interval_ns
-            witness = any(p.last_heard_ns > due for p in others)
+            witness = any(p.last_heard_ns > path.due for p in others)
         else:
             witness = any(p.clean for p in others)
         if not path.rx_missed:

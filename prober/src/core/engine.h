@@ -92,7 +92,6 @@ class Engine {
     std::unique_ptr<Path> path;
     Cadence single;
     Cadence train;
-    bool sends_single = true;
     bool sends_train = false;
   };
   struct AddressHash {

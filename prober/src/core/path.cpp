@@ -30,8 +30,8 @@ void Path::References::push(std::uint64_t value) {
   seq[count++] = value;
 }
 
-std::uint64_t Path::References::take(bool train) {
-  const std::size_t keep = train ? 6 : 2;
+std::uint64_t Path::References::take(bool many) {
+  const std::size_t keep = many ? 6 : 2;
   while (count > keep) drop_oldest();
   if (count == 0) return 0;
   const std::uint64_t oldest = seq[0];
@@ -125,6 +125,10 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
   rx_missed_ = 0;
   last_heard_ = std::max(last_heard_, arrival.mono);
   next_inconclusive_ = 0;
+  const bool single = (packet.flags & (kWireTrainMask | kWireReport)) == 0;
+  if (single || arrival.mono - on_time_ >= 2 * peer_interval_) {
+    on_time_ = std::max(on_time_, arrival.mono);
+  }
 
   if (packet.peer_incarnation == own_incarnation && packet.seq > feedback_seq_) {
     feedback_seq_ = packet.seq;
@@ -163,8 +167,10 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   // What we sent just now may not have been there when the peer wrote this.
   const Nanos late = lateness(interval_);
   const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - late / 2);
-  const auto conclusive = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      std::min(packet.rx_missed, misses_in(awake, interval_, late)), unheard));
+  const std::uint32_t owed =
+      awake == tx_silent_ ? packet.rx_missed : misses_in(awake, interval_, late);
+  const auto conclusive = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::min(packet.rx_missed, owed), unheard));
   const bool inconclusive = conclusive <= tx_missed_;
   tx_missed_ = std::max(tx_missed_, conclusive);
   emit(ring::EventKind::kMiss, arrival.mono,
@@ -233,9 +239,10 @@ void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
   if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
   const Nanos silent = now - last_heard_;
   const Nanos late = lateness(peer_interval_);
-  if (silent < peer_interval_ + late) return;
-  const Nanos awake = silent - stalls.within(last_heard_, now);
-  const std::uint32_t due = misses_in(awake, peer_interval_, late);
+  const std::uint32_t overdue = due_between(last_heard_, now - late);
+  if (overdue == 0) return;
+  const Nanos stalled = stalls.within(last_heard_, now);
+  const std::uint32_t due = stalled == 0 ? overdue : due_between(last_heard_, now - late - stalled);
   if (due > rx_missed_) {
     rx_missed_ = due;
     rx_run_ = true;
@@ -243,7 +250,7 @@ void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
     next_inconclusive_ = now + peer_interval_;
     emit(ring::EventKind::kMiss, now, 0, rx_missed_, unsign(peer_interval_), unsign(silent),
          unsign(last_heard_), sink);
-  } else if (rx_missed_ < misses_in(silent, peer_interval_, late) && now >= next_inconclusive_) {
+  } else if (rx_missed_ < overdue && now >= next_inconclusive_) {
     // Only our own gap keeps it from being conclusive.
     const Nanos recent = stalls.within(now - 2 * peer_interval_, now);
     if (recent == 0 && next_inconclusive_ != 0) return;
@@ -265,7 +272,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.seq = next_seq_++;
   p.interval_us = static_cast<std::uint32_t>(
       std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
-  if (const std::uint64_t seq = untold_sent_.take(train != 0); seq != 0) {
+  if (const std::uint64_t seq = untold_sent_.take(config_.clock); seq != 0) {
     const Sent& sent = sent_[seq % kHistory];
     if (sent.seq == seq) {
       p.tx_ref_seq = seq;
@@ -273,7 +280,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
       if (sent.hardware) p.flags |= kWireHwStamps;
     }
   }
-  if (const std::uint64_t seq = untold_arrived_.take(train != 0); seq != 0) {
+  if (const std::uint64_t seq = untold_arrived_.take(config_.clock); seq != 0) {
     const Received& arrived = arrived_[seq % kHistory];
     if (arrived.seq == seq) {
       p.rx_ref_seq = seq;
@@ -296,7 +303,17 @@ Nanos Path::next_judgement() const {
   if (last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
     return std::numeric_limits<Nanos>::max();
   }
-  return last_heard_ + Nanos{rx_missed_ + 1} * peer_interval_ + lateness(peer_interval_);
+  return due(rx_missed_ + 1) + lateness(peer_interval_);
+}
+
+std::uint32_t Path::due_between(Nanos from, Nanos to) const {
+  if (to <= from) return 0;
+  const Nanos n = (to - on_time_) / peer_interval_ - (from - on_time_) / peer_interval_;
+  return static_cast<std::uint32_t>(std::min<Nanos>(n, std::numeric_limits<std::uint32_t>::max()));
+}
+
+Nanos Path::due(std::uint32_t n) const {
+  return on_time_ + ((last_heard_ - on_time_) / peer_interval_ + n) * peer_interval_;
 }
 
 bool Path::take_report(Nanos now) {
@@ -332,6 +349,7 @@ void Path::fill(ring::PathRow& row) const {
   row.rx_bitmap = window_.bitmap();
   row.tx_bitmap = tx_bitmap_;
   row.acked_ns = unsign(acked_);
+  row.due_ns = peer_interval_ == 0 ? 0 : unsign(due(1));
 }
 
 }  // namespace fabric::prober
