@@ -30,7 +30,6 @@ from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
 from fabricd.links.watcher import LinkWatcher
 from fabricd.recorder import Recorder
-from fabricd.scheduling import ask_for_short_slice
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.systemd_notify import Notifier
@@ -76,8 +75,6 @@ class Daemon:
             StartError: something that the daemon cannot do without is missing.
             RunError: a part of it failed; weights were given back all the same.
         """
-        if refused := ask_for_short_slice():
-            self._log.info("no shorter time slice: verdicts may be later under load", why=refused)
         host, control = await self._start()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unhandled)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bench.detect.live_watch import PageWatch
+from bench.detect.live_pages import PageWatch
 from bench.outage import links_up
 from lab.cluster import Cluster, wait_until
 from lab.fault import Fault
@@ -24,6 +24,7 @@ DAMPING = {"suppress": 1_000_000, "reuse": 1000, "second_tier_flaps": 1_000_000}
 CARRYING = frozenset({"UP", "PROBATION", "SUSPECT", "DEGRADED"})
 OUT = frozenset({"DOWN"})
 RETURN_S = 20.0
+SAID_S = 0.5
 
 
 @contextmanager
@@ -99,6 +100,9 @@ def strike(
                 if row["id"] == fault.id and row["phase"] == "start"
             )
             time.sleep(lasts_s)
-        seen = watch.first(host, netdev, OUT, began, 0.0)
-        struck.append((target, began, None if seen is None else (seen.t_ns - began) / 1e6))
+        ended = time.monotonic_ns()
+        # The page is dated by the watcher; its word may come late to this process.
+        seen = watch.first(host, netdev, OUT, began, SAID_S)
+        met = seen is not None and seen.t_ns < ended
+        struck.append((target, began, (seen.t_ns - began) / 1e6 if seen and met else None))
     return struck

@@ -112,11 +112,11 @@ class Silences:
     def __init__(self) -> None:
         self._vouched: dict[int, _Vouched] = {}
         self._begun: dict[_Side, bool] = {}
-        """Rows that have begun: whether they were proven."""
+        """Rows that have begun: whether each was short all the time, as lost packets make it."""
         self._near: dict[_Side, deque[int]] = {}
 
     def broken(self, link: int, now: int) -> None:
-        """Nothing is missing on the link: a row that was no proof was a near miss."""
+        """Nothing is missing on the link: a row that was there and short was a near miss."""
         for way in ("rx", "tx"):
             self._end((link, way), now)
 
@@ -171,11 +171,11 @@ class Silences:
             self._end(side, now)
         row = Row(missing, peers, self._needed(side, rules, now))
         if missing:
-            self._begun[side] = self._begun.get(side, False) or row.proven(rules)
+            self._begun[side] = self._begun.get(side, True) and missing < rules.misses
         return row
 
     def _end(self, side: _Side, now: int) -> None:
-        if self._begun.pop(side, True) is False:
+        if self._begun.pop(side, False):
             self._near.setdefault(side, deque()).append(now)
 
     def _vouch(self, path: PathView, same_peer: Sequence[PathView], rules: Rules, now: int) -> int:
