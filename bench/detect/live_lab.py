@@ -21,6 +21,8 @@ FAST = {"link_interval_ms": 3, "misses": 3}
 HOLD = {"hold_down_s": 0.3, "probation_s": 0.3}
 # Faults of one bench come much faster than in life: keep the damping from adding to each return.
 DAMPING = {"suppress": 1_000_000, "reuse": 1000, "second_tier_flaps": 1_000_000}
+# Many links have just had a fault here, and count as taken by probes for ten seconds.
+STEER = {"max_probe_share": 1.0}
 CARRYING = frozenset({"UP", "PROBATION", "SUSPECT", "DEGRADED"})
 OUT = frozenset({"DOWN"})
 RETURN_S = 20.0
@@ -34,7 +36,9 @@ def lab(
     """A lab of 500 Mbit/s rails whose daemons say UP of every link, and the watch on its pages."""
     topology = Topology(f"detect-{name}", hosts=hosts, rails=rails, rate_bps=parse_rate("500mbit"))
     with Cluster(topology=topology) as cluster:
-        cluster.start_daemons(restart=False, probe=dict(probe or {}), hold=HOLD, damping=DAMPING)
+        cluster.start_daemons(
+            restart=False, probe=dict(probe or {}), hold=HOLD, damping=DAMPING, steer=STEER
+        )
         wait_until(lambda: links_up(cluster), 30, "all links UP")
         with PageWatch(cluster) as watch:
             yield cluster, watch
