@@ -35,6 +35,9 @@ from telemetry.events import Event, EventKind
 from telemetry.snapshot import HostSnapshot
 
 STALL_ROW_NS = 10 * 10**9
+SAVE_NS = 20_000_000
+"""From a change to the document that says so: after kill -9 the next daemon must know what was out,
+and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
 
 
 class Host:
@@ -80,7 +83,7 @@ class Host:
         self._refused_links: dict[str, str] = {}
         self._stall_row_ns = 0
         self._changed_state = True
-        self._save_soon = False
+        self._save_at = 0
         self._prober_beat = False
         self._plan_probes()
 
@@ -246,15 +249,14 @@ class Host:
         told = self._publisher.publish(self.engine, self.modes.effective, now)
         if events or outcome.changes or told:
             self._changed_state = True
-            self._save_soon = True
+            self._save_at = self._save_at or now + SAVE_NS
         self._emit([*events, *self._outcome_events(outcome), *told])
-        if self._save_soon:
-            # At once: after kill -9 the next daemon must know what was out.
-            self._save_soon = False
+        if self._save_at and now >= self._save_at:
             self.save()
         self.cycles += 1
         self.last_cycle_wall_s = time.time()
-        self._arm(outcome.due_at, now)
+        due = [at for at in (outcome.due_at, self._save_at) if at]
+        self._arm(min(due, default=None), now)
 
     def ports_read(self, active: dict[str, bool | None]) -> None:
         """State of the verbs ports behind the links."""
@@ -311,6 +313,7 @@ class Host:
 
     def save(self) -> None:
         """Queue the state documents if anything changed since."""
+        self._save_at = 0
         if not self._changed_state:
             return
         now = time.monotonic_ns()

@@ -27,6 +27,9 @@ CARRYING = frozenset({"UP", "PROBATION", "SUSPECT", "DEGRADED"})
 OUT = frozenset({"DOWN"})
 RETURN_S = 20.0
 SAID_S = 0.5
+Struck = tuple[str, int, float | None]
+"""The target of a fault, when it was asked for (ns), and the milliseconds from then to DOWN on its
+host's page; None: not while the fault lasted."""
 
 
 @contextmanager
@@ -76,15 +79,10 @@ def strike(
     lasts_s: float,
     ready: Callable[[str], bool] = lambda _: True,
     seed: int = 1,
-) -> list[tuple[str, int, float | None]]:
-    """``count`` faults in turn over the targets, each at a random moment after its rail is back.
-
-    Returns:
-        For each fault: the target, when it took effect at the earliest (ns), and the milliseconds
-        from then until the page of its host said DOWN of its rail; None: not while it lasted.
-    """
+) -> list[Struck]:
+    """``count`` faults in turn over the targets, each at a random moment after its rail is back."""
     dice = random.Random(seed)
-    struck: list[tuple[str, int, float | None]] = []
+    struck: list[Struck] = []
     for target in itertools.islice(itertools.cycle(targets), count):
         host, netdev = target.split(":")
         wait_until(
