@@ -76,6 +76,7 @@ class Host:
         self._loss = LossTest(config.host.name)
         self._places = evidence.Places(config.host.name)
         self._stalled_ns = 0
+        self._worse = (frozenset[int](), frozenset[int]())
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
         self._publisher = Publisher(page)
@@ -274,10 +275,14 @@ class Host:
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
         counters = evidence.loss_counters(rows, self.engine)
         verdict = self._loss.feed(counters, now, stalled_ns=stalled)
+        was = self._worse
+        self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
         for link in self.engine.links:
             link.worse = verdict.links.get(link.index, "")
         for path in self.engine.paths:
             path.worse = verdict.paths.get(path.index, "")
+        if self._worse != was:
+            self.step()
         views = evidence.path_views(rows, self.engine.paths)
         found = [*self._places.look(views, self.engine, now), *verdict.blames]
         self._emit([self._located(blame) for blame in found])
