@@ -191,6 +191,32 @@ def test_ten_peers_are_judged_within_the_bound():
     assert not paths
 
 
+@pytest.mark.parametrize("direction", ["rx", "tx"])
+@pytest.mark.parametrize("phase", range(0, 100, 7))
+def test_three_packets_due_on_the_link_are_enough_whatever_the_number_of_peers(direction, phase):
+    def lost(rail, _peer, d, t):
+        return rail == 2 and d == direction and t >= T0 + phase * MS
+
+    sim = Sim(peers=tuple("abcdefghij"), interval=100 * MS, lost=lost)
+    links, paths, _ = faults(sim.run(2000 * MS))
+    assert set(links) == {2}
+    # Three link intervals, what a packet may be late, and for TX a witness and the next report.
+    assert links[2] - T0 - phase * MS <= (45 if direction == "rx" else 65) * MS
+    assert not paths
+
+
+def test_peers_that_stop_while_they_send_accuse_nobody():
+    """Each sends on rail 0, and is stopped before rail 1; then all go on."""
+
+    def lost(rail, peer, d, t):
+        begin = T0 + (0 if rail else 1) * MS + "abc".index(peer) * 10 * MS
+        return begin <= t < T0 + 400 * MS
+
+    links, paths, _ = faults(Sim(rails=2, lost=lost).run(2000 * MS))
+    assert not links
+    assert not paths
+
+
 def test_random_loss_of_ten_percent_accuses_nobody():
     def lost(rail, peer, d, t):
         x = (t // MS * 2654435761 + rail * 97 + ord(peer) * 13 + (d == "rx") * 31) & 0xFFFFFFFF
