@@ -17,8 +17,8 @@ from bench.report import RESULTS, Row, markdown, show, store
 
 BENCHES = {
     "counters": "a sweep over all counters of eight links: CPU of the daemon",
-    "detect": "link health: flaps, faults beside FRR bfdd, false alarms, loss, simulated scenarios",
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
+    "detect": "link health: flaps, faults beside FRR bfdd, false alarms, loss, simulations, optics",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
 

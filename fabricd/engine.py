@@ -13,7 +13,8 @@ from typing import Any
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.rules import Class, Finding
-from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
+from fabricd.detect.silence import PathView, Rules
+from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
@@ -153,15 +154,19 @@ class Engine:
         """Parameters of the verdict."""
         return self._jury.rules
 
-    def evaluate(self, views: Sequence[PathView] | None, now: int) -> Outcome:
+    def evaluate(
+        self, views: Sequence[PathView] | None, now: int, *, as_of: int | None = None
+    ) -> Outcome:
         """Judge everything and do the transitions that follow.
 
         Args:
             views: all paths as the prober sees them; None: there is no prober now.
             now: CLOCK_MONOTONIC ns.
+            as_of: when the prober wrote the views; default: now.
         """
         views = self._take_views(views, now)
-        verdict = self._jury.judge(views, now) if views is not None else Verdict()
+        seen = now if as_of is None else as_of
+        verdict = self._jury.judge(views, seen) if views is not None else Verdict()
         verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts

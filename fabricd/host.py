@@ -21,7 +21,7 @@ from fabricd.config_source import ConfigSource
 from fabricd.detect import evidence
 from fabricd.detect.locate import Blame
 from fabricd.detect.loss import LossTest
-from fabricd.detect.verdict import PathView
+from fabricd.detect.silence import PathView
 from fabricd.engine import Change, Engine, Outcome
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
@@ -37,6 +37,9 @@ from telemetry.events import Event, EventKind
 from telemetry.snapshot import HostSnapshot
 
 STALL_ROW_NS = 10 * 10**9
+SAVE_NS = 20_000_000
+"""From a change to the document that says so: after kill -9 the next daemon must know what was out,
+and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
 
 
 class Host:
@@ -79,6 +82,7 @@ class Host:
         self._loss = LossTest(config.host.name)
         self._places = evidence.Places(config.host.name)
         self._stalled_ns = 0
+        self._worse = (frozenset[int](), frozenset[int]())
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
         self._publisher = Publisher(page)
@@ -86,7 +90,7 @@ class Host:
         self._refused_links: dict[str, str] = {}
         self._stall_row_ns = 0
         self._changed_state = True
-        self._save_soon = False
+        self._save_at = 0
         self._prober_beat = False
         self._plan_probes()
 
@@ -247,19 +251,20 @@ class Host:
     def step(self, events: Sequence[Event] = ()) -> None:
         """Evaluate, publish, then record."""
         now = time.monotonic_ns()
-        outcome = self.engine.evaluate(self.views(), now)
+        header = self.feed.header()  # Before the rows: they are at least as new.
+        as_of = header.heartbeat_ns if header else now
+        outcome = self.engine.evaluate(self.views(), now, as_of=as_of)
         told = self._publisher.publish(self.engine, self._modes(), now)
         if events or outcome.changes or told:
             self._changed_state = True
-            self._save_soon = True
+            self._save_at = self._save_at or now + SAVE_NS
         self._emit([*events, *self._outcome_events(outcome), *told])
-        if self._save_soon:
-            # At once: after kill -9 the next daemon must know what was out.
-            self._save_soon = False
+        if self._save_at and now >= self._save_at:
             self.save()
         self.cycles += 1
         self.last_cycle_wall_s = time.time()
-        self._arm(outcome.due_at, now)
+        due = [at for at in (outcome.due_at, self._save_at) if at]
+        self._arm(min(due, default=None), now)
 
     def ports_read(self, active: dict[str, bool | None]) -> None:
         """State of the verbs ports behind the links."""
@@ -277,10 +282,14 @@ class Host:
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
         counters = evidence.loss_counters(rows, self.engine)
         verdict = self._loss.feed(counters, now, stalled_ns=stalled)
+        was = self._worse
+        self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
         for link in self.engine.links:
             link.worse = verdict.links.get(link.index, "")
         for path in self.engine.paths:
             path.worse = verdict.paths.get(path.index, "")
+        if self._worse != was:
+            self.step()
         views = evidence.path_views(rows, self.engine.paths)
         found = [*self._places.look(views, self.engine, now), *verdict.blames]
         self._emit([self._located(blame) for blame in found])
@@ -323,6 +332,7 @@ class Host:
 
     def save(self) -> None:
         """Queue the state documents if anything changed since."""
+        self._save_at = 0
         if not self._changed_state:
             return
         now = time.monotonic_ns()

@@ -64,7 +64,15 @@ def probe_config(
             for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
         ],
         [
-            ProbePath(index, s.link, s.address, probe.port, host_id(s.peer), s.clock)
+            ProbePath(
+                index,
+                s.link,
+                s.address,
+                probe.port,
+                host_id(s.peer),
+                s.clock,
+                extra=s.peer_rail != config.links[s.link].rail,
+            )
             for index, s in enumerate(specs)
         ],
         link_interval_us=probe.link_interval_ms * 1000,

@@ -6,6 +6,7 @@ reused, start times of one pid are not.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -68,6 +69,13 @@ class ProcessId:
         except ProcessLookupError:
             return False
         return True
+
+
+@functools.cache
+def realtime_allowed() -> bool:
+    """Whether processes may be started under a real-time policy here."""
+    tried = subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
 
 
 def myself() -> ProcessId:

@@ -24,8 +24,9 @@ from bench.detect.traffic import (
     Ints,
     Seen,
     Spans,
+    due_between,
     in_spans,
-    misses,
+    lateness,
     process,
     within,
 )
@@ -69,6 +70,13 @@ class Noise:
         return self._stalls[host]
 
 
+def phase(seed: int, source: Port, target: Port, interval: float) -> float:
+    """The slot of a pair of hosts is the same on every rail, and both ways."""
+    pair = sorted((source[0], target[0]))
+    rng = np.random.default_rng([seed, 6, *pair, source[1] == target[1]])
+    return float(rng.uniform(0, interval))
+
+
 @dataclass(slots=True)
 class PathTable:
     """Rows of one path at each moment; times in seconds, −1: never."""
@@ -76,6 +84,10 @@ class PathTable:
     spec: PathSpec
     interval: float
     last: Floats
+    due: Floats
+    """When the first single packet after the last one heard is due."""
+    acked: Floats
+    """When the newest packet was sent that the peer says it heard."""
     sent: Ints
     received: Ints
     rx_lost: Ints
@@ -94,7 +106,8 @@ class PathSim:
         self, story: Scenario, noise: Noise, host: int, spec: PathSpec, paths: int
     ) -> None:
         self.spec = spec
-        self.interval = TRAIN_S if spec.clock else LINK_INTERVAL_S * paths
+        self.interval = LINK_INTERVAL_S * paths
+        self.late = lateness(self.interval, LINK_INTERVAL_S)
         self._story, self._noise = story, noise
         self._own: Port = (host, spec.link)
         self._peer: Port = (fleet.number(spec.peer), spec.peer_rail)
@@ -104,10 +117,12 @@ class PathSim:
     def _flow(self, source: Port, target: Port) -> FlowLog:
         story = self._story
         rng = np.random.default_rng([story.seed, 3, *source, *target])
-        pace = np.arange(rng.uniform(0, self.interval), story.length, self.interval)
+        pace = np.arange(self._phase(source, target), story.length, self.interval)
         sent = pace + rng.uniform(0, 1e-4, len(pace))
         if self.spec.clock:
-            sent = (sent[:, None] + np.arange(TRAIN) * 5e-6).reshape(-1)
+            trains = np.arange(rng.uniform(0, TRAIN_S), story.length, TRAIN_S)
+            trains = (trains[:, None] + np.arange(TRAIN) * 5e-6).reshape(-1)
+            sent = np.sort(np.concatenate([sent, trains]))
         silent = [*self._noise.stalls(source[0]), *self._gone(source[0]), *self._gone(target[0])]
         sent = sent[~in_spans(sent, silent)]
         chance = np.full(len(sent), self._noise.loss(source, target))
@@ -123,6 +138,9 @@ class PathSim:
         heard = rng.random(len(sent)) >= chance
         return FlowLog.make(sent, heard, process(arrival, heard, self._noise.stalls(target[0])))
 
+    def _phase(self, source: Port, target: Port) -> float:
+        return phase(self._story.seed, source, target, self.interval)
+
     def _gone(self, host: int) -> Spans:
         return [self._story.gone[host]] if host in self._story.gone else []
 
@@ -132,9 +150,13 @@ class PathSim:
         for flow, judge in ((self.into, self._own[0]), (self.out, self._peer[0])):
             done = np.append(np.sort(flow.at[np.isfinite(flow.at)]), self._story.length)
             gap = np.diff(done)
-            for index in np.flatnonzero(gap > 1.5 * self.interval):
-                steps = np.arange(1.5, 8.0) * self.interval
-                calls = done[index] + steps[steps < gap[index]] + 1e-4
+            slot = self._phase(self._own, self._peer)
+            for index in np.flatnonzero(gap > self.late):
+                first = slot + (np.floor((done[index] - slot) / self.interval) + 1) * self.interval
+                calls = first + np.arange(7) * self.interval + self.late
+                calls = calls[calls < done[index + 1]] + 1e-4
+                if not len(calls):
+                    continue
                 for begin, end in self._noise.stalls(judge):
                     calls[(calls >= begin) & (calls < end)] = end + 1e-4
                 # The peer's report travels at once; ours is here.
@@ -152,24 +174,29 @@ class PathSim:
         told = np.where(reports, np.maximum(told, moments - 4 * DELAY_S), told)
         tx = self.out.seen(told)
         tx_missed = self._missed(tx.last, told, peer_gaps, self._peer[0])
-        silent_since = np.where(tx.last >= 0, tx.last, told)
-        awake = (moments - silent_since) - within(own_gaps, silent_since, moments)
-        tx_missed = np.minimum(tx_missed, misses(awake, self.interval))
+        since = np.where(tx.last >= 0, tx.last, told)
+        stalled = within(own_gaps, since, moments)
+        owed = np.floor((moments - since - stalled - self.late) / self.interval).astype(np.int64)
+        tx_missed = np.minimum(tx_missed, np.where(stalled > 0, np.maximum(owed, 0), tx_missed))
         sent = np.searchsorted(self.out.sent, moments, side="right").astype(np.int64)
-        lately = np.searchsorted(self.out.sent, moments - self.interval / 4, side="right")
+        lately = np.searchsorted(self.out.sent, moments - self.late / 2, side="right")
         tx_missed = np.minimum(tx_missed, np.maximum(0, lately - (tx.highest + 1)))
         return PathTable(
-            self.spec, self.interval, rx.last, sent, rx.received, rx.lost, _rising(tx),
-            rx_missed, tx_missed, rx.bitmap, tx.bitmap, self._queue(moments),
+            self.spec, self.interval, rx.last, self._due(rx.last), tx.sent_at, sent, rx.received,
+            rx.lost, _rising(tx), rx_missed, tx_missed, rx.bitmap, tx.bitmap, self._queue(moments),
         )  # fmt: skip
 
     def _missed(self, last: Floats, now: Floats, gaps: Spans, judge: int) -> Ints:
         known = last >= 0
         for _, end in self._gone(judge):
             known &= (last >= end) | (now < end)  # a new life has heard nobody yet
-        silent = now - last
-        found = misses(silent - within(gaps, last, now), self.interval)
-        return np.where(known, found, 0)
+        until = now - self.late - within(gaps, last, now)
+        begin = self._phase(self._own, self._peer)
+        return np.where(known, due_between(last, until, begin, self.interval), 0)
+
+    def _due(self, last: Floats) -> Floats:
+        begin = self._phase(self._own, self._peer)
+        return begin + (np.floor((last - begin) / self.interval) + 1) * self.interval
 
     def _queue(self, moments: Floats) -> Floats:
         total = np.zeros(len(moments))
@@ -211,8 +238,8 @@ def quiet_table(
     """Rows of a quiet path: what its ends do not send or read in time, they do a moment later."""
     interval = LINK_INTERVAL_S * paths
     peer = fleet.number(spec.peer)
-    phase = float(np.random.default_rng([seed, 5, host, peer, spec.link]).uniform(0, interval))
-    sent = np.arange(phase, float(moments[-1]) + interval, interval)
+    begin = phase(seed, (host, spec.link), (peer, spec.peer_rail), interval)
+    sent = np.arange(begin, float(moments[-1]) + interval, interval)
     sent = sent[~in_spans(sent, noise.stalls(peer))]
     everything = np.ones(len(sent), dtype=bool)
     done = process(sent + DELAY_S, everything, noise.stalls(host))
@@ -221,6 +248,6 @@ def quiet_table(
     zero = np.zeros(len(moments), dtype=np.int64)
     full = np.full(len(moments), (1 << BITS) - 1, dtype=np.int64)
     return PathTable(
-        spec, interval, last, count, count, zero, zero, zero, zero, full, full,
-        np.zeros(len(moments)),
+        spec, interval, last, last + interval, last, count, count, zero, zero, zero, zero, full,
+        full, np.zeros(len(moments)),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Probes of one flow in virtual time: what was sent, lost and heard, as a prober sees it. Pure.
 
-The rules are those of the prober (``prober/src/core/path.cpp``, ``window.h``): a miss after 1.5
-intervals of silence in which the prober itself ran, then one per interval; a sequence absent eight
-behind the highest is lost. Times are seconds, arrays are per packet or per moment asked for.
+The rules are those of the prober (``prober/src/core/path.cpp``, ``window.h``): a miss for each
+single packet that was due and is late, when the prober itself ran; a sequence absent eight behind
+the highest is lost. Times are seconds, arrays are per packet or per moment asked for.
 """
 
 from __future__ import annotations
@@ -102,10 +102,15 @@ def within(spans: Spans, since: Floats, until: Floats) -> Floats:
     return total
 
 
-def misses(awake: Floats, interval: float) -> Ints:
-    """Conclusive misses in a row after so much silence."""
-    due = np.floor((awake - interval / 2) / interval).astype(np.int64)
-    return np.where(awake >= 1.5 * interval, due, 0)
+def lateness(interval: float, link_interval: float) -> float:
+    """How late a packet may be before it is missed."""
+    return min(interval / 2, link_interval / 2 + interval / 16)
+
+
+def due_between(since: Floats, until: Floats, phase: float, interval: float) -> Ints:
+    """How many packets of a steady sender were due in (since, until], at phase + n × interval."""
+    number: Floats = np.floor((until - phase) / interval) - np.floor((since - phase) / interval)
+    return np.maximum(number, 0).astype(np.int64)
 
 
 def in_spans(times: Floats, spans: Spans) -> NDArray[np.bool_]:

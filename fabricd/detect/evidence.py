@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from fabricd.detect.locate import CLEAN, SILENT, Blame, Flow, Topology, locate
 from fabricd.detect.loss import LossCounters
-from fabricd.detect.verdict import PathView
+from fabricd.detect.silence import PathView
 from fabricd.engine import Engine, Path
 from fabricd.probes.records import PathRow
 from telemetry.events import LinkState
@@ -31,6 +31,8 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.peer_interval_ns or row.interval_ns,
             row.last_heard_ns,
             row.received,
+            row.acked_ns,
+            row.due_ns,
         )
         for row in rows
     ]

@@ -5,21 +5,19 @@ Rules, in the order in which they are asked:
 * Only paths that were heard in the prober's present life are evidence, and only conclusive misses
   (`fabricd.probes.records.MissRecord`) count; the prober never counts inconclusive ones.
 * A miss says something about a link or path only if the peer lives: its packets came over another
-  link after this path fell silent, and that for a while (when a peer that was stopped goes on, its
-  paths come back one after the other): two link intervals to blame a link, one more interval of
-  the path to blame the path. A peer that is silent everywhere is a host event. Likewise a peer's
-  report that it does not hear us counts only while it hears us over another link: otherwise it was
-  our own prober that did not send.
+  link when that packet was due (`fabricd.detect.silence`). A peer that is silent everywhere is a
+  host event. Likewise a peer's report that it does not hear us counts only while it hears us over
+  another link: otherwise it was our own prober that did not send.
+* A link is at fault when the last ``misses`` packets that were due on it, from whichever peers, two
+  or more among them, are all missing. The peers are staggered by the link interval, so this takes
+  ``misses`` of those, however many peers there are. RX (we do not hear) and TX (they do not hear
+  us) are judged apart.
+* Otherwise a path that missed ``misses`` in a row is at fault alone, once its peer is known to live
+  for one more of its intervals; while the link may still turn out to be the cause, its paths wait.
 * A path that is silent alone is told from a peer that runs only now and then (a host without a
   free core, stalled again and again) by what the peer's other links brought since: if a share s of
   what was due there came, m misses in a row happen by chance with (1 − s)^m, and that must be
   below ``chance``.
-* A link is at fault when every path on it to a living peer misses, two peers or more among them,
-  and the misses add up to ``misses``. The peers are staggered by the link interval, so this takes
-  about one path interval and not ``misses`` of them. RX (we do not hear) and TX (they do not hear
-  us) are judged apart. A path that is merely overdue does not contradict RX silence.
-* Otherwise a path that missed ``misses`` in a row is at fault alone; while the link may still turn
-  out to be the cause, its paths wait.
 """
 
 from __future__ import annotations
@@ -27,44 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class PathView:
-    """One path as its row in the prober's ring says. Times are CLOCK_MONOTONIC ns."""
-
-    index: int
-    link: int
-    peer: str
-    heard: bool
-    """In the prober's present life."""
-    rx_missed: int
-    """Conclusive misses in a row."""
-    tx_missed: int
-    interval_ns: int
-    last_heard_ns: int
-    received: int | None = None
-    """Packets so far; None: not known."""
-
-    @property
-    def clean(self) -> bool:
-        """Heard, and nothing is missing in either direction."""
-        return self.heard and not self.rx_missed and not self.tx_missed
-
-    @property
-    def sound(self) -> bool:
-        """Good enough to come back: a single miss (a late prober) does not start the hold anew."""
-        return self.heard and max(self.rx_missed, self.tx_missed) <= 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Parameters of the verdict."""
-
-    misses: int = 3
-    link_interval_ns: int = 10_000_000
-    min_peers: int = 2
-    chance: float = 1e-4
-    """Of a silence by chance: with a hundred paths and a busy peer there are many occasions."""
+from fabricd.detect.silence import PathView, Rules, Silences
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +46,7 @@ class Jury:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self._silences = Silences()
         self._witnessed: dict[int, int] = {}
         self._reported: dict[int, int] = {}
         self._alive: dict[int, tuple[int, dict[int, int]]] = {}
@@ -92,12 +54,18 @@ class Jury:
 
     def reset(self) -> None:
         """Path indices have another meaning from now on."""
+        self._silences = Silences()
         self._witnessed.clear()
         self._reported.clear()
         self._alive.clear()
 
     def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
-        """The verdict at ``now``; call it whenever a path's misses changed."""
+        """The verdict; call it whenever a path's misses changed.
+
+        Args:
+            paths: all of the host's.
+            now: as of when the prober wrote them: what it had not drained by then is not known.
+        """
         by_link: dict[int, list[PathView]] = {}
         by_peer: dict[str, list[PathView]] = {}
         for path in paths:
@@ -108,13 +76,15 @@ class Jury:
         suspects: dict[int, str] = {}
         path_faults: dict[int, str] = {}
         for link, all_paths in by_link.items():
+            if all(path.clean for path in all_paths):
+                self._forget(link, all_paths, now)
+                continue
             for path in all_paths:
                 self._look_for_witness(path, by_peer[path.peer], now)
-            # Once its peers live again a link hears something within the link interval.
-            own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
-            if reason := _link_fault(own, self.rules, now):
+            if reason := self._link_fault(link, all_paths, by_peer, now):
                 faults[link] = reason
                 continue
+            own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
             missed = [(p.peer, p.rx_missed + p.tx_missed) for p in own if not p.clean]
             if _enough(missed, self.rules):
                 suspects[link] = f"probes missing to {_names({peer for peer, _ in missed})}"
@@ -137,12 +107,30 @@ class Jury:
         }
         return Verdict(faults, suspects, path_faults, frozenset(silent))
 
+    def _forget(self, link: int, paths: list[PathView], now: int) -> None:
+        self._silences.broken(link, now)
+        self._reported.pop(link, None)
+        for path in paths:
+            self._witnessed.pop(path.index, None)
+
+    def _link_fault(
+        self, link: int, paths: list[PathView], by_peer: dict[str, list[PathView]], now: int
+    ) -> str:
+        rules = self.rules
+        heard = self._silences.rx(link, paths, by_peer, rules, now)
+        if heard.proven(rules):
+            return f"nothing heard from {_names(heard.peers)}"
+        reported = {
+            p.index for p in paths if p.tx_missed and self._counts(p, rules.link_interval_ns, now)
+        }
+        told = self._silences.tx(link, paths, reported, rules, now)
+        return f"not heard by {_names(told.peers)}" if told.proven(rules) else ""
+
     def _look_for_witness(self, path: PathView, same_peer: list[PathView], now: int) -> None:
         """Note since when the peer of a path with misses is known to live."""
         others = [p for p in same_peer if p.link != path.link]
         if path.rx_missed:
-            due = path.last_heard_ns + path.interval_ns
-            witness = any(p.last_heard_ns > due for p in others)
+            witness = any(p.last_heard_ns > path.due for p in others)
         else:
             witness = any(p.clean for p in others)
         if not path.rx_missed:
@@ -195,11 +183,6 @@ class Jury:
         return now - since < slowest * 3 // 2
 
 
-def overdue(path: PathView, rules: Rules, now: int) -> bool:
-    """Whether the path's next packet should have come; not yet a miss."""
-    return now - path.last_heard_ns > path.interval_ns + rules.link_interval_ns
-
-
 def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozenset[str]) -> bool:
     """Whether probes have nothing against bringing a link back.
 
@@ -220,18 +203,6 @@ def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozens
 def live_peers(paths: Iterable[PathView], without_link: int) -> frozenset[str]:
     """Peers with a clean path over another link."""
     return frozenset(p.peer for p in paths if p.link != without_link and p.clean)
-
-
-def _link_fault(paths: list[PathView], rules: Rules, now: int) -> str:
-    rx = [p for p in paths if p.rx_missed]
-    tx = [p for p in paths if p.tx_missed]
-    if _enough([(p.peer, p.rx_missed) for p in rx], rules) and all(
-        p.rx_missed or overdue(p, rules, now) for p in paths
-    ):
-        return f"nothing heard from {_names({p.peer for p in rx})}"
-    if _enough([(p.peer, p.tx_missed) for p in tx], rules) and len(tx) == len(paths):
-        return f"not heard by {_names({p.peer for p in tx})}"
-    return ""
 
 
 def _enough(missing: list[tuple[str, int]], rules: Rules) -> bool:

@@ -48,6 +48,8 @@ class ProbePath:
     """``host_id(name)`` of the peer; 0: not checked."""
     clock: bool = False
     """Send trains of three at ``clock_train_hz`` on it."""
+    extra: bool = False
+    """Probed beside the link's round of peers, not in a slot of it: across rails."""
 
 
 @dataclass(frozen=True, slots=True)

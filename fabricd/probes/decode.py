@@ -60,7 +60,7 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
     """Row ``index`` of the path table from the fields of ``PATH_ROW``."""
     (_, address, port, link, flags, host, _, interval, peer_interval, sent, received, rx_lost,
      tx_lost, duplicates, restarts, rx_missed, tx_missed, rtt_last, rtt_min, rtt_smoothed, heard,
-     incarnation, rx_bitmap, tx_bitmap, *_rest) = values  # fmt: skip
+     incarnation, rx_bitmap, tx_bitmap, acked, due, *_rest) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
     return PathRow(
@@ -88,6 +88,8 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
         peer_incarnation=incarnation,
         rx_bitmap=rx_bitmap,
         tx_bitmap=tx_bitmap,
+        acked_ns=acked,
+        due_ns=due,
     )
 
 

@@ -116,7 +116,7 @@ PATH_ROW: Final = Record(
     "seq:Q address:16s port:H link:H flags:I host_id:I reserved0:I interval_ns:Q "
     "peer_interval_ns:Q sent:Q received:Q rx_lost:Q tx_lost:Q duplicates:Q restarts:Q rx_missed:I "
     "tx_missed:I rtt_last_ns:Q rtt_min_ns:Q rtt_smoothed_ns:Q last_heard_ns:Q peer_incarnation:Q "
-    "rx_bitmap:Q tx_bitmap:Q reserved1:3Q",
+    "rx_bitmap:Q tx_bitmap:Q acked_ns:Q due_ns:Q reserved1:Q",
 )
 EVENT_RECORD: Final = Record(
     "EventRecord",

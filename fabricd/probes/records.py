@@ -243,6 +243,10 @@ class PathRow(NamedTuple):
     """Bit i: the peer's packet (highest sequence - i) arrived here."""
     tx_bitmap: int
     """Bit i: our packet (highest sequence that arrived there - i) arrived at the peer."""
+    acked_ns: int
+    """When the newest packet was sent that the peer says it heard; 0: none yet."""
+    due_ns: int
+    """When the first single packet after the last one heard is due; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ ordered_json structs() {
           FIELD(PathRow, peer_incarnation),
           FIELD(PathRow, rx_bitmap),
           FIELD(PathRow, tx_bitmap),
+          FIELD(PathRow, acked_ns),
+          FIELD(PathRow, due_ns),
           FIELD(PathRow, reserved1)}}}},
       {"EventRecord",
        {{"size", sizeof(EventRecord)},

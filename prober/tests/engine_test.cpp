@@ -78,7 +78,7 @@ TEST_CASE("Trains: all three positions are sampled, both ways") {
     CHECK(s.t4 - s.t3 == w.delay);
     ++positions[(s.flags >> ring::kSampleOutTrainShift) & 3];
   }
-  CHECK(positions[0] <= 2);
+  CHECK(positions[0] > 80);  // the single packets beside them
   for (int i = 1; i <= 3; ++i) CHECK(positions[i] > 80);
   CHECK(row(w.hosts[1]).interval_ns == 10 * kMs);
 }

@@ -23,7 +23,7 @@ from bench.detect.scenario import (
 )
 from bench.detect.score import Result, _precision, judge, watched
 from bench.detect.simulator import rows, table
-from bench.detect.traffic import FlowLog, misses, process, within
+from bench.detect.traffic import FlowLog, due_between, lateness, process, within
 from telemetry.events import LinkState
 
 
@@ -64,9 +64,10 @@ def test_lost_received_and_bitmap_agree_with_what_was_sent(heard):
         assert bool(seen.bitmap[0] >> bit & 1) == there
 
 
-@pytest.mark.parametrize(("silent", "expected"), [(0.14, 0), (0.15, 1), (0.24, 1), (0.25, 2)])
+@pytest.mark.parametrize(("silent", "expected"), [(0.11, 0), (0.112, 1), (0.21, 1), (0.212, 2)])
 def test_misses_are_called_as_the_prober_does(silent, expected):
-    assert misses(np.array([silent + 1e-9]), 0.1)[0] == expected
+    until = np.array([silent - lateness(0.1, 0.01)])
+    assert due_between(np.zeros(1), until, 0.0, 0.1)[0] == expected
 
 
 def test_a_stalled_reader_reads_later_and_overflows():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fabricd.config import parse
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.rules import Class, CounterJudge
-from fabricd.detect.verdict import PathView
+from fabricd.detect.silence import PathView
 from fabricd.engine import PROBER_GRACE_NS, Engine
 from fabricd.links.health import Facts
 from telemetry.events import LinkState as S

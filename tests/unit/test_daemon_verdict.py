@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fabricd.detect.verdict import Jury, PathView, Rules, Verdict, healthy, live_peers
+from fabricd.detect.silence import PathView, Rules
+from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
 
 MS = 10**6
 RULES = Rules(misses=3, link_interval_ns=10 * MS)
@@ -15,7 +16,7 @@ class Sim:
     """Probes of one host: paths (link, peer), each with an interval, packets lost by a function.
 
     ``lost(link, peer, direction, t)`` says whether a packet is lost. Misses are judged as the
-    prober does: first 1.5 intervals after the last packet, then once per interval.
+    prober does: after an interval and the lateness that is allowed, then once per interval.
     """
 
     rails: int = 4
@@ -29,6 +30,8 @@ class Sim:
         jury = Jury(RULES)
         paths = [(r, p) for r in range(self.rails) for p in self.peers]
         heard = {k: {"rx": 0, "tx": 0} for k in paths}
+        acked = dict.fromkeys(paths, 0)
+        late = RULES.lateness(self.interval)
         out = []
         last = None
         for now in range(MS, until, MS):
@@ -37,6 +40,8 @@ class Sim:
                 if (now - phase) % self.interval == 0:
                     for direction in ("rx", "tx"):
                         silent = self.lost and self.lost(rail, peer, direction, now)
+                        if not silent and direction == "rx":
+                            acked[rail, peer] = heard[rail, peer]["tx"]  # packets cross
                         if not silent:
                             heard[rail, peer][direction] = now
             views = []
@@ -44,12 +49,12 @@ class Sim:
                 missed = {}
                 for direction in ("rx", "tx"):
                     age = now - heard[rail, peer][direction]
-                    missed[direction] = max(0, (age - self.interval // 2) // self.interval)
+                    missed[direction] = max(0, (age - late) // self.interval)
                 if missed["rx"]:
                     missed["tx"] = 0  # no report can come
                 views.append(
                     PathView(i, rail, peer, True, missed["rx"], missed["tx"], self.interval,
-                             heard[rail, peer]["rx"])
+                             heard[rail, peer]["rx"], None, acked[rail, peer])
                 )  # fmt: skip
             verdict = jury.judge(views, now)
             if verdict != last:
@@ -183,6 +188,32 @@ def test_ten_peers_are_judged_within_the_bound():
     links, paths, _ = faults(sim.run(2000 * MS))
     assert set(links) == {2}
     assert links[2] - T0 <= 250 * MS
+    assert not paths
+
+
+@pytest.mark.parametrize("direction", ["rx", "tx"])
+@pytest.mark.parametrize("phase", range(0, 100, 7))
+def test_three_packets_due_on_the_link_are_enough_whatever_the_number_of_peers(direction, phase):
+    def lost(rail, _peer, d, t):
+        return rail == 2 and d == direction and t >= T0 + phase * MS
+
+    sim = Sim(peers=tuple("abcdefghij"), interval=100 * MS, lost=lost)
+    links, paths, _ = faults(sim.run(2000 * MS))
+    assert set(links) == {2}
+    # Three link intervals, what a packet may be late, and for TX a witness and the next report.
+    assert links[2] - T0 - phase * MS <= (45 if direction == "rx" else 65) * MS
+    assert not paths
+
+
+def test_peers_that_stop_while_they_send_accuse_nobody():
+    """Each sends on rail 0, and is stopped before rail 1; then all go on."""
+
+    def lost(rail, peer, d, t):
+        begin = T0 + (0 if rail else 1) * MS + "abc".index(peer) * 10 * MS
+        return begin <= t < T0 + 400 * MS
+
+    links, paths, _ = faults(Sim(rails=2, lost=lost).run(2000 * MS))
+    assert not links
     assert not paths
 
 

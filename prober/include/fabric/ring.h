@@ -190,7 +190,9 @@ struct PathRow {
   std::uint64_t peer_incarnation;
   std::uint64_t rx_bitmap;
   std::uint64_t tx_bitmap;
-  std::uint64_t reserved1[3];
+  std::uint64_t acked_ns;  // when the newest packet was sent that the peer says it heard; 0: none
+  std::uint64_t due_ns;    // when the first single packet after the last one heard is due
+  std::uint64_t reserved1;
 };
 static_assert(sizeof(PathRow) == 192);
 

@@ -23,6 +23,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   config_ = std::move(config);
   paths_.clear();
   by_peer_.assign(config_.links.size(), {});
+  suspected_.assign(config_.links.size(), false);
   std::vector<Nanos> heard(config_.links.size(), 0);
   for (std::size_t i = 0; i < config_.links.size(); ++i) {
     for (std::size_t j = 0; j < old_links.size(); ++j) {
@@ -57,30 +58,32 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
   std::uint32_t peers = 0;
   std::uint32_t position = 0;
   for (const PathConfig& other : config_.paths) {
-    if (other.link != path.link) continue;
-    if (other.index == path.index) position = peers;
+    if (other.link != path.link || other.extra) continue;
+    if (other.index < path.index) ++position;
     ++peers;
     members.push_back(other.host_id);
   }
+  peers = std::max(peers, 1U);
   std::sort(members.begin(), members.end());
   // Without distinct host ids there is no tournament; the order of the configuration then serves.
-  const bool named = std::adjacent_find(members.begin(), members.end()) == members.end();
-  const Slot slot =
-      named ? meeting_slot(members, config_.host_id, path.host_id) : Slot{position, peers};
+  const bool named = std::adjacent_find(members.begin(), members.end()) == members.end() &&
+                     std::binary_search(members.begin(), members.end(), path.host_id);
+  Slot slot = named ? meeting_slot(members, config_.host_id, path.host_id)
+                    : Slot{position % peers, peers};
+  // Between two slots of the round, whose members hear each other at an even pace.
+  if (path.extra) slot = {2 * slot.index + 1, 2 * slot.count};
   const Nanos period = config_.link_interval * peers;
   const Nanos train_period = path.clock && config_.clock_train_hz != 0
                                  ? kSecond / static_cast<Nanos>(config_.clock_train_hz)
                                  : 0;
   entry.sends_train = train_period != 0;
-  // Trains at least as frequent as the single packets stand in for them.
-  entry.sends_single = train_period == 0 || train_period > period;
   entry.single = Cadence(period, slot);
   entry.single.start(now, wall_minus_mono);
   if (entry.sends_train) {
     entry.train = Cadence(train_period, slot);
     entry.train.start(now, wall_minus_mono);
   }
-  entry.path->set_interval(entry.sends_single ? period : train_period);
+  entry.path->set_interval(period, config_.link_interval);
 }
 
 void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
@@ -145,7 +148,11 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
 }
 
 void Engine::judge(Nanos drained, RecordSink& sink) {
-  for (Entry& entry : paths_) entry.path->judge(drained, stalls_, sink);
+  std::fill(suspected_.begin(), suspected_.end(), false);
+  for (Entry& entry : paths_) {
+    entry.path->judge(drained, stalls_, sink);
+    if (entry.path->missing()) suspected_[entry.path->config().link] = true;
+  }
 }
 
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
@@ -168,7 +175,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
       entry.train.advance(now, wall_minus_mono);
       sent = true;
     }
-    if (entry.sends_single && entry.single.due() <= now) {
+    if (entry.single.due() <= now) {
       push(entry, 0, false, now, out);
       entry.single.advance(now, wall_minus_mono);
       sent = true;
@@ -178,10 +185,19 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   }
 }
 
+Nanos Engine::next_judgement(Nanos now) const {
+  Nanos next = std::numeric_limits<Nanos>::max();
+  for (const Entry& entry : paths_) {
+    if (!suspected_[entry.path->config().link]) continue;
+    if (const Nanos at = entry.path->next_judgement(); at > now) next = std::min(next, at);
+  }
+  return next;
+}
+
 Nanos Engine::next_due() const {
   Nanos due = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
-    if (entry.sends_single) due = std::min(due, entry.single.due());
+    due = std::min(due, entry.single.due());
     if (entry.sends_train) due = std::min(due, entry.train.due());
   }
   return due;

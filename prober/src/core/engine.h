@@ -70,6 +70,9 @@ class Engine {
   // Appends what is to be sent now; reports of misses included.
   void take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out);
   Nanos next_due() const;  // the largest value when nothing is to be sent
+  // When a further miss may have to be called on a link where one was. Elsewhere the loop's own
+  // ticks are soon enough.
+  Nanos next_judgement(Nanos now) const;
 
   std::size_t path_count() const { return paths_.size(); }
   void fill(std::size_t path, ring::PathRow& row) const { paths_[path].path->fill(row); }
@@ -89,7 +92,6 @@ class Engine {
     std::unique_ptr<Path> path;
     Cadence single;
     Cadence train;
-    bool sends_single = true;
     bool sends_train = false;
   };
   struct AddressHash {
@@ -107,6 +109,7 @@ class Engine {
   std::vector<Entry> paths_;
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
   std::vector<Nanos> link_heard_;
+  std::vector<bool> suspected_;  // links with a path that misses
   StallLog stalls_;
   Nanos running_ = 0;  // when the prober was last known to run
   Counters counters_;

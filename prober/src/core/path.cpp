@@ -9,10 +9,10 @@ namespace {
 constexpr Nanos kIntervalLeast = 500'000;
 constexpr Nanos kIntervalMost = 60'000'000'000;
 
-// How many conclusive misses so much running silence makes: the first after 1.5 intervals.
-std::uint32_t misses_in(Nanos awake, Nanos interval) {
-  if (interval <= 0 || 2 * awake < 3 * interval) return 0;
-  const Nanos n = (awake - interval / 2) / interval;
+// How many conclusive misses so much running silence makes, when each packet may be `late`.
+std::uint32_t misses_in(Nanos awake, Nanos interval, Nanos late) {
+  if (interval <= 0 || awake < interval + late) return 0;
+  const Nanos n = (awake - late) / interval;
   return static_cast<std::uint32_t>(std::min<Nanos>(n, std::numeric_limits<std::uint32_t>::max()));
 }
 
@@ -30,8 +30,8 @@ void Path::References::push(std::uint64_t value) {
   seq[count++] = value;
 }
 
-std::uint64_t Path::References::take(bool train) {
-  const std::size_t keep = train ? 6 : 2;
+std::uint64_t Path::References::take(bool many) {
+  const std::size_t keep = many ? 6 : 2;
   while (count > keep) drop_oldest();
   if (count == 0) return 0;
   const std::uint64_t oldest = seq[0];
@@ -40,7 +40,12 @@ std::uint64_t Path::References::take(bool train) {
 }
 
 Path::Path(const PathConfig& config, Nanos interval, const Random& random)
-    : config_(config), interval_(interval), random_(random), nonce_(random()) {}
+    : config_(config), interval_(interval), pace_(interval), random_(random), nonce_(random()) {}
+
+Nanos Path::lateness(Nanos interval) const {
+  // A sender that follows its grid moves by up to a sixteenth of its interval (Cadence::advance).
+  return std::min(interval / 2, pace_ / 2 + interval / 16);
+}
 
 bool Path::retired(std::uint64_t incarnation) const {
   return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
@@ -120,6 +125,10 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
   rx_missed_ = 0;
   last_heard_ = std::max(last_heard_, arrival.mono);
   next_inconclusive_ = 0;
+  const bool single = (packet.flags & (kWireTrainMask | kWireReport)) == 0;
+  if (single || arrival.mono - on_time_ >= 2 * peer_interval_) {
+    on_time_ = std::max(on_time_, arrival.mono);
+  }
 
   if (packet.peer_incarnation == own_incarnation && packet.seq > feedback_seq_) {
     feedback_seq_ = packet.seq;
@@ -132,6 +141,8 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
 void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
                     RecordSink& sink) {
   tx_bitmap_ = packet.rx_bitmap;
+  const Sent& heard = sent_[packet.rx_max % kHistory];
+  if (heard.seq == packet.rx_max) acked_ = std::max(acked_, heard.at);
   // Cumulative at the peer, so that reports lost on the way back lose no count. It falls only when
   // a packet that was given up comes after all.
   if (packet.rx_lost > tx_lost_seen_) tx_lost_ += packet.rx_lost - tx_lost_seen_;
@@ -154,9 +165,12 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   const Nanos from = arrival.mono - tx_silent_;
   const Nanos awake = tx_silent_ - stalls.within(from, arrival.mono);
   // What we sent just now may not have been there when the peer wrote this.
-  const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - interval_ / 4);
+  const Nanos late = lateness(interval_);
+  const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - late / 2);
+  const std::uint32_t owed =
+      awake == tx_silent_ ? packet.rx_missed : misses_in(awake, interval_, late);
   const auto conclusive = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(std::min(packet.rx_missed, misses_in(awake, interval_)), unheard));
+      std::min<std::uint64_t>(std::min(packet.rx_missed, owed), unheard));
   const bool inconclusive = conclusive <= tx_missed_;
   tx_missed_ = std::max(tx_missed_, conclusive);
   emit(ring::EventKind::kMiss, arrival.mono,
@@ -224,8 +238,11 @@ void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardwar
 void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
   if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
   const Nanos silent = now - last_heard_;
-  if (2 * silent < 3 * peer_interval_) return;
-  const std::uint32_t due = misses_in(silent - stalls.within(last_heard_, now), peer_interval_);
+  const Nanos late = lateness(peer_interval_);
+  const std::uint32_t overdue = due_between(last_heard_, now - late);
+  if (overdue == 0) return;
+  const Nanos stalled = stalls.within(last_heard_, now);
+  const std::uint32_t due = stalled == 0 ? overdue : due_between(last_heard_, now - late - stalled);
   if (due > rx_missed_) {
     rx_missed_ = due;
     rx_run_ = true;
@@ -233,7 +250,7 @@ void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
     next_inconclusive_ = now + peer_interval_;
     emit(ring::EventKind::kMiss, now, 0, rx_missed_, unsign(peer_interval_), unsign(silent),
          unsign(last_heard_), sink);
-  } else if (rx_missed_ < misses_in(silent, peer_interval_) && now >= next_inconclusive_) {
+  } else if (rx_missed_ < overdue && now >= next_inconclusive_) {
     // Only our own gap keeps it from being conclusive.
     const Nanos recent = stalls.within(now - 2 * peer_interval_, now);
     if (recent == 0 && next_inconclusive_ != 0) return;
@@ -255,7 +272,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.seq = next_seq_++;
   p.interval_us = static_cast<std::uint32_t>(
       std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
-  if (const std::uint64_t seq = untold_sent_.take(train != 0); seq != 0) {
+  if (const std::uint64_t seq = untold_sent_.take(config_.clock); seq != 0) {
     const Sent& sent = sent_[seq % kHistory];
     if (sent.seq == seq) {
       p.tx_ref_seq = seq;
@@ -263,7 +280,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
       if (sent.hardware) p.flags |= kWireHwStamps;
     }
   }
-  if (const std::uint64_t seq = untold_arrived_.take(train != 0); seq != 0) {
+  if (const std::uint64_t seq = untold_arrived_.take(config_.clock); seq != 0) {
     const Received& arrived = arrived_[seq % kHistory];
     if (arrived.seq == seq) {
       p.rx_ref_seq = seq;
@@ -280,6 +297,23 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   }
   sent_[p.seq % kHistory] = {p.seq, now, 0, train, false};
   return p;
+}
+
+Nanos Path::next_judgement() const {
+  if (last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
+    return std::numeric_limits<Nanos>::max();
+  }
+  return due(rx_missed_ + 1) + lateness(peer_interval_);
+}
+
+std::uint32_t Path::due_between(Nanos from, Nanos to) const {
+  if (to <= from) return 0;
+  const Nanos n = (to - on_time_) / peer_interval_ - (from - on_time_) / peer_interval_;
+  return static_cast<std::uint32_t>(std::min<Nanos>(n, std::numeric_limits<std::uint32_t>::max()));
+}
+
+Nanos Path::due(std::uint32_t n) const {
+  return on_time_ + ((last_heard_ - on_time_) / peer_interval_ + n) * peer_interval_;
 }
 
 bool Path::take_report(Nanos now) {
@@ -314,6 +348,8 @@ void Path::fill(ring::PathRow& row) const {
   row.peer_incarnation = peer_incarnation_;
   row.rx_bitmap = window_.bitmap();
   row.tx_bitmap = tx_bitmap_;
+  row.acked_ns = unsign(acked_);
+  row.due_ns = peer_interval_ == 0 ? 0 : unsign(due(1));
 }
 
 }  // namespace fabric::prober

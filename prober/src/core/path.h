@@ -6,8 +6,12 @@
 //    new. A new incarnation is established once it has answered our challenge; the nonce is then
 //    drawn anew, so a capture of an earlier life never answers it.
 //  - Silence is measured in time during which the prober itself was running. A miss is conclusive
-//    after 1.5 intervals of such silence and each further one after another interval; silence
-//    that owes to our own gap gives an inconclusive miss, which counts for nothing.
+//    after such silence of an interval and the lateness that is allowed (half the link's interval
+//    and what a sender's grid may move by, but at most half the path's interval), and each further
+//    one after another interval; silence that owes to our own gap gives an inconclusive miss, which
+//    counts for nothing.
+//  - Single packets come at their interval and are due by it; trains and reports come when they
+//    like. These are signs of life too, but do not move when the next single packet is due.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
 //    hear: while we sent nothing, its silence is our doing, whatever the reason.
 //  - Judge only after the sockets were drained, as of when the drain began.
@@ -32,6 +36,7 @@ struct PathConfig {
   Address peer{};
   std::uint32_t host_id = 0;
   bool clock = false;
+  bool extra = false;  // beside the link's round of peers: it has no slot of its own in that
   friend bool operator==(const PathConfig&, const PathConfig&) = default;
 };
 
@@ -51,7 +56,11 @@ class Path {
 
   const PathConfig& config() const { return config_; }
   void move_to(const PathConfig& config) { config_ = config; }  // same path, new indices
-  void set_interval(Nanos interval) { interval_ = interval; }
+  // Its own interval, and the link's, in which one packet of any peer is due.
+  void set_interval(Nanos interval, Nanos link_interval) {
+    interval_ = interval;
+    pace_ = link_interval;
+  }
 
   Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
                     const StallLog& stalls, RecordSink& sink);
@@ -66,6 +75,10 @@ class Path {
 
   void fill(ring::PathRow& row) const;
   Nanos last_heard() const { return last_heard_; }
+  // A miss, conclusive or not, was called not long ago, and nothing was heard since.
+  bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
+  // When the next miss will be called, if our own gaps hide nothing of the silence.
+  Nanos next_judgement() const;
 
  private:
   struct Sent {
@@ -87,11 +100,18 @@ class Path {
     std::array<std::uint64_t, 6> seq{};
     std::size_t count = 0;
     void push(std::uint64_t value);
-    std::uint64_t take(bool train);  // 0: none
+    std::uint64_t take(bool many);  // 0: none; `many`: on a path of trains
     void drop_oldest();
   };
   static constexpr std::size_t kHistory = 64;
+  static constexpr std::uint32_t kLongSilent = 16;
 
+  // How much later than an interval after the last one a packet may come.
+  Nanos lateness(Nanos interval) const;
+  // How many single packets were due between two moments.
+  std::uint32_t due_between(Nanos from, Nanos to) const;
+  // When the n-th single packet after the last sign of life is due, from 1.
+  Nanos due(std::uint32_t n) const;
   bool retired(std::uint64_t incarnation) const;
   // How many packets sent by `before` are beyond the last one that the peer heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
@@ -104,6 +124,7 @@ class Path {
 
   PathConfig config_;
   Nanos interval_;
+  Nanos pace_;
   Random random_;
 
   // Who the peer is.
@@ -121,6 +142,7 @@ class Path {
   std::uint64_t rx_lost_before_ = 0;  // in earlier incarnations of the peer
   Nanos peer_interval_ = 0;
   Nanos last_heard_ = 0;
+  Nanos on_time_ = 0;  // when the last single packet came
   Nanos next_inconclusive_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
@@ -132,6 +154,7 @@ class Path {
   std::uint32_t tx_lost_seen_ = 0;
   std::uint32_t tx_missed_ = 0;
   std::uint32_t tx_reported_ = 0;
+  Nanos acked_ = 0;  // when we sent the newest packet that the peer says it heard
   Nanos tx_silent_ = 0;
 
   // Stamps.

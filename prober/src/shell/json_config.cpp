@@ -93,6 +93,7 @@ PathConfig parse_path(const json& item, const std::string& where, std::size_t co
   path.peer = address(item, where);
   path.host_id = static_cast<std::uint32_t>(number_or(item, where, "host_id", 0, 0xffffffffU, 0));
   path.clock = flag(item, where, "clock");
+  path.extra = flag(item, where, "extra");
   if (path.peer.is_v4() != links[path.link].address.is_v4()) {
     refuse(where + "address: not of the same family as its link's");
   }

@@ -65,7 +65,7 @@ Prober::Prober(Options options)
 
 Nanos Prober::next_wake(Nanos now) const {
   if (ports_.empty()) return now + kIdle;
-  return std::min(next_tick_, engine_.next_due());
+  return std::min({next_tick_, engine_.next_due(), engine_.next_judgement(now)});
 }
 
 void Prober::run() {
