@@ -129,8 +129,8 @@ class World {
     h.stage = 0;
     h.engine->note_running(now, h.records);
     send(h);
-    h.next_wake = std::min(
-        {now - now % kTick + kTick, h.engine->next_due(), h.engine->next_judgement(now)});
+    h.next_wake =
+        std::min({now - now % kTick + kTick, h.engine->next_due(), h.engine->next_judgement(now)});
   }
 
   void drain(Host& h, std::uint16_t link) {

@@ -68,8 +68,8 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
   // Without distinct host ids there is no tournament; the order of the configuration then serves.
   const bool named = std::adjacent_find(members.begin(), members.end()) == members.end() &&
                      std::binary_search(members.begin(), members.end(), path.host_id);
-  Slot slot = named ? meeting_slot(members, config_.host_id, path.host_id)
-                    : Slot{position % peers, peers};
+  Slot slot =
+      named ? meeting_slot(members, config_.host_id, path.host_id) : Slot{position % peers, peers};
   // Between two slots of the round, whose members hear each other at an even pace.
   if (path.extra) slot = {2 * slot.index + 1, 2 * slot.count};
   const Nanos period = config_.link_interval * peers;
