@@ -27,7 +27,7 @@ KEYS = ["link", "target", "name", "on", "seconds", "reason", "mode", "group", "s
 
 
 @pytest.fixture
-def asked(tmp_path):
+async def asked(tmp_path):
     whole = WholeHost(tmp_path)
     source = ConfigSource(tmp_path / "f.toml", whole.host.config)
 

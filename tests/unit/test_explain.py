@@ -15,7 +15,7 @@ from telemetry.events import LinkState as S
 
 
 @pytest.fixture
-def whole(tmp_path):
+async def whole(tmp_path):
     made = WholeHost(tmp_path, links=LINKS.replace("rail = 2\n", 'rail = 2\ngroup = "back"\n'))
     yield made
     made.close()
