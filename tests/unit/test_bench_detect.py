@@ -1,5 +1,7 @@
 """The simulator: its packets follow the prober's rules, and its score tells right from wrong."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,9 @@ def of_kind(kind, first=0):
     return next(seed for seed in range(first, first + 2000) if make(seed).kind is kind)
 
 
+judged = cache(judge)
+
+
 def test_shares_are_a_distribution_and_every_kind_comes():
     assert sum(SHARES.values()) == pytest.approx(1.0)
     assert {make(seed).kind for seed in range(400)} == set(Kind)
@@ -42,7 +47,8 @@ def test_shares_are_a_distribution_and_every_kind_comes():
 
 def test_a_seed_is_one_story():
     assert [make(5).text, make(5).faults] == [make(5).text, make(5).faults]
-    first, again = judge(of_kind(Kind.CUT)), judge(of_kind(Kind.CUT))
+    seed = of_kind(Kind.CUT)
+    first, again = judged(seed), judge(seed)
     assert first == again
 
 
@@ -141,7 +147,7 @@ def test_hosts_that_vanish_or_restart_accuse_no_link(kind):
 
 
 def test_table_has_every_kind_and_the_rows_what_is_asked():
-    results = [judge(of_kind(Kind.CUT)), judge(of_kind(Kind.QUIET))]
+    results = [judged(of_kind(Kind.CUT)), judge(of_kind(Kind.QUIET))]
     text = table(results)
     assert all(f"| {kind} |" in text for kind in Kind)
     asked = {row.name: row.asked for row in rows(results) if row.asked is not None}

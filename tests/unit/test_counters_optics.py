@@ -326,7 +326,7 @@ def _credible(module: Module) -> None:
     assert (module.vendor + module.serial + module.part).isprintable()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_garbage(data):
     """Any bytes at all, with a plausible identifier so that the parsers get their share."""
@@ -343,7 +343,7 @@ def test_fuzz_garbage(data):
         _credible(parse(memory))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_damage(data):
     """A sound image with some bytes changed, halves cut off or missing."""
@@ -363,7 +363,7 @@ def test_fuzz_damage(data):
         _credible(parse(memory))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_static_bytes_are_guarded(data):
     """One changed byte of identity or calibration is an error, never another number."""

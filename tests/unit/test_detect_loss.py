@@ -72,6 +72,7 @@ def test_loss_of_a_link_is_found_with_its_direction(way, share, within):
         }
 
 
+@pytest.mark.nightly
 def test_median_times_are_those_that_are_asked():
     for share, asked in ((0.01, 3), (0.001, 30)):
         took = []

@@ -167,6 +167,7 @@ def test_a_laser_that_wears_out():
     assert i < 19 * DAY
 
 
+@pytest.mark.nightly
 def test_bias_that_follows_temperature_is_none():
     predictor = Predictor(NAMES)
     rng = np.random.default_rng(5)

@@ -91,7 +91,7 @@ def test_a_whole_reply_is_read(parse, whole):
 
 
 @pytest.mark.parametrize(("parse", "whole"), PARSERS)
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_to_a_reply(parse, whole, data):
     damaged = bytearray(whole)
@@ -106,7 +106,7 @@ def test_any_damage_to_a_reply(parse, whole, data):
 
 
 @pytest.mark.parametrize(("parse", "whole"), PARSERS)
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=200))
 def test_any_bytes(parse, whole, data):
     with clear_error():
