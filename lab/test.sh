@@ -16,7 +16,7 @@ lint() {
 unit() {
   ensure_native release
   ctest --test-dir build/release --output-on-failure -j2 || return
-  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' "$@"
+  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' -n 2 "$@"
 }
 
 sanitized_unit() {
