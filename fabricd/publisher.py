@@ -30,6 +30,7 @@ class Publisher:
         self._said: Weights = {(e.netdev, e.remote): e.weight for e in page.taken_over}
         self._wanted: Weights = {}
         self._last_error = ""
+        self._given_back = False
         self._log = structlog.get_logger()
 
     def rail_weights(self) -> dict[str, int]:
@@ -45,8 +46,12 @@ class Publisher:
             engine: whose plan is published.
             modes: netdev → the mode in effect there; a link that is missing observes.
             now: CLOCK_MONOTONIC ns.
-            give_back: every weight full, whatever the plan says.
+            give_back: every weight full, whatever the plan says. It is the last word: timers and
+                readers still run while the daemon ends.
         """
+        if self._given_back:
+            return []
+        self._given_back = give_back
         wanted = engine.plan()
         rails = [rail.netdev for rail in wanted.rails]
         observing = frozenset(n for n in rails if modes.get(n, Mode.OBSERVE) is Mode.OBSERVE)
