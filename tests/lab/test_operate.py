@@ -97,6 +97,7 @@ def test_explain_names_evidence_and_rule_of_a_black_hole(cluster):
         )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_window_and_a_switch_over_a_restart_and_their_end(cluster):
     lab = started(cluster)
     node = lab.nodes[0]
@@ -328,6 +329,7 @@ def small_disk(cluster):
         subprocess.run(["umount", str(state)], check=True)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_delays_no_steering_and_loses_no_flap(small_disk):
     lab, fill, free = small_disk
     lab.start_daemons(hold={"hold_down_s": 0.5, "probation_s": 1.0})
@@ -389,6 +391,7 @@ def test_a_daemon_starts_on_a_full_disk_and_steers(small_disk):
     wait_until(lambda: len(rows(node, kind="flap")) == 1, SLOW_S, "with its flap")
 
 
+@pytest.mark.nightly
 def test_state_survives_a_reboot(cluster):
     """A reboot as the daemon sees it: another boot id in what it stored, and nothing in /run."""
     lab = started(cluster)
