@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import structlog
 
 from telemetry.events import Event, EventKind
-from telemetry.timeline import Timeline, TimelineError
+from telemetry.timeline import TimelineError
 
 _BATCH = 512
 _RETRY_S = (0.2, 5.0)
@@ -204,8 +204,3 @@ class Recorder:
         except TimelineError as error:
             self.failures += 1
             self._log.warning("timeline not pruned", error=str(error))
-
-
-def open_timeline(*args: Any, **kwargs: Any) -> Timeline:  # noqa: ANN401 - Timeline's own
-    """`Timeline` itself; a name for the opener."""
-    return Timeline(*args, **kwargs)

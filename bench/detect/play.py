@@ -21,8 +21,6 @@ from telemetry.events import LinkState
 
 TICK_S = 0.5
 """The daemon's (`fabricd.daemon.TICK_S`)."""
-STALE_S = 1.0
-"""A ring that is not written for so long is no prober (`fabricd.prober_feed.STALE_NS`)."""
 POLL_S = 0.002
 BATCH_S = 0.01
 LOOK_S = START_S + 3.0

@@ -78,7 +78,6 @@ SHARES: dict[Kind, float] = {
     Kind.GRAY_SPINE: 0.03,
 }
 LINK_FAULTS = (Kind.FLAP, Kind.CUT, Kind.DARK_NIC, Kind.GRAY)
-SWITCH_FAULTS = (Kind.LEAF, Kind.SPINE, Kind.GRAY_SPINE)
 
 LENGTH_S = {Kind.GRAY: 70.0, Kind.GRAY_SPINE: 40.0, Kind.CONGESTION: 40.0, Kind.STALLS: 30.0}
 OTHERS_S = 20.0

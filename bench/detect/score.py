@@ -11,7 +11,6 @@ from bench.detect.paths import Noise
 from bench.detect.play import Claim, Story, Watched
 from bench.detect.scenario import (
     HOSTS,
-    LINK_FAULTS,
     POD,
     RAILS,
     START_S,
@@ -202,8 +201,3 @@ def _mesh(story: Scenario, told: list[Story], result: Result) -> None:
     result.mesh = _verdict(story, blames)
     if result.mesh != "right":
         result.said.append(f"{story.text}: together they say {[str(b) for b in blames[:3]]}")
-
-
-def is_about_links(kind: Kind) -> bool:
-    """Whether one link's owner has to find it."""
-    return kind in LINK_FAULTS
