@@ -7,85 +7,120 @@ namespace fabric::core {
 
 namespace {
 
-constexpr double kSlow = 1.5;  // times the other path's latency
-constexpr double kGood = 1.2;
-constexpr double kQueue = 128.0 * 1024;       // bytes waiting on average, else there is no queue
+constexpr double kSlow = 1.3;       // times as long as on the others
+constexpr double kSlowSpeed = 1.5;  // times as quick as it are the others
+constexpr double kHeldMost = 0.5;   // of a step, or it is not what the others wait for
+constexpr int kSlowSteps = 2;       // in a row: one may be an accident
+constexpr double kLonger = 1.1;     // dead band of what follows
+constexpr double kShorter = 0.85;
+constexpr double kNoComplaint = 10;  // what is not used is tried again
+constexpr int kGather = 4;           // steps: a second's ratio is off by a third now and then
+constexpr double kDownMost = 0.6;    // of one step
+constexpr double kUp = 1.1;          // the times answer a weight more than in proportion
+constexpr std::uint64_t kQueue = 64U << 10U;  // bytes; fewer are on their way, not waiting
 constexpr std::uint64_t kEnough = 1U << 20U;  // bytes delivered in a step, else nothing is known
 constexpr std::uint64_t kComparable = 4;      // the other carried at least a quarter as much
 constexpr std::uint16_t kFloor = 100;
 constexpr std::uint16_t kAlmost = 990;  // as good as full, but comms stay in the pool
-constexpr double kRaise = 1.25;
-constexpr double kBelow = 0.9;
-constexpr int kPatience = 3;  // steps
+constexpr int kPatience = 3;            // steps
 constexpr int kPatienceMax = 300;
 constexpr std::int64_t kForgivenNs = 600'000'000'000;
-constexpr int kRehashAfter = 3;  // slow steps at less than half weight
+constexpr std::int64_t kRehashAfterNs = 10'000'000'000;  // at less than kRehashBelow
+constexpr std::uint16_t kRehashBelow = 750;
 constexpr std::int64_t kRehashMinNs = 10'000'000'000;
 constexpr std::int64_t kRehashMaxNs = 300'000'000'000;
+
+std::uint16_t scaled(std::uint16_t factor, double by, std::uint16_t most) {
+  return static_cast<std::uint16_t>(
+      std::clamp<double>(static_cast<double>(factor) * by, kFloor, most));
+}
 
 }  // namespace
 
 void Balance::observe(PathIndex index, std::uint64_t waiting, std::uint64_t delivered,
-                      std::int64_t passed) {
+                      std::int64_t passed, std::int64_t now) {
   Path& path = paths_[index];
-  path.area += static_cast<double>(waiting) * static_cast<double>(passed);
+  if (waiting >= kQueue) {
+    path.held += std::max<std::int64_t>(now - std::max(path.until, now - passed), 0);
+    path.until = now;
+  }
   path.delivered += delivered;
-  path.watched += passed;
   seen_ |= bit(index);
 }
 
-// In ns; negative: not known.
-double Balance::latency(const Path& path) const {
-  return path.delivered < kEnough ? -1 : path.area / static_cast<double>(path.delivered);
-}
-
-double Balance::best_beside(const Path& path) const {
-  double best = -1;
+// Of those with a comparable load; a comparison with an idle path would say nothing.
+std::optional<Balance::Others> Balance::others(const Path& path) const {
+  std::array<double, kMaxPaths> held{};
+  std::size_t count = 0;
+  Others found;
   each(seen_, [&](PathIndex index) {
     const Path& other = paths_[index];
-    const double of_other = latency(other);
-    if (&other != &path && of_other >= 0 && other.delivered >= path.delivered / kComparable &&
-        (best < 0 || of_other < best)) {
-      best = of_other;
+    if (&other == &path || other.delivered < kEnough ||
+        other.delivered < path.delivered / kComparable) {
+      return;
     }
+    held[count++] = static_cast<double>(other.held);
+    found.speed =
+        std::max(found.speed,
+                 static_cast<double>(other.delivered) /
+                     static_cast<double>(std::max<std::int64_t>(other.held, kBalanceStepNs / 100)));
   });
-  return best;
-}
-
-bool Balance::lower(Path& path, double ratio, std::int64_t now) {
-  if (path.patience == 0 || now - path.healed > kForgivenNs) {
-    path.patience = kPatience;
-  } else if (path.lifted) {
-    path.patience = std::min(2 * path.patience, kPatienceMax);
+  if (count == 0) {
+    return std::nullopt;
   }
-  path.lifted = false;
-  path.good_steps = 0;
-  ++path.slow_steps;
-  path.healed = now;
-  path.ceiling = static_cast<std::uint16_t>(std::max<double>(kFloor, path.factor * kBelow));
-  const double by = std::clamp(std::sqrt(1 / ratio), 0.5, 0.9);
-  const auto to = static_cast<std::uint16_t>(std::max<double>(kFloor, path.factor * by));
-  return std::exchange(path.factor, to) != to;
+  std::sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count));
+  found.held = std::max<double>(held[(count - 1) / 2], static_cast<double>(kBalanceStepNs) / 100);
+  return found;
 }
 
-bool Balance::raise(Path& path) {
+// At full weight.
+bool Balance::enter(Path& path, const std::optional<Others>& others, std::int64_t now) {
+  const auto held = static_cast<double>(path.held);
+  const bool slow = others && path.delivered >= kEnough &&
+                    held > kHeldMost * static_cast<double>(kBalanceStepNs) &&
+                    held > kSlow * others->held &&
+                    others->speed * held > kSlowSpeed * static_cast<double>(path.delivered);
+  path.slow_steps = slow ? path.slow_steps + 1 : 0;
+  if (path.slow_steps < kSlowSteps) {
+    return false;
+  }
   path.slow_steps = 0;
-  if (path.factor == kFullWeight) {
-    return false;
-  }
-  const std::uint16_t limit = std::min(kAlmost, path.ceiling);
-  const auto higher = static_cast<std::uint16_t>(path.factor * kRaise);
-  if (path.factor < limit) {
-    path.factor = std::min(limit, higher);
-    return true;
-  }
-  if (++path.good_steps < path.patience) {
-    return false;
-  }
   path.good_steps = 0;
-  path.lifted = true;
-  path.ceiling = higher;
-  path.factor = path.factor >= kAlmost ? kFullWeight : std::min(kAlmost, higher);
+  path.patience = path.patience == 0 ? kPatience : std::min(2 * path.patience, kPatienceMax);
+  path.tried = false;
+  path.lowered = now;
+  path.healed = now;
+  path.factor = scaled(path.factor, std::clamp(others->held / held, kDownMost, 1.0), kAlmost);
+  return true;
+}
+
+// Below full weight.
+bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64_t now) {
+  const bool known = others && path.delivered >= kEnough;
+  path.own_held += known ? static_cast<double>(path.held) : 1;
+  path.others_held += known ? others->held : kNoComplaint;
+  if (++path.gathered < kGather) {
+    return false;
+  }
+  const double ratio = path.others_held / std::max(path.own_held, 1.0);
+  path.own_held = path.others_held = 0;
+  path.gathered = 0;
+  if (ratio * kLonger < 1) {
+    if (std::exchange(path.tried, false)) {
+      path.patience = std::min(2 * path.patience, kPatienceMax);
+    }
+    path.good_steps = 0;
+    path.healed = now;
+    const std::uint16_t to = scaled(path.factor, std::max(std::sqrt(ratio), kDownMost), kAlmost);
+    return std::exchange(path.factor, to) != to;
+  }
+  const bool room = ratio * kShorter > 1 && path.factor < kAlmost;
+  if (!room && ++path.good_steps < path.patience) {
+    return false;
+  }
+  path.tried = path.tried || !room;
+  path.good_steps = 0;
+  path.factor = path.factor >= kAlmost ? kFullWeight : scaled(path.factor, kUp, kAlmost);
   return true;
 }
 
@@ -98,24 +133,14 @@ PathSet Balance::step(std::int64_t now) {
   rehash_ = 0;
   each(seen_, [&](PathIndex index) {
     Path& path = paths_[index];
-    const double own = latency(path);
-    const double best = best_beside(path);
-    const bool queue = path.watched > 0 && path.area / static_cast<double>(kBalanceStepNs) > kQueue;
-    bool moved = false;
-    if (own >= 0 && best >= 0 && queue && own > kSlow * best) {
-      moved = lower(path, own / std::max(best, 1.0), now);
-    } else if (own < 0 || best < 0 || !queue || own < kGood * best) {
-      moved = raise(path);  // no complaint: what is not used is tried again
-    } else {
-      path.good_steps = 0;
-    }
-    if (moved) {
+    const auto beside = others(path);
+    if (path.factor == kFullWeight ? enter(path, beside, now) : follow(path, beside, now)) {
       changed |= bit(index);
     }
-    if (path.slow_steps >= kRehashAfter && path.factor < kFullWeight / 2 &&
-        now >= path.next_rehash) {
+    if (path.factor >= kRehashBelow) {
+      path.lowered = now;
+    } else if (now - path.lowered >= kRehashAfterNs && now >= path.next_rehash) {
       rehash_ |= bit(index);
-      path.slow_steps = 0;
       path.rehash_backoff =
           path.rehash_backoff == 0 ? kRehashMinNs : std::min(2 * path.rehash_backoff, kRehashMaxNs);
       path.next_rehash = now + path.rehash_backoff;
@@ -128,9 +153,8 @@ PathSet Balance::step(std::int64_t now) {
   PathSet keep = 0;
   each(seen_, [&](PathIndex index) {
     Path& path = paths_[index];
-    path.area = 0;
+    path.held = 0;
     path.delivered = 0;
-    path.watched = 0;
     if (path.factor != kFullWeight || path.patience != 0) {
       keep |= bit(index);
     }

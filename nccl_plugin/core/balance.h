@@ -1,20 +1,23 @@
-// Weights that follow delivery latency. Pure; times in nanoseconds.
+// Weights that follow delivery. Pure; times in nanoseconds.
 //
-// The delivery latency of a path is the mean time that a byte waits from its hand-over to the
-// kernel until the peer's kernel has it. It is had without a stamp on any chunk, by Little's law
-// (J. D. C. Little, "A Proof for the Queuing Formula L = λW", 1961): bytes waiting, summed over
-// time, divided by bytes delivered.
+// What is watched of a path is the part of a second in which bytes stood waiting there, handed to
+// the kernel and not yet with the peer's. Comms of one job wait for one another: a path with less
+// room than its share takes up is the one on which bytes still wait while the others have nothing
+// left to carry. Where every path is full, bytes wait on all of them alike and nothing is slow,
+// however much the lengths of their queues differ (a mean latency by Little's law, L = λW, cannot
+// tell the two apart).
 //
-// A path is slow when it has a real queue and its latency is well above that of another path to the
-// same peer which carries a comparable load: a comparison with an idle one would say nothing. Its
-// factor falls by the root of the ratio, so that the loop is damped; between kSlow and kGood
-// nothing moves. It rises again to just below what proved too much, and beyond (in the end to the
-// full weight, by which comms come home) only after some good seconds, twice as many each time that
-// this proves wrong.
+// A path is slow when bytes wait on it much longer than on the middle one of the other paths to the
+// same peer with a comparable load, and it delivers much less in the time in which it has any; two
+// seconds in a row. From then on its factor follows the ratio of the two times over some seconds,
+// both ways: it settles where the path is done when the others are. Where both are done together it
+// stays, and a little more (in the end full weight, by which comms come home) is tried only after
+// some good seconds, twice as many each time that this proves wrong.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "core/schedule.h"
@@ -28,7 +31,8 @@ class Balance {
  public:
   // One connection over `path`, looked at every few milliseconds: `waiting` bytes are not with the
   // peer's kernel yet, `delivered` came there since the last look, `passed` ns ago.
-  void observe(PathIndex path, std::uint64_t waiting, std::uint64_t delivered, std::int64_t passed);
+  void observe(PathIndex path, std::uint64_t waiting, std::uint64_t delivered, std::int64_t passed,
+               std::int64_t now);
 
   // Once a second. Returns the paths whose factor changed.
   PathSet step(std::int64_t now);
@@ -40,23 +44,29 @@ class Balance {
 
  private:
   struct Path {
-    double area = 0;  // bytes x ns waited
+    std::int64_t held = 0;   // ns of this second in which bytes waited, over whichever connection
+    std::int64_t until = 0;  // counted so far
     std::uint64_t delivered = 0;
-    std::int64_t watched = 0;  // ns
     std::uint16_t factor = kFullWeight;
-    int slow_steps = 0;
-    int good_steps = 0;
-    int patience = 0;  // good steps before a weight that was too much is tried again; 0: never slow
-    std::uint16_t ceiling = kFullWeight;  // what was too much, less a little
-    bool lifted = false;                  // the ceiling was, since it was set
-    std::int64_t healed = 0;              // when it was slow last
+    int slow_steps = 0;   // in a row, at full weight
+    double own_held = 0;  // below full weight: of the steps since the last judgement
+    double others_held = 0;
+    int gathered = 0;
+    int good_steps = 0;        // judgements
+    int patience = 0;          // good ones before more weight is tried again; 0: never slow
+    bool tried = false;        // more weight was, on no better ground than patience
+    std::int64_t lowered = 0;  // since when
+    std::int64_t healed = 0;   // when it was lowered last
     std::int64_t next_rehash = 0;
     std::int64_t rehash_backoff = 0;
   };
-  [[nodiscard]] double latency(const Path& path) const;
-  [[nodiscard]] double best_beside(const Path& path) const;
-  bool lower(Path& path, double ratio, std::int64_t now);
-  bool raise(Path& path);
+  struct Others {
+    double held = 0;   // of the middle one
+    double speed = 0;  // of the quickest, bytes in a ns in which bytes waited
+  };
+  [[nodiscard]] std::optional<Others> others(const Path& path) const;
+  bool enter(Path& path, const std::optional<Others>& others, std::int64_t now);
+  bool follow(Path& path, const std::optional<Others>& others, std::int64_t now);
 
   std::array<Path, kMaxPaths> paths_{};
   PathSet seen_ = 0;  // paths with anything to tell

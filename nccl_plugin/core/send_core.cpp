@@ -6,11 +6,21 @@
 
 namespace fabric::core {
 
+namespace {
+
+constexpr GroupId kHeedWithPost = 2;  // more than one post brings
+
+}  // namespace
+
 SendCore::SendCore(std::uint32_t chunk_size) : chunk_size_(chunk_size) {}
 
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
                                        std::uint64_t stamp) {
   const bool copy = size <= kCopyLimit;
+  heed(std::min(told_below_, grants_base_ + kHeedWithPost));
+  if (!copy || copied_bytes_ + size > kCopyBudget || copied_count_ >= kCopyMessages) {
+    catch_up();
+  }
   if (copy && (copied_bytes_ + size > kCopyBudget || copied_count_ >= kCopyMessages)) {
     return std::nullopt;
   }
@@ -46,7 +56,8 @@ bool SendCore::done(Sequence sequence) const {
   return message->told || (message->acknowledged && message->readers == 0);
 }
 
-bool SendCore::owes() const {
+bool SendCore::owes() {
+  catch_up();
   for (Sequence sequence = base_; const Message* message = find(sequence); ++sequence) {
     if (!message->acknowledged && message->told) {
       return true;
@@ -68,7 +79,7 @@ void SendCore::forget(Sequence sequence) {
 }
 
 bool SendCore::may_go_ahead(const Message& message) const {
-  return ahead_allowed_ && single_ && early_.empty() && message.copy != nullptr &&
+  return ahead_allowed_ && single_ && early_many_ == 0 && message.copy != nullptr &&
          message.size <= chunk_size_;
 }
 

@@ -10,7 +10,9 @@
 //   no transport reads its bytes any more. A copied one is done once it was handed to a transport:
 //   not before, for until then only the caller's polling finds its grant; and not later, for its
 //   copy stays in the ring until the acknowledgement, ready to be sent again.
-// - Acknowledgements, grants and whole receiver states may come twice, late and out of order.
+// - Acknowledgements, grants and whole receiver states may come twice, late and out of order. So
+//   what one number tells of hundreds of small messages is heeded a few at a time: nobody waits for
+//   it, and all at once it would delay the message that goes out next.
 //
 // Ahead of its grant: with every known grant filled, a message that is copied and fits one chunk is
 // taken to belong to the next group not yet granted, as its only slot. Both ends then judge alike
@@ -84,16 +86,25 @@ class SendCore {
   std::optional<std::uint64_t> on_fence_answer(PathIndex path, Epoch epoch,
                                                const ReceiverState& state);
 
-  [[nodiscard]] bool unacknowledged() const { return unacknowledged_ != 0; }
+  // All that was told counts from here on.
+  void catch_up() { heed(told_below_); }
+  [[nodiscard]] bool unacknowledged() {
+    catch_up();
+    return unacknowledged_ != 0;
+  }
   // Of messages that are not copied: their caller waits for it.
   [[nodiscard]] bool unacknowledged_large() const { return unacknowledged_large_ != 0; }
   // Soon no more small messages are taken: time to look for acknowledgements.
-  [[nodiscard]] bool nearly_full() const {
-    return copied_bytes_ >= kCopyBudget / 8 * 5 || copied_count_ >= kCopyMessages / 8 * 5;
+  [[nodiscard]] bool nearly_full() {
+    if (copied_bytes_ >= kCopyBudget / 8 * 5) {
+      catch_up();
+    }
+    return copied_bytes_ >= kCopyBudget / 8 * 5 ||
+           copied_count_ >= kCopyMessages / 8 * 5 + told_of();
   }
   // The caller was told, or would be, that a message is done, and only its copy here can still
   // bring it there.
-  [[nodiscard]] bool owes() const;
+  [[nodiscard]] bool owes();
   // Something granted is unsent or not acknowledged.
   [[nodiscard]] bool busy() const {
     return unacknowledged_ != unmatched_.size() + ahead_.size() - ahead_acknowledged_;
@@ -174,6 +185,11 @@ class SendCore {
   void acknowledge(Open& opened, std::uint8_t slot);
   void acknowledged(Message& message);
   void acknowledge_below(GroupId group);
+  void heed(GroupId below);
+  // So many groups are known to be whole and not heeded yet.
+  [[nodiscard]] std::size_t told_of() const {
+    return told_below_ > grants_base_ ? told_below_ - grants_base_ : 0;
+  }
   void settle();
   void trim(PathIndex index);
   [[nodiscard]] std::uint32_t length_of(const Message& message, std::uint32_t chunk) const;
@@ -187,11 +203,13 @@ class SendCore {
   Fifo<ChunkRef> again_;
   Fifo<Open> grants_;
   GroupId grants_base_ = 0;
-  Fifo<Sequence> ahead_;  // ahead of their grants, which are the next to come, in this order
+  GroupId told_below_ = 0;  // the receiver has all groups before it whole, heeded or not
+  Fifo<Sequence> ahead_;    // ahead of their grants, which are the next to come, in this order
   std::size_t ahead_acknowledged_ = 0;
   Era era_ = 0;
   bool single_ = true;              // the last grant had one slot
-  std::map<GroupId, Grant> early_;  // grants that overtook an earlier one
+  std::map<GroupId, Grant> early_;  // grants that overtook an earlier one, or what was told of it
+  std::size_t early_many_ = 0;      // of them with several slots
   std::array<Path, kMaxPaths> paths_{};
   PathSet flying_ = 0;  // the paths with something in flight
   std::size_t copied_bytes_ = 0;

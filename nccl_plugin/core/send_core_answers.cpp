@@ -47,11 +47,15 @@ void SendCore::open(const Grant& grant) {
 }
 
 void SendCore::on_grant(const Grant& grant) {
+  if (grant.count != 1 || !unmatched_.empty()) {
+    catch_up();
+  }
   const GroupId expected = grants_base_ + grants_.size();
   if (grant.group < expected || grant.count == 0 || grant.count > kMaxSlots) {
     return;
   }
   if (grant.group > expected) {
+    early_many_ += grant.count != 1 && !early_.contains(grant.group) ? 1U : 0U;
     early_.emplace(grant.group, grant);
     return;
   }
@@ -70,6 +74,7 @@ void SendCore::open_early() {
     if (next->first == grants_base_ + grants_.size()) {
       open(next->second);
     }
+    early_many_ -= next->second.count != 1 ? 1U : 0U;
   }
 }
 
@@ -197,8 +202,21 @@ void SendCore::acknowledge_below(GroupId group) {
   settle();
 }
 
+void SendCore::heed(GroupId below) {
+  if (below > grants_base_) {
+    open_below(below);
+    acknowledge_below(below);
+  }
+}
+
 void SendCore::on_state(const ReceiverState& state) {
-  open_below(state.done_below);
+  // Nobody can have what has not been sent yet.
+  const GroupId known = grants_base_ + grants_.size() + ahead_.size();
+  told_below_ = std::max(told_below_, std::min(known, state.done_below));
+  if (state.groups.empty() && unacknowledged_large_ == 0 && unmatched_.empty()) {
+    return;
+  }
+  catch_up();
   for (const GroupReport& report : state.groups) {
     on_grant(report.grant);
   }
@@ -254,6 +272,7 @@ void SendCore::trim(PathIndex index) {
 }
 
 Epoch SendCore::fail(PathIndex index) {
+  catch_up();
   Path& path = paths_[index];
   path.fencing = true;
   path.fence = ++path.epoch;
@@ -269,6 +288,7 @@ void SendCore::quiesced(PathIndex index) {
 std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch epoch,
                                                        const ReceiverState& state) {
   on_state(state);
+  catch_up();
   Path& path = paths_[index];
   if (!path.fencing || epoch != path.fence) {
     return std::nullopt;

@@ -27,20 +27,22 @@ struct TcpSample {
   std::uint32_t rtt_us = 0;
   std::uint32_t rtt_var_us = 0;
   std::uint64_t window = 0;  // bytes that the connection would hold: in flight and unsent
+  bool held = false;         // nothing in flight, and what is unsent would fit the peer's window
 };
 
 enum class Hearing : std::uint8_t { alive, suspect, dead };
 
 class Silence {
  public:
-  // Call about every 5 ms while the connection may have bytes in flight. `heard`: when the witness
-  // last had an ACK; 0: there is no witness. `suspect`: make the witness speak.
+  // Call now and then while the connection may have bytes in flight, and within 10 ms of a look
+  // that found nothing moving. `heard`: when the witness last had an ACK; 0: there is no witness.
+  // `suspect`: make the witness speak.
   Hearing judge(const TcpSample& sample, std::int64_t now, std::int64_t heard) {
     if (last_ != 0 && now - last_ > kStallNs) {
       grace_ = now + kGraceNs;
     }
     last_ = now;
-    moving_ = sample.unacknowledged == 0 || sample.acknowledged_bytes != seen_;
+    moving_ = sample.unacknowledged == 0 ? !sample.held : sample.acknowledged_bytes != seen_;
     seen_ = sample.acknowledged_bytes;
     if (sample.unacknowledged == 0) {
       since_ = 0;
@@ -57,13 +59,16 @@ class Silence {
     const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
     const std::int64_t silent =
         std::min(now - since_, std::int64_t{sample.since_ack_ms} * 1'000'000);
-    if (now < grace_ || silent < limit / 2) {
+    if (silent < limit / 2) {
       return Hearing::alive;
+    }
+    if (now < grace_) {
+      return Hearing::suspect;  // not judged yet, but the witness has to speak before it is
     }
     const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < kSilenceAloneNs;
     return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
   }
-  // At the last look nothing was in flight, or more had arrived than at the look before.
+  // At the last look there was nothing to send, or more had arrived than at the look before.
   [[nodiscard]] bool moving() const { return moving_; }
   void reset() { *this = {}; }
 

@@ -175,6 +175,7 @@ class Session {
     figures_.buffer_bytes = job.buffer_bytes();
     rendezvous->forget();
     linger();
+    sampler_->all_sent();
     mesh.close();
     finish();
     plugin_->finalize();

@@ -111,6 +111,15 @@ Sampler::Sampler(RowWriter& rows, const Progress& progress, std::vector<std::str
   thread_ = std::thread([this, interval_ms] { run(std::int64_t{interval_ms} * 1'000'000); });
 }
 
+void Sampler::all_sent() {
+  if (!thread_.joinable()) return;
+  const std::string source = [this] {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return std::string(stats_.source());
+  }();
+  if (source == kFromDevices) wait_acknowledged();
+}
+
 void Sampler::stop() {
   if (!thread_.joinable()) return;
   {

@@ -78,6 +78,9 @@ class Sampler {
   ~Sampler() { stop(); }
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
+  // Nothing more will be sent; the connections are still open. What the devices have yet to count
+  // is waited for, where they are what is read.
+  void all_sent();
   void stop();
 
  private:

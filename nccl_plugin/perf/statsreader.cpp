@@ -17,12 +17,34 @@ namespace fabric::perf {
 namespace {
 
 constexpr std::int64_t kLongestSettleNs = 500'000'000;
+constexpr std::int64_t kLongestDrainNs = 5'000'000'000;
 
 template <typename T>
 T load(const std::vector<std::byte>& page, std::size_t at) {
   T value;
   std::memcpy(&value, page.data() + at, sizeof value);
   return value;
+}
+
+std::string whole_file(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::set<std::uint64_t> socket_inodes() {
+  std::set<std::uint64_t> inodes;
+  const std::string prefix = "socket:[";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (!gone && target.starts_with(prefix)) {
+      inodes.insert(std::strtoull(target.c_str() + prefix.size(), nullptr, 10));
+    }
+  }
+  return inodes;
 }
 
 }  // namespace
@@ -77,6 +99,37 @@ Rails parse_net_dev(const std::string& text, const std::vector<std::string>& dev
     if (numbers) rails[name] = bytes;
   }
   return rails;
+}
+
+std::uint64_t unacknowledged(const std::string& text, const std::set<std::uint64_t>& inodes) {
+  std::uint64_t total = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string skipped;
+    std::string state;
+    std::string queues;  // "to send:received", hexadecimal
+    std::uint64_t inode = 0;
+    fields >> skipped >> skipped >> skipped >> state >> queues >> skipped >> skipped >> skipped >>
+        skipped >> inode;
+    // Of a socket that listens (0A) the queue is something else.
+    if (fields && state != "0A" && inodes.contains(inode)) {
+      total += std::strtoull(queues.c_str(), nullptr, 16);
+    }
+  }
+  return total;
+}
+
+void wait_acknowledged() {
+  const std::int64_t end = monotonic_ns() + kLongestDrainNs;
+  const std::set<std::uint64_t> inodes = socket_inodes();
+  while (unacknowledged(whole_file("/proc/net/tcp"), inodes) +
+                 unacknowledged(whole_file("/proc/net/tcp6"), inodes) >
+             0 &&
+         monotonic_ns() < end) {
+    const timespec pause{0, 2'000'000};
+    nanosleep(&pause, nullptr);
+  }
 }
 
 StatsReader::StatsReader(std::vector<std::string> devices, std::int64_t since_ns)
@@ -149,11 +202,8 @@ Rails StatsReader::read() {
     source_ = "stats_page";
     last_ = rails;
   } else if (!had_page_) {
-    std::ifstream file("/proc/net/dev");
-    std::ostringstream text;
-    text << file.rdbuf();
-    last_ = parse_net_dev(text.str(), devices_);
-    source_ = last_.empty() ? "none" : "net_dev";
+    last_ = parse_net_dev(whole_file("/proc/net/dev"), devices_);
+    source_ = last_.empty() ? "none" : kFromDevices;
   }
   return last_;  // a page torn for long keeps the last reading: the next one has the difference
 }

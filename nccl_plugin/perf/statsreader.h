@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,16 @@ bool parse_stats_page(const std::vector<std::byte>& page, Rails* out,
 // The named devices in the text of /proc/net/dev.
 Rails parse_net_dev(const std::string& text, const std::vector<std::string>& devices);
 
+// Bytes that the sockets of these inodes have not had acknowledged, by the text of /proc/net/tcp or
+// tcp6 (proc(5)).
+std::uint64_t unacknowledged(const std::string& text, const std::set<std::uint64_t>& inodes);
+
+// Waits (a moment at most) until all that this process has sent over TCP is acknowledged. A plugin
+// may call sent what the kernel has taken; the devices count it when it leaves.
+void wait_acknowledged();
+
+inline constexpr const char* kFromDevices = "net_dev";
+
 class StatsReader {
  public:
   // `since_ns`: when this process began; pages of earlier processes with its number are passed by.
@@ -40,7 +51,7 @@ class StatsReader {
   // The same, as of now: the plugin writes its page in intervals, so wait (a moment at most) for it
   // to be written once more.
   Rails read_settled();
-  // "stats_page", "net_dev" or "none": where the last reading came from.
+  // "stats_page", kFromDevices or "none": where the last reading came from.
   const char* source() const { return source_; }
 
  private:

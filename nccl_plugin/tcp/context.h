@@ -22,6 +22,14 @@
 
 namespace fabric::tcp {
 
+// How seldom the control thread has to look.
+enum class Rest : std::uint8_t {
+  none,
+  calm,   // messages pass, and nothing is amiss
+  brief,  // only small ones: whoever waits for one of them in vain says so (tcp/patience.h)
+  idle,   // nothing has passed for kIdleAfterNs
+};
+
 struct Context {
   Params params;
   RailList rails;         // the control thread may add
@@ -36,19 +44,25 @@ struct Context {
   Logger logger = nullptr;
   std::function<void()> wake_control;  // any thread
   // The control thread looks seldom, for nothing that it saw has to be seen soon.
-  std::atomic<bool> calm{false};
+  std::atomic<Rest> rest{Rest::none};
 
-  // Any thread, before something begins of which it cannot know.
-  void look_sharp() {
-    if (calm.load(std::memory_order_relaxed) && calm.exchange(false)) {
-      wake_control();
-    }
-  }
+  // Any thread, when something begins of which it cannot know: the next looks come in time.
+  void stir() { rouse(Rest::idle); }
+  // Any thread, when a caller waits for long.
+  void hurry() { rouse(Rest::brief); }
 
   void say(LogLevel level, const std::string& text) const {
     if (logger != nullptr) {
       logger(static_cast<int>(level), kLogSubsystemNet, "fabric", 0, "NET/Fabric : %s",
              text.c_str());
+    }
+  }
+
+ private:
+  void rouse(Rest from) {
+    Rest is = rest.load(std::memory_order_relaxed);
+    if (is == from && rest.compare_exchange_strong(is, Rest::calm)) {
+      wake_control();
     }
   }
 };
@@ -94,8 +108,8 @@ inline bool goes_ahead(const PeerFacts& facts) { return facts.version >= 2; }
 // What a comm asks of the control thread.
 struct Wants {
   core::PathSet dial = 0;
-  bool homeless = false;  // sender: its home carries nothing now
-  bool calm = false;      // no need to look again within kTickNs
+  bool homeless = false;   // sender: its home carries nothing now
+  Rest rest = Rest::none;  // no need to look again sooner
   std::vector<PathLoad> loads;
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
@@ -121,10 +135,15 @@ struct RailCounts {
 };
 
 inline constexpr std::int64_t kMs = 1'000'000;
-// The control thread's rounds; the longer ones while all is calm. Two of them are within
+// The control thread's rounds; the longer ones while all is calm. Two of the calm ones are within
 // core::kStallNs: a comm whose caller is inside is passed over once.
 inline constexpr std::int64_t kTickNs = 4 * kMs;
 inline constexpr std::int64_t kCalmTickNs = 10 * kMs;
+inline constexpr std::int64_t kBriefTickNs = 50 * kMs;
+// Nothing is under way that could be found silent, and who begins something wakes the control
+// thread; meanwhile it looks for hints and keeps the control links speaking.
+inline constexpr std::int64_t kIdleTickNs = 100 * kMs;
+inline constexpr std::int64_t kIdleAfterNs = 1'000 * kMs;
 inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until answered
 inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;

@@ -32,7 +32,7 @@ Control::Control(Context& context)
           [this](const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
             on_hello(hello, secret, rail, std::move(fd));
           }),
-      hints_(context),
+      hints_(context, poller_),
       addresses_(poller_) {}
 
 Control::~Control() { stop(); }

@@ -60,8 +60,8 @@ class Control {
     Secret secret{};
     Groups::Index group = 0;
     Harvest harvest;
-    int missed = 0;     // ticks in a row at which its caller was inside
-    bool calm = false;  // at the last tick
+    int missed = 0;          // ticks in a row at which its caller was inside
+    Rest rest = Rest::none;  // at the last tick
     bool homeless = false;
   };
   struct Receiving {
@@ -70,7 +70,7 @@ class Control {
     Groups::Index group = 0;
     Harvest harvest;
     int missed = 0;
-    bool calm = false;
+    Rest rest = Rest::none;
   };
   struct Newcomer {
     std::shared_ptr<Sender> comm;
@@ -86,7 +86,7 @@ class Control {
   bool take_rails_come(std::int64_t now);
   bool move_rail(std::size_t index, const RailNow& found, std::int64_t now);
   [[nodiscard]] AddressReport addresses() const;
-  void tick_peer(Peer& peer, std::int64_t now);
+  void tick_peer(Peer& peer, std::int64_t now, Rest was);
   template <typename Comms, typename Serve>
   void tick_all(Comms& comms, std::int64_t now, Which which, Serve serve);
   void tick_comms(std::int64_t now, Which which);
@@ -146,10 +146,13 @@ class Control {
   // What closed receivers had, for senders that missed their last word; the oldest go first.
   std::map<std::uint64_t, core::ReceiverState> graves_;
   std::deque<std::uint64_t> graves_order_;
+  std::int64_t published_ = 0;
   std::int64_t next_publish_ = 0;
   std::int64_t last_tick_ = 0;
   bool hurry_ = false;          // a comm was passed over
-  bool calm_ = false;           // nothing need be looked at before kCalmTickNs
+  Rest rest_ = Rest::none;      // how long nothing need be looked at
+  bool roused_ = false;         // a caller said otherwise
+  int pings_ = 0;               // events that were nothing but pings and their answers
   bool closed_ = false;         // a comm was, in this tick
   std::uint64_t reported_ = 0;  // number of the last rails report sent
 };

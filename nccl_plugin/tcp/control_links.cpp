@@ -115,7 +115,8 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
 
 void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
   const int number = fd.get();
-  poller_.add(number, EPOLLIN | EPOLLRDHUP, [&peer, path](std::uint32_t) { peer.readable(path); });
+  poller_.add(number, EPOLLIN | EPOLLRDHUP,
+              [this, &peer, path](std::uint32_t) { pings_ += peer.readable(path) ? 1 : 0; });
   peer.attach(path, std::move(fd), monotonic_ns());
   peer.send(path, [this, &peer](Bytes& out) {
     append_rails(out, hints_.local());

@@ -13,13 +13,32 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr int kIdleTickMs = 250;
+constexpr int kAloneTickMs = 250;  // without comms
 constexpr int kNice = -10;
 constexpr int kHurryAfter = 2;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
 constexpr std::int64_t kPublishNs = 20 * kMs;
-constexpr std::int64_t kPingNs = 50 * kMs;
+constexpr std::int64_t kIdlePublishNs = 250 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
+
+std::int64_t tick_every(Rest rest) {
+  switch (rest) {
+    case Rest::none:
+      return kTickNs;
+    case Rest::calm:
+      return kCalmTickNs;
+    case Rest::brief:
+      return kBriefTickNs;
+    case Rest::idle:
+      break;
+  }
+  return kIdleTickNs;
+}
+
+// Where something is under way its own connection tells first, and has the link speak at once.
+std::int64_t ping_every(Rest rest) {
+  return (rest == Rest::none ? 50 : rest == Rest::calm ? 100 : 200) * kMs;
+}
 
 }  // namespace
 
@@ -31,16 +50,22 @@ void Control::run() {
   }
   std::int64_t now = monotonic_ns();
   while (!stopping_.load()) {
-    const bool idle = senders_.empty() && receivers_.empty();
+    const bool alone = senders_.empty() && receivers_.empty();
     const bool hurry = std::exchange(hurry_, false);
-    const std::int64_t every = calm_ ? kCalmTickNs : kTickNs;
+    const std::int64_t every = tick_every(rest_);
     const std::int64_t left =
         std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
-    context_.calm.store(calm_ && !idle);
-    const bool events = poller_.run(idle ? kIdleTickMs : static_cast<int>((left + kMs - 1) / kMs));
+    context_.rest.store(alone ? Rest::none : rest_);
+    pings_ = 0;
+    const int events = poller_.run(alone ? kAloneTickMs : static_cast<int>((left + kMs - 1) / kMs));
     now = monotonic_ns();
-    if (hurry && !events && now < last_tick_ + every) {
+    if (hurry && events == 0 && now < last_tick_ + every) {
       tick_comms(now, Which::passed_over);
+      continue;
+    }
+    // They were answered, and change nothing: a look at everything would cost a caller its core.
+    if (events != 0 && events == pings_ && now < last_tick_ + every) {
+      hurry_ = hurry;
       continue;
     }
     tick(now);
@@ -54,10 +79,17 @@ void Control::tick_comms(std::int64_t now, Which which) {
 }
 
 void Control::tick(std::int64_t now) {
-  calm_ = true;
+  const Rest was = std::exchange(rest_, Rest::idle);
+  roused_ = context_.rest.load() < was;
   take_newcomers();
   renew_rails(now);
+  if (next_look_ != 0 && next_look_ < now + kIdleTickNs) {
+    rest_ = Rest::calm;
+  }
   const bool changed = hints_.poll(now);
+  if (!hints_.prompt()) {
+    rest_ = Rest::none;
+  }
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
       peer->hints_dirty = peer->hints_dirty || changed;
@@ -67,7 +99,7 @@ void Control::tick(std::int64_t now) {
   acceptor_.tick(now);
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
-      tick_peer(*peer, now);
+      tick_peer(*peer, now, was);
     }
   }
   reported_ = hints_.local().number;
@@ -75,8 +107,12 @@ void Control::tick(std::int64_t now) {
   if (std::exchange(closed_, false)) {
     count_homes();
   }
+  if (rest_ != Rest::idle) {
+    next_publish_ = std::min(next_publish_, published_ + kPublishNs);
+  }
   if (now >= next_publish_) {
-    next_publish_ = now + kPublishNs;
+    published_ = now;
+    next_publish_ = now + kIdlePublishNs;
     publish(now);
   }
 }
@@ -132,7 +168,7 @@ void Control::hint(Peer& peer, std::int64_t now) {
   }
 }
 
-void Control::tick_peer(Peer& peer, std::int64_t now) {
+void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
   hint(peer, now);
   if (!context_.params.failover) {
     // The plain mode: no control links, no hints, one path.
@@ -145,8 +181,13 @@ void Control::tick_peer(Peer& peer, std::int64_t now) {
     peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
   }
   const auto links = static_cast<std::int64_t>(outbound_.size() * context_.rails.size());
-  peer.tick(now, std::max(kPingNs, links * kPingPerLinkNs));
-  calm_ = calm_ && peer.calm();
+  peer.tick(now, std::max(ping_every(was), links * kPingPerLinkNs));
+  const bool whole = (peer.facts.base & ~peer.live()) == 0;
+  // Links are judged often enough so; more would have each end ping for the other's pings.
+  rest_ = std::min(rest_, whole && peer.calm(now) ? Rest::idle : Rest::calm);
+  if (peer.facts.down.down() != 0) {
+    rest_ = Rest::none;  // while a path is said to be dead, whoever was passed over must hear soon
+  }
   if (peer.comms == 0 || peer.gone) {
     return;
   }
@@ -181,7 +222,8 @@ void Control::give_up(Peer& peer, const std::string& text) {
 
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
 // looked at again in the next tick, then every millisecond, and waited for when it was never free;
-// one that was calm is waited for in the next tick, which comes late enough.
+// one that was calm is waited for in the next tick, which comes late enough. Who is inside sees for
+// itself whether messages come.
 template <typename Comms, typename Serve>
 void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve) {
   for (auto next = comms.begin(); next != comms.end();) {
@@ -190,19 +232,20 @@ void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve)
       ++next;
       continue;
     }
-    const int most = entry.calm ? 1 : kMaxMissed;
+    const int most = entry.rest == Rest::none ? kMaxMissed : 1;
     const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
     if (!wants) {
       // Once is common beside a caller that polls; waking for it would cost that caller its core.
       ++entry.missed;
-      calm_ = calm_ && entry.calm;
+      entry.rest = std::min(entry.rest, roused_ ? Rest::calm : Rest::brief);
+      rest_ = std::min(rest_, entry.rest);
       hurry_ = hurry_ || entry.missed >= kHurryAfter;
       ++next;
       continue;
     }
     entry.missed = 0;
-    entry.calm = wants->calm;
-    calm_ = calm_ && entry.calm;
+    entry.rest = wants->rest;
+    rest_ = std::min(rest_, entry.rest);
     entry.peer->ping(wants->suspect, now);
     serve(id, entry, *wants);
     if (wants->close) {
@@ -220,7 +263,7 @@ void Control::tick_senders(std::int64_t now, Which which) {
     }
     core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
     for (const PathLoad& load : wants.loads) {
-      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed);
+      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now);
     }
     sending.homeless = wants.homeless && !wants.close;
     if (wants.close) {

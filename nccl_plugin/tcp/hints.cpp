@@ -4,7 +4,10 @@
 
 namespace fabric::tcp {
 
-Hints::Hints(Context& context) : context_(context), steer_(context.params.run_dir + "/steer") {
+Hints::Hints(Context& context, Poller& poller)
+    : context_(context), steer_(context.params.run_dir + "/steer"), watch_(poller) {
+  // Before the page is read for the first time: what is written after that is an event.
+  steer_.on_open([this](const std::string& path) { watch_.follow(path); });
   up_.fill(true);
   local_.weight.fill(core::kFullWeight);
 }

@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "tcp/context.h"
+#include "tcp/page_watch.h"
 #include "tcp/steer_reader.h"
 
 namespace fabric::tcp {
 
 class Hints {
  public:
-  explicit Hints(Context& context);
+  Hints(Context& context, Poller& poller);
 
   // Looks; true when anything changed. Call every few milliseconds.
   bool poll(std::int64_t now);
@@ -19,6 +20,8 @@ class Hints {
   void lost(std::size_t rail, bool gone) { gone_[rail] = gone; }
   // It has another address or device: until then what is connected over it is given up.
   void moved(std::size_t rail, std::int64_t until) { moved_until_[rail] = until; }
+  // An event tells of what the page says, or there is no page: polling is for the rest.
+  [[nodiscard]] bool prompt() const { return steer_.view() == nullptr || !watch_.blind(); }
   [[nodiscard]] const RailsReport& local() const { return local_; }
   // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
   // down. `outbound`: we are the sender, so the first rail of a path is ours.
@@ -28,6 +31,7 @@ class Hints {
  private:
   Context& context_;
   SteerReader steer_;
+  PageWatch watch_;
   CarrierReader carrier_;
   std::array<bool, core::kMaxRails> up_{};
   std::array<bool, core::kMaxRails> gone_{};

@@ -102,8 +102,9 @@ inline constexpr std::array kParams{
               .field = &Params::adapt,
               .high = 1,
               .what =
-                  "1: the weight of a path follows its delivery latency, and one that stays slow "
-                  "is opened again from another port, so that a switch hashes it elsewhere"},
+                  "1: the weight of a path follows how long bytes wait there, beside the others, "
+                  "and one that stays slow is opened again from another port, so that a switch "
+                  "hashes it elsewhere"},
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 namespace fabric::tcp {
 
@@ -15,6 +16,8 @@ constexpr std::int64_t kCrossAfterNs = 50 * kMs;  // the pairs from the start co
 constexpr std::int64_t kGoneAfterNs = 200 * kMs;  // refused for so long, nothing alive
 constexpr int kGoneRefusals = 2;
 constexpr std::int64_t kPingMinNs = 8 * kMs;
+// The answer to a ping is the last word, so its ACK waits for a word that does not come.
+constexpr std::int64_t kDelayedAckNs = 45 * kMs;
 constexpr std::size_t kMaxBacklog = 1U << 20U;  // unsent control bytes: pings are left out
 
 }  // namespace
@@ -73,6 +76,8 @@ void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
   link.out_at = 0;
   link.silence.reset();
   link.maybe_unacked = true;
+  link.acknowledged = 0;
+  link.unacked_since = now;
   link.last_ping = now;
   link.up_since = now;
   live_ |= core::bit(index);
@@ -98,8 +103,9 @@ void Peer::lose(core::PathIndex index, bool silent) {
   link.next_dial = now + link.backoff;
 }
 
-void Peer::readable(core::PathIndex index) {
+bool Peer::readable(core::PathIndex index) {
   Link& link = links_[index];
+  bool pings = true;
   while (link.life.live()) {
     std::array<std::byte, 16384> buffer;
     const ssize_t count = ::recv(link.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -107,11 +113,11 @@ void Peer::readable(core::PathIndex index) {
       continue;
     }
     if (count < 0 && errno == EAGAIN) {
-      return;
+      return pings;
     }
     if (count <= 0) {
       lose(index, false);
-      return;
+      return false;
     }
     link.in.insert(link.in.end(), buffer.begin(), buffer.begin() + count);
     std::size_t at = 0;
@@ -119,8 +125,9 @@ void Peer::readable(core::PathIndex index) {
       const auto header = decode_frame_header({link.in.data() + at, kFrameHeaderSize});
       if (!header || carries_payload(header->type) || !speaks(facts.version, header->type)) {
         lose(index, false);
-        return;
+        return false;
       }
+      pings = pings && (header->type == FrameType::ping || header->type == FrameType::pong);
       if (link.in.size() - at < kFrameHeaderSize + header->length) {
         break;
       }
@@ -132,6 +139,7 @@ void Peer::readable(core::PathIndex index) {
     }
     link.in.erase(link.in.begin(), link.in.begin() + static_cast<std::ptrdiff_t>(at));
   }
+  return false;
 }
 
 void Peer::heard_rails(const RailsReport& report) {
@@ -164,8 +172,13 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
       return;
     }
     const auto info = sample(link.fd.get());
-    if (info) {
+    // What the peer says of itself proves only that way; an answer to our own words proves both.
+    if (info &&
+        std::exchange(link.acknowledged, info->acknowledged_bytes) != info->acknowledged_bytes) {
       facts.heard[index] = now - std::int64_t{info->since_ack_ms} * kMs;
+    }
+    if (info && info->held) {
+      push(link.fd.get());
     }
     if (link.maybe_unacked && info) {
       // It is its own witness: a ping that was lost alone in flight shows with the next one's ACK.
@@ -174,7 +187,8 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
         lose(index, true);
         return;
       }
-      if (hearing == core::Hearing::suspect) {
+      // Sooner, each would answer the other's answer for ever.
+      if (hearing == core::Hearing::suspect && now - link.unacked_since >= kDelayedAckNs) {
         ping(core::bit(index), now);
       }
       if (info->unacknowledged == 0 && quiet(link.fd.get())) {
@@ -194,10 +208,12 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
 }
 
-bool Peer::calm() const {
+bool Peer::calm(std::int64_t now) const {
   bool calm = true;
   core::each(live_, [&](core::PathIndex index) {
-    calm = calm && !links_[index].maybe_unacked && links_[index].out.empty();
+    const Link& link = links_[index];
+    calm = calm && link.out.empty() &&
+           (!link.maybe_unacked || now - link.unacked_since < kDelayedAckNs);
   });
   return calm;
 }
@@ -318,7 +334,9 @@ void Peer::flush(core::PathIndex index) {
       lose(index, false);
       return;
     }
-    link.maybe_unacked = true;
+    if (!std::exchange(link.maybe_unacked, true)) {
+      link.unacked_since = monotonic_ns();
+    }
     link.out_at += static_cast<std::size_t>(count);
   }
   link.out.clear();

@@ -47,11 +47,12 @@ class Peer {
 
   // A connection for this link is there.
   void attach(core::PathIndex link, Fd fd, std::int64_t now);
-  void readable(core::PathIndex link);
+  // True: it brought nothing but pings and their answers.
+  bool readable(core::PathIndex link);
   // Checks, pings; forgets links that are dead.
   void tick(std::int64_t now, std::int64_t ping_every);
-  // Nothing is under way on its links.
-  [[nodiscard]] bool calm() const;
+  // Nothing is under way on its links, or not for longer than an ACK may take.
+  [[nodiscard]] bool calm(std::int64_t now) const;
   // Makes these links speak now: their ACKs tell whether the rails are alive.
   void ping(core::PathSet links, std::int64_t now);
   // Outbound: which links to dial now.
@@ -97,6 +98,8 @@ class Peer {
     std::size_t out_at = 0;
     core::Silence silence;
     bool maybe_unacked = false;
+    std::uint64_t acknowledged = 0;  // bytes, at the last look
+    std::int64_t unacked_since = 0;
     std::int64_t next_dial = 0;
     std::int64_t backoff = 0;
     std::int64_t last_ping = 0;

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -54,8 +55,8 @@ class Poller {
     [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
   }
 
-  // False: nothing happened within that time.
-  bool run(int timeout_ms) {
+  // How many events there were; 0: none within that time.
+  int run(int timeout_ms) {
     std::array<epoll_event, 64> events{};
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
@@ -67,7 +68,7 @@ class Poller {
         handler(events[static_cast<std::size_t>(i)].events);
       }
     }
-    return count > 0;
+    return std::max(count, 0);
   }
 
  private:

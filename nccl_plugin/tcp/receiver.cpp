@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace fabric::tcp {
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::size_t kDrainBudget = 8U << 20U;  // bytes of one path before the others get a turn
 constexpr unsigned kGlance = 8;
+constexpr unsigned kAwake = 64;  // looks without a sleep: the callers poll
+constexpr std::size_t kLowWaterMost = std::size_t{512} * 1024;
 constexpr std::size_t kSpill = std::size_t{16} * 1024;
 // After a close: how long a connection that does not end may still bring what was on its way.
 constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
@@ -30,8 +33,15 @@ std::span<std::byte> scratch() {
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
                    std::uint32_t chunk_size, std::string peer)
-    : context_(context), id_(id), home_(home), peer_(std::move(peer)), core_(chunk_size) {
+    : context_(context),
+      id_(id),
+      home_(home),
+      peer_(std::move(peer)),
+      chunk_size_(chunk_size),
+      core_(chunk_size),
+      patience_(context.clock) {
   dead_since_ = monotonic_ns();
+  busy_at_ = dead_since_;
   facts_.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
 }
@@ -51,9 +61,8 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) 
     buffers[i].slot.tag = slots[i].tag;
   }
   group = core_.post({buffers.data(), slots.size()});
-  if (core_.waiting_large()) {
-    context_.look_sharp();
-  }
+  context_.stir();
+  moved_ = true;
   if (core_.done(group)) {  // it came ahead
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
   }
@@ -79,6 +88,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     }
   }
   if (done) {
+    patience_.served();
     for (std::size_t i = 0; sizes != nullptr && i < count; ++i) {
       sizes[i] = static_cast<int>(core_.received(group, i));
     }
@@ -87,6 +97,8 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
   }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
+  } else if (patience_.waits()) {
+    context_.hurry();
   }
   return error_;
 }
@@ -179,6 +191,9 @@ bool Receiver::drain(core::PathIndex index) {
         continue;
       }
       path.ended = errno != EAGAIN && errno != EWOULDBLOCK;
+      if (!path.ended) {
+        lower_water(index);
+      }
       return !path.ended;
     }
     if (count == 0) {
@@ -205,12 +220,32 @@ bool Receiver::drain(core::PathIndex index) {
       }
     }
     if (short_read) {
+      lower_water(index);
       return true;
     }
     if (budget == 0) {
       context_.waits.signal();  // there is more: nobody may block on it
       return true;
     }
+  }
+}
+
+// What the rest of a message brings is known, so the caller need not see every packet of it; when
+// it is whole, it is told at once. Only while no other path has a part in it. Should the rest come
+// another way after all, the next tick wakes.
+void Receiver::lower_water(core::PathIndex index) {
+  Path& path = paths_[index];
+  const std::uint64_t sleeps = context_.waits.sleeps();
+  awake_ = std::exchange(seen_sleeps_, sleeps) == sleeps ? awake_ + 1 : 0;
+  std::size_t mark = 1;
+  if (awake_ < kAwake && path.in_payload && !path.duplicate &&
+      (busy_ & live_) == core::bit(index)) {
+    const std::size_t headers = (path.behind + chunk_size_ - 1) / chunk_size_ * kChunkHeaderSize;
+    mark = std::min(path.left + path.behind + headers, kLowWaterMost);
+  }
+  if (mark != path.low_water) {
+    path.low_water = mark;
+    set_low_water(path.fd.get(), mark);
   }
 }
 
@@ -291,8 +326,11 @@ bool Receiver::take_header(core::PathIndex index) {
   path.duplicate = placement.verdict == core::Verdict::duplicate;
   path.data = placement.data;
   path.left = header->length;
+  path.behind = header->message_size - header->offset - header->length;
   path.header_at = 0;
   busy_ |= core::bit(index);
+  moved_ = true;
+  context_.stir();
   last_payload_ = index;
   if (path.left == 0) {
     finish_chunk(index);

@@ -14,6 +14,7 @@
 #include "core/receive_core.h"
 #include "core/silence.h"
 #include "tcp/context.h"
+#include "tcp/patience.h"
 #include "tcp/tally.h"
 
 namespace fabric::tcp {
@@ -66,6 +67,9 @@ class Receiver {
     bool trial = false;  // what comes in is a trial: dropped and answered
     std::byte* data = nullptr;
     std::size_t left = 0;
+    std::size_t behind = 0;     // bytes of the message after this chunk, if it comes in order
+    std::size_t low_water = 1;  // of the socket
+    std::size_t low_left = 0;   // `left` when the last tick saw it
     // Grants and acknowledgements that the kernel did not take yet.
     Bytes out;
     std::size_t out_at = 0;
@@ -82,6 +86,8 @@ class Receiver {
   bool drain(core::PathIndex index);
   // All that the kernel holds now, however much.
   void exhaust(core::PathIndex index);
+  // What a caller that blocks is woken for: not for each packet of a large message.
+  void lower_water(core::PathIndex index);
   void note_close();
   // After the peer's close: can anything still come in?
   [[nodiscard]] bool heard_out() const;
@@ -98,7 +104,7 @@ class Receiver {
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);
   void send_state(core::PathIndex index);
-  [[nodiscard]] bool calm() const;
+  [[nodiscard]] Rest rest(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
   void abort_locked(Result result, const std::string& text);
 
@@ -106,13 +112,17 @@ class Receiver {
   const std::uint64_t id_;
   const core::PathIndex home_;
   const std::string peer_;
+  const std::uint32_t chunk_size_;
   mutable std::mutex mutex_;
   core::ReceiveCore core_;
+  Patience patience_;
   Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
+  std::uint64_t seen_sleeps_ = 0;
+  unsigned awake_ = ~0U >> 1U;  // looks since the callers last slept
   unsigned calls_ = 0;
   core::PathSet busy_ = 0;  // paths that carried payload lately
   std::optional<core::PathIndex> last_payload_;
@@ -128,6 +138,8 @@ class Receiver {
   std::int64_t dead_since_ = 0;
   RailCounts counts_;
   bool told_all_down_ = false;
+  bool moved_ = false;        // a receive was posted, or a chunk came, since the last tick
+  std::int64_t busy_at_ = 0;  // when that was last so
 };
 
 }  // namespace fabric::tcp

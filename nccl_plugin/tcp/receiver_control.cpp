@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/schedule.h"
 #include "tcp/receiver.h"
@@ -31,6 +32,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   Wants wants;
   if (closed() || error_ != Result::success || peer_closed_) {
     wants.close = closed();
+    wants.rest = Rest::idle;  // nobody waits for anything here
     return wants;
   }
   facts_ = facts;
@@ -56,6 +58,10 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
         return;
       }
     }
+    if (path.low_water > 1 && std::exchange(path.low_left, path.left) == path.left) {
+      path.low_water = 1;
+      set_low_water(path.fd.get(), 1);  // it may never get that far
+    }
     if (path.out_at < path.out.size()) {
       flush(index);
     }
@@ -63,6 +69,9 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       return;
     }
     const auto info = sample(path.fd.get());
+    if (info && info->held) {
+      push(path.fd.get());
+    }
     const core::Hearing hearing =
         info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
     if (hearing == core::Hearing::suspect) {
@@ -92,7 +101,10 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     wants.state = core_.state();
   }
   answer(Tell::all);
-  wants.calm = calm();
+  if (std::exchange(moved_, false) || core_.has_output()) {
+    busy_at_ = now;
+  }
+  wants.rest = rest(now);
   if (live_ != 0 && facts.answered(context_.params)) {
     dead_since_ = 0;
     told_all_down_ = false;
@@ -117,13 +129,19 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   return wants;
 }
 
-bool Receiver::calm() const {
-  bool calm = live_ != 0 && !owe_state_ && !core_.waiting_large();
+Rest Receiver::rest(std::int64_t now) const {
+  bool calm = live_ != 0 && !owe_state_;
   for (const Path& path : paths_) {
     calm =
         calm && !path.announce && !path.awaits_trial && path.out.empty() && path.silence.moving();
   }
-  return calm;
+  if (!calm) {
+    return Rest::none;
+  }
+  if (now - busy_at_ > kIdleAfterNs && !core_.waiting_large()) {
+    return Rest::idle;
+  }
+  return core_.waiting_large() || patience_.out() ? Rest::calm : Rest::brief;
 }
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
@@ -148,6 +166,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   path.epoch = epoch;
   path.header_at = 0;
   path.in_payload = false;
+  path.low_water = 1;
   path.ended = false;
   path.out.clear();
   path.out_at = 0;

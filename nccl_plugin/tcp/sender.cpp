@@ -25,10 +25,12 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       id_(id),
       home_(home),
       peer_(std::move(peer)),
-      core_(context.params.chunk_size) {
+      core_(context.params.chunk_size),
+      patience_(context.clock) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
   born_ = idle_since_;
+  busy_at_ = idle_since_;
   facts_.weight.fill(core::kFullWeight);
   context_.stats.send_comms.fetch_add(1);
 }
@@ -53,6 +55,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     if (core_.nearly_full()) {
       core::each(answering_ & live_, [this](core::PathIndex index) { read_back(index); });
     }
+    count_delivered();
   } else {
     progress();
     if (!posted) {
@@ -61,9 +64,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     }
   }
   if (posted) {
-    if (core_.unacknowledged_large()) {
-      context_.look_sharp();
-    }
+    context_.stir();
     taken = true;
     sequence = *posted;
   }
@@ -78,12 +79,15 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
     done = core_.done(sequence);
   }
   if (done) {
+    patience_.served();
     size = core_.size(sequence);
     core_.forget(sequence);
     return Result::success;
   }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
+  } else if (patience_.waits()) {
+    context_.hurry();
   }
   return error_;
 }
@@ -132,6 +136,8 @@ void Sender::progress() {
   }
   seen_generation_ = generation;
   core::each(look, [this](core::PathIndex index) { read_back(index); });
+  core_.catch_up();
+  count_delivered();
   pump();
 }
 
@@ -198,6 +204,14 @@ void Sender::start_trial(core::PathIndex index) {
   path.batch.assign(1, {encode_trial(id_), kZeros.data(), kZeros.size(), false});
   path.batch_at = 0;
   path.piece_at = 0;
+}
+
+void Sender::limit_unsent(core::PathIndex index, std::size_t bytes) {
+  Path& path = paths_[index];
+  if (bytes != path.unsent_limit) {
+    path.unsent_limit = bytes;
+    set_unsent_limit(path.fd.get(), bytes);
+  }
 }
 
 // True when all chunks under way are with the kernel and the path can take others.

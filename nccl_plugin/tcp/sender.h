@@ -18,6 +18,7 @@
 #include "core/send_core.h"
 #include "core/silence.h"
 #include "tcp/context.h"
+#include "tcp/patience.h"
 #include "tcp/tally.h"
 
 namespace fabric::tcp {
@@ -79,6 +80,7 @@ class Sender {
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
+    std::size_t unsent_limit = kUnsentLimit;
     std::size_t window = 0;         // bytes that the kernel would hold, at the last look
     std::int64_t delivered_at = 0;  // when the peer's kernel was last seen to have got more
     std::uint64_t written = 0;      // given to the kernel, counted as the kernel counts acked_bytes
@@ -112,6 +114,7 @@ class Sender {
   void count_delivered();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
+  void limit_unsent(core::PathIndex index, std::size_t bytes);
   void choose();  // makes eligible_ anew
   void abort_locked(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
@@ -119,7 +122,8 @@ class Sender {
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);
-  [[nodiscard]] bool calm(bool settled) const;
+  [[nodiscard]] std::int64_t staggered(std::int64_t backoff) const;
+  [[nodiscard]] Rest rest(bool settled, std::int64_t now) const;
 
   Context& context_;
   const std::uint64_t id_;
@@ -127,6 +131,7 @@ class Sender {
   const std::string peer_;
   mutable std::mutex mutex_;
   core::SendCore core_;
+  Patience patience_;
   Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
@@ -137,6 +142,8 @@ class Sender {
   core::Share share_;
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
+  std::uint64_t seen_sleeps_ = 0;  // at the last tick
+  bool sleeps_ = false;            // the callers, lately
   unsigned calls_ = 0;
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   std::optional<core::PathIndex> awaiting_first_byte_;
@@ -150,7 +157,8 @@ class Sender {
   RailCounts counts_;
   bool told_all_down_ = false;
   bool moved_ = false;           // payload or acknowledgements since the last tick
-  std::int64_t idle_since_ = 0;  // nothing moved since
+  std::int64_t idle_since_ = 0;  // nothing moved since, though it should
+  std::int64_t busy_at_ = 0;     // something moved or should have
   bool stalled_ = false;
 };
 

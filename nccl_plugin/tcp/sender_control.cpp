@@ -1,6 +1,7 @@
-// The control thread's side of Sender: connections come and go, dead ones are found and fenced.
+// The control thread's side of Sender: connections come and go, dead ones are fenced.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/schedule.h"
 #include "tcp/sender.h"
@@ -10,8 +11,6 @@ namespace fabric::tcp {
 namespace {
 
 constexpr std::int64_t kFirstConnectNs = 200 * kMs;
-constexpr std::int64_t kTrialMostNs = 30'000 * kMs;  // of a trial that only trickles
-constexpr std::int64_t kRehashNs = 1000 * kMs;       // for how long it is asked
 
 std::uint8_t local_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::sender_rail(path));
@@ -21,6 +20,11 @@ std::uint8_t remote_of(core::PathIndex path) {
 }
 
 }  // namespace
+
+// Hundreds of comms that lost a rail together do not all come back to it in the same millisecond.
+std::int64_t Sender::staggered(std::int64_t backoff) const {
+  return backoff + backoff / 2 * static_cast<std::int64_t>(id_ % 256) / 256;
+}
 
 std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
   std::unique_lock lock(mutex_, std::defer_lock);
@@ -32,15 +36,20 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   Wants wants;
   if (closed() || error_ != Result::success || peer_closed_) {
     wants.close = closed();
+    wants.rest = Rest::idle;  // nobody waits for anything here
     return wants;
   }
   core::each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
     paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
+  core_.catch_up();
+  count_delivered();
   // The first path to connect does not take what belongs to the home.
   const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
   core_.send_ahead(goes_ahead(facts) && settled);
+  const std::uint64_t sleeps = context_.waits.sleeps();
+  sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
   watch_paths(now, facts, wants);
   watch_trust(now);
   watch_stall(now);
@@ -69,154 +78,34 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
   pump();
-  wants.calm = calm(settled);
+  wants.rest = rest(settled, now);
   return wants;
 }
 
-// Small messages that pass, or none: whatever happens to them may be seen a little later.
-bool Sender::calm(bool settled) const {
-  bool calm = settled && !stalled_ && live_ != 0 && !core_.unacknowledged_large();
+// Messages that pass, or none: whatever happens to them may be seen a little later.
+Rest Sender::rest(bool settled, std::int64_t now) const {
+  bool calm = settled && !stalled_ && live_ != 0;
   core::each(live_, [&](core::PathIndex index) {
     calm = calm && paths_[index].tried && paths_[index].silence.moving();
   });
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
   }
-  return calm;
-}
-
-// Finds what has died: said so by a hint, or silent.
-void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants) {
-  core::each(live_, [&](core::PathIndex index) {
-    Path& path = paths_[index];
-    if (!path.life.live()) {
-      return;  // went down with another of this round
-    }
-    if (facts.down.condemns(index, path.up_since, live_)) {
-      fail(index, facts.why[index]);
-      path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
-      return;
-    }
-    if (facts.outdated(index, path.up_since)) {
-      fail(index, pages::PathDownReason::moved);
-      return;
-    }
-    // What could not be heeded at once is out of date: the path may be well by now.
-    if (path.up_since < facts.rehash[index] && now - facts.rehash[index] < kRehashNs &&
-        (eligible_ & ~core::bit(index)) != 0) {
-      fail(index, pages::PathDownReason::rehash);
-      return;
-    }
-    if (!path.tried) {
-      read_back(index);  // the caller may not look for long
-      if (!path.life.live()) {
-        return;
-      }
-      // Many at once on a slow rail take their time: only a standstill condemns.
-      const bool over = now - path.delivered_at > kTrialNs || now - path.up_since > kTrialMostNs;
-      if (!path.tried && over && (live_ & ~core::bit(index)) != 0) {
-        fail(index, pages::PathDownReason::trial);
-        return;
-      }
-    }
-    if (!context_.params.failover || !path.maybe_unacked) {
-      return;
-    }
-    const auto info = sample(path.fd.get());
-    if (info) {
-      weigh(index, *info, now, wants);
-    }
-    const core::Hearing hearing =
-        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
-    if (hearing == core::Hearing::suspect) {
-      wants.suspect |= core::bit(index);
-    }
-    if (hearing == core::Hearing::dead) {
-      fail(index, pages::PathDownReason::no_ack);
-    } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
-      path.maybe_unacked = false;
-      path.looked = 0;
-      path.silence.reset();
-    }
-  });
-}
-
-void Sender::weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now,
-                   Wants& wants) {
-  Path& path = paths_[index];
-  const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;
-  moved_ = moved_ || delivered != 0;
-  path.acked_bytes = info.acknowledged_bytes;
-  path.window = info.window;
-  if (delivered != 0) {
-    path.delivered_at = now;
+  if (!calm) {
+    return Rest::none;
   }
-  if (context_.params.adapt) {
-    const std::uint64_t waiting = path.written - std::min(path.written, info.acknowledged_bytes);
-    wants.loads.push_back({index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked});
+  // With a path to be dialled or to be trusted soon, time matters.
+  bool whole = (facts_.control_live & facts_.base & ~live_) == 0;
+  core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trusted; });
+  const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_grant();
+  if (idle) {
+    return Rest::idle;
   }
-  path.looked = now;
-}
-
-void Sender::watch_trust(std::int64_t now) {
-  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
-    Path& path = paths_[i];
-    if (path.failures != 0 && facts_.weight[i] == 0) {
-      path.page_took = true;
-    }
-    if (!path.life.live() || path.trusted) {
-      continue;
-    }
-    if (path.tried && (path.page_took ? facts_.weight[i] != 0 : now >= path.trusted_at)) {
-      path.trusted = true;
-      path.page_took = false;
-    }
+  const bool large = core_.unacknowledged_large();
+  if (large && std::popcount(eligible_ & live_) > 1) {
+    return Rest::none;  // where paths share, room on a path of less weight is no event
   }
-  choose();
-}
-
-void Sender::watch_stall(std::int64_t now) {
-  const auto still = static_cast<std::uint64_t>(now - idle_since_);
-  if (moved_ || !core_.busy()) {
-    if (stalled_) {
-      add(context_.stats.rails[local_of(home_)].stall_ns, still);
-      tally_.stall_ns.add(still);
-    }
-    moved_ = false;
-    stalled_ = false;
-    idle_since_ = now;
-  } else if (!stalled_ && now - idle_since_ > kStallCountNs) {
-    stalled_ = true;
-    add(context_.stats.rails[local_of(home_)].stalls, 1);
-    tally_.stalls.add(1);
-  }
-}
-
-// False: given up.
-bool Sender::watch_deadline(std::int64_t now) {
-  if (live_ != 0 && facts_.answered(context_.params)) {
-    dead_since_ = 0;
-    told_all_down_ = false;
-    return true;
-  }
-  if (dead_since_ == 0) {
-    dead_since_ = now;
-  }
-  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
-    told_all_down_ = true;
-    context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
-  }
-  if (now - dead_since_ < context_.params.deadline_ns) {
-    return true;
-  }
-  abort_locked(
-      Result::remote_error,
-      "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
-          " s (FABRIC_DEADLINE)" +
-          (last_failure_.empty() ? std::string(": never connected")
-                                 : "; the last to fail: " + last_failure_ + ", " +
-                                       std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
-  return false;
+  return !whole || large || patience_.out() ? Rest::calm : Rest::brief;
 }
 
 core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
@@ -227,7 +116,7 @@ core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
   }
   path.life.on(core::LinkEvent::dial);
   path.backoff = path.backoff == 0 ? kDialMinNs : std::min(2 * path.backoff, kDialMaxNs);
-  path.next_dial = now + path.backoff;
+  path.next_dial = now + staggered(path.backoff);
   return core_.dial(index);
 }
 
@@ -238,7 +127,7 @@ void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
     return;
   }
   path.life.on(core::LinkEvent::lost);
-  path.next_dial = now + path.backoff;
+  path.next_dial = now + staggered(path.backoff);
   if (!context_.params.failover) {
     abort_locked(Result::remote_error, "cannot connect to " + peer_);
   }
@@ -266,6 +155,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.up_since = now;
   path.delivered_at = now;
   path.window = 0;
+  path.unsent_limit = kUnsentLimit;
   path.looked = 0;
   if (const auto info = sample(path.fd.get())) {
     path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
@@ -319,7 +209,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
     path.failures = calm ? 1 : path.failures + 1;
   }
   path.backoff = calm ? 0 : path.backoff;
-  path.next_dial = now + path.backoff;
+  path.next_dial = now + staggered(path.backoff);
   path.announced = 0;
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
   core_.fail(index);
@@ -360,6 +250,9 @@ void Sender::choose() {
   if (chosen != eligible_) {
     share_.change(eligible_, chosen);
     eligible_ = chosen;
+    if (std::popcount(chosen) > 1) {
+      core::each(chosen, [this](core::PathIndex index) { limit_unsent(index, kUnsentLimit); });
+    }
   }
   heaviest_ = 0;
   core::each(chosen, [this](core::PathIndex index) {

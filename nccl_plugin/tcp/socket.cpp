@@ -7,7 +7,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 namespace fabric::tcp {
@@ -15,7 +17,6 @@ namespace fabric::tcp {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kUnsentLimit = 256 * 1024;  // what the kernel may hold unsent: little to send again
 
 void set(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
@@ -119,7 +120,7 @@ int connect_error(int fd) {
 void tune(int fd, Purpose purpose, const Params& params) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::data) {
-    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentLimit);
+    set_unsent_limit(fd, kUnsentLimit);
   }
   if (!params.failover) {
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, params.user_timeout_ms);
@@ -129,19 +130,33 @@ void tune(int fd, Purpose purpose, const Params& params) {
   }
 }
 
+void set_unsent_limit(int fd, std::size_t bytes) {
+  set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
+}
+
+void set_low_water(int fd, std::size_t bytes) {
+  set(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
+}
+
 std::optional<core::TcpSample> sample(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
     return std::nullopt;
   }
+  const bool told = length >= offsetof(tcp_info, tcpi_snd_wnd) + sizeof info.tcpi_snd_wnd;
+  const std::uint32_t window = told ? info.tcpi_snd_wnd : 0;  // before Linux 5.4
   return core::TcpSample{info.tcpi_unacked,
                          info.tcpi_bytes_acked,
                          info.tcpi_last_ack_recv,
                          info.tcpi_rtt,
                          info.tcpi_rttvar,
-                         std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit};
+                         std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit,
+                         info.tcpi_unacked == 0 && info.tcpi_notsent_bytes != 0 &&
+                             window >= std::min(info.tcpi_notsent_bytes, info.tcpi_snd_mss)};
 }
+
+void push(int fd) { set(fd, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 std::size_t waiting_bytes(int fd) {
   int queued = 0;

@@ -56,7 +56,17 @@ int connect_error(int fd);
 enum class Purpose { control, data };
 void tune(int fd, Purpose purpose, const Params& params);
 
+// What the kernel may hold unsent before it takes no more. Room for half of it wakes the caller.
+inline constexpr std::size_t kUnsentLimit = std::size_t{256} * 1024;  // little to send again
+void set_unsent_limit(int fd, std::size_t bytes);
+// So much must have come in before anybody is woken for it (reading takes less as well). The kernel
+// keeps to less where its buffer is smaller, and wakes at the end of the connection in any case.
+void set_low_water(int fd, std::size_t bytes);
+
 std::optional<core::TcpSample> sample(int fd);
+// For a connection that is held: a full queue of our own host took its last packet, and the kernel
+// waits 200 ms before it tries again (tcp_check_probe_timer) unless it is told to.
+void push(int fd);
 // Of ours, unacknowledged or unsent in this socket.
 std::size_t waiting_bytes(int fd);
 // None.

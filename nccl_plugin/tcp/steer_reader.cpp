@@ -158,6 +158,9 @@ bool SteerReader::open_page(std::int64_t now_ns) {
   }
   fd_ = std::move(fd);
   next_check_ = now_ns + kCheckNs;
+  if (opened_) {
+    opened_(path_);
+  }
   return true;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_
 class SteerReader {
  public:
   explicit SteerReader(std::string path) : path_(std::move(path)) {}
+  // Called with the path whenever a page was opened.
+  void on_open(std::function<void(const std::string& path)> call) { opened_ = std::move(call); }
 
   // Looks at the page; call every few milliseconds. True when view() may have changed.
   bool poll(std::int64_t now_ns);
@@ -46,6 +49,7 @@ class SteerReader {
   bool lose();
 
   std::string path_;
+  std::function<void(const std::string& path)> opened_;
   Fd fd_;
   std::optional<SteerView> view_;
   pages::SteerHeader last_{};

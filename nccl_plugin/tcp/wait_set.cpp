@@ -44,6 +44,7 @@ void WaitSet::wait(int timeout_us) {
     }
     return;
   }
+  sleeps_.fetch_add(1, std::memory_order_relaxed);
   pollfd ready{epoll_.get(), POLLIN, 0};
   const timespec timeout{timeout_us / 1'000'000, (timeout_us % 1'000'000) * 1000L};
   if (::ppoll(&ready, 1, &timeout, nullptr) <= 0) {

@@ -16,6 +16,8 @@ class WaitSet {
   void add(int fd);  // a data connection; closing it takes it out
   void signal();     // something changed that no data connection shows
   void wait(int timeout_us);
+  // Grows whenever a caller blocks here; of those who poll it knows nothing.
+  [[nodiscard]] std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
   // Changes with every wake-up: a comm that sees a new value looks at all its connections.
   [[nodiscard]] std::uint64_t generation() const {
     return generation_.load(std::memory_order_acquire);
@@ -25,6 +27,7 @@ class WaitSet {
   Fd epoll_;
   Fd event_;
   std::atomic<std::uint64_t> generation_{1};
+  std::atomic<std::uint64_t> sleeps_{0};
 };
 
 }  // namespace fabric::tcp

@@ -194,7 +194,8 @@ TEST_CASE("addresses: a kernel that gives no answer is no news") {
 TEST_CASE("addresses: a rail that moved stays down for its time and says why") {
   Known known;
   known.context.params.run_dir = "/nonexistent/fabric";
-  Hints hints(known.context);
+  Poller poller;
+  Hints hints(known.context, poller);
   PeerFacts facts;
   hints.moved(0, 100);
   hints.lost(0, false);  // the next of a burst of notifications

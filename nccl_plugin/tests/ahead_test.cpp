@@ -306,3 +306,68 @@ TEST_CASE("no more is kept than the sender's budget") {
   header.offset = kChunk;
   CHECK(pair.receiver.begin(kHome, 1, header).verdict == Verdict::refuse);
 }
+
+TEST_CASE("what one number tells of hundreds counts at once, though it is heeded bit by bit") {
+  Pair pair;
+  std::array<std::string, 2 * kCopyMessages> into;
+  const auto round_of = [&](std::size_t from) {
+    for (std::size_t i = from; i < from + kCopyMessages; ++i) {
+      into[i].resize(8);
+      const std::array<Buffer, 1> buffers{buffer(into[i])};
+      const GroupId group = pair.receiver.post(buffers);
+      pair.send("message" + std::to_string(i % 10));
+      REQUIRE(pair.carry(kHome) == Verdict::place);
+      REQUIRE(pair.receiver.done(group));
+      pair.receiver.forget(group);
+    }
+    CHECK_FALSE(pair.sender.post("x", 1, 0));  // no room until the receiver speaks
+    pair.tell();
+  };
+  round_of(0);
+  CHECK_FALSE(pair.sender.nearly_full());
+  round_of(kCopyMessages);  // all the room is there again
+  CHECK(into.back() == "message" + std::to_string((into.size() - 1) % 10));
+  CHECK_FALSE(pair.sender.unacknowledged());
+  CHECK_FALSE(pair.sender.in_flight(kHome));
+}
+
+TEST_CASE("a grant that comes with such a number serves a large message at once") {
+  Pair pair;
+  std::array<std::string, 100> into;
+  for (std::string& text : into) {
+    text.resize(8);
+    const std::array<Buffer, 1> buffers{buffer(text)};
+    const GroupId group = pair.receiver.post(buffers);
+    pair.send("messages");
+    REQUIRE(pair.carry(kHome) == Verdict::place);
+    pair.receiver.forget(group);
+  }
+  std::string large(20'000, '.');
+  const std::array<Buffer, 1> buffers{buffer(large)};
+  const GroupId group = pair.receiver.post(buffers);
+  const std::string later(20'000, 'x');
+  SUBCASE("posted before it") {
+    pair.send(later);
+    CHECK_FALSE(pair.sender.has_chunk());
+    pair.tell();
+  }
+  SUBCASE("posted after it") {
+    pair.tell();
+    pair.send(later);
+  }
+  CHECK(pair.sender.has_chunk());
+  CHECK(pair.sender.busy());
+  CHECK_FALSE(pair.receiver.done(group));
+}
+
+TEST_CASE("a number beyond what was sent says nothing of what is sent later") {
+  Pair pair;
+  pair.send("first");
+  REQUIRE(pair.sender.take(kHome));
+  pair.sender.written(kHome);
+  pair.sender.on_state({~GroupId{0}, {}});
+  pair.send("second");
+  REQUIRE(pair.sender.take(kHome));
+  pair.sender.written(kHome);
+  CHECK(pair.sender.unacknowledged());
+}

@@ -452,11 +452,25 @@ TEST_CASE("silence: what is and what is not a dead connection") {
   CHECK(run(slow, 1000, 0) >= 80);
   CHECK(run(slow, 1000, 0) <= 190);
   CHECK(run(lost, 300, 250) >= 250);  // the witness spoke: one lost packet, or one bad connection
-  Silence paused;                     // the host slept: look again before judging
+  Silence full;                       // a queue of our own host took the last packet
+  CHECK(full.judge({.held = true}, 1 * kMs, 0) == Hearing::alive);
+  CHECK_FALSE(full.moving());
+  CHECK(full.judge({}, 2 * kMs, 0) == Hearing::alive);
+  CHECK(full.moving());
+  Silence seldom;  // looks 50 ms apart: the witness is asked before it judges
+  std::int64_t answered = 1;
+  for (int t = 1; t < 240; t += t < 100 ? 50 : 4) {
+    TcpSample alone = lost;
+    alone.since_ack_ms = static_cast<std::uint32_t>(t);
+    const Hearing hearing = seldom.judge(alone, t * kMs, answered);
+    CHECK(hearing != Hearing::dead);
+    answered = hearing == Hearing::suspect ? t * kMs : answered;
+  }
+  Silence paused;  // the host slept: look again before judging
   CHECK(paused.judge(lost, 1 * kMs, 0) == Hearing::alive);
   TcpSample after = lost;
   after.since_ack_ms = 500;
-  CHECK(paused.judge(after, 500 * kMs, 0) == Hearing::alive);
+  CHECK(paused.judge(after, 500 * kMs, 0) == Hearing::suspect);
   after.acknowledged_bytes = 20;
   CHECK(paused.judge(after, 505 * kMs, 0) == Hearing::alive);
 }

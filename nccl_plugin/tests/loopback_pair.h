@@ -139,7 +139,8 @@ inline std::size_t size_of(int i) {
 
 // One message after the other, each end on its own thread, until the time is over or one end fails.
 // A message of one byte is the last.
-inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0) {
+// `nap_us`: how long a caller blocks at most.
+inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap_us = 2000) {
   std::atomic<bool> failed{false};
   Outcome outcome;
   std::thread sender([&] {
@@ -159,7 +160,7 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0) {
           result = pair.a->test(request, &done, nullptr);
         }
         if (!done) {
-          pair.a->wait(2000);
+          pair.a->wait(nap_us);
         }
       }
       if (!done) {
@@ -178,7 +179,7 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0) {
     while (!done && !failed && outcome.result == Result::success) {
       outcome.result = pair.b->test(request, &done, &size);
       if (!done) {
-        pair.b->wait(2000);
+        pair.b->wait(nap_us);
       }
     }
     if (!done) {

@@ -55,6 +55,28 @@ TEST_CASE("connections killed in mid-transfer, on every rail in turn and all at 
   MESSAGE(outcome.messages << " messages, " << killed.load() << " sockets killed");
 }
 
+TEST_CASE("who blocks is woken for all that counts, also when the connection in use dies") {
+  constexpr int kNapUs = 30'000'000;
+  Pair pair(2);
+  const auto since = Clock::now();
+  CHECK(exchange(pair, milliseconds(200), 100, kNapUs).intact);
+  std::atomic<bool> over{false};
+  std::thread assassin([&] {
+    while (!over) {
+      std::this_thread::sleep_for(milliseconds(100));
+      kill_connections("127.0.10.1");
+    }
+  });
+  const Outcome outcome = exchange(pair, milliseconds(1000), 20, kNapUs);
+  over = true;
+  assassin.join();
+  CHECK(outcome.result == Result::success);
+  CHECK(outcome.intact);
+  CHECK(outcome.messages >= 20);
+  CHECK(stats_of(*pair.a).rails[0].failovers > 0);
+  CHECK(Clock::now() - since < std::chrono::microseconds(kNapUs));
+}
+
 TEST_CASE("strangers are counted, and hold up nobody") {
   Pair pair(1);
   const auto handle = decode_handle(pair.handle);

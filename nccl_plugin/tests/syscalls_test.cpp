@@ -1,20 +1,34 @@
-// How often the caller's thread enters the kernel. The functions below stand before libc's: what
-// the plugin calls is counted by thread, so the control thread's share stays out.
+// How often the plugin enters the kernel. The functions below stand before libc's: what it calls is
+// counted by thread, so that the control threads' share can be told from the caller's.
 #include <doctest/doctest.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <cstdarg>
 
 #include "tests/comm_kit.h"
 
 namespace {
 
 thread_local int calls = 0;
+std::atomic<int> calls_of_all{0};
+// What TCP_INFO says instead of the truth: the host's own queue took nothing, and all has come
+// back.
+std::atomic<bool> held{false};
+std::atomic<std::uint32_t> window{0};
+std::atomic<int> pushes{0};
 
 template <typename... Args>
 ssize_t counted(long number, Args... args) {
   ++calls;
+  calls_of_all.fetch_add(1);
   return ::syscall(number, args...);
 }
 
@@ -35,6 +49,36 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 ssize_t write(int fd, const void* data, std::size_t size) {
   return counted(SYS_write, fd, data, size);
+}
+ssize_t pwrite(int fd, const void* data, std::size_t size, off_t at) {
+  return counted(SYS_pwrite64, fd, data, size, at);
+}
+ssize_t pread(int fd, void* data, std::size_t size, off_t at) {
+  return counted(SYS_pread64, fd, data, size, at);
+}
+int getsockopt(int fd, int level, int option, void* value, socklen_t* length) noexcept {
+  const auto result = static_cast<int>(counted(SYS_getsockopt, fd, level, option, value, length));
+  if (level == IPPROTO_TCP && option == TCP_INFO && held.load()) {
+    auto& info = *static_cast<tcp_info*>(value);
+    info.tcpi_unacked = 0;
+    info.tcpi_notsent_bytes = 100'000;
+    info.tcpi_snd_wnd = window.load();
+  }
+  return result;
+}
+int setsockopt(int fd, int level, int option, const void* value, socklen_t length) noexcept {
+  pushes.fetch_add(level == IPPROTO_TCP && option == TCP_NODELAY ? 1 : 0);
+  return static_cast<int>(counted(SYS_setsockopt, fd, level, option, value, length));
+}
+int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+  return static_cast<int>(counted(SYS_epoll_wait, fd, events, most, timeout));
+}
+int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list rest;
+  va_start(rest, request);
+  void* argument = va_arg(rest, void*);
+  va_end(rest);
+  return static_cast<int>(counted(SYS_ioctl, fd, request, argument));
 }
 }
 
@@ -101,6 +145,56 @@ TEST_CASE("small messages: one call to the kernel each way, and none for what is
     CHECK(done);
     CHECK(std::equal(from.begin(), from.end(), to[0].begin()));
   }
+  close(*a, *b, ends);
+}
+
+TEST_CASE("64 comms on which nothing passes cost next to nothing, and carry at once again") {
+  constexpr int kComms = 64;
+  constexpr int kMost = 400;  // calls a second, both ends; ticks as with traffic take thousands
+  const auto a = net_of(1, 1);
+  const auto b = net_of(2, 1);
+  std::vector<Ends> comms;
+  for (int i = 0; i < kComms; ++i) {
+    comms.push_back(open(*a, *b));
+    REQUIRE(carries(*a, *b, comms.back(), 8, 1));
+    REQUIRE(carries(*a, *b, comms.back(), 100'000, 1));
+  }
+  const auto until = Clock::now() + milliseconds(60'000);
+  int taken = 0;
+  do {  // they come to rest a second after the last message
+    const int before = calls_of_all.load();
+    std::this_thread::sleep_for(milliseconds(1'000));
+    taken = calls_of_all.load() - before;
+  } while (taken > kMost && Clock::now() < until);
+  MESSAGE("calls in a second: " << taken);
+  CHECK(taken <= kMost);
+  for (const Ends& ends : comms) {
+    CHECK(carries(*a, *b, ends, 8, 2));
+    CHECK(carries(*a, *b, ends, 100'000, 2));
+    close(*a, *b, ends);
+  }
+}
+
+TEST_CASE("what the host's own queue did not take is pushed; a closed window is waited for") {
+  const auto a = net_of(1, 1);
+  const auto b = net_of(2, 1);
+  const Ends ends = open(*a, *b);
+  REQUIRE(carries(*a, *b, ends, 100'000, 1));
+  const auto pushed_in = [&](std::uint32_t open_by, int rounds) {
+    window.store(open_by);
+    held.store(true);
+    const int before = pushes.load();
+    const auto until = Clock::now() + milliseconds(20'000);
+    for (int round = 0; round < rounds && Clock::now() < until && pushes.load() == before;
+         ++round) {
+      CHECK(carries(*a, *b, ends, 100'000, 2));
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    held.store(false);
+    return pushes.load() - before;
+  };
+  CHECK(pushed_in(0, 30) == 0);
+  CHECK(pushed_in(1'000'000, 2'000) > 0);
   close(*a, *b, ends);
 }
 

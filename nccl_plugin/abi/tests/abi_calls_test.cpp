@@ -1,6 +1,5 @@
 // The glue of every version over a Net in memory: a round trip, what reaches the Net, and what is
 // refused before it does.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,7 +1,6 @@
 // The ABI's facts as a table, against what our declarations compile to. The numbers were read off
 // NCCL's public headers (x86-64 and aarch64 Linux agree: LP64); they are facts of the ABI and never
 // change for a published version. Which headers, and what else they say: abi_signature_test.cpp.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cstddef>

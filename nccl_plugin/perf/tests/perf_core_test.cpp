@@ -1,5 +1,4 @@
 // The pure parts: patterns, plans, percentiles, addresses.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cstring>

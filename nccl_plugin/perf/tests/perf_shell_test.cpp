@@ -1,5 +1,4 @@
 // Options, rows and rail counters.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -158,4 +157,21 @@ TEST_CASE("rail counters: differences, stats page, /proc/net/dev") {
   REQUIRE(read.size() == 1);
   CHECK(read.at("rail0").rx == 5);
   CHECK(read.at("rail0").tx == 7);
+}
+
+TEST_CASE("sockets: what of ours is not acknowledged yet") {
+  const std::string text =
+      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout "
+      "inode\n"
+      "   0: 0100007F:07E8 00000000:0000 0A 00000005:00000000 00:00000000 00000000     0        0 "
+      "11 1 0 100 0 0 10 0\n"
+      "   1: 0100000A:A1B2 0200000A:07E8 01 0001A000:00000010 01:00000014 00000000     0        0 "
+      "12 2 0 20 4 30 10 -1\n"
+      "   2: 0100000A:A1B3 0200000A:07E8 01 00000001:00000000 01:00000014 00000000     0        0 "
+      "13 2 0 20 4 30 10 -1\n"
+      "   3: torn\n";
+  CHECK(unacknowledged(text, {11, 12}) == 0x1a000);
+  CHECK(unacknowledged(text, {12, 13}) == 0x1a001);
+  CHECK(unacknowledged(text, {14}) == 0);
+  CHECK(unacknowledged("", {0}) == 0);
 }

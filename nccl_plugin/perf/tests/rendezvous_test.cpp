@@ -1,5 +1,4 @@
 // Both rendezvous with real files and sockets, a thread per rank.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <sys/socket.h>

@@ -53,8 +53,8 @@ elseif(name STREQUAL send_core_answers.cpp)
     return;]=])
   plant([=[      acknowledge_ahead(ahead_[group - expected]);]=]
         [=[      if (!is(Fault::overtaking_dropped)) acknowledge_ahead(ahead_[group - expected]);]=])
-  plant([=[  open_below(state.done_below);]=]
-        [=[  if (!is(Fault::lost_grant_missed)) open_below(state.done_below);]=])
+  plant([=[    open_below(below);]=]
+        [=[    if (!is(Fault::lost_grant_missed)) open_below(below);]=])
 elseif(name STREQUAL receive_core.cpp)
   plant([=[if (!piece.chunks[chunk]) {]=]
         [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])

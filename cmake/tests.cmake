@@ -1,0 +1,22 @@
+# For every C++ test. Included from the root, before the parts.
+find_package(doctest REQUIRED)
+
+# doctest's own code and main(), compiled once: it takes longer than most tests do.
+add_library(fabric_doctest OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/doctest_main.cpp)
+target_link_libraries(fabric_doctest PUBLIC doctest::doctest PRIVATE fabric_options)
+target_compile_options(fabric_doctest PRIVATE -O0)
+target_compile_definitions(fabric_doctest PUBLIC DOCTEST_CONFIG_SUPER_FAST_ASSERTS)
+
+# fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS]): an executable, and a test of that name.
+# Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
+# OPTIMIZED. Without a COST a test begins after those that have one.
+function(fabric_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg OPTIMIZED COST "")
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE fabric_doctest fabric_options)
+  if(NOT arg_OPTIMIZED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST "${arg_COST}")
+endfunction()
