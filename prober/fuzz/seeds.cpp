@@ -1,4 +1,4 @@
-// prober_wire_fuzz_seeds DIRECTORY: writes the corpus that the fuzzer starts from.
+// TARGET_seeds DIRECTORY: writes the corpus that the fuzzer starts from.
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -7,7 +7,7 @@
 
 int main(int count, char** words) {
   if (count != 2) {
-    std::fputs("usage: prober_wire_fuzz_seeds DIRECTORY\n", stderr);
+    std::fputs("usage: TARGET_seeds DIRECTORY\n", stderr);
     return 2;
   }
   int number = 0;

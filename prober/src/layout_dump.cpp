@@ -162,6 +162,7 @@ ordered_json constants() {
           {"LINK_SOURCE_SHIFT", kLinkSourceShift},
           {"PATH_CLOCK", kPathClock},
           {"PATH_ESTABLISHED", kPathEstablished},
+          {"PATH_GONE", kPathGone},
           {"WIRE_MAGIC", prober::kWireMagic},
           {"WIRE_VERSION", prober::kWireVersion},
           {"WIRE_SIZE", prober::kWireSize}};

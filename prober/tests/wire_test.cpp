@@ -3,7 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "util.h"
 
@@ -39,6 +43,7 @@ Packet random_packet(std::mt19937_64& rng) {
   p.slope = static_cast<std::int64_t>(rng());
   p.weight = static_cast<std::uint32_t>(rng());
   p.key_hint = static_cast<std::uint32_t>(rng());
+  p.view = rng();
   return p;
 }
 
@@ -70,6 +75,36 @@ TEST_CASE("The layout is little-endian and fixed") {
   CHECK(bytes[48] == 0x08);
   CHECK(bytes[55] == 0x01);
   CHECK(bytes[116] == 0x0d);
+}
+
+// Of a prober from before farewells and views: word 168 was reserved.
+constexpr std::string_view kOlder =
+    "465052420107c00005000000060000000700000000000000080000000000000009000000000000000a000000"
+    "000000000b000000000000000c000000000000000d000000000000000e000000000000000f00000000000000"
+    "1000000000000000110000000000000012000000130000001400000015000000160000000000000017000000"
+    "00000000180000000000000019000000000000001a000000000000001b0000001c0000000000000000000000"
+    "ab0d80cebe55800dd0568b30ed9d5789";
+
+TEST_CASE("A packet of the version before is understood, and says nothing about others") {
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t i = 0; i < kOlder.size(); i += 2) {
+    bytes.push_back(
+        static_cast<std::uint8_t>(std::stoul(std::string(kOlder.substr(i, 2)), nullptr, 16)));
+  }
+  Key k;
+  std::iota(k.begin(), k.end(), std::uint8_t{0});
+  const Keyring keys = ring_of({k});
+  Packet p;
+  REQUIRE(decode(bytes, keys, v4(0, 1), v4(0, 2), p) == WireError::kNone);
+  CHECK(p.flags == 7);
+  CHECK(p.host_id == 5);
+  CHECK(p.incarnation == 7);
+  CHECK(p.rx_bitmap == 17);
+  CHECK(p.key_hint == 28);
+  CHECK(p.view == 0);
+  // What we would send in its place is the same, bit for bit: it understands us, too.
+  const WireBytes ours = encode(p, keys, v4(0, 1), v4(0, 2));
+  CHECK(std::ranges::equal(ours, bytes));
 }
 
 TEST_CASE("Refused: short, long, other magic, other version, any flipped bit") {

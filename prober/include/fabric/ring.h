@@ -22,8 +22,8 @@ inline constexpr std::uint32_t kRingMagic = 0x474e5246;  // "FRNG"
 inline constexpr std::uint16_t kRingVersion = 1;
 inline constexpr std::size_t kMaxLinks = 64;
 inline constexpr std::size_t kMaxPaths = 1024;
-inline constexpr std::size_t kEventSlots = 16384;
-inline constexpr std::size_t kSampleSlots = 65536;
+inline constexpr std::size_t kEventSlots = 8192;
+inline constexpr std::size_t kSampleSlots = 16384;
 inline constexpr std::uint16_t kNone = 0xffff;  // no link, no path
 
 enum class EventKind : std::uint16_t {
@@ -165,6 +165,7 @@ static_assert(sizeof(LinkRow) == 128);
 
 inline constexpr std::uint32_t kPathClock = 1u << 0;
 inline constexpr std::uint32_t kPathEstablished = 1u << 1;
+inline constexpr std::uint32_t kPathGone = 1u << 2;  // the peer said farewell: silent by intent
 struct PathRow {
   std::uint64_t seq;  // seqlock
   std::uint8_t address[16];

@@ -18,6 +18,8 @@ class Blake2s {
  public:
   Blake2s(std::span<const std::uint8_t> key, std::size_t digest_size);
   void update(std::span<const std::uint8_t> data);
+  // Absorbs what is there if it fills a block. The promise: at least a byte follows.
+  void more_follows();
   // Ends the computation; the object is spent afterwards.
   std::array<std::uint8_t, 32> finish();
 
@@ -34,6 +36,7 @@ class Blake2s {
 class TagKey {
  public:
   explicit TagKey(const Key& key);
+  // Head and body are not both empty.
   Tag tag(std::span<const std::uint8_t> head, std::span<const std::uint8_t> body) const;
 
  private:

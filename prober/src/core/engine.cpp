@@ -8,6 +8,20 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
+// For three link intervals, every half of one: a lost one is followed before anybody misses us.
+constexpr std::uint32_t kFarewells = 6;
+constexpr std::size_t kMostParked = ring::kMaxPaths;
+// A train may go out so much before it is due, at most a quarter of its period: it goes with a
+// wake that there is anyway.
+constexpr Nanos kTrainEarly = 2'000'000;
+
+bool is_bad(const View& v) { return v.heard == Seen::kSilent || v.told == Seen::kSilent; }
+
+bool same_path(const PathConfig& a, const LinkConfig& on, const PathConfig& b,
+               const LinkConfig& other) {
+  return a.peer == b.peer && a.host_id == b.host_id && on.netdev == other.netdev &&
+         on.address == other.address;
+}
 
 }  // namespace
 
@@ -23,6 +37,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   config_ = std::move(config);
   paths_.clear();
   by_peer_.assign(config_.links.size(), {});
+  carriers_.assign(config_.links.size(), Seen::kUnknown);
   suspected_.assign(config_.links.size(), false);
   std::vector<Nanos> heard(config_.links.size(), 0);
   for (std::size_t i = 0; i < config_.links.size(); ++i) {
@@ -37,19 +52,131 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     for (Entry& candidate : old) {
       if (!candidate.path) continue;
       const PathConfig& had = candidate.path->config();
-      const LinkConfig& had_link = old_links[had.link];
-      if (had.peer == wanted.peer && had.host_id == wanted.host_id &&
-          had_link.netdev == link.netdev && had_link.address == link.address) {
+      if (same_path(had, old_links[had.link], wanted, link)) {
         entry.path = std::move(candidate.path);
-        entry.path->move_to(wanted);
         break;
       }
     }
+    for (auto parked = parked_.begin(); !entry.path && parked != parked_.end(); ++parked) {
+      if (!same_path(parked->path->config(), parked->link, wanted, link)) continue;
+      entry.path = std::move(parked->path);
+      entry.path->resume();
+      farewells_ -= parked->farewells;
+      parked_.erase(parked);
+      break;
+    }
+    if (entry.path) entry.path->move_to(wanted);
     if (!entry.path) entry.path = std::make_unique<Path>(wanted, config_.link_interval, random_);
     by_peer_[wanted.link].emplace(wanted.peer, paths_.size());
     paths_.push_back(std::move(entry));
   }
+  for (Entry& left : old) {
+    if (left.path) park(std::move(left.path), old_links[left.path->config().link], now);
+  }
   for (Entry& entry : paths_) schedule(entry, now, wall_minus_mono);
+  find_listeners();
+}
+
+void Engine::find_listeners() {
+  listeners_.clear();
+  const auto known = [](int rail) { return rail >= 0 && rail <= kMaxRail; };
+  told_rails_ = std::all_of(config_.links.begin(), config_.links.end(),
+                            [&](const LinkConfig& link) { return known(link.rail); }) &&
+                std::all_of(config_.paths.begin(), config_.paths.end(),
+                            [&](const PathConfig& path) { return known(path.peer_rail); });
+  std::unordered_map<std::uint32_t, std::size_t> at;
+  for (Entry& entry : paths_) {
+    const auto [found, added] = at.emplace(entry.path->config().host_id, listeners_.size());
+    if (added) {
+      const std::size_t number = listeners_.size();
+      listeners_.push_back({found->first, 0, number, 0, static_cast<std::uint32_t>(number) + 1});
+    }
+    entry.listener = found->second;
+  }
+}
+
+View Engine::subject(std::size_t index) const {
+  if (index >= paths_.size()) {
+    const LinkConfig& link = config_.links[index - paths_.size()];
+    return {ViewKind::kPort,
+            static_cast<std::uint8_t>(link.rail),
+            0,
+            carriers_[link.index],
+            Seen::kUnknown,
+            0};
+  }
+  const Path& path = *paths_[index].path;
+  const PathConfig& config = path.config();
+  return {ViewKind::kPath,
+          static_cast<std::uint8_t>(config_.links[config.link].rail),
+          static_cast<std::uint8_t>(config.peer_rail),
+          path.heard(config_.misses),
+          path.told(config_.misses),
+          config.host_id};
+}
+
+std::uint64_t Engine::next_view(Listener& listener) const {
+  if (!told_rails_) return 0;
+  const std::size_t subjects = paths_.size() + config_.links.size();
+  std::uint32_t& dice = listener.dice;  // xorshift32 (Marsaglia, 2003)
+  dice ^= dice << 13;
+  dice ^= dice >> 17;
+  dice ^= dice << 5;
+  if (bad_ != 0 && (dice & 1) != 0) {
+    for (std::size_t i = 0; i < subjects; ++i) {
+      const View view = subject(listener.next_bad++ % subjects);
+      if (is_bad(view)) return pack(view);
+    }
+  }
+  if (listener.next >= subjects) {
+    listener.next = 0;
+    ++listener.round;
+  }
+  return pack(subject((listener.next++ + listener.round) % subjects));
+}
+
+void Engine::park(std::unique_ptr<Path> path, const LinkConfig& link, Nanos now) {
+  if (parked_.size() == kMostParked) {
+    farewells_ -= parked_.front().farewells;
+    parked_.pop_front();
+  }
+  parked_.push_back({std::move(path), link, kFarewells, now});
+  farewells_ += kFarewells;
+}
+
+void Engine::push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
+                           std::vector<Outgoing>& out) {
+  Packet packet = path.next_packet(0, now, incarnation_);
+  packet.host_id = config_.host_id;
+  packet.path = ring::kNone;  // its transmit stamp is nobody's
+  packet.flags |= kWireReport | kWireFarewell;
+  out.push_back({link, path.config().peer, encode(packet, keys_, own, path.config().peer)});
+}
+
+void Engine::say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& out) {
+  for (Entry& entry : paths_) {
+    const PathConfig& path = entry.path->config();
+    const LinkConfig& link = config_.links[path.link];
+    const bool stays =
+        next != nullptr &&
+        std::any_of(next->paths.begin(), next->paths.end(), [&](const PathConfig& wanted) {
+          return same_path(path, link, wanted, next->links[wanted.link]);
+        });
+    if (!stays) push_farewell(*entry.path, path.link, link.address, now, out);
+  }
+}
+
+void Engine::say_parked(Nanos now, std::vector<Outgoing>& out) {
+  for (Parked& parked : parked_) {
+    if (parked.farewells == 0 || parked.next > now) continue;
+    parked.next = now + config_.link_interval / 2;
+    --parked.farewells;
+    --farewells_;
+    for (const LinkConfig& link : config_.links) {
+      if (link.netdev != parked.link.netdev || !(link.address == parked.link.address)) continue;
+      push_farewell(*parked.path, link.index, link.address, now, out);
+    }
+  }
 }
 
 void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
@@ -124,13 +251,16 @@ void Engine::on_packet(std::uint16_t link, const Address& source,
   }
   const auto found = by_peer_[link].find(source);
   if (found == by_peer_[link].end()) return refuse(ring::Refusal::kUnknownPath);
-  Path& path = *paths_[found->second].path;
+  Entry& entry = paths_[found->second];
+  Path& path = *entry.path;
   if (path.config().host_id != 0 && packet.host_id != path.config().host_id) {
     return refuse(ring::Refusal::kUnknownPath);
   }
+  entry.quiet = false;
   switch (path.on_packet(packet, arrival, incarnation_, stalls_, sink)) {
     case Path::Verdict::kAccepted:
       ++counters_.received;
+      views_.hear(packet.host_id, packet.view, arrival.mono);
       link_heard_[link] = std::max(link_heard_[link], arrival.mono);
       break;
     case Path::Verdict::kReplay:
@@ -149,9 +279,16 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
 
 void Engine::judge(Nanos drained, RecordSink& sink) {
   std::fill(suspected_.begin(), suspected_.end(), false);
+  bad_ = static_cast<std::size_t>(std::count(carriers_.begin(), carriers_.end(), Seen::kSilent));
   for (Entry& entry : paths_) {
+    if (entry.quiet && drained < entry.quiet_until) continue;
     entry.path->judge(drained, stalls_, sink);
     if (entry.path->missing()) suspected_[entry.path->config().link] = true;
+    const bool silent = entry.path->heard(config_.misses) == Seen::kSilent ||
+                        entry.path->told(config_.misses) == Seen::kSilent;
+    bad_ += silent ? 1 : 0;
+    entry.quiet_until = entry.path->next_judgement();
+    entry.quiet = entry.path->quiet(config_.misses);
   }
 }
 
@@ -160,6 +297,7 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
   const PathConfig& path = entry.path->config();
   Packet packet = entry.path->next_packet(train, now, incarnation_);
   packet.host_id = config_.host_id;
+  packet.view = next_view(listeners_[entry.listener]);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
   out.push_back(
@@ -167,21 +305,23 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
 }
 
 void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
+  if (farewells_ != 0) say_parked(now, out);
   for (Entry& entry : paths_) {
     bool sent = false;
-    if (entry.sends_train && entry.train.due() <= now) {
+    const Nanos early = std::min(kTrainEarly, entry.train.period() / 4);
+    if (entry.sends_train && entry.train.due() <= now + early) {
       for (std::uint8_t position = 1; position <= 3; ++position)
         push(entry, position, false, now, out);
       entry.train.advance(now, wall_minus_mono);
       sent = true;
     }
-    if (entry.single.due() <= now) {
+    if (entry.single.due() <= now + slack() / 2) {
       push(entry, 0, false, now, out);
       entry.single.advance(now, wall_minus_mono);
       sent = true;
     }
     // What was just sent already says it.
-    if (entry.path->take_report(now) && !sent) push(entry, 0, true, now, out);
+    if (!entry.quiet && entry.path->take_report(now) && !sent) push(entry, 0, true, now, out);
   }
 }
 
@@ -197,7 +337,7 @@ Nanos Engine::next_judgement(Nanos now) const {
 Nanos Engine::next_due() const {
   Nanos due = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
-    due = std::min(due, entry.single.due());
+    due = std::min(due, entry.single.due() - slack() / 2);
     if (entry.sends_train) due = std::min(due, entry.train.due());
   }
   return due;

@@ -5,8 +5,10 @@
 // (note_running before each batch of them), judge, note_running, take_due and send.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +29,7 @@ struct LinkConfig {
   std::string netdev;
   Address address{};
   bool hw_stamps = false;
+  int rail = -1;  // for what we tell others; -1: not known
   friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
 };
 
@@ -52,8 +55,13 @@ class Engine {
       : incarnation_(incarnation), random_(std::move(random)) {}
 
   void set_keys(Keyring keys) { keys_ = std::move(keys); }
-  // Paths with the same link address, peer address and host keep their state.
+  // Paths with the same link address, peer address and host keep their state. Those that leave say
+  // farewell with the next packets that are due, if their link stays; they are remembered, so that
+  // one that returns goes on with its sequence.
   void configure(Config config, Nanos now, Nanos wall_minus_mono);
+  // Appends one farewell for each path of the present configuration that `next` has no more; all
+  // paths without `next`. Say it several times: it is not answered.
+  void say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& out);
   const Config& config() const { return config_; }
 
   // The loop asked to run at `wanted` and ran at `now`: a STALL if that is more than the tolerance.
@@ -64,12 +72,24 @@ class Engine {
                  const Arrival& arrival, RecordSink& sink);
   // `bytes` as the error queue returned them.
   void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware);
+  // For what we tell others.
+  void set_carrier(std::uint16_t link, bool carrier) {
+    carriers_[link] = carrier ? Seen::kWell : Seen::kSilent;
+  }
+  // What the neighbours told us lately (Views::list).
+  std::vector<Views::Entry> views(Nanos now, std::size_t skip, std::size_t most, bool& more) {
+    return views_.list(now, skip, most, more);
+  }
   // `drained`: when the last drain began. All that had come by then is known; of what came later
   // nothing is, for a stop may have fallen between drain and judgement.
   void judge(Nanos drained, RecordSink& sink);
   // Appends what is to be sent now; reports of misses included.
   void take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out);
-  Nanos next_due() const;  // the largest value when nothing is to be sent
+  // From when on it is time for take_due; the largest value when nothing is to be sent.
+  Nanos next_due() const;
+  // What a wake may be moved by, so that it serves for two things: a sixteenth of the link's
+  // interval, 1 ms at most. A single packet goes up to half of it before it is due.
+  Nanos slack() const { return std::min<Nanos>(config_.link_interval / 16, 1'000'000); }
   // When a further miss may have to be called on a link where one was. Elsewhere the loop's own
   // ticks are soon enough.
   Nanos next_judgement(Nanos now) const;
@@ -93,6 +113,27 @@ class Engine {
     Cadence single;
     Cadence train;
     bool sends_train = false;
+    // Path::quiet, until then and while no packet came: most need not be looked at.
+    bool quiet = false;
+    Nanos quiet_until = 0;
+    std::size_t listener = 0;
+  };
+  // One peer: which of our subjects it is told next. Paths come first, then ports. Its rails take
+  // turns too, and one of them may be dead: so the order moves by one with each round, and whether
+  // a word is a bad one is left to chance; else that rail would always get the same words.
+  struct Listener {
+    std::uint32_t host_id = 0;
+    std::size_t next = 0;
+    std::size_t round = 0;
+    std::size_t next_bad = 0;
+    std::uint32_t dice = 1;
+  };
+  // A path of an earlier configuration.
+  struct Parked {
+    std::unique_ptr<Path> path;
+    LinkConfig link;              // as it was
+    std::uint32_t farewells = 0;  // still to be said
+    Nanos next = 0;
   };
   struct AddressHash {
     std::size_t operator()(const Address& a) const;
@@ -101,12 +142,26 @@ class Engine {
   void schedule(Entry& entry, Nanos now, Nanos wall_minus_mono);
   void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
   void push(Entry& entry, std::uint8_t train, bool report, Nanos now, std::vector<Outgoing>& out);
+  void push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
+                     std::vector<Outgoing>& out);
+  void say_parked(Nanos now, std::vector<Outgoing>& out);
+  View subject(std::size_t index) const;
+  std::uint64_t next_view(Listener& listener) const;
+  void find_listeners();
+  void park(std::unique_ptr<Path> path, const LinkConfig& link, Nanos now);
 
   std::uint64_t incarnation_;
   Path::Random random_;
   Keyring keys_;
   Config config_;
   std::vector<Entry> paths_;
+  std::vector<Listener> listeners_;
+  std::vector<Seen> carriers_;  // by link
+  bool told_rails_ = false;
+  std::size_t bad_ = 0;  // subjects that are worth telling first, as of the last judgement
+  Views views_;
+  std::deque<Parked> parked_;    // the oldest first
+  std::uint32_t farewells_ = 0;  // still to be said, of all parked
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
   std::vector<Nanos> link_heard_;
   std::vector<bool> suspected_;  // links with a path that misses

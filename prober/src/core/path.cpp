@@ -86,6 +86,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   window_ = {};
   arrived_ = {};
   untold_arrived_ = {};
+  gone_ = false;
   feedback_seq_ = 0;
   tx_lost_seen_ = 0;
   tx_bitmap_ = 0;
@@ -103,6 +104,14 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
     }
     establish(packet, arrival.mono, sink);
   }
+  const bool farewell = (packet.flags & kWireFarewell) != 0;
+  const bool back = gone_ && !farewell && packet.seq > window_.highest();
+  if (back) {
+    // What was sent while nobody was to listen is not lost.
+    gone_ = false;
+    rx_lost_before_ += window_.lost();
+    window_ = {};
+  }
   const bool seen = (packet.seq <= window_.highest()) && window_.highest() - packet.seq < 64;
   if (!window_.accept(packet.seq)) {
     if (seen) ++duplicates_;
@@ -114,7 +123,7 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
       std::clamp<Nanos>(Nanos{packet.interval_us} * 1000, kIntervalLeast, kIntervalMost);
 
   const Nanos silent = last_heard_ == 0 ? 0 : std::max<Nanos>(0, arrival.mono - last_heard_);
-  if (rx_run_ || last_heard_ == 0) {
+  if (rx_run_ || last_heard_ == 0 || back) {
     const bool stalled = (packet.flags & kWireStalled) != 0;
     emit(ring::EventKind::kHeard, arrival.mono,
          static_cast<std::uint16_t>((last_heard_ == 0 ? ring::kFlagFirst : 0) |
@@ -135,6 +144,7 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
     feedback(packet, arrival, stalls, sink);
   }
   measure(packet, arrival, sink);
+  if (farewell) resume();
   return Verdict::kAccepted;
 }
 
@@ -235,7 +245,16 @@ void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardwar
   slot.hardware = hardware;
 }
 
+void Path::resume() {
+  gone_ = peer_incarnation_ != 0;
+  rx_run_ = report_ = false;
+  rx_missed_ = tx_missed_ = tx_reported_ = 0;
+  tx_silent_ = 0;
+  next_inconclusive_ = 0;
+}
+
 void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
+  if (gone_) return;
   if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
   const Nanos silent = now - last_heard_;
   const Nanos late = lateness(peer_interval_);
@@ -299,8 +318,21 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   return p;
 }
 
+Seen Path::heard(std::uint32_t misses) const {
+  if (gone_) return Seen::kGone;
+  if (last_heard_ == 0) return Seen::kUnknown;
+  if (rx_missed_ == 0) return Seen::kWell;
+  return rx_missed_ >= misses ? Seen::kSilent : Seen::kDoubt;
+}
+
+Seen Path::told(std::uint32_t misses) const {
+  if (heard(misses) != Seen::kWell || acked_ == 0) return Seen::kUnknown;
+  if (tx_missed_ == 0) return Seen::kWell;
+  return tx_missed_ >= misses ? Seen::kSilent : Seen::kDoubt;
+}
+
 Nanos Path::next_judgement() const {
-  if (last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
+  if (gone_ || last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
     return std::numeric_limits<Nanos>::max();
   }
   return due(rx_missed_ + 1) + lateness(peer_interval_);
@@ -329,7 +361,7 @@ void Path::fill(ring::PathRow& row) const {
   row.port = config_.peer.port;
   row.link = config_.link;
   row.flags = (config_.clock ? ring::kPathClock : 0) |
-              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0);
+              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) | (gone_ ? ring::kPathGone : 0);
   row.host_id = config_.host_id;
   row.interval_ns = unsign(interval_);
   row.peer_interval_ns = unsign(peer_interval_);

@@ -14,6 +14,8 @@
 //    like. These are signs of life too, but do not move when the next single packet is due.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
 //    hear: while we sent nothing, its silence is our doing, whatever the reason.
+//  - A peer that said farewell is silent by intent: nothing is judged until it sends again, with a
+//    sequence beyond the farewell's (what was under way before it is no return).
 //  - Judge only after the sockets were drained, as of when the drain began.
 #pragma once
 
@@ -25,6 +27,7 @@
 #include "core/rtt.h"
 #include "core/sink.h"
 #include "core/stalls.h"
+#include "core/views.h"
 #include "core/window.h"
 #include "core/wire.h"
 
@@ -37,6 +40,7 @@ struct PathConfig {
   std::uint32_t host_id = 0;
   bool clock = false;
   bool extra = false;  // beside the link's round of peers: it has no slot of its own in that
+  int peer_rail = -1;  // for what we tell others; -1: not known
   friend bool operator==(const PathConfig&, const PathConfig&) = default;
 };
 
@@ -69,11 +73,21 @@ class Path {
 
   // The next packet, numbered; `train` 1..3 or 0.
   Packet next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarnation);
+  // The path was not configured for a while: the peer is judged anew once it is heard again.
+  void resume();
   // True once after a miss was called or a stranger wants our challenge, but at most every half
   // interval.
   bool take_report(Nanos now);
+  // Nothing is missing, nothing to be reported, and no bad word from the peer: until
+  // next_judgement() only a packet changes that.
+  bool quiet(std::uint32_t misses) const {
+    return !rx_run_ && !report_ && told(misses) != Seen::kSilent;
+  }
 
   void fill(ring::PathRow& row) const;
+  // What we hear of the peer, and whether it says that it hears us; `misses` make a path silent.
+  Seen heard(std::uint32_t misses) const;
+  Seen told(std::uint32_t misses) const;
   Nanos last_heard() const { return last_heard_; }
   // A miss, conclusive or not, was called not long ago, and nothing was heard since.
   bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
@@ -146,6 +160,7 @@ class Path {
   Nanos next_inconclusive_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
+  bool gone_ = false;    // it said farewell, and has not come back
 
   // What the peer hears of us.
   std::uint64_t feedback_seq_ = 0;

@@ -134,6 +134,7 @@ WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
   put(out, 152, p.slope);
   put(out, 160, p.weight);
   put(out, 164, p.key_hint);
+  put(out, 168, p.view);
   const std::span<const std::uint8_t> body(out.data(), kWireBody);
   const Tag tag = keys.sign(pseudo_header(source, destination), body);
   std::copy(tag.begin(), tag.end(), out.begin() + kWireBody);
@@ -191,6 +192,7 @@ WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& p)
   p.slope = get<std::int64_t>(bytes, 152);
   p.weight = get<std::uint32_t>(bytes, 160);
   p.key_hint = get<std::uint32_t>(bytes, 164);
+  p.view = get<std::uint64_t>(bytes, 168);
   return WireError::kNone;
 }
 

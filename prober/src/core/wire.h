@@ -5,7 +5,7 @@
 //  48 seq | 56 tx_ref_seq | 64 tx_ref_stamp | 72 rx_ref_seq | 80 rx_ref_stamp
 //  88 rx_max | 96 rx_bitmap | 104 rx_lost u32 | 108 rx_missed u32 | 112 rx_silent_us u32
 // 116 interval_us u32 | 120 due_time | 128 window_id | 136 reference_epoch | 144 offset | 152 slope
-// 160 weight u32 | 164 key_hint u32 | 168 reserved u64 | 176 tag[16]
+// 160 weight u32 | 164 key_hint u32 | 168 view u64 | 176 tag[16]
 //
 // The tag is keyed BLAKE2s-128 over a pseudo-header (source address and port, destination address
 // and port: 36 bytes, addresses as IPv6 or IPv4-mapped, ports little-endian) and bytes 0..175. So
@@ -38,6 +38,9 @@ inline constexpr std::uint8_t kWireTrainMask = 3;     // position in a train: 1.
 inline constexpr std::uint8_t kWireReport = 1 << 2;   // extra packet: a miss or a challenge
 inline constexpr std::uint8_t kWireStalled = 1 << 3;  // the sender was not scheduled lately
 inline constexpr std::uint8_t kWireHwStamps = 1 << 4;
+// The sender will send no more on this path, by intent: its silence is no fault. Packets that bear
+// it are reports too, so a receiver that does not know the flag takes them for a sign of life.
+inline constexpr std::uint8_t kWireFarewell = 1 << 5;
 
 // IPv6, or IPv4-mapped; port in host order.
 struct Address {
@@ -74,6 +77,7 @@ struct Packet {
   std::int64_t slope = 0;
   std::uint32_t weight = 0;
   std::uint32_t key_hint = 0;
+  std::uint64_t view = 0;  // what the sender sees elsewhere (core/views.h); 0: nothing
   friend bool operator==(const Packet&, const Packet&) = default;
 };
 

@@ -21,8 +21,8 @@
 namespace fabric::prober {
 namespace {
 
-// Carrier itself is read when a counter moved, and every so many readings in case a driver does
-// not count.
+// The kernel's sum of both counters is read each time; these and carrier itself when it moved, and
+// every so many readings in case a driver does not count.
 constexpr unsigned kCarrierEvery = 50;
 
 bool read_number(int fd, std::uint64_t& out) {
@@ -58,6 +58,7 @@ std::string hardware_address(const std::string& netdev) {
 }  // namespace
 
 void CarrierReader::close() {
+  changes_.reset();
   down_.reset();
   up_.reset();
   carrier_.reset();
@@ -72,26 +73,31 @@ bool CarrierReader::open_sysfs(unsigned ifindex) {
   const std::string own = hardware_address(netdev_);
   const std::string shown = read_text(base + "address");
   if (own.size() == shown.size() && own != shown) return false;
+  changes_ = Fd(::open((base + "carrier_changes").c_str(), O_RDONLY | O_CLOEXEC));
   down_ = Fd(::open((base + "carrier_down_count").c_str(), O_RDONLY | O_CLOEXEC));
   up_ = Fd(::open((base + "carrier_up_count").c_str(), O_RDONLY | O_CLOEXEC));
   carrier_ = Fd(::open((base + "carrier").c_str(), O_RDONLY | O_CLOEXEC));
-  return down_ && up_ && carrier_;
+  return changes_ && down_ && up_ && carrier_;
 }
 
 bool CarrierReader::read_sysfs(CarrierReading& out) {
+  // Before what it sums: what changes in between is seen the next time.
+  std::uint64_t changes = 0;
+  if (!read_number(changes_.get(), changes)) return false;
+  const bool same = last_.present && last_.ifindex == ifindex_ && changes == changed_;
+  if (same && calls_ % kCarrierEvery != 0) {
+    out = last_;
+    return true;
+  }
+  changed_ = changes;
   if (!read_number(down_.get(), out.down_count) || !read_number(up_.get(), out.up_count)) {
     return false;
   }
   out.present = true;
   out.ifindex = ifindex_;
-  out.carrier = last_.carrier;
-  const bool moved = !last_.present || last_.ifindex != ifindex_ ||
-                     out.down_count != last_.down_count || out.up_count != last_.up_count;
-  if (moved || calls_ % kCarrierEvery == 0) {
-    std::uint64_t carrier = 0;
-    // EINVAL: administratively down.
-    out.carrier = read_number(carrier_.get(), carrier) && carrier == 1;
-  }
+  std::uint64_t carrier = 0;
+  // EINVAL: administratively down.
+  out.carrier = read_number(carrier_.get(), carrier) && carrier == 1;
   return true;
 }
 

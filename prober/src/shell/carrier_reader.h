@@ -28,12 +28,14 @@ class CarrierReader {
   std::string netdev_;
   Source source_ = Source::kNone;
   unsigned ifindex_ = 0;
+  Fd changes_;
   Fd down_;
   Fd up_;
   Fd carrier_;
   Fd netlink_;
   std::uint32_t netlink_seq_ = 0;
   unsigned calls_ = 0;
+  std::uint64_t changed_ = 0;  // as last read
   CarrierReading last_{};
 };
 

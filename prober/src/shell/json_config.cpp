@@ -80,6 +80,7 @@ LinkConfig parse_link(const json& item, const std::string& where, std::size_t co
     refuse(where + "netdev: 1 to 15 characters, no slash or space");
   }
   link.address = address(item, where);
+  if (item.contains("rail")) link.rail = static_cast<int>(number(item, where, "rail", 0, 63));
   link.hw_stamps = flag(item, where, "hw_stamps");
   return link;
 }
@@ -92,6 +93,9 @@ PathConfig parse_path(const json& item, const std::string& where, std::size_t co
   path.link = static_cast<std::uint16_t>(number(item, where, "link", 0, links.size() - 1));
   path.peer = address(item, where);
   path.host_id = static_cast<std::uint32_t>(number_or(item, where, "host_id", 0, 0xffffffffU, 0));
+  if (item.contains("peer_rail")) {
+    path.peer_rail = static_cast<int>(number(item, where, "peer_rail", 0, 63));
+  }
   path.clock = flag(item, where, "clock");
   path.extra = flag(item, where, "extra");
   if (path.peer.is_v4() != links[path.link].address.is_v4()) {

@@ -21,6 +21,7 @@ namespace fabric::prober {
 namespace {
 
 constexpr std::size_t kBatch = 64;
+constexpr int kSendBuffer = 8 << 20;
 constexpr int kReceiveBuffer = 1 << 20;  // a second and more of packets while we are not running
 
 [[noreturn]] void fail(const std::string& what) {
@@ -103,9 +104,11 @@ struct ProbeSocket::Buffers {
     std::array<char, 256> bytes;
   };
   std::array<Control, kBatch> control{};
+  std::size_t used = kBatch;
 
+  // Anew what the last call filled in: most calls find nothing, and have changed nothing.
   void prepare() {
-    for (std::size_t i = 0; i < kBatch; ++i) {
+    for (std::size_t i = 0; i < used; ++i) {
       vectors[i] = {data[i].data(), data[i].size()};
       msghdr& m = messages[i].msg_hdr;
       m = {};
@@ -116,11 +119,17 @@ struct ProbeSocket::Buffers {
       m.msg_control = control[i].bytes.data();
       m.msg_controllen = control[i].bytes.size();
     }
+    used = 1;  // an error may have been written into the first
   }
 };
 
-ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp)
-    : buffers_(std::make_unique<Buffers>()) {
+std::shared_ptr<ProbeSocket::Buffers> ProbeSocket::make_buffers() {
+  return std::make_shared<Buffers>();
+}
+
+ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
+                         std::shared_ptr<Buffers> buffers)
+    : buffers_(std::move(buffers)) {
   ifindex_ = ::if_nametoindex(link.netdev.c_str());
   if (ifindex_ == 0) fail("device");
   const bool v4 = link.address.is_v4();
@@ -135,6 +144,11 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp)
   if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBuffer, sizeof kReceiveBuffer) != 0) {
     set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBuffer, "SO_RCVBUF");
   }
+  // What waits for the address of a neighbour that is gone (up to 208 KiB each, unres_qlen_bytes)
+  // counts against this; were it all used up, nothing would be sent to the living either.
+  if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0) {
+    set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBuffer, "SO_SNDBUF");
+  }
   if (dscp != 0) {
     if (v4) {
       set_int(fd, IPPROTO_IP, IP_TOS, dscp << 2, "IP_TOS");
@@ -142,6 +156,8 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp)
       set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, dscp << 2, "IPV6_TCLASS");
     }
   }
+  // Never fragmented, so the kernel need not find an identification for each packet.
+  if (v4) set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
   hardware_ = enable_hardware(fd, link);
   // Without OPT_TSONLY a transmit stamp comes with the packet, and the packet says which one it is.
   // Counting with OPT_ID would go wrong for ever after one failed send (kernels before 6.8).
@@ -166,6 +182,7 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
     buffers_->prepare();
     const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT, nullptr);
     if (n <= 0) return;
+    buffers_->used = static_cast<std::size_t>(n);
     const Now now;
     on_batch(now.mono);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
@@ -189,22 +206,25 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
   }
 }
 
-void ProbeSocket::drain_stamps(const OnStamp& on_stamp) {
+std::size_t ProbeSocket::drain_stamps(const OnStamp& on_stamp) {
+  std::size_t stamped = 0;
   for (;;) {
     buffers_->prepare();
     const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch,
                              MSG_ERRQUEUE | MSG_DONTWAIT, nullptr);
-    if (n <= 0) return;
+    if (n <= 0) return stamped;
+    buffers_->used = static_cast<std::size_t>(n);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
       mmsghdr& m = buffers_->messages[i];
       const Stamps stamps = stamps_of(m.msg_hdr);
       if (!stamps.transmit) continue;
+      ++stamped;
       const bool hardware = hardware_ && stamps.hardware != 0;
       on_stamp(
           std::span(buffers_->data[i].data(), std::min<std::size_t>(m.msg_len, Buffers::kSize)),
           hardware ? stamps.hardware : stamps.software, hardware);
     }
-    if (static_cast<std::size_t>(n) < kBatch) return;
+    if (static_cast<std::size_t>(n) < kBatch) return stamped;
   }
 }
 
@@ -212,6 +232,7 @@ std::size_t ProbeSocket::send(std::span<const Outgoing> packets) {
   std::size_t refused = 0;
   while (!packets.empty()) {
     const std::size_t count = std::min(packets.size(), kBatch);
+    buffers_->used = std::max(buffers_->used, count);
     for (std::size_t i = 0; i < count; ++i) {
       // sendmmsg does not write through it; the type is shared with receiving.
       auto* bytes = const_cast<std::uint8_t*>(packets[i].bytes.data());

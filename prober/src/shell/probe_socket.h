@@ -25,8 +25,13 @@ class ProbeSocket {
   using OnStamp =
       std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware)>;
 
+  // What a call reads into or writes from: one for all sockets, for one is used at a time, and the
+  // few that it uses stay in the cache.
+  struct Buffers;
+  static std::shared_ptr<Buffers> make_buffers();
+
   // Throws std::system_error when device or address are not there (yet).
-  ProbeSocket(const LinkConfig& link, std::uint8_t dscp);
+  ProbeSocket(const LinkConfig& link, std::uint8_t dscp, std::shared_ptr<Buffers> buffers);
   ~ProbeSocket();
   ProbeSocket(const ProbeSocket&) = delete;
   ProbeSocket& operator=(const ProbeSocket&) = delete;
@@ -35,7 +40,8 @@ class ProbeSocket {
   // never before `floor`, when the socket was last seen empty, nor after now. `on_batch` is told
   // when each batch was read, before its packets.
   void drain(Nanos floor, std::size_t most, const OnBatch& on_batch, const OnPacket& on_packet);
-  void drain_stamps(const OnStamp& on_stamp);
+  // Returns how many transmit stamps there were.
+  std::size_t drain_stamps(const OnStamp& on_stamp);
   // Sends all; returns how many the kernel refused.
   std::size_t send(std::span<const Outgoing> packets);
 
@@ -43,12 +49,10 @@ class ProbeSocket {
   bool hardware_stamps() const { return hardware_; }
 
  private:
-  struct Buffers;
-
   Fd fd_;
   unsigned ifindex_ = 0;
   bool hardware_ = false;
-  std::unique_ptr<Buffers> buffers_;
+  std::shared_ptr<Buffers> buffers_;
 };
 
 }  // namespace fabric::prober

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <system_error>
+#include <thread>
 
 #include "shell/address.h"
 #include "shell/log.h"
@@ -17,12 +19,14 @@ namespace fabric::prober {
 namespace {
 
 constexpr Nanos kCarrierTick = 2'000'000;
+// A wake for a packet serves as a tick that is due so soon; the next one counts from it.
+constexpr Nanos kTickEarly = 1'000'000;
 constexpr Nanos kNetlinkTick = 10'000'000;  // rtnetlink is dear, and the counters miss nothing
 constexpr Nanos kRetry = 100'000'000;
 constexpr Nanos kIdle = 100'000'000;
 constexpr Nanos kPublish = 20'000'000;
-// Waking this much early for a packet saves a wake.
-constexpr Nanos kCoalesce = 100'000;
+constexpr int kFarewells = 6;
+constexpr std::chrono::milliseconds kFarewellPause{5};
 constexpr std::size_t kMostPerRound = 2048;  // a flood must not keep us from sending
 
 std::uint64_t random_word() {
@@ -65,7 +69,9 @@ Prober::Prober(Options options)
 
 Nanos Prober::next_wake(Nanos now) const {
   if (ports_.empty()) return now + kIdle;
-  return std::min({next_tick_, engine_.next_due(), engine_.next_judgement(now)});
+  const Nanos needed = std::min(engine_.next_due(), engine_.next_judgement(now));
+  // One wake for both, where the tick is but a little before.
+  return needed <= next_tick_ + engine_.slack() ? needed : next_tick_;
 }
 
 void Prober::run() {
@@ -94,12 +100,16 @@ void Prober::run() {
     }
     pass(woken);
   }
+  for (int i = 0; i < kFarewells; ++i) {
+    if (i != 0) std::this_thread::sleep_for(kFarewellPause);
+    say_farewell(nullptr);
+  }
   log_info("stopped");
 }
 
 void Prober::pass(Nanos now) {
-  if (now >= next_tick_) {
-    next_tick_ = now - now % kCarrierTick + kCarrierTick;
+  if (now >= next_tick_ - kTickEarly) {
+    next_tick_ = now + kCarrierTick;
     read_carriers(now);
     open_sockets(now);
   }
@@ -122,6 +132,8 @@ void Prober::read_carriers(Nanos now) {
     if (now < port.next_read) continue;
     const bool absent = port.reader.source() == CarrierReader::Source::kNone;
     port.tracker.update(port.config.index, port.reader.read(), now, ring_);
+    const CarrierReading& reading = port.tracker.reading();
+    engine_.set_carrier(port.config.index, reading.present && reading.carrier);
     const bool netlink = port.reader.source() == CarrierReader::Source::kNetlink;
     port.next_read = now + (absent || netlink ? kNetlinkTick : 0);
   }
@@ -137,7 +149,7 @@ void Prober::open_sockets(Nanos now) {
     }
     if (port.socket || !reading.present || now < port.next_open) continue;
     try {
-      port.socket = std::make_unique<ProbeSocket>(port.config, engine_.config().dscp);
+      port.socket = std::make_unique<ProbeSocket>(port.config, engine_.config().dscp, buffers_);
       port.complaint.clear();
       log_info(port.config.netdev + ": probing from " + format_address(port.config.address) +
                (port.socket->hardware_stamps() ? ", hardware stamps" : ", software stamps"));
@@ -173,7 +185,17 @@ void Prober::receive(Nanos now) {
 
 void Prober::send(const Now& now) {
   outgoing_.clear();
-  engine_.take_due(now.mono + kCoalesce, now.wall_minus_mono(), outgoing_);
+  engine_.take_due(now.mono, now.wall_minus_mono(), outgoing_);
+  transmit();
+}
+
+void Prober::say_farewell(const Config* next) {
+  outgoing_.clear();
+  engine_.say_farewell(next, read_clock(CLOCK_MONOTONIC), outgoing_);
+  transmit();
+}
+
+void Prober::transmit() {
   if (outgoing_.empty()) return;
   std::stable_sort(outgoing_.begin(), outgoing_.end(),
                    [](const Outgoing& a, const Outgoing& b) { return a.link < b.link; });
@@ -188,10 +210,11 @@ void Prober::send(const Now& now) {
     sent_ += count - refused;
     if (port.socket && refused < count) {
       // On most devices the stamps are there when sendmmsg returns; the rest come next round.
-      port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
-        engine_.on_transmit_stamp(bytes, stamp, hardware);
-      });
-      port.stamps_pending = true;
+      const std::size_t stamped =
+          port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
+            engine_.on_transmit_stamp(bytes, stamp, hardware);
+          });
+      port.stamps_pending = port.socket->hardware_stamps() || stamped < count - refused;
     }
     first = last;
   }

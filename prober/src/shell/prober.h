@@ -49,6 +49,7 @@ class Prober {
 
   nlohmann::json handle(const nlohmann::json& request);
   nlohmann::json status() const;
+  nlohmann::json views(const nlohmann::json& request);
   std::uint32_t configure(const nlohmann::json& request);
   void load_saved();
   void load_keys();
@@ -63,6 +64,9 @@ class Prober {
   void open_sockets(Nanos now);
   void receive(Nanos now);
   void send(const Now& now);
+  void transmit();  // what is in `outgoing_`
+  // To those that will not hear us any more: all, or those that `next` has no more.
+  void say_farewell(const Config* next);
   void publish(Nanos now);
   ring::LinkRow link_row(const Port& port) const;
 
@@ -75,6 +79,7 @@ class Prober {
   Fd epoll_;
   Fd signals_;
   std::unique_ptr<ControlServer> control_;
+  std::shared_ptr<ProbeSocket::Buffers> buffers_ = ProbeSocket::make_buffers();
   std::vector<Port> ports_;
   std::vector<Outgoing> outgoing_;
   std::uint64_t notified_ = 0;

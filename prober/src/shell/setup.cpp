@@ -111,6 +111,8 @@ void Prober::load_saved() {
 
 std::uint32_t Prober::configure(const json& request) {
   Config config = parse_config(request);
+  // Now and, where the link stays, a few times later: its socket may be gone in a moment.
+  for (int i = 0; i < 2; ++i) say_farewell(&config);
   std::vector<Port> ports;
   for (const LinkConfig& link : config.links) {
     const auto same = std::find_if(ports_.begin(), ports_.end(), [&](const Port& p) {
@@ -158,6 +160,7 @@ json Prober::handle(const json& request) {
     return {{"config", epoch}};
   }
   if (op == "status") return status();
+  if (op == "views") return views(request);
   if (op == "rekey") {
     // A credential (systemd's LoadCredential) stays what it was at the start: root, who may read
     // the new file, hands its text over.
@@ -169,7 +172,20 @@ json Prober::handle(const json& request) {
     }
     return json::object();
   }
-  throw std::runtime_error("op: '" + op + "' is none of configure, subscribe, status, rekey");
+  throw std::runtime_error("op: '" + op +
+                           "' is none of configure, subscribe, status, views, rekey");
+}
+
+json Prober::views(const json& request) {
+  constexpr std::size_t kMost = 1000;  // an answer is one packet of at most 64 KiB
+  const auto skip = request.contains("skip") ? request.at("skip").get<std::size_t>() : 0;
+  const Nanos now = read_clock(CLOCK_MONOTONIC);
+  bool more = false;
+  json list = json::array();
+  for (const Views::Entry& entry : engine_.views(now, skip, kMost, more)) {
+    list.push_back({entry.speaker, entry.word, entry.at});
+  }
+  return {{"views", std::move(list)}, {"more", more}};
 }
 
 json Prober::status() const {
