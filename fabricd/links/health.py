@@ -50,6 +50,10 @@ class Facts:
     """In a maintenance window: downs are no reason for a penalty."""
     drained: str = ""
     """Why an operator took it out (then ``admin_up`` is False); empty: not drained."""
+    seen: str = "carrier"
+    """What shows that it is there at all, for the row that says so."""
+    expected: bool = False
+    """Never seen up, and peers say that it should be: then a verdict counts in UNKNOWN too."""
     hard: str = ""
     """A counter of which any increase is a fault; empty: none. It lasts for its rule's window."""
 
@@ -128,7 +132,9 @@ class Health:
             return done
         if self.state is LinkState.UNKNOWN:
             if facts.carrier:
-                self._go(E.SEEN_UP, "carrier", now, done)
+                self._go(E.SEEN_UP, facts.seen, now, done)
+            elif facts.expected and facts.fault:
+                self._fault(facts, now, done)
             return done
         self._fault(facts, now, done)
         self._recover(facts, now, done)
@@ -272,7 +278,7 @@ class Health:
             and not facts.worse
             and now >= self.damping.return_at(now)
         ):
-            self._go(E.BETTER, "loss is gone", now, done)
+            self._go(E.BETTER, "loss and errors are gone", now, done)
         elif self.state is LinkState.UP and _passed(
             self._doubted_from, self.hold.suspect_after_ns, now
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,12 @@ class IbPorts:
         """Args: ``verbs``: None for pyverbs, if installed; ``sysfs``: its ``class`` folder."""
         self._ports: dict[str, tuple[Port, ...]] = {}
         self._verbs = verbs
+        self._sysfs = sysfs
+        self._made_for = (list(netdevs), self._names())
+        # pyverbs takes 5 MB, a second libpython among it: not where there is nothing to ask.
+        if verbs is None and not self._made_for[1]:
+            self.note = "no verbs devices"
+            return
         try:
             self._verbs = verbs or PyVerbs()
         except (ImportError, OSError):
@@ -106,7 +113,11 @@ class IbPorts:
         except Exception as error:
             self.note = f"no verbs devices: {type(error).__name__}"
             return
-        self._ports = ports_of(netdevs, devices, sysfs=sysfs)
+        try:
+            self._ports = ports_of(netdevs, devices, sysfs=sysfs)
+        except OSError as error:
+            self.note = f"a verbs device went away meanwhile: {error.strerror}"
+            return
         self.note = (
             ", ".join(
                 f"{netdev}={'+'.join(map(str, ports))}"
@@ -114,6 +125,16 @@ class IbPorts:
             )
             or "no verbs device behind the configured links"
         )
+
+    def changed(self, netdevs: Sequence[str]) -> bool:
+        """Whether the links or the devices are others than when this was made."""
+        return (list(netdevs), self._names()) != self._made_for
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._sysfs / "infiniband"))  # noqa: PTH208
+        except OSError:
+            return []  # no such class, or its module is just going
 
     @property
     def netdevs(self) -> list[str]:

@@ -2,8 +2,9 @@
 
 Rules:
 
-* UNKNOWN has never been seen up. It is not a failure and can only be left by being seen up.
-* Down fast: any state but UNKNOWN and ADMIN goes DOWN on one FAULT.
+* UNKNOWN has never been seen up. It is not a failure, unless peers say that they probe a path and
+  hear others there: then that path is DOWN.
+* Down fast: any state but ADMIN goes DOWN on one FAULT.
 * Up slow: DOWN goes to HOLD when the evidence is gone, HOLD to PROBATION when there was no bad
   evidence for the hold-down and damping lets it go, PROBATION to UP when nothing happened there.
 * SUSPECT and DEGRADED carry traffic; only DOWN, HOLD and ADMIN do not.
@@ -46,7 +47,7 @@ class LinkEvent(Enum):
 S, E = LinkState, LinkEvent
 
 TRANSITIONS: dict[LinkState, dict[LinkEvent, LinkState]] = {
-    S.UNKNOWN: {E.SEEN_UP: S.UP, E.ADMIN_DOWN: S.ADMIN},
+    S.UNKNOWN: {E.SEEN_UP: S.UP, E.FAULT: S.DOWN, E.ADMIN_DOWN: S.ADMIN},
     S.UP: {
         E.SUSPECTED: S.SUSPECT,
         E.FAULT: S.DOWN,

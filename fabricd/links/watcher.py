@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from pyroute2 import AsyncIPRoute
+from pyroute2.iproute.linux import AsyncIPRoute
 from pyroute2.netlink.rtnl import (
     RTMGRP_IPV4_IFADDR,
     RTMGRP_IPV6_IFADDR,

@@ -1,7 +1,8 @@
 """Polls of a window → what the predictor takes: medians of readings, sums of counts. Pure.
 
 Speaks the canonical names of `telemetry.counters.vocabulary`; counts come as differences, which the
-counters' tracker makes (resets, wraps and driver reloads are its business).
+counters' tracker makes (resets, wraps and driver reloads are its business). Without NumPy: the
+daemon gathers, a process of its own judges (`fabricd.predict.child`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-import numpy as np
-
-from fabricd.predict.risk import Window
 from telemetry.counters.types import Bin
 
 TAIL_FROM = 8
@@ -21,6 +19,10 @@ TAIL_FROM = 8
 
 _MARKS = ("ecn_marked", "cnp_received")
 _AGAIN = ("retransmits", "out_of_sequence", "packet_seq_err")
+
+
+Rows = dict[str, list[float]]
+"""Field of `fabricd.predict.risk.Window` → value by link; NaN: not known; ``up`` is 0 or 1."""
 
 
 @dataclass(slots=True)
@@ -84,8 +86,11 @@ class Gather:
         low = _dbm(rx_low_w) if rx_low_w is not None else math.nan
         self._limits[link] = (low, math.nan if hot_celsius is None else hot_celsius)
 
-    def window(self, speeds: Mapping[str, float]) -> Window:
-        """The window that ends now; ``speeds``: bit/s by link, absent: not known."""
+    def window(self, speeds: Mapping[str, float]) -> Rows:
+        """The window that ends now; ``speeds``: bit/s by link, absent: not known.
+
+        `fabricd.predict.risk.Window.of` takes it.
+        """
         rows = [self._links[name] for name in self._names]
         self._links = {name: _Link() for name in self._names}
 
@@ -99,29 +104,33 @@ class Gather:
         def middle(name: str) -> list[float]:
             return [median(row.readings.get(name) or [math.nan]) for row in rows]
 
-        zero = np.nan_to_num
         limits = [self._limits.get(name, (math.nan, math.nan)) for name in self._names]
         bits = [
             speeds[name] * row.seconds if name in speeds and row.seconds else math.nan
             for name, row in zip(self._names, rows, strict=True)
         ]
-        flaps = zero(np.array(counted("flaps")))
-        return Window(
-            up=np.array([not row.down for row in rows], bool) & (flaps == 0),
-            bits=np.array(bits),
-            errors=np.array(counted("fec_corrected_bits")),
-            tail=np.array(counted("tail")),
-            lost=np.array(counted("fec_uncorrectable")),
-            rx_dbm=np.array([_dbm(x) for x in middle("rx_power")]),
-            tx_dbm=np.array([_dbm(x) for x in middle("tx_power")]),
-            bias=np.array(middle("tx_bias")),
-            celsius=np.array(middle("module_temperature")),
-            retransmits=zero(np.array(counted(*_AGAIN))),
-            marks=zero(np.array(counted(*_MARKS))),
-            flaps=flaps,
-            rx_low_dbm=np.array([low for low, _ in limits]),
-            hot_celsius=np.array([hot for _, hot in limits]),
-        )
+        flaps = _known(counted("flaps"))
+        return {
+            "up": [float(not row.down and not n) for row, n in zip(rows, flaps, strict=True)],
+            "bits": bits,
+            "errors": counted("fec_corrected_bits"),
+            "tail": counted("tail"),
+            "lost": counted("fec_uncorrectable"),
+            "rx_dbm": [_dbm(x) for x in middle("rx_power")],
+            "tx_dbm": [_dbm(x) for x in middle("tx_power")],
+            "bias": middle("tx_bias"),
+            "celsius": middle("module_temperature"),
+            "retransmits": _known(counted(*_AGAIN)),
+            "marks": _known(counted(*_MARKS)),
+            "flaps": flaps,
+            "rx_low_dbm": [low for low, _ in limits],
+            "hot_celsius": [hot for _, hot in limits],
+        }
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    """0 for what is not known."""
+    return [0.0 if math.isnan(value) else value for value in values]
 
 
 def _dbm(watts: float) -> float:

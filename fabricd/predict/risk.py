@@ -10,8 +10,8 @@ A link without FEC counters is judged by its light alone, a copper cable by FEC 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -125,16 +125,17 @@ class Window:
     rx_low_dbm: Array
     hot_celsius: Array
 
+    @classmethod
+    def of(cls, rows: Mapping[str, Sequence[float | None]]) -> Window:
+        """From what `fabricd.predict.gather.Gather.window` gives; None is NaN.
 
-def weight(risk: float, rules: Rules | None = None) -> float:
-    """Share of its capacity that a link should carry: 1 unless named, then 0.5 to 0.25.
-
-    Never 0: a forecast moves load away, but takes no link out.
-    """
-    alarm = (rules or Rules()).alarm
-    if risk < alarm:
-        return 1.0
-    return 0.5 - 0.25 * min(1.0, (risk - alarm) / (1 - alarm))
+        Raises:
+            KeyError, TypeError, ValueError: not such rows.
+        """
+        arrays = {f.name: np.array(rows[f.name], dtype=float) for f in fields(cls)}
+        if len({array.shape for array in arrays.values()}) != 1:
+            raise ValueError("rows of different lengths")
+        return cls(**arrays | {"up": arrays["up"] == 1})
 
 
 class Predictor:

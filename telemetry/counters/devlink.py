@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 from pyroute2.netlink.devlink import (
@@ -134,6 +136,55 @@ class HealthDump:
         self._socket.close()
 
 
+class Dump(Protocol):
+    """What a source needs of `HealthDump`."""
+
+    def read(self) -> list[Reporter]: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class SharedDump:
+    """One dump for the sources of all links, by whichever threads: read once within `TTL_S`.
+
+    A thread that hangs in the kernel with it keeps nobody waiting: the others are refused.
+    """
+
+    TTL_S = 5.0
+    WAIT_S = 1.0
+
+    def __init__(
+        self,
+        opener: Callable[[], Dump] = HealthDump,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._opener, self._clock = opener, clock
+        self._lock = threading.Lock()
+        self._dump: Dump | None = None
+        self._read: tuple[float, list[Reporter]] | None = None
+
+    def read(self) -> list[Reporter]:
+        """As `HealthDump.read`, at most `TTL_S` old; EBUSY while another thread hangs in it."""
+        if not self._lock.acquire(timeout=self.WAIT_S):
+            raise OSError(errno.EBUSY, "devlink does not answer")
+        try:
+            if self._read is None or self._clock() - self._read[0] >= self.TTL_S:
+                try:
+                    self._dump = self._dump or self._opener()
+                    self._read = (self._clock(), self._dump.read())
+                except (OSError, CounterError):
+                    dump, self._dump, self._read = self._dump, None, None
+                    if dump is not None:
+                        dump.close()
+                    raise
+            return self._read[1]
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Nothing: the other sources still need it."""
+
+
 def of_netdev(reporters: Iterable[Reporter], device: str, netdev: str) -> list[Reporter]:
     """Those of the PCI device behind a netdev: its own, and those of that netdev's port."""
     return [
@@ -149,12 +200,18 @@ class HealthSource:
     period_ns = 5 * 10**9
 
     def __init__(
-        self, netdev: str, *, dump: HealthDump | None = None, sysfs: Path = _SYSFS
+        self,
+        netdev: str,
+        *,
+        dump: Dump | None = None,
+        sysfs: Path = _SYSFS,
+        opener: Callable[[], Dump] = HealthDump,
     ) -> None:
-        """Args: ``dump``: None to open one; ``sysfs``: ``/sys/class/net``."""
+        """Args: ``dump``: None to open one; ``sysfs``: ``/sys/class/net``; ``opener``: opens it."""
+        self._opener = opener
         self._netdev = netdev
         self._device = sysfs / netdev / "device"
-        self._dump = dump
+        self._dump: Dump | None = dump
         self._status = Status("devlink", netdev, on=False, reason="not read yet")
         self.reporters: tuple[Reporter, ...] = ()
         """As last read."""
@@ -177,7 +234,7 @@ class HealthSource:
             self._off("no device behind it")
             return None
         try:
-            self._dump = self._dump or HealthDump()
+            self._dump = self._dump or self._opener()
             found = self._dump.read()
         except CounterError as error:
             self._off(str(error))

@@ -42,6 +42,12 @@ class PortDowns:
         self._inexact = ""
         self._lag = 0
         self._disagreement = ""
+        self._untold = 0
+
+    @property
+    def untold(self) -> int:
+        """Downs that the counter knows of and no event has told, at two readings in a row."""
+        return self._untold
 
     def event(self, downs: int = 1) -> None:
         """The port went down, by an event."""
@@ -59,6 +65,7 @@ class PortDowns:
             self._inexact = self._inexact or f"link_downed {inexact}"
         lag = self._events - self._counted
         settled = lag * self._lag > 0
+        self._untold = max(0, min(-lag, -self._lag))
         if settled:
             self._disagreement = f"link_downed counted {self._counted}, port events {self._events}"
         elif lag == 0:

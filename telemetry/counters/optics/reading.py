@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -76,11 +75,6 @@ class Module:
     thresholds: Mapping[str, Thresholds] = field(default_factory=dict)
     ber: Mapping[int, float] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
-
-
-def dbm(watts: float | None) -> float | None:
-    """Power over 1 mW in decibels; None for no light (0 W) and for not measured."""
-    return 10 * math.log10(watts * 1e3) if watts else None
 
 
 class Notes(dict[str, str]):

@@ -1,0 +1,394 @@
+"""What the readings of the NICs mean: findings, totals, exactness, windows for the forecast.
+
+Pure: readings and ``now`` come in, findings on the engine's links and events go out. What is no
+evidence (docs/detection.md):
+
+* errors of an interval in which the carrier was away, or that touches one: cables being pulled and
+  links that train make them;
+* a port's ``link_downed`` that the carrier's own events have told already;
+* readings older than `DROP_NS`: a NIC that does not answer is neither sick nor well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fabricd.detect.rules import PCIE_DOWNGRADE, RULES, Class, CounterJudge, Finding
+from fabricd.engine import Engine, Link
+from fabricd.nics.reader import Reading
+from fabricd.predict.forecast import Forecast
+from fabricd.predict.gather import Gather, Rows
+from fabricd.publisher import event
+from telemetry.counters.downs import PortDowns
+from telemetry.counters.types import Status
+from telemetry.events import Event, EventKind, JsonScalar, LinkState
+
+S = 10**9
+STALE_NS = 15 * S
+DROP_NS = 60 * S
+FORECAST_NS = 3600 * S
+"""A forecast without a younger one is forgotten."""
+AGAIN_NS = {Class.HARD: 0, Class.SOFT: 60 * S, Class.CONGESTION: 600 * S}
+"""A finding begins on the timeline once in this time at most: congestion comes and goes."""
+_UNTOTALLED = frozenset({"xmit_wait"})
+"""Ticks, not events."""
+_FORETELL = (
+    *("fec_corrected_bits", "fec_uncorrectable", "retransmits", "out_of_sequence"),
+    *("packet_seq_err", "ecn_marked", "cnp_received"),
+)
+"""Counters that the forecast looks at."""
+_OUT = frozenset({LinkState.UNKNOWN, LinkState.ADMIN})
+
+
+@dataclass(slots=True)
+class Nic:
+    """What is known of one link's NIC.
+
+    Attributes:
+        totals: class → events of counters with a rule, since the daemon began.
+        counted: the same by counter, for those that ever rose.
+        statuses: kind of reader → its sources: whether each is read, or why not.
+        gauges: source → readings of this moment.
+        flags: alarms and warnings of the module.
+        read_ns: when its counters were last read; None: never.
+        told_flaps: carrier losses that ``downs`` and the forecast know of.
+        calm_ns: errors before this have an explanation.
+    """
+
+    netdev: str
+    judge: CounterJudge = field(default_factory=CounterJudge)
+    totals: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    downs: PortDowns = field(default_factory=PortDowns)
+    witness: bool = False
+    """The port has a counter of its own for its downs."""
+    statuses: dict[str, Sequence[Status]] = field(default_factory=dict)
+    gauges: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    flags: frozenset[str] = frozenset()
+    module: str = ""
+    read_ns: int | None = None
+    error: str = ""
+    told_flaps: int | None = None
+    calm_ns: int = 0
+    untold: int = 0
+    pcie_had: dict[str, float] = field(default_factory=dict)
+    pcie_fell: int | None = None
+    """Since when its PCIe link is worse than it was."""
+    said: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
+    """Counter → when its finding was last told of, and whether its end has still to be told."""
+    forecast_ns: int = 0
+
+    def gauge(self, name: str) -> float | None:
+        """A reading of this moment, from whichever source."""
+        return next((g[name] for g in self.gauges.values() if name in g), None)
+
+    def downgraded(self) -> str:
+        """What its PCIe link lacks of what it and its slot can do; empty: nothing, or not known."""
+        out = []
+        for name, unit, scale in (("pcie_speed", "GT/s", 1e9), ("pcie_width", "lanes", 1.0)):
+            is_, could = self.gauge(name), self.gauge(f"{name}_max")
+            if is_ is not None and could is not None and is_ < could:
+                out.append(f"{is_ / scale:g} of {could / scale:g} {unit}")
+        return ", ".join(out)
+
+    @property
+    def dark(self) -> bool:
+        """None of its sources of counters is on."""
+        return not any(status.on for status in self.statuses.get("counters", ()))
+
+    def stale(self, now: int) -> bool:
+        """Its counters are not read, or no more."""
+        old = self.read_ns is None or now - self.read_ns > STALE_NS
+        return old or bool(self.error) or self.dark
+
+
+class NicBook:
+    """All NICs of the host."""
+
+    def __init__(self, netdevs: Iterable[str]) -> None:
+        self.nics: dict[str, Nic] = {}
+        self.hanging: dict[str, float] = {}
+        """Links whose NIC does not answer → for how many seconds."""
+        self._stale_told: set[str] = set()
+        self._names: list[str] = []
+        self._gather = Gather([])
+        self.configure(netdevs)
+
+    def configure(self, netdevs: Iterable[str]) -> None:
+        """Links that stay keep what is known; a window of the forecast begins anew."""
+        names = list(netdevs)
+        self.nics = {name: self.nics.get(name) or Nic(name) for name in names}
+        if names != self._names:
+            self._names, self._gather = names, Gather(names)
+        self._stale_told &= set(names)
+
+    def take(
+        self, readings: Iterable[Reading], engine: Engine, flaps: Mapping[str, int], now: int
+    ) -> tuple[list[Event], bool]:
+        """Take what a thread read.
+
+        Args:
+            readings: of any links, in order.
+            engine: whose links get the findings.
+            flaps: carrier losses so far, by link.
+            now: CLOCK_MONOTONIC ns.
+
+        Returns:
+            Events, and whether the engine should judge anew.
+        """
+        links = {link.netdev: link for link in engine.links}
+        events: list[Event] = []
+        changed = False
+        for reading in readings:
+            nic, link = self.nics.get(reading.netdev), links.get(reading.netdev)
+            if nic is None or link is None:
+                continue  # Reconfigured while the thread read.
+            if reading.kind == "counters":
+                nic.error = reading.error
+            if reading.error:
+                continue
+            nic.statuses[reading.kind] = reading.statuses
+            if reading.reborn:
+                for name in reading.reborn:
+                    nic.judge.reset(name)
+            if reading.kind == "counters":
+                nic.read_ns = reading.at_ns
+                self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
+            events += self._slow(nic, link, reading)
+            self._count(nic, link, reading)
+            more, differs = self._judge(nic, link, now)
+            events += more
+            changed |= differs
+        return events, changed
+
+    def check(
+        self, engine: Engine, hanging: Mapping[str, float], now: int
+    ) -> tuple[list[Event], bool]:
+        """Each tick: what is stale, and what of it is no evidence any more; as `take`."""
+        self.hanging = dict(hanging)
+        events: list[Event] = []
+        changed = False
+        for link in engine.links:
+            nic = self.nics.get(link.netdev)
+            if nic is None:
+                continue
+            stale = nic.read_ns is not None and nic.stale(now)
+            if stale != (link.netdev in self._stale_told):
+                self._stale_told ^= {link.netdev}
+                what = f"NIC counters not read: {self.why_stale(nic, now)}"
+                reason = what if stale else "NIC counters are read again"
+                events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
+            if link.counters and nic.read_ns is not None and now - nic.read_ns > DROP_NS:
+                nic.judge.reset()
+                more, differs = self._judge(nic, link, now)
+                events += more
+                changed |= differs
+            if link.forecast is not None and now - nic.forecast_ns > FORECAST_NS:
+                link.forecast, changed = None, True
+                events.append(self._risk_event(link, "no forecast for an hour"))
+        return events, changed
+
+    def why_stale(self, nic: Nic, now: int) -> str:
+        """In words; empty: it is not."""
+        if not nic.stale(now):
+            return ""
+        if nic.netdev in self.hanging:
+            return f"it does not answer, for {self.hanging[nic.netdev]:.0f} s"
+        if nic.error:
+            return nic.error
+        if nic.read_ns is None:
+            return "not yet"
+        if now - nic.read_ns > STALE_NS:
+            return f"not for {(now - nic.read_ns) / S:.0f} s"
+        sources = nic.statuses.get("counters", ())
+        return next((s.reason for s in sources if s.source == "link_stats"), "no source is on")
+
+    # -- forecast -----------------------------------------------------------------------------
+
+    def window(self, planned: Iterable[str]) -> Rows:
+        """The window that ends now; the next begins. ``planned``: links somebody works on."""
+        for netdev in planned:
+            if netdev in self.nics:
+                self._gather.out(netdev)
+        speeds = {name: speed for name, nic in self.nics.items() if (speed := nic.gauge("speed"))}
+        return self._gather.window(speeds)
+
+    def modules(self) -> dict[str, str]:
+        """Link → what is plugged there, if known."""
+        return {name: nic.module for name, nic in self.nics.items() if nic.module}
+
+    def foretold(
+        self, engine: Engine, forecasts: Mapping[str, Forecast], now: int
+    ) -> tuple[list[Event], bool]:
+        """Take forecasts; as `take`."""
+        events = []
+        changed = False
+        for link in engine.links:
+            if (new := forecasts.get(link.netdev)) is None or link.netdev not in self.nics:
+                continue
+            old, link.forecast = link.forecast, new
+            self.nics[link.netdev].forecast_ns = now
+            named = old is not None and old.named
+            if new.named and not named:
+                link.named_ns = now
+            if new.named != named or (named and old and set(old.evidence) != set(new.evidence)):
+                events.append(self._risk_event(link, "" if new.named else "no longer named: "))
+            changed |= old != new
+        return events, changed
+
+    def measured(self, netdev: str) -> str:
+        """What the module reads, in words; empty: nothing."""
+        gauges = self.nics[netdev].gauges.get("module", {})
+        words = []
+        for name, text, scale, unit in (
+            ("rx_power", "rx power", 1e3, "mW"),
+            ("tx_power", "tx power", 1e3, "mW"),
+            ("tx_bias", "bias", 1e3, "mA"),
+            ("module_temperature", "temperature", 1.0, "°C"),
+        ):
+            lanes = [v for key, v in gauges.items() if key.split("/")[0] == name]
+            if lanes:
+                worst = min(lanes) if name.endswith("power") else max(lanes)
+                words.append(f"{text} {worst * scale:.3g} {unit}")
+        return ", ".join(words)
+
+    def _risk_event(self, link: Link, before: str) -> Event:
+        forecast = link.forecast
+        data: dict[str, JsonScalar] = {"named": bool(forecast and forecast.named)}
+        if forecast is not None:
+            data |= {"risk": forecast.risk, "evidence": ", ".join(forecast.evidence)}
+        if said := self.measured(link.netdev):
+            data["measured"] = said
+        reason = before + (str(forecast) if forecast else "")
+        return event(EventKind.RISK, link=link.netdev, rail=link.rail, reason=reason, data=data)
+
+    # -- counters -----------------------------------------------------------------------------
+
+    def _flaps(self, nic: Nic, link: Link, flaps: int, engine: Engine, now: int) -> None:
+        more = flaps - nic.told_flaps if nic.told_flaps is not None else 0
+        nic.told_flaps = flaps
+        if more > 0:
+            nic.downs.event(more)
+            self._gather.out(nic.netdev, more)
+        if more or link.carrier is not True or not link.admin_up:
+            nic.calm_ns = now  # The next reading's interval begins before now.
+            self._gather.out(nic.netdev)
+        elif link.netdev in engine.orders.planned:
+            self._gather.out(nic.netdev)
+
+    def _count(self, nic: Nic, link: Link, reading: Reading) -> None:
+        by_interval: dict[int, dict[str, int]] = {}
+        for name, step in reading.steps.items():
+            rule = RULES.get(name)
+            if rule is None:
+                continue
+            if name not in _UNTOTALLED:
+                nic.totals[rule.cls.value] = nic.totals.get(rule.cls.value, 0) + step.increase
+            if step.increase:
+                nic.counted[name] = nic.counted.get(name, 0) + step.increase
+            if name == "link_downed":
+                self._downed(nic, step.increase, step.inexact, reading.at_ns)
+                continue
+            explained = reading.at_ns - step.interval_ns <= nic.calm_ns or link.health.state in _OUT
+            if explained and rule.cls is Class.SOFT:
+                continue
+            by_interval.setdefault(step.interval_ns, {})[name] = step.increase
+        for interval_ns, more in by_interval.items():
+            nic.judge.feed(more, interval_ns / S, reading.at_ns)
+        for name in _FORETELL:
+            if (found := reading.steps.get(name)) is not None:
+                self._gather.count(nic.netdev, {name: found.increase}, found.interval_ns / S)
+        if reading.bins:
+            self._gather.histogram(nic.netdev, reading.bins)
+
+    @staticmethod
+    def _downed(nic: Nic, increase: int, inexact: str, at_ns: int) -> None:
+        """Only downs that no carrier event told are evidence of their own."""
+        nic.witness = True
+        nic.downs.reading(increase, inexact)
+        if (more := nic.downs.untold - nic.untold) > 0:
+            nic.judge.feed({"link_downed": more}, 1.0, at_ns)
+        nic.untold = nic.downs.untold
+
+    def _slow(self, nic: Nic, link: Link, reading: Reading) -> list[Event]:
+        """Module and PCIe."""
+        events: list[Event] = []
+        nic.gauges |= reading.gauges
+        if reading.module:
+            nic.module = reading.module
+        if "module" in reading.gauges:
+            if raised := reading.flags - nic.flags:
+                events.append(
+                    event(
+                        EventKind.FINDING,
+                        link=link.netdev,
+                        rail=link.rail,
+                        reason=f"module: {', '.join(sorted(raised))}",
+                        data={"source": "module", "measured": self.measured(link.netdev)},
+                    )
+                )
+            nic.flags = reading.flags
+            self._gather.read(nic.netdev, reading.gauges["module"])
+            if reading.limits is not None:
+                self._gather.limits(nic.netdev, *reading.limits)
+        if reading.gauges.get("pci"):
+            self._pcie(nic, reading.at_ns)
+        return events
+
+    @staticmethod
+    def _pcie(nic: Nic, at_ns: int) -> None:
+        """Whether its link fell below the best that it had; one never better is no news."""
+        fell = False
+        for name in ("pcie_speed", "pcie_width"):
+            if (value := nic.gauge(name)) is not None:
+                nic.pcie_had[name] = max(value, nic.pcie_had.get(name, 0.0))
+                fell |= value < nic.pcie_had[name]
+        nic.pcie_fell = (nic.pcie_fell or at_ns) if fell else None
+
+    def _judge(self, nic: Nic, link: Link, now: int) -> tuple[list[Event], bool]:
+        findings = nic.judge.findings(now)
+        if nic.pcie_fell is not None:
+            text = nic.downgraded() or "slower or narrower than it was"
+            findings.append(Finding(PCIE_DOWNGRADE, nic.pcie_fell, 0.0, 1, text))
+        before = {f.rule.counter for f in link.counters}
+        after = {f.rule.counter for f in findings}
+        link.counters = findings
+        events = [e for f in findings if (e := self._told(nic, link, f, now)) is not None]
+        for name in sorted(before - after):
+            at, told = nic.said.get(name, (0, False))
+            if told:
+                nic.said[name] = (at, False)
+                rule = RULES.get(name, PCIE_DOWNGRADE)
+                events.append(
+                    event(
+                        EventKind.FINDING, link=link.netdev, rail=link.rail, reason=f"{name} ended",
+                        data={"counter": name, "class": rule.cls.value, "holds": False},
+                    )
+                )  # fmt: skip
+        return events, before != after
+
+    @staticmethod
+    def _told(nic: Nic, link: Link, finding: Finding, now: int) -> Event | None:
+        rule = finding.rule
+        at, told = nic.said.get(rule.counter, (None, False))
+        if told or (at is not None and now - at < AGAIN_NS[rule.cls]):
+            return None
+        nic.said[rule.counter] = (now, True)
+        return event(
+            EventKind.FINDING,
+            link=link.netdev,
+            rail=link.rail,
+            reason=f"{finding}: {rule.why}",
+            count=max(1, finding.count),
+            data={
+                "counter": rule.counter,
+                "class": rule.cls.value,
+                "holds": True,
+                "value": finding.count,
+                "per_s": round(finding.rate, 6),
+                "threshold": rule.threshold,
+                "window_s": rule.window_s,
+                "since_s": round((now - finding.since_ns) / S, 3),
+            },
+        )

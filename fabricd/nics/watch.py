@@ -1,0 +1,158 @@
+"""Runs what reads the NICs and what forecasts, beside the event loop. Thin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from fabricd.config import Config
+from fabricd.nics.reader import CounterReader, Reader, Reading, SlowReader
+from fabricd.nics.sweeper import Sweeper
+from fabricd.predict.forecast import Forecast
+from telemetry.counters.devlink import SharedDump
+
+if TYPE_CHECKING:
+    from fabricd.host import Host
+
+CHILD_S = 60.0
+SLOW_PERIOD_S = 5.0
+STATE = "forecast.json"
+
+
+class NicWatch:
+    """Both threads and the forecast's process."""
+
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        self._host, self._loop = host, loop
+        self._log = structlog.get_logger()
+        self._sweepers: list[Sweeper] = []
+        self._config: Config | None = None
+        self._trouble = ""
+
+    def configure(self, config: Config) -> None:
+        """Read the links of this configuration; a new period begins all of them anew."""
+        netdevs = [link.netdev for link in config.links]
+        if self._config is None or self._config.counters != config.counters:
+            self.close(0.0)
+            self._sweepers = self._make(config)
+        self._config = config
+        for sweeper in self._sweepers:
+            sweeper.links(netdevs)
+
+    def check(self) -> dict[str, float]:
+        """Each tick: keep the threads running; links that hang → seconds."""
+        hanging: dict[str, float] = {}
+        for sweeper in self._sweepers:
+            for netdev, seconds in sweeper.check().items():
+                hanging[netdev] = max(seconds, hanging.get(netdev, 0.0))
+        return hanging
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """End the threads; one that hangs in a driver is left behind."""
+        for sweeper in self._sweepers:
+            sweeper.close(timeout_s)
+        self._sweepers = []
+
+    async def forecast(self) -> None:
+        """Forever: a window, a forecast."""
+        while True:
+            await asyncio.sleep(self._host.config.predict.window_s)
+            await self.window()
+
+    async def window(self) -> None:
+        """One window of the forecast; what goes wrong is logged, once."""
+        host = self._host
+        request = make_request(host)
+        try:
+            forecasts, notes = await ask(request)
+            trouble = "; ".join(notes)
+        except (OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError) as error:
+            forecasts, trouble = {}, f"no forecast: {str(error) or type(error).__name__}"
+        if trouble and trouble != self._trouble:
+            self._log.warning("forecast", problem=trouble[:300])
+        self._trouble = trouble
+        host.foretold(forecasts)
+
+    def _make(self, config: Config) -> list[Sweeper]:
+        # A thread that parses keeps the loop waiting for the interpreter's lock for this long.
+        sys.setswitchinterval(0.0005)
+        period_s, module_s = config.counters.period_s, config.counters.module_s
+        names = [link.netdev for link in config.links]
+        module_ns = round(module_s * 1e9)
+        dump = SharedDump()
+
+        def counters(netdev: str) -> Reader:
+            return CounterReader(netdev, period_ns=round(period_s * 1e9))
+
+        def slow(netdev: str) -> Reader:
+            place = names.index(netdev) if netdev in names else 0
+            offset_ns = module_ns * place // len(names)
+            return SlowReader(netdev, module_ns=module_ns, offset_ns=offset_ns, dump=dump)
+
+        return [
+            self._sweeper("counters", counters, period_s),
+            self._sweeper("slow", slow, min(SLOW_PERIOD_S, module_s)),
+        ]
+
+    def _sweeper(self, name: str, make: Callable[[str], Reader], period_s: float) -> Sweeper:
+        def deliver(readings: list[Reading]) -> None:
+            self._loop.call_soon_threadsafe(take, readings)
+
+        def take(readings: list[Reading]) -> None:
+            sweeper.taken()
+            self._host.nics_read(readings)
+
+        sweeper = Sweeper(name, make, deliver, period_s=period_s)
+        return sweeper
+
+
+def make_request(host: Host) -> dict[str, Any]:
+    """What `fabricd.predict.child` is asked; the window ends here."""
+    config, nics = host.config, host.nics
+    rows = nics.window(host.engine.orders.planned)
+    return {
+        "state": str(Path(config.paths.state_dir) / STATE),
+        "names": list(nics.nics),
+        "modules": nics.modules(),
+        "window": {key: [None if math.isnan(x) else x for x in row] for key, row in rows.items()},
+        "rules": {"alarm": config.predict.threshold, "window_s": config.predict.window_s},
+    }
+
+
+async def ask(
+    request: dict[str, Any], argv: Sequence[str] = (sys.executable, "-m", "fabricd.predict.child")
+) -> tuple[dict[str, Forecast], list[str]]:
+    """Run the child for one window: forecasts by link, and what was not usable.
+
+    Raises:
+        OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError: it failed.
+    """
+    child = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        async with asyncio.timeout(CHILD_S):
+            out, err = await child.communicate(json.dumps(request).encode())
+    except BaseException:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+        raise
+    if child.returncode:
+        last = err.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OSError(f"exit status {child.returncode}: {last[:200]}")
+    answer = json.loads(out)
+    forecasts = {str(name): Forecast.of(each) for name, each in answer["links"].items()}
+    return forecasts, [str(note) for note in answer["notes"]]

@@ -1,0 +1,125 @@
+"""Where faults are, what was never heard but should be, and which peers left by intent.
+
+The neighbours' view is asked for only while something fails here, or some path was never heard;
+otherwise nobody needs it, and it costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fabricd import probe_plan
+from fabricd.config import Config
+from fabricd.detect import evidence, neighbours, observations
+from fabricd.detect.farewell import Farewells
+from fabricd.detect.locate import Blame
+from fabricd.detect.neighbours import Row, Word
+from fabricd.detect.silence import PathView
+from fabricd.detect.unseen import Ends, Unseen
+from fabricd.engine import Engine
+from fabricd.links.lldp_source import LldpSource
+from fabricd.prober_feed import ProberFeed
+from fabricd.publisher import event, located
+from telemetry.events import Event, EventKind
+
+ASK_UNSEEN_NS = 2 * 10**9
+"""How often the neighbours are asked while nothing fails, but a path was never heard."""
+RECENT_NS = 5 * 10**9
+"""Older words say nothing: each neighbour repeats all it sees about once a second."""
+
+
+class Whereabouts:
+    """Looks once a tick, tells each thing once."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.names: Mapping[int, str] = {}
+        """Host id → name, of all hosts in the configuration."""
+        self.places = evidence.Places(host)
+        self.words: Sequence[Word] = ()
+        """The neighbours', as last asked for."""
+        self._farewells = Farewells()
+        self._unseen = Unseen(host)
+        self._asked_ns = 0
+        self.lldp: LldpSource | None = None
+        self._config: Config | None = None
+
+    def configure(self, config: Config) -> None:
+        """Other paths, other hosts, another map."""
+        self._config = config
+        self.names = probe_plan.host_names(config)
+        self.map_changed()
+        self.words = ()
+        self._farewells.reset()
+        self._unseen.reset()
+
+    def map_changed(self) -> None:
+        """The configuration or LLDP says something else about who is plugged in where."""
+        if self._config is None:
+            return
+        plugs = self.lldp.neighbours() if self.lldp else {}
+        switches = {netdev: neighbour.switch for netdev, neighbour in plugs.items()}
+        self.places.topology = probe_plan.topology(self._config, switches)
+
+    def wants_words(self, engine: Engine, now: int) -> bool:
+        """Whether the neighbours' view is of use now."""
+        if self.places.trouble_ns is not None:
+            return True
+        return _never_heard(engine) and now - self._asked_ns >= ASK_UNSEEN_NS
+
+    def hear(self, rows: Iterable[Row], now: int) -> None:
+        """Take what the neighbours said."""
+        self._asked_ns = now
+        self.words = neighbours.read((r for r in rows if now - r[2] <= RECENT_NS), self.names)
+
+    def look(
+        self, views: Sequence[PathView], engine: Engine, now: int, *, more: Iterable[Blame] = ()
+    ) -> list[Event]:
+        """What is new; ``more`` is what another test found."""
+        self._expect(views, engine, now)
+        words = self.words if now - self._asked_ns <= RECENT_NS else ()
+        found = [*self.places.look(views, engine, now, words), *more]
+        gone = self._farewells.look(views)
+        places = [located(blame, self.host, engine) for blame in found]
+        return [*places, *(_farewell(engine, peer, links) for peer, links in gone)]
+
+    async def ask(self, feed: ProberFeed, engine: Engine) -> None:
+        """Each tick, where needed: what the peers say they see."""
+        if self.wants_words(engine, time.monotonic_ns()):
+            self.hear(await feed.views(), time.monotonic_ns())
+
+    async def observations(
+        self, feed: ProberFeed, engine: Engine, views: Sequence[PathView]
+    ) -> dict[str, Any]:
+        """What this host and its neighbours see of the fabric now, for ``fabricctl locate``."""
+        self.hear(await feed.views(), time.monotonic_ns())
+        trouble = self.places.trouble_ns
+        since = self._asked_ns - RECENT_NS if trouble is None else trouble + evidence.NOTICE_NS
+        topology = self.places.topology
+        return observations.collect(
+            self.host, views, engine, self.words, topology, well_since=since
+        )
+
+    def _expect(self, views: Sequence[PathView], engine: Engine, now: int) -> None:
+        ends = [
+            Ends(link.rail, p.spec.peer_rail, p.heard_ever, link.carrier is True)
+            for p in engine.paths
+            for link in (engine.links[p.spec.link],)
+        ]
+        expected = self._unseen.judge(views, ends, self.words, now)
+        for link in engine.links:
+            link.unseen = expected.links.get(link.index, "")
+        for path in engine.paths:
+            path.unseen = expected.paths.get(path.index, "")
+
+
+def _never_heard(engine: Engine) -> bool:
+    return any(not path.heard_ever and not path.gone for path in engine.paths)
+
+
+def _farewell(engine: Engine, peer: str, links: frozenset[int]) -> Event:
+    names = ", ".join(engine.links[link].netdev for link in sorted(links))
+    said = f"farewell on {names}: silence there is by intent" if links else "probes again"
+    return event(EventKind.PROBER, peer=peer, reason=f"{peer}: {said}")
