@@ -19,11 +19,15 @@ from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
 from fabricd.operate.orders import Orders
+from fabricd.predict import forecast
+from fabricd.predict.forecast import Forecast
 from fabricd.steer import policy
 from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
 """After that long without a prober a link returns on its carrier alone."""
+
+FAREWELL = "farewell: the peer no longer probes this path"
 
 _WORKING = CARRYING - {LinkState.UNKNOWN}
 
@@ -43,8 +47,13 @@ class Link:
     pending_downs: int = 0
     worse: str = ""
     """By probes: loses too much."""
+    unseen: str = ""
+    """Never heard anything, though peers say that they probe it."""
     counters: Sequence[Finding] = ()
     """What the rules say about the counters behind it."""
+    forecast: Forecast | None = None
+    named_ns: int = 0
+    """Since when the forecast names it."""
 
 
 @dataclass(slots=True)
@@ -57,6 +66,10 @@ class Path:
     health: Health
     heard_ever: bool = False
     worse: str = ""
+    unseen: str = ""
+    """Never heard, though its peer says that it probes it."""
+    gone: bool = False
+    """The peer said farewell on it, and has not been heard since."""
 
     @property
     def key(self) -> str:
@@ -117,6 +130,7 @@ class Engine:
         self.paths: list[Path] = []
         self._jury = Jury(Rules())
         self.max_probe_share = 0.5
+        self.predict = config.predict
         self.orders = Orders()
         self.silent_hosts: frozenset[str] = frozenset()
         self._blamed: frozenset[int] = frozenset()
@@ -131,6 +145,7 @@ class Engine:
         self._jury.reset()
         self._blamed = frozenset()
         self.max_probe_share = config.steer.max_probe_share
+        self.predict = config.predict
         old_links = {link.netdev: link for link in self.links}
         old_paths = {path.key: path for path in self.paths}
         self.links = []
@@ -166,7 +181,9 @@ class Engine:
         """
         views = self._take_views(views, now)
         seen = now if as_of is None else as_of
-        verdict = self._jury.judge(views, seen) if views is not None else Verdict()
+        verdict = Verdict()
+        if views is not None:
+            verdict = self._expected(self._jury.judge(views, seen))
         verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
@@ -199,17 +216,31 @@ class Engine:
         return policy.plan(
             [
                 policy.LinkInput(
-                    x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained
+                    x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained,
+                    share=self.share(x), since_ns=x.named_ns,
                 )
                 for x in self.links
             ],
             [
                 policy.PathInput(
-                    p.netdev, p.spec.peer, (p.spec.address, *p.spec.others), p.health.state
+                    p.netdev,
+                    p.spec.peer,
+                    (p.spec.address, *p.spec.others),
+                    # Nobody probes there any more; whether traffic gets through, the plugin sees.
+                    LinkState.UNKNOWN if p.gone else p.health.state,
                 )
                 for p in self.paths
             ],
-        )
+        )  # fmt: skip
+
+    def share(self, link: Link) -> float:
+        """What the forecast leaves a link that works."""
+        said, rules = link.forecast, self.predict
+        if said is None or not said.named or not rules.steer:
+            return 1.0
+        if not self.orders.foretells(link.netdev):
+            return 1.0
+        return forecast.weight(max(said.risk, rules.threshold), rules.threshold, rules.weight)
 
     def in_outage(self, path: int) -> bool:
         """Whether a path or its link is out, or at fault and kept: its losses are explained.
@@ -224,7 +255,11 @@ class Engine:
     def save(self, now: int) -> dict[str, Any]:
         """A JSON document of all states and penalties."""
         return {
-            "links": {x.netdev: x.health.save(now) for x in self.links},
+            "links": {
+                x.netdev: x.health.save(now)
+                | ({"forecast": x.forecast.document()} if x.forecast else {})
+                for x in self.links
+            },
             "paths": {
                 p.key: p.health.save(now) | {"heard": p.heard_ever}
                 for p in self.paths
@@ -250,6 +285,8 @@ class Engine:
                     item.health.restore(stored[key], now, elapsed_ns)
                     if isinstance(item, Path):
                         item.heard_ever = bool(stored[key].get("heard"))
+                    elif (said := stored[key].get("forecast")) is not None:
+                        item.forecast, item.named_ns = Forecast.of(said), now
                 except (KeyError, TypeError, ValueError, AttributeError):
                     refused.append(f"{kind} {key}")
         return refused
@@ -291,9 +328,23 @@ class Engine:
             return None
         self._prober_lost_ns = None
         for view in views:
+            path = self.paths[view.index]
+            path.gone = view.gone
             if view.heard:
-                self.paths[view.index].heard_ever = True
+                path.heard_ever = True
         return views
+
+    def _expected(self, verdict: Verdict) -> Verdict:
+        """And what was never heard but should be: peers say so (`fabricd.detect.unseen`)."""
+        links = {x.index: x.unseen for x in self.links if x.unseen}
+        paths = {p.index: p.unseen for p in self.paths if p.unseen}
+        if not links and not paths:
+            return verdict
+        return replace(
+            verdict,
+            link_faults=links | verdict.link_faults,
+            path_faults=paths | verdict.path_faults,
+        )
 
     def _link_facts(
         self,
@@ -315,7 +366,7 @@ class Engine:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
-        errors = self.orders.soft(link.netdev, _said(link.counters, Class.SOFT))
+        errors = self.orders.soft(link.netdev, _soft(link))
         worse = errors or self.orders.worse(link.netdev, link.worse)
         hard = (
             bool(facts.hard or errors)
@@ -366,12 +417,28 @@ class Engine:
         if views is None:
             return Facts(carrier=None, clean=False)
         view = views[path.index]
+        if path.gone and path.health.state not in (LinkState.UP, LinkState.UNKNOWN):
+            # Neither a failure any more nor a recovery: heard again it begins at UNKNOWN.
+            return Facts(admin_up=False, drained=FAREWELL)
         link = self.links[path.spec.link]
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
         worse = "" if mute else self.orders.worse(path.netdev, path.worse)
-        return Facts(carrier=view.heard or None, fault=fault, clean=view.sound, worse=worse)
+        return Facts(
+            carrier=view.heard or None,
+            fault=fault,
+            clean=view.sound,
+            worse=worse,
+            seen="heard",
+            expected=bool(path.unseen),
+        )
+
+
+def _soft(link: Link) -> str:
+    """Soft findings in words: what counts what happened anywhere on the way only adds to others."""
+    own = any(f.rule.cls is Class.SOFT and f.rule.alone for f in link.counters)
+    return _said(link.counters, Class.SOFT) if own or link.worse else ""
 
 
 def _said(findings: Sequence[Finding], cls: Class) -> str:

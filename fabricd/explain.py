@@ -5,9 +5,13 @@ Pure but for what it reads from `Host`; times in seconds before (or after) ``now
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fabricd.detect.rules import Class
+from fabricd.delay.condition import Condition
+from fabricd.delay.watch import NAME as DELAY
+from fabricd.delay.watch import document as delay_document
+from fabricd.detect.rules import RULES, Class
 from fabricd.detect.verdict import healthy, live_peers
 from fabricd.operate.desk import windows_of
 from fabricd.operate.wishes import Kind
@@ -18,6 +22,7 @@ from telemetry.events import LinkState
 if TYPE_CHECKING:
     from fabricd.engine import Link
     from fabricd.host import Host
+    from fabricd.links.health import Health
 
 SEC = 1e9
 
@@ -45,16 +50,30 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "rule": _rule(host, link),
         "steering": _steering(host, link, weight),
         "evidence": _evidence(host, link, now),
-        "damping": {
-            "penalty": round(health.damping.penalty(now), 1),
-            "suppressed": health.damping.is_suppressed(now),
-            "reuse_in_s": _until(health.damping.reuse_at(now), now),
-            "flaps_last_hour": health.damping.hourly(now),
-        },
+        "located": [str(blame) for blame in host.where.places.now],
+        "condition": host.delay.condition(netdev).now.value,
+        "delay": delay_document(host.delay.view.link_figures(link.index)),
+        "damping": _damping(health, now),
         "next": _next(host, link, now),
         "drain": _wish(host, Kind.DRAIN, netdev, now),
         "maintenance": [host.desk.describe(w, now) for w in windows_of(host.desk, netdev)],
         "detectors_off": sorted(engine.orders.off),
+        "nic": nic(host, link, now),
+    }
+
+
+def _damping(health: Health, now: int) -> dict[str, Any]:
+    damping, rules = health.damping, health.damping.rules
+    waits = health.state in (LinkState.DOWN, LinkState.HOLD)
+    return {
+        "penalty": round(damping.penalty(now), 1),
+        "suppressed": damping.is_suppressed(now),
+        "reuse_in_s": _until(damping.reuse_at(now), now),
+        "flaps_last_hour": damping.hourly(now),
+        "published": damping.publications(now),
+        "max_transitions": rules.max_transitions,
+        "window_s": rules.window_ns / SEC,
+        "return_in_s": _until(damping.return_at(now), now) if waits else 0.0,
     }
 
 
@@ -85,7 +104,8 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
             "hold-down",
             "back only when nothing bad was seen for the hold-down and damping lets it go",
             f"[hold] hold_down_s = {hold.hold_down_s:g}; [damping] reuse = {damping.reuse:g}, "
-            f"half_life_s = {damping.half_life_s:g}, max_suppress_s = {damping.max_suppress_s:g}",
+            f"half_life_s = {damping.half_life_s:g}, max_suppress_s = {damping.max_suppress_s:g}, "
+            f"max_transitions = {damping.max_transitions}, window_s = {damping.window_s:g}",
         ),
         LinkState.PROBATION: (
             "probation",
@@ -121,8 +141,9 @@ def _steering(host: Host, link: Link, weight: int) -> list[str]:
     if host.mode_of(link.netdev) is Mode.OBSERVE:
         why = "the stop file is present" if host.modes.stopped else "mode observe"
         said.append(f"{why}: steered it would weigh {100 * wanted // FULL} %")
-    elif wanted != weight_of(link.health.state, link.carrier):
+    elif wanted > weight_of(link.health.state, link.carrier):
         said.append("kept in full: no other link would carry")
+    said += _foretold(host, link, wanted)
     if blamed := host.refused_links().get(link.netdev):
         said.append(
             f"probes blame it ({blamed}) but may not take it: "
@@ -131,6 +152,73 @@ def _steering(host: Host, link: Link, weight: int) -> list[str]:
     if not said:
         said.append(f"{100 * weight // FULL} % follows from the state")
     return said
+
+
+def _foretold(host: Host, link: Link, wanted: int) -> list[str]:
+    """What the forecast does to its weight, or would."""
+    if (share := host.engine.share(link)) == 1:
+        return []
+    by_state = weight_of(link.health.state, link.carrier)
+    if wanted < by_state:
+        return [f"likely to fail: {100 * wanted // FULL} % (prediction, [predict] weight)"]
+    why = "its state alone decides" if by_state < FULL else "half of the links at most are lowered"
+    return [f"likely to fail, which would leave it {100 * share:.0f} %: {why}"]
+
+
+def nic(host: Host, link: Link, now: int) -> dict[str, Any]:
+    """What is read of the NIC, what is not and why."""
+    known = host.nics.nics.get(link.netdev)
+    if known is None:
+        return {"sources": []}
+    downs = known.downs.state
+    return {
+        "read_ago_s": None if known.read_ns is None else _ago(known.read_ns, now),
+        "stale": host.nics.why_stale(known, now),
+        "sources": [
+            {"source": s.source, "device": s.device, "on": s.on, "reason": s.reason}
+            for s in sorted(chain(*known.statuses.values()), key=lambda s: (not s.on, s.source))
+        ],
+        "errors": dict(known.totals),
+        "counted": {
+            name: {"count": count, "class": RULES[name].cls.value}
+            for name, count in sorted(known.counted.items(), key=lambda item: -item[1])
+        },
+        "flaps_exact": downs.exact if known.witness else None,
+        "flaps_inexact": downs.inexact,
+        "module": known.module,
+        "measured": host.nics.measured(link.netdev),
+        "flags": sorted(known.flags),
+        "pcie": known.downgraded(),
+        "risk": None if link.forecast is None else link.forecast.risk,
+        "forecast": None if link.forecast is None else link.forecast.document(),
+    }
+
+
+def _counters(host: Host, link: Link, now: int, off: frozenset[str]) -> list[dict[str, Any]]:
+    """The findings, each with its rule; what was read, if there are none."""
+    out = []
+    company = any(f.rule.cls is not Class.CONGESTION and f.rule.alone for f in link.counters)
+    for finding in link.counters:
+        rule = finding.rule
+        bad = rule.cls is not Class.CONGESTION and (rule.alone or company or bool(link.worse))
+        text = (
+            f"{finding} ({rule.why}); rule: {rule.cls.value}, {rule.threshold:g} in "
+            f"{rule.window_s:g} s, counted {finding.count}"
+        )
+        text += "" if bad or rule.cls is Class.CONGESTION else "; adds to other evidence only"
+        out.append(_said("counters", text, bad, _ago(finding.since_ns, now), off))
+    known = host.nics.nics.get(link.netdev)
+    if known is not None and (known.stale(now) or not out):
+        why = host.nics.why_stale(known, now)
+        text = f"not read: {why}" if why else "no rule holds"
+        age = None if known.read_ns is None else _ago(known.read_ns, now)
+        out.append(_said("counters", text, False, age, off))
+    if (said := link.forecast) is not None:
+        measured = host.nics.measured(link.netdev)
+        text = str(said) + (f"; now {measured}" if measured else "")
+        age = _ago(known.forecast_ns, now) if known is not None else None
+        out.append(_said("prediction", text, said.named, age, off))
+    return out
 
 
 def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
@@ -150,11 +238,9 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     if link.port_active is not None:
         text = "active" if link.port_active else "not active"
         out.append(_said("port", text, not link.port_active, None, off))
-    for finding in link.counters:
-        bad = finding.rule.cls is not Class.CONGESTION
-        text = f"{finding} ({finding.rule.why})"
-        out.append(_said("counters", text, bad, _ago(finding.since_ns, now), off))
-    out.append(_said("loss", link.worse or "none worth telling", bool(link.worse), None, off))
+    out += _counters(host, link, now, off)
+    out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
+    out += _delay_said(host, link, now, off)
     out.append(_paths_said(host, link, off))
     rows = {r.index: r for r in host.feed.paths() or ()}
     for path in host.engine.paths:
@@ -165,9 +251,41 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
             f"{path.spec.peer} rail {path.spec.peer_rail} ({path.spec.address}): "
             f"{path.health.state.name.lower()}, missing in a row rx {probe.rx_missed} "
             f"tx {probe.tx_missed}, lost rx {probe.rx_lost} tx {probe.tx_lost}"
-        )
+        ) + (f"; {path.worse}" if path.worse else "")
         out.append(_said("probe-path", text, bad, _ago(probe.last_heard_ns, now), off))
     return out
+
+
+def _path_losses(host: Host, link: Link) -> str:
+    """Where the link is not blamed for losses: whether some of its paths are."""
+    worse = [p.worse for p in host.engine.paths if p.spec.link == link.index and p.worse]
+    if not worse:
+        return "none worth telling"
+    what = "1 path loses" if len(worse) == 1 else f"{len(worse)} paths lose"
+    return f"{what}, and that it is the link is not certain: {worse[0]}"
+
+
+def _delay_said(host: Host, link: Link, now: int, off: frozenset[str]) -> list[dict[str, Any]]:
+    """Base delay and queues, and what job pages say of the rail."""
+    condition = host.delay.condition(link.netdev)
+    figures = host.delay.view.link_figures(link.index)
+    (rx50, tx50), (rx99, tx99) = figures.queue_p50_ns, figures.queue_p99_ns
+    text = "base delay not known yet"
+    if figures.base_rtt_ns is not None and rx50 is not None and tx50 is not None:
+        base = f"half of the base round trip {figures.base_rtt_ns / 2e3:.1f} µs"
+        if figures.base_tx_ns is not None and figures.base_rx_ns is not None:
+            base = (
+                f"base tx {figures.base_tx_ns / 1e3:.1f} µs, rx {figures.base_rx_ns / 1e3:.1f} µs "
+                f"(± {(figures.bound_ns or 0) / 1e3:.1f} µs)"
+            )
+        text = (
+            f"{base}; queued p50/p99 tx {tx50 / 1e3:.0f}/{(tx99 or 0) / 1e3:.0f} µs, "
+            f"rx {rx50 / 1e3:.0f}/{(rx99 or 0) / 1e3:.0f} µs in {figures.window_s:.0f} s"
+        )
+    told = condition.now in (Condition.CONGESTED, Condition.SLOW)
+    if told:
+        text = f"{condition.now.value}: {condition.why}; {text}"
+    return [_said(DELAY, text, told, _ago(condition.since_ns, now) if told else None, off)]
 
 
 def _paths_said(host: Host, link: Link, off: frozenset[str]) -> dict[str, Any]:
@@ -210,7 +328,7 @@ def _next(host: Host, link: Link, now: int) -> str:
     if state is LinkState.SUSPECT:
         return f"UP{after} without misses" if due is not None else "UP 2 s after the last miss"
     if state is LinkState.DEGRADED:
-        return "UP when the loss is gone"
+        return "UP when the loss, or the errors, are gone"
     if state is LinkState.ADMIN:
         return "UNKNOWN, then UP, once the interface is up again"
     return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,32 @@ import structlog
 
 from fabricd import probe_plan, report
 from fabricd.carrier import CarrierBook
+from fabricd.carrier_sources import CarrierSources
 from fabricd.config import Config
 from fabricd.config_source import ConfigSource
+from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence
-from fabricd.detect.locate import Blame
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
-from fabricd.engine import Change, Engine, Outcome
+from fabricd.engine import Engine, Outcome
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
-from fabricd.links.inventory import AdminProbe, Inventory
+from fabricd.links.inventory import Inventory
+from fabricd.nics.book import NicBook
+from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
+from fabricd.predict.forecast import Forecast
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import CarrierRecord, EventRecord, PathRow, StallRecord
-from fabricd.publisher import Publisher, event
+from fabricd.probes.records import PathRow
+from fabricd.publisher import Publisher, event, outcome_events
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
+from fabricd.timeline_state import state_document
+from fabricd.whereabouts import Whereabouts
 from telemetry.events import Event, EventKind
 from telemetry.snapshot import HostSnapshot
 
-STALL_ROW_NS = 10 * 10**9
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
 and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
@@ -74,13 +79,15 @@ class Host:
         self._snapshot = HostSnapshot(config.host.name)
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
+        self.delay = DelayWatch()
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
         self.book = CarrierBook(self.engine, ledger, totals)
+        self.nics = NicBook(x.netdev for x in config.links)
         self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
-        self._admin = AdminProbe()
+        self.carriers = CarrierSources(self.book, self.feed, inventory)
         self._loss = LossTest(config.host.name)
-        self._places = evidence.Places(config.host.name)
+        self.where = Whereabouts(config.host.name)
         self._stalled_ns = 0
         self._worse = (frozenset[int](), frozenset[int]())
         self._log = structlog.get_logger()
@@ -88,10 +95,8 @@ class Host:
         self._publisher = Publisher(page)
         self._known_addresses = self._addresses()
         self._refused_links: dict[str, str] = {}
-        self._stall_row_ns = 0
         self._changed_state = True
         self._save_at = 0
-        self._prober_beat = False
         self._plan_probes()
 
     # -- configuration ------------------------------------------------------------------------
@@ -100,17 +105,20 @@ class Host:
         """Take another valid configuration; what stays keeps its state."""
         self.config = config
         self._plan_probes()
+        self.nics.configure(x.netdev for x in config.links)
         self.modes.retarget(Path(config.paths.stop_file))
         self.desk.heed(self)
         before = self.jobs.save()
         self.jobs = self._make_jobs()
         self.jobs.restore(before)
-        self._read_inventory()
+        self.carriers.netlink()
         self.step()
 
     def _make_jobs(self) -> Jobs:
         directory = Path(self.config.paths.run_dir) / "stats"
-        return Jobs(directory, [x.netdev for x in self.config.links], time.monotonic_ns())
+        jobs = Jobs(directory, [x.netdev for x in self.config.links], time.monotonic_ns())
+        jobs.looked = self.delay.jobs_seen
+        return jobs
 
     def _addresses(self) -> list[str | None]:
         return probe_plan.link_addresses(self.config, self.inventory.address_of)
@@ -120,131 +128,27 @@ class Host:
         addresses = self._addresses()
         specs = probe_plan.paths(self.config, addresses)
         self.engine.configure(self.config, specs)
+        self.delay.configure(self.engine)
         if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self.last_path_rows = ()
-        self._loss.reset()
+        self._loss.reset([link.netdev for link in self.config.links])
+        self.where.configure(self.config)
 
     # -- input --------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """The prober has news (or vanished, or is back)."""
-        events = self._prober_beats()
-        for record in self.feed.events():
-            events += self._record(record)
-        events += self._rows()
-        self.step(events)
-
-    def _prober_beats(self) -> list[Event]:
-        """A prober that is stopped keeps its connection; only its heartbeat tells."""
-        beats = self.feed.header() is not None
-        if beats == self._prober_beat:
-            return []
-        self._prober_beat = beats
-        events = [event(EventKind.PROBER, reason="prober beats" if beats else "prober silent")]
-        # From now on netlink is what counts: what it said meanwhile was left to the prober.
-        return events if beats else events + self._read_inventory()
+        self.step(self.carriers.prober())
 
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""
         before = self._known_addresses
-        events = self._read_inventory(names)
+        events = self.carriers.netlink(names)
         self._known_addresses = self._addresses()
         if self._known_addresses != before or not self.feed.configured:
             self._plan_probes()
         self.step(events)
-
-    def _record(self, record: EventRecord) -> list[Event]:
-        if isinstance(record, CarrierRecord):
-            link = self.engine.links[record.link]
-            wall = self._wall(record.mono_ns)
-            if record.gone:
-                return self.book.gone(link, mono_ns=record.mono_ns, wall_ns=wall, source="prober")
-            if not record.carrier or record.downs:
-                self._ask_admin(link.index)
-            mark = self.book.ledger.mark(link.netdev)
-            if mark is None or record.returned:
-                return []  # The table row below also knows the device's index.
-            return self.book.reading(
-                link,
-                ifindex=mark.ifindex,
-                down_count=record.down_count,
-                carrier=record.carrier,
-                mono_ns=record.mono_ns,
-                wall_ns=wall,
-                source="prober",
-            )
-        if isinstance(record, StallRecord):
-            return self._stall(record)
-        return []
-
-    def _rows(self) -> list[Event]:
-        """The prober's link table: what it says now, whatever records were missed."""
-        events: list[Event] = []
-        for row in self.feed.links() or ():
-            link = self.engine.links[row.index]
-            if not row.read_ns:
-                continue
-            if not row.present:
-                events += self.book.gone(
-                    link, mono_ns=row.read_ns, wall_ns=self._wall(row.read_ns), source="prober"
-                )
-                continue
-            events += self.book.reading(
-                link,
-                ifindex=row.ifindex,
-                down_count=row.carrier_down_count,
-                carrier=row.carrier,
-                mono_ns=row.last_change_ns or row.read_ns,
-                wall_ns=self._wall(row.last_change_ns or row.read_ns),
-                source="prober",
-            )
-        return events
-
-    def _read_inventory(self, names: set[str] | None = None) -> list[Event]:
-        events: list[Event] = []
-        now = time.monotonic_ns()
-        probed = self.feed.header() is not None
-        for link in self.engine.links:
-            if names is not None and link.netdev not in names:
-                continue
-            device = self.inventory.devices.get(link.netdev)
-            link.admin_up = device.admin_up if device else True
-            if probed:
-                continue  # Its counters are fresher than any message.
-            if device is None:
-                events += self.book.gone(
-                    link, mono_ns=now, wall_ns=self._wall(now), source="netlink"
-                )
-            else:
-                events += self.book.reading(
-                    link,
-                    ifindex=device.ifindex,
-                    down_count=device.down_count,
-                    carrier=device.carrier,
-                    mono_ns=now,
-                    wall_ns=self._wall(now),
-                    source="netlink",
-                )
-        return events
-
-    def _ask_admin(self, index: int) -> None:
-        link = self.engine.links[index]
-        answer = self._admin.admin_up(link.netdev)
-        if answer is not None:
-            link.admin_up = answer
-
-    def _stall(self, record: StallRecord) -> list[Event]:
-        if record.mono_ns - self._stall_row_ns < STALL_ROW_NS:
-            return []
-        self._stall_row_ns = record.mono_ns
-        return [
-            event(
-                EventKind.PROBER,
-                reason="prober was not scheduled: misses of that time are inconclusive",
-                data={"gap_ms": round(record.gap_ns / 1e6, 3)},
-            )
-        ]
 
     # -- evaluation ---------------------------------------------------------------------------
 
@@ -258,7 +162,7 @@ class Host:
         if events or outcome.changes or told:
             self._changed_state = True
             self._save_at = self._save_at or now + SAVE_NS
-        self._emit([*events, *self._outcome_events(outcome), *told])
+        self._emit([*events, *self._engine_events(outcome), *told])
         if self._save_at and now >= self._save_at:
             self.save()
         self.cycles += 1
@@ -271,16 +175,46 @@ class Host:
         for link in self.engine.links:
             link.port_active = active.get(link.netdev)
 
-    def feed_loss(self) -> None:
-        """Each tick: is a link losing more than it should, and where is what fails?"""
+    @property
+    def suspects_loss(self) -> bool:
+        """Whether a link loses, and it is open how much and where: worth a look between ticks."""
+        return self._loss.suspects
+
+    def nics_read(self, readings: Sequence[Reading]) -> None:
+        """What a thread read of the NICs."""
+        now = time.monotonic_ns()
+        self._found(*self.nics.take(readings, self.engine, self.book.totals, now))
+
+    def nics_checked(self, hanging: Mapping[str, float]) -> None:
+        """Each tick: which NICs do not answer."""
+        self._found(*self.nics.check(self.engine, hanging, time.monotonic_ns()))
+
+    def foretold(self, forecasts: Mapping[str, Forecast]) -> None:
+        """A window of the failure forecast."""
+        self._found(*self.nics.foretold(self.engine, forecasts, time.monotonic_ns()))
+
+    def _found(self, events: Sequence[Event], changed: bool) -> None:
+        if changed:
+            self.step(events)
+        else:
+            self._emit(events)
+
+    def feed_loss(self, *, between: bool = False) -> None:
+        """Each tick: is a link losing more than it should, and where is what fails?
+
+        Args:
+            between: the tick is yet to come; only losses that name somebody are placed.
+        """
         rows = self.feed.paths()
+        now = time.monotonic_ns()
+        self._emit(self.delay.tick(self.feed, rows or (), self.engine, now))
         if rows is None:
             self._loss.reset()
             return
-        now = time.monotonic_ns()
         stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
-        counters = evidence.loss_counters(rows, self.engine)
+        counters = evidence.loss_counters(rows, self.engine, self.delay.queued_ns())
+        self._loss.topology = self.where.places.topology
         verdict = self._loss.feed(counters, now, stalled_ns=stalled)
         was = self._worse
         self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
@@ -290,22 +224,9 @@ class Host:
             path.worse = verdict.paths.get(path.index, "")
         if self._worse != was:
             self.step()
-        views = evidence.path_views(rows, self.engine.paths)
-        found = [*self._places.look(views, self.engine, now), *verdict.blames]
-        self._emit([self._located(blame) for blame in found])
-
-    def _located(self, blame: Blame) -> Event:
-        return event(
-            EventKind.LOCATED,
-            reason=str(blame),
-            data={
-                "part": blame.kind.value,
-                "element": blame.element,
-                "direction": blame.way.value,
-                "confidence": round(blame.confidence, 3),
-                "flows": blame.flows,
-            },
-        )
+        if verdict.blames or not between:
+            views = evidence.path_views(rows, self.engine.paths)
+            self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
 
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""
@@ -337,15 +258,10 @@ class Host:
             return
         now = time.monotonic_ns()
         put = self.recorder.put_state("carrier", self.book.ledger.save())
-        document = {
-            "boot_id": self.book.ledger.boot_id,
-            "mono_ns": now,
-            "wall_ns": time.time_ns(),
-            "engine": self.engine.save(now),
-            "jobs": self.jobs.save(),
-        }
         # A queue that is full takes none: again at the next tick.
-        self._changed_state = not (put and self.recorder.put_state("daemon", document))
+        self._changed_state = not (
+            put and self.recorder.put_state("daemon", state_document(self, now))
+        )
 
     @property
     def settled(self) -> bool:
@@ -377,31 +293,6 @@ class Host:
         """Record events that were made elsewhere."""
         self._emit(events)
 
-    def restore(self, document: dict[str, Any]) -> list[str]:
-        """Take over an earlier daemon's document; returns what was not usable.
-
-        The steer page is written before any file, so what it says to be out is out, even when the
-        document is older. Of another boot only damping and what was out are taken over, aged by
-        the wall clock; should that have gone back, nothing has decayed.
-        """
-        refused = []
-        now = time.monotonic_ns()
-        boot = self.book.ledger.boot_id
-        if document.get("boot_id", boot) != boot:
-            engine, at = document.get("engine"), document.get("wall_ns")
-            if isinstance(engine, dict) and isinstance(at, int):
-                refused = self.engine.restore_history(engine, now, max(0, time.time_ns() - at))
-        elif document:
-            self.jobs.restore(document.get("jobs"))
-            engine, at = document.get("engine"), document.get("mono_ns")
-            if isinstance(engine, dict) and isinstance(at, int) and at <= now:
-                refused = self.engine.restore(engine, now, now - at)
-            else:
-                refused = ["engine"]
-        for entry in self.page.taken_over:
-            self.engine.adopt(entry.netdev, entry.remote, entry.state, now)
-        return refused
-
     def refresh_snapshot(self) -> None:
         """Make the picture for the metrics endpoint's thread anew."""
         self._snapshot = report.snapshot(self)
@@ -414,7 +305,7 @@ class Host:
         """Release descriptors."""
         if self._timer is not None:
             self._timer.cancel()
-        self._admin.close()
+        self.carriers.close()
         if self.feed.reader is not None:
             self.feed.reader.close()
 
@@ -425,37 +316,11 @@ class Host:
             return None
         return evidence.path_views(rows, self.engine.paths)
 
-    def _outcome_events(self, outcome: Outcome) -> list[Event]:
-        limit = self.config.damping.second_tier_flaps
-        events = [self._change_event(change) for change in outcome.changes]
-        events += [
-            event(
-                EventKind.DAEMON,
-                link=netdev,
-                reason="flaps again and again: replace cable, optics or NIC",
-                data={"flaps_per_hour_over": limit},
-            )
-            for netdev in outcome.operator
-        ]
-        for netdev, why in outcome.refused.items():
-            if netdev not in self._refused_links:
-                reason = f"kept in spite of probes ({why}): max_probe_share or last rail"
-                events.append(event(EventKind.DAEMON, link=netdev, reason=reason))
+    def _engine_events(self, outcome: Outcome) -> list[Event]:
+        flaps = self.config.damping.second_tier_flaps
+        events = outcome_events(outcome, flaps_per_hour=flaps, known=self._refused_links)
         self._refused_links = outcome.refused
         return events
-
-    def _change_event(self, change: Change) -> Event:
-        step = change.transition
-        return event(
-            EventKind.PATH_STATE if change.peer else EventKind.LINK_STATE,
-            link=change.netdev,
-            rail=change.rail,
-            peer=change.peer,
-            from_state=step.from_state,
-            to_state=step.to_state,
-            reason=step.reason,
-            data={"address": change.address} if change.address else {},
-        )
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
         self._loss.reset()
@@ -481,7 +346,3 @@ class Host:
         if due_at is not None:
             delay = max(0.001, (due_at - now) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay, self.step)
-
-    @staticmethod
-    def _wall(mono_ns: int) -> int:
-        return time.time_ns() - time.monotonic_ns() + mono_ns

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabricd import __version__
+from fabricd.delay.watch import document as delay_document
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
 from fabricd.steer.policy import FULL
@@ -59,6 +60,7 @@ def snapshot(host: Host) -> HostSnapshot:
             if row.link == link.index
         )
         health = link.health
+        nic = host.nics.nics.get(link.netdev)
         links.append(
             LinkSnapshot(
                 link.netdev,
@@ -71,13 +73,24 @@ def snapshot(host: Host) -> HostSnapshot:
                 weight=weights.get(link.netdev, FULL) / FULL,
                 drained=link.netdev in host.engine.orders.drained,
                 maintenance=link.netdev in host.engine.orders.planned,
+                errors=dict(nic.totals) if nic else {},
+                counters_fresh=nic is not None and not nic.stale(now),
+                flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
+                risk=link.forecast.risk if link.forecast else None,
                 probe=probe_totals(link.index, rows, silent),
                 plugin=host.jobs.totals.rail(link.netdev),
+                queueing_s=_queueing(host, link.index),
+                slow=host.delay.slow(link.netdev),
             )
         )
     return HostSnapshot(
         host.config.host.name, tuple(links), _prober(host), _daemon(host), host.jobs.totals.plugin()
     )
+
+
+def _queueing(host: Host, link: int) -> dict[str, float]:
+    queueing = host.delay.view.queueing_ns(link)
+    return {} if queueing is None else {"rx": queueing[0] / 1e9, "tx": queueing[1] / 1e9}
 
 
 def _prober(host: Host) -> ProberSnapshot:
@@ -126,6 +139,7 @@ def _daemon(host: Host) -> DaemonSnapshot:
 def status(host: Host) -> dict[str, Any]:
     """``{"op": "status"}``."""
     shot = snapshot(host)
+    now = time.monotonic_ns()
     states: dict[str, int] = {}
     for link in shot.links:
         states[link.state.name.lower()] = states.get(link.state.name.lower(), 0) + 1
@@ -154,8 +168,11 @@ def status(host: Host) -> dict[str, Any]:
         },
         "plugin": {"processes": shot.plugin.processes, "errors": shot.plugin.errors},
         "steer_page": {"generation": host.page.generation, "write_errors": host.page.write_errors},
+        "counters": {x.netdev: why(host, x.netdev, now) for x in shot.links},
+        "at_risk": [x.netdev for x in host.engine.links if x.forecast and x.forecast.named],
         "refused": dict(shot.daemon.refused),
         "ib_ports": host.ib_note,
+        "lldp": host.where.lldp.note if host.where.lldp else "off",
         "operator": host.desk.document(host),
     }
 
@@ -167,6 +184,8 @@ def links(host: Host) -> list[dict[str, Any]]:
     by_index: dict[int, PathRow] = {row.index: row for row in host.last_path_rows}
     groups = {table.netdev: table.group for table in host.config.links}
     rows: list[LinkRow] = host.feed.links() or []
+    leaf = host.where.places.topology.leaf_of
+    plugs = host.where.lldp.neighbours() if host.where.lldp else {}
     out = []
     for link, known in zip(shot.links, host.engine.links, strict=True):
         health = known.health
@@ -174,6 +193,8 @@ def links(host: Host) -> list[dict[str, Any]]:
             {
                 "netdev": link.netdev,
                 "rail": link.rail,
+                "leaf": leaf.get((host.config.host.name, link.rail), ""),
+                "leaf_port": plugs[link.netdev].port if link.netdev in plugs else "",
                 "address": next((r.address for r in rows if r.index == known.index), None),
                 "state": link.state.name.lower(),
                 "reason": health.reason,
@@ -181,6 +202,12 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "carrier": link.carrier,
                 "admin_up": known.admin_up,
                 "flaps": link.flaps,
+                "flaps_exact": link.flaps_exact,
+                "risk": link.risk,
+                "named": bool(known.forecast and known.forecast.named),
+                "errors": dict(link.errors),
+                "findings": [str(finding) for finding in known.counters],
+                "counters": why(host, link.netdev, now) or "read",
                 "flaps_last_hour": health.damping.hourly(now),
                 "penalty": round(link.penalty, 1),
                 "suppressed": health.damping.is_suppressed(now),
@@ -189,6 +216,8 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "group": groups.get(link.netdev) or "",
                 "drained": link.drained,
                 "maintenance": link.maintenance,
+                "condition": host.delay.condition(link.netdev).now.value,
+                "delay": delay_document(host.delay.view.link_figures(known.index)),
                 "rtt_us": None if link.probe.rtt_s is None else round(link.probe.rtt_s * 1e6, 1),
                 "probes": {
                     "sent": link.probe.sent,
@@ -198,12 +227,19 @@ def links(host: Host) -> list[dict[str, Any]]:
                 },
                 "paths": [
                     _path(p, by_index.get(p.index))
+                    | {"delay": delay_document(host.delay.view.path_figures(p.index))}
                     for p in host.engine.paths
                     if p.spec.link == known.index
                 ],
             }
         )
     return out
+
+
+def why(host: Host, netdev: str, now: int) -> str:
+    """Why the counters of a link's NIC are not read; empty: they are."""
+    nic = host.nics.nics.get(netdev)
+    return host.nics.why_stale(nic, now) if nic else "no such link"
 
 
 def _path(path: Any, row: PathRow | None) -> dict[str, Any]:  # noqa: ANN401 - engine.Path
@@ -215,4 +251,5 @@ def _path(path: Any, row: PathRow | None) -> dict[str, Any]:  # noqa: ANN401 - e
         "rtt_us": round(row.rtt_smoothed_ns / 1e3, 1) if row and row.rtt_smoothed_ns else None,
         "rx_missed": row.rx_missed if row else None,
         "tx_missed": row.tx_missed if row else None,
+        "gone": path.gone,
     }

@@ -5,9 +5,10 @@ Daemon and simulator both go through here, so what is measured on the simulator 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fabricd.detect.locate import CLEAN, SILENT, Blame, Flow, Topology, locate
+from fabricd.detect import neighbours
+from fabricd.detect.locate import CLEAN, SILENT, Blame, Flow, Port, Topology, locate
 from fabricd.detect.loss import LossCounters
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine, Path
@@ -16,6 +17,11 @@ from telemetry.events import LinkState
 
 STEADY_NS = 10**9
 """A place is told once the answer has been the same for so long: probes arrive one by one."""
+HEARSAY_NS = 2 * 10**9
+"""Where neighbours speak, they have so long to say all they see before anything is told."""
+NOTICE_NS = 300 * 10**6
+"""Good news from a neighbour counts when it is so much younger than the trouble: by then it would
+have noticed. Silence of a path takes `misses` of its intervals, at both ends alike."""
 
 
 def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]:
@@ -25,7 +31,7 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.index,
             row.link,
             paths[row.index].spec.peer,
-            row.established and row.last_heard_ns > 0,
+            row.established and row.last_heard_ns > 0 and not row.gone,
             row.rx_missed,
             row.tx_missed,
             row.peer_interval_ns or row.interval_ns,
@@ -33,13 +39,24 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.received,
             row.acked_ns,
             row.due_ns,
+            row.gone,
         )
         for row in rows
     ]
 
 
-def loss_counters(rows: Iterable[PathRow], engine: Engine) -> list[LossCounters]:
-    """For `LossTest.feed`: packets lost by direction, and the queue."""
+def loss_counters(
+    rows: Iterable[PathRow], engine: Engine, queued_ns: Mapping[int, int] | None = None
+) -> list[LossCounters]:
+    """For `LossTest.feed`: packets lost by direction, and the queue.
+
+    Args:
+        rows: the prober's path table.
+        engine: whose paths they are.
+        queued_ns: queues that stand, by path (`fabricd.delay`): the row's least round trip is that
+            of 20 s at most, and a queue may stand for longer.
+    """
+    queued = queued_ns or {}
     out = []
     for row in rows:
         spec = engine.paths[row.index].spec
@@ -58,7 +75,8 @@ def loss_counters(rows: Iterable[PathRow], engine: Engine) -> list[LossCounters]
                 row.rx_bitmap,
                 row.tx_bitmap,
                 row.peer_interval_ns or row.interval_ns,
-                max(0, latest - row.rtt_min_ns),
+                spec.clock,
+                max(0, latest - row.rtt_min_ns, queued.get(row.index, 0)),
                 outage=engine.in_outage(row.index),
             )
         )
@@ -97,15 +115,37 @@ class Places:
         self.topology = topology or Topology()
         self.now: list[Blame] = []
         """The steady answer."""
+        self.trouble_ns: int | None = None
+        """Since when something fails here; None: nothing does."""
         self._seen: list[Blame] = []
         self._since_ns = 0
+        self._asked: tuple[object, ...] = ()
+        self._answer: list[Blame] = []
 
-    def look(self, views: Sequence[PathView], engine: Engine, now: int) -> list[Blame]:
+    def look(
+        self,
+        views: Sequence[PathView],
+        engine: Engine,
+        now: int,
+        words: Sequence[neighbours.Word] = (),
+    ) -> list[Blame]:
         """Locate what fails at ``now``; returns the answers that are new and steady.
 
         Call it about twice a second.
+
+        Args:
+            views: all paths.
+            engine: whose they are.
+            now: CLOCK_MONOTONIC ns.
+            words: what neighbours said lately; none: this host's view alone.
         """
-        seen = self._locate(views, engine)
+        if not self.troubled(views, engine):
+            self.trouble_ns = None
+        elif self.trouble_ns is None:
+            self.trouble_ns = now
+        seen = self._locate(views, engine, words)
+        if words and self.trouble_ns is not None and now - self.trouble_ns < HEARSAY_NS:
+            return []
         if _names(seen) != _names(self._seen):
             self._since_ns = now
         self._seen = seen
@@ -115,17 +155,43 @@ class Places:
         self.now = seen
         return [blame for blame in seen if (blame.kind, blame.element) not in known]
 
-    def _locate(self, views: Sequence[PathView], engine: Engine) -> list[Blame]:
-        used = [
-            x for x in engine.links if x.health.state not in (LinkState.UNKNOWN, LinkState.ADMIN)
-        ]
-        dark = [(self.host, x.rail) for x in used if x.carrier is False]
+    def troubled(self, views: Sequence[PathView], engine: Engine) -> bool:
+        """Whether anything fails here that has a place."""
         misses = engine.rules.misses
-        if not dark and not any(max(v.rx_missed, v.tx_missed) >= misses for v in views if v.heard):
+        if any(max(v.rx_missed, v.tx_missed) >= misses for v in views if v.heard):
+            return True
+        return bool(ports(self.host, engine)[0])
+
+    def _locate(
+        self, views: Sequence[PathView], engine: Engine, words: Sequence[neighbours.Word]
+    ) -> list[Blame]:
+        if self.trouble_ns is None:
+            self._asked, self._answer = (), []
             return []
-        lit = [(self.host, x.rail) for x in used if x.carrier]
+        dark, lit = ports(self.host, engine)
         seen = flows(self.host, views, engine)
-        return locate(seen, topology=self.topology, dark=dark, lit=lit, certain=True)
+        if words:
+            told = neighbours.flows(words, well_since=self.trouble_ns + NOTICE_NS)
+            more_dark, more_lit = neighbours.ports(words)
+            dark, lit = dark | more_dark, lit | more_lit
+            bad = {p for f in seen if f.ratio > 0 for p in (f.source, f.target)}
+            seen += neighbours.near(told, bad | dark)
+        # A fault that stays is seen alike twice a second, and the answer takes 5 to 35 ms of the
+        # event loop where eight rails have ten peers each; to see that it is the same takes 1 ms.
+        asked = (self.topology, dark, lit, seen)
+        if asked != self._asked:
+            self._answer = locate(seen, topology=self.topology, dark=dark, lit=lit, certain=True)
+            self._asked = asked
+        return self._answer
+
+
+def ports(host: str, engine: Engine) -> tuple[set[Port], set[Port]]:
+    """Our ports without carrier, and those with it; never seen up and taken down are neither."""
+    used = [x for x in engine.links if x.health.state not in (LinkState.UNKNOWN, LinkState.ADMIN)]
+    return (
+        {(host, x.rail) for x in used if x.carrier is False},
+        {(host, x.rail) for x in used if x.carrier},
+    )
 
 
 def _names(blames: Iterable[Blame]) -> set[tuple[str, str]]:

@@ -128,7 +128,16 @@ class Blame:
             names = " or ".join(f"{kind} {element}" for kind, element, _ in self.candidates)
             return f"unknown ({names})" if names else "unknown"
         way = "" if self.way is Way.BOTH else f" {self.way}"
-        return f"{self.kind} {self.element}{way}, {100 * self.confidence:.0f} %"
+        what = f" ({_MEANS[self.kind]})" if self.kind in _MEANS else ""
+        return f"{self.kind} {self.element}{way}{what}, {100 * self.confidence:.0f} %"
+
+
+_MEANS = {
+    Kind.LINK: "NIC, cable or port of the leaf",
+    Kind.HOST: "dead, or too busy",
+    Kind.PATH: "this pair of ports alone",
+}
+"""For an operator; leaf and spine say it themselves."""
 
 
 SILENT, CLEAN = 6.0, -6.0
@@ -258,7 +267,8 @@ def _causes(index: _Index, bad: Sequence[int], dark: set[Port], rules: Rules) ->
     for spine in spines:
         over = tuple(index.spine[spine])
         out.append(_Cause(Kind.SPINE, spine, Way.BOTH, rules.spine, over, partial=True))
-    if spines:
+    if spines and len(index.spine) > 1:
+        # Between two leaves alone it would be the same flows again.
         over = tuple(i for i, name in enumerate(index.between) if name)
         out.append(_Cause(Kind.SPINE, ANY_SPINE, Way.BOTH, rules.spine, over, partial=True))
     for low, high in sorted({(min(index.keys[i]), max(index.keys[i])) for i in bad}):

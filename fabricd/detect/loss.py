@@ -18,44 +18,68 @@ What is no evidence:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fabricd.detect.locate import Blame, Flow, Kind, Port, Topology, locate, loss_ratio, port_name
 from fabricd.detect.locate import Rules as PlaceRules
 from fabricd.detect.rules import RULES
 from fabricd.detect.sequential import Cusum, Test
+from fabricd.detect.usual import Usual
 from fabricd.probes.records import Direction
 
 RX, TX = Direction.RX, Direction.TX
 REORDER = 8
 """Packets after which the prober takes an absent one for lost (kReorder in its window.h)."""
-_YOUNG = range(3, REORDER)
-"""Positions in the bitmap whose absence is believed sooner: a train is three packets."""
+TRAIN = 3
+"""Packets so many places below the newest are believed lost sooner, by the bitmap: more than a
+train's length away is 10 ms away, and no packet is overtaken by so much."""
+ALONE_NS = 5_000_000
+"""On a path without trains whose packets are so far apart, one newer packet says as much."""
 FULL = (1 << 64) - 1
 HISTORY_NS = 10 * 10**9
+ASK_MORE = 1.05
+"""Losses on a link that is sick for reasons elsewhere: each is asked about at first, then the
+twentieth."""
+ASKED_ENOUGH = 1 / (ASK_MORE - 1)
+"""From there on it is asked at every other reading at most."""
+RELAPSE_NS = 3600 * 10**9
 PLACE_NS = 5 * 10**9
 """Where paths lose is asked when no other was called worse for so long: a spine takes many."""
+
+
+SICK = RULES["probe_lost_rx"].threshold / 2
+"""The rate that is asked has to be found in time nearly always, and not half of the times: the test
+looks for half of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossRules:
     """Parameters."""
 
-    idle: Test = field(default_factory=lambda: Test(1e-5, RULES["probe_lost_rx"].threshold))
+    idle: Test = field(
+        default_factory=lambda: Test(3e-6, SICK, 20.0, step_share=0.45, ceiling=1.2, back=2.5)
+    )
     """Losses per packet. Normal: Ethernet and InfiniBand links within their error budget (BER
-    1e-12 after FEC) lose less than 1e-8; 1e-5 leaves room for hosts and switches."""
-    congested: Test = field(default_factory=lambda: Test(1e-2, 1e-1))
+    1e-12 after FEC) lose less than 1e-8; the rest is room for hosts and switches. Four losses
+    within two seconds at 400 packets/s are a verdict, or five within half a minute."""
+    usual: float = 1e-5
+    """The most that a link may get us used to (`fabricd.detect.usual`)."""
+    congested: Test = field(default_factory=lambda: Test(1e-2, 1e-1, threshold=18.0, ceiling=1.2))
     queue_ns: int = 300_000
     """A round trip so far above its least is a standing queue: 3.75 MB at 100 Gbit/s."""
-    stall_ns: int = 100_000_000
-    """A gap of our prober from which its sockets may have overflowed."""
+    stall_ns: int = 500_000_000
+    """A gap of our prober from which its sockets may have overflowed: they hold a second and more
+    (`kReceiveBuffer` in its probe_socket.cpp). Shorter ones are every day's on a busy host."""
     min_peers: int = 2
     places: PlaceRules = field(default_factory=lambda: PlaceRules(host=PlaceRules().link))
     """That hosts die often says nothing about who loses one packet in a thousand."""
     confidence: float = 0.8
     """That it is the link or its leaf."""
+    shared: float = math.log(4)
+    """Nats by which all peers share the losses rather than one have its own: odds of 80 % again."""
     settle_ns: int = 10**9
     """After an outage or gap, until losses were found: so long, and `REORDER` + 2 packets."""
 
@@ -76,6 +100,9 @@ class LossCounters:
     rx_bitmap: int = FULL
     tx_bitmap: int = FULL
     interval_ns: int = 100_000_000
+    """Of the single packets."""
+    trains: bool = False
+    """Packets come in threes as well."""
     queue_ns: int = 0
     """Round trip above its least."""
     outage: bool = False
@@ -92,12 +119,35 @@ class LossVerdict:
     """Where, as far as losses tell."""
 
 
-def holes(bitmap: int) -> int:
+def holes(bitmap: int, newer: int = TRAIN) -> int:
     """Packets absent in a bitmap (bit i: highest − i arrived) and not yet counted as lost.
 
-    Only below an older one that arrived: what came before the first heard is nobody's loss.
+    Only below an older one that arrived: what came before the first heard is nobody's loss. And
+    only from ``newer`` places below the newest on.
     """
-    return sum(not bitmap >> i & 1 and bitmap >> i != 0 for i in _YOUNG)
+    oldest = min(bitmap.bit_length(), REORDER)
+    if oldest <= newer:
+        return 0
+    return oldest - newer - (bitmap >> newer & (1 << (oldest - newer)) - 1).bit_count()
+
+
+def shared_ratio(seen: Sequence[tuple[float, float]], usual: float) -> float:
+    """Ln P(seen | all peers lose alike) − ln P(seen | the worst has a rate of its own).
+
+    In the second case the others lose what is ``usual``. A peer that loses much beside one chance
+    loss of another makes the mean rate of both that of neither: `locate` knows only that one.
+
+    Args:
+        seen: (lost, packets) of each peer.
+        usual: losses per packet.
+    """
+    worst = max(seen, key=lambda item: item[0], default=(0.0, 0.0))
+    lost, packets = (sum(column) for column in zip(*seen, strict=True)) if seen else (0.0, 0.0)
+    if lost <= 0 or packets <= 0:
+        return 0.0
+    rate, own = lost / packets, worst[0] / max(worst[1], worst[0])
+    others = loss_ratio(lost - worst[0], packets - worst[1], rate, usual)
+    return others - loss_ratio(*worst, own, rate)
 
 
 @dataclass(slots=True)
@@ -134,16 +184,19 @@ class _Path:
 class _Link:
     """One direction of one link."""
 
+    usual: Usual
     cusum: Cusum = field(default_factory=Cusum)
     before: dict[int, _Counts] = field(default_factory=dict)
     """All paths' counts when the evidence began."""
     blamed: str = ""
     asked: float = 0.0
-    """Losses when it was last asked where they are: a fifth more may change the answer."""
+    """Losses when it was last asked where they are: more may change the answer."""
+    relapse_ns: int = 0
+    """Until then it was sick not long ago, and has to be better for longer to be called well."""
 
 
 class LossTest:
-    """Feed it the counters of all paths, twice a second or so."""
+    """Feed it the counters of all paths twice a second; eight times a second while `suspects`."""
 
     def __init__(
         self, host: str = "", rules: LossRules | None = None, topology: Topology | None = None
@@ -153,6 +206,8 @@ class LossTest:
         self.topology = topology or Topology()
         self._paths: dict[int, _Path] = {}
         self._links: dict[tuple[int, Direction], _Link] = {}
+        self._names: tuple[str, ...] = ()
+        self._relapse = replace(self.rules.idle, back=1.0)
         self._gap_ns = -1
         """When our prober last had a gap."""
         self._history: deque[tuple[int, dict[int, _Counts]]] = deque(maxlen=8)
@@ -160,10 +215,34 @@ class LossTest:
         self._place_at: int | None = None
         self._placed: set[tuple[Kind, str]] = set()
 
-    def reset(self) -> None:
-        """The counters began anew (another prober, another configuration)."""
+    @property
+    def suspects(self) -> bool:
+        """Whether evidence against a link accumulates on which nothing is decided yet.
+
+        Not where many losses were asked about in vain: the fault is a peer's and may stay.
+        """
+        return any(
+            link.cusum.started and not link.blamed and link.asked < ASKED_ENOUGH
+            for link in self._links.values()
+        )
+
+    def reset(self, names: Sequence[str] | None = None) -> None:
+        """The counters began anew: another prober, or another configuration.
+
+        What is usual of a link is a rate, and stays.
+
+        Args:
+            names: of the links, by index; None: as they were.
+        """
+        kept = {
+            (index, way): _Link(link.usual)
+            for (index, way), link in self._links.items()
+            if names is None or self._names[index : index + 1] == tuple(names[index : index + 1])
+        }
+        if names is not None:
+            self._names = tuple(names)
         self._paths.clear()
-        self._links.clear()
+        self._links = kept
         self._history.clear()
         self._placed.clear()
         self._place_at = None
@@ -180,13 +259,14 @@ class LossTest:
             self._gap_ns = now
         links: dict[tuple[int, Direction], list[float]] = {}
         rows = list(rows)
+        queued = {row.link for row in rows if row.queue_ns > self.rules.queue_ns}
         for row in rows:
             for way, nats, lost, packets in self._advance(row, now):
                 totals = links.setdefault((row.link, way), [0.0, 0.0, 0.0])
                 for i, value in enumerate((nats, lost, packets)):
                     totals[i] += value
         for key, (nats, lost, packets) in links.items():
-            self._step(key, nats, lost, packets, now)
+            self._step(key, nats, lost, packets, now, learn=key[0] not in queued)
         if not self._history or now >= self._history[-1][0] + HISTORY_NS:
             counts = {i: (p.halves[RX].now, p.halves[TX].now) for i, p in self._items()}
             self._history.append((now, counts))
@@ -197,7 +277,11 @@ class LossTest:
     ) -> Iterable[tuple[Direction, float, float, float]]:
         """Take one path's row; gives (direction, nats, lost, packets) of what is evidence."""
         rules = self.rules
-        absent = (row.rx_lost + holes(row.rx_bitmap), row.tx_lost + holes(row.tx_bitmap))
+        newer = 1 if row.interval_ns >= ALONE_NS and not row.trains else TRAIN
+        absent = (
+            row.rx_lost + holes(row.rx_bitmap, newer),
+            row.tx_lost + holes(row.tx_bitmap, newer),
+        )
         path = self._paths.get(row.path)
         if path is None:
             self._paths[row.path] = _Path(row, absent)
@@ -210,26 +294,49 @@ class LossTest:
             path.settled_ns = now + rules.settle_ns + (REORDER + 2) * row.interval_ns
         if now < path.settled_ns or row.sent < old.sent or row.received < old.received:
             return
-        test = rules.congested if row.queue_ns > rules.queue_ns else rules.idle
+        queued = row.queue_ns > rules.queue_ns
         lost_rx, lost_tx = max(0, absent[0] - before[0]), max(0, absent[1] - before[1])
         seen = (row.received - old.received + lost_rx, row.sent - old.sent)
         for way, lost, packets in ((RX, lost_rx, seen[0]), (TX, lost_tx, seen[1])):
             half = path.halves[way]
-            nats = test.nats(lost, packets)
+            if queued:
+                nats = rules.congested.nats(lost, packets)
+            else:
+                nats = self._link(row.link, way).usual.nats(rules.idle, lost, packets)
             half.lost += lost
             half.packets += packets
             if not half.cusum.step(rules.idle, nats, lost, packets, now):
                 half.blamed = ""
             yield way, nats, lost, packets
 
+    def _link(self, index: int, way: Direction) -> _Link:
+        key = (index, way)
+        if key not in self._links:
+            self._links[key] = _Link(Usual(self.rules.idle.normal, self.rules.usual))
+        return self._links[key]
+
     def _step(
-        self, key: tuple[int, Direction], nats: float, lost: float, packets: float, now: int
+        self,
+        key: tuple[int, Direction],
+        nats: float,
+        lost: float,
+        packets: float,
+        now: int,
+        *,
+        learn: bool,
     ) -> None:
-        link = self._links.setdefault(key, _Link())
-        if nats > 0 and not link.cusum.started:
+        link, cusum = self._link(*key), self._link(*key).cusum
+        sick, before = cusum.sick, (cusum.events, cusum.exposure)
+        if nats > 0 and not cusum.started:
             link.before = {i: (p.halves[RX].before, p.halves[TX].before) for i, p in self._items()}
-        if not link.cusum.step(self.rules.idle, nats, lost, packets, now):
+        test = self._relapse if now < link.relapse_ns else self.rules.idle
+        if not cusum.step(test, nats, lost, packets, now):
             link.blamed = ""
+            if sick:
+                link.relapse_ns = now + RELAPSE_NS
+        if learn and not sick and not cusum.started:
+            # Whatever there was led to no verdict: such are the link's losses when it is well.
+            link.usual.learn(before[0] + lost, before[1] + packets)
 
     def _items(self) -> list[tuple[int, _Path]]:
         return list(self._paths.items())
@@ -241,7 +348,7 @@ class LossTest:
         for (index, way), link in sorted(self._links.items()):
             if not link.cusum.sick:
                 link.asked = 0.0
-            elif not link.blamed and link.cusum.events >= 1.2 * link.asked + 1:
+            elif not link.blamed and link.cusum.events > ASK_MORE * link.asked:
                 link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
                 link.blamed = self._link_at_fault(index, way, rows, link, found)
@@ -288,7 +395,7 @@ class LossTest:
             zero = (path.halves[RX].now, path.halves[TX].now)
             for way, start in zip(Direction, before.get(row.path, zero), strict=True):
                 lost, packets = (a - b for a, b in zip(path.halves[way].now, start, strict=True))
-                ratio = loss_ratio(lost, packets, rate, self.rules.idle.normal)
+                ratio = loss_ratio(lost, packets, rate, self.rules.usual)
                 ends = (peer, own) if way is RX else (own, peer)
                 flows.append(Flow(*ends, ratio))
         return locate(flows, topology=self.topology, certain=True, rules=self.rules.places)
@@ -312,12 +419,17 @@ class LossTest:
         sure = [sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found]
         if max(sure, default=0.0) < self.rules.confidence:
             return ""
-        losers = set()
+        seen: dict[str, tuple[float, float]] = {}
         for row in own:
             start = link.before.get(row.path)
-            if start is not None and self._paths[row.path].halves[way].now[0] > start[way][0]:
-                losers.add(row.peer)
+            if start is not None:
+                now = self._paths[row.path].halves[way].now
+                lost, packets = seen.get(row.peer, (0.0, 0.0))
+                seen[row.peer] = lost + now[0] - start[way][0], packets + now[1] - start[way][1]
+        losers = {peer for peer, (lost, _) in seen.items() if lost > 0}
         if len(losers) < self.rules.min_peers:
+            return ""
+        if shared_ratio(list(seen.values()), link.usual.rate) < self.rules.shared:
             return ""
         return f"{_share(link.cusum)} of probes {_word(way)} {_names(losers)} lost"
 

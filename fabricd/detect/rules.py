@@ -46,6 +46,9 @@ class Rule:
     window_s: float
     cls: Class
     why: str
+    alone: bool = True
+    """Soft: it halves a link's weight by itself. Without, only beside other evidence: what it
+    counts may have happened anywhere on the way."""
 
     @property
     def test(self) -> Test:
@@ -63,6 +66,12 @@ LEAST_NATS = 7.0
 
 H, S, C = Class.HARD, Class.SOFT, Class.CONGESTION
 
+
+def _transport(counter: str, threshold: float, window_s: float, why: str) -> Rule:
+    """Of the way between two NICs: a peer that died makes all of them, on every link."""
+    return Rule(counter, threshold, window_s, S, why, alone=False)
+
+
 TABLE: tuple[Rule, ...] = (
     # Physical link
     Rule("link_downed", 1, 10, H, "the port lost its link; InfiniBand counts it, netdevs carrier"),
@@ -79,12 +88,12 @@ TABLE: tuple[Rule, ...] = (
     Rule("carrier_errors", 5, 60, S, "carrier gone while sending, too short to be a down"),
     Rule("fec_uncorrectable", 60, 60, S, "1/s: a codeword that FEC gave up is a lost frame"),
     # Transport: the loss may be anywhere on the way, so it only adds
-    Rule("icrc_errors", 60, 60, S, "1/s: damaged between two NICs, beyond any link's CRC"),
-    Rule("out_of_sequence", 600, 60, S, "10/s: RDMA packets lost on the way in"),
-    Rule("packet_seq_err", 600, 60, S, "10/s: RDMA packets lost on the way out"),
-    Rule("timeouts", 60, 60, S, "1/s (local_ack_timeout_err): acknowledgements that never came"),
-    Rule("retry_exceeded", 5, 60, S, "connections given up: a path or a peer is gone"),
-    Rule("slow_restarts", 600, 60, S, "10/s (roce_slow_restart)"),
+    _transport("icrc_errors", 60, 60, "1/s: damaged between two NICs, beyond any link's CRC"),
+    _transport("out_of_sequence", 600, 60, "10/s: RDMA packets lost on the way in"),
+    _transport("packet_seq_err", 600, 60, "10/s: RDMA packets lost on the way out"),
+    _transport("timeouts", 60, 60, "1/s (local_ack_timeout_err): no acknowledgement came"),
+    _transport("retry_exceeded", 5, 60, "connections given up: a path or a peer is gone"),
+    _transport("slow_restarts", 600, 60, "10/s (roce_slow_restart)"),
     Rule("xmit_discards", 6000, 60, S, "100/s: dropped on sending though the port is up"),
     # NIC and host
     Rule("tx_timeouts", 1, 60, H, "the driver reset a transmit queue that was stuck"),
@@ -111,6 +120,11 @@ TABLE: tuple[Rule, ...] = (
     Rule("probe_lost_tx", 0.001, 30, S, "packets that peers say never came"),
 )
 
+PCIE_DOWNGRADE = Rule(
+    "pcie_downgrade", 1, 10, S, "the PCIe link fell below the speed or width that it had"
+)
+"""Not of a counter: of readings, compared by `fabricd.nics.book`."""
+
 RULES: dict[str, Rule] = {rule.counter: rule for rule in TABLE}
 """By counter; a counter without a rule is only shown."""
 
@@ -123,8 +137,14 @@ class Finding:
     since_ns: int
     rate: float
     """Events a second."""
+    count: int = 0
+    """Events within the rule's window (hard, congestion), or since ``since_ns`` (soft)."""
+    text: str = ""
+    """Of what is no count: in words."""
 
     def __str__(self) -> str:
+        if self.text:
+            return f"{self.rule.counter} {self.text}"
         if self.rule.cls is Class.HARD:
             return self.rule.counter
         return f"{self.rule.counter} {self.rate:.3g}/s"
@@ -154,7 +174,11 @@ class CounterJudge:
             rule = self.rules.get(name)
             if rule is None or events < 0 or seconds <= 0:
                 continue
-            stream = self._streams.setdefault(name, _Stream())
+            stream = self._streams.get(name)
+            if stream is None:
+                if not events:
+                    continue  # the usual case: nothing counted, nothing known
+                stream = self._streams[name] = _Stream()
             if rule.cls is S:
                 test = self._tests[name]
                 stream.cusum.step(test, test.nats(events, seconds), events, seconds, now)
@@ -168,13 +192,14 @@ class CounterJudge:
             rule = self.rules[name]
             if rule.cls is S:
                 if stream.cusum.sick:
-                    out.append(Finding(rule, stream.cusum.since_ns, stream.cusum.rate))
+                    found = stream.cusum
+                    out.append(Finding(rule, found.since_ns, found.rate, round(found.events)))
                 continue
             since = now - round(rule.window_s * SEC)
             stream.events = [item for item in stream.events if item[0] > since]
             count = sum(events for _, events in stream.events)
             if count >= rule.threshold:
-                out.append(Finding(rule, stream.events[0][0], count / rule.window_s))
+                out.append(Finding(rule, stream.events[0][0], count / rule.window_s, count))
         order = list(Class)
         return sorted(out, key=lambda f: (order.index(f.rule.cls), f.since_ns, f.rule.counter))
 

@@ -10,9 +10,9 @@ four digits. It is cut at 0, so an old healthy past delays nothing; it says *sic
 on and *well* again at 0. By Lorden's bound (1971) a normal stream raises a false alarm after
 e**threshold units in the mean or later, and no test with that bound is quicker on a sick one.
 
-Real losses come in bursts, which the model does not know: one step (one reading of the counters)
-adds at most `Test.step_share` of the threshold, so that a single burst, however dense, is no
-verdict.
+Real losses come in bursts, which the model does not know: within `Test.step_ns` it rises by at most
+`Test.step_share` of the threshold, so that a short burst, however dense, is no verdict, and reading
+more often makes none.
 """
 
 from __future__ import annotations
@@ -32,15 +32,24 @@ class Test:
     threshold: float = 14.0
     """Nats."""
     step_share: float = 0.4
-    """One step adds at most this share of the threshold: three steps at least make a verdict."""
+    """At most this share of the threshold is added within `step_ns`."""
+    step_ns: int = 500_000_000
+    """With a share of 0.4: what is over within 0.75 s makes no verdict."""
     ceiling: float = 1.5
     """The statistic is kept below this many thresholds, so that the way back is bounded."""
+    back: float = 1.0
+    """While sick a unit of exposure takes away so many times as much: a test that must not miss a
+    weak change is patient, and would be as patient with the end of one."""
 
     def __post_init__(self) -> None:
         if not 0 < self.normal < self.sick:
             raise ValueError(f"rates must be 0 < normal < sick, got {self.normal}, {self.sick}")
         if self.threshold <= 0 or not 0 < self.step_share <= 1 or self.ceiling < 1:
             raise ValueError("threshold > 0, 0 < step_share <= 1 and ceiling >= 1 are needed")
+        if self.back < 1:
+            raise ValueError("back >= 1 is needed")
+        if self.step_ns <= 0:
+            raise ValueError("step_ns > 0 is needed")
 
     @property
     def gain(self) -> float:
@@ -79,6 +88,8 @@ class Cusum:
     events: float = 0.0
     exposure: float = 0.0
     _last_ns: int = field(default=0, repr=False)
+    _room: float = field(default=0.0, repr=False)
+    """Nats that may be added at once."""
 
     def step(self, test: Test, nats: float, events: float, exposure: float, now: int) -> bool:
         """Take the evidence of one reading; returns the verdict.
@@ -91,7 +102,14 @@ class Cusum:
             now: CLOCK_MONOTONIC ns.
         """
         before = self.value
-        added = min(nats, test.step_share * test.threshold)
+        most = test.step_share * test.threshold
+        # A first reading, or one after a long time, may add the whole of it.
+        share = (now - self._last_ns) / test.step_ns if self._last_ns else 1.0
+        room = min(most, self._room + most * max(0.0, share))
+        if self.sick:
+            nats -= (test.back - 1) * test.cost * exposure
+        added = min(nats, room)
+        self._room = room - max(0.0, added)
         self.value = min(max(0.0, before + added), test.ceiling * test.threshold)
         if self.value == 0.0:
             self.sick, self.events, self.exposure = False, 0.0, 0.0

@@ -41,6 +41,8 @@ class PathView:
     """When the newest packet was sent that the peer says it heard; 0: not known."""
     due_ns: int = 0
     """When the first packet after the last one heard is due; 0: an interval after that."""
+    gone: bool = False
+    """The peer said farewell: not ``heard``, and that says nothing."""
 
     @property
     def due(self) -> int:

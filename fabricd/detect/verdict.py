@@ -112,6 +112,9 @@ class Jury:
         self._reported.pop(link, None)
         for path in paths:
             self._witnessed.pop(path.index, None)
+            # Else the next silence would be watched since this one, and a peer that stalls now be
+            # judged by the well minutes between.
+            self._alive.pop(path.index, None)
 
     def _link_fault(
         self, link: int, paths: list[PathView], by_peer: dict[str, list[PathView]], now: int
@@ -193,10 +196,11 @@ def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozens
         live_peers: heard cleanly on another link.
 
     Returns:
-        True when at least half of the known paths to live peers are sound, or there are none.
+        True when at least half of the known paths to live peers are sound, or there are none. One
+        on which the peer said farewell is none.
     """
     wanted = set(known)
-    own = [p for p in paths if p.index in wanted and p.peer in live_peers]
+    own = [p for p in paths if p.index in wanted and p.peer in live_peers and not p.gone]
     return sum(p.sound for p in own) * 2 >= len(own)
 
 

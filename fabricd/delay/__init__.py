@@ -1,0 +1,1 @@
+"""Slow, congested or broken: one-way delay and queueing per path, rails that lag their siblings."""

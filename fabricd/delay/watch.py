@@ -1,0 +1,180 @@
+"""The delay view at work in the daemon: stamps in, conditions and events out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fabricd.delay.condition import Condition, ConditionRules, LinkCondition, Seen, Told
+from fabricd.delay.path import BaseChange
+from fabricd.delay.rails import SlowRails
+from fabricd.delay.view import STEP_NS, DelayView, Figures, PathPlace
+from fabricd.engine import Engine
+from fabricd.probes.records import Direction, PathRow
+from fabricd.probes.ring import RingError
+from fabricd.probes.stamps import StampReader
+from fabricd.publisher import event
+from telemetry.events import Event, EventKind, JsonScalar
+from telemetry.statsdir import ProcessPage
+
+if TYPE_CHECKING:
+    from fabricd.prober_feed import ProberFeed
+
+NAME = "delay"
+"""Of the detector that can be switched off."""
+TOLD_BASE_NS = 20_000
+TOLD_BASE_SHARE = 0.25
+"""A base delay that moved by less than both is not told: hosts' stamps wander so much."""
+
+
+class DelayWatch:
+    """Delay, queueing and slow rails of one host."""
+
+    def __init__(self, rules: ConditionRules | None = None) -> None:
+        self.view = DelayView()
+        self.rails = SlowRails()
+        self._rules = rules or ConditionRules()
+        self._links: dict[str, LinkCondition] = {}
+        self._told: dict[str, Told] = {}
+        self._bases: dict[str, Told] = {}
+        self._reader: StampReader | None = None
+        self._stepped_ns = 0
+        self._stall_ns = 0
+        self._off = False
+
+    def configure(self, engine: Engine) -> None:
+        """The paths are other ones."""
+        self.view.configure(
+            [PathPlace(p.spec.link, p.netdev, p.spec.peer, p.spec.address) for p in engine.paths]
+        )
+        names = [link.netdev for link in engine.links]
+        self._links = {n: self._links.get(n) or LinkCondition(self._rules) for n in names}
+
+    def jobs_seen(self, pages: Sequence[ProcessPage]) -> None:
+        """The stats pages of one scan."""
+        self.rails.feed(pages)
+
+    def condition(self, netdev: str) -> LinkCondition:
+        """What the link suffers from."""
+        return self._links[netdev]
+
+    def slow(self, netdev: str) -> bool | None:
+        """Whether the rail is slow (not merely behind a queue); None: nothing to compare."""
+        if self._off or netdev not in self.rails.compared:
+            return None
+        return self._links[netdev].now is Condition.SLOW
+
+    def queued_ns(self) -> dict[int, int]:
+        """Paths on which a queue stands, for the loss test: full queues drop packets, too."""
+        return {} if self._off else self.view.queued_ns()
+
+    def tick(
+        self, feed: ProberFeed, rows: Sequence[PathRow], engine: Engine, now: int
+    ) -> list[Event]:
+        """Called twice a second; a step is made once a second.
+
+        Args:
+            feed: the prober.
+            rows: its path table, or nothing when there is no prober.
+            engine: links and paths, with the state that they are in.
+            now: CLOCK_MONOTONIC ns.
+        """
+        if now - self._stepped_ns < STEP_NS * 3 // 4:
+            return []
+        self._stepped_ns = now
+        self._off = NAME in engine.orders.off
+        found = self._stamps(feed)
+        header = feed.header()
+        stalls = header.stall_ns if header else self._stall_ns
+        stalled, self._stall_ns = max(0, stalls - self._stall_ns), stalls
+        lost = {row.index: row.rx_lost + row.tx_lost for row in rows}
+        changes = self.view.feed(found, lost, stalled_ns=stalled)
+        if self._off:
+            self._links = {netdev: LinkCondition(self._rules) for netdev in self._links}
+            return []
+        events = [e for place, change in changes for e in self._base_told(place, change, now)]
+        slow = self.rails.slow()
+        for link in engine.links:
+            seen = Seen(
+                link.health.state,
+                link.health.reason,
+                self.view.standing(link.index, Direction.RX),
+                self.view.standing(link.index, Direction.TX),
+                slow.get(link.netdev, ""),
+                link.netdev in self.rails.compared,
+            )
+            self._links[link.netdev].step(seen, now)
+            events += self._told_now(link.netdev, link.rail, link.index, now)
+        return events
+
+    def _stamps(self, feed: ProberFeed) -> dict[int, Any]:
+        ring = feed.reader
+        if ring is None or not feed.epoch:
+            self._reader = None
+            return {}
+        try:
+            if self._reader is None or self._reader.ring is not ring:
+                self._reader = StampReader(ring)
+                return {}
+            return self._reader.read(feed.epoch, self.view.share)
+        except RingError:
+            self._reader = None
+            return {}
+
+    def _told_now(self, netdev: str, rail: int, index: int, now: int) -> list[Event]:
+        condition = self._links[netdev]
+        told = self._told.setdefault(netdev, Told(self._rules, (Condition.FINE.value, "")))
+        if condition.now in (Condition.UNKNOWN, Condition.BROKEN):
+            return []  # rows of the link's state say that already
+        before = told.last[0]
+        if not told.change((condition.now.value, condition.direction), now):
+            return []
+        figures = self.view.link_figures(index)
+        data: dict[str, JsonScalar] = {"condition": condition.now.value, "before": before}
+        if condition.direction:
+            data["direction"] = condition.direction
+        if figures.base_rtt_ns is not None:
+            data["base_rtt_us"] = _us(figures.base_rtt_ns)
+        why = condition.why or f"no longer {before}"
+        return [
+            event(
+                EventKind.CONDITION, link=netdev, rail=rail,
+                reason=f"{condition.now.value}: {why}", data=data,
+            )
+        ]  # fmt: skip
+
+    def _base_told(self, place: PathPlace, change: BaseChange, now: int) -> list[Event]:
+        moved = abs(change.after_ns - change.before_ns)
+        if moved < max(TOLD_BASE_NS, TOLD_BASE_SHARE * change.before_ns):
+            return []
+        told = self._bases.setdefault(place.netdev, Told(self._rules))
+        if not told.change((str(now), place.address), now):
+            return []
+        text = f"{change.before_ns / 1e3:.0f} µs → {change.after_ns / 1e3:.0f} µs"
+        return [
+            event(
+                EventKind.CONDITION, link=place.netdev, peer=place.peer,
+                reason=f"base round trip {text}: another route, or another clock of the NIC",
+                data={"condition": "route", "tx_us": _us(change.tx_ns), "rx_us": _us(change.rx_ns)},
+            )
+        ]  # fmt: skip
+
+
+def _us(ns: float | None) -> float | None:
+    return None if ns is None else round(ns / 1e3, 1)
+
+
+def document(figures: Figures) -> dict[str, Any]:
+    """For JSON; microseconds."""
+    (rx50, tx50), (rx99, tx99) = figures.queue_p50_ns, figures.queue_p99_ns
+    return {
+        "base_rtt_us": _us(figures.base_rtt_ns),
+        "base_tx_us": _us(figures.base_tx_ns),
+        "base_rx_us": _us(figures.base_rx_ns),
+        "bound_us": _us(figures.bound_ns),
+        "queue_rx_p50_us": _us(rx50),
+        "queue_rx_p99_us": _us(rx99),
+        "queue_tx_p50_us": _us(tx50),
+        "queue_tx_p99_us": _us(tx99),
+        "window_s": figures.window_s,
+    }

@@ -1,0 +1,42 @@
+"""What the timeline says of peers that ended paths by intent: one row a peer, not one a path. Pure.
+
+The prober knows a farewell (`prober/src/core/wire.h`), the engine takes such silence for nothing;
+this only tells it, once it has been the same for two looks: a peer says it path by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fabricd.detect.silence import PathView
+
+Gone = Mapping[str, frozenset[int]]
+"""Peer → links (indices) on which it said farewell."""
+
+
+class Farewells:
+    """Remembers what was told."""
+
+    def __init__(self) -> None:
+        self.told: Gone = {}
+        self._seen: Gone = {}
+
+    def look(self, views: Iterable[PathView]) -> list[tuple[str, frozenset[int]]]:
+        """What is new: (peer, links on which it is silent by intent; empty: it probes again)."""
+        seen: dict[str, frozenset[int]] = {}
+        for view in views:
+            if view.gone:
+                seen[view.peer] = seen.get(view.peer, frozenset()) | {view.link}
+        steady = seen == self._seen
+        self._seen = seen
+        if not steady or seen == self.told:
+            return []
+        peers = sorted(set(seen) | set(self.told))
+        none: frozenset[int] = frozenset()
+        news = [(p, seen.get(p, none)) for p in peers if seen.get(p) != self.told.get(p)]
+        self.told = seen
+        return news
+
+    def reset(self) -> None:
+        """The paths are others now, and so are the indices."""
+        self.told = self._seen = {}
