@@ -20,6 +20,7 @@ SO_PEERGROUPS = 59
 """Of asm-generic/socket.h (Linux 4.13); the socket module has no name for it."""
 _MAX_GROUPS = 65536
 _UNNAMED = 0xFFFFFFFF
+_ACL = "system.posix_acl_access"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Access:
         file system) stays narrower, never wider.
         """
         path.chmod(0o600)
+        with contextlib.suppress(OSError):
+            os.removexattr(path, _ACL)  # of an earlier group, which the mode below would revive
         ours = False
         if self.read is not None:
             with contextlib.suppress(OSError):
@@ -69,7 +72,7 @@ class Access:
         if self.admin is None or (ours and self.admin == self.read):
             return
         with contextlib.suppress(OSError):
-            os.setxattr(path, "system.posix_acl_access", _acl(self.admin, group=6 if ours else 0))
+            os.setxattr(path, _ACL, _acl(self.admin, group=6 if ours else 0))
 
 
 def caller_of(sock: socket.socket) -> Caller:

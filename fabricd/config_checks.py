@@ -18,6 +18,7 @@ def check(raw: dict[str, Any], *, local_host: str) -> Found:
     found: Found = []
     families = _links(raw, found)
     _peers(raw, local_host, families, found)
+    _topology(raw, local_host, found)
     damping = raw.get("damping")
     if isinstance(damping, dict):
         suppress, reuse = damping.get("suppress", 2500), damping.get("reuse", 1000)
@@ -37,6 +38,33 @@ def check(raw: dict[str, Any], *, local_host: str) -> Found:
         if not 1 <= port <= 65535:
             found.append((("metrics", "listen"), f"port {port}; allowed: a port from 1 to 65535"))
     return found
+
+
+def _topology(raw: dict[str, Any], local_host: str, found: Found) -> None:
+    """Each port on one leaf, and ports of hosts that there are."""
+    hosts = {local_host, "*"} | {
+        peer["host"] for _, peer in _tables(raw.get("peers")) if isinstance(peer.get("host"), str)
+    }
+    topology = raw.get("topology")
+    names: dict[str, int] = {}
+    ports: dict[str, int] = {}
+    leaves = topology.get("leaves") if isinstance(topology, dict) else None
+    for index, leaf in _tables(leaves):
+        where: Path = ("topology", "leaves", index)
+        name, listed = leaf.get("name"), leaf.get("ports")
+        if isinstance(name, str) and names.setdefault(name, index) != index:
+            text = f'"{name}" is also leaves[{names[name]}]; allowed: each name once'
+            found.append(((*where, "name"), text))
+        for port in listed if isinstance(listed, list) else ():
+            if not isinstance(port, str) or "/" not in port:
+                continue
+            host = port.rpartition("/")[0]
+            if host not in hosts:
+                text = f'"{port}": no such host; allowed: this host, its peers, or *'
+                found.append(((*where, "ports"), text))
+            elif ports.setdefault(port, index) != index:
+                text = f'"{port}" is also on leaves[{ports[port]}]; allowed: each port once'
+                found.append(((*where, "ports"), text))
 
 
 def _number(value: object) -> bool:

@@ -98,6 +98,14 @@ class ControlServer:
         )
         self.access.guard(self._path)
 
+    def regard(self, access: Access) -> None:
+        """Let others ask from now on; what is connected is looked at again with its next line."""
+        self.access = access
+        try:
+            access.guard(self._path)
+        except OSError as error:
+            self._log.error("control socket's mode not set", error=str(error))
+
     async def stop(self) -> None:
         """Close everything."""
         if self._server is not None:

@@ -6,6 +6,8 @@ keeps the old one when the new one is wrong.
 
 from __future__ import annotations
 
+import fabricd.lean  # noqa: F401  # isort: skip - before all that it keeps small
+
 import argparse
 import asyncio
 import contextlib
@@ -30,7 +32,9 @@ from fabricd.host import Host
 from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
+from fabricd.links.lldp_source import LldpSource
 from fabricd.links.watcher import LinkWatcher
+from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.recorder import Recorder
@@ -38,12 +42,14 @@ from fabricd.requests import CHANGING, Requests
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.systemd_notify import Notifier
-from fabricd.timeline_state import open_store, restore
+from fabricd.timeline_state import open_store, restore, retention, take_over
 from telemetry.events import EventKind
 from telemetry.metrics import MetricsServer
-from telemetry.timeline import Retention, boot_id
+from telemetry.timeline import boot_id
 
 TICK_S = 0.5
+LOOKS = 4
+"""Times a tick that losses are read while a link is suspected of them."""
 SCAN_S = 1.0
 SNAPSHOT_TICKS = 2
 SAVE_TICKS = 4
@@ -71,6 +77,7 @@ class Daemon:
         self._metrics: MetricsServer | None = None
         self._failure = ""
         self._control: ControlServer
+        self._nics: NicWatch
 
     async def run(self) -> None:
         """Start, serve, stop.
@@ -117,8 +124,7 @@ class Daemon:
             raise StartError(str(error)) from error
         modes = Modes(state / "mode", Path(config.paths.stop_file))
         database = state / "timeline.db"
-        retention = Retention(config.timeline.retention_days, config.timeline.max_mb)
-        opener = open_store(database, config.host.name, retention)
+        opener = open_store(database, config.host.name, retention(config))
         store, document, ledger, totals = await restore(opener, boot_id())
         recorder = Recorder(opener)
         inventory = Inventory()
@@ -128,12 +134,12 @@ class Daemon:
                     totals=totals, inventory=inventory,
                     desk=Desk(WishStore(state / "operator.json")))  # fmt: skip
         host.source = self.source
-        for what in [*host.restore(document), *host.desk.open(host)]:
+        for what in [*take_over(host, document), *host.desk.open(host)]:
             self._log.warning("state not restored", what=what)
         recorder.start(store)
         watcher.changed = host.devices_changed
         host.netlink_refused = lambda: watcher.refused
-        ports = IbPorts([link.netdev for link in config.links])
+        ports = IbPorts(_netdevs(config))
         host.ib_note = ports.note
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
                        mode=modes.effective.name.lower(), stopped=modes.stopped)  # fmt: skip
@@ -152,17 +158,37 @@ class Daemon:
             raise StartError(f"{error}") from error
         host.record(EventKind.DAEMON, "started", version=__version__, pid=os.getpid())
         host.step()
+        self._nics = NicWatch(host, asyncio.get_running_loop())
+        self._nics.configure(config)
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("prober", host.feed.run()),
             ("netlink", watcher.run()),
             ("tick", self._tick(host)),
             ("scan", self._scan(host, ports)),
+            ("forecast", self._nics.forecast()),
         ]
         for name, work in jobs:
-            task = asyncio.create_task(work, name=name)
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+            self._tasks.append(self._begin(name, work))
+        self._hear_lldp(host, config)
         return host, control
+
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _hear_lldp(self, host: Host, config: Config) -> None:
+        """Begin with LLDP or end it, as the configuration says, for the links that it names."""
+        where = host.where
+        if not config.topology.lldp and where.lldp is not None:
+            where.lldp = None
+            self._tasks.pop().cancel()  # the last one, always
+            where.map_changed()
+        elif config.topology.lldp and where.lldp is None:
+            where.lldp = LldpSource(_netdevs(config), where.map_changed)
+            self._tasks.append(self._begin("lldp", where.lldp.run()))
+        elif where.lldp is not None:
+            where.lldp.watch(_netdevs(config))
 
     def _lock(self, path: Path) -> None:
         self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -206,6 +232,11 @@ class Daemon:
             host.emit(await host.jobs.scan(settled=host.settled))
             if host.jobs.ended:
                 host.mark_changed()
+            netdevs = _netdevs(self.source.config)
+            if ports.changed(netdevs):  # another configuration, a device plugged in
+                ports = await asyncio.to_thread(IbPorts, netdevs)
+                host.ib_note = ports.note
+                host.ports_read({})
             if ports.netdevs:
                 host.ports_read(await asyncio.to_thread(ports.read))
 
@@ -213,7 +244,11 @@ class Daemon:
         """Heartbeat, stop file, loss, state, watchdog."""
         number = 0
         while True:
-            await asyncio.sleep(TICK_S)
+            looks = LOOKS if host.suspects_loss else 1
+            for _ in range(looks - 1):
+                await asyncio.sleep(TICK_S / looks)
+                host.feed_loss(between=True)
+            await asyncio.sleep(TICK_S / looks)
             number += 1
             if host.modes.check_stop():
                 there = "present" if host.modes.stopped else "removed"
@@ -221,7 +256,9 @@ class Daemon:
             before = host.cycles
             host.desk.tick(host, time.monotonic_ns())
             host.wake()
+            await host.where.ask(host.feed, host.engine)
             host.feed_loss()
+            host.nics_checked(self._nics.check())
             if number % SNAPSHOT_TICKS == 0:
                 host.refresh_snapshot()
             if number % SAVE_TICKS == 0:
@@ -259,8 +296,11 @@ class Daemon:
             self._pin(config)
             if (header := host.feed.header()) is not None:
                 self._pin_prober(header.pid)
-            self._control.access = _access(config)
+            self._control.regard(_access(config))
+            host.recorder.retention = retention(config)
             host.reconfigure(config)
+            self._hear_lldp(host, config)
+            self._nics.configure(config)
             host.record(
                 EventKind.DAEMON, "reloaded", by=by, hash=self.source.hash,
                 changed=", ".join(changed)[:300] or "nothing",
@@ -295,6 +335,7 @@ class Daemon:
             task.remove_done_callback(self._task_ended)
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._nics.close(0.2)
         host.give_back()
         host.record(EventKind.DAEMON, "stopped")
         host.mark_changed()
@@ -307,6 +348,10 @@ class Daemon:
         host.page.close()
         host.close()
         self._log.info("stopped")
+
+
+def _netdevs(config: Config) -> list[str]:
+    return [link.netdev for link in config.links]
 
 
 def _access(config: Config) -> Access:

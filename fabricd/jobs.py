@@ -8,7 +8,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -32,12 +32,14 @@ class Jobs:
         suppressed: plugin events not recorded because there were too many at once.
         scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
+        looked: called with the pages of each scan.
     """
 
     def __init__(self, directory: Path, netdevs: Iterable[str], now: int) -> None:
         self.totals = JobTotals(netdevs)
         self.suppressed = 0
         self.removed = 0
+        self.looked: Callable[[Sequence[ProcessPage]], None] = lambda _: None
         self.scanned_ns = now
         self._since_ns = now
         """Older events are an earlier daemon's. Newer ones come once each, by their pages' own
@@ -65,7 +67,9 @@ class Jobs:
         now = time.monotonic_ns() if now is None else now
         # In a thread: a hostile page may keep its reader waiting.
         found = await asyncio.to_thread(self._read, now)
-        self.totals.update([page for page, _ in found], now)
+        pages = [page for page, _ in found]
+        self.totals.update(pages, now)
+        self.looked(pages)
         wall = time.time_ns() - now
         events: list[Event] = []
         for page, batch in found:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fabricd.config import Config
-from fabricd.detect.mesh import Node, PathSpec, choose
+from fabricd.detect.locate import Port, Topology
+from fabricd.detect.mesh import Node, PathSpec, choose, train_rate
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, host_id
 
 UNKNOWN_ADDRESS = "0.0.0.0"  # noqa: S104 - a link that has no address yet: carrier only
@@ -52,6 +53,40 @@ def paths(config: Config, addresses: Sequence[str | None]) -> list[PathSpec]:
     )
 
 
+def host_names(config: Config) -> dict[int, str]:
+    """Number on the wire → name, of all hosts that are known."""
+    names = (config.host.name, *(peer.host for peer in config.peers))
+    return {host_id(name): name for name in names}
+
+
+def topology(config: Config, switches: Mapping[str, str] | None = None) -> Topology:
+    """Which leaf each port is on: as configured, else what LLDP says.
+
+    Args:
+        config: its map comes first.
+        switches: netdev → the switch at the other end of its cable. The others' ports on the same
+            rail are put on the same switch: rails are built so, and LLDP does not see further.
+    """
+    rails = {config.host.name: {table.rail for table in config.links}} | {
+        peer.host: {entry.rail for entry in peer.addresses} for peer in config.peers
+    }
+    leaf_of: dict[Port, str] = {}
+    named: dict[Port, str] = {}
+    for table in config.links:
+        if switches and table.netdev in switches:
+            at = switches[table.netdev]
+            leaf_of |= {(name, table.rail): at for name, own in rails.items() if table.rail in own}
+    for leaf in config.topology.leaves:
+        for port in leaf.ports:
+            host, _, number = port.rpartition("/")
+            rail = int(number)
+            if host == "*":
+                leaf_of |= {(name, rail): leaf.name for name, own in rails.items() if rail in own}
+            else:
+                named[host, rail] = leaf.name
+    return Topology(leaf_of | named)
+
+
 def probe_config(
     config: Config, addresses: Sequence[str | None], specs: Sequence[PathSpec]
 ) -> ProbeConfig:
@@ -60,7 +95,7 @@ def probe_config(
     return ProbeConfig(
         host_id(config.host.name),
         [
-            ProbeLink(index, table.netdev, address or UNKNOWN_ADDRESS, probe.port)
+            ProbeLink(index, table.netdev, address or UNKNOWN_ADDRESS, probe.port, rail=table.rail)
             for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
         ],
         [
@@ -72,10 +107,12 @@ def probe_config(
                 host_id(s.peer),
                 s.clock,
                 extra=s.peer_rail != config.links[s.link].rail,
+                peer_rail=s.peer_rail,
             )
             for index, s in enumerate(specs)
         ],
         link_interval_us=probe.link_interval_ms * 1000,
         misses=probe.misses,
-        clock_train_hz=probe.clock_train_hz,
+        clock_train_hz=train_rate(probe.clock_train_hz, len(config.links), len(config.peers)),
+        dscp=probe.dscp,
     )

@@ -50,6 +50,8 @@ class ProberFeed:
         self._epoch = 0
         self._refused = 0
         self._connected = False
+        self._client: ProberClient | None = None
+        self._no_views = 0  # the incarnation of a prober that is too old to be asked
         self._log = structlog.get_logger()
 
     @property
@@ -113,6 +115,20 @@ class ProberFeed:
         """Path rows by index; None as for `links`."""
         return self._rows(lambda reader: reader.paths(), lambda config: len(config.paths))
 
+    async def views(self) -> list[tuple[int, int, int]]:
+        """What the peers say they see (`fabricd.detect.neighbours`); empty without a prober."""
+        client = self._client
+        if client is None or self._no_views == self.incarnation:
+            return []
+        try:
+            return await client.views()
+        except ProberGoneError:
+            return []
+        except ProberError as error:
+            self._no_views = self.incarnation
+            self._log.warning("no view of the neighbours", reason=str(error))
+            return []
+
     def _rows(
         self, read: Callable[[RingReader], list[Row]], wanted: Callable[[ProbeConfig], int]
     ) -> list[Row] | None:
@@ -140,6 +156,7 @@ class ProberFeed:
                 try:
                     await self._serve(client)
                 finally:
+                    self._client = None
                     await client.close()
             except ProberGoneError as error:
                 text = f"prober gone: {error}"
@@ -161,7 +178,7 @@ class ProberFeed:
         await self._configure(client)
         self._open()
         await client.subscribe()
-        self._connected = True
+        self._client, self._connected = client, True
         self._woken()
         while True:
             notified = await client.wait(0.25)

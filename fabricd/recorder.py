@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import structlog
 
 from telemetry.events import Event, EventKind
-from telemetry.timeline import TimelineError
+from telemetry.timeline import Retention, TimelineError
 
 _BATCH = 512
 _RETRY_S = (0.2, 5.0)
@@ -30,7 +30,9 @@ class Store(Protocol):
 
     def append(self, events: Sequence[Event]) -> list[Event]: ...  # noqa: D102
     def set_state(self, key: str, document: object) -> None: ...  # noqa: D102
-    def prune(self, now_wall_ns: int) -> object: ...  # noqa: D102
+    def prune(  # noqa: D102
+        self, now_wall_ns: int, retention: Retention | None = None
+    ) -> object: ...
     def size_bytes(self) -> int: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
@@ -46,11 +48,13 @@ class Recorder:
         failures: appends that failed (and were tried again).
         dropped: events given up because the queue was full.
         size_bytes: of the database, as last seen.
+        retention: how much is kept from now on; None: as the store was opened.
     """
 
     def __init__(self, opener: Callable[[], Store], *, max_events: int = 20_000) -> None:
         """Args: ``opener`` opens the store, in the thread; ``max_events`` bounds the queue."""
         self.stored = self.failures = self.dropped = self.size_bytes = 0
+        self.retention: Retention | None = None
         self._opener = opener
         self._max = max_events
         self._queue: deque[Item] = deque()
@@ -199,7 +203,7 @@ class Recorder:
     def _prune(self) -> None:
         try:
             if self._store is not None:
-                self._store.prune(time.time_ns())
+                self._store.prune(time.time_ns(), self.retention)
                 self.size_bytes = self._store.size_bytes()
         except TimelineError as error:
             self.failures += 1

@@ -14,6 +14,7 @@ from fabricd.config import ConfigError
 from fabricd.config_source import ConfigSource
 from fabricd.control import Document, Handler, RequestError
 from fabricd.explain import explain
+from fabricd.history import condense
 from fabricd.host import Host
 from fabricd.operate.desk import WishError
 from fabricd.operate.wishes import Wish
@@ -27,7 +28,8 @@ CHANGING = frozenset(
 )
 """These take an administrator; the rest only reads."""
 
-EXPLAIN_ROWS = 30
+EXPLAIN_ROWS, EXPLAIN_READ = 30, 600
+"""Shown, and read for it: a burst of flaps is one row."""
 
 
 class Requests:
@@ -63,6 +65,7 @@ class Requests:
             "timeline": self.timeline,
             "jobs": self.jobs,
             "explain": self.explain,
+            "observations": self.observations,
             "promote": self.promote,
             "reload": self.reload,
             "drain": self.drain,
@@ -87,7 +90,8 @@ class Requests:
 
     async def jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
         stats = Path(self._source.config.paths.run_dir) / "stats"
-        return await asyncio.to_thread(live_jobs, stats)
+        found = await asyncio.to_thread(live_jobs, stats)
+        return found | {"slow": self._host.delay.rails.slow()}
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """All that is known of a link, and the rule that decided."""
@@ -96,12 +100,17 @@ class Requests:
             document = explain(self._host, netdev, time.monotonic_ns())
         except KeyError as error:
             raise RequestError(str(error.args[0])) from error
-        query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_ROWS}
+        query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_READ}
         try:
             rows = await asyncio.to_thread(_query, self._database, query)
         except RequestError as error:
             return document | {"history": [], "history_error": str(error)}
-        return document | {"history": rows}
+        return document | {"history": condense(rows)[-EXPLAIN_ROWS:]}
+
+    async def observations(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """What this host and its neighbours see, for ``fabricctl locate``."""
+        host = self._host
+        return await host.where.observations(host.feed, host.engine, host.views() or [])
 
     async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Raise or lower the mode of the host or of a group."""

@@ -1,4 +1,4 @@
-"""What the daemon takes over from its predecessor, out of the timeline's file.
+"""What the daemon leaves for its successor in the timeline's file, and takes over from there.
 
 A FLAP row carries the kernel's count it accounts for, so the newest row of a link corrects a state
 document that is older: no flap is counted twice or lost by ``kill -9``.
@@ -7,15 +7,20 @@ document that is older: no flap is counted twice or lost by ``kill -9``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from fabricd.config import Config
 from fabricd.links.flaps import FlapLedger
 from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
+
+if TYPE_CHECKING:
+    from fabricd.host import Host
 
 OPEN_S = 10.0
 Restored = tuple[Timeline | None, dict[str, Any], FlapLedger, dict[str, int]]
@@ -24,6 +29,11 @@ Restored = tuple[Timeline | None, dict[str, Any], FlapLedger, dict[str, int]]
 def open_store(path: Path, host: str, retention: Retention) -> Callable[[], Timeline]:
     """An opener for the recorder."""
     return lambda: Timeline(path, host=host, retention=retention)
+
+
+def retention(config: Config) -> Retention:
+    """How much of the timeline is kept."""
+    return Retention(config.timeline.retention_days, config.timeline.max_mb)
 
 
 async def restore(opener: Callable[[], Timeline], boot: str) -> Restored:
@@ -65,3 +75,40 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
         if isinstance(ifindex, int) and isinstance(count, int):
             ledger.restore_row(netdev, ifindex, count, carrier=bool(data.get("carrier")))
     return store, document, ledger, totals
+
+
+def state_document(host: Host, now: int) -> dict[str, Any]:
+    """What `take_over` reads; ``now``: CLOCK_MONOTONIC ns."""
+    return {
+        "boot_id": host.book.ledger.boot_id,
+        "mono_ns": now,
+        "wall_ns": time.time_ns(),
+        "engine": host.engine.save(now),
+        "jobs": host.jobs.save(),
+    }
+
+
+def take_over(host: Host, document: Mapping[str, Any]) -> list[str]:
+    """Take over an earlier daemon's document; returns what was not usable.
+
+    The steer page is written before any file, so what it says to be out is out, even when the
+    document is older. Of another boot only damping and what was out are taken over, aged by
+    the wall clock; should that have gone back, nothing has decayed.
+    """
+    refused = []
+    now = time.monotonic_ns()
+    boot = host.book.ledger.boot_id
+    if document.get("boot_id", boot) != boot:
+        engine, at = document.get("engine"), document.get("wall_ns")
+        if isinstance(engine, dict) and isinstance(at, int):
+            refused = host.engine.restore_history(engine, now, max(0, time.time_ns() - at))
+    elif document:
+        host.jobs.restore(document.get("jobs"))
+        engine, at = document.get("engine"), document.get("mono_ns")
+        if isinstance(engine, dict) and isinstance(at, int) and at <= now:
+            refused = host.engine.restore(engine, now, now - at)
+        else:
+            refused = ["engine"]
+    for entry in host.page.taken_over:
+        host.engine.adopt(entry.netdev, entry.remote, entry.state, now)
+    return refused

@@ -46,6 +46,13 @@ class EventKind(StrEnum):
     """A (local link, peer) path changed state; ``peer`` names it."""
     LOCATED = "located"
     """Where a fault is, by the pattern of what fails: ``data['part']`` and ``['element']``."""
+    CONDITION = "condition"
+    """``data['condition']``: congested (``['direction']``), slow, fine, or route: another base
+    delay. Broken links have their `LINK_STATE` rows."""
+    FINDING = "finding"
+    """A rule about a link's counters (or a reading of its NIC) holds, or ended: ``data``."""
+    RISK = "risk"
+    """A link is named by the failure forecast, or no longer: ``data['risk']``."""
     STEER = "steer"
     """Weight taken from or given back to a link or path; ``data['weight']``."""
     WOULD_STEER = "would_steer"

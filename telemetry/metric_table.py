@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from telemetry.events import LinkState
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
 from telemetry.statspage import Latency
 
@@ -87,9 +86,8 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
     _link(
         "state",
         "gauge",
-        "1 for the state the link is in, 0 for the others.",
-        lambda s: {state.name.lower(): int(s.state is state) for state in LinkState},
-        "state",
+        "Number of the state the link is in, as on the steer page: 1 up, 3 down.",
+        lambda s: int(s.state),
     ),
     _link(
         "carrier",
@@ -102,6 +100,31 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "counter",
         "Carrier losses, each one counted; kept across restarts of the daemon.",
         lambda s: s.flaps,
+    ),
+    _link(
+        "flaps_exact",
+        "gauge",
+        "0 when the port's own counter and its events disagree, or that is at its end.",
+        lambda s: None if s.flaps_exact is None else int(s.flaps_exact),
+    ),
+    _link(
+        "errors_total",
+        "counter",
+        "Events of the NIC's counters that have a rule, by its class: hard, soft, congestion.",
+        lambda s: s.errors,
+        "class",
+    ),
+    _link(
+        "counters_up",
+        "gauge",
+        "1 while the NIC's counters are read.",
+        lambda s: int(s.counters_fresh),
+    ),
+    _link(
+        "failure_risk",
+        "gauge",
+        "Risk that the link fails soon, 0 to 1, by its optics, errors and flaps.",
+        lambda s: s.risk,
     ),
     _link(
         "last_change_timestamp_seconds",
@@ -135,7 +158,19 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "Least round trip of probes seen on the link.",
         lambda s: s.probe.rtt_min_s,
     ),
-    _link("probe_paths", "gauge", "Paths probed from the link.", lambda s: s.probe.paths),
+    _link(
+        "queueing_delay_seconds",
+        "gauge",
+        "Median time that probes of the last second waited in queues; tx: ours, rx: to us.",
+        lambda s: s.queueing_s,
+        "direction",
+    ),
+    _link(
+        "slow",
+        "gauge",
+        "1 while jobs' messages take longer on it than on its sibling rails, queues apart.",
+        lambda s: None if s.slow is None else int(s.slow),
+    ),
     _link(
         "probe_silent_paths",
         "gauge",
@@ -147,12 +182,6 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "gauge",
         "Damping penalty now; it decays exponentially.",
         lambda s: s.penalty,
-    ),
-    _link(
-        "steered",
-        "gauge",
-        "1 while traffic is steered away from the link.",
-        lambda s: int(s.weight == 0),
     ),
     _link(
         "weight_ratio",

@@ -71,8 +71,20 @@ class LinkSnapshot:
     """Share of its capacity that traffic may use: 0.0 steered away … 1.0."""
     drained: bool = False
     maintenance: bool = False
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Class → events that the NIC's counters with a rule counted; empty: none is read."""
+    counters_fresh: bool = False
+    """The NIC's counters are read now."""
+    flaps_exact: bool | None = None
+    """Counter and events of the port agree; None: nothing to compare."""
+    risk: float | None = None
+    """Failure risk, 0 to 1; None: no forecast."""
     probe: ProbeTotals = field(default_factory=ProbeTotals)
     plugin: RailTotals = field(default_factory=RailTotals)
+    queueing_s: Mapping[str, float] = field(default_factory=dict)
+    """Direction → median queueing of probes in the last second; empty: not known."""
+    slow: bool | None = None
+    """Slower than its siblings for the same job; None: nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)

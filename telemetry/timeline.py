@@ -152,14 +152,16 @@ class Timeline:
         """Remove one document; a key that is not there is no error."""
         self._write(lambda: self._db.execute("DELETE FROM state WHERE key=?", (key,)).close())
 
-    def prune(self, now_wall_ns: int) -> PruneResult:
+    def prune(self, now_wall_ns: int, retention: Retention | None = None) -> PruneResult:
         """Apply the retention; flap totals, sequence numbers and state documents stay.
 
         Deletes in short transactions, oldest first, and gives freed pages back to the file system.
+        ``retention``: another one from now on.
 
         Raises:
             TimelineError: as `append`; what was deleted so far stays deleted.
         """
+        self.retention = retention or self.retention
         limit = now_wall_ns - int(self.retention.days * DAY_NS)
         by_age = by_size = 0
         while True:

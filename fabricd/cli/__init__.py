@@ -17,6 +17,7 @@ from fabricd import __version__
 from fabricd.cli import (
     client,
     job_commands,
+    locate_command,
     operator_commands,
     plugin_env,
     probe_commands,
@@ -30,6 +31,7 @@ from fabricd.cli.base import (
     Json,
     Socket,
     ask,
+    err,
     fail,
     out,
     parse_since,
@@ -50,6 +52,7 @@ app.add_typer(plugin_app, name="plugin")
 
 operator_commands.register(app)
 probe_commands.register(app)
+locate_command.register(app)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
 app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(
     support_command.support_bundle
@@ -100,6 +103,8 @@ def timeline(
         return
     for event in data:
         out.print(show.event_line(event), soft_wrap=True)
+    if not data:
+        err.print("no such rows; --since, --link, --kind: fabricctl timeline --help")
 
 
 @app.command(epilog="Example: fabricctl events --follow --json")

@@ -14,7 +14,9 @@ from rich.console import Console
 from fabricd.cli import client
 
 Socket = Annotated[
-    Path, typer.Option("--socket", envvar="FABRIC_CTL_SOCKET", help="Control socket.")
+    Path,
+    # Not looked at beforehand: that nobody may read it is told better by who tries to.
+    typer.Option("--socket", envvar="FABRIC_CTL_SOCKET", help="Control socket.", readable=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -61,6 +63,13 @@ def ask(socket: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON
         return client.request(socket, document)
     except (client.DaemonError, OSError) as error:
         fail(str(error))
+
+
+def why(error: Exception) -> str:
+    """An error for an operator: without numbers and quotes of Python."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def fail(text: str) -> NoReturn:

@@ -22,7 +22,11 @@ def request(path: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401 - a JS
         DaemonError: with a text for the operator.
     """
     with _connect(path) as connection, connection.makefile("rb") as lines:
-        return _answer(_send(connection, document) or lines.readline())
+        try:
+            return _answer(_send(connection, document) or lines.readline())
+        except TimeoutError:
+            text = f"{path}: no answer within {TIMEOUT_S:g} s (is fabricd stopped, or starved?)"
+            raise DaemonError(text) from None
 
 
 def stream(path: Path, document: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli.base import fail, out
+from fabricd.cli.base import fail, out, why
 from fabricd.durable import replace_text
 from fabricd.probes import keys
 
@@ -31,8 +31,8 @@ def load(key_file: KeyFile = DEFAULT_KEY, run_dir: RunDir = DEFAULT_RUN) -> None
         text = keys.read(key_file)
         asyncio.run(_hand_over(run_dir, text))
     except (keys.KeyFileError, ProberError, ProberGoneError, OSError) as error:
-        fail(str(error))
-    out.print(f"{len(keys.parse(text))} keys loaded; the first signs")
+        fail(why(error))
+    out.print(f"loaded: {_keys(text)}", markup=False)
 
 
 @key_app.command("rotate", epilog="Example: fabricctl key rotate add")
@@ -49,8 +49,14 @@ def rotate(
         text = keys.step(keys.read(key_file), step, added)
         replace_text(key_file, text, 0o600)
     except (keys.KeyFileError, OSError) as error:
-        fail(str(error))
-    out.print(f"{key_file}: {len(keys.parse(text))} keys", markup=False)
+        fail(why(error))
+    out.print(f"{key_file}: {_keys(text)}", markup=False)
+
+
+def _keys(text: str) -> str:
+    """What hosts are compared by: the fingerprint of each key, the one that signs first."""
+    signs, *others = (keys.fingerprint(key) for key in keys.parse(text))
+    return f"{signs} signs" + "".join(f", {other} is accepted" for other in others)
 
 
 async def _hand_over(run_dir: Path, text: str) -> None:
@@ -89,7 +95,7 @@ def sniff(
         for packet in shown:
             _show(packet, full=full)
     except (keys.KeyFileError, OSError, sniffing.SniffError) as error:
-        fail(str(error))
+        fail(why(error))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 

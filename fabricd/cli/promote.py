@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ from fabricd.cli.show import age, when
 from telemetry.events import Event
 
 if TYPE_CHECKING:
-    from fabricd.operate.past import Past
+    from fabricd.operate.past import Episode, Past
 
 MODES = ("observe", "steer", "migrate")
 ROWS = 100_000
@@ -63,9 +64,9 @@ def promote(
 
 def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
     """``recorded`` from the WOULD_STEER rows, ``replayed`` from the evidence of the same time."""
-    # Here: the engine and numpy would make every other command wait.
+    # Here: the engine would make every other command wait.
     from fabricd.config import Config
-    from fabricd.operate.past import recorded, replay
+    from fabricd.operate.past import EVIDENCE, recorded, replay
 
     config = Config.model_validate(ask(socket, {"op": "config"})["config"])
     told = [link for link in config.links if not group or link.group == group]
@@ -73,8 +74,7 @@ def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
         fail(f'no group "{group}" in the configuration')
     netdevs = frozenset(link.netdev for link in told)
     now = time.time_ns()
-    kinds = ("flap", "carrier_up", "link_state")
-    evidence = [row for kind in kinds for row in _rows(socket, since_ns, kind)]
+    evidence = [row for kind in EVIDENCE for row in _rows(socket, since_ns, kind.value)]
     evidence.sort(key=lambda row: (row.wall_ns, row.seq or 0))
     would = [row for row in _rows(socket, since_ns, "would_steer") if row.link in netdevs]
     return {
@@ -93,11 +93,13 @@ def _show(console: Console, past: dict[str, Past], since: str) -> None:
     taken = sum(episode.weight == 0 for episode in then.episodes)
     if then.episodes:
         console.print(f"In observe mode, steering would have done this since {since}:")
-        console.print(_table(then))
+        console.print(_table(then.episodes))
         console.print(
             f"{then.transitions} changes, {taken} of them took traffic from a link; "
             f"at least {then.fewest} of {then.links} links carried throughout."
         )
+    elif then.paths:
+        console.print(f"In observe mode, steering would have left all links alone since {since}.")
     else:
         console.print(f"In observe mode, steering would have changed nothing since {since}.")
     console.print(
@@ -107,19 +109,29 @@ def _show(console: Console, past: dict[str, Past], since: str) -> None:
         f"at least {now.fewest} of {now.links} links carried throughout."
     )
     if now.episodes and not then.episodes:
-        console.print(_table(now))
+        console.print(_table(now.episodes))
+    if then.paths or now.paths:
+        console.print(
+            f"Single paths avoided: {_total(then.paths)} as decided then, "
+            f"{_total(now.paths)} by today's rules."
+        )
+        console.print(_table(then.paths or now.paths))
 
 
-def _table(past: Past) -> Table:
+def _total(episodes: Sequence[Episode]) -> str:
+    return f"{len(episodes)} times, {age(sum(e.seconds for e in episodes))} in all"
+
+
+def _table(episodes: Sequence[Episode]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("from", "link", "for", "weight", "why"):
         table.add_column(name)
-    if len(past.episodes) > SHOWN:
-        table.caption = f"{len(past.episodes) - SHOWN} earlier ones are not shown"
-    for episode in past.episodes[-SHOWN:]:
+    if len(episodes) > SHOWN:
+        table.caption = f"{len(episodes) - SHOWN} earlier ones are not shown"
+    for episode in episodes[-SHOWN:]:
         table.add_row(
             when(episode.begun_ns),
-            episode.link,
+            episode.link + (f" → {episode.peer} {episode.remote}" if episode.remote else ""),
             age(episode.seconds),
             f"{100 * episode.weight // 1000} %",
             Text(episode.reason),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+LEFT = ("link", "state", "condition", "reason")
 _COLOURS = {
     "up": "green",
     "suspect": "yellow",
@@ -24,6 +25,18 @@ _COLOURS = {
 def state(name: str | None) -> Text:
     """A state in its colour."""
     return Text(name or "-", style=_COLOURS.get(name or "", ""))
+
+
+def condition(name: str) -> Text:
+    """What a link suffers from, in its colour; nothing where nothing is wrong or known."""
+    colours = {"congested": "yellow", "slow": "yellow", "broken": "red"}
+    return Text(name if name in colours else "-", style=colours.get(name, ""))
+
+
+def queues(delay: dict[str, Any]) -> str:
+    """Median queueing out and back, in microseconds."""
+    tx, rx = delay["queue_tx_p50_us"], delay["queue_rx_p50_us"]
+    return "-" if tx is None or rx is None else f"{tx:.0f}/{rx:.0f} µs"
 
 
 def when(wall_ns: int) -> str:
@@ -60,7 +73,10 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
         ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
                      f"{line['failures']} failures"),
+        ("lldp", data.get("lldp", "off")),
         ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
+        ("counters", _not_read(data.get("counters", {}))),
+        ("at risk", ", ".join(data.get("at_risk", [])) or "none"),
         ("refused", ", ".join(f"{k} {v}" for k, v in data["refused"].items() if v) or "nothing"),
     ):  # fmt: skip
         table.add_row(key, Text(value))
@@ -72,6 +88,13 @@ def status(console: Console, data: dict[str, Any]) -> None:
     for key, value in operator_lines(data["operator"]):
         table.add_row(key, Text(value))
     console.print(table)
+
+
+def _not_read(counters: dict[str, str]) -> str:
+    """Links whose NIC is not read, and why."""
+    bad = {link: why for link, why in counters.items() if why}
+    read = f"{len(counters) - len(bad)} of {len(counters)} links read"
+    return read + "".join(f"; {link}: {why}" for link, why in bad.items())
 
 
 def operator_lines(operator: dict[str, Any]) -> list[tuple[str, str]]:
@@ -93,9 +116,9 @@ def wish_text(wish: dict[str, Any]) -> str:
 def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
     """``fabricctl links``."""
     table = Table(box=None, pad_edge=False)
-    for name in ("link", "rail", "state", "for", "weight", "carrier", "flaps", "penalty", "rtt",
-                 "lost tx/rx", "reason"):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("link", "state", "reason") else "right")
+    for name in ("link", "rail", "state", "for", "weight", "carrier", "flaps", "penalty", "risk",
+                 "rtt", "queue tx/rx", "lost tx/rx", "condition", "reason"):  # fmt: skip
+        table.add_column(name, justify="left" if name in LEFT else "right")
     for link in data:
         probes = link["probes"]
         table.add_row(
@@ -105,18 +128,24 @@ def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
             age(link["since_s"]),
             f"{100 * link['weight']:.0f} %",
             {True: "yes", False: "no", None: "?"}[link["carrier"]],
-            str(link["flaps"]),
+            str(link["flaps"]) + ("" if link.get("flaps_exact", True) is not False else "+"),
             f"{link['penalty']:.0f}" + ("!" if link["suppressed"] else ""),
+            "-" if link.get("risk") is None else f"{link['risk']:.2f}",
             "-" if link["rtt_us"] is None else f"{link['rtt_us']:.0f} µs",
+            queues(link["delay"]),
             f"{probes['lost_tx']}/{probes['lost_rx']}",
+            condition(link["condition"]),
             link["reason"],
         )
         if paths:
+            if link.get("leaf"):
+                table.add_row(f"  plugged into {link['leaf']} {link['leaf_port']}".rstrip())
             for path in link["paths"]:
                 rtt = "-" if path["rtt_us"] is None else f"{path['rtt_us']:.0f} µs"
                 label = f"  → {path['peer']} rail {path['peer_rail']}"
-                table.add_row(label, "", state(path["state"]), "", "", "", "", "", rtt, "",
-                              path["address"])  # fmt: skip
+                note = path["address"] + (" (farewell)" if path.get("gone") else "")
+                table.add_row(label, "", state(path["state"]), "", "", "", "", "", "", rtt,
+                              queues(path["delay"]), "", "", note)  # fmt: skip
     console.print(table)
 
 
@@ -133,6 +162,8 @@ def event_line(event: dict[str, Any]) -> Text:
         line.append("  ")
     if event.get("count", 1) != 1:
         line.append(f"× {event['count']}  ")
+    if event.get("until_wall_ns"):
+        line.append(f"until {when(event['until_wall_ns'])[11:]}  ")
     if event.get("peer"):
         line.append(f"peer {event['peer']}  ")
     line.append(event.get("reason", ""))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fabricd.cli.show import age, event_line, state, wish_text
+from fabricd.cli.show import age, event_line, state, when, wish_text
+
+MOST_COUNTERS = 8
 
 
 def explain(console: Console, data: dict[str, Any]) -> None:
     """One link."""
     head = Text(f"{data['link']}  rail {data['rail']}  ", style="bold")
     head.append_text(state(data["state"]))
-    head.append(f"  for {age(data['since_s'])}  weight {100 * data['weight']:.0f} %")
+    began = when(time.time_ns() - round(data["since_s"] * 1e9)) if data["since_s"] else ""
+    head.append(f"  for {age(data['since_s'])}{began and f' (since {began})'}")
+    head.append(f"  weight {100 * data['weight']:.0f} %")
     console.print(head)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -27,6 +32,8 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         table.add_row("", Text(rule["parameters"]))
     for number, line in enumerate(data["steering"]):
         table.add_row("" if number else "steering", Text(line))
+    for number, line in enumerate(data.get("located", [])):
+        table.add_row("" if number else "located", Text(line))
     if data["next"]:
         table.add_row("next", Text(data["next"]))
     damping = data["damping"]
@@ -35,6 +42,13 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         "damping",
         f"penalty {damping['penalty']:.0f}{waits}, {damping['flaps_last_hour']} downs in the hour",
     )
+    if damping.get("return_in_s", 0) > damping["reuse_in_s"]:
+        table.add_row(
+            "",
+            f"{damping['published']} changes published within {age(damping['window_s'])}, "
+            f"{damping['max_transitions']} are allowed: back in {age(damping['return_in_s'])} "
+            "at the earliest",
+        )
     if data["drain"]:
         table.add_row("drain", Text(wish_text(data["drain"])))
     for window in data["maintenance"]:
@@ -43,6 +57,8 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         table.add_row("detectors off", ", ".join(data["detectors_off"]))
     console.print(table)
     console.print(_evidence(data["evidence"]))
+    if (nic := data.get("nic")) is not None:
+        console.print(_nic(nic))
     if data.get("history_error"):
         console.print(f"timeline: {data['history_error']}", markup=False)
     for row in data["history"]:
@@ -59,6 +75,33 @@ def detectors(console: Console, operator: dict[str, Any]) -> None:
         why = wish_text(off[name]) if name in off else "" if on else "by the configuration"
         table.add_row(name, Text("on" if on else "OFF", style="" if on else "red"), Text(why))
     console.print(table)
+
+
+def _nic(nic: dict[str, Any]) -> Table:
+    """What is read of the NIC, and what is not and why."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("source", "device", "read", "why not, or what is missing"):
+        table.add_column(name)
+    for source in nic["sources"]:
+        style = "" if source["on"] else "dim"
+        cells = (source["source"], source["device"], "yes" if source["on"] else "no")
+        table.add_row(*cells, Text(source["reason"]), style=style)
+    for label, text in (
+        ("module", " ".join(x for x in (nic.get("module"), nic.get("measured")) if x)),
+        ("alarms", ", ".join(nic.get("flags", []))),
+        ("PCIe", nic.get("pcie")),
+        ("flaps", nic.get("flaps_inexact") and f"count not exact: {nic['flaps_inexact']}"),
+        ("counted", ", ".join(_counted(nic.get("counted", {})))),
+    ):
+        if text:
+            table.add_row(label, "", "", Text(text))
+    return table
+
+
+def _counted(counted: dict[str, dict[str, Any]]) -> list[str]:
+    """The counters with a rule that rose since the daemon began, the largest first."""
+    found = [f"{name} {item['count']} ({item['class']})" for name, item in counted.items()]
+    return found[:MOST_COUNTERS] + (["…"] if len(found) > MOST_COUNTERS else [])
 
 
 def _evidence(found: list[dict[str, Any]]) -> Table:

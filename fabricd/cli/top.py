@@ -42,6 +42,8 @@ class Row:
     comms: int = 0
     latency: list[int] = field(default_factory=list)
     """Messages per bucket since the earlier look."""
+    slow: str = ""
+    """Why the daemon calls the rail slower than the job's others; empty: it does not."""
 
     def quantile_us(self, share: float) -> float | None:
         """The end of the bucket in which that share of the messages is; None: there were none."""
@@ -81,6 +83,7 @@ def rows(before: Document, after: Document, *, groups: bool = False, job: str = 
         parts = _groups(process, last) if groups else _rails(process, last)
         for where, now, then in parts:
             row = found.setdefault((process["job"], where), Row(process["job"], where))
+            row.slow = "" if groups else after.get("slow", {}).get(where, "")
             row.processes += 1
             row.following += bool(process["following"])
             _add(row, now, then, seconds)
@@ -163,10 +166,10 @@ def table(found: Sequence[Row], *, groups: bool, left_out: int = 0) -> Table:
         )
     for row in found:
         paths = f"{row.live_paths}" + (f" -{row.dead_paths}" if row.dead_paths else "")
-        bad = bool(row.dead_paths or row.stall_share or row.retransmit_bytes_s)
+        bad = bool(row.dead_paths or row.stall_share or row.retransmit_bytes_s or row.slow)
         shown.add_row(
             Text(row.job),
-            Text(row.where),
+            Text(f"{row.where} SLOW" if row.slow else row.where),
             str(row.processes),
             size(row.tx_bytes_s),
             size(row.rx_bytes_s),

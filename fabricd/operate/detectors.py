@@ -12,7 +12,9 @@ DETECTORS: dict[str, str] = {
     "probe-path": "silence of one path makes an exception for it",
     "probe-doubt": "misses without a verdict make a link SUSPECT (no steering)",
     "loss": "lasting loss of probes makes a link or path DEGRADED: half its weight",
+    "delay": "queues and slow rails give a link a condition (no steering)",
     "counters": "error counters take a link down (hard ones) or halve its weight (soft ones)",
+    "prediction": "a link with a high failure risk keeps a part of its weight only",
 }
 
 

@@ -44,6 +44,10 @@ class Orders:
         """What soft counters say against a link, or nothing."""
         return "" if "counters" in self.off or netdev in self.planned else errors
 
+    def foretells(self, netdev: str) -> bool:
+        """Whether the failure forecast may lower a link's weight."""
+        return "prediction" not in self.off and netdev not in self.planned
+
     def carrier(self, carrier: bool | None, port_active: bool | None) -> bool | None:
         """The carrier to judge by."""
         known = True if "carrier" in self.off else carrier

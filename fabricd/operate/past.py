@@ -1,10 +1,10 @@
 """What steering would have done: the recorded evidence through today's rules. Pure.
 
-Two sources. WOULD_STEER rows say what the daemon decided in observe mode, at the time. Before them,
-or with other parameters than then, the evidence itself (carrier losses and returns, verdicts of
-probes, lasting loss) is put through the state machine, damping and policy as configured now, in
-virtual time. A verdict stands in the timeline only where it was one, so `max_probe_share` is that
-of the time.
+Of links and of single paths. Two sources. WOULD_STEER rows say what the daemon decided in observe
+mode, at the time. Before them, or with other parameters than then, the evidence itself (carrier
+losses and returns, verdicts of probes, lasting loss) is put through the state machine, damping and
+policy as configured now, in virtual time. A verdict stands in the timeline only where it was one,
+so `max_probe_share` is that of the time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fabricd.links.health import Facts, Health
 from fabricd.steer import policy
 from telemetry.events import Event, EventKind, LinkState
 
-_EVIDENCE = {EventKind.FLAP, EventKind.CARRIER_UP, EventKind.LINK_STATE}
+EVIDENCE = (EventKind.FLAP, EventKind.CARRIER_UP, EventKind.LINK_STATE, EventKind.PATH_STATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One time that a link would have been steered away from."""
+    """One time that a link, or one path of it, would have been steered away from."""
 
     link: str
     begun_ns: int
@@ -32,6 +32,10 @@ class Episode:
     ended_ns: int
     reason: str
     weight: int
+    peer: str = ""
+    """Whose path; empty: the whole link."""
+    remote: str = ""
+    """The peer's address there."""
 
     @property
     def seconds(self) -> float:
@@ -44,7 +48,8 @@ class Past:
     """What would have happened.
 
     Attributes:
-        episodes: oldest first.
+        episodes: of links, oldest first.
+        paths: exceptions for single paths, oldest first.
         fewest: least number of links that would have carried at one time.
         links: how many there are.
         transitions: published changes of state, over all links.
@@ -54,8 +59,18 @@ class Past:
     links: int
     fewest: int
     episodes: list[Episode] = field(default_factory=list)
+    paths: list[Episode] = field(default_factory=list)
     transitions: int = 0
     flaps: int = 0
+
+    def add(self, episode: Episode) -> None:
+        """Where it belongs."""
+        (self.paths if episode.remote else self.episodes).append(episode)
+
+    def sort(self) -> None:
+        """Oldest first."""
+        for episodes in (self.episodes, self.paths):
+            episodes.sort(key=lambda e: e.begun_ns)
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -64,23 +79,33 @@ class Past:
             "fewest_carrying": self.fewest,
             "transitions": self.transitions,
             "flaps": self.flaps,
-            "episodes": [
-                {
-                    "link": e.link,
-                    "begun_wall_ns": e.begun_ns,
-                    "seconds": round(e.seconds, 3),
-                    "weight": e.weight / policy.FULL,
-                    "reason": e.reason,
-                }
-                for e in self.episodes
-            ],
+            "episodes": [_document(e) for e in self.episodes],
+            "paths": [_document(e) | {"peer": e.peer, "remote": e.remote} for e in self.paths],
         }
 
 
+def _document(episode: Episode) -> dict[str, Any]:
+    return {
+        "link": episode.link,
+        "begun_wall_ns": episode.begun_ns,
+        "seconds": round(episode.seconds, 3),
+        "weight": episode.weight / policy.FULL,
+        "reason": episode.reason,
+    }
+
+
+Key = tuple[str, str]
+"""Netdev and, of a path, the peer's address there."""
+
+
 @dataclass(slots=True)
-class _Link:
+class _Track:
+    """A link, or (``peer``) a path of one."""
+
     netdev: str
     health: Health
+    peer: str = ""
+    remote: str = ""
     carrier: bool = True
     admin_up: bool = True
     fault: str = ""
@@ -107,7 +132,7 @@ def replay(
     """
     run = _Replay(config, only)
     for row in rows:
-        if row.kind in _EVIDENCE and row.link in run.links:
+        if row.kind in EVIDENCE and row.link in run.links:
             run.advance(row.wall_ns)
             run.take(row)
     run.advance(until_ns)
@@ -116,11 +141,14 @@ def replay(
 
 class _Replay:
     def __init__(self, config: Config, only: frozenset[str] | None) -> None:
-        damping, hold = damping_rules(config), hold_rules(config)
-        self.links = {x.netdev: _Link(x.netdev, Health(damping, hold)) for x in config.links}
+        self._rules = damping_rules(config), hold_rules(config)
+        self.links = {x.netdev: _Track(x.netdev, Health(*self._rules)) for x in config.links}
+        self.paths: dict[Key, _Track] = {}
+        """Those that the timeline names: the others were well all the time."""
         self.past = Past(len(self.links), len(self.links))
-        self._weights = dict.fromkeys(self.links, policy.FULL)
-        self._open: dict[str, tuple[int, str, int]] = {}
+        self._weights: dict[Key, int] = {}
+        """Of what does not carry in full."""
+        self._open: dict[Key, tuple[int, str, int]] = {}
         self._only = frozenset(self.links) if only is None else only
         self._now = 0
         for link in self.links.values():
@@ -135,32 +163,45 @@ class _Replay:
             self.past.flaps += row.count if row.link in self._only else 0
         elif row.kind is EventKind.CARRIER_UP:
             link.carrier = True
+        elif row.kind is EventKind.PATH_STATE:
+            self._published(self._path(row), row)
         else:
             self._published(link, row)
         self._step(max(self._now, row.wall_ns))
 
+    def _path(self, row: Event) -> _Track:
+        key = (row.link, str(row.data.get("address", "")) or row.peer)
+        if key not in self.paths:
+            path = _Track(row.link, Health(*self._rules), row.peer, key[1])
+            path.health.update(path.facts(), self._now)
+            self.paths[key] = path
+        return self.paths[key]
+
+    def _all(self) -> list[_Track]:
+        return [*self.links.values(), *self.paths.values()]
+
     def advance(self, until_ns: int) -> None:
         """Let timers run out that end before ``until_ns``."""
         for _ in range(100_000):
-            due = [t for x in self.links.values() if (t := x.health.due_at()) is not None]
+            due = [t for x in self._all() if (t := x.health.due_at()) is not None]
             at = min(due, default=until_ns)
             if at >= until_ns:
                 break
-            before = [x.health.due_at() for x in self.links.values()]
+            before = [x.health.due_at() for x in self._all()]
             self._step(max(at, self._now))
-            if before == [x.health.due_at() for x in self.links.values()]:
+            if before == [x.health.due_at() for x in self._all()]:
                 break  # Waits for evidence, not for time.
         self._now = max(self._now, until_ns)
 
     def finish(self, until_ns: int) -> Past:
         """The result; what is still steered away ends now."""
-        for netdev, (begun, reason, weight) in self._open.items():
-            self.past.episodes.append(Episode(netdev, begun, until_ns, reason, weight))
-        self.past.episodes.sort(key=lambda e: e.begun_ns)
+        for key in list(self._open):
+            self._close(key, until_ns)
+        self.past.sort()
         return self.past
 
     @staticmethod
-    def _published(link: _Link, row: Event) -> None:
+    def _published(link: _Track, row: Event) -> None:
         """What a published transition says about probes, loss and the administrator."""
         to, was = row.to_state, row.from_state
         link.admin_up = to is not LinkState.ADMIN
@@ -176,46 +217,60 @@ class _Replay:
 
     def _step(self, now: int) -> None:
         self._now = now
-        for link in self.links.values():
-            moves = len(link.health.update(link.facts(), now))
-            self.past.transitions += moves if link.netdev in self._only else 0
-            link.downs = 0
+        for track in self._all():
+            moves = len(track.health.update(track.facts(), now))
+            self.past.transitions += moves if track.netdev in self._only and not track.peer else 0
+            track.downs = 0
         plan = policy.plan(
-            [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links.values()], []
+            [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links.values()],
+            [
+                policy.PathInput(x.netdev, x.peer, (x.remote,), x.health.state)
+                for x in self.paths.values()
+            ],
         )
-        weights = {rail.netdev: rail.weight for rail in plan.rails}
-        for netdev, weight in weights.items():
-            if weight != self._weights[netdev] and netdev in self._only:
-                self._change(netdev, weight, now)
-        self._weights = weights
+        weights: dict[Key, int] = {(rail.netdev, ""): rail.weight for rail in plan.rails}
         carrying = sum(weight > 0 for weight in weights.values())
         self.past.fewest = min(self.past.fewest, carrying)
+        weights |= {(path.netdev, path.remote): path.weight for path in plan.paths}
+        for key in sorted({*weights, *self._weights}):
+            weight = weights.get(key, policy.FULL)
+            if weight != self._weights.get(key, policy.FULL) and key[0] in self._only:
+                self._close(key, now)
+                if weight < policy.FULL:
+                    track = self.paths[key] if key[1] else self.links[key[0]]
+                    self._open[key] = (now, track.health.reason, weight)
+        self._weights = {key: weight for key, weight in weights.items() if weight < policy.FULL}
 
-    def _change(self, netdev: str, weight: int, now: int) -> None:
-        if netdev in self._open:
-            begun, reason, was = self._open.pop(netdev)
-            self.past.episodes.append(Episode(netdev, begun, now, reason, was))
-        if weight < policy.FULL:
-            self._open[netdev] = (now, self.links[netdev].health.reason, weight)
+    def _close(self, key: Key, now: int) -> None:
+        if key in self._open:
+            begun, reason, weight = self._open.pop(key)
+            peer = self.paths[key].peer if key[1] else ""
+            self.past.add(Episode(key[0], begun, now, reason, weight, peer, key[1]))
 
 
 def recorded(rows: Sequence[Event], links: int, until_ns: int) -> Past:
-    """What WOULD_STEER rows say, in their order: links alone, exceptions for paths apart."""
+    """What WOULD_STEER rows say, in their order."""
     past = Past(links, links)
-    taken: dict[str, tuple[int, str, int]] = {}
+    taken: dict[Key, tuple[Event, int]] = {}
+
+    def close(key: Key, at_ns: int) -> None:
+        if key in taken:
+            row, weight = taken.pop(key)
+            peer = row.peer if key[1] else ""
+            past.add(Episode(row.link, row.wall_ns, at_ns, row.reason, weight, peer, key[1]))
+
     for row in rows:
         weight = row.data.get("weight")
-        if row.data.get("remote") or not isinstance(weight, int):
+        if not isinstance(weight, int):
             continue
-        past.transitions += 1
-        if row.link in taken:
-            begun, reason, was = taken.pop(row.link)
-            past.episodes.append(Episode(row.link, begun, row.wall_ns, reason, was))
+        key = (row.link, str(row.data.get("remote", "")))
+        past.transitions += not key[1]
+        close(key, row.wall_ns)
         if weight < policy.FULL:
-            taken[row.link] = (row.wall_ns, row.reason, weight)
-        out = sum(was == 0 for _, _, was in taken.values())
+            taken[key] = (row, weight)
+        out = sum(was == 0 for (_, remote), (_, was) in taken.items() if not remote)
         past.fewest = min(past.fewest, links - out)
-    for netdev, (begun, reason, was) in taken.items():
-        past.episodes.append(Episode(netdev, begun, until_ns, reason, was))
-    past.episodes.sort(key=lambda e: e.begun_ns)
+    for key in list(taken):
+        close(key, until_ns)
+    past.sort()
     return past

@@ -34,6 +34,8 @@ class ProbeLink:
     port: int = 9200
     hw_stamps: bool = False
     """Switch the NIC's hardware stamps on; they are used anyway when they already are on."""
+    rail: int | None = None
+    """For what peers are told of our paths; None: nothing is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class ProbePath:
     """Send trains of three at ``clock_train_hz`` on it."""
     extra: bool = False
     """Probed beside the link's round of peers, not in a slot of it: across rails."""
+    peer_rail: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,15 @@ class ProbeConfig:
     misses: int = 3
     clock_train_hz: int = 100
     dscp: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """As the prober takes it: what is not known is left out."""
+        document = asdict(self)
+        for item in (*document["links"], *document["paths"]):
+            for key in ("rail", "peer_rail"):
+                if key in item and item[key] is None:
+                    del item[key]
+        return document
 
 
 def host_id(name: str) -> int:
@@ -102,8 +114,28 @@ class ProberClient:
 
     async def configure(self, config: ProbeConfig) -> int:
         """Replace the configuration; returns its epoch. Raises ProberError with the reason."""
-        reply = await self.request({"op": "configure", **asdict(config)})
+        reply = await self.request({"op": "configure", **config.document()})
         return int(reply["config"])
+
+    async def views(self) -> list[tuple[int, int, int]]:
+        """What the peers told lately, as `fabricd.detect.neighbours` takes it.
+
+        Raises:
+            ProberError: an older prober does not know the request.
+        """
+        out: list[tuple[int, int, int]] = []
+        for _ in range(64):  # pages of a thousand; the prober keeps 16,384
+            reply = await self.request({"op": "views", "skip": len(out)})
+            page = reply.get("views")
+            if not isinstance(page, list):
+                raise ProberError("views: not a list")
+            try:
+                out += [(int(speaker), int(word), int(at)) for speaker, word, at in page]
+            except (TypeError, ValueError) as error:
+                raise ProberError("views: not (speaker, word, time)") from error
+            if not page or reply.get("more") is not True:
+                break
+        return out
 
     async def status(self) -> dict[str, Any]:
         """Version, incarnation, counters, scheduling policy."""

@@ -90,6 +90,7 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
         tx_bitmap=tx_bitmap,
         acked_ns=acked,
         due_ns=due,
+        gone=bool(flags & lay.PATH_GONE),
     )
 
 

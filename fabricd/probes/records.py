@@ -247,6 +247,8 @@ class PathRow(NamedTuple):
     """When the newest packet was sent that the peer says it heard; 0: none yet."""
     due_ns: int
     """When the first single packet after the last one heard is due; 0: not known."""
+    gone: bool = False
+    """The peer said farewell on this path: it is silent by intent until it is heard again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,28 @@ class RingReader:
         """New samples since the last call, oldest first; overwritten ones add to lost_samples."""
         return self._take(self._samples, limit, decode.sample)
 
+    def sample_head(self) -> int:
+        """Samples ever written."""
+        return self._head(self._samples)
+
+    def sample_bytes(self, first: int, count: int) -> bytes:
+        """Records ``first`` to ``first + count - 1`` of the sample ring as they lie there now.
+
+        Whoever decodes them checks each one's index (`fabricd.probes.stamps`).
+
+        Raises:
+            RingError: the file is closed, or no longer as long as it was.
+        """
+        self._mapped()
+        size, slots = self._samples.record.size, self._samples.slots
+        at = first % slots
+        before_end = min(count, slots - at)
+        data = os.pread(self._fd, before_end * size, self._samples.offset + at * size)
+        data += os.pread(self._fd, (count - before_end) * size, self._samples.offset)
+        if len(data) != count * size:
+            raise RingError(f"{self.path}: short")
+        return data
+
     def replaced(self) -> bool:
         """True when another file (a restarted prober's), or none, now has the ring's name."""
         try:

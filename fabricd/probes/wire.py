@@ -45,9 +45,12 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("slope", "q"),
     ("weight", "I"),
     ("key_hint", "I"),
-    ("reserved", "Q"),
+    ("view", "Q"),
 )
 """Name and ``struct`` code of every field before the tag, in order."""
+
+TRAIN, REPORT, STALLED, HW_STAMPS, FAREWELL = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5
+"""Bits of ``flags``; what they mean is in ``prober/src/core/wire.h``."""
 
 BODY = struct.Struct("<" + "".join(code for _, code in FIELDS))
 TAG_SIZE = WIRE_SIZE - BODY.size

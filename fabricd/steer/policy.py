@@ -4,6 +4,9 @@ Rules:
 
 * DOWN, HOLD and ADMIN carry nothing, DEGRADED carries half, everything else the full weight. A link
   never seen up carries nothing while it has no carrier.
+* A link that is likely to fail keeps its share of the full weight (a forecast). At most half of the
+  links have less than the full weight then, those that are out or degraded for other reasons
+  included; the one that was named first comes first.
 * A hint never removes the last: when no link would carry, those least bad carry in full (a drained
   link before one that is down); when no link would reach a peer, the exceptions for that peer are
   dropped.
@@ -33,6 +36,10 @@ class LinkInput:
     carrier: bool | None = True
     drained: bool = False
     """In ADMIN by an operator's wish: nothing is known to be wrong with it."""
+    share: float = 1.0
+    """What a forecast leaves it."""
+    since_ns: int = 0
+    """Since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ def weight_of(state: LinkState, carrier: bool | None = True) -> int:
 def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
     """What steering would do."""
     weights = {link.netdev: weight_of(link.state, link.carrier) for link in links}
+    weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
     out = [p for p in paths if p.state not in CARRYING]
@@ -105,6 +113,15 @@ def observed(wanted: Plan, only: frozenset[str] | None = None) -> Plan:
         ),
         tuple(p for p in wanted.paths if only is not None and p.netdev not in only),
     )
+
+
+def _foretold(links: Sequence[LinkInput], weights: dict[str, int]) -> dict[str, int]:
+    """The lower weights of links that work but are likely to fail; at most half of all links."""
+    lowered = sum(weight < FULL for weight in weights.values())
+    named = [x for x in links if x.share < 1 and weights[x.netdev] == FULL]
+    named.sort(key=lambda x: (x.since_ns, x.netdev))
+    room = max(0, len(links) // 2 - lowered)
+    return {x.netdev: max(1, round(FULL * x.share)) for x in named[:room]}
 
 
 def _least_bad(links: Sequence[LinkInput]) -> list[str]:

@@ -146,7 +146,7 @@ def _config_files(bundle: Bundle, file: Path) -> None:
 def _daemon(bundle: Bundle, socket: Path) -> list[str]:
     """What the daemon says of itself; returns its links."""
     names: list[str] = []
-    for op in ("status", "links", "config", "jobs"):
+    for op in ("status", "links", "config", "jobs", "observations"):
         try:
             answer = client.request(socket, {"op": op})
         except (client.DaemonError, OSError) as error:

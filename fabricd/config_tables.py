@@ -1,0 +1,218 @@
+"""The configuration's tables: their keys, what is allowed and what holds where nothing is said.
+
+What the keys mean is in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from fabricd.config_values import (
+    PORT_TEXT,
+    Cpus,
+    Detector,
+    FilePath,
+    GroupName,
+    HostName,
+    LeafName,
+    Netdev,
+    Number,
+    PortName,
+    Rail,
+    SystemGroup,
+    UnicastAddress,
+    integer,
+    no_limit_or_three,
+    number,
+)
+from fabricd.operate.detectors import DETECTORS
+
+
+class Table(BaseModel):
+    """Keys that are not known are refused; values stay what they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HostTable(Table):
+    """This host."""
+
+    name: HostName = Field(default_factory=socket.gethostname)
+    cpus: Cpus = ""
+
+
+class PathsTable(Table):
+    """Where things lie."""
+
+    run_dir: FilePath = "/run/fabricd"
+    state_dir: FilePath = "/var/lib/fabricd"
+    stop_file: FilePath = "/etc/fabricd/STOP"
+
+
+class ProbeTable(Table):
+    """Probing."""
+
+    link_interval_ms: Annotated[int, integer(1, 10_000, "(milliseconds)")] = 10
+    misses: Annotated[int, integer(2, 100)] = 3
+    port: Annotated[int, integer(1, 65535)] = 9200
+    peers_per_rail: Annotated[int, integer(1, 64)] = 10
+    cross_rail_peers: Annotated[int, integer(0, 16)] = 1
+    clock_train_hz: Annotated[int, integer(0, 1000, "(trains a second; 0: none)")] = 100
+    dscp: Annotated[int, integer(0, 63, "(traffic class of the probes)")] = 0
+    key_file: FilePath = "/etc/fabricd/probe.key"
+
+
+class LinkTable(Table):
+    """One local link."""
+
+    netdev: Netdev
+    rail: Rail
+    address: UnicastAddress | None = None
+    group: GroupName | None = Field(
+        default=None, description="a group's name: 1 to 32 lower-case letters, digits, '-' and '_'"
+    )
+
+
+class PeerAddressTable(Table):
+    """One address of a peer."""
+
+    rail: Rail
+    address: UnicastAddress
+
+
+class PeerTable(Table):
+    """One peer host."""
+
+    host: HostName
+    addresses: Annotated[
+        tuple[PeerAddressTable, ...],
+        Field(min_length=1, max_length=64, description="1 to 64 tables { rail, address }"),
+    ]
+
+
+class LeafTable(Table):
+    """One leaf switch and what is plugged into it."""
+
+    name: LeafName
+    ports: Annotated[
+        tuple[PortName, ...],
+        Field(min_length=1, max_length=4096, description=f"a list of {PORT_TEXT}"),
+    ]
+
+
+class TopologyTable(Table):
+    """What is known of the fabric; the rest is asked of LLDP, or a rail has one leaf."""
+
+    lldp: Annotated[bool, Field(strict=True, description="true or false")] = False
+    leaves: Annotated[
+        tuple[LeafTable, ...], Field(max_length=4096, description="tables [[topology.leaves]]")
+    ] = ()
+
+
+class DampingTable(Table):
+    """Flap damping."""
+
+    penalty: Annotated[Number, number(1, 1e6)] = 1000.0
+    half_life_s: Annotated[Number, number(0.1, 86_400, "(seconds)")] = 15.0
+    suppress: Annotated[Number, number(1, 1e9)] = 2500.0
+    reuse: Annotated[Number, number(1, 1e9)] = 1000.0
+    max_suppress_s: Annotated[Number, number(0.1, 86_400, "(seconds)")] = 60.0
+    second_tier_flaps: Annotated[int, integer(1, 1_000_000, "(flaps an hour)")] = 50
+    window_s: Annotated[Number, number(1, 86_400, "(seconds)")] = 600.0
+    max_transitions: Annotated[
+        int,
+        Field(ge=0, le=1000, strict=True, description="0 (no limit), or an integer from 3 to 1000"),
+        AfterValidator(no_limit_or_three),
+    ] = 3
+
+
+class HoldTable(Table):
+    """Times of the way back."""
+
+    hold_down_s: Annotated[Number, number(0.01, 3600, "(seconds)")] = 2.0
+    probation_s: Annotated[Number, number(0, 3600, "(seconds)")] = 10.0
+
+
+class SteerTable(Table):
+    """Limits of steering."""
+
+    max_probe_share: Annotated[Number, number(0, 1)] = 0.5
+
+
+class CountersTable(Table):
+    """Reading of the NICs' counters."""
+
+    period_s: Annotated[Number, number(0.1, 60, "(seconds)")] = 1.0
+    module_s: Annotated[Number, number(1, 3600, "(seconds)")] = 30.0
+
+
+class PredictTable(Table):
+    """The failure forecast."""
+
+    steer: Annotated[bool, Field(strict=True, description="true or false")] = True
+    threshold: Annotated[Number, number(0.05, 1)] = 0.5
+    weight: Annotated[Number, number(0.1, 1)] = 0.5
+    window_s: Annotated[int, integer(1, 3600, "(seconds)")] = 300
+
+
+class DetectorsTable(Table):
+    """Kill switches."""
+
+    off: Annotated[
+        tuple[Detector, ...],
+        Field(description=f"a list of detectors, out of: {', '.join(DETECTORS)}"),
+    ] = ()
+
+
+class ControlTable(Table):
+    """Who may use the control socket."""
+
+    read_group: SystemGroup = "fabricd"
+    admin_group: SystemGroup = "fabricd-admin"
+
+
+class MetricsTable(Table):
+    """Prometheus endpoint."""
+
+    listen: Annotated[
+        str,
+        Field(
+            pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5})$",
+            description='"HOST:PORT", "[IPv6]:PORT", or "" for no endpoint',
+        ),
+    ] = "127.0.0.1:9464"
+
+
+class TimelineTable(Table):
+    """Retention of the timeline."""
+
+    retention_days: Annotated[Number, number(0.01, 36_500, "(days)")] = 90.0
+    max_mb: Annotated[Number, number(1, 1e6, "(megabytes)")] = 512.0
+
+
+class Config(Table):
+    """A whole valid configuration."""
+
+    host: HostTable = Field(default_factory=HostTable)
+    paths: PathsTable = Field(default_factory=PathsTable)
+    probe: ProbeTable = Field(default_factory=ProbeTable)
+    links: Annotated[
+        tuple[LinkTable, ...],
+        Field(min_length=1, max_length=32, description="1 to 32 tables [[links]]"),
+    ]
+    peers: Annotated[
+        tuple[PeerTable, ...], Field(max_length=4096, description="up to 4096 tables [[peers]]")
+    ] = ()
+    topology: TopologyTable = Field(default_factory=TopologyTable)
+    damping: DampingTable = Field(default_factory=DampingTable)
+    hold: HoldTable = Field(default_factory=HoldTable)
+    steer: SteerTable = Field(default_factory=SteerTable)
+    counters: CountersTable = Field(default_factory=CountersTable)
+    predict: PredictTable = Field(default_factory=PredictTable)
+    detectors: DetectorsTable = Field(default_factory=DetectorsTable)
+    control: ControlTable = Field(default_factory=ControlTable)
+    metrics: MetricsTable = Field(default_factory=MetricsTable)
+    timeline: TimelineTable = Field(default_factory=TimelineTable)

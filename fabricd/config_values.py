@@ -1,0 +1,123 @@
+"""The plain values of the configuration: their types, and what is allowed, in words."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from fabricd.operate.detectors import DETECTORS
+from fabricd.pinning import parse_cpus
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _unicast(value: object) -> Address:
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    address = ipaddress.ip_address(value)
+    if address.is_multicast or address.is_unspecified:
+        raise ValueError("not an address of one host")
+    return address
+
+
+UnicastAddress = Annotated[
+    Address,
+    BeforeValidator(_unicast),
+    Field(description='a unicast IPv4 or IPv6 address as text, e.g. "10.0.0.1" or "fd00::1"'),
+]
+Netdev = Annotated[
+    str,
+    Field(
+        pattern=r"^[^\s/:]{1,15}$",
+        description="a network interface name, 1 to 15 characters without space, / and :",
+    ),
+]
+Rail = Annotated[int, Field(ge=0, le=31, strict=True, description="an integer from 0 to 31")]
+HostName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
+        description="a host name: 1 to 253 letters, digits, '.', '-' and '_'",
+    ),
+]
+FilePath = Annotated[
+    str, Field(pattern=r"^/", max_length=4096, description="an absolute path as text")
+]
+
+
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,30}[a-z0-9])?$")]
+SystemGroup = Annotated[
+    str,
+    Field(
+        pattern=r"^(|[a-z_][a-z0-9_-]{0,30})$",
+        description='the name of a group of this system, or "" for none',
+    ),
+]
+
+
+LeafName = Annotated[
+    str, Field(pattern=r"^[!-~]{1,64}$", description="1 to 64 printable characters without space")
+]
+PORT_TEXT = '"HOST/RAIL" or "*/RAIL", e.g. "h0/3"'
+PortName = Annotated[
+    str,
+    Field(
+        pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)/([0-9]|[12][0-9]|3[01])$",
+        description=PORT_TEXT,
+    ),
+]
+
+
+def _cpus(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    parse_cpus(value)
+    return value
+
+
+Cpus = Annotated[
+    str,
+    BeforeValidator(_cpus),
+    Field(description='CPUs such as "0-1,8", "housekeeping", or "" to leave them alone'),
+]
+
+
+def _detector(value: object) -> str:
+    if value not in DETECTORS:
+        raise ValueError("not a detector")
+    return str(value)
+
+
+Detector = Annotated[str, BeforeValidator(_detector)]
+
+
+def integer(low: int, high: int, unit: str = "") -> Any:  # noqa: ANN401
+    """A strict integer within bounds."""
+    text = f"an integer from {low} to {high}{unit and ' ' + unit}"
+    return Field(ge=low, le=high, strict=True, description=text)
+
+
+def number(low: float, high: float, unit: str = "") -> Any:  # noqa: ANN401
+    """A finite number within bounds."""
+    return Field(
+        ge=low, le=high, allow_inf_nan=False,
+        description=f"a number from {low:g} to {high:g}{unit and ' ' + unit}",
+    )  # fmt: skip
+
+
+def _plain_number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("not a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_plain_number)]
+
+
+def no_limit_or_three(value: int) -> int:
+    """0, or at least 3: a link needs two transitions to come back."""
+    if value in (1, 2):
+        raise ValueError("a link that went out could never return")
+    return value
