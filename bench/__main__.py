@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
 import time
@@ -23,7 +24,7 @@ BENCHES = {
 }
 
 Part = Callable[..., list[Row]]
-"""Called with ``quick``."""
+"""Called with ``quick``, and with ``minutes`` where it takes that."""
 
 
 def chosen(name: str, parts: Mapping[str, object], only: str) -> list[str]:
@@ -40,19 +41,32 @@ def chosen(name: str, parts: Mapping[str, object], only: str) -> list[str]:
 
 
 def run_parts(
-    bench: str, parts: Mapping[str, Part], names: list[str], *, quick: bool
+    bench: str,
+    parts: Mapping[str, Part],
+    names: list[str],
+    *,
+    quick: bool,
+    minutes: float | None = None,
+    lasts: Mapping[str, float] | None = None,
 ) -> tuple[list[Row], list[str]]:
     """The rows of the parts, and the parts that failed.
 
-    Each is stored when it is done: a later one that fails takes no result away.
+    Each is stored when it is done: a later one that fails takes no result away. ``lasts``: minutes
+    that each takes in full, on two cores.
     """
     rows: list[Row] = []
     failed: list[str] = []
+    known = {part: lasts[part] for part in names if part in lasts} if lasts and not quick else {}
+    if known and not minutes:
+        print(f"bench: about {sum(known.values()):.0f} minutes", file=sys.stderr, flush=True)
     for part in names:
-        print(f"bench: {part}", file=sys.stderr, flush=True)
+        about = f", about {known[part]:.0f} min" if part in known else ""
+        print(f"bench: {part}{about}", file=sys.stderr, flush=True)
         began = time.monotonic()
+        timed = minutes and "minutes" in inspect.signature(parts[part]).parameters
+        more = {"minutes": minutes} if timed else {}
         try:
-            taken = [replace(row, part=part) for row in parts[part](quick=quick)]
+            taken = [replace(row, part=part) for row in parts[part](quick=quick, **more)]
         except Exception:
             traceback.print_exc()
             failed.append(part)
@@ -69,6 +83,10 @@ def main(
     only: Annotated[
         str, typer.Option("--only", help="parts, with commas between; other rows stay in the file")
     ] = "",
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", min=0.1, help="of parts that watch for a time: false, damping"),
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="measure nothing: the last results as Markdown")
     ] = False,
@@ -86,7 +104,8 @@ def main(
     names = chosen(name, parts, only)
     failed: list[str] = []
     if parts:
-        rows, failed = run_parts(name, parts, names, quick=quick)
+        lasts: Mapping[str, float] = getattr(module, "MINUTES", {})
+        rows, failed = run_parts(name, parts, names, quick=quick, minutes=minutes, lasts=lasts)
     else:
         began = time.monotonic()
         rows = module.run(quick=quick)

@@ -140,7 +140,7 @@ def links_up(cluster: Cluster) -> bool:
             body = node.fetch("http://127.0.0.1:9464/metrics")
         except OSError:
             return False
-        up = re.findall(r'^fabricd_link_state\{[^}]*state="up"[^}]*\} 1', body, re.MULTILINE)
+        up = re.findall(r"^fabricd_link_state\{[^}]*\} 1(?:\.0)?$", body, re.MULTILINE)
         if len(up) < cluster.topology.rails:
             return False
     return True

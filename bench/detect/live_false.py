@@ -24,13 +24,14 @@ from telemetry.events import EventKind, LinkState
 from telemetry.timeline import Timeline
 
 HOSTS, LINKS = 3, 8
+MINUTES = 30.0
 MOST_S = 2.0
 EVERY_S = 4.0
 
 
-def false_downs(*, quick: bool) -> list[Row]:
-    """30 minutes; one when ``quick``."""
-    seconds = 60 if quick else 1800
+def false_downs(*, quick: bool, minutes: float | None = None) -> list[Row]:
+    """``minutes``, or 30; one when ``quick``."""
+    seconds = 60 * minutes if minutes else 60 if quick else 60 * MINUTES
     dice = random.Random(3)
     with ExitStack() as stack:
         memory = stack.enter_context(squeeze())
@@ -50,8 +51,8 @@ def false_downs(*, quick: bool) -> list[Row]:
         f"single paths given up: {timeline['paths']}"
     )
     return [
-        Row(f"false DOWN, {LINKS} links, 30 min" if not quick else f"false DOWN, {LINKS} links",
-            0, max(pages, timeline[""]), "", better="equal", note=note)
+        Row(f"false DOWN, {LINKS} links, {seconds / 60:g} min", 0, max(pages, timeline[""]), "",
+            better="equal", note=note)
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.detect.live_pages import PageWatch
 from bench.outage import links_up
+from fabricd.config_tables import DampingTable
 from lab.cluster import Cluster, wait_until
 from lab.fault import Fault
 from lab.topology import Topology, parse_rate
@@ -34,14 +35,26 @@ host's page; None: not while the fault lasted."""
 
 @contextmanager
 def lab(
-    name: str, *, hosts: int, rails: int, probe: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    hosts: int,
+    rails: int,
+    probe: Mapping[str, Any] | None = None,
+    life: bool = False,
 ) -> Iterator[tuple[Cluster, PageWatch]]:
-    """A lab of 500 Mbit/s rails whose daemons say UP of every link, and the watch on its pages."""
+    """A lab of 500 Mbit/s rails whose daemons say UP of every link, and the watch on its pages.
+
+    ``life``: damping, hold-down and shares are those of the default configuration.
+    """
+    tables: dict[str, Any] = {"probe": dict(probe or {})}
+    if life:
+        # The lab's own configuration sets no limit.
+        tables["damping"] = {"max_transitions": DampingTable().max_transitions}
+    else:
+        tables |= {"hold": HOLD, "damping": DAMPING, "steer": STEER}
     topology = Topology(f"detect-{name}", hosts=hosts, rails=rails, rate_bps=parse_rate("500mbit"))
     with Cluster(topology=topology) as cluster:
-        cluster.start_daemons(
-            restart=False, probe=dict(probe or {}), hold=HOLD, damping=DAMPING, steer=STEER
-        )
+        cluster.start_daemons(restart=False, **tables)
         wait_until(lambda: links_up(cluster), 30, "all links UP")
         with PageWatch(cluster) as watch:
             yield cluster, watch

@@ -11,7 +11,9 @@ from bench.detect.scenario import (
     BACKGROUND_STALLS,
     BASE_LOSS,
     DELAY_S,
+    HOSTS,
     JITTER_S,
+    RAILS,
     REORDER,
     Port,
     Scenario,
@@ -30,10 +32,10 @@ from bench.detect.traffic import (
     process,
     within,
 )
-from fabricd.detect.mesh import PathSpec
+from fabricd.detect.mesh import PathSpec, train_rate
 
 LINK_INTERVAL_S = 0.01
-TRAIN_S = 0.01
+TRAIN_S = 1 / train_rate(100, RAILS, HOSTS - 1)
 TRAIN = 3
 NEVER = -1.0
 QUIET_STALL_S = 0.05

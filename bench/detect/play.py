@@ -20,7 +20,7 @@ from fabricd.probes.records import PathRow
 from telemetry.events import LinkState
 
 TICK_S = 0.5
-"""The daemon's (`fabricd.daemon.TICK_S`)."""
+"""The daemon's (`fabricd.daemon.TICK_S`); while losses are suspected it looks between them too."""
 POLL_S = 0.002
 BATCH_S = 0.01
 LOOK_S = START_S + 3.0
@@ -72,6 +72,8 @@ class Watched:
             for i, s in enumerate(specs)
             if not is_quiet(story, noise, host, s)
         }
+        self._between: frozenset[float] = frozenset()
+        """Moments between two ticks at which nothing else happens."""
         self.moments = self._moments([sim.news() for sim in busy.values()])
         self.tables: list[PathTable] = [
             busy[i].table(self.moments) if i in busy
@@ -107,10 +109,13 @@ class Watched:
     def _moments(self, news: list[Floats]) -> Floats:
         length = self.story.length
         ticks = np.arange(TICK_S, length, TICK_S)
+        between = np.round(ticks - TICK_S / 2, 4)
         edges = np.array([edge[0] for edge in self._edges()])
         # One waking for the events of `BATCH_S`; carrier is read when it is read.
         calls = np.ceil(np.concatenate([ticks, *news]) / BATCH_S) * BATCH_S
         found = np.unique(np.round(np.concatenate([calls, edges]), 4))
+        self._between = frozenset(np.setdiff1d(between, found).tolist())
+        found = np.union1d(found, between)
         found = found[(found > 0) & (found < length)]
         # A daemon on a host that does not schedule it reads when it runs again.
         stalls = [span for span in self.story.stalls.get(self.host, []) if span[1] < length]
@@ -136,6 +141,9 @@ class Watched:
                 self.loss.reset()
             lived = alive
             born = gone[1] if gone is not None and now >= gone[1] else 0.0
+            pace = TICK_S / 2 if self.loss.suspects else TICK_S
+            if now in self._between and now - last_tick < pace * 0.99:
+                continue  # The daemon does not look.
             rows = self._rows(i, born) if alive else None
             ns = round(now * NS)
             views = None if rows is None else path_views(rows, self.engine.paths)
@@ -148,7 +156,7 @@ class Watched:
                     peer = self._port(change.address) if change.address else None
                     claim = Claim(self.host, change.rail, now, step.to_state, step.reason, peer)
                     self.told.claims.append(claim)
-            if rows is not None and now - last_tick >= TICK_S * 0.99:
+            if rows is not None and now - last_tick >= pace * 0.99:
                 gaps = [s for s in self.noise.stalls(self.host) if last_tick < s[1] <= now]
                 stalled = sum(end - begin for begin, end in gaps)
                 last_tick = now
