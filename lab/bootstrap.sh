@@ -98,6 +98,9 @@ ensure_native() {
   ninja -C "$dir" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
 }
 
+# Without it each daemon of a lab would compile its sources anew: half of the time to its start.
+unset PYTHONDONTWRITEBYTECODE
+
 COMMAND=${1:-}
 [ $# -gt 0 ] && shift
 case $COMMAND in
@@ -107,7 +110,15 @@ case $COMMAND in
 esac
 
 ensure_apt base
-ensure_venv
+# Neither needs the other, and one waits for the network.
+case $COMMAND in
+  build) ensure_venv ;;
+  *)
+    ensure_native release & native=$!
+    ensure_venv
+    wait $native
+    ;;
+esac
 export PATH="$PWD/$VENV/bin:$PATH" VIRTUAL_ENV="$PWD/$VENV" FABRIC_REPO="$PWD" PYTHONUNBUFFERED=1
 case $COMMAND in
   build) for f in "${@:-release}"; do ensure_native "$f"; done ;;

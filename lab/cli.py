@@ -153,8 +153,7 @@ def down(name: Name = "lab") -> None:
             time.sleep(0.01)
         if info.owner.signal(signal.SIGKILL):
             procs.end_all([info.owner])
-    with registry.lock():
-        registry.remove(name)
+    registry.release(name)
     out.print(f"lab {name}: down in {time.monotonic() - began:.1f} s")
 
 

@@ -113,7 +113,7 @@ class Cluster:
         self._up = False
         # Everything runs, whatever fails; done in the reverse of this order.
         with ExitStack() as stack:
-            stack.callback(registry.remove, self.topology.name)
+            stack.callback(registry.release, self.topology.name)
             stack.callback(self._stop_services)
             for closer in self._closers:
                 stack.callback(closer)

@@ -1,19 +1,30 @@
 # The fuzz targets (libFuzzer, ASan + UBSan): `./run test nightly`, or this with the seconds.
 # What they find stays in build/fuzz/found, what they have learnt in build/fuzz/corpus; the best of
 # that is kept in <folder>/corpus (TARGET -merge=1 -max_len=2048 there from build/fuzz/corpus).
+#   lab/fuzz.sh [SECONDS] [TARGET...]    with FUZZ_RUNS=N: until N inputs, at most SECONDS
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 seconds=${1:-240}
+only=" ${*:2} "
+runs_limit=${FUZZ_RUNS:--1}
 dir=build/fuzz
 mkdir -p "$dir/found" build/log
 
 # target, its folder in the build, longest input
-targets=(fuzz_wire:nccl_plugin/fuzz:8192 prober_wire_fuzz:prober:4096)
+targets=(fuzz_wire:nccl_plugin/fuzz:8192 prober_wire_fuzz:prober:4096 prober_control_fuzz:prober:4096)
+if [ "$only" != "  " ]; then
+  picked=()
+  for target in "${targets[@]}"; do
+    case $only in *" ${target%%:*} "*) picked+=("$target") ;; esac
+  done
+  targets=("${picked[@]}")
+fi
+names=("${targets[@]%%:*}")
 
 build() {
   [ -e "$dir/build.ninja" ] || cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DFABRIC_FUZZ=ON -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
-  ninja -C "$dir" fuzz_wire fuzz_wire_seeds prober_wire_fuzz prober_wire_fuzz_seeds
+  ninja -C "$dir" "${names[@]}" "${names[@]/%/_seeds}"
 }
 if ! build >build/log/build-fuzz.log 2>&1; then
   tail -n 40 build/log/build-fuzz.log >&2
@@ -22,7 +33,8 @@ fi
 
 # $1: an entry of targets. One line says how it ended.
 fuzz() {
-  local name where longest corpus kept log runs
+  local name where longest corpus kept log runs took
+  took=$SECONDS
   IFS=: read -r name where longest <<<"$1"
   corpus=$dir/corpus/$name
   log=build/log/$name.log
@@ -30,12 +42,13 @@ fuzz() {
   "$dir/$where/${name}_seeds" "$corpus"
   kept=()
   [ ! -d "$where/corpus" ] || kept=("$where/corpus")
+  # -entropic=0: its bookkeeping would be half of the time where an input takes microseconds.
   # -timeout: one input that takes 10 s is a finding as well.
-  if "$dir/$where/$name" -max_total_time="$seconds" -max_len="$longest" -timeout=10 \
+  if "$dir/$where/$name" -max_total_time="$seconds" -runs="$runs_limit" -entropic=0 -max_len="$longest" -timeout="${FUZZ_TIMEOUT:-10}" \
       -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$dir/found/$name-" "$corpus" "${kept[@]}" \
       >"$log" 2>&1; then
     runs=$(awk '/number_of_executed_units/ {print $2}' "$log")
-    printf '%s: no finding in %s inputs, %s s\n' "$name" "$runs" "$seconds"
+    printf '%s: no finding in %s inputs, %s s\n' "$name" "$runs" "$((SECONDS - took))"
   else
     tail -n 60 "$log"
     printf '%s: FOUND SOMETHING; the input is in %s/found, the log is %s\n' "$name" "$dir" "$log"

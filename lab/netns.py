@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from pyroute2 import netns as pr_netns
+
 NETNS_DIR = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
 
@@ -91,6 +93,18 @@ def write_sysctls(values: dict[str, str | int]) -> None:
     """Set ``net/...`` values in the namespace of the calling thread; keys use slashes."""
     for key, value in values.items():
         Path("/proc/sys", key).write_text(f"{value}\n")
+
+
+def ready() -> None:
+    """Make ``/run/netns`` the shared mount that the first ``ip netns add`` of a boot makes of it.
+
+    Not by two at once: each would mount it over the other's namespaces.
+    """
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    if not any(line.split()[4] == str(NETNS_DIR) for line in mounts):
+        name = f"first-{os.getpid()}"
+        in_thread(lambda: pr_netns.create(name))
+        pr_netns.remove(name)
 
 
 def exists(name: str) -> bool:

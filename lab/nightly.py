@@ -30,6 +30,8 @@ RESULTS = REPO / "tests" / "results" / "nightly.json"
 LOGS = REPO / "build" / "log"
 SCHEDULES = 1_000_000
 FUZZ_SECONDS = 1800
+PARSER_INPUTS = 10_000_000
+EXAMPLES = 1000
 MATRIX = "tests/lab/test_matrix.py"
 
 Commands = list[tuple[list[str], Mapping[str, str]]]
@@ -59,12 +61,14 @@ class Result:
     machine: str
 
 
-def _pytest(where: list[str], build: str, *more: str) -> Callable[[list[str]], Commands]:
+def _pytest(
+    where: list[str], build: str, *more: str, marked: str = "nightly", **env: str
+) -> Callable[[list[str]], Commands]:
     wrapper = ["setarch", "-R"] if build == "tsan" else []  # see native_prefix
 
     def commands(extra: list[str]) -> Commands:
-        run = [*wrapper, sys.executable, "-m", "pytest", "-q", *where, "-m", "nightly"]
-        return [([*run, *more, *extra], {"FABRIC_BUILD": build})]
+        run = [*wrapper, sys.executable, "-m", "pytest", "-q", *where, "-m", marked]
+        return [([*run, *more, *extra], {"FABRIC_BUILD": build, **env})]
 
     return commands
 
@@ -83,6 +87,16 @@ STEPS = [
     Step("lint", "ruff, mypy, clang-format, clang-tidy", _alone("bash", "lab/lint.sh")),
     Step("schedules", f"{SCHEDULES:,} schedules of the plugin's cores", _schedules),
     Step("fuzz", "parsers of packets", _alone("bash", "lab/fuzz.sh", str(FUZZ_SECONDS))),
+    Step(
+        "parsers",
+        f"{PARSER_INPUTS:,} inputs into each parser (tests/results/fuzz.json)",
+        _alone(sys.executable, "-m", "lab.parserfuzz", "--store", "-n", str(PARSER_INPUTS)),
+    ),
+    Step(
+        "properties",
+        f"{EXAMPLES:,} examples of each property of the unit tests",
+        _pytest(["tests/unit"], "release", marked="hypothesis", FABRIC_EXAMPLES=str(EXAMPLES)),
+    ),
     Step("tests", "long tests", _pytest(["tests"], "release", f"--ignore={MATRIX}")),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release")),
     Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan")),

@@ -1,121 +1,53 @@
-"""Millions of damaged inputs for the parsers of counters: ``python -m lab.parserfuzz -n 10000000``.
+"""Damaged inputs into every parser: ``python -m lab.parserfuzz -n 10000000 [TARGET...]``.
 
-Each target has whole inputs; an input is one of them with a few bytes set, flipped, cut off, put
-in, doubled or spliced with another. A parser may return or raise CounterError with a reason;
-anything else is a finding, printed with the input in hexadecimal. Seeded, so that a finding can be
-had again. Two targets at a time.
+A parser may return, or refuse with an error of its own; anything else is a finding, printed with
+the input. Seeded, so that a finding can be had again. A few targets at a time. What a probe packet
+and a request to the prober meet is C++: these run under libFuzzer with sanitizers (`lab/fuzz.sh`).
+
+``--store`` writes results to tests/results/fuzz.json with date and revision, also of a run that is
+ended before its time; ``--more`` adds to the inputs that are there already, with other seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import os
 import random
+import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
-from lab import kernelreplies as kernel
-from telemetry.counters import ethdriver, ethnl, ib, messages, rdma, rtnl
-from telemetry.counters.nlattr import decode, error_code, layout
-from telemetry.counters.nlattr import messages as split
-from telemetry.counters.tables.ethtool import MLX5_CORE
-from telemetry.counters.tables.ib_port import IB_PORT
-from telemetry.counters.tables.rdma import MLX5
-from telemetry.counters.tables.standard import ETH_STANDARD
-from telemetry.counters.types import CounterError
+import structlog
 
-TELLING = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 0x7F, 0x80, 0xFE, 0xFF)
-"""Bytes that lengths and types break at."""
+from lab.fuzzbytes import PARSERS, Target, of_bytes
+from lab.fuzzcontrol import control
+from lab.fuzzmodule import module, pcie
+from lab.fuzzring import ring
 
-
-def damaged(whole: bytes, other: bytes, rng: random.Random) -> bytes:
-    """A damaged copy of `whole`; parts may be of `other`."""
-    data = bytearray(whole)
-    for _ in range(1 + int(rng.expovariate(0.7))):
-        if not data:
-            break
-        at = rng.randrange(len(data))
-        way = rng.random()
-        if way < 0.45:
-            data[at] = rng.choice(TELLING)
-        elif way < 0.65:
-            data[at] ^= 1 << rng.randrange(8)
-        elif way < 0.8:
-            del data[at:]
-        elif way < 0.9:
-            data[at:at] = rng.randbytes(rng.randrange(1, 9))
-        elif way < 0.95:
-            data[at:at] = data[at : at + rng.randrange(1, 40)]
-        else:
-            data[at:] = other[rng.randrange(len(other) + 1) :]
-    return bytes(data)
-
-
-def _standard(data: bytes) -> None:
-    attributes = decode(data, layout_of["standard"])
-    ETH_STANDARD.canonical(ethnl.standard(attributes))
-    ethnl.ifindex(attributes)
-
-
-def _fec(data: bytes) -> None:
-    ethnl.fec(decode(data, layout_of["fec"]))
-
-
-def _pause(data: bytes) -> None:
-    ethnl.pause(decode(data, layout_of["pause"]))
-
-
-def _rdma(data: bytes) -> None:
-    MLX5.canonical(rdma.hwcounters(decode(data, layout_of["rdma"])))
-
-
-def _link(data: bytes) -> None:
-    for _, value in decode(data, layout_of["link"]):
-        rtnl.stats64(value)
-
-
-def _datagram(data: bytes) -> None:
-    for message in split(data):
-        if message.type in (2, 3):
-            error_code(message)
-
-
-def _sysfs(data: bytes) -> None:
-    name, _, text = data.partition(b":")
-    values, _, skipped = ib.parse({name.decode("latin-1"): text}, IB_PORT)
-    if any(value < 0 for value in values.values()) or (values and skipped):
-        raise AssertionError(f"{values} {skipped}")
-
-
-def _driver(data: bytes) -> None:
-    names, numbers = data[: 32 * 8], data[32 * 8 :]
-    picked = ethdriver.pick(ethdriver.strings(names, 8), MLX5_CORE)
-    ethdriver.values(memoryview(numbers), picked)
-
-
-layout_of = {
-    "standard": layout(messages.ethtool_stats_msg),
-    "fec": layout(messages.ethtool_fec_msg),
-    "pause": layout(messages.ethtool_pause_msg),
-    "rdma": layout(messages.rdma_nldev_msg),
-    "link": layout(messages.link_stats_msg),
+REPO = Path(__file__).resolve().parent.parent
+RESULTS = REPO / "tests" / "results" / "fuzz.json"
+LONGEST_S = 7200
+CHUNK = 250_000
+"""Inputs between two results of a long run."""
+TARGETS: dict[str, Callable[[], Target]] = {
+    **{name: partial(of_bytes, *both) for name, both in PARSERS.items()},
+    "module_eeprom": module,
+    "pcie_sysfs": pcie,
+    "ring": ring,
+    "control_socket": control,
 }
-_BINS = [kernel.fec_bin(n, n, 1 << 10 * n, 1, 2) for n in range(4)]
-_ERROR = b"\x14\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0\xa1\xff\xff\xff"
-_DRIVER = [row.native.replace("[i]", "0") for row in MLX5_CORE.rows[:8]]
-TARGETS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
-    "sysfs": (_sysfs, [b"symbol_error:65535\n", b"port_rcv_data:18126345378\n", b"link_downed:0"]),
-    "netlink": (_datagram, [_ERROR, _ERROR * 3]),
-    "ethtool_standard": (_standard, [kernel.standard_reply({0: {0: 1}, 1: {0: 2, 4: 3}})]),
-    "ethtool_fec": (_fec, [kernel.fec_reply([3, 1, 2], [1], [], *_BINS)]),
-    "ethtool_pause": (_pause, [kernel.pause_reply(1, 2)]),
-    "ethtool_driver": (_driver, [kernel.gstrings(_DRIVER) + kernel.gstats(range(8))]),
-    "rdma_statistic": (_rdma, [kernel.rdma_reply({"out_of_sequence": 1, "packet_seq_err": 2})]),
-    "link_stats": (_link, [kernel.u64(1, *range(25))]),
-}
-"""Name → parser and whole inputs."""
+"""Name → what makes the target, which may open files."""
+NATIVE = {"probe_packets": "prober_wire_fuzz", "prober_socket": "prober_control_fuzz"}
+"""Name → libFuzzer's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,53 +56,155 @@ class Result:
 
     target: str
     inputs: int
-    refused: int
+    refused: int | None
+    """None: not counted."""
     seconds: float
     finding: str = ""
 
 
-def fuzz(target: str, inputs: int, seed: int = 1) -> Result:
+def fuzz(name: str, inputs: int, seed: int = 1) -> Result:
     """Give a target so many inputs; ends at the first finding."""
-    parse, wholes = TARGETS[target]
+    target = TARGETS[name]()
+    make, parse, refusals = target.make, target.parse, target.refusals
     rng = random.Random(seed)
     began, refused = time.monotonic(), 0
     for number in range(inputs):
-        data = damaged(rng.choice(wholes), rng.choice(wholes), rng)
+        data = make(rng)
         try:
-            parse(data)
-        except CounterError as error:
+            refused += parse(data) is True
+        except refusals as error:
             refused += bool(str(error))
         except Exception as error:
-            finding = f"{type(error).__name__}: {error}: {data.hex()}"
-            return Result(target, number + 1, refused, time.monotonic() - began, finding)
-    return Result(target, inputs, refused, time.monotonic() - began)
+            shown = data.hex() if isinstance(data, bytes) else repr(data)
+            finding = f"{type(error).__name__}: {error}: {shown}"
+            return Result(name, number + 1, refused, time.monotonic() - began, finding)
+    return Result(name, inputs, refused, time.monotonic() - began)
+
+
+def fuzz_native(name: str, inputs: int) -> Result:
+    """The same with libFuzzer, which goes on from what it has learnt before."""
+    began = time.monotonic()
+    done = subprocess.run(
+        ["bash", str(REPO / "lab/fuzz.sh"), str(LONGEST_S), NATIVE[name]],
+        env=os.environ | {"FUZZ_RUNS": str(inputs)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = re.search(r"no finding in (\d+) inputs", done.stdout)
+    count = int(found[1]) if found else 0
+    finding = "" if found and not done.returncode else (done.stdout + done.stderr)[-2000:]
+    return Result(name, count, None, time.monotonic() - began, finding or "")
+
+
+def _revision() -> str:
+    describe = ["git", "describe", "--always", "--dirty"]
+    said = subprocess.run(describe, cwd=REPO, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "unknown"
+
+
+def keep(results: Mapping[str, Result], revision: str, path: Path = RESULTS) -> None:
+    """Write results beside those of other targets, which stay."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    for name, result in results.items():
+        kept[name] = asdict(result) | {
+            "seconds": round(result.seconds),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "revision": revision,
+        }
+    order = [name for name in (*NATIVE, *TARGETS) if name in kept]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({name: kept[name] for name in order}, indent=1) + "\n")
+
+
+def _stored(path: Path = RESULTS) -> dict[str, Result]:
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    names = [field.name for field in fields(Result)]
+    return {key: Result(**{name: row[name] for name in names}) for key, row in kept.items()}
+
+
+def run(
+    names: Sequence[str], inputs: int, *, seed: int = 1, jobs: int = 2,
+    done: Callable[[Result], None] = lambda _: None,
+) -> list[Result]:  # fmt: skip
+    """Fuzz these targets, ``jobs`` at a time; ``done`` is told what each has reached so far."""
+    reached: dict[str, Result] = {}
+    with ProcessPoolExecutor(max_workers=jobs, initializer=_hush) as pool:
+        work: list[Future[Result]] = []
+        for name in names:
+            if name in NATIVE:
+                work.append(pool.submit(fuzz_native, name, inputs))
+                continue
+            for number, first in enumerate(range(0, inputs, CHUNK)):
+                count = min(CHUNK, inputs - first)
+                work.append(pool.submit(fuzz, name, count, seed * 1_000_003 + number))
+        for job in as_completed(work):
+            result = job.result()
+            before = reached.get(result.target)
+            reached[result.target] = added(before, result) if before else result
+            done(reached[result.target])
+    return [reached[name] for name in names]
+
+
+def added(one: Result, other: Result) -> Result:
+    """Both runs of a target together."""
+    counted = [x.refused for x in (one, other) if x.refused is not None]
+    return Result(
+        one.target,
+        one.inputs + other.inputs,
+        sum(counted) if len(counted) == 2 else None,
+        one.seconds + other.seconds,
+        one.finding or other.finding,
+    )
+
+
+def _hush() -> None:
+    """What the daemon would log of ten million requests nobody reads; and nobody is waited for.
+
+    A reader of a row that is being written yields to its writer. Here there is none, and on a busy
+    machine each yield lets all others run first.
+    """
+    os.sched_yield = lambda: None
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _show(result: Result) -> None:
+    share = (
+        "" if result.refused is None else f" ({100 * result.refused / result.inputs:.0f} % refused)"
+    )
+    text = result.finding or "no finding"
+    print(
+        f"{result.target}: {text} in {result.inputs} inputs{share}, {result.seconds:.0f} s",
+        flush=True,
+    )
 
 
 def main() -> int:
-    """Fuzz; 1 when there was a finding."""
+    """Fuzz; 1 when there was a finding, or fewer inputs than asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-n", "--inputs", type=int, default=10_000_000, help="of each target")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("targets", nargs="*", help="of: " + ", ".join(TARGETS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
+    parser.add_argument("--store", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--more", action="store_true", help="add to what is stored")
+    known = (*NATIVE, *TARGETS)
+    parser.add_argument("targets", nargs="*", help="of: " + ", ".join(known))
     given = parser.parse_args()
-    unknown = set(given.targets) - set(TARGETS)
-    if unknown:
+    if unknown := set(given.targets) - set(known):
         parser.error(f"no target {min(unknown)}")
-    findings = 0
-    with ProcessPoolExecutor(max_workers=2) as pool:
-        names = given.targets or list(TARGETS)
-        work = [pool.submit(fuzz, name, given.inputs, given.seed) for name in names]
-        for job in work:
-            got = job.result()
-            share = 100 * got.refused / got.inputs
-            text = got.finding or "no finding"
-            print(
-                f"{got.target}: {text} in {got.inputs} inputs ({share:.0f} % refused),"
-                f" {got.seconds:.0f} s",
-                flush=True,
-            )
-            findings += bool(got.finding)
-    return int(findings > 0)
+
+    revision = _revision()  # Of what is loaded, whatever the tree becomes meanwhile.
+    before = _stored() if given.more else {}
+    seed = given.seed + sum(result.inputs for result in before.values())
+
+    def done(result: Result) -> None:
+        old = before.get(result.target)
+        result = added(old, result) if old else result
+        _show(result)
+        if given.store:
+            keep({result.target: result}, revision)
+
+    names = given.targets or list(known)
+    results = run(names, given.inputs, seed=seed, jobs=given.jobs, done=done)
+    return int(any(r.finding or r.inputs < given.inputs for r in results))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ def claim(topology: Topology) -> LabInfo:
                 f"take it down with: ./run lab down --name {topology.name}"
             )
         _clean_stale()
+        netns.ready()
         remove(topology.name)
         info = LabInfo(topology, procs.myself(), "building")
         info.dir.root.mkdir(parents=True)
@@ -187,8 +188,17 @@ def _clean_stale() -> list[str]:
     return cleaned
 
 
+def release(name: str) -> None:
+    """As `remove`, by the owner: nobody else takes what is half gone for a stale lab meanwhile."""
+    with lock():
+        remove(name)
+
+
 def remove(name: str) -> None:
-    """End the lab's processes, remove its namespaces and its directory, whatever is left of it."""
+    """End the lab's processes, remove its namespaces and its directory, whatever is left of it.
+
+    The caller holds `lock`.
+    """
     where = LabDir(name)
     namespaces = [n for n in netns.listing(PREFIX + "-") if lab_of(n) == name]
     procs.end_all({*procs.recorded(where.pids), *procs.inhabitants(namespaces)})

@@ -12,33 +12,85 @@ lint() {
   bash lab/lint.sh --fast
 }
 
+# $1: a build. Its C++ tests, in the background beside something else: many of them wait.
+ctest_begin() {
+  local flavour=$1 prefix=()
+  # GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
+  [ "$flavour" = tsan ] && prefix=(setarch -R)
+  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
+    >"build/log/ctest-$flavour.log" 2>&1 &
+  CTEST=$!
+}
+
+ctest_end() {
+  local rc=0 log=build/log/ctest-$1.log
+  wait "$CTEST" || rc=$?
+  if [ $rc = 0 ]; then tail -n 3 "$log"; else cat "$log"; fi
+  return $rc
+}
+
 # The cores alone: no root, no sleep, no network.
 unit() {
+  local rc=0
   ensure_native release
-  ctest --test-dir build/release --output-on-failure -j2 || return
-  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' -n 2 "$@"
+  ctest_begin release
+  # What the tests of a file share is made once.
+  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' -n 2 --dist loadfile "$@" || rc=$?
+  ctest_end release && return $rc
 }
 
 sanitized_unit() {
   ensure_native asan
   # The release build has played all of the simulator's schedules; here memory is what is looked at.
-  FABRIC_SIM_RUNS=3000 ctest --test-dir build/asan --output-on-failure -j2 || return
+  FABRIC_SIM_RUNS=3000 ctest_begin asan
   ensure_native tsan
-  # -R: GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
+  ctest_end asan || return
   # The simulator has one thread; a few of its schedules are enough here.
-  FABRIC_SIM_RUNS=500 setarch -R ctest --test-dir build/tsan --output-on-failure -j2
+  FABRIC_SIM_RUNS=500 ctest_begin tsan
+  ctest_end tsan
 }
 
-# On the ASan + UBSan build: each injected fault is also a memory check.
+# The system and the product for the virtual machines, in the background: downloads, and work on
+# what the tests beside it leave of the cores. What fails here is said by the VM tier itself.
+machines_begin() {
+  need_root test
+  ensure_apt vm
+  set -m # a process group of its own, to be ended as one
+  chrt --idle 0 python -c 'from lab.vm import image, payload; payload.disk(image.base())' \
+    >build/log/vm-prepare.log 2>&1 &
+  MACHINES=$!
+  set +m
+  trap 'kill -- -$MACHINES 2>/dev/null || true' EXIT
+}
+
+machines_end() {
+  [ -z "${MACHINES:-}" ] || wait "$MACHINES" || true
+  MACHINES=
+  trap - EXIT
+}
+
+# On the ASan + UBSan build: each injected fault is also a memory check. Most of a test is waiting,
+# so two run at a time (tests/conftest.py says which stay together); those that measure the machine
+# come afterwards, alone.
 lab() {
   need_root test
   ensure_native release
   ensure_native asan
-  FABRIC_BUILD=asan python -m pytest tests/lab -m 'not nightly' "$@"
+  local beside=0 alone=0
+  FABRIC_BUILD=asan python -m pytest tests/lab -m 'not nightly and not alone' \
+    -n 2 --dist loadgroup "$@" || beside=$?
+  [ $beside = 2 ] && return 2 # stopped by hand
+  machines_end
+  FABRIC_BUILD=asan python -m pytest tests/lab -m 'alone and not nightly' "$@" || alone=$?
+  # 5: the arguments select none of these. Of neither is a mistake.
+  [ $beside = 5 ] && return $alone
+  [ $alone = 5 ] && return $beside
+  return $((beside ? beside : alone))
 }
 
 vm() {
   need_root test
+  machines_end
   ensure_apt vm
   ensure_native release
   FABRIC_BUILD=release python -m pytest tests/vm -m 'not nightly' "$@"
@@ -53,7 +105,7 @@ nightly() {
   python -m lab.nightly "$@"
 }
 
-core() { lint && unit "$@" && sanitized_unit && lab "$@" && vm "$@"; }
+core() { lint && unit "$@" && machines_begin && sanitized_unit && lab "$@" && vm "$@"; }
 
 case $TIER in
   all) core "$@" && nightly "$@" ;;

@@ -80,8 +80,15 @@ class Job:
             rank.tail.read()
         return [(rank.tail.bytes, rank.tail.iterations) for rank in self.ranks]
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> float:
-        """Until ``condition``; the seconds that took.
+    def wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        seconds: float = PATIENCE_S,
+        *,
+        ends: bool = False,
+    ) -> float:
+        """Until ``condition``; the seconds that took. ``ends`` is that of `check_sound`.
 
         Raises:
             CellError: it did not come true in time, or the job broke meanwhile.
@@ -89,7 +96,7 @@ class Job:
         began = time.monotonic()
 
         def now() -> bool:
-            self.check_sound()
+            self.check_sound(ends=ends)
             return condition()
 
         try:
@@ -173,8 +180,10 @@ class Job:
 
     # Soundness
 
-    def check_sound(self) -> None:
+    def check_sound(self, *, ends: bool = False) -> None:
         """No rank has ended, none has an error or a wrong byte.
+
+        ``ends``: it ends by itself, so that status 0 is sound, too.
 
         Raises:
             CellError: one has.
@@ -186,10 +195,9 @@ class Job:
                     f"rank {rank.rank}: {rank.tail.corrupt_bytes} corrupt bytes, "
                     f"errors {rank.tail.errors}; {rank.last_words()}"
                 )
-            if rank.process.poll() is not None:
-                raise CellError(
-                    f"rank {rank.rank} ended with {rank.process.returncode}; {rank.last_words()}"
-                )
+            code = rank.process.poll()
+            if code is not None and not (ends and code == 0):
+                raise CellError(f"rank {rank.rank} ended with {code}; {rank.last_words()}")
 
     def state(self) -> str:
         """For messages: what each rank has done and what its rails look like."""
