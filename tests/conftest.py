@@ -11,20 +11,37 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lab import registry
+from lab import netns, registry
 from lab.cluster import Cluster
 
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
 _numbers = itertools.count()
 
-# How long an example takes is the machine's doing: without this, 200 ms fail it.
-settings.register_profile("fabric", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fabric",
+    # A few here; the nightly run asks for many more (lab/nightly.py).
+    max_examples=int(os.environ.get("FABRIC_EXAMPLES", "40")),
+    # How long an example takes is the machine's doing: without this, 200 ms fail it.
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("fabric")
 
 
+def _shares(item: pytest.Item) -> bool:
+    """Whether it shares something with other tests of its module: a lab, a job."""
+    assert isinstance(item, pytest.Function)
+    found = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope == "module" for definitions in found for definition in definitions)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies under tests/lab and tests/vm carries that marker."""
+    """What lies under tests/lab and tests/vm carries that marker.
+
+    Lab tests run beside each other (lab/test.sh). Those of a module that share a fixture stay
+    together, in their order; the others go to whoever is free.
+    """
     for item in items:
         for tier in ("lab", "vm"):
             if f"/tests/{tier}/" in str(item.path):
@@ -32,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # A hang is what this is for; the deadlines inside of a test are the ones that speak.
         if item.get_closest_marker("lab") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(300))
+        if item.get_closest_marker("lab") and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,6 +72,8 @@ def lab_root() -> Iterator[None]:
         pytest.skip("needs root: labs are network namespaces (sudo ./run test lab)")
     if shutil.which("ip") is None or shutil.which("nft") is None:
         pytest.skip("needs iproute2 and nftables (installed by ./run)")
+    with registry.lock():
+        netns.ready()
     registry.clean_stale()
     yield
     registry.clean_stale()
@@ -69,9 +90,10 @@ def cluster(lab_root: None, request: pytest.FixtureRequest) -> Iterator[Callable
     """Makes labs: ``cluster(hosts=2, rails=2)`` is up when it returns, and goes with the test.
 
     The test fails if a log of the lab holds a sanitizer report or a traceback, unless it set
-    ``lab.expect_reports = True``. The files of a failed test are kept in build/log/lab/<test>.
+    ``lab.expect_reports = True``. The files of a failed test are kept in
+    build/log/lab/<file>_<test>.
     """
-    yield from _labs(request.node.name, lambda: request.node.stash.get(_failed, False))
+    yield from _labs(request.node.nodeid, lambda: request.node.stash.get(_failed, False))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +102,7 @@ def module_cluster(
 ) -> Iterator[Callable[..., Cluster]]:
     """As ``cluster``, but the labs go with the module: for tests that leave them as they were."""
     before = request.session.testsfailed
-    yield from _labs(request.node.name, lambda: request.session.testsfailed > before)
+    yield from _labs(request.node.nodeid, lambda: request.session.testsfailed > before)
 
 
 def _labs(name: str, failed: Callable[[], bool]) -> Iterator[Callable[..., Cluster]]:
@@ -101,7 +123,7 @@ def _labs(name: str, failed: Callable[[], bool]) -> Iterator[Callable[..., Clust
             if not lab.expect_reports:
                 reports += lab.sanitizer_reports()
         if reports or failed():
-            where = KEPT / re.sub(r"[^\w.-]+", "_", name)
+            where = KEPT / re.sub(r"[^\w.-]+", "_", name.removeprefix("tests/lab/"))
             shutil.rmtree(where, ignore_errors=True)
             for lab in made:
                 shutil.copytree(

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -136,7 +135,7 @@ class Host:
         return asyncio.run(once())
 
     def configure(self, config: ProbeConfig | None = None) -> None:
-        self.ask("configure", **asdict(config or self.config()))
+        self.ask("configure", **(config or self.config()).document())
 
     @overload
     def events(self) -> list[EventRecord]: ...

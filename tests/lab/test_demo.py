@@ -38,6 +38,7 @@ def left_over(pid):
     return names, Path(f"/run/fabric-lab/demo-{pid}").exists()
 
 
+@pytest.mark.alone  # the verdict judges speed
 @pytest.mark.timeout(420)
 def test_five_faults_and_the_job_does_not_notice(tmp_path):
     began = time.monotonic()

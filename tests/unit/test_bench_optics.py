@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bench.detect import optics
-from bench.detect.fuzz_counters import run as fuzz
 from bench.detect.optics_world import BITS, WINDOWS, build
 from fabricd.predict.signal import ber_of_q, poisson_tail, q_of_ber
 
@@ -71,7 +70,3 @@ def test_table_asks_what_the_issue_asks():
     assert (false.got, false.ok) == (1.5, False)
     assert (named.got, named.ok) == (50.0, True)
     assert all(row.ok is None for row in rest)
-
-
-def test_fuzz_of_the_parsers():
-    assert fuzz(4000, 7) == (4000, 0)

@@ -120,6 +120,16 @@ def test_a_job_whose_name_is_markup_is_shown_as_it_is():
     assert "[red]x[/red]" in text.getvalue()
 
 
+def test_a_slow_rail_is_marked():
+    job = process(rails=[rail("rail0"), rail("rail1")])
+    rows = top.rows(look(1, job), look(2, job) | {"slow": {"rail1": "takes long"}})
+    assert [row.slow for row in rows] == ["", "takes long"]
+    text = io.StringIO()
+    Console(file=text, width=200).print(top.table(rows, groups=False))
+    assert text.getvalue().count("SLOW") == 1
+    assert "rail1 SLOW" in text.getvalue()
+
+
 @contextlib.contextmanager
 def daemon(tmp_path):
     """A control socket that answers from real pages."""

@@ -4,13 +4,13 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from optics_images import checked, cmis, frozen, put, qsfp, sfp, words
 
 from telemetry.counters.optics import cmis as cmis_map
 from telemetry.counters.optics.memory import A2, LOWER, UPPER, Half, f16
-from telemetry.counters.optics.reading import Module, dbm, sample
+from telemetry.counters.optics.reading import Module, sample
 from telemetry.counters.optics.source import parse
 from telemetry.counters.types import CounterError
 from telemetry.counters.vocabulary import FLAGS, GAUGES
@@ -28,8 +28,8 @@ def test_sfp_readings():
     assert module.voltage == pytest.approx(3.3)
     (lane,) = module.lanes
     assert lane.tx_bias == pytest.approx(30e-3)
-    assert dbm(lane.tx_power) == pytest.approx(-3.0103, abs=1e-4)
-    assert dbm(lane.rx_power) == pytest.approx(-3.9794, abs=1e-4)
+    assert lane.tx_power == pytest.approx(500e-6)
+    assert lane.rx_power == pytest.approx(400e-6)
     assert module.thresholds["rx_power"].low_alarm == pytest.approx(23.4e-6)
     assert module.thresholds["temperature"].low_alarm == -5
     assert module.flags == frozenset()
@@ -172,7 +172,6 @@ def test_cmis_readings():
     assert module.lanes[0].tx_bias == pytest.approx(60e-3)
     assert module.thresholds["tx_bias"].high_alarm == pytest.approx(150e-3)
     assert module.ber == pytest.approx({0: 2.5e-8, 1: 2.5e-7, 2: 2.5e-6, 3: 2.5e-5})
-    assert dbm(module.lanes[3].rx_power) is None
 
 
 @pytest.mark.parametrize(
@@ -326,7 +325,6 @@ def _credible(module: Module) -> None:
     assert (module.vendor + module.serial + module.part).isprintable()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_garbage(data):
     """Any bytes at all, with a plausible identifier so that the parsers get their share."""
@@ -343,7 +341,6 @@ def test_fuzz_garbage(data):
         _credible(parse(memory))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_damage(data):
     """A sound image with some bytes changed, halves cut off or missing."""
@@ -363,7 +360,6 @@ def test_fuzz_damage(data):
         _credible(parse(memory))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_fuzz_static_bytes_are_guarded(data):
     """One changed byte of identity or calibration is an error, never another number."""

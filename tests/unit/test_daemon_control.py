@@ -208,6 +208,30 @@ def test_a_group_that_does_not_exist_gives_nobody_anything():
     assert not access.may_change(Caller(1, 4711, frozenset({0})))
 
 
+def test_a_group_that_was_admin_once_keeps_nothing(tmp_path):
+    """The entry of an ACL that stays is revived by the next group's mode."""
+    path = tmp_path / "ctl.sock"
+    path.touch()
+    own, other = os.getegid(), os.getegid() + 1
+    Access(read=own, admin=other).guard(path)
+    if "system.posix_acl_access" not in os.listxattr(path):
+        pytest.skip("no ACLs on this file system")
+    Access(read=own).guard(path)
+    assert "system.posix_acl_access" not in os.listxattr(path)
+    assert path.stat().st_mode & 0o777 == 0o660
+
+
+async def test_other_groups_count_at_once_for_file_and_callers(tmp_path):
+    async with serving(tmp_path) as server:
+        path = tmp_path / "ctl.sock"
+        assert path.stat().st_mode & 0o777 == 0o660
+        server.regard(Access())
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert server.access == Access()
+        path.unlink()
+        server.regard(Access(read=os.getegid()))  # said in the log; nothing else can be done
+
+
 def test_the_kernel_tells_the_callers_groups():
     a, b = socket.socketpair(socket.AF_UNIX)
     with a, b:

@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from whole_host import WholeHost
 
 from fabricd.config import parse
 from fabricd.host import Host
@@ -18,6 +19,7 @@ from fabricd.publisher import event
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import SteerPage
+from fabricd.timeline_state import take_over
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 
@@ -127,7 +129,7 @@ async def test_paths_over_found_addresses_are_restored(make):
     old.engine.adopt("rail0", "10.0.0.2", S.DOWN, 1)
     document = {"engine": old.engine.save(2), "mono_ns": 2}
     new = make(inventory)
-    assert new.restore(document) == []
+    assert take_over(new, document) == []
     assert [p.spec.address for p in new.engine.paths if p.health.state is S.DOWN] == ["10.0.0.2"]
 
 
@@ -155,7 +157,7 @@ async def test_states_penalties_and_counts_survive_a_reboot_aged_by_the_wall_clo
         "wall_ns": document["wall_ns"] - 15 * 10**9,
     }
     new = make(Inventory(loaded=True))
-    assert new.restore(document) == []
+    assert take_over(new, document) == []
     health = new.engine.links[0].health
     now = time.monotonic_ns()
     assert health.state is S.HOLD
@@ -173,7 +175,7 @@ async def test_a_clock_that_went_back_or_no_clock_at_all(make, tmp_path, wall):
     document = flapped(make, tmp_path) | {"boot_id": "before", "wall_ns": wall}
     (tmp_path / "run" / "steer").unlink()
     new = make(Inventory(loaded=True))
-    new.restore(document)
+    take_over(new, document)
     if isinstance(wall, int):
         assert new.engine.links[0].health.damping.penalty(time.monotonic_ns()) > 3000
     else:
@@ -216,3 +218,12 @@ async def test_feed_leaves_the_prober_alone_until_it_is_configured(tmp_path, mak
             assert b'"configure"' in request
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_losses_are_placed_by_the_same_map_as_silence(tmp_path, monkeypatch):
+    leaves = '[[topology.leaves]]\nname = "tor-7"\nports = ["h/0", "h/1", "h/2"]\n'
+    whole = WholeHost(tmp_path, extra=leaves)
+    monkeypatch.setattr(whole.host.feed, "paths", list)
+    whole.host.feed_loss()
+    assert whole.host._loss.topology.leaf(("h", 2)) == "tor-7"
+    whole.close()

@@ -95,3 +95,30 @@ def test_a_device_that_cannot_be_asked_says_nothing(tmp_path):
     assert made.read() == {"eth0": None}
     assert made.active("eth1") is None
     assert "no verbs device" in IbPorts(["eth1"], verbs=Verbs(), sysfs=tmp_path).note
+
+
+def test_pyverbs_is_not_loaded_where_there_is_no_device(tmp_path, monkeypatch):
+    monkeypatch.setattr("fabricd.links.ibports.PyVerbs", lambda: pytest.fail("loaded"))
+    assert IbPorts(["eth0"], sysfs=tmp_path).note == "no verbs devices"
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr("fabricd.links.ibports.PyVerbs", Verbs)
+    assert IbPorts(["eth0"], sysfs=tmp_path).note == "no verbs device behind the configured links"
+
+
+def test_another_device_or_another_link_is_noticed(tmp_path):
+    made = IbPorts(["eth0"], verbs=Verbs(), sysfs=tmp_path)
+    assert not made.changed(["eth0"])
+    assert made.changed(["eth0", "eth1"])
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    assert made.changed(["eth0"])
+    assert not IbPorts(["eth0"], verbs=Verbs(), sysfs=tmp_path).changed(["eth0"])
+
+
+def test_a_device_that_goes_while_it_is_looked_at_breaks_nothing(tmp_path, monkeypatch):
+    def gone(*_, **__):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("fabricd.links.ibports.ports_of", gone)
+    made = IbPorts(["eth0"], verbs=Verbs(("mlx5_0", 1, ACTIVE)), sysfs=tmp_path)
+    assert made.note == "a verbs device went away meanwhile: No such file or directory"
+    assert made.netdevs == []

@@ -1,10 +1,11 @@
 """Who probes whom: both ends agree, everybody is covered, degrees stay small."""
 
+import hashlib
 import time
 
 import pytest
 
-from fabricd.detect.mesh import Node, choose
+from fabricd.detect.mesh import Node, choose, train_rate
 
 
 def address(host, rail):
@@ -85,16 +86,26 @@ def test_only_addresses_of_the_links_family_are_probed_and_the_others_are_kept()
     assert [(p.peer, p.address) for p in six] == [("b", "fd00::2"), ("c", "fd00::3")]
 
 
-@pytest.mark.parametrize(("rails", "share"), [(1, 4), (2, 2), (4, 1), (8, 1)])
+@pytest.mark.parametrize(("rails", "share"), [(1, 4), (2, 2), (4, 2), (8, 2)])
 def test_clock_paths_are_agreed_and_spread(rails, share):
     paths = cluster(24, rails, per_rail=10, cross_rail=0)
     clock = {host: [p for p in own if p.clock] for host, own in paths.items()}
     everything = {pair for host in clock for pair in pairs(clock, host)}
     assert {(b, a) for a, b in everything} == everything, "trains run both ways"
     counts = [sum(p.link == rail for p in own) for own in clock.values() for rail in range(rails)]
-    assert min(counts) >= 1, "each rail has one"
+    assert min(counts) >= 2, "losses of a rail show to two peers"
     assert sum(counts) / len(counts) <= 2 * share
     assert max(counts) <= 6 * share, "nobody is everybody's clock peer"
+
+
+@pytest.mark.parametrize(
+    ("links", "peers", "each"),
+    [(8, 10, 50), (4, 2, 50), (4, 1, 100), (2, 10, 100), (2, 1, 100), (1, 10, 100), (8, 0, 100)],
+)
+def test_more_clock_paths_are_no_more_packets(links, peers, each):
+    assert train_rate(100, links, peers) == each
+    assert train_rate(0, links, peers) == 0
+    assert train_rate(1, links, peers) == 1, "trains that are wanted do come"
 
 
 def test_four_hosts_have_clock_paths_on_every_rail():
@@ -115,3 +126,22 @@ def test_thousand_hosts_do_not_take_for_ever():
     began = time.process_time()
     assert choose("h0", links, peers, per_rail=10, cross_rail=1)
     assert time.process_time() - began < 60  # of this process's own; it takes about 1 s
+
+
+def test_the_choice_is_that_of_earlier_versions():
+    """Both ends of a pair must agree, also while a cluster is upgraded host by host."""
+    peers = [Node(f"h{i}", {r: (address(i, r),) for r in range(4)}) for i in range(1, 60)]
+    links = [(r, r, address(0, r)) for r in range(4)]
+    chosen = choose("h0", links, peers, per_rail=5, cross_rail=2)
+
+    def digest(text):
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    assert (
+        digest(" ".join(f"{x.link}:{x.peer}/{x.peer_rail}" for x in chosen)) == "21bf58d288fee7f8"
+    )
+    clock = " ".join(f"{x.link}:{x.peer}" for x in chosen if x.clock)
+    assert digest(clock) == "5921e92e4e994a6f"
+    # Versions with one clock path a rail have fewer: on the others trains run one way, no harm.
+    earlier = {(0, "h2"), (0, "h21"), (1, "h2"), (1, "h42"), (2, "h21"), (3, "h42")}
+    assert earlier <= {(x.link, x.peer) for x in chosen if x.clock}

@@ -192,7 +192,7 @@ def test_long_names_are_cut_and_terminated(tmp_path):
     assert read(tmp_path).rails[0].netdev == "x" * 15
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, PAGE_SIZE - 1), st.integers(1, 255))
 def test_any_changed_byte_of_the_used_part_is_found(tmp_path, at, flip):
     page = fresh(tmp_path)

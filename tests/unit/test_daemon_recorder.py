@@ -7,7 +7,7 @@ import pytest
 
 from fabricd.recorder import Recorder
 from telemetry.events import Event, EventKind
-from telemetry.timeline import Timeline, TimelineError
+from telemetry.timeline import Retention, Timeline, TimelineError
 
 
 def event(kind=EventKind.DAEMON, link="", count=1, **data):
@@ -42,8 +42,8 @@ class Disk:
             raise TimelineError("disk full", retryable=True)
         self.log.append(("state", key, document))
 
-    def prune(self, _now):
-        return None
+    def prune(self, _now, retention=None):
+        self.retention = retention
 
     def size_bytes(self):
         return 0
@@ -62,6 +62,11 @@ def until(condition, seconds=60):
 @pytest.fixture
 def disk():
     return Disk()
+
+
+@pytest.fixture(autouse=True)
+def soon_tried_again(monkeypatch):
+    monkeypatch.setattr("fabricd.recorder._RETRY_S", (0.02, 0.1))
 
 
 def started(disk, **kwargs):
@@ -126,6 +131,16 @@ def test_hopeless_batch_is_dropped_and_counted(disk):
     recorder.put([flap("a", 1, 1)])
     assert recorder.stop(60)
     assert disk.log == [("flap", "a", 1)]
+
+
+def test_another_retention_goes_to_the_store(disk):
+    recorder = Recorder(lambda: disk)
+    recorder._store = disk
+    recorder._prune()
+    assert disk.retention is None
+    recorder.retention = Retention(days=1)
+    recorder._prune()
+    assert disk.retention == Retention(days=1)
 
 
 def test_stop_gives_up_on_a_dead_disk(disk):

@@ -45,7 +45,7 @@ async def ask(requests, op, **document):
 
 async def test_each_answer_is_json(asked):
     requests, _ = asked
-    for op in ("status", "links", "config", "jobs"):
+    for op in ("status", "links", "config", "jobs", "observations"):
         assert json.loads(encode(await ask(requests, op)))
     assert (await ask(requests, "explain", link="rail0"))["history_error"], "no timeline yet"
 
@@ -77,11 +77,11 @@ async def test_what_is_refused_says_why(asked, op, document, why):
 
 def test_every_operation_that_changes_is_known_as_such(asked):
     assert set(asked[0].handlers()) - CHANGING == {
-        "status", "links", "config", "timeline", "jobs", "explain"
+        "status", "links", "config", "timeline", "jobs", "explain", "observations"
     }  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_document_is_answered_or_refused(asked, data):
     requests, whole = asked

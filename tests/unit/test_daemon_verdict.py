@@ -291,3 +291,26 @@ def test_live_peers_are_those_of_other_links():
     paths = [view(0, 0, "a"), view(1, 1, "b"), view(2, 1, "c", clean=False)]
     assert live_peers(paths, 0) == {"b"}
     assert live_peers(paths, 1) == {"a"}
+
+
+def test_well_minutes_between_two_silences_are_no_proof_of_life():
+    """A single packet of a peer is lost; ten seconds later the peer stands still."""
+    jury, interval, paths = Jury(RULES), 100 * MS, 3
+    lost_at, stops_at = 1000, 11_060  # ms; path 0 is heard at 0, 100, …, the others 50 later
+
+    def view(index, now):
+        heard = [t for t in range(50 * (index > 0), now + 1, 100) if t < stops_at]
+        if index == 0 and now >= lost_at:
+            # The packet at 1000 and, before the peer stops, the one at 11,000.
+            heard = [t for t in heard if t not in (lost_at, 11_000)]
+        missed = max(0, (now - heard[-1] - 15) // 100)
+        return PathView(
+            index, index, "a", True, missed, 0, interval, heard[-1] * MS, len(heard), now * MS
+        )
+
+    seen = set()
+    for now in range(100, 11_330, 10):
+        views = [view(index, now) for index in range(paths)]
+        seen |= {(views[0].rx_missed, *jury.judge(views, now * MS).path_faults)}
+    assert max(missed for missed, *_ in seen) >= 3
+    assert not {faulty for _, *blamed in seen for faulty in blamed}

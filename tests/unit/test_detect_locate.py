@@ -115,7 +115,7 @@ def test_gray_evidence_needs_no_silence():
 
 def test_answer_says_what_and_how_sure():
     (blame,) = locate(seen(lambda _a, b: b == ("h", 3)))
-    assert str(blame) == "link h/3, 100 %"
+    assert str(blame) == "link h/3 (NIC, cable or port of the leaf), 100 %"
     assert blame.flows == 12
 
 

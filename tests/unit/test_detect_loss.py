@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fabricd.detect.locate import Kind
-from fabricd.detect.loss import FULL, LossCounters, LossTest, holes
+from fabricd.detect.loss import FULL, LossCounters, LossTest, holes, shared_ratio
+from fabricd.probes.records import Direction
 
 SEC = 10**9
 STEP = SEC // 2
@@ -72,18 +73,6 @@ def test_loss_of_a_link_is_found_with_its_direction(way, share, within):
         }
 
 
-@pytest.mark.nightly
-def test_median_times_are_those_that_are_asked():
-    for share, asked in ((0.01, 3), (0.001, 30)):
-        took = []
-        for seed in range(20):
-            feed = Feed(seed)
-            feed.run(2)
-            feed.run(60, at_link(2, "rx", share))
-            took.append(feed.found.get(2, 60))
-        assert np.median(took) <= asked
-
-
 @pytest.mark.parametrize("base", [1e-6, 1e-5])
 def test_base_loss_raises_nothing(base):
     feed = Feed(7, base=base)
@@ -125,6 +114,23 @@ def test_a_single_burst_is_no_verdict():
     assert feed.found == {}
 
 
+def test_a_link_that_always_lost_a_little_is_judged_by_that():
+    feed = Feed(12, base=2e-5)
+    feed.run(3600 * 3)
+    before = {key: link.usual.rate for key, link in feed.test._links.items()}
+    assert all(rate > 7e-6 for rate in before.values())
+    feed.run(30, at_link(1, "rx", 0.01))
+    assert 1 in feed.found
+    link = feed.test._links[1, Direction.RX]
+    assert link.usual.rate == before[1, Direction.RX], "what led to a verdict is nothing usual"
+
+
+def test_full_queues_are_nothing_to_get_used_to():
+    feed = Feed(13)
+    feed.run(600, lambda *_: 0.003, queue_ns=2_000_000)
+    assert {link.usual.rate for link in feed.test._links.values()} == {3e-6}
+
+
 def test_losses_of_our_own_gap_and_of_outages_are_no_evidence():
     feed = Feed(5)
     feed.run(10)
@@ -137,6 +143,40 @@ def test_losses_of_our_own_gap_and_of_outages_are_no_evidence():
         feed.run(1, at_link(1, "rx", 1.0), outage=True)
         feed.run(1, at_link(1, "rx", 0.9))
         feed.run(3)
+    assert feed.found == {}
+
+
+def test_short_gaps_of_our_own_hide_nothing():
+    """The prober's sockets hold what comes meanwhile; a busy host has such gaps all the time."""
+    feed = Feed(14)
+    feed.run(10)
+    feed.run(5, at_link(1, "rx", 0.05), stalled=lambda _now: 300_000_000)
+    assert set(feed.found) == {1}
+
+
+@pytest.mark.parametrize(
+    ("seen", "shared"),
+    [
+        ([(3, 450), (2, 450), (0, 300)], True),
+        ([(4, 450), (1, 450), (0, 300)], True),
+        ([(3, 450), (1, 30)], True),
+        ([(6, 430), (1, 450), (0, 300)], False),  # one peer at 1 %, another once by chance
+        ([(9, 2700), (1, 2700), (0, 1800)], False),
+        ([(5, 450), (0, 450)], False),
+        ([], False),
+    ],
+)
+def test_losses_are_shared_by_the_peers_or_of_one_and_a_chance(seen, shared):
+    assert (shared_ratio(seen, 1e-5) >= LossTest().rules.shared) is shared
+
+
+def test_a_peer_s_loss_and_one_chance_loss_elsewhere_are_not_the_link_s():
+    feed = Feed(15, base=0.0)
+    feed.run(2)
+    sick = lambda r, p, w: 0.01 if (r, p, w) == (1, "b", "rx") else 0.0  # noqa: E731
+    feed.run(20, sick)
+    feed.totals[1 * len(PEERS) + PEERS.index("d")][2] += 1
+    feed.run(5, sick)
     assert feed.found == {}
 
 
@@ -154,6 +194,39 @@ def test_verdict_ends_when_the_loss_does():
     assert feed.verdict.links
     feed.run(120)
     assert not feed.verdict.links
+
+
+def test_who_was_sick_not_long_ago_has_to_be_well_for_longer():
+    feed = Feed(8)
+    took = []
+    for _ in range(2):
+        feed.run(10, at_link(1, "rx", 0.05))
+        assert feed.verdict.links
+        began = feed.now
+        while feed.run(1).links:
+            pass
+        took.append(feed.now - began)
+    assert took[1] > 1.8 * took[0]
+    assert took[1] < 300 * SEC
+
+
+def test_what_is_usual_of_a_link_outlives_a_reset_but_not_the_link():
+    feed = Feed(12, base=2e-5)
+    feed.test.reset(["a", "b", "c", "d"])
+    feed.run(3600)
+    known = feed.test._links[1, Direction.RX].usual
+    assert known.rate > 3e-6
+    feed.test.reset()
+    feed.test.reset(["a", "b", "x"])
+    assert feed.test._links[1, Direction.RX].usual is known
+    assert {index for index, _ in feed.test._links} == {0, 1}
+
+
+def test_a_peer_s_lasting_loss_is_asked_about_enough_some_time():
+    feed = Feed(4, peers="ab")
+    feed.run(60, lambda _r, p, _w: 0.05 if p == "a" else 0.0)
+    assert any(link.cusum.sick for link in feed.test._links.values())
+    assert (feed.found, feed.test.suspects) == ({}, False)
 
 
 def test_counters_that_went_back_and_a_reset_are_left_out():
@@ -192,3 +265,36 @@ def test_spine_is_named_when_many_paths_lose():
 )
 def test_holes_are_packets_absent_below_one_that_came(bitmap, absent):
     assert holes(bitmap) == absent
+
+
+def test_where_packets_are_far_apart_one_newer_packet_tells():
+    gone = FULL & ~0b10
+
+    def lost(**more):
+        test = LossTest("h")
+        row = {"rx_lost": 0, "tx_lost": 0, "path": 0, "link": 0, "rail": 0, "peer": "a"}
+        for number, bitmap in enumerate((FULL, gone)):
+            count = 100 * number
+            test.feed(
+                [LossCounters(**row, peer_rail=0, sent=count, received=count, rx_bitmap=bitmap,
+                              **more)],
+                number * STEP,
+            )  # fmt: skip
+        return test.suspects
+
+    assert holes(gone, 1) == 1
+    assert lost(interval_ns=20_000_000)
+    assert not lost(interval_ns=20_000_000, trains=True), "a train may be under way"
+    assert not lost(interval_ns=1_000_000)
+
+
+def test_suspicion_ends_with_the_verdict_or_with_the_evidence():
+    feed = Feed(11)
+    feed.run(2)
+    assert not feed.test.suspects
+    seen = []
+    for _ in range(12):
+        feed.run(0.5, at_link(1, "rx", 0.05))
+        seen.append((feed.test.suspects, bool(feed.verdict.links)))
+    assert (True, False) in seen
+    assert seen[-1] == (False, True)

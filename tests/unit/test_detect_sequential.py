@@ -12,6 +12,7 @@ from fabricd.detect.sequential import Cusum, Test
 Test.__test__ = False
 
 SEC = 10**9
+STEP = SEC // 2
 LOSS = Test(1e-5, 1e-3)
 PER_STEP = 200  # 400 packets a second, read twice a second
 
@@ -42,20 +43,30 @@ def test_normal_streams_raise_nothing():
 
 def test_a_burst_alone_is_no_verdict_and_one_that_comes_again_is():
     cusum = Cusum()
-    assert not cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 0)
-    assert not cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 1)
-    assert cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, 2)
+    for number in range(3):
+        sick = cusum.step(LOSS, LOSS.nats(200, 200), 200, 200, number * STEP)
+        assert sick is (number == 2)
     assert cusum.value <= LOSS.ceiling * LOSS.threshold
+
+
+@pytest.mark.parametrize("readings", [1, 2, 10, 100])
+def test_reading_more_often_makes_no_verdict_of_a_short_burst(readings):
+    """Three quarters of a second in which everything is lost, read so often."""
+    cusum = Cusum()
+    cusum.step(LOSS, LOSS.nats(0, 200), 0, 200, STEP)
+    for number in range(1, readings + 1):
+        now = STEP + number * 3 * STEP // 2 // readings
+        assert not cusum.step(LOSS, LOSS.nats(300 / readings, 300 / readings), 0, 0, now - 1)
 
 
 def test_verdict_stays_until_the_evidence_is_gone():
     cusum = Cusum()
     for step in range(3):
-        cusum.step(LOSS, LOSS.nats(9, 200), 9, 200, step)
+        cusum.step(LOSS, LOSS.nats(9, 200), 9, 200, step * STEP)
     assert cusum.sick
     assert cusum.rate == pytest.approx(9 / 200)
     steps = 0
-    while cusum.step(LOSS, LOSS.nats(0, 200), 0, 200, steps):
+    while cusum.step(LOSS, LOSS.nats(0, 200), 0, 200, (3 + steps) * STEP):
         steps += 1
     assert 60 < steps < 120, "half a minute to a minute without a loss"
     assert (cusum.value, cusum.rate) == (0.0, 0.0)

@@ -1,16 +1,24 @@
 """Explain: what it says is what decided."""
 
+import io
 import re
 import time
 
 import pytest
 from rich.console import Console
+from test_delay_path import Link
 from whole_host import LINKS, WholeHost
 
+from fabricd import report
 from fabricd.cli import show, show_explain
+from fabricd.delay.condition import Seen
+from fabricd.delay.view import PathPlace
+from fabricd.detect.locate import Blame, Kind
 from fabricd.detect.rules import RULES, Finding
 from fabricd.explain import explain
 from fabricd.links.machine import TRANSITIONS
+from fabricd.probes.records import Direction
+from fabricd.publisher import located
 from telemetry.events import LinkState as S
 
 
@@ -101,6 +109,30 @@ async def test_an_observing_link_says_what_it_would_weigh(whole):
     assert said(whole, "rail2")["steering"] == ["mode observe: steered it would weigh 0 %"]
 
 
+async def test_congestion_is_evidence_with_its_figures(whole, capsys):
+    watch = whole.host.delay
+    watch.view.configure([PathPlace(1, "rail1", f"h{n}", f"10.1.0.{n}") for n in (1, 2)])
+    peers = [Link(1), Link(2)]
+    for second in range(30):
+        if second == 20:
+            for peer in peers:
+                peer.queue_out = lambda at: 300.0 + at % 400  # a queue breathes
+        watch.view.feed(dict(enumerate(peer.second() for peer in peers)), {})
+        where = [watch.view.standing(1, way) for way in Direction]
+        watch.condition("rail1").step(Seen(S.UP, "", *where), 100 + second)
+    document = said(whole)
+    assert document["condition"] == "congested"
+    assert document["delay"]["queue_tx_p50_us"] == pytest.approx(500, rel=0.3)
+    (row,) = [row for row in document["evidence"] if row["detector"] == "delay"]
+    assert row["against"]
+    assert "queues tx" in row["says"]
+    assert "half of the base round trip 20." in row["says"]
+    show.links(Console(width=220), report.links(whole.host), paths=True)
+    printed = capsys.readouterr().out
+    assert "congested" in printed
+    assert "queue tx/rx" in printed
+
+
 async def test_no_such_link(whole):
     with pytest.raises(KeyError, match="allowed: rail0, rail1, rail2"):
         said(whole, "eth9")
@@ -129,3 +161,51 @@ async def test_what_is_in_force_can_be_printed(whole, capsys):
     assert show.operator_lines(document) == [
         ("drained", "rail1: by uid 7, until taken back"), ("detectors off", "loss")
     ]  # fmt: skip
+
+
+async def test_who_waits_for_the_limit_of_changes_is_told_so(whole):
+    link = whole.link("rail1")
+    damping = link.health.damping
+    now = time.monotonic_ns()
+    for ago_s in (400, 300, 5):
+        damping.published(now - ago_s * 10**9)
+    link.carrier, link.pending_downs = False, 1
+    whole.host.step()
+    document = said(whole)
+    told = document["damping"]
+    assert (told["published"], told["max_transitions"], told["window_s"]) == (4, 3, 600)
+    assert told["return_in_s"] == pytest.approx(595, abs=2)
+    text = io.StringIO()
+    show_explain.explain(Console(file=text, width=160), document | {"history": []})
+    assert "4 changes published within 10.0 min, 3 are allowed: back in 9.9 min" in text.getvalue()
+
+
+async def test_paths_that_lose_are_told_where_the_link_is_not_blamed(tmp_path):
+    peer = '[[peers]]\nhost = "a"\naddresses = [{ rail = 1, address = "10.1.0.9" }]\n'
+    links = "".join(
+        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1)
+    )
+    whole = WholeHost(tmp_path, extra=peer, links=links)
+
+    def loss():
+        return [e["says"] for e in said(whole)["evidence"] if e["detector"] == "loss"]
+
+    assert loss() == ["none worth telling"]
+    path = next(p for p in whole.host.engine.paths if p.netdev == "rail1")
+    path.worse = "5 % of probes to a lost on this path"
+    assert loss() == [
+        "1 path loses, and that it is the link is not certain: 5 % of probes to a lost on this path"
+    ]
+    whole.close()
+
+
+async def test_the_place_of_a_fault_is_told(whole):
+    blame = Blame(Kind.LINK, "h/1", confidence=0.97)
+    whole.host.where.places.now = [blame]
+    assert said(whole)["located"] == ["link h/1 (NIC, cable or port of the leaf), 97 %"]
+    row = located(blame, "h", whole.host.engine)
+    assert (row.link, row.rail) == ("rail1", 1)
+    doubt = Blame(Kind.UNKNOWN, "", candidates=((Kind.HOST, "h", 0.5), (Kind.LINK, "h/2", 0.4)))
+    assert located(doubt, "h", whole.host.engine).link == "rail2"
+    others = Blame(Kind.LINK, "x/1", candidates=((Kind.LINK, "h/1", 0.1),))
+    assert located(others, "h", whole.host.engine).link == ""

@@ -39,8 +39,14 @@ FULL = HostSnapshot(
             last_change_wall_s=1_700_000_000.5,
             penalty=1234.5,
             weight=0.0 if i == 1 else 1.0,
+            errors={"hard": 1, "soft": 20, "congestion": 300},
+            counters_fresh=i == 0,
+            flaps_exact=i == 0,
+            risk=0.25,
             probe=ProbeTotals(100, 90, 4, 6, 0.0002, 0.0001, 11, 1),
             plugin=RailTotals(10, 20, 3, 2, 1, 1, 5, 0.25, 77, 2, LATENCY),
+            queueing_s={"rx": 2e-3, "tx": 1e-6},
+            slow=i == 1,
         )
         for i in range(2)
     ),
@@ -67,19 +73,19 @@ FULL = HostSnapshot(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scrape():
-    servers = []
+    current = None
+    server = MetricsServer("127.0.0.1:0", lambda: current)
 
     def get(snapshot):
-        server = MetricsServer("127.0.0.1:0", lambda: snapshot)
-        servers.append(server)
+        nonlocal current
+        current = snapshot
         url = f"http://127.0.0.1:{server.port}/metrics"
         return urllib.request.urlopen(url, timeout=60).read().decode()
 
     yield get
-    for server in servers:
-        server.close()
+    server.close()
 
 
 def samples(text):
@@ -97,10 +103,12 @@ def test_values(scrape):
         labels = {"link": link, "rail": link[-1]} | labels
         return got[f"fabricd_link_{name}", tuple(sorted(labels.items()))]
 
-    assert link("state", state="down") == 1
-    assert sum(link("state", state=s.name.lower()) for s in LinkState) == 1
+    assert (link("state"), link("state", "rail0")) == (LinkState.DOWN, LinkState.UP) == (3, 1)
     assert link("flaps_total") == 21
-    assert (link("steered"), link("steered", "rail0")) == (1, 0)
+    assert (link("weight_ratio"), link("weight_ratio", "rail0")) == (0, 1)
+    assert link("errors_total", **{"class": "soft"}) == 20
+    assert (link("flaps_exact"), link("flaps_exact", "rail0")) == (0, 1)
+    assert (link("counters_up"), link("failure_risk")) == (0, 0.25)
     assert link("probe_packets_lost_total", direction="tx") == 4
     assert link("probe_packets_lost_total", direction="rx") == 6
     assert link("plugin_stall_seconds_total") == 0.25
@@ -137,7 +145,14 @@ def test_deliveries_are_a_histogram_in_seconds(scrape):
 def test_what_is_not_known_has_no_sample(scrape):
     bare = HostSnapshot("h0", links=(LinkSnapshot("rail0", 0, LinkState.UNKNOWN),))
     names = {name for name, _ in samples(scrape(bare))}
-    for absent in ("link_carrier", "link_probe_rtt_seconds", "link_last_change_timestamp_seconds"):
+    for absent in (
+        "link_carrier",
+        "link_probe_rtt_seconds",
+        "link_last_change_timestamp_seconds",
+        "link_failure_risk",
+        "link_flaps_exact",
+        "link_errors_total",
+    ):
         assert f"fabricd_{absent}" not in names
     assert "fabricd_link_flaps_total" in names
 

@@ -116,3 +116,34 @@ def test_recorded_decisions_become_episodes():
     past = recorded(rows, 3, START + 60 * SEC)
     assert [(e.link, e.seconds) for e in past.episodes] == [("rail0", 4.0), ("rail1", 58.0)]
     assert (past.fewest, past.transitions) == (1, 3)
+    assert [(e.link, e.remote, e.seconds) for e in past.paths] == [("rail0", "10.0.0.2", 54.0)]
+
+
+def path(at, was, to, reason="silent", link="rail0", peer="a"):
+    return Event(
+        EventKind.PATH_STATE, START + round(at * SEC), 0, link=link, peer=peer, from_state=was,
+        to_state=to, reason=reason, data={"address": f"10.0.0.{ord(peer)}"},
+    )  # fmt: skip
+
+
+def test_exceptions_for_single_paths_are_replayed_with_todays_hold():
+    rows = [path(5, S.UP, S.DOWN), path(8, S.DOWN, S.HOLD), path(30, S.UP, S.DOWN, peer="b")]
+    past = run(rows, until=60, extra="[hold]\nhold_down_s = 4.0\n")
+    first, second = past.paths
+    assert (first.link, first.peer, first.remote) == ("rail0", "a", "10.0.0.97")
+    assert (first.reason, first.weight, first.seconds) == ("silent", 0, 7.0)
+    assert (second.peer, second.seconds) == ("b", 30.0), "to the end of the past"
+    assert (past.episodes, past.fewest, past.transitions) == ([], 3, 0), "all links carried"
+    assert past.as_json()["paths"][0]["peer"] == "a"
+
+
+def test_the_last_way_to_a_peer_is_kept_in_the_past_too():
+    rows = [path(5 + i, S.UP, S.DOWN, link=f"rail{i}") for i in range(3)]
+    past = run(rows, until=60)
+    assert [(e.link, e.seconds) for e in past.paths] == [("rail0", 2.0), ("rail1", 1.0)]
+
+
+def test_paths_of_a_group_alone():
+    rows = [path(5, S.UP, S.DOWN), path(6, S.UP, S.DOWN, link="rail1")]
+    past = replay(config(), rows, START + 10 * SEC, frozenset({"rail1"}))
+    assert [(e.link, e.seconds) for e in past.paths] == [("rail1", 4.0)]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.predict.risk import RULES, Predictor, Rules, Window, weight
+from fabricd.predict.forecast import weight
+from fabricd.predict.risk import RULES, Predictor, Rules, Window
 from fabricd.predict.signal import ber_of_q, q_of_ber
 from fabricd.predict.trend import Trend
 

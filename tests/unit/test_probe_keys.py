@@ -26,10 +26,12 @@ def key(tmp_path):
 
 def test_a_rotation_in_three_steps():
     text = keys.step(f"# x\n{A}\n", "add", B)
-    assert text == f"{A}\n{B}\n", "the old one signs still"
+    assert text == f"{keys.ADDED}\n{A}\n{B}\n", "the old one signs still"
     text = keys.step(text, "use")
-    assert text == f"{B}\n{A}\n"
+    assert text == f"{keys.USED}\n{B}\n{A}\n"
     assert keys.step(text, "drop") == f"{B}\n"
+    by_hand = f"{A}\n{B}\n"
+    assert keys.step(by_hand, "drop") == f"{A}\n", "no comment says otherwise"
     fresh = keys.parse(keys.step(A, "add"))
     assert len({*fresh}) == 2
 
@@ -42,6 +44,9 @@ def test_a_rotation_in_three_steps():
         (A, "add", A.upper(), "in it already"),
         (A, "add", "zz", "64 hexadecimal"),
         (A, "turn", "", "allowed are add, use, drop"),
+        (f"{keys.ADDED}\n{A}\n{B}\n", "add", "", "under way"),
+        (f"{keys.ADDED}\n{A}\n{B}\n", "drop", "", "use the new one first"),
+        (f"{keys.USED}\n{B}\n{A}\n", "use", "", "signs already"),
         ("", "add", "", "no key in it"),
         ("\n".join(_RANDOM.randbytes(32).hex() for _ in range(8)), "add", "", "drop the old ones"),
     ],
@@ -83,13 +88,14 @@ def test_rotate_writes_the_file_for_its_owner_alone(key, tmp_path):
     run = CliRunner().invoke
     done = run(app, ["key", "rotate", "add", "--key-file", str(key), "--new", str(other)])
     assert done.exit_code == 0, done.output
-    assert key.read_text() == f"{A}\n{B}\n"
+    assert key.read_text() == f"{keys.ADDED}\n{A}\n{B}\n"
     assert key.stat().st_mode & 0o777 == 0o600
     assert A not in done.output
-    assert run(app, ["key", "rotate", "drop", "--key-file", str(key)]).exit_code == 0
-    refused = run(app, ["key", "rotate", "drop", "--key-file", str(key)])
-    assert refused.exit_code == 1
-    assert key.read_text() == f"{A}\n"
+    names = [keys.fingerprint(bytes.fromhex(each)) for each in (A, B)]
+    assert f"{names[0]} signs, {names[1]} is accepted" in done.output
+    for step, status in (("drop", 1), ("use", 0), ("use", 1), ("drop", 0), ("drop", 1)):
+        assert run(app, ["key", "rotate", step, "--key-file", str(key)]).exit_code == status
+    assert key.read_text() == f"{B}\n"
 
 
 def test_load_without_a_prober_says_so(key, tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.probes import layout as lay
@@ -22,49 +22,10 @@ from fabricd.probes.records import (
     StallRecord,
 )
 from fabricd.probes.ring import RingError, RingReader
+from lab.ringfile import event_at, fresh_ring, put, sample_at
 
 REPO = Path(__file__).resolve().parents[2]
 STRESS = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "prober/fabric_ring_stress"
-
-
-def put(data: bytearray, record: lay.Record, at: int, **values: object) -> None:
-    """Writes the named members of a record whose others stay."""
-    for field in record.fields:
-        if field.name in values:
-            value = values[field.name]
-            raw = value if isinstance(value, tuple) else (value,)
-            lay.struct.pack_into("<" + field.code, data, at + field.offset, *raw)
-
-
-def fresh_ring(events: int = 0, samples: int = 0) -> bytearray:
-    data = bytearray(lay.RING_FILE_SIZE)
-    put(
-        data, lay.RING_HEADER, 0,
-        magic=lay.RING_MAGIC, version=lay.RING_VERSION, header_size=lay.HEADER_SIZE,
-        file_size=lay.RING_FILE_SIZE, link_row_size=lay.LINK_ROW.size,
-        path_row_size=lay.PATH_ROW.size, max_links=lay.MAX_LINKS, max_paths=lay.MAX_PATHS,
-        event_slots=lay.EVENT_SLOTS, sample_slots=lay.SAMPLE_SLOTS, path_offset=lay.PATH_OFFSET,
-        event_offset=lay.EVENT_OFFSET, sample_offset=lay.SAMPLE_OFFSET, pid=42, flags=3,
-        incarnation=99, start_ns=5, heartbeat_ns=6, event_head=events, sample_head=samples,
-        config_epoch=1, link_count=1, path_count=1, misses=3, link_interval_ns=10_000_000,
-        clock_train_hz=100, refused=(1, 2, 3, 4, 5, 6, 7, 0),
-    )  # fmt: skip
-    put(
-        data, lay.LINK_ROW, lay.LINK_OFFSET,
-        seq=2, netdev=b"rail0", address=bytes(10) + b"\xff\xff\x0a\0\0\1", port=9200,
-        flags=0b111 | 1 << lay.LINK_SOURCE_SHIFT, ifindex=7, carrier_down_count=3, downs=2,
-    )  # fmt: skip
-    put(
-        data, lay.PATH_ROW, lay.PATH_OFFSET,
-        seq=4, address=b"\xfd" + bytes(14) + b"\2", port=9200, link=0, flags=3, host_id=8,
-        interval_ns=10, rx_bitmap=2**64 - 1,
-    )  # fmt: skip
-    return data
-
-
-def event_at(data: bytearray, number: int, **values: object) -> None:
-    at = lay.EVENT_OFFSET + (number % lay.EVENT_SLOTS) * lay.EVENT_RECORD.size
-    put(data, lay.EVENT_RECORD, at, index=number + 1, config=1, **values)
 
 
 @pytest.fixture
@@ -240,14 +201,12 @@ def sound(tmp_path_factory):
     put(data, lay.RING_HEADER, 0, link_count=3, path_count=3)
     for number in range(40):
         event_at(data, number, mono_ns=number, kind=1 + number % 5, link=0, path=0)
-        at = lay.SAMPLE_OFFSET + number * lay.SAMPLE_RECORD.size
-        put(data, lay.SAMPLE_RECORD, at, index=number + 1, flags=3)
+        sample_at(data, number, flags=3)
     path = tmp_path_factory.mktemp("ring") / "ring"
     path.write_bytes(data)
     return path, bytes(data)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(damage(), min_size=1, max_size=12))
 def test_a_damaged_ring_never_does_worse_than_a_ring_error(sound, wounds):
     path, good = sound

@@ -189,7 +189,7 @@ async def test_a_process_that_was_killed_while_it_wrote_its_page_is_read_to_the_
     await scans.run(SECOND, step_ns=SECOND)
     assert scans.jobs.refused == 5
     assert scans.jobs.totals.rail("rail0").tx_bytes == 100
-    await scans.run(UNSEEN_GRACE_NS + 15 * SECOND)
+    await scans.run(UNSEEN_GRACE_NS + 60 * SECOND, step_ns=30 * SECOND)
     assert not path.exists(), "never read while it was seen: the long grace"
 
 

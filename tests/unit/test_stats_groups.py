@@ -6,7 +6,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry import statslayout as sl
@@ -101,7 +101,6 @@ def test_refused(page, reason):
     assert refused.value.reason == reason
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     damage=st.lists(
         st.tuples(st.integers(0, sl.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=20

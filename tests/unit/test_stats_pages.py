@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry import statslayout as sl
@@ -140,7 +140,6 @@ def test_no_directory_is_no_pages(tmp_path):
     assert reasons(tmp_path / "missing") == {}
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     damage=st.lists(
         st.tuples(st.integers(0, sl.PAGE_SIZE - 1), st.binary(min_size=1, max_size=64)), max_size=30
@@ -165,7 +164,6 @@ def test_any_damage_is_refused_or_decoded(tmp_path_factory, damage):
         assert 0 <= totals.rail(netdev).tx_bytes <= MAX_STEP
 
 
-@settings(max_examples=100, deadline=None)
 @given(page=st.binary(max_size=sl.EVENTS_AT + 100))
 def test_any_bytes_parse_or_raise(page):
     try:
@@ -330,7 +328,6 @@ def test_totals_go_on_after_the_daemons_restart():
     assert after.rail("rail0").tx_bytes == 100
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     looks=st.lists(
         st.lists(

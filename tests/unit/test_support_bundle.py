@@ -52,7 +52,7 @@ class Metrics(BaseHTTPRequestHandler):
 @pytest.fixture
 def etc(tmp_path, monkeypatch):
     server = HTTPServer(("127.0.0.1", 0), Metrics)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     (tmp_path / "probe.key").write_text("\n".join(KEYS))
     state = tmp_path / "state"

@@ -264,6 +264,37 @@ def test_killed_prober_comes_back(hosts):
     assert show(vm, "fabricd", "MainPID")["MainPID"] == daemon
 
 
+@pytest.mark.nightly  # twelve starts of Python, 20 s each under emulation
+def test_keys_are_rotated_by_the_documented_steps(hosts):
+    both = (hosts.alpha, hosts.beta)
+    pids = [show(vm, "fabric-prober", "MainPID") for vm in both]
+    new = KEY[::-1]
+    for vm in both:
+        vm.write("/root/new.key", new, 0o600)
+
+    def everywhere(*argv):
+        jobs = [vm.begin(*argv, timeout=LONG) for vm in both]
+        return [job.wait().check().out for job in jobs]
+
+    for step in (["add", "--new", "/root/new.key"], ["use"], ["drop"]):
+        told = everywhere("fabricctl", "key", "rotate", *step)
+        assert told[0] == told[1], "the same fingerprints on both"
+        everywhere("systemctl", "reload", "fabric-prober")
+    for vm, pid in zip(both, pids, strict=True):
+        assert show(vm, "fabric-prober", "MainPID") == pid, "it went on"
+        assert vm.run("cat", "/etc/fabricd/probe.key").check().out == f"{new}\n"
+        assert vm.run("stat", "-c", "%a %U", "/etc/fabricd/probe.key").check().out == "600 root\n"
+    before = [link["probes"]["received"] for link in ask(hosts.alpha, "links")]
+
+    def still_heard():
+        found = ask(hosts.alpha, "links") or []
+        return all(x["probes"]["received"] > b for x, b in zip(found, before, strict=True))
+
+    until(still_heard, LONG, "probes under the new key arrive on both rails")
+    for vm in both:
+        assert ask(vm, "status")["prober"]["refused"]["auth"] == 0
+
+
 def test_stopped_daemon_is_ended_by_the_watchdog(hosts):
     vm = hosts.alpha
     old = show(vm, "fabricd", "MainPID", "NRestarts")

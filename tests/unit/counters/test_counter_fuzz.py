@@ -5,7 +5,7 @@ import struct
 
 import counter_replies as replies
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lab import kernelreplies as kernel
@@ -91,7 +91,6 @@ def test_a_whole_reply_is_read(parse, whole):
 
 
 @pytest.mark.parametrize(("parse", "whole"), PARSERS)
-@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_to_a_reply(parse, whole, data):
     damaged = bytearray(whole)
@@ -106,7 +105,6 @@ def test_any_damage_to_a_reply(parse, whole, data):
 
 
 @pytest.mark.parametrize(("parse", "whole"), PARSERS)
-@settings(max_examples=100)
 @given(data=st.binary(max_size=200))
 def test_any_bytes(parse, whole, data):
     with clear_error():
@@ -151,7 +149,6 @@ def test_any_port_folder(found):
 
 
 @pytest.mark.parametrize("name", sorted(ETHTOOL_TABLES))
-@settings(max_examples=100)
 @given(st.binary(max_size=400), st.binary(max_size=100), st.integers(-1, 12))
 def test_any_driver_statistics(name, names, numbers, count):
     with clear_error():
