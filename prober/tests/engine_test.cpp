@@ -216,6 +216,27 @@ TEST_CASE("Slow to speak after an own stop: what we did not send, nobody missed"
   }
 }
 
+TEST_CASE("What stands in the own queue nobody missed; a queue that is stuck is told") {
+  for (Nanos phase = 0; phase < 10 * kMs; phase += kMs) {
+    CAPTURE(phase);
+    World w = pair();
+    w.run(1000 * kMs + phase);
+    w.queued_until[1] = w.now + 60 * kMs;
+    w.run(59 * kMs);
+    CHECK(row(w.hosts[2]).rx_missed >= 3);  // it cannot know
+    CHECK(row(w.hosts[1]).tx_missed == 0);
+    w.run(30 * kMs);
+    CHECK(row(w.hosts[1]).tx_missed == 0);
+    CHECK(row(w.hosts[2]).rx_missed == 0);
+
+    w.queued_until[1] = w.now + 1000 * kMs;
+    w.run(90 * kMs);
+    CHECK(row(w.hosts[1]).tx_missed == 0);
+    w.run(60 * kMs);
+    CHECK(row(w.hosts[1]).tx_missed >= 3);
+  }
+}
+
 TEST_CASE("After an own stop each packet that the peer does not hear counts again") {
   World w = pair();
   w.run(1000 * kMs);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "util.h"
@@ -32,6 +33,7 @@ struct Host {
     std::vector<std::uint8_t> bytes;
     Nanos arrived;
   };
+  std::vector<Outgoing> queue;  // sent, and not on the wire yet
   std::vector<Waiting> socket;  // what the kernel holds while the prober does not run
 };
 
@@ -43,6 +45,8 @@ class World {
   // Says whether a packet from host a to host b on a rail is lost.
   std::function<bool(std::uint8_t from, std::uint8_t to, std::uint8_t rail)> lost =
       [](auto, auto, auto) { return false; };
+  // Until when all that a host sends stands in its own queue: not stamped, not on the wire.
+  std::map<std::uint8_t, Nanos> queued_until;
   std::map<std::uint8_t, Host> hosts;
   std::vector<std::pair<Nanos, std::vector<std::uint8_t>>> captured;  // everything sent, host 1
 
@@ -87,6 +91,7 @@ class World {
     while (now < end) {
       now += 250'000;
       for (auto& [number, h] : hosts) {
+        if (now >= queued_until[number]) leave(h);
         const Nanos wanted = std::max(h.next_wake, Nanos{0});
         if (h.engine && now >= h.frozen_until && now >= wanted) wake(h, wanted);
       }
@@ -149,8 +154,13 @@ class World {
   void send(Host& h) {
     std::vector<Outgoing> out;
     h.engine->take_due(now, 0, out);
-    for (const Outgoing& o : out) {
-      h.engine->on_transmit_stamp(o.bytes, now + 1, false);
+    h.queue.insert(h.queue.end(), out.begin(), out.end());
+    if (now >= queued_until[h.number]) leave(h);
+  }
+
+  void leave(Host& h) {
+    for (const Outgoing& o : std::exchange(h.queue, {})) {
+      h.engine->on_transmit_stamp(o.bytes, now + 1, false, now);
       const std::uint8_t to = o.destination.ip[15];
       const std::uint8_t rail = o.destination.ip[13];
       std::vector<std::uint8_t> bytes(o.bytes.begin(), o.bytes.end());

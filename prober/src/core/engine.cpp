@@ -271,10 +271,10 @@ void Engine::on_packet(std::uint16_t link, const Address& source,
 }
 
 void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp,
-                               bool hardware) {
+                               bool hardware, Nanos now) {
   const auto own = identify_own(bytes);
   if (!own || own->incarnation != incarnation_ || own->path >= paths_.size()) return;
-  paths_[own->path].path->on_transmit_stamp(own->seq, stamp, hardware);
+  paths_[own->path].path->on_transmit_stamp(own->seq, stamp, hardware, now);
 }
 
 void Engine::judge(Nanos drained, RecordSink& sink) {

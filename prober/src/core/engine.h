@@ -71,7 +71,8 @@ class Engine {
   void on_packet(std::uint16_t link, const Address& source, std::span<const std::uint8_t> bytes,
                  const Arrival& arrival, RecordSink& sink);
   // `bytes` as the error queue returned them.
-  void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware);
+  void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware,
+                         Nanos now);
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
     carriers_[link] = carrier ? Seen::kWell : Seen::kSilent;

@@ -51,9 +51,16 @@ bool Path::retired(std::uint64_t incarnation) const {
   return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
 }
 
+bool Path::out_by(const Sent& sent, Nanos before) const {
+  const bool waits = stamps_ && sent.left == 0 && before - sent.at < kHeldMost;
+  return !waits && std::max(sent.at, sent.left) <= before;
+}
+
 std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
   std::uint64_t last = next_seq_ - 1;
-  while (last > heard && next_seq_ - last <= kHistory && sent_[last % kHistory].at > before) --last;
+  while (last > heard && next_seq_ - last <= kHistory && !out_by(sent_[last % kHistory], before)) {
+    --last;
+  }
   return last > heard ? last - heard : 0;
 }
 
@@ -232,9 +239,11 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
   }
 }
 
-void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware) {
+void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now) {
   Sent& slot = sent_[seq % kHistory];
   if (slot.seq != seq || stamp == 0) return;
+  stamps_ = true;
+  if (slot.left == 0) slot.left = now;
   // A NIC that stamps gives both; the hardware's is the better one.
   if (slot.stamp == 0) {
     untold_sent_.push(seq);
@@ -314,7 +323,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  sent_[p.seq % kHistory] = {p.seq, now, 0, train, false};
+  sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false};
   return p;
 }
 

@@ -13,7 +13,10 @@
 //  - Single packets come at their interval and are due by it; trains and reports come when they
 //    like. These are signs of life too, but do not move when the next single packet is due.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
-//    hear: while we sent nothing, its silence is our doing, whatever the reason.
+//    hear: while we sent nothing, its silence is our doing, whatever the reason. Nor did we send
+//    what still stands in this host's own queue behind a job's bulk: where the device stamps, a
+//    packet has left once its transmit stamp is there. One that waits for its stamp longer than
+//    kHeldMost speaks for a transmit queue that is stuck.
 //  - A peer that said farewell is silent by intent: nothing is judged until it sends again, with a
 //    sequence beyond the farewell's (what was under way before it is no return).
 //  - Judge only after the sockets were drained, as of when the drain began.
@@ -68,7 +71,7 @@ class Path {
 
   Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
                     const StallLog& stalls, RecordSink& sink);
-  void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware);
+  void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now);
   void judge(Nanos now, const StallLog& stalls, RecordSink& sink);
 
   // The next packet, numbered; `train` 1..3 or 0.
@@ -97,7 +100,8 @@ class Path {
  private:
   struct Sent {
     std::uint64_t seq = 0;
-    Nanos at = 0;
+    Nanos at = 0;    // when it was given to the kernel
+    Nanos left = 0;  // when its stamp was seen; 0: not yet
     std::int64_t stamp = 0;
     std::uint8_t train = 0;
     bool hardware = false;
@@ -119,6 +123,7 @@ class Path {
   };
   static constexpr std::size_t kHistory = 64;
   static constexpr std::uint32_t kLongSilent = 16;
+  static constexpr Nanos kHeldMost = 100'000'000;
 
   // How much later than an interval after the last one a packet may come.
   Nanos lateness(Nanos interval) const;
@@ -127,7 +132,9 @@ class Path {
   // When the n-th single packet after the last sign of life is due, from 1.
   Nanos due(std::uint32_t n) const;
   bool retired(std::uint64_t incarnation) const;
-  // How many packets sent by `before` are beyond the last one that the peer heard.
+  // Whether the packet had left this host by `before`.
+  bool out_by(const Sent& sent, Nanos before) const;
+  // How many packets that had left by `before` are beyond the last one that the peer heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
   void establish(const Packet& packet, Nanos now, RecordSink& sink);
   void feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
@@ -173,6 +180,7 @@ class Path {
   Nanos tx_silent_ = 0;
 
   // Stamps.
+  bool stamps_ = false;  // the device makes some
   std::uint64_t next_seq_ = 1;
   std::array<Sent, kHistory> sent_{};
   std::array<Received, kHistory> arrived_{};

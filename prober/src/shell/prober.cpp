@@ -167,8 +167,8 @@ void Prober::receive(Nanos now) {
   for (Port& port : ports_) {
     if (!port.socket) continue;
     if (port.stamps_pending) {
-      port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
-        engine_.on_transmit_stamp(bytes, stamp, hardware);
+      port.socket->drain_stamps([this, now](auto bytes, std::int64_t stamp, bool hardware) {
+        engine_.on_transmit_stamp(bytes, stamp, hardware, now);
       });
       port.stamps_pending = false;
     }
@@ -210,9 +210,10 @@ void Prober::transmit() {
     sent_ += count - refused;
     if (port.socket && refused < count) {
       // On most devices the stamps are there when sendmmsg returns; the rest come next round.
+      const Nanos now = read_clock(CLOCK_MONOTONIC);
       const std::size_t stamped =
-          port.socket->drain_stamps([this](auto bytes, std::int64_t stamp, bool hardware) {
-            engine_.on_transmit_stamp(bytes, stamp, hardware);
+          port.socket->drain_stamps([this, now](auto bytes, std::int64_t stamp, bool hardware) {
+            engine_.on_transmit_stamp(bytes, stamp, hardware, now);
           });
       port.stamps_pending = port.socket->hardware_stamps() || stamped < count - refused;
     }
