@@ -19,7 +19,7 @@ from lab.truth import Row
 HOSTS = 4
 RAILS = 4
 SECONDS = 60.0
-QUEUE_BYTES = 625_000
+QUEUE_BYTES = 400_000
 """Of each shaper: what the lab's default, 10 ms, is at 500 Mbit/s. With less, two flows on one
 survivor drop each other's tails, and TCP's 200 ms retransmission timeout is all one sees; with much
 more, the queue alone is longer than the plugin waits for an acknowledgement (60 ms)."""

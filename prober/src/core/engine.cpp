@@ -39,6 +39,8 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   by_peer_.assign(config_.links.size(), {});
   carriers_.assign(config_.links.size(), Seen::kUnknown);
   suspected_.assign(config_.links.size(), false);
+  rows_.assign(config_.links.size(), Row{});
+  row_ = 0;
   std::vector<Nanos> heard(config_.links.size(), 0);
   for (std::size_t i = 0; i < config_.links.size(); ++i) {
     for (std::size_t j = 0; j < old_links.size(); ++j) {
@@ -279,6 +281,7 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
 
 void Engine::judge(Nanos drained, RecordSink& sink) {
   std::fill(suspected_.begin(), suspected_.end(), false);
+  std::fill(rows_.begin(), rows_.end(), Row{});
   bad_ = static_cast<std::size_t>(std::count(carriers_.begin(), carriers_.end(), Seen::kSilent));
   for (Entry& entry : paths_) {
     if (entry.quiet && drained < entry.quiet_until) continue;
@@ -288,8 +291,13 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
                         entry.path->told(config_.misses) == Seen::kSilent;
     bad_ += silent ? 1 : 0;
     entry.quiet_until = entry.path->next_judgement();
-    entry.quiet = entry.path->quiet(config_.misses);
+    entry.quiet = entry.path->quiet();
+    Row& row = rows_[entry.path->config().link];
+    row.rx += entry.path->rx_row();
+    row.tx += entry.path->tx_row();
   }
+  row_ = 0;
+  for (const Row& row : rows_) row_ = std::max({row_, row.rx, row.tx});
 }
 
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,

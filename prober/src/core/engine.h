@@ -95,6 +95,9 @@ class Engine {
   // ticks are soon enough.
   Nanos next_judgement(Nanos now) const;
 
+  // The longest row of misses that stands on a link, over all its paths, in one direction.
+  std::uint32_t row() const { return row_; }
+
   std::size_t path_count() const { return paths_.size(); }
   void fill(std::size_t path, ring::PathRow& row) const { paths_[path].path->fill(row); }
   Nanos link_last_heard(std::size_t link) const { return link_heard_[link]; }
@@ -128,6 +131,10 @@ class Engine {
     std::size_t round = 0;
     std::size_t next_bad = 0;
     std::uint32_t dice = 1;
+  };
+  struct Row {
+    std::uint32_t rx = 0;
+    std::uint32_t tx = 0;
   };
   // A path of an earlier configuration.
   struct Parked {
@@ -166,6 +173,8 @@ class Engine {
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
   std::vector<Nanos> link_heard_;
   std::vector<bool> suspected_;  // links with a path that misses
+  std::vector<Row> rows_;        // by link
+  std::uint32_t row_ = 0;
   StallLog stalls_;
   Nanos running_ = 0;  // when the prober was last known to run
   Counters counters_;

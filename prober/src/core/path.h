@@ -83,8 +83,8 @@ class Path {
   bool take_report(Nanos now);
   // Nothing is missing, nothing to be reported, and no bad word from the peer: until
   // next_judgement() only a packet changes that.
-  bool quiet(std::uint32_t misses) const {
-    return !rx_run_ && !report_ && told(misses) != Seen::kSilent;
+  bool quiet() const {
+    return !rx_run_ && !report_ && tx_missed_ == 0;
   }
 
   void fill(ring::PathRow& row) const;
@@ -94,6 +94,12 @@ class Path {
   Nanos last_heard() const { return last_heard_; }
   // A miss, conclusive or not, was called not long ago, and nothing was heard since.
   bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
+  // Conclusive misses in a row; 0 once the silence is an old story, and of what the peer said before
+  // it fell silent itself.
+  std::uint32_t rx_row() const { return rx_missed_ < kLongSilent ? rx_missed_ : 0; }
+  std::uint32_t tx_row() const {
+    return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
+  }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
   Nanos next_judgement() const;
 

@@ -77,7 +77,7 @@ Nanos Prober::next_wake(Nanos now) const {
 void Prober::run() {
   log_info("running; incarnation " + std::to_string(incarnation_) + ", scheduling " + scheduling_);
   const Nanos begun = read_clock(CLOCK_MONOTONIC);
-  engine_.note_gap(begun, begun, ring_);
+  engine_.note_gap(begun, begun, *this);
   pass(begun);
   while (!stop_) {
     const Nanos now = read_clock(CLOCK_MONOTONIC);
@@ -90,7 +90,7 @@ void Prober::run() {
     if (n < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "epoll");
     const Nanos woken = read_clock(CLOCK_MONOTONIC);
     // A stop or a long preemption is known before anything is judged by it.
-    engine_.note_gap(wanted, woken, ring_);
+    engine_.note_gap(wanted, woken, *this);
     for (std::size_t i = 0; i < static_cast<std::size_t>(std::max(n, 0)); ++i) {
       if (events[i].data.fd == signals_.get()) {
         read_signal();
@@ -107,6 +107,11 @@ void Prober::run() {
   log_info("stopped");
 }
 
+void Prober::event(const ring::EventRecord& record) {
+  ring_.event(record);
+  herald_.saw(record);
+}
+
 void Prober::pass(Nanos now) {
   if (now >= next_tick_ - kTickEarly) {
     next_tick_ = now + kCarrierTick;
@@ -114,12 +119,11 @@ void Prober::pass(Nanos now) {
     open_sockets(now);
   }
   receive(now);
-  engine_.judge(now, ring_);
+  engine_.judge(now, *this);
   const Now fresh;
-  engine_.note_running(fresh.mono, ring_);
+  engine_.note_running(fresh.mono, *this);
   send(fresh);
-  if (ring_.events() != notified_) {
-    notified_ = ring_.events();
+  if (herald_.tells(fresh.mono, engine_.row())) {
     publish(fresh.mono);  // what an event tells is in the tables too when its reader looks
     control_->notify();
   } else if (fresh.mono >= next_publish_) {
@@ -131,7 +135,7 @@ void Prober::read_carriers(Nanos now) {
   for (Port& port : ports_) {
     if (now < port.next_read) continue;
     const bool absent = port.reader.source() == CarrierReader::Source::kNone;
-    port.tracker.update(port.config.index, port.reader.read(), now, ring_);
+    port.tracker.update(port.config.index, port.reader.read(), now, *this);
     const CarrierReading& reading = port.tracker.reading();
     engine_.set_carrier(port.config.index, reading.present && reading.carrier);
     const bool netlink = port.reader.source() == CarrierReader::Source::kNetlink;
@@ -174,9 +178,9 @@ void Prober::receive(Nanos now) {
     }
     const std::uint64_t before = engine_.counters().received;
     port.socket->drain(
-        drained_, kMostPerRound, [this](Nanos read) { engine_.note_running(read, ring_); },
+        drained_, kMostPerRound, [this](Nanos read) { engine_.note_running(read, *this); },
         [this, &port](const Address& source, auto bytes, const Arrival& arrival) {
-          engine_.on_packet(port.config.index, source, bytes, arrival, ring_);
+          engine_.on_packet(port.config.index, source, bytes, arrival, *this);
         });
     port.received += engine_.counters().received - before;
   }

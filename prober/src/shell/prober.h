@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "core/herald.h"
 #include "shell/carrier_reader.h"
 #include "shell/clock.h"
 #include "shell/control.h"
@@ -24,7 +25,7 @@ struct Options {
   mode_t socket_mode = 0600;
 };
 
-class Prober {
+class Prober : private RecordSink {
  public:
   // Throws std::exception with a sentence for the operator.
   explicit Prober(Options options);
@@ -46,6 +47,10 @@ class Prober {
     bool stamps_pending = false;
     explicit Port(const LinkConfig& link) : config(link), reader(link.netdev) {}
   };
+
+  // What core parts tell: into the ring, and to the herald.
+  void event(const ring::EventRecord& record) override;
+  void sample(const ring::SampleRecord& record) override { ring_.sample(record); }
 
   nlohmann::json handle(const nlohmann::json& request);
   nlohmann::json status() const;
@@ -82,7 +87,7 @@ class Prober {
   std::shared_ptr<ProbeSocket::Buffers> buffers_ = ProbeSocket::make_buffers();
   std::vector<Port> ports_;
   std::vector<Outgoing> outgoing_;
-  std::uint64_t notified_ = 0;
+  Herald herald_;
   Nanos drained_ = 0;
   Nanos next_tick_ = 0;
   Nanos next_publish_ = 0;

@@ -1,0 +1,56 @@
+// When to wake those who wait for news. Each wake has the daemon judge the whole host, about a
+// millisecond of its core, and where a job keeps a queue standing packets are late a hundred times
+// a second. Pure.
+//
+//  - A carrier change, and anything new while a row of misses stands on a link: at once.
+//  - A single conclusive miss: at once, but not so soon after the last time.
+//  - All else (heard again, our own gaps, what is not conclusive): a little later, together.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "core/cadence.h"
+#include "core/sink.h"
+
+namespace fabric::prober {
+
+class Herald {
+ public:
+  static constexpr Nanos kMissPause = 20'000'000;
+  static constexpr Nanos kLater = 50'000'000;
+  static constexpr std::uint32_t kRow = 2;
+
+  void saw(const ring::EventRecord& record) {
+    switch (static_cast<ring::EventKind>(record.kind)) {
+      case ring::EventKind::kCarrier:
+        due_ = 0;
+        break;
+      case ring::EventKind::kMiss:
+        wait((record.flags & ring::kFlagInconclusive) != 0 ? kLater : kMissPause);
+        break;
+      default:
+        wait(kLater);
+    }
+  }
+
+  // Whether it is time; then all that was seen counts as told. `row`: the longest row of misses
+  // that stands on a link.
+  bool tells(Nanos now, std::uint32_t row) {
+    if (due_ == kNever || (row < kRow && now < due_)) return false;
+    due_ = kNever;
+    told_ = now;
+    return true;
+  }
+  // From when on it is time, whatever the row.
+  Nanos due() const { return due_; }
+
+ private:
+  static constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
+  void wait(Nanos most) { due_ = std::min(due_, told_ + most); }
+
+  Nanos due_ = kNever;  // kNever: nothing to tell
+  Nanos told_ = 0;
+};
+
+}  // namespace fabric::prober
