@@ -86,6 +86,9 @@ class CarrierSources:
                     link, mono_ns=row.read_ns, wall_ns=_wall(row.read_ns), source="prober"
                 )
                 continue
+            mark = self.book.ledger.mark(link.netdev)
+            if mark is not None and row.carrier_down_count != mark.down_count:
+                self._ask_admin(row.index)  # it may be newer than the records read above
             events += self.book.reading(
                 link,
                 ifindex=row.ifindex,

@@ -365,6 +365,8 @@ class Engine:
         if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
+        elif link.health.state in (LinkState.UNKNOWN, LinkState.ADMIN) and views is not None:
+            facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
         errors = self.orders.soft(link.netdev, _soft(link))
         worse = errors or self.orders.worse(link.netdev, link.worse)

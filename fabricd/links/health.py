@@ -110,7 +110,8 @@ class Health:
         self._well = False
         """At the last update there was good evidence."""
         self._blamed_from: int | None = None
-        """In HOLD: since when there is a verdict, or no carrier, without a break."""
+        """In HOLD: since when there is a verdict, or no carrier, without a break. In UNKNOWN: since
+        when it has carrier and something speaks against it."""
         self._doubted_from: int | None = None
         self._calm_from: int | None = None
         self._planned = False
@@ -131,10 +132,7 @@ class Health:
         if self._administered(facts, now, done):
             return done
         if self.state is LinkState.UNKNOWN:
-            if facts.carrier:
-                self._go(E.SEEN_UP, facts.seen, now, done)
-            elif facts.expected and facts.fault:
-                self._fault(facts, now, done)
+            self._seen(facts, now, done)
             return done
         self._fault(facts, now, done)
         self._recover(facts, now, done)
@@ -144,6 +142,8 @@ class Health:
 
     def due_at(self) -> int | None:
         """When (ns) an update is due though no fact changes; None: never."""
+        if self.state is LinkState.UNKNOWN and self._blamed_from is not None:
+            return self._blamed_from + self.hold.hold_down_ns
         if self.state is LinkState.HOLD:
             if self._blamed_from is not None:
                 return self._blamed_from + self.hold.verdict_ns
@@ -199,8 +199,28 @@ class Health:
             self.state, self.since_ns, self.reason = state, now, "out before the restart"
             self.hard = False
 
+    def _seen(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        if facts.fault and facts.expected:
+            self._fault(facts, now, done)
+        elif not facts.carrier:
+            self._blamed_from = None
+        elif facts.clean and not facts.fault:
+            self._blamed_from = None
+            self._go(E.SEEN_UP, facts.seen, now, done)
+        # Taken up again a moment ago: the silence of before is still told, and neighbours have to
+        # be found anew.
+        elif self._blamed_from is None:
+            self._blamed_from = now
+        elif now < self._blamed_from + self.hold.hold_down_ns:
+            pass
+        elif facts.fault:
+            self._fault(facts, now, done)
+        else:
+            self._go(E.SEEN_UP, facts.seen, now, done)
+
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
+            self._blamed_from = None
             if self.state is not LinkState.ADMIN:
                 self._go(E.ADMIN_DOWN, facts.drained or "administratively down", now, done)
             return True

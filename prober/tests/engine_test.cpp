@@ -216,6 +216,26 @@ TEST_CASE("Slow to speak after an own stop: what we did not send, nobody missed"
   }
 }
 
+TEST_CASE("What the kernel had no way for nobody missed; when that lasts it is told") {
+  for (Nanos phase = 0; phase < 10 * kMs; phase += kMs) {
+    CAPTURE(phase);
+    World w = pair();
+    w.run(1000 * kMs + phase);
+    w.no_way[1] = true;
+    w.run(500 * kMs);
+    CHECK(row(w.hosts[2]).rx_missed >= 40);
+    CHECK(row(w.hosts[1]).tx_missed == 0);
+    w.no_way[1] = false;
+    w.run(200 * kMs);
+    CHECK(row(w.hosts[2]).rx_missed == 0);
+    for (const auto& miss : w.hosts[1].records.misses(true)) CHECK(miss.count == 0);
+
+    w.no_way[1] = true;
+    w.run(1200 * kMs);
+    CHECK(row(w.hosts[1]).tx_missed >= 3);
+  }
+}
+
 TEST_CASE("The row of misses on a link, over all its paths, for as long as it is news") {
   World w;
   w.start(1, 111, {2, 3}, 2, 10 * kMs);

@@ -47,6 +47,7 @@ class World {
       [](auto, auto, auto) { return false; };
   // Until when all that a host sends stands in its own queue: not stamped, not on the wire.
   std::map<std::uint8_t, Nanos> queued_until;
+  std::map<std::uint8_t, bool> no_way;  // the host's kernel refuses what is sent
   std::map<std::uint8_t, Host> hosts;
   std::vector<std::pair<Nanos, std::vector<std::uint8_t>>> captured;  // everything sent, host 1
 
@@ -154,6 +155,10 @@ class World {
   void send(Host& h) {
     std::vector<Outgoing> out;
     h.engine->take_due(now, 0, out);
+    if (no_way[h.number]) {
+      for (const Outgoing& o : out) h.engine->on_refused(o, now);
+      return;
+    }
     h.queue.insert(h.queue.end(), out.begin(), out.end());
     if (now >= queued_until[h.number]) leave(h);
   }

@@ -45,6 +45,34 @@ def test_never_seen_up_is_not_a_failure():
     assert states(h.update(GOOD, 3)) == [S.UP]
 
 
+@pytest.mark.parametrize("unwell", [BAD, UNCLEAR])
+def test_back_from_admin_the_silence_of_before_is_no_fault(unwell):
+    h = health()
+    h.update(GOOD, 0)
+    assert states(h.update(Facts(admin_up=False, carrier=False), SEC)) == [S.ADMIN]
+    assert states(h.update(unwell, 2 * SEC)) == [S.UNKNOWN]
+    assert h.due_at() == 4 * SEC
+    assert h.update(unwell, 4 * SEC - 1) == []
+    assert states(h.update(GOOD, 4 * SEC - 1)) == [S.UP]
+    assert h.damping.penalty(4 * SEC) == 0
+
+
+def test_back_from_admin_what_stays_counts():
+    blamed, unclear = health(), health()
+    for h, facts, then in ((blamed, BAD, S.DOWN), (unclear, UNCLEAR, S.UP)):
+        h.update(Facts(admin_up=False, carrier=False), 0)
+        assert states(h.update(facts, SEC)) == [S.UNKNOWN]
+        assert h.update(facts, 3 * SEC - 1) == []
+        assert states(h.update(facts, 3 * SEC)) == [then]
+
+
+def test_without_carrier_silence_is_never_a_failure():
+    h = health()
+    for now in range(0, 60 * SEC, SEC):
+        assert h.update(Facts(carrier=False, fault="silent"), now) == []
+    assert h.due_at() is None
+
+
 def test_down_at_once_up_after_hold_down():
     h = health()
     h.update(GOOD, 0)

@@ -279,6 +279,11 @@ void Engine::on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t
   paths_[own->path].path->on_transmit_stamp(own->seq, stamp, hardware, now);
 }
 
+void Engine::on_refused(const Outgoing& packet, Nanos now) {
+  const auto own = identify_own(packet.bytes);
+  if (own && own->path < paths_.size()) paths_[own->path].path->on_refused(own->seq, now);
+}
+
 void Engine::judge(Nanos drained, RecordSink& sink) {
   std::fill(suspected_.begin(), suspected_.end(), false);
   std::fill(rows_.begin(), rows_.end(), Row{});

@@ -73,6 +73,8 @@ class Engine {
   // `bytes` as the error queue returned them.
   void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware,
                          Nanos now);
+  // The kernel had no way for what take_due gave.
+  void on_refused(const Outgoing& packet, Nanos now);
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
     carriers_[link] = carrier ? Seen::kWell : Seen::kSilent;

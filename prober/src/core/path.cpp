@@ -51,17 +51,22 @@ bool Path::retired(std::uint64_t incarnation) const {
   return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
 }
 
-bool Path::out_by(const Sent& sent, Nanos before) const {
-  const bool waits = stamps_ && sent.left == 0 && before - sent.at < kHeldMost;
-  return !waits && std::max(sent.at, sent.left) <= before;
-}
-
 std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
-  std::uint64_t last = next_seq_ - 1;
-  while (last > heard && next_seq_ - last <= kHistory && !out_by(sent_[last % kHistory], before)) {
-    --last;
+  const std::uint64_t oldest = next_seq_ > kHistory ? next_seq_ - kHistory : 1;
+  const std::uint64_t first = std::max(heard + 1, oldest);
+  const bool given_up = refusing_since_ != 0 && before - refusing_since_ >= kRefusedMost;
+  std::uint64_t count = 0;
+  bool left = false;  // what was sent before a packet that left did, too
+  bool refused = false;
+  for (std::uint64_t seq = next_seq_; seq-- > first;) {
+    const Sent& sent = sent_[seq % kHistory];
+    refused = sent.refused && !given_up;
+    const bool waits = stamps_ && sent.left == 0 && before - sent.at < kHeldMost;
+    left = left || (!refused && !waits && std::max(sent.at, sent.left) <= before);
+    count += left && !refused ? 1 : 0;
   }
-  return last > heard ? last - heard : 0;
+  // Of what is forgotten, as of the last that is not.
+  return left && !refused && first > heard ? count + first - heard - 1 : count;
 }
 
 void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
@@ -254,6 +259,13 @@ void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardwar
   slot.hardware = hardware;
 }
 
+void Path::on_refused(std::uint64_t seq, Nanos now) {
+  Sent& slot = sent_[seq % kHistory];
+  if (slot.seq != seq) return;
+  slot.refused = true;
+  if (refusing_since_ == 0) refusing_since_ = now;
+}
+
 void Path::resume() {
   gone_ = peer_incarnation_ != 0;
   rx_run_ = report_ = false;
@@ -323,7 +335,8 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false};
+  if (!sent_[(p.seq - 1) % kHistory].refused) refusing_since_ = 0;
+  sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false, false};
   return p;
 }
 

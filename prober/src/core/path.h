@@ -16,7 +16,8 @@
 //    hear: while we sent nothing, its silence is our doing, whatever the reason. Nor did we send
 //    what still stands in this host's own queue behind a job's bulk: where the device stamps, a
 //    packet has left once its transmit stamp is there. One that waits for its stamp longer than
-//    kHeldMost speaks for a transmit queue that is stuck.
+//    kHeldMost speaks for a transmit queue that is stuck. Nor what the kernel had no way for (the
+//    device was down), unless that has lasted for kRefusedMost.
 //  - A peer that said farewell is silent by intent: nothing is judged until it sends again, with a
 //    sequence beyond the farewell's (what was under way before it is no return).
 //  - Judge only after the sockets were drained, as of when the drain began.
@@ -72,6 +73,8 @@ class Path {
   Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
                     const StallLog& stalls, RecordSink& sink);
   void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now);
+  // The kernel had no way for the packet: no device, or no route.
+  void on_refused(std::uint64_t seq, Nanos now);
   void judge(Nanos now, const StallLog& stalls, RecordSink& sink);
 
   // The next packet, numbered; `train` 1..3 or 0.
@@ -111,6 +114,7 @@ class Path {
     std::int64_t stamp = 0;
     std::uint8_t train = 0;
     bool hardware = false;
+    bool refused = false;
   };
   struct Received {
     std::uint64_t seq = 0;
@@ -130,6 +134,7 @@ class Path {
   static constexpr std::size_t kHistory = 64;
   static constexpr std::uint32_t kLongSilent = 16;
   static constexpr Nanos kHeldMost = 100'000'000;
+  static constexpr Nanos kRefusedMost = 1'000'000'000;
 
   // How much later than an interval after the last one a packet may come.
   Nanos lateness(Nanos interval) const;
@@ -138,9 +143,8 @@ class Path {
   // When the n-th single packet after the last sign of life is due, from 1.
   Nanos due(std::uint32_t n) const;
   bool retired(std::uint64_t incarnation) const;
-  // Whether the packet had left this host by `before`.
-  bool out_by(const Sent& sent, Nanos before) const;
-  // How many packets that had left by `before` are beyond the last one that the peer heard.
+  // How many packets that had left this host by `before` are beyond the last one that the peer
+  // heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
   void establish(const Packet& packet, Nanos now, RecordSink& sink);
   void feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
@@ -186,7 +190,8 @@ class Path {
   Nanos tx_silent_ = 0;
 
   // Stamps.
-  bool stamps_ = false;  // the device makes some
+  bool stamps_ = false;        // the device makes some
+  Nanos refusing_since_ = 0;  // 0: the last packet was not refused
   std::uint64_t next_seq_ = 1;
   std::array<Sent, kHistory> sent_{};
   std::array<Received, kHistory> arrived_{};

@@ -228,7 +228,7 @@ std::size_t ProbeSocket::drain_stamps(const OnStamp& on_stamp) {
   }
 }
 
-std::size_t ProbeSocket::send(std::span<const Outgoing> packets) {
+std::size_t ProbeSocket::send(std::span<const Outgoing> packets, const OnRefused& no_way) {
   std::size_t refused = 0;
   while (!packets.empty()) {
     const std::size_t count = std::min(packets.size(), kBatch);
@@ -250,6 +250,9 @@ std::size_t ProbeSocket::send(std::span<const Outgoing> packets) {
       packets = packets.subspan(static_cast<std::size_t>(n));
     } else {
       ++refused;  // the first one; the others may have other destinations
+      if (errno == ENETDOWN || errno == ENETUNREACH || errno == ENODEV || errno == ENXIO) {
+        no_way(packets.front());
+      }
       packets = packets.subspan(1);
     }
   }

@@ -25,6 +25,8 @@ class ProbeSocket {
   using OnStamp =
       std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware)>;
 
+  using OnRefused = std::function<void(const Outgoing& packet)>;
+
   // What a call reads into or writes from: one for all sockets, for one is used at a time, and the
   // few that it uses stay in the cache.
   struct Buffers;
@@ -42,8 +44,9 @@ class ProbeSocket {
   void drain(Nanos floor, std::size_t most, const OnBatch& on_batch, const OnPacket& on_packet);
   // Returns how many transmit stamps there were.
   std::size_t drain_stamps(const OnStamp& on_stamp);
-  // Sends all; returns how many the kernel refused.
-  std::size_t send(std::span<const Outgoing> packets);
+  // Sends all; returns how many the kernel refused. `no_way` is told of those for which it has no
+  // device or no route now.
+  std::size_t send(std::span<const Outgoing> packets, const OnRefused& no_way);
 
   unsigned ifindex() const { return ifindex_; }
   bool hardware_stamps() const { return hardware_; }

@@ -208,16 +208,19 @@ void Prober::transmit() {
                                    [&](const Outgoing& o) { return o.link != first->link; });
     Port& port = ports_[first->link];
     const auto count = static_cast<std::uint64_t>(last - first);
-    const std::uint64_t refused = port.socket ? port.socket->send({first, last}) : count;
+    const Nanos now = read_clock(CLOCK_MONOTONIC);
+    const auto no_way = [this, now](const Outgoing& packet) { engine_.on_refused(packet, now); };
+    if (!port.socket) std::for_each(first, last, no_way);
+    const std::uint64_t refused = port.socket ? port.socket->send({first, last}, no_way) : count;
     port.sent += count - refused;
     port.send_errors += refused;
     sent_ += count - refused;
     if (port.socket && refused < count) {
       // On most devices the stamps are there when sendmmsg returns; the rest come next round.
-      const Nanos now = read_clock(CLOCK_MONOTONIC);
+      const Nanos gone = read_clock(CLOCK_MONOTONIC);
       const std::size_t stamped =
-          port.socket->drain_stamps([this, now](auto bytes, std::int64_t stamp, bool hardware) {
-            engine_.on_transmit_stamp(bytes, stamp, hardware, now);
+          port.socket->drain_stamps([this, gone](auto bytes, std::int64_t stamp, bool hardware) {
+            engine_.on_transmit_stamp(bytes, stamp, hardware, gone);
           });
       port.stamps_pending = port.socket->hardware_stamps() || stamped < count - refused;
     }
