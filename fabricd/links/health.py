@@ -110,10 +110,13 @@ class Health:
         self._well = False
         """At the last update there was good evidence."""
         self._blamed_from: int | None = None
-        """In HOLD: since when there is a verdict, or no carrier, without a break. In UNKNOWN: since
-        when it has carrier and something speaks against it."""
+        """In HOLD: since when there is a verdict, or no carrier, without a break."""
         self._doubted_from: int | None = None
         self._calm_from: int | None = None
+        self._readmitted_ns: int | None = None
+        """In UNKNOWN: since when the device is up again; None: it was not taken down."""
+        self._was_down = False
+        """In ADMIN: the device itself was down, not only its traffic drained."""
         self._planned = False
         """In a maintenance window: what is published now is no reason to hold the link later."""
 
@@ -142,8 +145,10 @@ class Health:
 
     def due_at(self) -> int | None:
         """When (ns) an update is due though no fact changes; None: never."""
-        if self.state is LinkState.UNKNOWN and self._blamed_from is not None:
-            return self._blamed_from + self.hold.hold_down_ns
+        if self.state is LinkState.UNKNOWN and self._readmitted_ns is not None:
+            held = self._readmitted_ns + self.hold.hold_down_ns
+            calm = self._calm_from
+            return held if calm is None else min(held, calm + self.hold.suspect_after_ns)
         if self.state is LinkState.HOLD:
             if self._blamed_from is not None:
                 return self._blamed_from + self.hold.verdict_ns
@@ -200,32 +205,39 @@ class Health:
             self.hard = False
 
     def _seen(self, facts: Facts, now: int, done: list[Transition]) -> None:
+        well = facts.clean and not facts.fault
         if facts.fault and facts.expected:
             self._fault(facts, now, done)
         elif not facts.carrier:
-            self._blamed_from = None
-        elif facts.clean and not facts.fault:
-            self._blamed_from = None
+            self._calm_from = None
+            self._readmitted_ns = None if self._readmitted_ns is None else now
+        elif self._readmitted_ns is None:
+            if not facts.fault:
+                self._go(E.SEEN_UP, facts.seen, now, done)
+        # Taken up again a moment ago: the silence of before is still told, and addresses, routes
+        # and neighbours have to be there again.
+        elif now >= self._readmitted_ns + self.hold.hold_down_ns:
+            self._readmitted_ns = None
             self._go(E.SEEN_UP, facts.seen, now, done)
-        # Taken up again a moment ago: the silence of before is still told, and neighbours have to
-        # be found anew.
-        elif self._blamed_from is None:
-            self._blamed_from = now
-        elif now < self._blamed_from + self.hold.hold_down_ns:
-            pass
-        elif facts.fault:
-            self._fault(facts, now, done)
-        else:
+        elif not well:
+            self._calm_from = None
+        elif self._calm_from is None:
+            self._calm_from = now
+        elif _passed(self._calm_from, self.hold.suspect_after_ns, now):
+            self._readmitted_ns = None
             self._go(E.SEEN_UP, facts.seen, now, done)
 
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
             self._blamed_from = None
+            self._was_down = self._was_down or not facts.drained
             if self.state is not LinkState.ADMIN:
                 self._go(E.ADMIN_DOWN, facts.drained or "administratively down", now, done)
             return True
         if self.state is LinkState.ADMIN:
             self._go(E.ADMIN_UP, "administratively up", now, done)
+            self._readmitted_ns, self._calm_from = now if self._was_down else None, None
+            self._was_down = False
         return False
 
     def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:

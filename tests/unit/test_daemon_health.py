@@ -52,18 +52,32 @@ def test_back_from_admin_the_silence_of_before_is_no_fault(unwell):
     assert states(h.update(Facts(admin_up=False, carrier=False), SEC)) == [S.ADMIN]
     assert states(h.update(unwell, 2 * SEC)) == [S.UNKNOWN]
     assert h.due_at() == 4 * SEC
-    assert h.update(unwell, 4 * SEC - 1) == []
-    assert states(h.update(GOOD, 4 * SEC - 1)) == [S.UP]
+    assert h.update(GOOD, 2 * SEC + 100 * MS) == []
+    assert h.due_at() == 2 * SEC + 300 * MS
+    assert h.update(unwell, 2 * SEC + 200 * MS) == []  # routes come back one by one
+    assert h.update(GOOD, 3 * SEC) == []
+    assert states(h.update(GOOD, 3 * SEC + 200 * MS)) == [S.UP]
     assert h.damping.penalty(4 * SEC) == 0
 
 
 def test_back_from_admin_what_stays_counts():
-    blamed, unclear = health(), health()
-    for h, facts, then in ((blamed, BAD, S.DOWN), (unclear, UNCLEAR, S.UP)):
-        h.update(Facts(admin_up=False, carrier=False), 0)
-        assert states(h.update(facts, SEC)) == [S.UNKNOWN]
-        assert h.update(facts, 3 * SEC - 1) == []
-        assert states(h.update(facts, 3 * SEC)) == [then]
+    h = health()
+    h.update(Facts(admin_up=False, carrier=False), 0)
+    assert states(h.update(BAD, SEC)) == [S.UNKNOWN]
+    assert h.update(BAD, 3 * SEC - 1) == []
+    assert states(h.update(BAD, 3 * SEC)) == [S.UP]
+    assert states(h.update(BAD, 3 * SEC + 1)) == [S.DOWN]
+
+
+def test_back_from_admin_without_carrier_nothing_is_due_in_the_past():
+    h = health()
+    h.update(Facts(admin_up=False, carrier=False), 0)
+    h.update(Facts(carrier=False), SEC)
+    for now in range(2 * SEC, 20 * SEC, SEC):
+        assert h.update(Facts(carrier=False), now) == []
+        assert h.due_at() > now
+    assert h.update(GOOD, 20 * SEC) == []
+    assert states(h.update(GOOD, 20 * SEC + 200 * MS)) == [S.UP]
 
 
 def test_without_carrier_silence_is_never_a_failure():
@@ -330,7 +344,8 @@ def test_admin_is_not_a_failure():
     assert states(h.update(Facts(admin_up=False, carrier=False, downs=1), 1)) == [S.ADMIN]
     assert h.update(Facts(admin_up=False, carrier=False), 2) == []
     assert h.damping.penalty(2) == 0
-    assert states(h.update(GOOD, 3)) == [S.UNKNOWN, S.UP]
+    assert states(h.update(GOOD, 3)) == [S.UNKNOWN]
+    assert states(h.update(GOOD, 3 + 200 * MS)) == [S.UP]
 
 
 @pytest.mark.parametrize("facts", [NO_CARRIER, Facts(fault="x")])

@@ -86,9 +86,7 @@ class Path {
   bool take_report(Nanos now);
   // Nothing is missing, nothing to be reported, and no bad word from the peer: until
   // next_judgement() only a packet changes that.
-  bool quiet() const {
-    return !rx_run_ && !report_ && tx_missed_ == 0;
-  }
+  bool quiet() const { return !rx_run_ && !report_ && tx_missed_ == 0; }
 
   void fill(ring::PathRow& row) const;
   // What we hear of the peer, and whether it says that it hears us; `misses` make a path silent.
@@ -97,8 +95,8 @@ class Path {
   Nanos last_heard() const { return last_heard_; }
   // A miss, conclusive or not, was called not long ago, and nothing was heard since.
   bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
-  // Conclusive misses in a row; 0 once the silence is an old story, and of what the peer said before
-  // it fell silent itself.
+  // Conclusive misses in a row; 0 once the silence is an old story, and of what the peer said
+  // before it fell silent itself.
   std::uint32_t rx_row() const { return rx_missed_ < kLongSilent ? rx_missed_ : 0; }
   std::uint32_t tx_row() const {
     return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
@@ -190,7 +188,7 @@ class Path {
   Nanos tx_silent_ = 0;
 
   // Stamps.
-  bool stamps_ = false;        // the device makes some
+  bool stamps_ = false;       // the device makes some
   Nanos refusing_since_ = 0;  // 0: the last packet was not refused
   std::uint64_t next_seq_ = 1;
   std::array<Sent, kHistory> sent_{};
