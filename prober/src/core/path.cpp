@@ -54,7 +54,8 @@ bool Path::retired(std::uint64_t incarnation) const {
 std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
   const std::uint64_t oldest = next_seq_ > kHistory ? next_seq_ - kHistory : 1;
   const std::uint64_t first = std::max(heard + 1, oldest);
-  const bool given_up = refusing_since_ != 0 && before - refusing_since_ >= kRefusedMost;
+  const bool refusing = refusing_since_ != 0 && last_refused_ == next_seq_ - 1;
+  const bool given_up = refusing && before - refusing_since_ >= kRefusedMost;
   std::uint64_t count = 0;
   bool left = false;  // what was sent before a packet that left did, too
   bool refused = false;
@@ -263,7 +264,8 @@ void Path::on_refused(std::uint64_t seq, Nanos now) {
   Sent& slot = sent_[seq % kHistory];
   if (slot.seq != seq) return;
   slot.refused = true;
-  if (refusing_since_ == 0) refusing_since_ = now;
+  if (refusing_since_ == 0 || seq != last_refused_ + 1) refusing_since_ = now;
+  last_refused_ = seq;
 }
 
 void Path::resume() {
@@ -335,7 +337,6 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  if (!sent_[(p.seq - 1) % kHistory].refused) refusing_since_ = 0;
   sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false, false};
   return p;
 }

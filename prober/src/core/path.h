@@ -188,8 +188,9 @@ class Path {
   Nanos tx_silent_ = 0;
 
   // Stamps.
-  bool stamps_ = false;       // the device makes some
-  Nanos refusing_since_ = 0;  // 0: the last packet was not refused
+  bool stamps_ = false;             // the device makes some
+  Nanos refusing_since_ = 0;        // packets in a row
+  std::uint64_t last_refused_ = 0;  // the last of them
   std::uint64_t next_seq_ = 1;
   std::array<Sent, kHistory> sent_{};
   std::array<Received, kHistory> arrived_{};
