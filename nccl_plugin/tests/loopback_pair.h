@@ -86,6 +86,9 @@ struct Pair {
     a->finalize();
     b->finalize();
   }
+  // What a request that an exchange left in flight may still touch, until its comm is closed.
+  std::vector<std::byte> sent;
+  std::vector<std::byte> received;
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
 };
@@ -148,7 +151,7 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap
     bool last = false;
     for (int i = 0; !last; ++i) {
       last = i >= at_least && Clock::now() >= until;
-      const std::vector<std::byte> bytes =
+      std::vector<std::byte> bytes =
           last ? std::vector<std::byte>(1) : contents(size_of(i), static_cast<std::uint64_t>(i));
       Request* request = nullptr;
       bool done = false;
@@ -165,6 +168,7 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap
       }
       if (!done) {
         failed = true;
+        pair.sent = std::move(bytes);
         return;
       }
     }
@@ -194,6 +198,7 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap
   }
   failed = failed || size != 1;
   sender.join();
+  pair.received = std::move(buffer);
   return outcome;
 }
 

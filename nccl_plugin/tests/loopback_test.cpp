@@ -185,12 +185,12 @@ TEST_CASE("the plain mode has one path and gives up with it") {
 }
 
 TEST_CASE("close with requests in flight") {
-  Pair pair(2);
   std::vector<std::byte> buffer(1 << 20);
+  const std::vector<std::byte> bytes = contents(1 << 20, 3);
+  Pair pair(2);
   const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
   Request* receive = nullptr;
   REQUIRE(pair.b->irecv(pair.receive, {&slot, 1}, false, &receive) == Result::success);
-  const std::vector<std::byte> bytes = contents(1 << 20, 3);
   Request* request = nullptr;
   REQUIRE(pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request) == Result::success);
   CHECK(pair.b->close(pair.receive) == Result::success);
