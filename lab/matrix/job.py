@@ -16,6 +16,7 @@ PATIENCE_S = 40.0
 CHANNELS = 4
 _LOOK_S = 0.04  # two publications of a stats page
 _FLOW_S = 0.4
+_REST_S = 0.5
 _STEP_BYTES = 4 << 20
 
 Place = tuple[int, int]
@@ -120,6 +121,20 @@ class Job:
             )
 
         return self.wait(moved, "progress of every rank")
+
+    def comes_to_rest(self, seconds: float) -> None:
+        """Until nothing gets done for half a second: what was on the far side still arrives.
+
+        Raises:
+            CellError: something did all the time.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            before = self.done()
+            time.sleep(_REST_S)
+            if self.done() == before:
+                return
+        raise CellError(f"no rest within {seconds} s of a fault that stops it: {self.done()}")
 
     def check_still(self, seconds: float) -> None:
         """Nothing gets done, for so long.

@@ -175,7 +175,7 @@ def _all_rails(job: Job, host: int) -> Evidence:
     places = [(host, rail) for rail in job.flowing(host, rails)]
     made = [lf.Carrier(_name(place)) for place in places]
     with _in_force(job, made) as since:
-        time.sleep(0.5)  # what was on the far side already still arrives
+        job.comes_to_rest(DARK_S - 0.5)
         told: Evidence = {"struck": [f"h{host}"]}
         for fault, place in zip(made, places, strict=True):
             told |= _proof(job, fault, place)
@@ -190,11 +190,11 @@ def _stopped_peer(job: Job, host: int) -> Evidence:
     process = job.ranks[host].process
     process.send_signal(signal.SIGSTOP)
     try:
-        time.sleep(0.5)
+        job.comes_to_rest(STOPPED_S / 2)
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state != "T":
             raise CellError(f"rank {host} is in state {state}, not stopped")
-        job.check_still(STOPPED_S - 0.5)
+        job.check_still(STOPPED_S / 2)
         job.check_sound()
     finally:
         process.send_signal(signal.SIGCONT)
