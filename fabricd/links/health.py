@@ -205,31 +205,28 @@ class Health:
             self.hard = False
 
     def _seen(self, facts: Facts, now: int, done: list[Transition]) -> None:
-        well = facts.clean and not facts.fault
-        if facts.fault and facts.expected:
-            self._fault(facts, now, done)
-        elif not facts.carrier:
+        if not facts.carrier:
             self._calm_from = None
-            self._readmitted_ns = None if self._readmitted_ns is None else now
-        elif self._readmitted_ns is None:
-            if not facts.fault:
-                self._go(E.SEEN_UP, facts.seen, now, done)
-        # Taken up again a moment ago: the silence of before is still told, and addresses, routes
-        # and neighbours have to be there again.
-        elif now >= self._readmitted_ns + self.hold.hold_down_ns:
-            self._readmitted_ns = None
-            self._go(E.SEEN_UP, facts.seen, now, done)
-        elif not well:
-            self._calm_from = None
-        elif self._calm_from is None:
-            self._calm_from = now
-        elif _passed(self._calm_from, self.hold.suspect_after_ns, now):
-            self._readmitted_ns = None
-            self._go(E.SEEN_UP, facts.seen, now, done)
+            if facts.expected and facts.fault:
+                self._fault(facts, now, done)
+            elif self._readmitted_ns is not None:
+                self._readmitted_ns = now
+            return
+        if self._readmitted_ns is not None and now < self._readmitted_ns + self.hold.hold_down_ns:
+            # Taken up again a moment ago: the silence of before is still told, and addresses,
+            # routes and neighbours have to be there again.
+            if facts.fault or not facts.clean:
+                self._calm_from = None
+                return
+            if self._calm_from is None:
+                self._calm_from = now
+            if not _passed(self._calm_from, self.hold.suspect_after_ns, now):
+                return
+        self._readmitted_ns = None
+        self._go(E.SEEN_UP, facts.seen, now, done)
 
     def _administered(self, facts: Facts, now: int, done: list[Transition]) -> bool:
         if not facts.admin_up:
-            self._blamed_from = None
             self._was_down = self._was_down or not facts.drained
             if self.state is not LinkState.ADMIN:
                 self._go(E.ADMIN_DOWN, facts.drained or "administratively down", now, done)

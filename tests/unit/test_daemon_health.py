@@ -80,6 +80,12 @@ def test_back_from_admin_without_carrier_nothing_is_due_in_the_past():
     assert states(h.update(GOOD, 20 * SEC + 200 * MS)) == [S.UP]
 
 
+def test_silent_when_first_seen_is_up_and_then_down():
+    h = health()
+    assert states(h.update(BAD, 0)) == [S.UP]
+    assert states(h.update(BAD, 1)) == [S.DOWN]
+
+
 def test_without_carrier_silence_is_never_a_failure():
     h = health()
     for now in range(0, 60 * SEC, SEC):

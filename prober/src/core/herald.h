@@ -42,8 +42,6 @@ class Herald {
     told_ = now;
     return true;
   }
-  // From when on it is time, whatever the row.
-  Nanos due() const { return due_; }
 
  private:
   static constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
