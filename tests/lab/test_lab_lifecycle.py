@@ -21,9 +21,10 @@ import sys, time
 from lab.cluster import Cluster
 from lab.faults import Carrier
 with Cluster(sys.argv[1], hosts=2, rails=2) as lab:
-    lab.nodes[0].popen(["sleep", "1000"])
+    # Its pid is its own from the start; when it has entered its host is another matter.
+    inside = lab.nodes[0].popen(["sleep", "1000"])
     lab.arm(Carrier("h0:rail0")).start()
-    print(lab.nodes[0].pids()[0], flush=True)
+    print(inside.pid, flush=True)
     time.sleep(1000)
 """
 
