@@ -8,10 +8,11 @@
 namespace fabric::prober::test {
 namespace {
 
-ring::EventRecord record(ring::EventKind kind, std::uint16_t flags = 0) {
+ring::EventRecord record(ring::EventKind kind, std::uint16_t flags = 0, std::uint32_t count = 1) {
   ring::EventRecord out{};
   out.kind = static_cast<std::uint16_t>(kind);
   out.flags = flags;
+  out.count = count;
   return out;
 }
 
@@ -56,7 +57,11 @@ TEST_CASE("A carrier change and a row of misses do not wait; single misses and t
   CHECK(told_in_a_second(heard, record(ring::EventKind::kHeard), 0) == 20);
   Herald unclear;
   const auto miss = record(ring::EventKind::kMiss, ring::kFlagInconclusive);
-  CHECK(told_in_a_second(unclear, miss, 0) == 20);
+  CHECK(told_in_a_second(unclear, miss, 0) == 4);
+  Herald its_end;
+  CHECK(told_in_a_second(its_end, record(ring::EventKind::kHeard, 0, 0), 0) == 4);
+  Herald gap;
+  CHECK(told_in_a_second(gap, record(ring::EventKind::kStall), 0) == 4);
 }
 
 TEST_CASE("What may wait is told with what may not") {

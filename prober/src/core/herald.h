@@ -4,7 +4,10 @@
 //
 //  - A carrier change, and anything new while a row of misses stands on a link: at once.
 //  - A single conclusive miss: at once, but not so soon after the last time.
-//  - All else (heard again, our own gaps, what is not conclusive): a little later, together.
+//  - Heard again after one: a little later.
+//  - What proves nothing (misses that owe to our own gap, their end, the gap itself): late, all
+//    together. A host without a free core has a hundred a second, and the daemon looks by itself
+//    twice a second.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +21,8 @@ namespace fabric::prober {
 class Herald {
  public:
   static constexpr Nanos kMissPause = 20'000'000;
-  static constexpr Nanos kLater = 50'000'000;
+  static constexpr Nanos kHeardPause = 50'000'000;
+  static constexpr Nanos kIdlePause = 250'000'000;
   static constexpr std::uint32_t kRow = 2;
 
   void saw(const ring::EventRecord& record) {
@@ -27,10 +31,13 @@ class Herald {
         due_ = 0;
         break;
       case ring::EventKind::kMiss:
-        wait((record.flags & ring::kFlagInconclusive) != 0 ? kLater : kMissPause);
+        wait((record.flags & ring::kFlagInconclusive) != 0 ? kIdlePause : kMissPause);
+        break;
+      case ring::EventKind::kHeard:
+        wait(record.count != 0 ? kHeardPause : kIdlePause);
         break;
       default:
-        wait(kLater);
+        wait(kIdlePause);
     }
   }
 
