@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class PathView:
+class PathView(NamedTuple):
     """One path as its row in the prober's ring says. Times are CLOCK_MONOTONIC ns."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     link: int
     peer: str
     heard: bool
@@ -72,6 +72,15 @@ class Rules:
     near_misses_for_one: int = 4
     """So many near misses ask for one packet more; at most three times ``misses`` in all."""
     near_misses_ns: int = 10 * 10**9
+
+    @property
+    def same_batch_ns(self) -> int:
+        """What came so much before a packet was due may have left in one go with it.
+
+        Half of the distance of two slots at a sender (those of extra paths lie midway between the
+        others): what left in the slot before proves nothing about a sender that stopped since.
+        """
+        return self.link_interval_ns // 4
 
     def lateness(self, interval_ns: int) -> int:
         """How late a packet may be, as the prober has it (`Path::lateness`)."""
@@ -186,7 +195,7 @@ class Silences:
         if known is None or known.heard_ns != path.last_heard_ns:
             known = self._vouched[path.index] = _Vouched(path.last_heard_ns)
         seen = max((p.last_heard_ns for p in same_peer if p.link != path.link), default=0)
-        since_due = seen + rules.link_interval_ns // 2 - path.due
+        since_due = seen + rules.same_batch_ns - path.due
         number = min(path.rx_missed, 1 + since_due // path.interval_ns) if since_due >= 0 else 0
         if number > known.last and not known.next:
             known.next, known.seen_ns = number, seen
