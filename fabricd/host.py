@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -45,6 +45,16 @@ from telemetry.snapshot import HostSnapshot
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
 and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
+RECENT_NS = 100_000_000
+"""A path table so young serves all who look in the same tick."""
+
+
+class _Table(NamedTuple):
+    """The prober's paths as they were read."""
+
+    read_ns: int
+    rows: list[PathRow]
+    views: list[PathView]
 
 
 class Host:
@@ -76,6 +86,7 @@ class Host:
         self.control_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.last_path_rows: Sequence[PathRow] = ()
+        self._table: _Table | None = None
         self._snapshot = HostSnapshot(config.host.name)
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
@@ -132,6 +143,7 @@ class Host:
         if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self.last_path_rows = ()
+        self._table = None
         self._loss.reset([link.netdev for link in self.config.links])
         self.where.configure(self.config)
 
@@ -205,7 +217,7 @@ class Host:
         Args:
             between: the tick is yet to come; only losses that name somebody are placed.
         """
-        rows = self.feed.paths()
+        rows = self.path_rows(recent=True)
         now = time.monotonic_ns()
         self._emit(self.delay.tick(self.feed, rows or (), self.engine, now))
         if rows is None:
@@ -225,7 +237,7 @@ class Host:
         if self._worse != was:
             self.step()
         if verdict.blames or not between:
-            views = evidence.path_views(rows, self.engine.paths)
+            views = self._table.views if self._table else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
 
     def give_back(self) -> None:
@@ -311,10 +323,19 @@ class Host:
 
     def views(self) -> list[PathView] | None:
         """All paths as the prober sees them now; None: there is no prober."""
+        self.path_rows()
+        return self._table.views if self._table else None
+
+    def path_rows(self, *, recent: bool = False) -> list[PathRow] | None:
+        """The prober's path table, of now or of this tick; None: there is no prober."""
+        now = time.monotonic_ns()
+        if recent and self._table is not None and now - self._table.read_ns < RECENT_NS:
+            return self._table.rows
         rows = self.feed.paths()
-        if rows is None:
-            return None
-        return evidence.path_views(rows, self.engine.paths)
+        self._table = None
+        if rows is not None:
+            self._table = _Table(now, rows, evidence.path_views(rows, self.engine.paths))
+        return rows
 
     def _engine_events(self, outcome: Outcome) -> list[Event]:
         flaps = self.config.damping.second_tier_flaps

@@ -49,7 +49,7 @@ def probe_totals(link: int, rows: Sequence[PathRow], silent: int) -> ProbeTotals
 def snapshot(host: Host) -> HostSnapshot:
     """An immutable picture for the metrics endpoint."""
     now = time.monotonic_ns()
-    rows = host.feed.paths() or host.last_path_rows
+    rows = host.path_rows(recent=True) or host.last_path_rows
     host.last_path_rows = rows
     weights = host.rail_weights()
     links = []

@@ -22,6 +22,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fabricd.detect.locate import Blame, Flow, Kind, Port, Topology, locate, loss_ratio, port_name
 from fabricd.detect.locate import Rules as PlaceRules
@@ -84,8 +85,7 @@ class LossRules:
     """After an outage or gap, until losses were found: so long, and `REORDER` + 2 packets."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossCounters:
+class LossCounters(NamedTuple):
     """Cumulative packets of one path since its prober's start."""
 
     path: int

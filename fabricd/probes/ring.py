@@ -259,8 +259,7 @@ class RingReader:
             before = self.header()
             mapped = self._mapped()
             rows: list[_R] = []
-            for index in range(count(before)):
-                values = self._row(mapped, record, offset + index * record.size)
+            for index, values in enumerate(self._values(mapped, record, offset, count(before))):
                 if values is None:
                     self.corrupt += 1
                     continue
@@ -272,6 +271,22 @@ class RingReader:
             if int.from_bytes(epoch, "little") == before.config_epoch:
                 return rows
         raise RingError(f"{self.path}: the configuration changes faster than it can be read")
+
+    @classmethod
+    def _values(
+        cls, mapped: mmap.mmap, record: lay.Record, offset: int, count: int
+    ) -> list[tuple[Any, ...] | None]:
+        """A table copied at once; rows that were being written are read again, each by itself."""
+        end, step = offset + count * record.size, record.size // _HEAD_WORD
+        with memoryview(mapped) as whole, whole[offset:end] as raw, raw.cast("Q") as words:
+            before = words[::step].tolist()
+            copy = raw.tobytes()
+            after = words[::step].tolist()
+        rows: list[tuple[Any, ...] | None] = list(record.struct.iter_unpack(copy))
+        for index, (row, first, last) in enumerate(zip(rows, before, after, strict=True)):
+            if row is None or not first == row[0] == last or first & 1:
+                rows[index] = cls._row(mapped, record, offset + index * record.size)
+        return rows
 
     @staticmethod
     def _row(mapped: mmap.mmap, record: lay.Record, at: int) -> tuple[Any, ...] | None:
