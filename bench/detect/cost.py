@@ -3,11 +3,6 @@
 One host under test with eight rails; each of its ten peers is a prober that answers as a whole host
 would, all in one other host of the lab with ten addresses on each rail. They are given the paths
 that the daemon under test chose, at the interval of a peer that has ten of its own.
-
-A veth runs what its other end does with a packet within the sender's system call: bridge, routing
-and socket of the receiver, and that time is the sender's. No NIC does that. So the ports of the
-leaves work in kernel threads of their own (threaded NAPI, Documentation/networking/napi.rst); what
-it is without them is a row beside.
 """
 
 from __future__ import annotations
@@ -22,7 +17,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.outage import ring
 from bench.report import Row
@@ -167,19 +161,6 @@ def responders(node: Node, config: Config) -> Iterator[None]:
         yield
 
 
-def thread_ports(topology: Topology) -> None:
-    """Let what arrives at the leaves be worked on by threads of the kernel, not by who sent it."""
-    for rail in range(RAILS):
-        for host in range(topology.hosts):
-            port = topology.leaf_port(host, rail)
-            name = port.ifname
-            subprocess.run(
-                ["ip", "netns", "exec", port.ns, "sh", "-ec",
-                 f"ethtool -K {name} gro on; echo 1 > /sys/class/net/{name}/threaded"],
-                check=True,
-            )  # fmt: skip
-
-
 def all_up(node: Node) -> bool:
     """Whether the daemon says UP of every link."""
     try:
@@ -191,13 +172,11 @@ def all_up(node: Node) -> bool:
 
 
 @contextmanager
-def watched_host(name: str, *, threads: bool = True) -> Iterator[tuple[Cluster, Node]]:
+def watched_host(name: str) -> Iterator[tuple[Cluster, Node]]:
     """A lab whose h0 watches ten peers over eight rails, all links UP."""
     topology = Topology(f"detect-{name}", hosts=2, rails=RAILS, rate_bps=0)
     with Cluster(topology=topology) as cluster, ExitStack() as stack:
         node, other = cluster.nodes
-        if threads:
-            thread_ports(topology)
         add_addresses(other)
         # Byte code is compiled when a package is installed, not when a daemon starts.
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="fabric-bytecode-"))
@@ -235,57 +214,30 @@ def cost(*, quick: bool) -> list[Row]:
     seconds = QUICK_S if quick else WHOLE_S
     with watched_host("cost") as (_cluster, node):
         trains = sum(path.clock for path in chosen(load(node.config_path)))
-        one = measured(node, seconds)
+        time.sleep(SETTLE_S)
         prober, daemon = running(node)
-        memory = rss_mb(prober), rss_mb(daemon)
-    with watched_host("cost", threads=False) as (_cluster, node):
-        other = measured(node, seconds)
-    note = (
-        f"{RAILS} links, {PEERS} peers each, {trains} clock paths, {seconds:.0f} s; "
-        f"{one.sent:.0f} packets/s sent, {one.received:.0f} received"
-    )
-    beside = "the same where a veth charges the sender with bridge and receiver"
-    return [
-        Row("prober, idle rails: CPU", 6, one.prober, "% of a core", note=note),
-        Row("prober: CPU, wire and receiver charged to it", None, other.prober, "% of a core",
-            note=beside),
-        Row("prober: resident memory", 8, memory[0], "MB"),
-        Row("daemon: CPU", 2, one.daemon, "% of a core", note=f"{seconds:.0f} s"),
-        Row("daemon: CPU, in the run beside", None, other.daemon, "% of a core"),
-        Row("daemon: resident memory", 60, memory[1], "MB"),
-    ]  # fmt: skip
-
-
-class Cost(NamedTuple):
-    """Shares of one core in percent, packets a second."""
-
-    prober: float
-    daemon: float
-    sent: float
-    received: float
-
-
-def measured(node: Node, seconds: float) -> Cost:
-    """What a host costs that only watches, scraped as Prometheus does.
-
-    Raises:
-        RuntimeError: a link left UP meanwhile.
-    """
-    time.sleep(SETTLE_S)
-    prober, daemon = running(node)
-    before = packets(node)
-    began = time.monotonic()
-    first = {pid: cpu_s(pid) for pid in (prober, daemon)}
-    while (left := began + seconds - time.monotonic()) > 0:
-        node.fetch(METRICS)
-        time.sleep(min(SCRAPE_S, left))
-    took = time.monotonic() - began
-    share = {pid: 100 * (cpu_s(pid) - at) / took for pid, at in first.items()}
-    after = packets(node)
-    if not all_up(node):
-        raise RuntimeError("a link left UP while nothing was done to it")
-    sent, received = ((b - a) / took for a, b in zip(before, after, strict=True))
-    return Cost(share[prober], share[daemon], sent, received)
+        before = packets(node)
+        began = time.monotonic()
+        first = {pid: cpu_s(pid) for pid in (prober, daemon)}
+        while (left := began + seconds - time.monotonic()) > 0:
+            node.fetch(METRICS)
+            time.sleep(min(SCRAPE_S, left))
+        took = time.monotonic() - began
+        share = {pid: 100 * (cpu_s(pid) - at) / took for pid, at in first.items()}
+        after = packets(node)
+        if not all_up(node):
+            raise RuntimeError("a link left UP while nothing was done to it")
+        sent, received = ((b - a) / took for a, b in zip(before, after, strict=True))
+        note = (
+            f"{RAILS} links, {PEERS} peers each, {trains} clock paths, {took:.0f} s; "
+            f"{sent:.0f} packets/s sent, {received:.0f} received"
+        )
+        return [
+            Row("prober, idle rails: CPU", 6, share[prober], "% of a core", note=note),
+            Row("prober: resident memory", 8, rss_mb(prober), "MB"),
+            Row("daemon: CPU", 2, share[daemon], "% of a core", note=f"{took:.0f} s"),
+            Row("daemon: resident memory", 60, rss_mb(daemon), "MB"),
+        ]
 
 
 def packets(node: Node) -> tuple[int, int]:
