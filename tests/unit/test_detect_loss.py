@@ -1,5 +1,7 @@
 """Gray loss: found with direction, per link or per path; what is no evidence raises nothing."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -114,9 +116,16 @@ def test_a_single_burst_is_no_verdict():
     assert feed.found == {}
 
 
-def test_a_link_that_always_lost_a_little_is_judged_by_that():
+@pytest.fixture(scope="module")
+def an_hour_of_little_loss():
     feed = Feed(12, base=2e-5)
+    feed.test.reset(["a", "b", "c", "d"])
     feed.run(3600)
+    return feed
+
+
+def test_a_link_that_always_lost_a_little_is_judged_by_that(an_hour_of_little_loss):
+    feed = deepcopy(an_hour_of_little_loss)
     before = {key: link.usual.rate for key, link in feed.test._links.items()}
     assert all(rate > 7e-6 for rate in before.values())
     feed.run(30, at_link(1, "rx", 0.01))
@@ -210,10 +219,8 @@ def test_who_was_sick_not_long_ago_has_to_be_well_for_longer():
     assert took[1] < 300 * SEC
 
 
-def test_what_is_usual_of_a_link_outlives_a_reset_but_not_the_link():
-    feed = Feed(12, base=2e-5)
-    feed.test.reset(["a", "b", "c", "d"])
-    feed.run(3600)
+def test_what_is_usual_of_a_link_outlives_a_reset_but_not_the_link(an_hour_of_little_loss):
+    feed = deepcopy(an_hour_of_little_loss)
     known = feed.test._links[1, Direction.RX].usual
     assert known.rate > 3e-6
     feed.test.reset()
