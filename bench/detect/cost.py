@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -217,27 +217,52 @@ def cost(*, quick: bool) -> list[Row]:
         time.sleep(SETTLE_S)
         prober, daemon = running(node)
         before = packets(node)
-        began = time.monotonic()
-        first = {pid: cpu_s(pid) for pid in (prober, daemon)}
-        while (left := began + seconds - time.monotonic()) > 0:
-            node.fetch(METRICS)
-            time.sleep(min(SCRAPE_S, left))
-        took = time.monotonic() - began
-        share = {pid: 100 * (cpu_s(pid) - at) / took for pid, at in first.items()}
+        share = shares(node, (prober, daemon), seconds, scraped=True)
         after = packets(node)
         if not all_up(node):
             raise RuntimeError("a link left UP while nothing was done to it")
-        sent, received = ((b - a) / took for a, b in zip(before, after, strict=True))
-        note = (
-            f"{RAILS} links, {PEERS} peers each, {trains} clock paths, {took:.0f} s; "
-            f"{sent:.0f} packets/s sent, {received:.0f} received"
-        )
-        return [
-            Row("prober, idle rails: CPU", 6, share[prober], "% of a core", note=note),
-            Row("prober: resident memory", 8, rss_mb(prober), "MB"),
-            Row("daemon: CPU", 2, share[daemon], "% of a core", note=f"{took:.0f} s"),
-            Row("daemon: resident memory", 60, rss_mb(daemon), "MB"),
-        ]
+        memory = rss_mb(prober), rss_mb(daemon)
+    sent, received = ((b - a) / seconds for a, b in zip(before, after, strict=True))
+    bare = bare_share(seconds)
+    note = (
+        f"{RAILS} links, {PEERS} peers each, {trains} clock paths, {seconds:.0f} s; "
+        f"{sent:.0f} packets/s sent, {received:.0f} received; beside: 3200 and 3200 by the same "
+        "sockets, and nothing done with them"
+    )
+    return [
+        Row("prober, idle rails: CPU", 6, share[0], "% of a core", peer=bare, note=note),
+        Row("prober: resident memory", 8, memory[0], "MB"),
+        Row("daemon: CPU", 2, share[1], "% of a core", note=f"{seconds:.0f} s"),
+        Row("daemon: resident memory", 60, memory[1], "MB"),
+    ]  # fmt: skip
+
+
+def shares(node: Node, pids: Sequence[int], seconds: float, *, scraped: bool) -> list[float]:
+    """Percent of one core that each takes, meanwhile scraped as Prometheus does."""
+    began = time.monotonic()
+    first = [cpu_s(pid) for pid in pids]
+    while (left := began + seconds - time.monotonic()) > 0:
+        if scraped:
+            node.fetch(METRICS)
+        time.sleep(min(SCRAPE_S, left))
+    took = time.monotonic() - began
+    return [100 * (cpu_s(pid) - at) / took for pid, at in zip(pids, first, strict=True)]
+
+
+def bare_share(seconds: float) -> float:
+    """What as many packets cost by themselves: in percent of a core, of one of two such hosts."""
+    program = prober_binary().with_name("bare-probes")
+    with Cluster(topology=Topology("detect-bare", hosts=2, rails=RAILS, rate_bps=0)) as cluster:
+        one, other = cluster.nodes
+        processes = []
+        for own, peer in ((one, 1), (other, 0)):
+            rails = [f"rail{r}=10.{r}.0.{2 - peer}=10.{r}.0.{peer + 1}" for r in range(RAILS)]
+            processes.append(own.popen([str(program), "7000", *rails]))
+        time.sleep(SETTLE_S)
+        share = shares(one, [processes[0].pid], seconds, scraped=False)[0]
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError("bare-probes ended")
+        return share
 
 
 def packets(node: Node) -> tuple[int, int]:
