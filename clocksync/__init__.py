@@ -1,1 +1,1 @@
-"""Fabric time: estimator, mesh solve and clock page. Empty until the clock work lands."""
+"""Fabric time: the pure parts of the estimator (trains, fit, mesh); nothing runs them yet."""
