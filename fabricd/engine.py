@@ -26,6 +26,8 @@ from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
 """After that long without a prober a link returns on its carrier alone."""
+FRESH_NS = 100_000_000
+"""A prober that runs writes its table every 20 ms."""
 
 FAREWELL = "farewell: the peer no longer probes this path"
 
@@ -136,6 +138,8 @@ class Engine:
         self._blamed: frozenset[int] = frozenset()
         """Links that probes blame now, also those whose traffic they may not take."""
         self._prober_lost_ns: int | None = None
+        self._judged = Verdict()
+        """Of the newest table that was fresh when it was looked at."""
         self.configure(config, paths)
 
     def configure(self, config: Config, paths: Sequence[PathSpec]) -> None:
@@ -143,6 +147,7 @@ class Engine:
         damping, hold = damping_rules(config), hold_rules(config)
         self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
         self._jury.reset()
+        self._judged = Verdict()
         self._blamed = frozenset()
         self.max_probe_share = config.steer.max_probe_share
         self.predict = config.predict
@@ -183,7 +188,10 @@ class Engine:
         seen = now if as_of is None else as_of
         verdict = Verdict()
         if views is not None:
-            verdict = self._expected(self._jury.judge(views, seen))
+            # The prober is not running now: what it wrote before it stopped waits for it.
+            if now - seen <= FRESH_NS:
+                self._judged = self._jury.judge(views, seen)
+            verdict = self._expected(self._judged)
         verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 
@@ -82,6 +82,14 @@ class Rules:
         """
         return self.link_interval_ns // 4
 
+    @property
+    def surely_sent_ns(self) -> int:
+        """What came so much before a packet was due, or later, left in one go with it for sure.
+
+        As much as the slots of a sender's grid move by, and what it takes to serve all its sockets.
+        """
+        return self.link_interval_ns // 16
+
     def lateness(self, interval_ns: int) -> int:
         """How late a packet may be, as the prober has it (`Path::lateness`)."""
         return min(interval_ns // 2, self.link_interval_ns // 2 + interval_ns // 16)
@@ -94,10 +102,17 @@ class Row:
     missing: int = 0
     peers: set[str] = field(default_factory=set)
     needed: int = 0
+    sure: int = 0
+    """Of the missing: their senders were still alive when these were due, beyond doubt."""
 
     def proven(self, rules: Rules) -> bool:
-        """Whether it is long enough, and of more than one peer."""
-        return self.missing >= self.needed > 0 and len(self.peers) >= rules.min_peers
+        """Whether it is long enough, of more than one peer, and all but one of it beyond doubt.
+
+        Peers that stop within the same few milliseconds leave packets behind that were due just
+        after their last sign of life; there are as many of them as there are paths.
+        """
+        enough = self.missing >= self.needed > 0 and len(self.peers) >= rules.min_peers
+        return enough and self.sure >= self.needed - 1
 
 
 _Side = tuple[int, str]
@@ -141,15 +156,17 @@ class Silences:
     ) -> Row:
         """What we should have heard on the link since the newest packet that we did."""
         newest = max(p.last_heard_ns for p in paths)
-        missing, peers = 0, set()
+        missing, sure, peers = 0, 0, set()
         for path in paths:
             slack = rules.lateness(path.interval_ns)
             if not path.rx_missed or path.due < newest - slack:
                 continue
-            if count := self._vouch(path, by_peer[path.peer], rules, now):
+            count, surely = self._vouch(path, by_peer[path.peer], rules, now)
+            if count:
                 missing += count
+                sure += surely
                 peers.add(path.peer)
-        return self._noted((link, "rx"), missing, peers, rules, now)
+        return self._noted((link, "rx"), Row(missing, peers, sure=sure), rules, now)
 
     def tx(
         self,
@@ -168,7 +185,8 @@ class Silences:
             if path.index in told and path.acked_ns + path.interval_ns >= newest - slack:
                 missing += path.tx_missed
                 peers.add(path.peer)
-        return self._noted((link, "tx"), missing, peers, rules, now)
+        # They are alive, for they say so.
+        return self._noted((link, "tx"), Row(missing, peers, sure=missing), rules, now)
 
     def _needed(self, side: _Side, rules: Rules, now: int) -> int:
         near = self._near.get(side)
@@ -177,20 +195,21 @@ class Silences:
         more = len(near) // rules.near_misses_for_one if near else 0
         return min(rules.misses + more, 3 * rules.misses)
 
-    def _noted(self, side: _Side, missing: int, peers: set[str], rules: Rules, now: int) -> Row:
-        if not missing:
+    def _noted(self, side: _Side, row: Row, rules: Rules, now: int) -> Row:
+        if not row.missing:
             self._end(side, now)
-        row = Row(missing, peers, self._needed(side, rules, now))
-        if missing:
-            self._begun[side] = self._begun.get(side, True) and missing < rules.misses
-        return row
+        else:
+            self._begun[side] = self._begun.get(side, True) and row.missing < rules.misses
+        return replace(row, needed=self._needed(side, rules, now))
 
     def _end(self, side: _Side, now: int) -> None:
         if self._begun.pop(side, False):
             self._near.setdefault(side, deque()).append(now)
 
-    def _vouch(self, path: PathView, same_peer: Sequence[PathView], rules: Rules, now: int) -> int:
-        """How many of the path's misses have a witness by now."""
+    def _vouch(
+        self, path: PathView, same_peer: Sequence[PathView], rules: Rules, now: int
+    ) -> tuple[int, int]:
+        """How many of the path's misses have a witness by now, and how many of these a sure one."""
         known = self._vouched.get(path.index)
         if known is None or known.heard_ns != path.last_heard_ns:
             known = self._vouched[path.index] = _Vouched(path.last_heard_ns)
@@ -202,7 +221,8 @@ class Silences:
         if known.next and now - known.seen_ns >= rules.link_interval_ns // 4:
             known.last, known.next = known.next, 0
             known.count += 1
-        return known.count
+        surely = max(0, 1 + (seen + rules.surely_sent_ns - path.due) // path.interval_ns)
+        return known.count, min(known.count, surely)
 
 
 def _surely_heard(path: PathView, rules: Rules, now: int) -> int:

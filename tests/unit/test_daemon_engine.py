@@ -427,3 +427,16 @@ def test_probes_alone_never_take_more_than_their_share(rails, share, steps):
             taken = [weight for weight in host.weights() if weight < 1000]
             assert len(taken) <= share * rails
             assert 1000 in host.weights()
+
+
+def test_what_a_prober_wrote_before_it_stopped_waits_until_it_runs_again():
+    """Daemon and prober were stopped together, between the table and the verdict."""
+    host = Host()
+    host.run(SEC)
+    host.silence(0)
+    host.now += 10 * I
+    assert host.engine.evaluate(host.views(), host.now).changes == []  # witnesses come first
+    host.now += 10 * MS
+    late = host.engine.evaluate(host.views(), host.now + 900 * MS, as_of=host.now)
+    assert late.changes == []
+    assert host.engine.evaluate(host.views(), host.now).changes, "this table is what tells it"
