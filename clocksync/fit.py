@@ -10,7 +10,8 @@ Huygens (Geng et al., NSDI 2018) finds that line with a support vector machine. 
 mean of the lowest share ``nu`` of its cloud (the conditional value at risk, Rockafellar and Uryasev
 2000), and the slope is the one with which the two edges are furthest apart. That distance is
 concave in the slope and its derivative is a difference of two means, so bisection finds the best
-slope with a partial sort of each cloud a step.
+slope with a partial sort of each cloud a step. The offset then lies midway between where those
+shares end (the quantiles): their means reach for outliers.
 """
 
 from __future__ import annotations
@@ -142,7 +143,6 @@ def _line(sides: tuple[_Edge, _Edge], slope: float) -> Line:
     edges, variance, times = [], 0.0, []
     for side in sides:
         picked, heights = side.lowest(slope)
-        # The edge is where that share ends: the mean of what lies below it reaches for outliers.
         edges.append(float(heights[picked].max()))
         variance += float(heights[picked].var()) / side.count
         times.append(side.at_s[picked] * side.way)

@@ -59,8 +59,9 @@ class Graph:
             and max(self.one.max(), self.other.max()) < self.clocks
         ):
             raise ValueError("a path to a clock that is not there")
-        if not (np.isfinite(self.apart_ns).all() and (self.weight > 0).all()):
-            raise ValueError("offsets must be finite and weights positive")
+        finite = np.isfinite(self.apart_ns).all() and np.isfinite(self.weight).all()
+        if not (finite and (self.weight > 0).all()):
+            raise ValueError("offsets must be finite and weights finite and positive")
 
 
 class Solution(NamedTuple):
@@ -115,9 +116,9 @@ def solve(graph: Graph) -> Solution:
         if size <= goal:
             break
         image = laplacian(direction)
-        step = size / float(direction @ image)
-        offset += step * direction
-        rest -= step * image
+        far = size / float(direction @ image)
+        offset += far * direction
+        rest -= far * image
         after = float(rest @ rest)
         direction = rest + after / size * direction
         size = after

@@ -10,7 +10,7 @@ quartile of what it sees, which a queue on up to three quarters of the trains do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,6 @@ class TrainFilter:
 
     epsilon_ns: float = 0.0
     """0: not learned yet."""
-    _windows: int = field(default=0)
 
     def pick(self, packets: Packets) -> Accepted:
         """The packets of the trains that kept their spacing."""

@@ -192,6 +192,8 @@ class Engine:
             if now - seen <= FRESH_NS:
                 self._judged = self._jury.judge(views, seen)
             verdict = self._expected(self._judged)
+        else:
+            self._judged = Verdict()  # another prober's table is to come
         verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts

@@ -88,7 +88,7 @@ def test_no_paths_no_offsets():
 @pytest.mark.parametrize(
     ("one", "other", "apart", "weight"),
     [([0], [3], [1.0], [1.0]), ([-1], [0], [1.0], [1.0]), ([0], [1], [np.nan], [1.0]),
-     ([0], [1], [1.0], [0.0]), ([0, 1], [1], [1.0], [1.0])],
+     ([0], [1], [1.0], [0.0]), ([0], [1], [1.0], [np.inf]), ([0, 1], [1], [1.0], [1.0])],
 )  # fmt: skip
 def test_a_graph_that_makes_no_sense_is_refused(one, other, apart, weight):
     with pytest.raises(ValueError, match=r"."):
