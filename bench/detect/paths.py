@@ -26,6 +26,7 @@ from bench.detect.traffic import (
     Ints,
     Seen,
     Spans,
+    awake,
     due_between,
     in_spans,
     lateness,
@@ -86,8 +87,12 @@ class PathTable:
     spec: PathSpec
     interval: float
     last: Floats
+    said: Floats
+    """When that packet was sent."""
     due: Floats
-    """When the first single packet after the last one heard is due."""
+    """When the first single packet after that is due to be."""
+    awake: Floats
+    """By ``said`` the peer's prober had run without a gap for so long."""
     acked: Floats
     """When the newest packet was sent that the peer says it heard."""
     sent: Ints
@@ -184,8 +189,10 @@ class PathSim:
         lately = np.searchsorted(self.out.sent, moments - self.late / 2, side="right")
         tx_missed = np.minimum(tx_missed, np.maximum(0, lately - (tx.highest + 1)))
         return PathTable(
-            self.spec, self.interval, rx.last, self._due(rx.last), tx.sent_at, sent, rx.received,
-            rx.lost, _rising(tx), rx_missed, tx_missed, rx.bitmap, tx.bitmap, self._queue(moments),
+            self.spec, self.interval, rx.last, rx.sent_at, self._due(rx.sent_at),
+            awake([*peer_gaps, *self._gone(self._peer[0])], rx.sent_at), tx.sent_at, sent,
+            rx.received, rx.lost, _rising(tx), rx_missed, tx_missed, rx.bitmap, tx.bitmap,
+            self._queue(moments),
         )  # fmt: skip
 
     def _missed(self, last: Floats, now: Floats, gaps: Spans, judge: int) -> Ints:
@@ -196,9 +203,9 @@ class PathSim:
         begin = self._phase(self._own, self._peer)
         return np.where(known, due_between(last, until, begin, self.interval), 0)
 
-    def _due(self, last: Floats) -> Floats:
-        begin = self._phase(self._own, self._peer)
-        return begin + (np.floor((last - begin) / self.interval) + 1) * self.interval
+    def _due(self, said: Floats) -> Floats:
+        begin = self._phase(self._peer, self._own)
+        return begin + (np.floor((said - begin) / self.interval) + 1) * self.interval
 
     def _queue(self, moments: Floats) -> Floats:
         total = np.zeros(len(moments))
@@ -246,10 +253,12 @@ def quiet_table(
     everything = np.ones(len(sent), dtype=bool)
     done = process(sent + DELAY_S, everything, noise.stalls(host))
     count = np.searchsorted(done, moments, side="right").astype(np.int64)
-    last = np.where(count > 0, done[np.maximum(count - 1, 0)], NEVER)
+    newest = np.maximum(count - 1, 0)
+    last = np.where(count > 0, done[newest], NEVER)
+    said = np.where(count > 0, sent[newest], NEVER)
     zero = np.zeros(len(moments), dtype=np.int64)
     full = np.full(len(moments), (1 << BITS) - 1, dtype=np.int64)
     return PathTable(
-        spec, interval, last, last + interval, last, count, count, zero, zero, zero, zero, full,
-        full, np.zeros(len(moments)),
+        spec, interval, last, said, said + interval, awake(noise.stalls(peer), said), last, count,
+        count, zero, zero, zero, zero, full, full, np.zeros(len(moments)),
     )  # fmt: skip

@@ -85,7 +85,8 @@ class Watched:
         self._cells = [
             list(
                 zip(
-                    t.last.tolist(), t.due.tolist(), t.acked.tolist(), t.sent.tolist(),
+                    t.last.tolist(), t.said.tolist(), t.due.tolist(), t.awake.tolist(),
+                    t.acked.tolist(), t.sent.tolist(),
                     t.received.tolist(), t.rx_lost.tolist(), t.tx_lost.tolist(),
                     t.rx_missed.tolist(), t.tx_missed.tolist(),
                     t.rx_bitmap.tolist(), t.tx_bitmap.tolist(), t.queue.tolist(), strict=True,
@@ -195,8 +196,8 @@ class Watched:
         """The table at moment ``i`` of a prober that began to run at ``born``."""
         rows = []
         for index, (t, cells) in enumerate(zip(self.tables, self._cells, strict=True)):
-            (last, due, acked, sent, got, rx_lost, tx_lost, rx_missed, tx_missed, *rest) = cells[i]
-            rx_bits, tx_bits, wait = rest
+            (last, said, due, awake, acked, sent, got, rx_lost, tx_lost, *rest) = cells[i]
+            rx_missed, tx_missed, rx_bits, tx_bits, wait = rest
             heard = last > born
             interval, queue = round(t.interval * NS), round(wait * NS)
             rows.append(
@@ -205,7 +206,8 @@ class Watched:
                     interval, sent, got, rx_lost, tx_lost, 0, rx_missed if heard else 0,
                     tx_missed if heard else 0, 0, 16_000 + queue, 16_000, 16_000 + queue,
                     round(last * NS) if heard else 0, 1, rx_bits, tx_bits,
-                    max(0, round(acked * NS)), max(0, round(due * NS)),
+                    max(0, round(acked * NS)), max(0, round(said * NS)), max(0, round(due * NS)),
+                    round(awake * 1e6),
                 )
             )  # fmt: skip
         return rows

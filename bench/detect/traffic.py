@@ -102,6 +102,13 @@ def within(spans: Spans, since: Floats, until: Floats) -> Floats:
     return total
 
 
+def awake(spans: Spans, at: Floats) -> Floats:
+    """How long by then no span had ended."""
+    ends = np.array(sorted([0.0, *(end for _, end in spans)]))
+    since: Floats = ends[np.maximum(np.searchsorted(ends, at, side="right") - 1, 0)]
+    return np.maximum(0.0, at - since)
+
+
 def lateness(interval: float, link_interval: float) -> float:
     """How late a packet may be before it is missed."""
     return min(interval / 2, link_interval / 2 + interval / 16)

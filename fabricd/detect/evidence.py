@@ -36,9 +36,11 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.tx_missed,
             row.peer_interval_ns or row.interval_ns,
             row.last_heard_ns,
-            row.received,
             row.acked_ns,
+            row.said_ns,
             row.due_ns,
+            row.awake_us * 1000,
+            row.peer_incarnation,
             row.gone,
         )
         for row in rows

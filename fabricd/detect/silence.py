@@ -6,9 +6,11 @@ newest packet that it heard, from whomever. From then on each packet that was du
 * the prober called it a miss (it allows for late senders and for its own gaps);
 * its path was regular until then: a path that is dead for reasons of its own proves nothing about
   the link;
-* its peer is vouched for: it was heard over another link when this packet was due or later. All
-  that is due leaves a peer's prober in one go, so a peer that sent elsewhere did send here. What
-  was heard elsewhere a moment ago vouches for nothing yet: its companion may still be under way.
+* its peer vouches for it. Each packet says when it was due by the peer's clock and since when the
+  peer's prober has been running without a gap. What was due on this link in between left with it,
+  or before: all that is due leaves a prober in one go. Nothing is vouched for by a packet that
+  stood in a queue, or in the backlog of a machine that was paused, but what was due before it. What
+  came a moment ago speaks only for what left well before it: its companion may be under way.
 
 A link that loses single packets now and then needs a longer row: each such near miss of the last
 ten seconds is remembered, and every fourth asks for one more, so that loss is no silence.
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -35,19 +38,23 @@ class PathView(NamedTuple):
     tx_missed: int
     interval_ns: int
     last_heard_ns: int
-    received: int | None = None
-    """Packets so far; None: not known."""
     acked_ns: int = 0
     """When the newest packet was sent that the peer says it heard; 0: not known."""
-    due_ns: int = 0
-    """When the first packet after the last one heard is due; 0: an interval after that."""
+    said_ns: int = 0
+    """When the newest packet heard was due, on the clock of this life of the peer."""
+    next_ns: int = 0
+    """When the first packet of the path's pace after that is, on the same clock."""
+    awake_ns: int = 0
+    """By ``said_ns`` the peer had been running without a gap for so long."""
+    life: int = 0
+    """Incarnation of the peer; another one may have another clock."""
     gone: bool = False
     """The peer said farewell: not ``heard``, and that says nothing."""
 
     @property
     def due(self) -> int:
-        """When the first packet after the last one heard is due."""
-        return self.due_ns or self.last_heard_ns + self.interval_ns
+        """When the first packet after the last one heard is due, on our clock."""
+        return self.last_heard_ns + self.next_ns - self.said_ns
 
     @property
     def clean(self) -> bool:
@@ -67,28 +74,23 @@ class Rules:
     misses: int = 3
     link_interval_ns: int = 10_000_000
     min_peers: int = 2
-    chance: float = 1e-4
-    """Of a silence by chance: with a hundred paths and a busy peer there are many occasions."""
     near_misses_for_one: int = 4
     """So many near misses ask for one packet more; at most three times ``misses`` in all."""
     near_misses_ns: int = 10 * 10**9
 
     @property
-    def same_batch_ns(self) -> int:
-        """What came so much before a packet was due may have left in one go with it.
+    def same_slot_ns(self) -> int:
+        """What was due so much before another packet, or later, is of its slot.
 
-        Half of the distance of two slots at a sender (those of extra paths lie midway between the
-        others): what left in the slot before proves nothing about a sender that stopped since.
-        """
-        return self.link_interval_ns // 4
-
-    @property
-    def surely_sent_ns(self) -> int:
-        """What came so much before a packet was due, or later, left in one go with it for sure.
-
-        As much as the slots of a sender's grid move by, and what it takes to serve all its sockets.
+        As much as one path's slots are moved by against another's: both follow one grid. Slots
+        are half a link interval apart at least (those of extra paths lie between the others).
         """
         return self.link_interval_ns // 16
+
+    @property
+    def under_way_ns(self) -> int:
+        """A packet that came so long ago has no companion under way."""
+        return self.link_interval_ns // 4
 
     def lateness(self, interval_ns: int) -> int:
         """How late a packet may be, as the prober has it (`Path::lateness`)."""
@@ -102,17 +104,10 @@ class Row:
     missing: int = 0
     peers: set[str] = field(default_factory=set)
     needed: int = 0
-    sure: int = 0
-    """Of the missing: their senders were still alive when these were due, beyond doubt."""
 
     def proven(self, rules: Rules) -> bool:
-        """Whether it is long enough, of more than one peer, and all but one of it beyond doubt.
-
-        Peers that stop within the same few milliseconds leave packets behind that were due just
-        after their last sign of life; there are as many of them as there are paths.
-        """
-        enough = self.missing >= self.needed > 0 and len(self.peers) >= rules.min_peers
-        return enough and self.sure >= self.needed - 1
+        """Whether it is long enough, and of more than one peer."""
+        return self.missing >= self.needed > 0 and len(self.peers) >= rules.min_peers
 
 
 _Side = tuple[int, str]
@@ -121,15 +116,12 @@ _Side = tuple[int, str]
 
 @dataclass(slots=True)
 class _Vouched:
-    """Of one path: packets due since ``heard_ns`` for which there is a witness."""
+    """Of one path: packets due since ``heard_ns`` that its peer vouches for."""
 
     heard_ns: int
-    last: int = 0
-    """Number of the newest due packet that was vouched for, from 1."""
+    until: int = 0
+    """Number of the newest due packet that was looked at, from 1."""
     count: int = 0
-    next: int = 0
-    """Number of the one that will be when ``seen_ns`` is some time ago; 0: none."""
-    seen_ns: int = 0
 
 
 class Silences:
@@ -156,17 +148,15 @@ class Silences:
     ) -> Row:
         """What we should have heard on the link since the newest packet that we did."""
         newest = max(p.last_heard_ns for p in paths)
-        missing, sure, peers = 0, 0, set()
+        missing, peers = 0, set()
         for path in paths:
             slack = rules.lateness(path.interval_ns)
             if not path.rx_missed or path.due < newest - slack:
                 continue
-            count, surely = self._vouch(path, by_peer[path.peer], rules, now)
-            if count:
+            if count := self.vouched(path, by_peer[path.peer], rules, now):
                 missing += count
-                sure += surely
                 peers.add(path.peer)
-        return self._noted((link, "rx"), Row(missing, peers, sure=sure), rules, now)
+        return self._noted((link, "rx"), Row(missing, peers), rules, now)
 
     def tx(
         self,
@@ -185,8 +175,7 @@ class Silences:
             if path.index in told and path.acked_ns + path.interval_ns >= newest - slack:
                 missing += path.tx_missed
                 peers.add(path.peer)
-        # They are alive, for they say so.
-        return self._noted((link, "tx"), Row(missing, peers, sure=missing), rules, now)
+        return self._noted((link, "tx"), Row(missing, peers), rules, now)
 
     def _needed(self, side: _Side, rules: Rules, now: int) -> int:
         near = self._near.get(side)
@@ -206,23 +195,26 @@ class Silences:
         if self._begun.pop(side, False):
             self._near.setdefault(side, deque()).append(now)
 
-    def _vouch(
-        self, path: PathView, same_peer: Sequence[PathView], rules: Rules, now: int
-    ) -> tuple[int, int]:
-        """How many of the path's misses have a witness by now, and how many of these a sure one."""
+    def vouched(self, path: PathView, same_peer: Sequence[PathView], rules: Rules, now: int) -> int:
+        """How many of the path's misses were sent, as its peer says over other links."""
         known = self._vouched.get(path.index)
         if known is None or known.heard_ns != path.last_heard_ns:
             known = self._vouched[path.index] = _Vouched(path.last_heard_ns)
-        seen = max((p.last_heard_ns for p in same_peer if p.link != path.link), default=0)
-        since_due = seen + rules.same_batch_ns - path.due
-        number = min(path.rx_missed, 1 + since_due // path.interval_ns) if since_due >= 0 else 0
-        if number > known.last and not known.next:
-            known.next, known.seen_ns = number, seen
-        if known.next and now - known.seen_ns >= rules.link_interval_ns // 4:
-            known.last, known.next = known.next, 0
-            known.count += 1
-        surely = max(0, 1 + (seen + rules.surely_sent_ns - path.due) // path.interval_ns)
-        return known.count, min(known.count, surely)
+        step = path.interval_ns
+        called = now - rules.lateness(step) + rules.same_slot_ns - path.due
+        others = [p for p in same_peer if p.link != path.link]
+        for witness in sorted(others, key=attrgetter("last_heard_ns")):
+            said = witness.said_ns - path.next_ns  # as all here, since the path's first miss
+            if witness.life != path.life:  # the clock may be another
+                said = witness.last_heard_ns - path.due
+            under_way = now - witness.last_heard_ns < rules.under_way_ns
+            until = said - rules.link_interval_ns // 2 if under_way else said + rules.same_slot_ns
+            last = 1 + min(until, called) // step
+            before = -((witness.awake_ns - said) // step)  # it ran: may not have been sent
+            if last > known.until:
+                known.count += max(0, last - max(known.until, before))
+                known.until = last
+        return min(known.count, path.rx_missed)
 
 
 def _surely_heard(path: PathView, rules: Rules, now: int) -> int:

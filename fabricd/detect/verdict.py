@@ -4,9 +4,9 @@ Rules, in the order in which they are asked:
 
 * Only paths that were heard in the prober's present life are evidence, and only conclusive misses
   (`fabricd.probes.records.MissRecord`) count; the prober never counts inconclusive ones.
-* A miss says something about a link or path only if the peer lives: its packets came over another
-  link when that packet was due (`fabricd.detect.silence`). A peer that is silent everywhere is a
-  host event. Likewise a peer's report that it does not hear us counts only while it hears us over
+* A miss says something about a link or path only if the peer sent that packet, as what it sent
+  over other links says (`fabricd.detect.silence`). A peer that is silent everywhere is a host
+  event. Likewise a peer's report that it does not hear us counts only while it hears us over
   another link: otherwise it was our own prober that did not send.
 * A link is at fault when the last ``misses`` packets that were due on it, from whichever peers, two
   or more among them, are all missing. The peers are staggered by the link interval, so this takes
@@ -14,10 +14,6 @@ Rules, in the order in which they are asked:
   us) are judged apart.
 * Otherwise a path that missed ``misses`` in a row is at fault alone, once its peer is known to live
   for one more of its intervals; while the link may still turn out to be the cause, its paths wait.
-* A path that is silent alone is told from a peer that runs only now and then (a host without a
-  free core, stalled again and again) by what the peer's other links brought since: if a share s of
-  what was due there came, m misses in a row happen by chance with (1 − s)^m, and that must be
-  below ``chance``.
 """
 
 from __future__ import annotations
@@ -49,15 +45,12 @@ class Jury:
         self._silences = Silences()
         self._witnessed: dict[int, int] = {}
         self._reported: dict[int, int] = {}
-        self._alive: dict[int, tuple[int, dict[int, int]]] = {}
-        """Of a silent path: since when it is watched, and what its peer's other paths had then."""
 
     def reset(self) -> None:
         """Path indices have another meaning from now on."""
         self._silences = Silences()
         self._witnessed.clear()
         self._reported.clear()
-        self._alive.clear()
 
     def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
         """The verdict; call it whenever a path's misses changed.
@@ -79,8 +72,7 @@ class Jury:
             if all(path.clean for path in all_paths):
                 self._forget(link, all_paths, now)
                 continue
-            for path in all_paths:
-                self._look_for_witness(path, by_peer[path.peer], now)
+            sent = {p.index: self._sent(p, by_peer[p.peer], now) for p in all_paths}
             if reason := self._link_fault(link, all_paths, by_peer, now):
                 faults[link] = reason
                 continue
@@ -94,10 +86,8 @@ class Jury:
                 self._reported.pop(link, None)
             for path in own:
                 wait = path.interval_ns + self.rules.link_interval_ns
-                if (
-                    self._counts(path, wait, now)
-                    and (reason := _path_fault(path, self.rules))
-                    and self._is_alive(path, by_peer[path.peer], now)
+                if self._counts(path, wait, now) and (
+                    reason := _path_fault(path, sent[path.index], self.rules)
                 ):
                     path_faults[path.index] = reason
         silent = {
@@ -112,9 +102,6 @@ class Jury:
         self._reported.pop(link, None)
         for path in paths:
             self._witnessed.pop(path.index, None)
-            # Else the next silence would be watched since this one, and a peer that stalls now be
-            # judged by the well minutes between.
-            self._alive.pop(path.index, None)
 
     def _link_fault(
         self, link: int, paths: list[PathView], by_peer: dict[str, list[PathView]], now: int
@@ -129,47 +116,23 @@ class Jury:
         told = self._silences.tx(link, paths, reported, rules, now)
         return f"not heard by {_names(told.peers)}" if told.proven(rules) else ""
 
-    def _look_for_witness(self, path: PathView, same_peer: list[PathView], now: int) -> None:
-        """Note since when the peer of a path with misses is known to live."""
-        others = [p for p in same_peer if p.link != path.link]
+    def _sent(self, path: PathView, same_peer: list[PathView], now: int) -> int:
+        """How many of the missing packets the peer sent; notes since when it is known to live."""
+        sent = 0
         if path.rx_missed:
-            witness = any(p.last_heard_ns > path.due for p in others)
+            sent = self._silences.vouched(path, same_peer, self.rules, now)
+            lives = sent > 0
         else:
-            witness = any(p.clean for p in others)
-        if not path.rx_missed:
-            self._alive.pop(path.index, None)
-        elif path.index not in self._alive:
-            had = {p.index: p.received for p in others if p.received is not None}
-            self._alive[path.index] = (now, had)
-        if path.clean or not witness:
+            lives = any(p.clean for p in same_peer if p.link != path.link)
+        if path.clean or not lives:
             self._witnessed.pop(path.index, None)
         else:
             self._witnessed.setdefault(path.index, now)
+        return sent
 
     def _counts(self, path: PathView, wait: int, now: int) -> bool:
         """Whether the path may speak: it misses nothing, or has had a witness for ``wait`` ns."""
         return path.clean or now - self._witnessed.get(path.index, now) >= wait
-
-    def _is_alive(self, path: PathView, same_peer: list[PathView], now: int) -> bool:
-        """Whether the peer has sent most of what it should since this path fell silent."""
-        if path.index not in self._alive:
-            return True  # TX: that the peer does not hear us it says itself
-        since, had = self._alive[path.index]
-        if not had:
-            return True
-        due = came = 0.0
-        for other in same_peer:
-            before, received = had.get(other.index), other.received
-            if before is None or received is None or received < before:
-                continue
-            if other.rx_missed >= self.rules.misses:
-                continue  # silent as well: no witness either way
-            # Trains bring more than one packet an interval; one is enough to show life.
-            expected = (now - since) / other.interval_ns
-            due += expected
-            came += min(expected, received - before)
-        share = came / (due + 1)  # one packet more might have been missing
-        return (1 - share) ** path.rx_missed <= self.rules.chance
 
     def _undecided(self, link: int, paths: list[PathView], now: int) -> bool:
         """Whether the link may still turn out to be at fault.
@@ -214,8 +177,8 @@ def _enough(missing: list[tuple[str, int]], rules: Rules) -> bool:
     return len(peers) >= rules.min_peers and sum(n for _, n in missing) >= rules.misses
 
 
-def _path_fault(path: PathView, rules: Rules) -> str:
-    if path.rx_missed >= rules.misses:
+def _path_fault(path: PathView, sent: int, rules: Rules) -> str:
+    if sent >= rules.misses:
         return f"{path.peer} not heard on this path"
     if path.tx_missed >= rules.misses:
         return f"not heard by {path.peer} on this path"

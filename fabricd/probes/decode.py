@@ -58,9 +58,9 @@ def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
 
 def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
     """Row ``index`` of the path table from the fields of ``PATH_ROW``."""
-    (_, address, port, link, flags, host, _, interval, peer_interval, sent, received, rx_lost,
+    (_, address, port, link, flags, host, awake, interval, peer_interval, sent, received, rx_lost,
      tx_lost, duplicates, restarts, rx_missed, tx_missed, rtt_last, rtt_min, rtt_smoothed, heard,
-     incarnation, rx_bitmap, tx_bitmap, acked, due, *_rest) = values  # fmt: skip
+     incarnation, rx_bitmap, tx_bitmap, acked, said, due) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
     # In the order of PathRow: by keywords it takes twice as long, and there are hundreds a second.
@@ -69,7 +69,7 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
         bool(flags & lay.PATH_CLOCK), bool(flags & lay.PATH_ESTABLISHED),
         interval, peer_interval, sent, received, rx_lost, tx_lost, duplicates,
         rx_missed, tx_missed, restarts, rtt_last, rtt_min, rtt_smoothed, heard, incarnation,
-        rx_bitmap, tx_bitmap, acked, due, bool(flags & lay.PATH_GONE),
+        rx_bitmap, tx_bitmap, acked, said, due, awake, bool(flags & lay.PATH_GONE),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RING_MAGIC: Final = 0x474E5246
-RING_VERSION: Final = 1
+RING_VERSION: Final = 2
 HEADER_SIZE: Final = 4096
 MAX_LINKS: Final = 64
 MAX_PATHS: Final = 1024
@@ -114,10 +114,10 @@ LINK_ROW: Final = Record(
 )
 PATH_ROW: Final = Record(
     "PathRow",
-    "seq:Q address:16s port:H link:H flags:I host_id:I reserved0:I interval_ns:Q "
+    "seq:Q address:16s port:H link:H flags:I host_id:I awake_us:I interval_ns:Q "
     "peer_interval_ns:Q sent:Q received:Q rx_lost:Q tx_lost:Q duplicates:Q restarts:Q rx_missed:I "
     "tx_missed:I rtt_last_ns:Q rtt_min_ns:Q rtt_smoothed_ns:Q last_heard_ns:Q peer_incarnation:Q "
-    "rx_bitmap:Q tx_bitmap:Q acked_ns:Q due_ns:Q reserved1:Q",
+    "rx_bitmap:Q tx_bitmap:Q acked_ns:Q said_ns:Q due_ns:Q",
 )
 EVENT_RECORD: Final = Record(
     "EventRecord",

@@ -245,8 +245,12 @@ class PathRow(NamedTuple):
     """Bit i: our packet (highest sequence that arrived there - i) arrived at the peer."""
     acked_ns: int
     """When the newest packet was sent that the peer says it heard; 0: none yet."""
+    said_ns: int
+    """When the newest packet heard was due, on the clock of the peer; 0: none yet."""
     due_ns: int
-    """When the first single packet after the last one heard is due; 0: not known."""
+    """When the first single packet after that is, on the same clock."""
+    awake_us: int
+    """By ``said_ns`` the peer's prober had been running without a gap for so long."""
     gone: bool = False
     """The peer said farewell on this path: it is silent by intent until it is heard again."""
 

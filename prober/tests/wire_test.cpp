@@ -37,7 +37,8 @@ Packet random_packet(std::mt19937_64& rng) {
   p.rx_silent_us = static_cast<std::uint32_t>(rng());
   p.interval_us = static_cast<std::uint32_t>(rng());
   p.due_time = static_cast<std::int64_t>(rng());
-  p.window_id = rng();
+  p.awake_us = static_cast<std::uint32_t>(rng());
+  p.window_id = static_cast<std::uint32_t>(rng());
   p.reference_epoch = static_cast<std::int64_t>(rng());
   p.offset = static_cast<std::int64_t>(rng());
   p.slope = static_cast<std::int64_t>(rng());

@@ -9,6 +9,16 @@ from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
 
 MS = 10**6
 RULES = Rules(misses=3, link_interval_ns=10 * MS)
+AGES = 10**15
+
+
+def seen(index, link, peer, last, *, missed=(0, 0), interval=30 * MS, awake=AGES, **more):
+    """A path whose newest packet came when it was due, of peers whose clocks are 7 s ahead."""
+    said = last + 7000 * MS
+    return PathView(
+        index, link, peer, True, *missed, interval, last, said_ns=said, next_ns=said + interval,
+        awake_ns=awake, **more,
+    )  # fmt: skip
 
 
 @dataclass
@@ -23,8 +33,8 @@ class Sim:
     peers: tuple[str, ...] = ("a", "b", "c")
     interval: int = 30 * MS
     lost: object = None
-    mute: set = field(default_factory=set)
-    """Peers that send nothing."""
+    stops: dict = field(default_factory=dict)
+    """Peer → (from, until): its prober did not run."""
 
     def run(self, until: int, start: int = 0) -> list[tuple[int, Verdict]]:
         jury = Jury(RULES)
@@ -40,6 +50,8 @@ class Sim:
                 if (now - phase) % self.interval == 0:
                     for direction in ("rx", "tx"):
                         silent = self.lost and self.lost(rail, peer, direction, now)
+                        begin, end = self.stops.get(peer, (0, 0))
+                        silent = silent or (direction == "rx" and begin <= now < end)
                         if not silent and direction == "rx":
                             acked[rail, peer] = heard[rail, peer]["tx"]  # packets cross
                         if not silent:
@@ -52,9 +64,12 @@ class Sim:
                     missed[direction] = max(0, (age - late) // self.interval)
                 if missed["rx"]:
                     missed["tx"] = 0  # no report can come
+                last_rx = heard[rail, peer]["rx"]
+                _, woke = self.stops.get(peer, (0, 0))
                 views.append(
-                    PathView(i, rail, peer, True, missed["rx"], missed["tx"], self.interval,
-                             heard[rail, peer]["rx"], None, acked[rail, peer])
+                    seen(i, rail, peer, last_rx, missed=(missed["rx"], missed["tx"]),
+                         interval=self.interval, acked_ns=acked[rail, peer],
+                         awake=last_rx - woke if last_rx >= woke else AGES)
                 )  # fmt: skip
             verdict = jury.judge(views, now)
             if verdict != last:
@@ -152,7 +167,8 @@ def test_stopped_peers_that_go_on_accuse_nobody(length, who):
     def lost(rail, peer, d, t):
         return peer in who and T0 <= t < T0 + length * MS + rail * 3 * MS
 
-    links, paths, _ = faults(Sim(lost=lost).run(3000 * MS))
+    stops = dict.fromkeys(who, (T0, T0 + length * MS))
+    links, paths, _ = faults(Sim(lost=lost, stops=stops).run(3000 * MS))
     assert not links
     assert not paths
 
@@ -205,14 +221,15 @@ def test_three_packets_due_on_the_link_are_enough_whatever_the_number_of_peers(d
     assert not paths
 
 
-def test_peers_that_stop_while_they_send_accuse_nobody():
-    """Each sends on rail 0, and is stopped before rail 1; then all go on."""
+def test_two_peers_that_stop_while_they_send_accuse_nobody():
+    """Both send on rail 0, and are stopped before rail 1; all three stand still; then all go on."""
+    slots = {p: T0 + (i * 10 - 10) % 30 * MS for i, p in enumerate("abc")}
 
     def lost(rail, peer, d, t):
-        begin = T0 + (0 if rail else 1) * MS + "abc".index(peer) * 10 * MS
-        return begin <= t < T0 + 400 * MS
+        return d == "rx" and rail == 1 and peer in "ab" and t == slots[peer]
 
-    links, paths, _ = faults(Sim(rails=2, lost=lost).run(2000 * MS))
+    stops = {peer: (slot + MS, T0 + 400 * MS) for peer, slot in slots.items()}
+    links, paths, _ = faults(Sim(rails=2, lost=lost, stops=stops).run(2000 * MS))
     assert not links
     assert not paths
 
@@ -226,45 +243,51 @@ def test_random_loss_of_ten_percent_accuses_nobody():
     assert not links
 
 
-def test_a_peer_that_runs_now_and_then_accuses_no_path():
-    """Awake for 20 ms in 400, for a while: its packets of one rail may be missing each time."""
-    peer, jury, came = "b", Jury(RULES), dict.fromkeys(range(4), 0)
-    last = dict.fromkeys(range(4), T0)
-    interval, found = 30 * MS, {}
+@pytest.mark.parametrize("speaks", [False, True])
+def test_a_peer_that_runs_now_and_then_accuses_a_path_only_of_what_it_sent(speaks):
+    """Awake for 20 ms in 100, for a while: its packets of one rail may be missing each time."""
+    jury, interval, found = Jury(RULES), 30 * MS, {}
+    last = said = dict.fromkeys(range(4), T0)
+    awake = dict.fromkeys(range(4), AGES)
     for now in range(T0, T0 + 1200 * MS, 10 * MS):
-        awake = (now - T0) % (400 * MS) < 20 * MS
-        for rail in range(1, 4):  # rail 0 never has its turn in that time
-            if awake:
-                last[rail], came[rail] = now, came[rail] + 1
+        into = (now - T0) % (100 * MS)
+        for rail in range(1, 4):
+            if into < 20 * MS:
+                # Rail 0's slot is 10 ms before that of the others, or 10 ms after.
+                last, awake = last | {rail: now}, awake | {rail: into}
+        missed = {r: max(0, (now - last[r] - interval // 2) // interval) for r in range(4)}
         views = [
-            PathView(r, r, peer, True, max(0, (now - last[r] - interval // 2) // interval), 0,
-                     interval, last[r], came[r])
+            seen(r, r, "b", last[r], missed=(missed[r], 0), interval=interval, awake=awake[r])
             for r in range(4)
-        ]  # fmt: skip
+        ]
+        if speaks:  # its slot falls into the time for which the peer runs, each third time
+            views[0] = views[0]._replace(next_ns=views[0].said_ns + 10 * MS)
+        else:
+            views[0] = views[0]._replace(next_ns=views[0].said_ns + 25 * MS, interval_ns=100 * MS)
         found |= jury.judge(views, now).path_faults
-    assert found == {}
+    assert bool(found) is speaks
+    assert set(said.values()) == {T0}
 
 
 def test_a_path_that_is_silent_while_its_peer_runs_is_told():
     jury, interval = Jury(RULES), 30 * MS
     for now in range(T0, T0 + 400 * MS, 10 * MS):
         lived = now - (now - T0) % interval
-        count = (now - T0) // interval
         missed = max(0, (now - T0 - interval // 2) // interval)
-        views = [PathView(0, 0, "b", True, missed, 0, interval, T0, 7)]
-        views += [PathView(r, r, "b", True, 0, 0, interval, lived, count) for r in (1, 2, 3)]
+        views = [seen(0, 0, "b", T0, missed=(missed, 0), interval=interval)]
+        views += [seen(r, r, "b", lived, interval=interval) for r in (1, 2, 3)]
         if jury.judge(views, now).path_faults:
             break
     assert 100 * MS <= now - T0 <= 250 * MS
 
 
 def test_unheard_paths_are_no_evidence():
-    views = [PathView(i, 0, p, False, 9, 0, 10 * MS, 0) for i, p in enumerate("abc")]
+    views = [seen(i, 0, p, 0, missed=(9, 0))._replace(heard=False) for i, p in enumerate("abc")]
     assert Jury(RULES).judge(views, T0) == Verdict()
 
 
 def view(index, link, peer, *, clean=True, heard=True):
-    return PathView(index, link, peer, heard, 0 if clean else 3, 0, 30 * MS, T0)
+    return seen(index, link, peer, T0, missed=(0 if clean else 3, 0))._replace(heard=heard)
 
 
 def test_healthy_needs_half_of_the_known_paths_to_living_peers():
@@ -293,7 +316,7 @@ def test_live_peers_are_those_of_other_links():
     assert live_peers(paths, 1) == {"a"}
 
 
-def test_well_minutes_between_two_silences_are_no_proof_of_life():
+def test_a_silence_that_ended_counts_for_nothing_in_the_next():
     """A single packet of a peer is lost; ten seconds later the peer stands still."""
     jury, interval, paths = Jury(RULES), 100 * MS, 3
     lost_at, stops_at = 1000, 11_060  # ms; path 0 is heard at 0, 100, …, the others 50 later
@@ -304,37 +327,83 @@ def test_well_minutes_between_two_silences_are_no_proof_of_life():
             # The packet at 1000 and, before the peer stops, the one at 11,000.
             heard = [t for t in heard if t not in (lost_at, 11_000)]
         missed = max(0, (now - heard[-1] - 15) // 100)
-        return PathView(
-            index, index, "a", True, missed, 0, interval, heard[-1] * MS, len(heard), now * MS
-        )
+        return seen(index, index, "a", heard[-1] * MS, missed=(missed, 0), interval=interval)
 
-    seen = set()
+    found = set()
     for now in range(100, 11_330, 10):
         views = [view(index, now) for index in range(paths)]
-        seen |= {(views[0].rx_missed, *jury.judge(views, now * MS).path_faults)}
-    assert max(missed for missed, *_ in seen) >= 3
-    assert not {faulty for _, *blamed in seen for faulty in blamed}
+        found |= {(views[0].rx_missed, *jury.judge(views, now * MS).path_faults)}
+    assert max(missed for missed, *_ in found) >= 3
+    assert not {faulty for _, *blamed in found for faulty in blamed}
+
+
+def rails_of(peers, first, others, *, missed, interval=40 * MS):
+    """Four rails with a path to each peer; rail 0 was heard at ``first``, and misses."""
+    return [
+        seen(4 * i + r, r, peer, others if r else first, missed=(0 if r else missed, 0),
+             interval=interval)
+        for i, peer in enumerate(peers)
+        for r in range(4)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_packets_of_before_a_pause_vouch_for_nothing_after_it(fresh):
+    """All machines of a hypervisor stood still; the backlog of one is delivered half a second late.
+
+    With stamps of when they were taken up again, these packets look as if they had been sent now.
+    """
+    jury, interval, found = Jury(RULES), 40 * MS, {}
+    for now in range(T0, T0 + 200 * MS, 2 * MS):
+        # Four peers, a slot each in 40 ms: none has sent since; we have been running since T0.
+        missed = max(0, (now - T0 - 7 * MS) // interval)
+        views = rails_of("abcd", T0 - 500 * MS, T0 - 500 * MS, missed=missed)
+        views = [
+            v._replace(
+                last_heard_ns=now - 5 * MS,
+                said_ns=v.said_ns + (now - T0 + 500 * MS if fresh else 0),
+                next_ns=v.next_ns + (now - T0 + 500 * MS if fresh else 0),
+            )
+            if v.link else v
+            for v in views
+        ]  # fmt: skip
+        found |= jury.judge(views, now).link_faults
+    assert bool(found) is fresh, "said to have been sent now: then the link is silent"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_another_life_of_a_peer_vouches_by_when_it_was_heard(again):
+    """Booted anew its clock is another; then our arrivals are all there is to go by."""
+    jury, interval, found = Jury(RULES), 40 * MS, {}
+    for now in range(T0, T0 + 120 * MS, 2 * MS):
+        missed = max(0, (now - T0 - 7 * MS) // interval)
+        lived = now - (now - T0) % interval
+        views = rails_of("abcd", T0, lived, missed=missed)
+        if again:
+            views = [v._replace(said_ns=v.said_ns - 6 * 10**12, next_ns=0, life=2) if v.link else v
+                     for v in views]  # fmt: skip
+        found |= jury.judge(views, now).link_faults
+    assert set(found) == {0}
 
 
 @pytest.mark.parametrize("lives", [False, True])
 @pytest.mark.parametrize("after_us", [2000, 700, 400])
 def test_peers_that_stop_together_accuse_no_link(after_us, lives):
-    """A virtual machine's pause, so long before a slot: what they sent last vouches for little."""
+    """A virtual machine's pause, so long before a slot: what they sent last vouches for nothing."""
     jury = Jury(Rules(misses=3, link_interval_ns=4 * MS))
     interval, sent = 8 * MS, T0 + 16 * MS  # the last slot of the paths of the rails themselves
     found = {}
     for now in range(sent, sent + 40 * MS, MS // 2):
         since = sent + (now - sent) // interval * interval if lives else sent
-        views = [PathView(i, i // 2, "ab"[i % 2], True, 0, 0, interval, since) for i in range(4)]
+        views = [
+            seen(i, i // 2, "ab"[i % 2], since if i >= 4 else sent, interval=interval)
+            for i in range(8)
+        ]
         # Three extra paths on link 0, due a little after that; the last that came were before it.
         heard, due = sent - 6 * MS, sent + after_us * 1000
         missed = max(0, (now - due - 2 * MS) // interval + 1) if now >= due + 2 * MS else 0
-        views += [
-            PathView(4 + i, 0, peer, True, missed, 0, interval, heard, None, 0, due)
-            for i, peer in enumerate("aab")
-        ]
-        # Link 0's own paths fail with it; they are due with those of link 1.
-        views = [v._replace(last_heard_ns=sent) if v.link == 0 and v.index < 4 else v
-                 for v in views]  # fmt: skip
+        for i, peer in enumerate("aab"):
+            extra = seen(8 + i, 0, peer, heard, missed=(missed, 0), interval=interval)
+            views.append(extra._replace(next_ns=extra.said_ns + due - heard))
         found |= jury.judge(views, now).link_faults
     assert bool(found) is lives

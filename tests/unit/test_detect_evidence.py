@@ -21,12 +21,14 @@ def test_rows_become_views_and_counters():
     engine = Host().engine
     rows = [
         row(p.index, p.spec.link, rx_missed=2, received=9, sent=8, rx_lost=1, tx_lost=3,
-            rtt_last_ns=900, rtt_smoothed_ns=500, rtt_min_ns=200, peer_interval_ns=7)
+            rtt_last_ns=900, rtt_smoothed_ns=500, rtt_min_ns=200, peer_interval_ns=7,
+            said_ns=50, due_ns=90, awake_us=3, peer_incarnation=6)
         for p in engine.paths
     ]  # fmt: skip
     view = path_views(rows, engine.paths)[4]
     assert (view.link, view.peer, view.rx_missed) == (1, "b", 2)
-    assert (view.interval_ns, view.received) == (7, 9)
+    assert view.interval_ns == 7
+    assert (view.due, view.awake_ns, view.life) == (SEC + 40, 3000, 6)
     assert view.heard
     assert not path_views([row(0, 0, established=False)], engine.paths)[0].heard
     assert not path_views([row(0, 0, last_heard_ns=0)], engine.paths)[0].heard

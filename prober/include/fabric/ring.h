@@ -19,7 +19,7 @@
 namespace fabric::ring {
 
 inline constexpr std::uint32_t kRingMagic = 0x474e5246;  // "FRNG"
-inline constexpr std::uint16_t kRingVersion = 1;
+inline constexpr std::uint16_t kRingVersion = 2;
 inline constexpr std::size_t kMaxLinks = 64;
 inline constexpr std::size_t kMaxPaths = 1024;
 inline constexpr std::size_t kEventSlots = 8192;
@@ -173,7 +173,7 @@ struct PathRow {
   std::uint16_t link;
   std::uint32_t flags;
   std::uint32_t host_id;
-  std::uint32_t reserved0;
+  std::uint32_t awake_us;  // by said_ns the peer had been running without a gap for so long
   std::uint64_t interval_ns;
   std::uint64_t peer_interval_ns;
   std::uint64_t sent;
@@ -192,8 +192,10 @@ struct PathRow {
   std::uint64_t rx_bitmap;
   std::uint64_t tx_bitmap;
   std::uint64_t acked_ns;  // when the newest packet was sent that the peer says it heard; 0: none
-  std::uint64_t due_ns;    // when the first single packet after the last one heard is due
-  std::uint64_t reserved1;
+  // On the clock of the peer (peer_incarnation): when the newest packet heard was due, and when the
+  // first single packet after it is. Of a peer that does not say: when it came, on ours.
+  std::uint64_t said_ns;
+  std::uint64_t due_ns;
 };
 static_assert(sizeof(PathRow) == 192);
 

@@ -150,6 +150,7 @@ void Engine::push_farewell(Path& path, std::uint16_t link, const Address& own, N
                            std::vector<Outgoing>& out) {
   Packet packet = path.next_packet(0, now, incarnation_);
   packet.host_id = config_.host_id;
+  stamp(packet, now);
   packet.path = ring::kNone;  // its transmit stamp is nobody's
   packet.flags |= kWireReport | kWireFarewell;
   out.push_back({link, path.config().peer, encode(packet, keys_, own, path.config().peer)});
@@ -305,11 +306,18 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
   for (const Row& row : rows_) row_ = std::max({row_, row.rx, row.tx});
 }
 
-void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now,
+void Engine::stamp(Packet& packet, Nanos due) const {
+  packet.due_time = due;
+  packet.awake_us = static_cast<std::uint32_t>(
+      std::min<Nanos>(stalls_.awake(due) / 1000, std::numeric_limits<std::uint32_t>::max()));
+}
+
+void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
                   std::vector<Outgoing>& out) {
   const PathConfig& path = entry.path->config();
   Packet packet = entry.path->next_packet(train, now, incarnation_);
   packet.host_id = config_.host_id;
+  stamp(packet, due);
   packet.view = next_view(listeners_[entry.listener]);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
@@ -324,17 +332,17 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
     const Nanos early = std::min(kTrainEarly, entry.train.period() / 4);
     if (entry.sends_train && entry.train.due() <= now + early) {
       for (std::uint8_t position = 1; position <= 3; ++position)
-        push(entry, position, false, now, out);
+        push(entry, position, false, now, now, out);
       entry.train.advance(now, wall_minus_mono);
       sent = true;
     }
     if (entry.single.due() <= now + slack() / 2) {
-      push(entry, 0, false, now, out);
+      push(entry, 0, false, now, entry.single.due(), out);
       entry.single.advance(now, wall_minus_mono);
       sent = true;
     }
     // What was just sent already says it.
-    if (!entry.quiet && entry.path->take_report(now) && !sent) push(entry, 0, true, now, out);
+    if (!entry.quiet && entry.path->take_report(now) && !sent) push(entry, 0, true, now, now, out);
   }
 }
 

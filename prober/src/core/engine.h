@@ -151,7 +151,10 @@ class Engine {
 
   void schedule(Entry& entry, Nanos now, Nanos wall_minus_mono);
   void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
-  void push(Entry& entry, std::uint8_t train, bool report, Nanos now, std::vector<Outgoing>& out);
+  // `due`: when its slot is; of what has none, now.
+  void push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
+            std::vector<Outgoing>& out);
+  void stamp(Packet& packet, Nanos due) const;
   void push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
                      std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);

@@ -8,6 +8,10 @@ namespace {
 
 constexpr Nanos kIntervalLeast = 500'000;
 constexpr Nanos kIntervalMost = 60'000'000'000;
+// A century: what a peer says, of whatever clock, can be calculated with.
+constexpr Nanos kLatestDue = 3'155'760'000'000'000'000;
+// A peer of an older version says only whether it had a gap within the last second.
+constexpr std::uint32_t kUnstalledSaidUs = 1'000'000;
 
 // How many conclusive misses so much running silence makes, when each packet may be `late`.
 std::uint32_t misses_in(Nanos awake, Nanos interval, Nanos late) {
@@ -97,6 +101,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   } while (nonce_ == 0);
   rx_lost_before_ += window_.lost();
   window_ = {};
+  said_ = said_single_ = 0;  // of another clock, if the host was booted anew
   arrived_ = {};
   untold_arrived_ = {};
   gone_ = false;
@@ -151,6 +156,7 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
   if (single || arrival.mono - on_time_ >= 2 * peer_interval_) {
     on_time_ = std::max(on_time_, arrival.mono);
   }
+  take_word(packet, arrival.mono, single);
 
   if (packet.peer_incarnation == own_incarnation && packet.seq > feedback_seq_) {
     feedback_seq_ = packet.seq;
@@ -159,6 +165,18 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
   measure(packet, arrival, sink);
   if (farewell) resume();
   return Verdict::kAccepted;
+}
+
+void Path::take_word(const Packet& packet, Nanos arrived, bool single) {
+  const bool silent = packet.due_time <= 0;
+  const Nanos said = silent ? arrived : std::min(packet.due_time, kLatestDue);
+  if (single || said - said_single_ >= 2 * peer_interval_) {
+    said_single_ = std::max(said_single_, said);
+  }
+  if (said < said_) return;  // it was due before one that came already
+  const bool stalled = (packet.flags & kWireStalled) != 0;
+  said_ = said;
+  awake_us_ = silent ? (stalled ? 0 : kUnstalledSaidUs) : packet.awake_us;
 }
 
 void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
@@ -404,7 +422,12 @@ void Path::fill(ring::PathRow& row) const {
   row.rx_bitmap = window_.bitmap();
   row.tx_bitmap = tx_bitmap_;
   row.acked_ns = unsign(acked_);
-  row.due_ns = peer_interval_ == 0 ? 0 : unsign(due(1));
+  row.awake_us = awake_us_;
+  row.said_ns = unsign(said_);
+  if (peer_interval_ != 0) {
+    const Nanos periods = (said_ - said_single_) / peer_interval_ + 1;
+    row.due_ns = unsign(said_single_ + periods * peer_interval_);
+  }
 }
 
 }  // namespace fabric::prober

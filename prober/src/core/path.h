@@ -140,6 +140,8 @@ class Path {
   std::uint32_t due_between(Nanos from, Nanos to) const;
   // When the n-th single packet after the last sign of life is due, from 1.
   Nanos due(std::uint32_t n) const;
+  // Takes what a packet says of when it was due.
+  void take_word(const Packet& packet, Nanos arrived, bool single);
   bool retired(std::uint64_t incarnation) const;
   // How many packets that had left this host by `before` are beyond the last one that the peer
   // heard.
@@ -172,6 +174,11 @@ class Path {
   Nanos peer_interval_ = 0;
   Nanos last_heard_ = 0;
   Nanos on_time_ = 0;  // when the last single packet came
+  // On the peer's clock: when the newest packet was due, and the last single one. Of an older peer:
+  // when they came, on ours.
+  Nanos said_ = 0;
+  Nanos said_single_ = 0;
+  std::uint32_t awake_us_ = 0;
   Nanos next_inconclusive_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard

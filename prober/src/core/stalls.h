@@ -31,6 +31,9 @@ class StallLog {
     return sum;
   }
 
+  // How long by then no gap had been seen.
+  Nanos awake(Nanos at) const { return std::max<Nanos>(0, at - last_end_); }
+
   // Said to peers: their misses about now are ours.
   bool lately(Nanos now, Nanos within_ns) const {
     return last_end_ != 0 && now - last_end_ < within_ns;

@@ -128,7 +128,8 @@ WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
   put(out, 112, p.rx_silent_us);
   put(out, 116, p.interval_us);
   put(out, 120, p.due_time);
-  put(out, 128, p.window_id);
+  put(out, 128, p.awake_us);
+  put(out, 132, p.window_id);
   put(out, 136, p.reference_epoch);
   put(out, 144, p.offset);
   put(out, 152, p.slope);
@@ -186,7 +187,8 @@ WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& p)
   p.rx_silent_us = get<std::uint32_t>(bytes, 112);
   p.interval_us = get<std::uint32_t>(bytes, 116);
   p.due_time = get<std::int64_t>(bytes, 120);
-  p.window_id = get<std::uint64_t>(bytes, 128);
+  p.awake_us = get<std::uint32_t>(bytes, 128);
+  p.window_id = get<std::uint32_t>(bytes, 132);
   p.reference_epoch = get<std::int64_t>(bytes, 136);
   p.offset = get<std::int64_t>(bytes, 144);
   p.slope = get<std::int64_t>(bytes, 152);

@@ -4,8 +4,8 @@
 //  16 incarnation | 24 challenge | 32 response | 40 peer_incarnation
 //  48 seq | 56 tx_ref_seq | 64 tx_ref_stamp | 72 rx_ref_seq | 80 rx_ref_stamp
 //  88 rx_max | 96 rx_bitmap | 104 rx_lost u32 | 108 rx_missed u32 | 112 rx_silent_us u32
-// 116 interval_us u32 | 120 due_time | 128 window_id | 136 reference_epoch | 144 offset | 152 slope
-// 160 weight u32 | 164 key_hint u32 | 168 view u64 | 176 tag[16]
+// 116 interval_us u32 | 120 due_time | 128 awake_us u32 | 132 window_id u32 | 136 reference_epoch
+// 144 offset | 152 slope | 160 weight u32 | 164 key_hint u32 | 168 view u64 | 176 tag[16]
 //
 // The tag is keyed BLAKE2s-128 over a pseudo-header (source address and port, destination address
 // and port: 36 bytes, addresses as IPv6 or IPv4-mapped, ports little-endian) and bytes 0..175. So
@@ -69,9 +69,13 @@ struct Packet {
   std::uint32_t rx_missed = 0;     // conclusive misses in a row, now
   std::uint32_t rx_silent_us = 0;  // since the sender last heard the receiver
   std::uint32_t interval_us = 0;   // between the sender's packets on this path
-  // Reserved for synchronized probing and the clock mesh; carried, not yet used.
-  std::int64_t due_time = 0;
-  std::uint64_t window_id = 0;
+  // When it was due on the sender's CLOCK_MONOTONIC (what has no slot: when it was written), and
+  // how long the sender had been running without a gap by then: all that was due in that time was
+  // sent.
+  std::int64_t due_time = 0;  // 0: an older sender, which says neither
+  std::uint32_t awake_us = 0;
+  // Reserved for the clock mesh; carried, not yet used.
+  std::uint32_t window_id = 0;
   std::int64_t reference_epoch = 0;
   std::int64_t offset = 0;
   std::int64_t slope = 0;
