@@ -49,6 +49,10 @@ RECENT_NS = 100_000_000
 """A path table so young serves all who look in the same tick."""
 
 
+KEEP_NS = 600 * 10**9
+"""What is learnt all the time is stored so often at least."""
+
+
 class _Table(NamedTuple):
     """The prober's paths as they were read."""
 
@@ -97,9 +101,10 @@ class Host:
         self.nics = NicBook(x.netdev for x in config.links)
         self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
         self.carriers = CarrierSources(self.book, self.feed, inventory)
-        self._loss = LossTest(config.host.name)
+        self.losses = LossTest(config.host.name)
         self.where = Whereabouts(config.host.name)
         self._stalled_ns = 0
+        self._keep_at = time.monotonic_ns() + KEEP_NS
         self._worse = (frozenset[int](), frozenset[int]())
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +149,7 @@ class Host:
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self.last_path_rows = ()
         self._table = None
-        self._loss.reset([link.netdev for link in self.config.links])
+        self.losses.reset([link.netdev for link in self.config.links])
         self.where.configure(self.config)
 
     # -- input --------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ class Host:
     @property
     def suspects_loss(self) -> bool:
         """Whether a link loses, and it is open how much and where: worth a look between ticks."""
-        return self._loss.suspects
+        return self.losses.suspects
 
     def nics_read(self, readings: Sequence[Reading]) -> None:
         """What a thread read of the NICs."""
@@ -221,13 +226,13 @@ class Host:
         now = time.monotonic_ns()
         self._emit(self.delay.tick(self.feed, rows or (), self.engine, now))
         if rows is None:
-            self._loss.reset()
+            self.losses.reset()
             return
         stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
         counters = evidence.loss_counters(rows, self.engine, self.delay.queued_ns())
-        self._loss.topology = self.where.places.topology
-        verdict = self._loss.feed(counters, now, stalled_ns=stalled)
+        self.losses.topology = self.where.places.topology
+        verdict = self.losses.feed(counters, now, stalled_ns=stalled)
         was = self._worse
         self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
         for link in self.engine.links:
@@ -236,6 +241,8 @@ class Host:
             path.worse = verdict.paths.get(path.index, "")
         if self._worse != was:
             self.step()
+        if now >= self._keep_at:
+            self._changed_state, self._keep_at = True, now + KEEP_NS
         if verdict.blames or not between:
             views = self._table.views if self._table else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
@@ -344,7 +351,7 @@ class Host:
         return events
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
-        self._loss.reset()
+        self.losses.reset()
         if "pid" in numbers:
             self.prober_seen(numbers["pid"])
         self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])

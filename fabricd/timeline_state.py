@@ -84,6 +84,7 @@ def state_document(host: Host, now: int) -> dict[str, Any]:
         "mono_ns": now,
         "wall_ns": time.time_ns(),
         "engine": host.engine.save(now),
+        "usual_losses": host.losses.save(),
         "jobs": host.jobs.save(),
     }
 
@@ -109,6 +110,8 @@ def take_over(host: Host, document: Mapping[str, Any]) -> list[str]:
             refused = host.engine.restore(engine, now, now - at)
         else:
             refused = ["engine"]
+    if (usual := document.get("usual_losses")) is not None:  # older daemons kept none
+        refused += host.losses.restore(usual)
     for entry in host.page.taken_over:
         host.engine.adopt(entry.netdev, entry.remote, entry.state, now)
     return refused

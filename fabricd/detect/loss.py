@@ -44,6 +44,9 @@ HISTORY_NS = 10 * 10**9
 ASK_MORE = 1.05
 """Losses on a link that is sick for reasons elsewhere: each is asked about at first, then the
 twentieth."""
+DOUBT_AGAIN = 2.0
+"""A link that is blamed is asked about again with so many times the losses: the first few may have
+been by chance of several peers."""
 ASKED_ENOUGH = 1 / (ASK_MORE - 1)
 """From there on it is asked at every other reading at most."""
 RELAPSE_NS = 3600 * 10**9
@@ -247,6 +250,28 @@ class LossTest:
         self._placed.clear()
         self._place_at = None
 
+    def save(self) -> dict[str, dict[str, list[float]]]:
+        """A JSON document of what is usual, by link and direction."""
+        out: dict[str, dict[str, list[float]]] = {}
+        for (index, way), link in self._links.items():
+            if index < len(self._names):
+                out.setdefault(self._names[index], {})[way.name.lower()] = link.usual.save()
+        return out
+
+    def restore(self, document: object) -> list[str]:
+        """Take over what `save` gave, of links that are there; returns what was not usable."""
+        if not isinstance(document, dict):
+            return ["usual losses"]
+        refused = []
+        for index, name in enumerate(self._names):
+            for way in Direction if name in document else ():
+                try:
+                    events, exposure = document[name][way.name.lower()]
+                    self._link(index, way).usual.restore(float(events), float(exposure))
+                except (KeyError, TypeError, ValueError):
+                    refused.append(f"usual losses of {name} {way.name.lower()}")
+        return refused
+
     def feed(self, rows: Iterable[LossCounters], now: int, *, stalled_ns: int = 0) -> LossVerdict:
         """Take the counters at ``now``.
 
@@ -348,11 +373,14 @@ class LossTest:
         for (index, way), link in sorted(self._links.items()):
             if not link.cusum.sick:
                 link.asked = 0.0
-            elif not link.blamed and link.cusum.events > ASK_MORE * link.asked:
+            elif link.cusum.events > (DOUBT_AGAIN if link.blamed else ASK_MORE) * link.asked:
                 link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
-                link.blamed = self._link_at_fault(index, way, rows, link, found)
-                blames += found[:1] if link.blamed else ()
+                if not link.blamed:
+                    link.blamed = self._link_at_fault(index, way, rows, link, found)
+                    blames += found[:1] if link.blamed else ()
+                elif self._sure(index, rows, found) < 1 - self.rules.confidence:
+                    link.blamed = ""
             if link.blamed:
                 links.setdefault(index, link.blamed)
         for row in rows:
@@ -412,13 +440,9 @@ class LossTest:
         found: Sequence[Blame],
     ) -> str:
         """Why the link is worse; empty: it is not it, or not surely yet."""
-        own = [row for row in rows if row.link == index]
-        port = (self.host, own[0].rail)
-        elements = {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
-        # Whether it is the link or its leaf may be open: this rail is worse either way.
-        sure = [sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found]
-        if max(sure, default=0.0) < self.rules.confidence:
+        if self._sure(index, rows, found) < self.rules.confidence:
             return ""
+        own = [row for row in rows if row.link == index]
         seen: dict[str, tuple[float, float]] = {}
         for row in own:
             start = link.before.get(row.path)
@@ -432,6 +456,16 @@ class LossTest:
         if shared_ratio(list(seen.values()), link.usual.rate) < self.rules.shared:
             return ""
         return f"{_share(link.cusum)} of probes {_word(way)} {_names(losers)} lost"
+
+    def _sure(self, index: int, rows: Sequence[LossCounters], found: Sequence[Blame]) -> float:
+        """How likely it is the link or its leaf: this rail is worse either way."""
+        port = (self.host, next(row.rail for row in rows if row.link == index))
+        elements = {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
+        if all(row.link == index for row in rows):
+            # Nor can a host with one rail be told from its link.
+            elements.add((Kind.HOST, self.host))
+        sure = (sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found)
+        return max(sure, default=0.0)
 
     def _path_at_fault(self, row: LossCounters, way: Direction, half: _Half) -> str:
         """Why one path is worse; empty when its peer loses on other rails as well."""

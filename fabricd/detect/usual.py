@@ -32,6 +32,21 @@ class Usual:
         seen = (self.least * self.belief + self._events) / (self.belief + self._exposure)
         return min(max(seen, self.least), self.most)
 
+    def save(self) -> list[float]:
+        """Events and exposure that it has seen: what `restore` takes."""
+        return [self._events, self._exposure]
+
+    def restore(self, events: float, exposure: float) -> None:
+        """Go on from what an earlier one saw.
+
+        Raises:
+            ValueError: no counts.
+        """
+        if not (0 <= events <= exposure < math.inf):
+            raise ValueError(f"{events} events in {exposure}")
+        self._events = self._exposure = 0.0
+        self.learn(events, exposure)
+
     def nats(self, test: Test, events: float, exposure: float) -> float:
         """As `Test.nats`, with the normal rate of this stream."""
         taken = exposure * test.cost

@@ -156,8 +156,11 @@ async def test_states_penalties_and_counts_survive_a_reboot_aged_by_the_wall_clo
         "mono_ns": 10**18,
         "wall_ns": document["wall_ns"] - 15 * 10**9,
     }
+    assert document["usual_losses"] == {}, "no packet yet"
+    usual = {"rail0": {"rx": [5, 1_000_000], "tx": [0, 900_000]}}
     new = make(Inventory(loaded=True))
-    assert take_over(new, document) == []
+    assert take_over(new, document | {"usual_losses": usual}) == []
+    assert new.losses.save() == usual
     health = new.engine.links[0].health
     now = time.monotonic_ns()
     assert health.state is S.HOLD
@@ -225,5 +228,5 @@ async def test_losses_are_placed_by_the_same_map_as_silence(tmp_path, monkeypatc
     whole = WholeHost(tmp_path, extra=leaves)
     monkeypatch.setattr(whole.host.feed, "paths", list)
     whole.host.feed_loss()
-    assert whole.host._loss.topology.leaf(("h", 2)) == "tor-7"
+    assert whole.host.losses.topology.leaf(("h", 2)) == "tor-7"
     whole.close()

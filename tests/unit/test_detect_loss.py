@@ -108,6 +108,33 @@ def test_two_peers_are_enough_without_cross_rail_paths():
     assert set(feed.found) == {0}
 
 
+@pytest.mark.parametrize("way", ["rx", "tx"])
+def test_a_host_with_one_rail_names_it(way):
+    """Whether it is the link or the host itself, nothing there tells."""
+    feed = Feed(5, peers="abcd", rails=1)
+    feed.run(10)
+    feed.run(10, at_link(0, way, 0.05))
+    assert set(feed.found) == {0}
+
+
+def test_one_peer_s_loss_is_no_fault_of_the_only_rail():
+    feed = Feed(6, peers="abcd", rails=1)
+    feed.run(10)
+    feed.run(30, lambda _r, p, _w: 0.05 if p == "b" else 0.0)
+    assert feed.found == {}
+
+
+def test_blame_is_withdrawn_when_more_losses_tell_of_another():
+    """Two peers lose a few packets by chance, and one of them goes on."""
+    feed = Feed(9)
+    feed.run(10)
+    both = feed.run(3, lambda r, p, w: 0.02 if (r, w) == (1, "rx") else 0.0)
+    assert set(both.links) == {1}
+    feed.run(60, lambda r, p, w: 0.05 if (r, p, w) == (1, "b", "rx") else 0.0)
+    assert feed.verdict.links == {}
+    assert set(feed.verdict.paths) == {len(PEERS) + 1}
+
+
 def test_a_single_burst_is_no_verdict():
     feed = Feed(4)
     feed.run(10)
@@ -305,3 +332,30 @@ def test_suspicion_ends_with_the_verdict_or_with_the_evidence():
         seen.append((feed.test.suspects, bool(feed.verdict.links)))
     assert (True, False) in seen
     assert seen[-1] == (False, True)
+
+
+def test_what_is_usual_is_kept_for_the_next_daemon(an_hour_of_little_loss):
+    feed = deepcopy(an_hour_of_little_loss)
+    feed.test.reset(["a", "b", "c", "d"])
+    kept = feed.test.save()
+    assert set(kept) == {"a", "b", "c", "d"}
+    other = LossTest("h")
+    other.reset(["d", "new", "a"])
+    assert other.restore(kept) == []
+    again = other.save()
+    assert again["a"] == kept["a"]
+    assert again["d"] == kept["d"]
+    assert again.get("new") is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, 3, {"a": None}, {"a": {"rx": [1, 2]}}, {"a": {"rx": [3, 2], "tx": [0, 1]}},
+     {"a": {"rx": ["x", 2], "tx": [0, float("inf")]}}, {"a": {"rx": [-1, 2], "tx": [1, 2, 3]}}],
+)  # fmt: skip
+def test_a_document_that_is_wrong_is_refused_by_parts(document):
+    test = LossTest("h")
+    test.reset(["a"])
+    assert test.restore(document)
+    kept = [counts for ways in test.save().values() for counts in ways.values()]
+    assert all(0 <= events <= exposure for events, exposure in kept)
