@@ -211,6 +211,7 @@ class LossTest:
         self._links: dict[tuple[int, Direction], _Link] = {}
         self._names: tuple[str, ...] = ()
         self._relapse = replace(self.rules.idle, back=1.0)
+        self._cost = self.rules.idle.cost
         self._gap_ns = -1
         """When our prober last had a gap."""
         self._history: deque[tuple[int, dict[int, _Counts]]] = deque(maxlen=8)
@@ -302,11 +303,12 @@ class LossTest:
     ) -> Iterable[tuple[Direction, float, float, float]]:
         """Take one path's row; gives (direction, nats, lost, packets) of what is evidence."""
         rules = self.rules
-        newer = 1 if row.interval_ns >= ALONE_NS and not row.trains else TRAIN
-        absent = (
-            row.rx_lost + holes(row.rx_bitmap, newer),
-            row.tx_lost + holes(row.tx_bitmap, newer),
-        )
+        absent = (row.rx_lost, row.tx_lost)
+        if row.rx_bitmap != FULL or row.tx_bitmap != FULL:
+            newer = 1 if row.interval_ns >= ALONE_NS and not row.trains else TRAIN
+            absent = (
+                absent[0] + holes(row.rx_bitmap, newer), absent[1] + holes(row.tx_bitmap, newer)
+            )  # fmt: skip
         path = self._paths.get(row.path)
         if path is None:
             self._paths[row.path] = _Path(row, absent)
@@ -324,7 +326,9 @@ class LossTest:
         seen = (row.received - old.received + lost_rx, row.sent - old.sent)
         for way, lost, packets in ((RX, lost_rx, seen[0]), (TX, lost_tx, seen[1])):
             half = path.halves[way]
-            if queued:
+            if not lost and not queued:
+                nats = -packets * self._cost
+            elif queued:
                 nats = rules.congested.nats(lost, packets)
             else:
                 nats = self._link(row.link, way).usual.nats(rules.idle, lost, packets)

@@ -89,7 +89,8 @@ class Cusum:
     exposure: float = 0.0
     _last_ns: int = field(default=0, repr=False)
     _room: float = field(default=0.0, repr=False)
-    """Nats that may be added at once."""
+    """Nats that may be added at once, as of ``_room_ns``."""
+    _room_ns: int = field(default=0, repr=False)
 
     def step(self, test: Test, nats: float, events: float, exposure: float, now: int) -> bool:
         """Take the evidence of one reading; returns the verdict.
@@ -102,14 +103,17 @@ class Cusum:
             now: CLOCK_MONOTONIC ns.
         """
         before = self.value
+        if before == 0.0 and nats <= 0.0:  # nearly always
+            self._last_ns = now
+            return False
         most = test.step_share * test.threshold
         # A first reading, or one after a long time, may add the whole of it.
-        share = (now - self._last_ns) / test.step_ns if self._last_ns else 1.0
+        share = (now - self._room_ns) / test.step_ns if self._room_ns else 1.0
         room = min(most, self._room + most * max(0.0, share))
         if self.sick:
             nats -= (test.back - 1) * test.cost * exposure
         added = min(nats, room)
-        self._room = room - max(0.0, added)
+        self._room, self._room_ns = room - max(0.0, added), now
         self.value = min(max(0.0, before + added), test.ceiling * test.threshold)
         if self.value == 0.0:
             self.sick, self.events, self.exposure = False, 0.0, 0.0

@@ -255,8 +255,7 @@ class PathRow(NamedTuple):
     """The peer said farewell on this path: it is silent by intent until it is heard again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RingHeader:
+class RingHeader(NamedTuple):
     """The prober as a whole."""
 
     version: int
@@ -290,4 +289,10 @@ class RingHeader:
     stall_max_ns: int
     control_errors: int
     """Requests refused on the control socket."""
-    refused: dict[Refusal, int]
+    refusals: tuple[int, ...]
+    """Packets refused, in the order of `Refusal`."""
+
+    @property
+    def refused(self) -> dict[Refusal, int]:
+        """Packets refused, by reason."""
+        return dict(zip(Refusal, self.refusals, strict=True))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -50,12 +51,28 @@ _FIXED = {
     "event_offset": lay.EVENT_OFFSET,
     "sample_offset": lay.SAMPLE_OFFSET,
 }
+_FIXED_BYTES = struct.pack(
+    "<" + "".join(f.code for f in lay.RING_HEADER.fields[: len(_FIXED)]), *_FIXED.values()
+)
+_VARIABLE = struct.Struct(
+    f"<{len(_FIXED_BYTES)}x" + "".join(f.code for f in lay.RING_HEADER.fields[len(_FIXED) :])
+)
 _EPOCH_AT = lay.RING_HEADER.offset("config_epoch")
 _EPOCH_SIZE = 4
 
 
 class RingError(Exception):
     """The ring file cannot be used; the message says why and names the file."""
+
+
+def _difference(data: bytes) -> str:
+    """What is not as in every ring of this version."""
+    values = dict(zip(_NAMES, lay.RING_HEADER.struct.unpack(data), strict=False))
+    return next(
+        f"{name} is {values[name]:#x}, not {value:#x}"
+        for name, value in _FIXED.items()
+        if values[name] != value
+    )
 
 
 class _Cursor:
@@ -124,44 +141,21 @@ class RingReader:
 
     def header(self) -> RingHeader:
         """The header as it is now; raises RingError when it is not sane."""
-        values = lay.RING_HEADER.struct.unpack(self._copy(0, lay.RING_HEADER.size))
-        raw: dict[str, int] = dict(zip(_NAMES, values, strict=False))
-        for name, value in _FIXED.items():
-            if raw[name] != value:
-                raise RingError(
-                    f"{self.path}: {name} is {raw[name]:#x}, not {value:#x}: "
-                    "not a ring of this version"
-                )
-        if raw["link_count"] > lay.MAX_LINKS or raw["path_count"] > lay.MAX_PATHS:
-            raise RingError(
-                f"{self.path}: {raw['link_count']} links and {raw['path_count']} paths cannot be"
-            )
-        flags = raw["flags"]
+        data = self._copy(0, lay.RING_HEADER.size)
+        if not data.startswith(_FIXED_BYTES):
+            raise RingError(f"{self.path}: {_difference(data)}: not a ring of this version")
+        (pid, flags, incarnation, start, beat, events, samples, epoch, links, paths, misses,
+         interval, trains, _, sent, received, stalls, stall, stall_max, errors,
+         *refused) = _VARIABLE.unpack(data)  # fmt: skip
+        if links > lay.MAX_LINKS or paths > lay.MAX_PATHS:
+            raise RingError(f"{self.path}: {links} links and {paths} paths cannot be")
+        # In the order of RingHeader; it is read many times a second.
         return RingHeader(
-            version=raw["version"],
-            pid=raw["pid"],
-            incarnation=raw["incarnation"],
-            start_ns=raw["start_ns"],
-            heartbeat_ns=raw["heartbeat_ns"],
-            running=bool(flags & lay.HEADER_RUNNING),
-            config_epoch=raw["config_epoch"],
-            link_count=raw["link_count"],
-            path_count=raw["path_count"],
-            link_interval_ns=raw["link_interval_ns"],
-            misses=raw["misses"],
-            clock_train_hz=raw["clock_train_hz"],
-            realtime=bool(flags & lay.HEADER_REALTIME),
-            locked=bool(flags & lay.HEADER_LOCKED),
-            event_head=raw["event_head"],
-            sample_head=raw["sample_head"],
-            sent=raw["sent"],
-            received=raw["received"],
-            stalls=raw["stalls"],
-            stall_ns=raw["stall_ns"],
-            stall_max_ns=raw["stall_max_ns"],
-            control_errors=raw["control_errors"],
-            refused=dict(zip(_REFUSALS, values[len(_NAMES) - 1 :], strict=False)),
-        )
+            lay.RING_VERSION, pid, incarnation, start, beat, bool(flags & lay.HEADER_RUNNING),
+            epoch, links, paths, interval, misses, trains, bool(flags & lay.HEADER_REALTIME),
+            bool(flags & lay.HEADER_LOCKED), events, samples, sent, received, stalls, stall,
+            stall_max, errors, tuple(refused[: len(_REFUSALS)]),
+        )  # fmt: skip
 
     def links(self) -> list[LinkRow]:
         """All configured links, by index. Rows that make no sense are left out and counted."""

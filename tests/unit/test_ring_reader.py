@@ -116,7 +116,7 @@ def test_half_written_rows_and_records_are_refused(ring):
     ("change", "text"),
     [
         ({"magic": 1}, "magic"),
-        ({"version": 2}, "version"),
+        ({"version": lay.RING_VERSION + 1}, "version"),
         ({"event_slots": 4}, "event_slots"),
         ({"sample_offset": 2**63}, "sample_offset"),
         ({"link_count": 65}, "65 links"),
