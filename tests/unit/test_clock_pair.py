@@ -1,0 +1,171 @@
+"""One path's estimate of how far two clocks are apart, over time."""
+
+import numpy as np
+import pytest
+
+from clocksync.pair import SECOND, PairEstimator, Rules
+from clocksync.trains import Packets
+
+DELAY_NS, JITTER_NS = 30_000, 40
+SLOPE = 21e-6
+MS = 10**6
+
+
+class Path:
+    """Two hosts and what lies between them; the truth is known."""
+
+    def __init__(self, seed=0, *, trains_hz=100, load=(0.0, 0.0), delay=(DELAY_NS, DELAY_NS)):
+        self.rng = np.random.default_rng(seed)
+        self.trains_hz, self.load, self.delay = trains_hz, load, delay
+        self.stepped_ns = 0
+        self.now = 1_700_000_000 * SECOND
+        self.began = self.now
+        self.seq = [0, 0]
+        self.estimator = PairEstimator()
+        self.wander_at, self.wander = [0.0], [0.0]
+
+    def truth(self, at):
+        """The peer's clock minus ours: 7 ms, 21 ppm, a step, and a crystal's random walk."""
+        elapsed = np.asarray(at - self.began, dtype=float)
+        walk = np.interp(elapsed / SECOND, self.wander_at, self.wander)
+        return np.rint(7e6 + SLOPE * elapsed + walk).astype(np.int64) + self.stepped_ns
+
+    def walk(self, seconds, ppb=1.0):
+        """Let the frequency walk by so much per square root of a second."""
+        steps = int(seconds * 100)
+        rate = np.cumsum(self.rng.normal(0, ppb * 0.1, steps))  # ppb: ns a second
+        self.wander_at = list(np.arange(steps + 1) / 100)
+        self.wander = [0.0, *np.cumsum(rate / 100)]
+
+    def packets(self, way, seconds):
+        """A window of trains; queues fill and drain between the packets of one."""
+        count = int(seconds * self.trains_hz)
+        begin = np.sort(self.rng.uniform(0, seconds * SECOND, count)).astype(np.int64)
+        sent = (self.now + begin[:, None] + np.arange(3) * 8000).reshape(-1)
+        queued = np.repeat(self.rng.random(count) < self.load[way], 3)
+        queue = queued * (self.rng.exponential(40e3, 3 * count) + self.rng.exponential(20e3))
+        cold = np.tile([3000.0, 0, 0], count)
+        delay = self.delay[way] + np.abs(self.rng.normal(0, JITTER_NS, 3 * count)) + queue + cold
+        heard = sent + np.rint(delay).astype(np.int64)
+        seq = self.seq[way] + np.arange(3 * count)
+        self.seq[way] += 3 * count + 1
+        position = np.tile([1, 2, 3], count)
+        if way == 0:
+            return Packets(seq, position, sent, heard + self.truth(heard))
+        return Packets(seq, position, sent + self.truth(sent), heard)
+
+    def run(self, seconds, *, step=0.1):
+        """Yields (estimate, its error, doubt) each tenth of a second."""
+        for _ in range(round(seconds / step)):
+            self.estimator.feed(self.packets(0, step), self.packets(1, step))
+            self.now += round(step * SECOND)
+            pair = self.estimator.estimate(self.now)
+            yield pair, None if pair is None else self.error(pair)
+
+    def error(self, pair, later_ns=0):
+        now = self.now + later_ns
+        return float(pair.base_ns - int(self.truth(now)) + pair.apart(now))
+
+
+@pytest.mark.parametrize(("load", "median", "most"), [
+    ((0.0, 0.0), 8, 25), ((0.5, 0.5), 8, 30), ((0.85, 0.85), 15, 60), ((0.8, 0.0), 15, 60),
+])  # fmt: skip
+def test_clocks_apart_are_known_to_nanoseconds_and_within_the_bound(load, median, most):
+    errors = []
+    for seed in range(3):
+        path = Path(seed, load=load)
+        path.walk(12)
+        list(path.run(3))
+        for pair, error in path.run(8):
+            errors.append(abs(error))
+            assert abs(error) <= pair.error_ns(path.now)
+            assert pair.slope == pytest.approx(SLOPE, abs=60e-9)
+    assert np.median(errors) < median
+    assert max(errors) < most
+
+
+@pytest.mark.parametrize("load", [(0.0, 0.0), (0.6, 0.6)])
+@pytest.mark.parametrize("step", [-(10**9), -3000, 3000, 50_000, 10**9])
+def test_a_step_is_recognized_and_nothing_wrong_is_said_after_it(step, load):
+    path = Path(1, load=load)
+    list(path.run(5))
+    path.stepped_ns = step
+    said = list(path.run(2))
+    assert path.estimator.steps == 1
+    for pair, error in said:
+        assert pair is None or abs(error) <= pair.error_ns(path.now) + SLOPE * 10**8
+    back = next(i for i, (pair, _) in enumerate(said) if pair is not None)
+    assert back <= 8, "known again within 0.8 s"
+    list(path.run(3))
+    assert abs(path.error(path.estimator.last)) < 30
+    assert path.estimator.steps == 1
+
+
+@pytest.mark.parametrize("load", [(0.7, 0.0), (0.0, 0.7), (0.9, 0.9)])
+def test_queues_are_no_step(load):
+    path = Path(2)
+    list(path.run(4))
+    path.load = load
+    for pair, error in path.run(4):
+        assert pair is not None
+        assert abs(error) <= pair.error_ns(path.now)
+    assert path.estimator.steps == 0
+
+
+@pytest.mark.parametrize("delay", [(20_000, 20_000), (27_000, DELAY_NS), (DELAY_NS, 26_000),
+                                   (50_000, DELAY_NS), (50_000, 50_000)])  # fmt: skip
+def test_another_route_is_no_step_and_the_truth_stays_within_the_bound(delay):
+    path = Path(3)
+    list(path.run(4))
+    path.delay = delay
+    for pair, error in path.run(4):
+        assert pair is None or abs(error) <= pair.bound_ns(path.now)
+    assert path.estimator.steps == 0
+    unlike = (delay[0] - delay[1]) / 2
+    assert path.error(path.estimator.last) == pytest.approx(unlike, abs=40)
+
+
+def test_a_single_packet_that_cannot_be_is_nothing():
+    path = Path(4)
+    list(path.run(3))
+    out, back = path.packets(0, 0.1), path.packets(1, 0.1)
+    out.heard_ns[4:6] -= 25_000
+    path.estimator.feed(out, back)
+    path.now += 100 * MS
+    pair = path.estimator.estimate(path.now)
+    assert pair is not None
+    assert abs(path.error(pair)) < 60
+    assert path.estimator.steps == 0
+
+
+def test_the_window_grows_while_points_are_few():
+    path = Path(5, trains_hz=8)
+    path.walk(40)
+    for pair, error in path.run(30, step=1):
+        assert pair is None or abs(error) <= pair.error_ns(path.now)
+    assert pair.window_ns > 4 * Rules().window_ns
+    path.trains_hz = 100
+    assert list(path.run(3))[-1][0].window_ns == Rules().window_ns
+
+
+def test_without_points_nothing_is_said_and_the_last_line_holds_for_a_while():
+    path = Path(6)
+    path.walk(40)
+    pair, _ = list(path.run(5))[-1]
+    for later in range(0, 20 * SECOND, SECOND):
+        assert abs(path.error(pair, later)) <= pair.error_ns(path.now + later)
+    assert pair.error_ns(path.now + 10 * SECOND) > 3 * pair.error_ns(path.now)
+    path.now += 17 * SECOND
+    assert path.estimator.estimate(path.now) is None
+    assert not path.estimator.doubt
+
+
+def test_after_a_reset_nothing_of_before_is_true():
+    path = Path(7)
+    list(path.run(4))
+    path.estimator.reset()
+    assert path.estimator.estimate(path.now) is None
+    path.stepped_ns = 40_000
+    for pair, error in path.run(1):
+        assert pair is None or abs(error) <= pair.error_ns(path.now)
+    assert path.estimator.steps == 0
