@@ -1,0 +1,1 @@
+"""Feeds `clocksync` with what the prober measured; nothing runs it yet."""
