@@ -1,0 +1,101 @@
+"""Errors of pairs and of the mesh on a Clos in virtual time; what mesh and fit take."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from bench.clock.clos import Fabric, Load, regular_graph
+from bench.report import Row
+from clocksync.fit import Cloud, fit
+from clocksync.mesh import Graph, solve
+
+HOSTS, DEGREE = 128, 10
+LOADS = (0.0, 0.4, 0.8, 0.9)
+DEGREES = (2, 4, 10, 20)
+MEDIAN_NS, MOST_NS = 5.0, 20.0
+MANY = 2000
+SOLVE_S = 1.0
+FIT_MS = 0.5
+POINTS = 400
+"""Of a direction: 2 s of 100 trains, of which second and third are points."""
+
+
+def _errors(seed: int, degree: int, load: float, seconds: int) -> tuple[list[float], list[float]]:
+    """Of each pair, and of any two hosts after the mesh, once a second; ns."""
+    fabric = Fabric(seed, HOSTS, degree, Load(load), seconds + 4)
+    fabric.run(3.0)
+    pairs: list[float] = []
+    mesh: list[float] = []
+    one, other = np.triu_indices(HOSTS, 1)
+    for _ in range(seconds):
+        found = fabric.run(1.0)
+        pairs += [abs(error) for pair, error in found if pair is not None]
+        left = solve(fabric.graph(found)).offset_ns
+        mesh += np.abs(left[one] - left[other]).tolist()
+    return pairs, mesh
+
+
+def clos(*, quick: bool) -> list[Row]:
+    """The table in the shape of Huygens's: pairs and mesh, by degree and load."""
+    seconds = 2 if quick else 8
+    rows = []
+    for degree in (DEGREE,) if quick else DEGREES:
+        for load in LOADS:
+            pairs, mesh = _errors(1, degree, load, seconds)
+            name = f"Clos of {HOSTS}, degree {degree}, load {100 * load:.0f} %"
+            said = ", ".join(f"{q} {np.percentile(pairs, q):.1f}" for q in (50, 99))
+            note = f"pairs alone: {said} ns"
+            asked = degree == DEGREE
+            rows += [
+                Row(f"{name}: median after the mesh", MEDIAN_NS if asked else None,
+                    float(np.median(mesh)), "ns", note=note),
+                Row(f"{name}: p99 after the mesh", MOST_NS if asked else None,
+                    float(np.percentile(mesh, 99)), "ns"),
+            ]  # fmt: skip
+    return rows
+
+
+def scale(*, quick: bool) -> list[Row]:
+    """The mesh of many hosts beside that of 128 with the same errors of pairs."""
+    left: dict[int, float] = {}
+    took = 0.0
+    for hosts in (HOSTS, MANY):
+        rng = np.random.default_rng(2)
+        ends = np.array(regular_graph(rng, hosts, DEGREE), dtype=np.intp)
+        error = rng.normal(0, 10, len(ends))
+        graph = Graph(hosts, ends[:, 0], ends[:, 1], error, np.ones(len(ends)))
+        times = []
+        for _ in range(1 if quick else 5):
+            began = time.process_time()
+            left[hosts] = float(np.std(solve(graph).offset_ns))
+            times.append(time.process_time() - began)
+        took = float(np.median(times))
+    grown = left[MANY] / left[HOSTS]
+    note = f"pairs off by 10 ns: hosts by {left[HOSTS]:.2f} and {left[MANY]:.2f} ns"
+    return [
+        Row(f"mesh of {MANY} hosts, degree {DEGREE}: solve", SOLVE_S, took, "s"),
+        Row(f"error with {MANY} hosts as a part of that with {HOSTS}", 1.1, grown, "", note=note),
+    ]
+
+
+def fitting(*, quick: bool) -> list[Row]:
+    """A line of one path's window."""
+    rng = np.random.default_rng(3)
+    times = []
+    guess = 0.0
+    for _ in range(50 if quick else 500):
+        clouds = []
+        for sign in (1, -1):
+            at = np.sort(rng.uniform(-1, 1, POINTS))
+            queue = np.where(rng.random(POINTS) < 0.6, rng.exponential(5e3, POINTS), 0)
+            delay = 5000 + np.abs(rng.normal(0, 15, POINTS)) + queue
+            clouds.append(Cloud(at, 21e-6 * 1e9 * at + sign * delay))
+        began = time.process_time()
+        line = fit(clouds[0], clouds[1], (0.05, 0.05), guess)
+        times.append(1e3 * (time.process_time() - began))
+        guess = line.slope if line else 0.0
+    note = f"2 x {POINTS} points, p99 {np.percentile(times, 99):.2f} ms"
+    row = Row("fit of a path's window", FIT_MS, float(np.median(times)), "ms of CPU", note=note)
+    return [row]
