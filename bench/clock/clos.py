@@ -7,7 +7,8 @@ ports of switches. Parameters, and where they come from:
   arrivals of bursts (M/G/1): empty with probability 1 - load, else with an exponential wait of mean
   burst / 2 / (1 - load), which is what Pollaczek and Khinchine give for bursts of like size. Its
   wait ``GAP_NS`` later is that less the gap plus what arrived meanwhile, so a train's packets see
-  queues that are alike but not the same.
+  queues that are alike but not the same. Probes with a traffic class of their own, served first
+  (``[probe] dscp``), wait for the rest of the packet that is being sent, and for nothing else.
 - Clocks: up to 30 ppm off (a crystal's tolerance over temperature), random-walk frequency noise of
   1 ppb/√s, both as the live part has them.
 - Stamps: hardware's, in steps of 8 ns (ConnectX and E810 count at 125 MHz to 1 GHz).
@@ -52,11 +53,16 @@ class Load:
     """Of the time that it sends."""
     burst: float = 1.0
     """Packets that arrive together."""
+    own_class: bool = False
+    """Whether probes are served before the load."""
 
     def waits(self, rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
         """Of the second and the third packet of so many trains at one port, ns."""
         if self.share <= 0:
             return np.zeros(count), np.zeros(count)
+        if self.own_class:
+            rest = rng.uniform(0, PACKET_NS, (2, count)) * (rng.random((2, count)) < self.share)
+            return rest[0], rest[1]
         size = self.burst * PACKET_NS
         busy = rng.random(count) < self.share
         first = busy * rng.exponential(size / 2 / (1 - self.share), count)

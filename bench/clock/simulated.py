@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -22,9 +23,9 @@ POINTS = 400
 """Of a direction: 2 s of 100 trains, of which second and third are points."""
 
 
-def _errors(seed: int, degree: int, load: float, seconds: int) -> tuple[list[float], list[float]]:
+def _errors(seed: int, degree: int, load: Load, seconds: int) -> tuple[list[float], list[float]]:
     """Of each pair, and of any two hosts after the mesh, once a second; ns."""
-    fabric = Fabric(seed, HOSTS, degree, Load(load), seconds + 4)
+    fabric = Fabric(seed, HOSTS, degree, load, seconds + 4)
     fabric.run(3.0)
     pairs: list[float] = []
     mesh: list[float] = []
@@ -41,19 +42,20 @@ def clos(*, quick: bool) -> list[Row]:
     """The table in the shape of Huygens's: pairs and mesh, by degree and load."""
     seconds = 2 if quick else 8
     rows = []
-    for degree in (DEGREE,) if quick else DEGREES:
-        for load in LOADS:
-            pairs, mesh = _errors(1, degree, load, seconds)
-            name = f"Clos of {HOSTS}, degree {degree}, load {100 * load:.0f} %"
-            said = ", ".join(f"{q} {np.percentile(pairs, q):.1f}" for q in (50, 99))
-            note = f"pairs alone: {said} ns"
-            asked = degree == DEGREE
-            rows += [
-                Row(f"{name}: median after the mesh", MEDIAN_NS if asked else None,
-                    float(np.median(mesh)), "ns", note=note),
-                Row(f"{name}: p99 after the mesh", MOST_NS if asked else None,
-                    float(np.percentile(mesh, 99)), "ns"),
-            ]  # fmt: skip
+    cases = itertools.product((DEGREE,) if quick else DEGREES, (True, False), LOADS)
+    for degree, own, share in cases:
+        pairs, mesh = _errors(1, degree, Load(share, own_class=own), seconds)
+        behind = "in a class of their own" if own else "behind the load"
+        name = f"Clos of {HOSTS}, degree {degree}, load {100 * share:.0f} %, probes {behind}"
+        said = ", ".join(f"{q} {np.percentile(pairs, q):.1f}" for q in (50, 99))
+        note = f"pairs alone: {said} ns"
+        asked = degree == DEGREE
+        rows += [
+            Row(f"{name}: median after the mesh", MEDIAN_NS if asked else None,
+                float(np.median(mesh)), "ns", note=note),
+            Row(f"{name}: p99 after the mesh", MOST_NS if asked else None,
+                float(np.percentile(mesh, 99)), "ns"),
+        ]  # fmt: skip
     return rows
 
 

@@ -20,6 +20,12 @@ def test_a_port_is_empty_and_makes_wait_as_long_as_pollaczek_and_khinchine_say(s
     assert 0.1 < alike < 1, f"a gap of {GAP_NS} ns later much of it is still there"
 
 
+def test_probes_of_a_class_of_their_own_wait_for_one_packet_at_most():
+    both = np.concatenate(Load(0.9, own_class=True).waits(np.random.default_rng(1), 50_000))
+    assert np.mean(both > 0) == pytest.approx(0.9, abs=0.01)
+    assert both.max() < PACKET_NS
+
+
 def test_each_host_has_about_as_many_paths():
     pairs = regular_graph(np.random.default_rng(2), 40, 10)
     assert len(pairs) == len(set(pairs)) == 200
