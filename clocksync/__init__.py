@@ -1,1 +1,1 @@
-"""Fabric time: the pure parts of the estimator (trains, fit, mesh); nothing runs them yet."""
+"""Fabric time: the pure estimator (trains, fit, pair, mesh) and the clock page; nothing runs them yet."""
