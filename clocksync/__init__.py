@@ -1,1 +1,4 @@
-"""Fabric time: the pure estimator (trains, fit, pair, mesh) and the clock page; nothing runs them yet."""
+"""Fabric time: the estimator (trains, fit, pair, mesh) and the clock page.
+
+All pure but for the page; nothing runs them yet.
+"""
