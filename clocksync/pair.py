@@ -34,6 +34,8 @@ class Rules:
     window_ns: int = 2 * SECOND
     """In 2 s a crystal's random walk of 1 ppb/√s takes it 1 to 2 ns off a line."""
     longest_ns: int = 16 * SECOND
+    first_ns: int = SECOND // 2
+    """A first line rests on so much: in less a step passes for a slope."""
     enough: int = 80
     """Points of a direction with which the window is long enough: ν of 2 % is two of them then."""
     nu: float = 0.1
@@ -68,7 +70,10 @@ class Pair(NamedTuple):
     slope: float
     """How fast that grows, ns/ns."""
     half_rtt_ns: float
-    """Half of the least round trip: if the two ways differ, the line may be off by so much."""
+    """Half of what lies between the edges: of the least round trip, if the line is true."""
+    asymmetry_ns: float
+    """Half of the least round trip of packets that followed each other. If the two ways differ, or
+    a clock was stepped within the window, the line may be off by so much."""
     spread_ns: float
     slope_error: float
     """Standard error of the slope."""
@@ -94,7 +99,7 @@ class Pair(NamedTuple):
 
     def bound_ns(self, now_ns: int) -> float:
         """How far off it is at ``now_ns``, whatever the two ways are like."""
-        return self.half_rtt_ns + self.error_ns(now_ns)
+        return self.asymmetry_ns + self.error_ns(now_ns)
 
     @property
     def weight(self) -> float:
@@ -148,6 +153,19 @@ class _Points:
         return (
             sum(word[2] for word in self._trains if word[0] >= since_ns) / trains if trains else 0.0
         )
+
+
+def _least_rtt(upper: Cloud, lower: Cloud, slope: float) -> float:
+    """The least round trip of a packet and the other way's next before or after it.
+
+    Whatever the clocks are apart falls out, and so does a step before or after both.
+    """
+    after = np.searchsorted(lower.at_s, upper.at_s)
+    trips = []
+    for near in (np.clip(after - 1, 0, None), np.clip(after, None, len(lower.at_s) - 1)):
+        between = upper.at_s - lower.at_s[near]
+        trips.append(float((upper.ns - lower.ns[near] - slope * 1e9 * between).min()))
+    return min(trips)
 
 
 class PairEstimator:
@@ -209,6 +227,8 @@ class PairEstimator:
             window = min(2 * window, rules.longest_ns)
         if min(len(upper[0]), len(lower[0])) < FEWEST:
             return None
+        if self.last is None and now_ns - max(upper[0][0], lower[0][0]) < rules.first_ns:
+            return None
         origin = now_ns - window // 2
         base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
         clouds = [Cloud((at - origin) / SECOND, (apart - base).astype(float))
@@ -216,10 +236,26 @@ class PairEstimator:
         kept = self._out.rate(since), self._back.rate(since)
         nu = (max(rules.least_nu, rules.nu * kept[0]), max(rules.least_nu, rules.nu * kept[1]))
         line = fit(clouds[0], clouds[1], nu, self.last.slope if self.last else 0.0)
-        return self._pair(line, origin, base, window, kept) if line else None
+        if line is None:
+            return None
+        if line.half_rtt_ns <= 0:
+            # Edges that cross are of two clocks: one was stepped within the window.
+            self.doubt = True
+            middle = since + window // 2
+            self._out.drop(middle)
+            self._back.drop(middle)
+            return None
+        least = max(line.half_rtt_ns, _least_rtt(clouds[0], clouds[1], line.slope) / 2)
+        return self._pair(line, origin, base, window, kept, least)
 
     def _pair(
-        self, line: Line, origin: int, base: int, window: int, kept: tuple[float, float]
+        self,
+        line: Line,
+        origin: int,
+        base: int,
+        window: int,
+        kept: tuple[float, float],
+        least: float,
     ) -> Pair:
         rules = self.rules
         at = origin + round(line.middle_s * SECOND)
@@ -228,7 +264,7 @@ class PairEstimator:
         span = max(line.span_s, 1e-3) / math.sqrt(12)
         step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
         return Pair(
-            at, base, apart, line.slope, line.half_rtt_ns, line.spread_ns,
+            at, base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
             line.spread_ns / (span * SECOND), window, origin + window // 2, kept, step,
             rules.wander, rules.sigmas,
         )  # fmt: skip

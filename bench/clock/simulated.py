@@ -23,32 +23,40 @@ POINTS = 400
 """Of a direction: 2 s of 100 trains, of which second and third are points."""
 
 
-def _errors(seed: int, degree: int, load: Load, seconds: int) -> tuple[list[float], list[float]]:
-    """Of each pair, and of any two hosts after the mesh, once a second; ns."""
+def _errors(
+    seed: int, degree: int, load: Load, seconds: int
+) -> tuple[list[float], list[float], float]:
+    """Of each pair, and of any two hosts after the mesh, once a second; ns.
+
+    And the share of the pairs that had no estimate: they are in neither.
+    """
     fabric = Fabric(seed, HOSTS, degree, load, seconds + 4)
     fabric.run(3.0)
     pairs: list[float] = []
     mesh: list[float] = []
+    asked = 0
     one, other = np.triu_indices(HOSTS, 1)
     for _ in range(seconds):
         found = fabric.run(1.0)
+        asked += len(found)
         pairs += [abs(error) for pair, error in found if pair is not None]
         left = solve(fabric.graph(found)).offset_ns
         mesh += np.abs(left[one] - left[other]).tolist()
-    return pairs, mesh
+    return pairs, mesh, 1 - len(pairs) / asked
 
 
 def clos(*, quick: bool) -> list[Row]:
     """The table in the shape of Huygens's: pairs and mesh, by degree and load."""
     seconds = 2 if quick else 8
-    rows = []
+    rows: list[Row] = []
+    worst = 0.0
     cases = itertools.product((DEGREE,) if quick else DEGREES, (True, False), LOADS)
     for degree, own, share in cases:
-        pairs, mesh = _errors(1, degree, Load(share, own_class=own), seconds)
+        pairs, mesh, silent = _errors(1, degree, Load(share, own_class=own), seconds)
         behind = "in a class of their own" if own else "behind the load"
         name = f"Clos of {HOSTS}, degree {degree}, load {100 * share:.0f} %, probes {behind}"
         said = ", ".join(f"{q} {np.percentile(pairs, q):.1f}" for q in (50, 99))
-        note = f"pairs alone: {said} ns"
+        note = f"pairs alone: {said} ns; without an estimate: {100 * silent:.1f} %"
         asked = degree == DEGREE
         rows += [
             Row(f"{name}: median after the mesh", MEDIAN_NS if asked else None,
@@ -56,6 +64,8 @@ def clos(*, quick: bool) -> list[Row]:
             Row(f"{name}: p99 after the mesh", MOST_NS if asked else None,
                 float(np.percentile(mesh, 99)), "ns"),
         ]  # fmt: skip
+        worst = max(worst, silent)
+    rows.append(Row("pairs without an estimate, at worst", 1.0, 100 * worst, "%"))
     return rows
 
 

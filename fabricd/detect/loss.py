@@ -269,7 +269,7 @@ class LossTest:
                 try:
                     events, exposure = document[name][way.name.lower()]
                     self._link(index, way).usual.restore(float(events), float(exposure))
-                except (KeyError, TypeError, ValueError):
+                except (KeyError, TypeError, ValueError, OverflowError):
                     refused.append(f"usual losses of {name} {way.name.lower()}")
         return refused
 

@@ -210,7 +210,8 @@ class Silences:
             under_way = now - witness.last_heard_ns < rules.under_way_ns
             until = said - rules.link_interval_ns // 2 if under_way else said + rules.same_slot_ns
             last = 1 + min(until, called) // step
-            before = -((witness.awake_ns - said) // step)  # it ran: may not have been sent
+            # Before it ran; its own slot it did send, if late.
+            before = -((max(witness.awake_ns, rules.same_slot_ns) - said) // step)
             if last > known.until:
                 known.count += max(0, last - max(known.until, before))
                 known.until = last

@@ -522,3 +522,35 @@ TEST_CASE("When a path's packets are due, by its peer's clock; of an older peer 
     CHECK(row(w.hosts[1]).awake_us >= 1'000'000);
   }
 }
+
+TEST_CASE("A prober that has just begun, or has another pace, does not say that it ran before") {
+  World w;
+  for (std::uint8_t h = 1; h <= 2; ++h) {
+    w.start(h, 100U + h, {static_cast<std::uint8_t>(3 - h)}, 2, 10 * kMs, true);
+  }
+  w.run(1000 * kMs);
+  CHECK(row(w.hosts[1]).awake_us <= 1'000'000);
+  w.run(500 * kMs);
+  const Nanos again = w.now;
+  w.start(2, 202, {1}, 2, 10 * kMs, true);
+  w.run(200 * kMs);
+  CHECK(row(w.hosts[1]).peer_incarnation == 202);
+  CHECK(Nanos{row(w.hosts[1]).awake_us} * 1000 <= w.now - again);
+  w.run(1000 * kMs);
+  // Four peers more that never answer: five times the period.
+  Config c = w.hosts[2].engine->config();
+  for (std::uint8_t more = 11; more <= 14; ++more) {
+    for (std::uint8_t rail = 0; rail < 2; ++rail) {
+      c.paths.push_back({static_cast<std::uint16_t>(c.paths.size()), rail, v4(rail, more),
+                         World::id(more), false});
+    }
+  }
+  const Nanos changed = w.now;
+  w.hosts[2].engine->configure(c, w.now, 0);
+  w.run(40 * kMs);  // trains go on
+  CHECK(static_cast<Nanos>(row(w.hosts[1]).said_ns) > changed + 20 * kMs);
+  CHECK(Nanos{row(w.hosts[1]).awake_us} * 1000 < w.now - changed);
+  w.run(300 * kMs);
+  CHECK(row(w.hosts[1]).awake_us > 100'000);
+  CHECK(Nanos{row(w.hosts[1]).awake_us} * 1000 <= w.now - changed);
+}

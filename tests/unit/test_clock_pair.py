@@ -169,3 +169,18 @@ def test_after_a_reset_nothing_of_before_is_true():
     for pair, error in path.run(1):
         assert pair is None or abs(error) <= pair.error_ns(path.now)
     assert path.estimator.steps == 0
+
+
+@pytest.mark.parametrize("step", [5_000, 20_000, 45_000, 100_000, 300_000, -30_000, -100_000])
+@pytest.mark.parametrize("at_s", [0.05, 0.3, 0.8])
+def test_a_step_within_the_first_window_does_not_leave_the_bound(step, at_s):
+    """There is no line before it that the points could be held against."""
+    path = Path(8)
+    list(path.run(at_s, step=at_s))
+    path.stepped_ns = step
+    path.estimator.last = None
+    for pair, error in path.run(3):
+        if pair is not None:
+            assert pair.half_rtt_ns > 0
+            assert abs(error) <= pair.bound_ns(path.now)
+    assert abs(path.error(path.estimator.last)) < 60

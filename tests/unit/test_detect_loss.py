@@ -351,7 +351,8 @@ def test_what_is_usual_is_kept_for_the_next_daemon(an_hour_of_little_loss):
 @pytest.mark.parametrize(
     "document",
     [None, 3, {"a": None}, {"a": {"rx": [1, 2]}}, {"a": {"rx": [3, 2], "tx": [0, 1]}},
-     {"a": {"rx": ["x", 2], "tx": [0, float("inf")]}}, {"a": {"rx": [-1, 2], "tx": [1, 2, 3]}}],
+     {"a": {"rx": [10**400, 10**401]}}, {"a": {"rx": ["x", 2], "tx": [0, float("inf")]}},
+     {"a": {"rx": [-1, 2], "tx": [1, 2, 3]}}],
 )  # fmt: skip
 def test_a_document_that_is_wrong_is_refused_by_parts(document):
     test = LossTest("h")

@@ -11,8 +11,9 @@
  * one clock_gettime and no system call. One writer, the clock service; any number of readers. There
  * are two lines, of which one holds while the other is written (a latch, as in the kernel's
  * seqcount_latch_t): a writer that dies in between, or is not scheduled, keeps nobody waiting. The
- * file is created whole, renamed into place, and never cut: a mapping of it stays sound. Its layout
- * is that of clocksync/page.py. Little-endian hosts only.
+ * file is created whole, renamed into place, and never cut: a mapping of it stays sound. Only a page
+ * of another version takes its place; who has the old one open gets ESTALE and opens it anew. Layout
+ * as in clocksync/page.py. Little-endian hosts only.
  */
 #ifndef FABRIC_CLOCK_H
 #define FABRIC_CLOCK_H
@@ -117,9 +118,13 @@ static inline void fabric_clock_close(struct fabric_clock* clock) {
 /* What a line says at `raw_ns` of CLOCK_MONOTONIC_RAW; ESTALE when that is nothing. */
 static inline int fabric_clock_at(const struct fabric_clock_line* line, int64_t raw_ns,
                                   struct fabric_time* out) {
-  const int64_t age = raw_ns - line->raw_ns;
+  const int64_t age = (int64_t)((uint64_t)raw_ns - (uint64_t)line->raw_ns);
   /* A reader that was stopped between page and clock may be a little before the origin. */
   const double far = age < 0 ? -(double)age : (double)age;
+  if (line->state > FABRIC_CLOCK_HOLDOVER || !(line->slope > -1 && line->slope < 1) ||
+      !(line->bound_ns >= 0 && line->drift >= 0 && line->wander >= 0)) {
+    return EPROTO;
+  }
   if (line->state == FABRIC_CLOCK_UNSYNCED || far > (double)line->end_ns) return ESTALE;
   out->ns = line->fabric_ns + age + (int64_t)(line->slope * (double)age);
   out->bound_ns = line->bound_ns + (line->drift + line->wander * far / 2) * far;

@@ -32,6 +32,7 @@ std::size_t Engine::AddressHash::operator()(const Address& a) const {
 }
 
 void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
+  if (running_ == 0) stalls_.begin(now);
   std::vector<Entry> old = std::move(paths_);
   const std::vector<LinkConfig> old_links = std::move(config_.links);
   config_ = std::move(config);
@@ -56,6 +57,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
       const PathConfig& had = candidate.path->config();
       if (same_path(had, old_links[had.link], wanted, link)) {
         entry.path = std::move(candidate.path);
+        entry.single = candidate.single;
         break;
       }
     }
@@ -207,8 +209,14 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
                                  ? kSecond / static_cast<Nanos>(config_.clock_train_hz)
                                  : 0;
   entry.sends_train = train_period != 0;
+  const Cadence before = entry.single;
   entry.single = Cadence(period, slot);
   entry.single.start(now, wall_minus_mono);
+  const bool later = entry.single.due() > before.due() + period / 16;
+  if (before.period() != 0 && (later || before.period() != period)) {
+    // Its peer expects packets by the old pace, which will not be sent.
+    stalls_.begin(entry.single.due());
+  }
   if (entry.sends_train) {
     entry.train = Cadence(train_period, slot);
     entry.train.start(now, wall_minus_mono);

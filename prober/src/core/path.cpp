@@ -11,7 +11,7 @@ constexpr Nanos kIntervalMost = 60'000'000'000;
 // A century: what a peer says, of whatever clock, can be calculated with.
 constexpr Nanos kLatestDue = 3'155'760'000'000'000'000;
 // A peer of an older version says only whether it had a gap within the last second.
-constexpr std::uint32_t kUnstalledSaidUs = 1'000'000;
+constexpr Nanos kUnstalledSaid = 1'000'000'000;
 
 // How many conclusive misses so much running silence makes, when each packet may be `late`.
 std::uint32_t misses_in(Nanos awake, Nanos interval, Nanos late) {
@@ -102,6 +102,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   rx_lost_before_ += window_.lost();
   window_ = {};
   said_ = said_single_ = 0;  // of another clock, if the host was booted anew
+  established_ = now;
   arrived_ = {};
   untold_arrived_ = {};
   gone_ = false;
@@ -176,7 +177,9 @@ void Path::take_word(const Packet& packet, Nanos arrived, bool single) {
   if (said < said_) return;  // it was due before one that came already
   const bool stalled = (packet.flags & kWireStalled) != 0;
   said_ = said;
-  awake_us_ = silent ? (stalled ? 0 : kUnstalledSaidUs) : packet.awake_us;
+  const Nanos known = stalled ? 0 : std::min(arrived - established_, kUnstalledSaid);
+  awake_us_ =
+      silent ? static_cast<std::uint32_t>(std::max<Nanos>(known, 0) / 1000) : packet.awake_us;
 }
 
 void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,

@@ -178,6 +178,7 @@ class Path {
   // when they came, on ours.
   Nanos said_ = 0;
   Nanos said_single_ = 0;
+  Nanos established_ = 0;  // when the peer's present life was first heard
   std::uint32_t awake_us_ = 0;
   Nanos next_inconclusive_ = 0;
   std::uint32_t rx_missed_ = 0;

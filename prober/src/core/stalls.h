@@ -31,8 +31,11 @@ class StallLog {
     return sum;
   }
 
+  // Nothing is known of what was before: the process began, or its packets had another pace.
+  void begin(Nanos at) { began_ = std::max(began_, at); }
+
   // How long by then no gap had been seen.
-  Nanos awake(Nanos at) const { return std::max<Nanos>(0, at - last_end_); }
+  Nanos awake(Nanos at) const { return std::max<Nanos>(0, at - std::max(began_, last_end_)); }
 
   // Said to peers: their misses about now are ours.
   bool lately(Nanos now, Nanos within_ns) const {
@@ -43,6 +46,7 @@ class StallLog {
   std::array<Gap, 32> gaps_{};
   std::size_t next_ = 0;
   Nanos last_end_ = 0;
+  Nanos began_ = 0;
 };
 
 }  // namespace fabric::prober
