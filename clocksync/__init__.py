@@ -1,4 +1,4 @@
-"""Fabric time: the estimator (trains, fit, pair, mesh) and the clock page.
+"""Fabric time: the estimator (trains, fit, pair), the host in the mesh, and the clock page.
 
-All pure but for the page; nothing runs them yet.
+All pure but for the pages. `fabricd.clock` feeds it.
 """

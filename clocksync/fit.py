@@ -9,15 +9,17 @@ lower edge of the upper cloud and the upper edge of the lower one.
 Huygens (Geng et al., NSDI 2018) finds that line with a support vector machine. Here an edge is the
 mean of the lowest share ``nu`` of its cloud (the conditional value at risk, Rockafellar and Uryasev
 2000), and the slope is the one with which the two edges are furthest apart. That distance is
-concave in the slope and its derivative is a difference of two means, so bisection finds the best
-slope with a partial sort of each cloud a step. The offset then lies midway between where those
-shares end (the quantiles): their means reach for outliers.
+concave in the slope and made of straight pieces, and a partial sort of each cloud gives the piece
+at a slope. Where the pieces at two slopes meet, it is at most as high: so goes the search (the
+cutting planes of Kelley, 1960), which ends on the very corner after some six sorts. The offset then
+lies midway between where those shares end (the quantiles): their means reach for outliers.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +29,11 @@ Floats = NDArray[np.float64]
 MOST_SLOPE = 500e-6
 """Of two crystals, and one of them slewed as fast as the kernel lets NTP: past it something else is
 being fitted."""
-ENOUGH_SLOPE = 1e-11
-"""How well the slope is found: 0.02 ns over a window of 2 s."""
-FIRST_BRACKET = 1e-8
+ENOUGH_SLOPE = 1e-12
+"""How well the slope is found: 2 ps over a window of 2 s."""
+ENOUGH_NS = 1e-6
+"""Edges that are within this of as far apart as can be are on the corner."""
+FIRST_BRACKET = 4e-9
 """How far from the guess the slope is looked for at first; widened tenfold until it is inside."""
 FEWEST = 8
 """Points of a cloud that a line is fitted to."""
@@ -89,69 +93,102 @@ def fit(upper: Cloud, lower: Cloud, nu: tuple[float, float], guess: float = 0.0)
     if min(len(upper.ns), len(lower.ns)) < FEWEST:
         return None
     # Mirrored, the lower cloud is a second upper one whose slope has the other sign.
-    sides = (
-        _Edge(upper.at_s, upper.ns, share(len(upper.ns), nu[0]), 1),
-        _Edge(-lower.at_s, -lower.ns, share(len(lower.ns), nu[1]), -1),
-    )
+    sides = _Side.of(upper, 1, nu[0]), _Side.of(lower, -1, nu[1])
     bracket = _bracket(sides, guess)
-    if bracket is None:
-        return None
-    flat, steep = bracket
-    while steep - flat > ENOUGH_SLOPE:
-        middle = (flat + steep) / 2
-        if _parts(sides, middle) > 0:
-            flat = middle
-        else:
-            steep = middle
-    return _line(sides, (flat + steep) / 2)
+    return None if bracket is None else _line(sides, _furthest(sides, *bracket))
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    at_s: Floats
+class _Side(NamedTuple):
+    """One cloud, as an upper one."""
+
+    points: Floats
+    """Shape (2, n): ``at_ns`` and ``ns``."""
+    at_ns: Floats
     ns: Floats
-    count: int
+    edge: int
+    """How many points make it."""
     way: int
 
-    def lowest(self, slope: float) -> tuple[NDArray[np.intp], Floats]:
-        """The points of the edge under that slope, and all points' heights."""
-        heights = self.ns - slope * 1e9 * self.at_s
-        return np.argpartition(heights, self.count - 1)[: self.count], heights
+    @staticmethod
+    def of(cloud: Cloud, way: int, nu: float) -> _Side:
+        points = np.empty((2, len(cloud.ns)))
+        np.multiply(cloud.at_s, way * 1e9, out=points[0])
+        np.multiply(cloud.ns, way, out=points[1])
+        return _Side(points, points[0], points[1], share(len(cloud.ns), nu), way)
 
 
-def _parts(sides: tuple[_Edge, _Edge], slope: float) -> float:
-    """Whether a steeper line would part the edges further: the sign of the derivative."""
-    return -sum(float(side.at_s[side.lowest(slope)[0]].mean()) for side in sides)
+class _Piece(NamedTuple):
+    """How far the edges are apart, as a straight line over the slope; nowhere are they further."""
+
+    slope: float
+    """Where it is just that."""
+    ns: float
+    rise: float
+    edges: list[list[list[float]]]
+    """Of each side, of the points that make it: when, and how high."""
+
+    @staticmethod
+    def at(sides: tuple[_Side, _Side], slope: float) -> _Piece:
+        """The one of that slope."""
+        ns = rise = 0.0
+        edges = []
+        for points, at_ns, over, count, _ in sides:
+            order = (over - slope * at_ns).argpartition(count - 1)
+            # Of the few that are left Python is done before NumPy has begun.
+            edge = points.take(order[:count], 1).tolist()
+            edges.append(edge)
+            at = sum(edge[0])
+            ns += (sum(edge[1]) - slope * at) / count
+            rise -= at / count
+        return _Piece(slope, ns, rise, edges)
 
 
-def _bracket(sides: tuple[_Edge, _Edge], guess: float) -> tuple[float, float] | None:
-    """Slopes on both sides of the best one."""
-    width = FIRST_BRACKET
-    while _parts(sides, flat := max(guess - width, -MOST_SLOPE)) < 0:
-        if flat == -MOST_SLOPE:
+def _bracket(sides: tuple[_Side, _Side], guess: float) -> tuple[_Piece, _Piece] | None:
+    """The pieces at slopes on both sides of the best one; None: it is beyond ``MOST_SLOPE``."""
+    last = _Piece.at(sides, max(-MOST_SLOPE, min(MOST_SLOPE, guess)))
+    way, width = (1 if last.rise > 0 else -1), FIRST_BRACKET
+    while True:
+        slope = max(-MOST_SLOPE, min(MOST_SLOPE, guess + way * width))
+        found = _Piece.at(sides, slope)
+        if found.rise * way <= 0:
+            return (last, found) if way > 0 else (found, last)
+        if abs(slope) == MOST_SLOPE:
             return None
-        width *= 10
-    width = FIRST_BRACKET
-    while _parts(sides, steep := min(guess + width, MOST_SLOPE)) > 0:
-        if steep == MOST_SLOPE:
-            return None
-        width *= 10
-    return flat, steep
+        last, width = found, 10 * width
 
 
-def _line(sides: tuple[_Edge, _Edge], slope: float) -> Line:
-    edges, variance, times = [], 0.0, []
-    for side in sides:
-        picked, heights = side.lowest(slope)
-        edges.append(float(heights[picked].max()))
-        variance += float(heights[picked].var()) / side.count
-        times.append(side.at_s[picked] * side.way)
-    where = np.concatenate(times)
+def _furthest(sides: tuple[_Side, _Side], flat: _Piece, steep: _Piece) -> _Piece:
+    """The piece at the best slope between two."""
+    halve = False
+    while True:
+        width, bend = steep.slope - flat.slope, flat.rise - steep.rise
+        if width <= ENOUGH_SLOPE or bend <= 0:
+            return flat
+        further = (steep.ns - flat.ns - steep.rise * width) / bend
+        most = flat.ns + flat.rise * further
+        further = width / 2 if halve else min(max(further, 0.0), width)
+        found = _Piece.at(sides, flat.slope + further)
+        if most - found.ns <= ENOUGH_NS:
+            return found
+        flat, steep = (found, steep) if found.rise > 0 else (flat, found)
+        # Where one end hardly moves, halves are faster.
+        halve = not halve and steep.slope - flat.slope > width / 2
+
+
+def _line(sides: tuple[_Side, _Side], best: _Piece) -> Line:
+    ends, variance, middle, times = [], 0.0, 0.0, []
+    for side, (at_ns, ns) in zip(sides, best.edges, strict=True):
+        heights = [y - best.slope * x for x, y in zip(at_ns, ns, strict=True)]
+        mean = sum(heights) / side.edge
+        ends.append(max(heights))
+        variance += sum((y - mean) ** 2 for y in heights) / side.edge**2
+        middle += side.way * sum(at_ns)
+        times += [side.way * min(at_ns), side.way * max(at_ns)]
     return Line(
-        offset_ns=(edges[0] - edges[1]) / 2,
-        slope=slope,
-        half_rtt_ns=(edges[0] + edges[1]) / 2,
+        offset_ns=(ends[0] - ends[1]) / 2,
+        slope=best.slope,
+        half_rtt_ns=(ends[0] + ends[1]) / 2,
         spread_ns=math.sqrt(variance) / 2,
-        middle_s=float(where.mean()),
-        span_s=float(np.ptp(where)),
+        middle_s=middle / sum(side.edge for side in sides) / 1e9,
+        span_s=(max(times) - min(times)) / 1e9,
     )

@@ -8,9 +8,7 @@ work like this). Without NumPy, so that a job may import it.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import stat
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,23 +17,15 @@ from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-MAGIC: Final = 0x4B4C4346
-VERSION: Final = 1
-SIZE: Final = 4096
-SALT: Final = 0x9E3779B97F4A7C15
-HEAD_FIELDS: Final = {"magic": "I", "version": "H", "used": "H", "seq": "Q"}
+from clocksync.latch import Kind, LatchError, LatchFile, is_sealed, mapped, seal
+
 FIELDS: Final = {
     "check": "Q", "raw_ns": "q", "fabric_ns": "q", "slope": "d", "bound_ns": "d", "drift": "d",
     "wander": "d", "fresh_ns": "Q", "end_ns": "Q", "state": "I", "reference": "I", "epoch": "Q",
     "reserved": "Q",
 }  # fmt: skip
-_HEAD: Final = struct.Struct("<" + "".join(HEAD_FIELDS.values()))
 _LINE: Final = struct.Struct("<" + "".join(FIELDS.values()))
-_WORDS: Final = struct.Struct(f"<{_LINE.size // 8}Q")
-_SEQ: Final = struct.Struct("<Q")
-SEQ_AT: Final = 8
-LINES_AT: Final = _HEAD.size
-USED: Final = _HEAD.size + 2 * _LINE.size
+KIND: Final = Kind("clock", magic=0x4B4C4346, version=1, record=_LINE.size)
 _TRIES: Final = 1000
 
 
@@ -101,21 +91,12 @@ class Line:
 
 def encode(line: Line) -> bytes:
     """A line as it lies in the page."""
-    data = bytearray(
+    return seal(
         _LINE.pack(
             0, line.raw_ns, line.fabric_ns, line.slope, line.bound_ns, line.drift, line.wander,
             line.fresh_ns, line.end_ns, line.state, line.reference, line.epoch, 0,
         )
     )  # fmt: skip
-    _SEQ.pack_into(data, 0, _check(data))
-    return bytes(data)
-
-
-def _check(data: bytes | bytearray) -> int:
-    value = SALT
-    for word in _WORDS.unpack(data)[1:]:
-        value ^= word
-    return value
 
 
 def decode(data: bytes) -> Line:
@@ -126,9 +107,9 @@ def decode(data: bytes) -> Line:
     """
     if len(data) != _LINE.size:
         raise ClockError(f"{len(data)} bytes instead of {_LINE.size}")
-    (check, raw, fabric, slope, bound, drift, wander, fresh, end, state, reference, epoch,
+    (_, raw, fabric, slope, bound, drift, wander, fresh, end, state, reference, epoch,
      _) = _LINE.unpack(data)  # fmt: skip
-    if check != _check(data):
+    if not is_sealed(data):
         raise ClockError("being written, or damaged")
     if state not in State._value2member_map_:
         raise ClockError(f"no state {state}")
@@ -141,69 +122,32 @@ def decode(data: bytes) -> Line:
     )
 
 
-def _place(seq: int) -> slice:
-    """Where the line lies that holds after ``seq`` writes."""
-    at = LINES_AT + (seq & 1) * _LINE.size
-    return slice(at, at + _LINE.size)
-
-
 NOTHING: Final = Line(0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, State.UNSYNCED, 0, 0)
-
-
-_SOUND: Final = struct.pack("<IHH", MAGIC, VERSION, USED)
 
 
 class ClockPage:
     """The writer. One at a time; whoever starts it sees to that."""
 
     def __init__(self, directory: Path) -> None:
-        """Take over the page that is there, so that readers who hold it go on; or make one.
+        """Take over the page that is there, or make one.
 
         Raises:
             OSError: it cannot be written.
         """
-        self.path = directory / "clock"
-        self._seq = 0
-        try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            self._fd = self._make()
-        info = os.fstat(self._fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_size != SIZE:
-            os.close(self._fd)
-            self._fd = self._make()
-        data = os.pread(self._fd, USED, 0)
-        if not data.startswith(_SOUND):
-            os.close(self._fd)
-            self._fd = self._make()
-            data = os.pread(self._fd, USED, 0)
-        self._seq = _SEQ.unpack_from(data, SEQ_AT)[0]
+        self._file = LatchFile(KIND, directory, encode(NOTHING))
+        self.last: Line | None = None
+        """What an earlier service said last; for the way back from holdover."""
         with contextlib.suppress(ClockError):
-            found = decode(data[_place(self._seq)])
+            found = decode(self._file.found)
             self.last = found if found.state is not State.UNSYNCED else None
 
-    last: Line | None = None
-    """What an earlier service said last; for the way back from holdover."""
-
-    def _make(self) -> int:
-        draft = self.path.with_name(".clock")
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.fchmod(fd, 0o644)  # whatever the umask: every job reads it
-        os.pwrite(fd, (_SOUND + _SEQ.pack(0) + 2 * encode(NOTHING)).ljust(SIZE, b"\0"), 0)
-        draft.rename(self.path)
-        return fd
-
     def write(self, line: Line) -> None:
-        """Publish: the line that does not hold is written, then it does."""
-        self._seq = (self._seq + 1) & (1 << 64) - 1
-        os.pwrite(self._fd, encode(line), _place(self._seq).start)
-        os.pwrite(self._fd, _SEQ.pack(self._seq), SEQ_AT)
+        """Publish a line."""
+        self._file.write(encode(line))
 
     def close(self) -> None:
         """Let go of it; it stays, and grows old."""
-        os.close(self._fd)
+        self._file.close()
 
 
 class ClockReader:
@@ -216,20 +160,10 @@ class ClockReader:
             ClockError: there is none, or none of this version.
         """
         base = directory or Path(os.environ.get("FABRIC_RUN_DIR") or "/run/fabricd")
-        path = base / "clock"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise ClockError(f"{path}: {error.strerror}") from error
-        try:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_size != SIZE:
-                raise ClockError(f"{path}: not a clock page")
-            self._map = mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)
-            if self._map[: len(_SOUND)] != _SOUND:
-                raise ClockError(f"{path}: not a clock page of version {VERSION}")
-        finally:
-            os.close(fd)
+            self._map = mapped(base / KIND.name, KIND, "a clock page")
+        except LatchError as error:
+            raise ClockError(str(error)) from error
         self._words = memoryview(self._map).cast("Q")
         self._seq = -1
         self._last, self._epoch = 0, -1
@@ -239,7 +173,7 @@ class ClockReader:
         why = ClockError("written faster than it can be read")
         for _ in range(_TRIES):
             seq = self._words[1]
-            data = self._map[_place(seq)]
+            data = self._map[KIND.place(seq)]
             if self._words[1] != seq:
                 continue
             try:

@@ -1,6 +1,7 @@
 """How far a peer's clock is from ours, from the packets of one path, window after window. Pure.
 
-A window is 2 s of points that the train filter kept; it grows, up to 16 s, while they are few. The
+A window is 2 s of points that the train filter kept; it grows, up to 8 s, while they scatter, and
+up to 16 s while they are few. The
 line through them (`clocksync.fit`) is the estimate. Clocks are also *stepped*, by an operator or by
 a daemon that sets the time; a line through a step is wrong by half of it for a whole window. A step
 moves both edges the same way, and one of them to where no delay can put a point: packets of ours
@@ -12,6 +13,8 @@ was before a step is dropped.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -20,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clocksync.fit import FEWEST, Cloud, Line, fit
-from clocksync.trains import Packets, TrainFilter
+from clocksync.points import Points, least_rtt, take
+from clocksync.trains import Ints, Packets, Trains
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 SECOND = 10**9
 
@@ -33,7 +36,14 @@ class Rules:
 
     window_ns: int = 2 * SECOND
     """In 2 s a crystal's random walk of 1 ppb/√s takes it 1 to 2 ns off a line."""
+    wide_ns: int = 8 * SECOND
+    """In so much it is 4 to 5 ns, which is little where hardly a packet finds all queues empty."""
+    loose_ns: float = 1.5
+    """So the window grows to twice its length while the edges scatter by more than this, up to
+    ``wide_ns``, and shrinks again at a quarter of it. At a load of 90 % of four ports in line this
+    takes a pair's error from 45 / 1200 ns (p50 / p99) to some 17 / 90."""
     longest_ns: int = 16 * SECOND
+    """Where points are few."""
     first_ns: int = SECOND // 2
     """A first line rests on so much: in less a step passes for a slope."""
     enough: int = 80
@@ -41,8 +51,8 @@ class Rules:
     nu: float = 0.1
     """Share of the points that make an edge, where every train is kept; the less are kept, the
     smaller it is: the more of what was kept stood in a queue that did not change."""
-    least_nu: float = 0.02
-    """Good up to a load of 90 %, at which an eleventh of the packets finds no queue."""
+    least_nu: float = 0.01
+    """Good up to a load of 90 % of each port on the way."""
     newest_ns: int = SECOND // 2
     """Older points were there when the last line was made; these are held against it."""
     odd_points: int = 3
@@ -53,6 +63,17 @@ class Rules:
     """A smaller step is averaged in; half of it is in the bound (`Pair.bound_ns`)."""
     step_spreads: float = 10.0
     """So many times the scatter of the last line are no step either."""
+    clean_ns: float = 60.0
+    """A window whose least round trip is longer than the path's by twice that is of packets that
+    all stood in a queue, which may be one direction's. What was known before is better."""
+    turned: float = 20e-9
+    """Nor does the rate change by more from one window to the next, beyond errors and wander."""
+    torn: float = 20.0
+    """Nor does the scatter of the edge by so many times."""
+    patience_ns: int = 60 * SECOND
+    """For so long: then the path itself has become a longer one, or what was known is too old. In a
+    minute a line that was good to 2 ns/s and a crystal's walk are off by some 0.3 us; a standing
+    queue makes milliseconds."""
     sigmas: float = 4.0
     """Of the spread, in the bound."""
     wander: float = 5e-9
@@ -115,59 +136,6 @@ class _Look(Enum):
     STEP = "step"
 
 
-class _Points:
-    """Those of one direction, oldest first."""
-
-    def __init__(self) -> None:
-        self.filter = TrainFilter()
-        self.at: Ints = np.empty(0, np.int64)
-        self.apart: Ints = np.empty(0, np.int64)
-        self._trains: list[tuple[int, int, int]] = []
-        """When, how many, how many of them kept."""
-
-    def take(self, packets: Packets, ours: Ints, sign: int) -> None:
-        """Add what the filter keeps; ``sign`` 1: packets of ours."""
-        if not len(packets.seq):
-            return
-        accepted = self.filter.pick(packets)
-        self._trains.append((int(ours[-1]), accepted.trains, accepted.kept))
-        new = accepted.chosen
-        apart = sign * (packets.heard_ns[new] - packets.sent_ns[new])
-        self.at = np.concatenate((self.at, ours[new]))
-        self.apart = np.concatenate((self.apart, apart))
-
-    def drop(self, before_ns: int) -> None:
-        """Forget what is older."""
-        kept = self.at >= before_ns
-        self.at, self.apart = self.at[kept], self.apart[kept]
-        self._trains = [word for word in self._trains if word[0] >= before_ns]
-
-    def since(self, ns: int) -> tuple[Ints, Ints]:
-        """Points from then on."""
-        chosen = self.at >= ns
-        return self.at[chosen], self.apart[chosen]
-
-    def rate(self, since_ns: int) -> float:
-        """Share of the trains that were kept since then; 0 without any."""
-        trains = sum(word[1] for word in self._trains if word[0] >= since_ns)
-        return (
-            sum(word[2] for word in self._trains if word[0] >= since_ns) / trains if trains else 0.0
-        )
-
-
-def _least_rtt(upper: Cloud, lower: Cloud, slope: float) -> float:
-    """The least round trip of a packet and the other way's next before or after it.
-
-    Whatever the clocks are apart falls out, and so does a step before or after both.
-    """
-    after = np.searchsorted(lower.at_s, upper.at_s)
-    trips = []
-    for near in (np.clip(after - 1, 0, None), np.clip(after, None, len(lower.at_s) - 1)):
-        between = upper.at_s - lower.at_s[near]
-        trips.append(float((upper.ns - lower.ns[near] - slope * 1e9 * between).min()))
-    return min(trips)
-
-
 class PairEstimator:
     """Of one path. Feed it what came, ask it ten times a second or less."""
 
@@ -178,13 +146,23 @@ class PairEstimator:
         self.doubt = False
         """Whether the newest points speak against the last line, and it is open what they mean."""
         self.last: Pair | None = None
-        self._out, self._back = _Points(), _Points()
+        self.queued = 0
+        """Windows that were left out because all their packets had met a queue."""
+        self._floor_ns = 0.0
+        """Half of the path's least round trip."""
+        self._known_ns = 0
+        """Since when there have been lines."""
+        self._before: deque[Pair] = deque(maxlen=64)
+        """Lines that were taken, the newest last."""
+        self._out, self._back = self.ways = Points(), Points()
+        self._window_ns = self.rules.window_ns
 
     def reset(self) -> None:
         """Our own clock was stepped, or the peer is another: nothing of before is true."""
         self._out.drop(2**62)
         self._back.drop(2**62)
         self.last, self.doubt = None, False
+        self._window_ns = self.rules.window_ns
 
     def feed(self, out: Packets, back: Packets) -> None:
         """Take packets, each once; a train is to be whole in one call.
@@ -193,8 +171,7 @@ class PairEstimator:
             out: ours, heard by the peer.
             back: the peer's, heard by us.
         """
-        self._out.take(out, out.sent_ns, 1)
-        self._back.take(back, back.heard_ns, -1)
+        feed([(self, out.trains(), back.trains())])
 
     def estimate(self, now_ns: int) -> Pair | None:
         """The line as of now (our clock); None while there are too few points, or in doubt.
@@ -214,11 +191,68 @@ class PairEstimator:
                 self.steps += 1
                 self._out.drop(since)
                 self._back.drop(since)
-        self.last = self._fit(now_ns)
+                self.last = None
+                self._window_ns = self.rules.window_ns
+        found = self._fit(now_ns)
+        if found is None:
+            # Too few points say nothing against what is known.
+            if self.doubt or (self.last and now_ns - self.last.seen_ns > self.rules.patience_ns):
+                self.last = None
+            return None
+        if not self._queued(found, now_ns):
+            self.last = found
+            self._before.append(found)
+            self._adapt(found)
+        elif self._before:
+            # The first of what bent this window is in the last one too: back by a window.
+            while len(self._before) > 1 and self._before[-1].seen_ns > now_ns - found.window_ns:
+                self._before.pop()
+            self.last = self._before[-1]
         return self.last
 
+    def _adapt(self, found: Pair) -> None:
+        """How long the next window is to be."""
+        rules = self.rules
+        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
+            return
+        if found.spread_ns > rules.loose_ns:
+            self._window_ns = min(2 * self._window_ns, rules.wide_ns)
+        elif found.spread_ns < rules.loose_ns / 4:
+            self._window_ns = max(self._window_ns // 2, rules.window_ns)
+
+    def _queued(self, found: Pair, now_ns: int) -> bool:
+        """Whether the last line is better than this one, which met queues."""
+        last, rules = self.last, self.rules
+        if last is None or now_ns - last.seen_ns > rules.patience_ns:
+            self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
+            self._before.clear()
+            return False
+        # A first line may be of a step within it: it has to be borne out by windows without it.
+        if last.seen_ns - self._known_ns < 2 * rules.window_ns:
+            self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+            return False
+        turned = abs(found.slope - last.slope)
+        turned -= rules.wander * (found.at_ns - last.at_ns) / SECOND
+        turned -= rules.sigmas * math.hypot(found.slope_error, last.slope_error)
+        # While a queue builds up or a route changes, the edge bends: a rate that no crystal has.
+        # By what the queue may have put this line off, the last one surely is not by now.
+        longer = found.half_rtt_ns - self._floor_ns > max(rules.clean_ns, self._aged(last, now_ns))
+        # Few points of a shorter route lie far from the rest of the edge.
+        torn = found.spread_ns > rules.torn * (1.0 + last.spread_ns)
+        if longer or torn or turned > rules.turned:
+            self.queued += 1
+            return True
+        self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+        return False
+
+    def _aged(self, last: Pair, now_ns: int) -> float:
+        """How far off a line may be by now: what its slope was, and as a random walk goes."""
+        age = max(now_ns - last.at_ns, 0)
+        walked = self.rules.wander * SECOND * math.pow(age / SECOND, 1.5)
+        return last.sigmas * (last.spread_ns + last.slope_error * age) + walked
+
     def _fit(self, now_ns: int) -> Pair | None:
-        rules, window = self.rules, self.rules.window_ns
+        rules, window = self.rules, self._window_ns
         while True:
             since = now_ns - window
             upper, lower = self._out.since(since), self._back.since(since)
@@ -227,25 +261,29 @@ class PairEstimator:
             window = min(2 * window, rules.longest_ns)
         if min(len(upper[0]), len(lower[0])) < FEWEST:
             return None
-        if self.last is None and now_ns - max(upper[0][0], lower[0][0]) < rules.first_ns:
+        since = max(upper[0][0], lower[0][0])
+        known = self.last is not None and now_ns - self.last.seen_ns < rules.longest_ns
+        if not known and now_ns - since < rules.first_ns:
             return None
         origin = now_ns - window // 2
         base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
         clouds = [Cloud((at - origin) / SECOND, (apart - base).astype(float))
                   for at, apart in (upper, lower)]  # fmt: skip
         kept = self._out.rate(since), self._back.rate(since)
-        nu = (max(rules.least_nu, rules.nu * kept[0]), max(rules.least_nu, rules.nu * kept[1]))
+        # A window that grew is to find packets that are rarer, not more of the same.
+        part = rules.nu * rules.window_ns / self._window_ns
+        nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
         line = fit(clouds[0], clouds[1], nu, self.last.slope if self.last else 0.0)
         if line is None:
             return None
         if line.half_rtt_ns <= 0:
             # Edges that cross are of two clocks: one was stepped within the window.
             self.doubt = True
-            middle = since + window // 2
+            middle = origin
             self._out.drop(middle)
             self._back.drop(middle)
             return None
-        least = max(line.half_rtt_ns, _least_rtt(clouds[0], clouds[1], line.slope) / 2)
+        least = max(line.half_rtt_ns, least_rtt(clouds[0], clouds[1], line.slope) / 2)
         return self._pair(line, origin, base, window, kept, least)
 
     def _pair(
@@ -289,8 +327,14 @@ class PairEstimator:
         moved = away.min() > most if up else away.max() < -most
         return (_Look.STEP if moved else _Look.WELL), since
 
-    def _beyond(self, last: Pair, points: _Points, side: int) -> tuple[Ints, Floats]:
+    def _beyond(self, last: Pair, points: Points, side: int) -> tuple[Ints, Floats]:
         """The newest points, from the edge of the last line."""
         at, apart = points.since(last.seen_ns - self.rules.newest_ns)
-        line = last.apart_ns + last.slope * (at - last.at_ns)
-        return at, (apart - last.base_ns) - line - side * last.half_rtt_ns
+        edge = last.apart_ns + side * last.half_rtt_ns
+        return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + edge)
+
+
+def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:
+    """Give several estimators their newest trains, each once: ours, and the peers'."""
+    take([(each.ways[0], out) for each, out, _ in came], 1)
+    take([(each.ways[1], back) for each, _, back in came], -1)

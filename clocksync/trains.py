@@ -10,7 +10,9 @@ quartile of what it sees, which a queue on up to three quarters of the trains do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,21 @@ FACTOR = 2.0
 FEWEST = 8
 """Trains that ε is learned from."""
 MEMORY = 0.25
-"""Weight of the newest window in ε."""
+"""Weight of the newest of them in ε."""
+
+
+class Trains(NamedTuple):
+    """Trains of one direction, oldest first, of one path or of several one after another."""
+
+    sent_ns: Ints
+    """Shape (n, 2): transmit stamps of the second and third packets, the sender's clock."""
+    heard_ns: Ints
+    """Shape (n, 2): their receive stamps, the receiver's clock."""
+
+    def changes(self) -> Ints:
+        """Shape (n,): by how much the spacing of each arrived otherwise than it left, ns."""
+        sent, heard = self.sent_ns, self.heard_ns
+        return np.abs((heard[:, 1] - heard[:, 0]) - (sent[:, 1] - sent[:, 0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +56,21 @@ class Packets:
     heard_ns: Ints
     """Receive stamp, the receiver's clock."""
 
+    def trains(self) -> Trains:
+        """Those of which second and third packet are here."""
+        pairs = whole(self.seq, self.position)[:, None] + np.arange(2)
+        return Trains(self.sent_ns[pairs], self.heard_ns[pairs])
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """Packets worth a point."""
 
-    chosen: NDArray[np.intp]
-    """Indices into the window's packets: second and third of each train that was kept."""
-    trains: int
-    """Whole ones."""
-    kept: int
+def whole(seq: Ints, position: Ints) -> NDArray[np.intp]:
+    """Where second packets are that their third follows.
 
-    @property
-    def rate(self) -> float:
-        """Share of the trains that were kept; 0 without any."""
-        return self.kept / self.trains if self.trains else 0.0
+    Args:
+        seq: shape (n,), in order.
+        position: shape (n,): in the train.
+    """
+    follows = (position[:-1] == 2) & (position[1:] == 3) & (seq[1:] - seq[:-1] == 1)
+    return np.flatnonzero(follows)
 
 
 @dataclass(slots=True)
@@ -62,29 +78,25 @@ class TrainFilter:
     """Of one direction of one path."""
 
     epsilon_ns: float = 0.0
-    """0: not learned yet."""
+    """A train whose spacing changed by more is left out; 0: not learned yet."""
+    _seen: list[int] = field(default_factory=list)
 
-    def pick(self, packets: Packets) -> Accepted:
-        """The packets of the trains that kept their spacing."""
-        second = np.flatnonzero(
-            (packets.position[:-1] == 2)
-            & (packets.position[1:] == 3)
-            & (packets.seq[1:] - packets.seq[:-1] == 1)
-        )
-        if not len(second):
-            return Accepted(second, 0, 0)
-        left = packets.sent_ns[second + 1] - packets.sent_ns[second]
-        came = packets.heard_ns[second + 1] - packets.heard_ns[second]
-        change = np.abs(came - left)
-        self._learn(change)
-        kept = second[change <= self.epsilon_ns]
-        chosen = np.concatenate((kept, kept + 1))
-        chosen.sort()
-        return Accepted(chosen, len(second), len(kept))
+    def learn(self, changes: Sequence[int]) -> float:
+        """ε, with what these trains teach; few are kept until there are enough.
 
-    def _learn(self, change: Ints) -> None:
-        if len(change) < FEWEST and self.epsilon_ns:
-            return
-        seen = FACTOR * float(np.quantile(change, QUARTILE))
-        seen = min(max(seen, LEAST_EPSILON_NS), MOST_EPSILON_NS)
-        self.epsilon_ns += (seen - self.epsilon_ns) * (MEMORY if self.epsilon_ns else 1.0)
+        Args:
+            changes: of the spacings (`Trains.changes`).
+        """
+        seen = self._seen
+        seen += changes
+        count = len(seen)
+        if (count < FEWEST and self.epsilon_ns) or not count:
+            return self.epsilon_ns
+        seen.sort()
+        low, part = divmod(QUARTILE * (count - 1), 1)
+        at = int(low)
+        quartile = seen[at] + part * (seen[at + 1] - seen[at]) if part else seen[at]
+        new = min(max(FACTOR * quartile, LEAST_EPSILON_NS), MOST_EPSILON_NS)
+        self.epsilon_ns += (new - self.epsilon_ns) * (MEMORY if self.epsilon_ns else 1.0)
+        seen.clear()
+        return self.epsilon_ns

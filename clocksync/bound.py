@@ -1,0 +1,97 @@
+"""How far fabric time may be off, host by host. Pure.
+
+The bound does not rest on the mesh. A neighbour says fabric time within its bound; seen through a
+path it is known within that path's bound (`Pair.bound_ns`); how far our own time is from that adds
+up. The best neighbour counts. By induction over the hosts, the reference's time is within it,
+whatever the mesh makes of things. Without neighbours what was known last grows by what the clocks
+may have drifted, and by what we moved our own time since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from clocksync.linear import Linear
+from clocksync.words import Reference
+
+
+class Known(NamedTuple):
+    """Of whose time, and how well."""
+
+    at_ns: int
+    """Our clock: as of when."""
+    bound_ns: float
+    drift: float
+    """By so much a nanosecond more later."""
+    reference: int
+    term: int
+    """Of the reference, its low byte."""
+
+
+class Sight(NamedTuple):
+    """Fabric time by a neighbour, seen through a path, at one moment."""
+
+    theirs: Linear
+    """Over our clock, from that moment on."""
+    bound_ns: float
+    """Of neighbour and path together."""
+    drift: float
+    reference: int
+    term: int
+
+
+@dataclass(slots=True)
+class BoundKeeper:
+    """Of one host."""
+
+    wander: float
+    """Most by which two clocks' rates part within a nanosecond."""
+    known: Known | None = None
+    _was: Linear | None = None
+    """Our fabric time when ``known`` was made."""
+
+    def forget(self) -> None:
+        """Our time is another one."""
+        self.known = self._was = None
+
+    def grown(self, bound_ns: float, drift: float, age_ns: int) -> float:
+        """A bound, that much later."""
+        return bound_ns + (drift + self.wander * age_ns / 2) * age_ns
+
+    def of_reference(self, fabric: Linear, said: Reference) -> Known:
+        """We are the reference: our time is right."""
+        self.known = Known(fabric.at_ns, 0.0, 0.0, said.id, said.term & 0xFF)
+        self._was = fabric
+        return self.known
+
+    def look(self, fabric: Linear, said: Reference, sights: Iterable[Sight]) -> Known | None:
+        """What is known as of ``fabric.at_ns``; None: nothing.
+
+        A new reference's time takes some steps to get here. Until then the bound is that of the
+        one before, whose time the new one goes on with.
+        """
+        now = fabric.at_ns
+        wanted = said.id, said.term & 0xFF
+        best: dict[tuple[int, int], tuple[float, float]] = {}
+        if self.known is not None and self._was is not None:
+            at, bound, drift, *whose = self.known
+            moved = abs(self._was.moved(now).ahead(now, fabric.ns) - fabric.part)
+            # Our line may run at another rate now than when its drift was known.
+            drift += abs(self._was.slope - fabric.slope)
+            best[whose[0], whose[1]] = self.grown(bound, drift, now - at) + moved, drift
+        for sight in sights:
+            off = abs(sight.theirs.ahead(now, fabric.ns) - fabric.part)
+            key, bound = (sight.reference, sight.term), sight.bound_ns + off
+            if bound < best.get(key, (math.inf, 0.0))[0]:
+                best[key] = bound, sight.drift + abs(sight.theirs.slope - fabric.slope)
+        key = wanted
+        if key not in best and self.known is not None:
+            key = self.known.reference, self.known.term
+        if key not in best:
+            return None
+        self.known = Known(now, *best[key], *key)
+        self._was = fabric
+        return self.known

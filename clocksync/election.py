@@ -1,0 +1,181 @@
+"""Who gives fabric time. Pure.
+
+Of the hosts whose words are young, the one with the smallest priority, then id. A word's age is in
+mesh time, which all hosts have, so nobody takes an old word for a new one, however often it was
+passed on. When the last word is old, every host that may be reference says that it is; each goes on
+with the time that it has, so it is the same time, and the best of them stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from clocksync.linear import Linear, split
+from clocksync.pair import SECOND
+from clocksync.words import Reference
+
+NEVER = 255
+"""Priority of a host that does not become reference."""
+
+
+def fallen_silent(
+    own_ns: Sequence[int], others_ns: Sequence[int], now_ns: int, silence_ns: int
+) -> bool:
+    """Whether nothing came from the reference on any path, while something did from others.
+
+    Args:
+        own_ns: when something came last, of each path to the reference; 0: nothing yet.
+        others_ns: the same of all other paths. Were they silent too, it is us who do not hear.
+        now_ns: by the same clock.
+        silence_ns: so long is silence.
+    """
+    if not own_ns or not others_ns or not max(own_ns):
+        return False
+    return now_ns - max(others_ns) < silence_ns / 2 and now_ns - max(own_ns) >= silence_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRules:
+    """Parameters of an election."""
+
+    lost_ns: int = SECOND
+    """A reference whose newest word is so old is lost: with each host that passes it on a word
+    grows a tenth of a second older."""
+    suspect_ns: int = 400_000_000
+    """So old it is lost if another host says that it took over, or all our paths to it failed."""
+    take_over_ns: int = 10 * SECOND
+    """A better host takes over from a reference that lives once it has been locked for so long."""
+
+
+@dataclass(slots=True)
+class Election:
+    """As one host sees it."""
+
+    id: int
+    priority: int
+    rules: ElectionRules = field(default_factory=ElectionRules)
+    reference: Reference | None = None
+    """Whom we follow: its newest word."""
+    own: Linear | None = None
+    """Fabric time over our clock, of a host that is the reference."""
+    takeovers: int = 0
+    lost: int = 0
+    """References that were given up."""
+    _term: int = 0
+    """The newest of this mesh. Whoever takes over counts on from it, not from the one it follows:
+    a host that was reference of a part of the network, and is again, gives another time then."""
+    _gone: tuple[int, int] | None = None
+    """A host, and when in mesh time it was last heard before it fell silent: what it said until
+    then is void, however late it is passed on. What it says later shows that it lives."""
+
+    def leave(self) -> None:
+        """Another mesh: none of this is true there."""
+        self.reference = self.own = self._gone = None
+        self._term = 0
+
+    def _newest(self, term: int) -> None:
+        if not self._term or (term - self._term) & 0xFFFF < 0x8000:
+            self._term = term
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether fabric time is this host's own."""
+        return self.own is not None
+
+    def silent(self, host: int, mesh_ns: int) -> None:
+        """Nothing came from a host since ``mesh_ns``: were it the reference, it is lost.
+
+        Unless others pass on what it said later.
+        """
+        if self.reference is not None and self.reference.id == host and self.own is None:
+            self._gone = host, mesh_ns
+
+    def alive(self, said: Reference, mesh_ns: int | None) -> bool:
+        """Whether a word is young; of a host that knows no mesh time yet every word is.
+
+        Args:
+            said: the word.
+            mesh_ns: now.
+        """
+        if mesh_ns is None:
+            return True
+        if self._gone and said.id == self._gone[0] and said.mesh_ns <= self._gone[1]:
+            return False
+        return abs(mesh_ns - said.mesh_ns) <= self.rules.lost_ns
+
+    def choose(self, words: Iterable[Reference], mesh_ns: int | None) -> Reference | None:
+        """Take in the neighbours' words; returns the new one when another host is followed now."""
+        before = self.reference
+        for said in words:
+            self._newest(said.term)
+            # Our own word of an earlier life is one to go on with.
+            ours = said.id == self.id and self.own is not None
+            if not ours and self.alive(said, mesh_ns) and self._prefers(said, mesh_ns):
+                self.reference = said
+        held = self.reference
+        if held is None or held is before:
+            return None
+        if before is not None and before.id == held.id:
+            return None
+        if before is not None and not self.alive(before, mesh_ns):
+            self.lost += 1
+        self.own = None
+        return held
+
+    def _prefers(self, said: Reference, mesh_ns: int | None) -> bool:
+        held = self.reference
+        if held is None:
+            return True
+        if said.id == held.id and self.own is None:
+            return _later(said, held) or not self.alive(held, mesh_ns)
+        if (said.priority, said.id) < (held.priority, held.id):
+            return True
+        if self.own is not None:
+            return False
+        age = 0 if mesh_ns is None else abs(mesh_ns - held.mesh_ns)
+        successor = 0 < (said.term - held.term) & 0xFFFF < 0x8000
+        return not self.alive(held, mesh_ns) or (successor and age > self.rules.suspect_ns)
+
+    def stand(self, fabric: Linear, mesh: Linear, tag: int, *, may: bool, locked_ns: int) -> None:
+        """Say that we are the reference, if it is so or has to be.
+
+        Args:
+            fabric: fabric time over our clock, as we have it; from its origin on it is ours.
+            mesh: mesh time from the same moment on.
+            tag: of the mesh.
+            may: whether we know fabric time, or have begun the mesh.
+            locked_ns: for how long we have known it.
+        """
+        held = self.reference
+        if self.own is not None and held is not None:
+            self.reference = self._say(self.own.moved(mesh.at_ns), mesh, tag, held.term)
+            return
+        if self.priority >= NEVER or not may:
+            return
+        if held is not None and self.alive(held, mesh.ns):
+            better = (self.priority, self.id) < (held.priority, held.id)
+            again = held.id == self.id
+            if not again and (not better or locked_ns < self.rules.take_over_ns):
+                return
+        elif held is not None:
+            if abs(mesh.ns - held.mesh_ns) <= self.rules.suspect_ns:
+                return  # others may still hear it; its time goes on here all the while
+            self.lost += 1
+        self.own = fabric
+        self.takeovers += 1
+        term = (self._term + 1) & 0xFFFF
+        self._term = term
+        self.reference = self._say(fabric, mesh, tag, term)
+
+    def _say(self, own: Linear, mesh: Linear, tag: int, term: int) -> Reference:
+        ahead, part = split(own.part - mesh.part, own.ns - mesh.ns)
+        slope = own.slope - mesh.slope
+        return Reference(tag, self.priority, self.id, term, mesh.ns, ahead, part, slope)
+
+
+def _later(said: Reference, held: Reference) -> bool:
+    """Whether of one host's words this is the later one."""
+    if said.term != held.term:
+        return (said.term - held.term) & 0xFFFF < 0x8000
+    return said.mesh_ns > held.mesh_ns

@@ -1,0 +1,445 @@
+"""One host in the mesh: from its paths and its neighbours' words to fabric time. Pure.
+
+Every host keeps *mesh time*, a line over its own clock. Ten times a second it looks what mesh time
+its neighbours have now, each seen through the path to it, and goes a part of the way to their mean:
+the damped steps of `clocksync.mesh`, written for times instead of offsets. So all agree on a time
+that is nobody's, and an error of one path stays near it. *Fabric time* is that of one host, the
+reference (`clocksync.election`): it says how far its own time is ahead of mesh time, and the others
+pass that on.
+
+A host that hears nobody for a while begins a mesh. Where two meet, hosts of the younger one change
+over (`clocksync.seniority`), which is another epoch of the clock page.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from clocksync.asymmetry import AsymmetryRules, Blame, Evidence, judge
+from clocksync.bound import BoundKeeper, Known
+from clocksync.election import NEVER, Election, ElectionRules
+from clocksync.linear import Linear, split
+from clocksync.mesh import DAMPING
+from clocksync.moves import Change, Mover, Taken
+from clocksync.neighbours import Edge, View, sights, views
+from clocksync.page import NOTHING, Line, State
+from clocksync.pair import SECOND, Pair
+from clocksync.seniority import senior
+from clocksync.trace import Fabric
+from clocksync.words import Accused, Gauge, Mesh, Reference, Time, Word, encode, under
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """Parameters of a host in the mesh."""
+
+    listen_ns: int = 3 * SECOND
+    """So long a host that knows no mesh waits for one before it begins one."""
+    word_ns: int = SECOND
+    """A neighbour's word is used for so long: ten of its steps."""
+    pair_ns: int = 64 * SECOND
+    """A path's line is used for so long, ever less: while all its packets queue there is none."""
+    settled_ns: int = 2 * SECOND
+    """After it joined a mesh a host says so long that it is not synchronized."""
+    apart_ns: float = 500.0
+    """Hosts of two references (the network had been divided) do not meet half-way when they are
+    this far apart: those of the worse reference take over the time of the others."""
+    calm_ns: int = 5 * SECOND
+    """Time constant of the rate that a host goes on with when it hears nobody."""
+    fresh_ns: int = SECOND
+    """Of the page: without another line it is holdover."""
+    end_ns: int = 3600 * SECOND
+    """And after an hour nothing."""
+    wander: float = 1e-8 / SECOND
+    """Most by which two clocks' rates part within a nanosecond: five times 1 ppb/√s of each."""
+    election: ElectionRules = field(default_factory=ElectionRules)
+    asymmetry: AsymmetryRules = field(default_factory=AsymmetryRules)
+
+
+@dataclass(slots=True)
+class Status:
+    """What a host says of itself; see `fabricctl clock`."""
+
+    state: State = State.UNSYNCED
+    reference: int = 0
+    """0: none."""
+    is_reference: bool = False
+    neighbours: int = 0
+    """Paths whose words and lines were used in the last step."""
+    bound_ns: float = math.inf
+    residual_ns: float = 0.0
+    """Weighted mean of how far neighbours' mesh times were from ours, without sign."""
+    slope: float = 0.0
+    """Of fabric time over our clock, smoothed."""
+    epoch: int = 0
+    joins: int = 0
+    takeovers: int = 0
+    lost: int = 0
+    """References that were given up."""
+
+
+class MeshHost:
+    """The core. Give it what came, ask for a step ten times a second."""
+
+    def __init__(
+        self, host: int, priority: int, began_ns: int, epoch: int, rules: HostRules | None = None,
+        rate: float = 0.0,
+    ) -> None:  # fmt: skip
+        """A host that knows nothing yet.
+
+        Args:
+            host: its id, not 0; no two may have the same.
+            priority: 0 to 254, the smaller the sooner it is reference; 255: never.
+            began_ns: our clock.
+            epoch: epochs of the page count from here on; greater than any of an earlier service.
+            rules: parameters.
+            rate: of fabric time over our clock, less one, as an earlier life had it: should we
+                begin a mesh, time goes on at it.
+        """
+        self._rate = rate
+        self.id, self.epoch = host, epoch
+        self.rules = rules or HostRules()
+        self.status = Status(epoch=epoch)
+        self.election = Election(host, priority, self.rules.election)
+        self.edges: dict[int, Edge] = {}
+        """By path."""
+        self.gauge: Gauge | None = None
+        self.mesh: Linear | None = None
+        """Mesh time over our clock."""
+        self.mover = Mover()
+        self.taken: dict[int, Taken] = {}
+        """By path: what the prober has done."""
+        self._accused: list[tuple[int, float]] = []
+        self._turn = 0
+        self._began_ns = self._joined_ns = self._stepped_ns = began_ns
+        self._locked_ns: int | None = None
+        self._calm: float | None = None
+        self._compare = False
+        """Whether another reference is followed, and its followers have not been looked at yet."""
+        self._bounds = BoundKeeper(self.rules.wander)
+        self._steps: dict[int, int] = {}
+        """When (our clock) a path's clocks were seen to be further apart, by path."""
+
+    # -- what came ----------------------------------------------------------------------------
+
+    def edge(self, path: int, peer: int) -> Edge:
+        """What is known of a path; made if there is none, or it led elsewhere."""
+        edge = self.edges.get(path)
+        if edge is None or edge.peer != peer:
+            edge = self.edges[path] = Edge(peer, guilty=self.mover.guilty(path))
+        return edge
+
+    def hear(self, path: int, peer: int, word: Word, now_ns: int) -> None:
+        """A neighbour's word came over a path."""
+        edge = self.edge(path, peer)
+        match word:
+            case Mesh():
+                edge.mesh, edge.heard_ns = word, now_ns
+            case Time():
+                edge.time = word
+            case Reference():
+                edge.reference = word
+            case Gauge():
+                edge.gauge = word
+            case Accused():
+                edge.gauge = word.gauge
+                if word.mark == edge.mark:
+                    edge.blame = Blame(word.surplus_ns, now_ns)
+
+    def estimate(self, path: int, peer: int, pair: Pair | None, mark: int = 0) -> None:
+        """A path's newest line, or that there is none.
+
+        Args:
+            path: its number here.
+            peer: where it leads.
+            pair: the line.
+            mark: the path's number at both ends (`clocksync.moves.path_mark`); 0: it is not judged.
+        """
+        edge = self.edge(path, peer)
+        edge.pair, edge.mark = pair, mark
+
+    def drop(self, path: int) -> None:
+        """A path is no more, or its peer began a new life: nothing that came over it holds."""
+        self.edges.pop(path, None)
+
+    def path_stepped(self, path: int, now_ns: int) -> bool:
+        """A path's two clocks are further apart, all of a sudden: one of them is another now.
+
+        Words heard before are over the old one. If most of our paths say so at once it is ours.
+
+        Returns:
+            Whether it is ours: then this host has left its mesh, as after `stepped`.
+        """
+        edge = self.edges.pop(path, None)
+        if edge is not None and edge.pair is not None:
+            self._steps[path] = now_ns
+        recent = {key for key, at in self._steps.items() if now_ns - at <= self.rules.word_ns}
+        steady = sum(edge.pair is not None for key, edge in self.edges.items() if key not in recent)
+        if len(recent) < 2 or len(recent) <= steady:
+            return False
+        self.stepped()
+        return True
+
+    def rerouted(self, path: int) -> None:
+        """One of its ends sends from another port now."""
+        if path in self.edges:
+            self.edges[path].rerouted()
+
+    def silent(self, host: int, heard_ns: int) -> None:
+        """Nothing came from a host since ``heard_ns``: were it the reference, it is lost now."""
+        if self.mesh is not None:
+            self.election.silent(host, self.mesh.moved(heard_ns).ns)
+
+    def stepped(self) -> None:
+        """Our own clock was stepped, or is another: all lines over it are void."""
+        self._leave()
+        self._began_ns = self._stepped_ns
+        self.edges.clear()
+        self._steps.clear()
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def step(self, now_ns: int, wall_ns: int) -> Line:
+        """Take one step.
+
+        Args:
+            now_ns: our clock.
+            wall_ns: the wall clock, for a host that begins a mesh.
+
+        Returns:
+            What to publish on the clock page.
+        """
+        self._change_over(now_ns)
+        waited = now_ns - self._began_ns >= self.rules.listen_ns
+        if self.gauge is None and waited and self.election.priority < NEVER:
+            self.gauge = Gauge(self.id, wall_ns)
+            self.mesh = Linear(now_ns, wall_ns, 0.0, self._rate)
+            self._join(now_ns)
+        tag = self.gauge.tag if self.gauge else 0
+        seen = views(self.edges.values(), tag, now_ns, self.rules.word_ns, self.rules.pair_ns)
+        self._follow(seen, now_ns)
+        self._mesh_step(seen, now_ns)
+        self._stand(now_ns)
+        line = self._line(seen, now_ns)
+        self._stepped_ns = now_ns
+        return line
+
+    def judge(self, now_ns: int) -> list[Change]:
+        """Look, once a second, for paths whose two ways differ.
+
+        Returns:
+            Which are in another state now, or to be probed from another source port
+            (`clocksync.moves`).
+        """
+        evidence = {
+            path: Evidence(edge.surplus, edge.blame, edge.guilty)
+            for path, edge in self.edges.items() if edge.mark
+        }  # fmt: skip
+        found = judge(evidence, now_ns, self.rules.asymmetry)
+        for path in evidence:
+            self.mover.watch(path, self.edges[path].mark)
+        changes = self.mover.step(now_ns, found, self.taken)
+        for path, edge in self.edges.items():
+            edge.guilty = self.mover.guilty(path)
+        self._accused = [
+            (self.edges[path].mark, finding.ns) for path, finding in found.items()
+            if finding.suspected or self.edges[path].guilty
+        ]  # fmt: skip
+        return changes
+
+    def words(self) -> list[bytes]:
+        """What to tell the neighbours, as of the last step."""
+        if self.gauge is None or self.mesh is None:
+            return []
+        tag, mesh, held = self.gauge.tag, self.mesh, self.election.reference
+        follows = held.id if held else 0
+        gauge: Gauge | Accused = self.gauge
+        if self._accused:
+            # In turn: there is room for one.
+            self._turn += 1
+            gauge = Accused(self.gauge, *self._accused[self._turn % len(self._accused)])
+        said: list[Word] = [
+            Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows), gauge,
+        ]  # fmt: skip
+        known, fabric = self._bounds.known, self.fabric(mesh.at_ns)
+        if held is not None:
+            said.append(held)
+        if known is not None and fabric is not None:
+            # The part of a nanosecond is left out.
+            bound = self._bounds.grown(known.bound_ns, known.drift, mesh.at_ns - known.at_ns) + 1
+            said.append(
+                Time(tag, known.reference, known.term, mesh.at_ns, fabric.ns, bound, known.drift)
+            )
+        return [encode(word) for word in said]
+
+    def fabric(self, now_ns: int) -> Linear | None:
+        """Fabric time over our clock, from ``now_ns`` on; None: unknown."""
+        if self.election.own is not None:
+            return self.election.own.moved(now_ns)
+        ahead = self.election.reference
+        if self.mesh is None or ahead is None:
+            return None
+        mesh = self.mesh.moved(now_ns)
+        age = mesh.ns - ahead.mesh_ns
+        ns, part = split(mesh.part + ahead.part + ahead.slope * age, mesh.ns + ahead.ahead_ns)
+        return Linear(now_ns, ns, part, mesh.slope + ahead.slope)
+
+    def seen(self, now_ns: int) -> Fabric | None:
+        """Fabric time and its bound, from ``now_ns`` on; None: unknown, or of no bound yet."""
+        known, time = self._bounds.known, self.fabric(now_ns)
+        if known is None or time is None or self.gauge is None:
+            return None
+        if self.status.state is State.UNSYNCED:
+            return None
+        bound = self._bounds.grown(known.bound_ns, known.drift, now_ns - known.at_ns)
+        drift = known.drift + self.rules.wander * (now_ns - known.at_ns)
+        whose = under(known.reference, known.term)
+        return Fabric(time, bound, drift, self.gauge.tag, whose)
+
+    # -- which mesh, and whose time -----------------------------------------------------------
+
+    def _fresh(self, edge: Edge, now_ns: int) -> bool:
+        return edge.mesh is not None and now_ns - edge.heard_ns <= self.rules.word_ns
+
+    def _change_over(self, now_ns: int) -> None:
+        heard = [
+            (edge.gauge, edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.gauge.founded_ns)
+            for edge in self.edges.values()
+            if edge.gauge is not None and edge.mesh is not None and self._fresh(edge, now_ns)
+            and edge.gauge.tag == edge.mesh.tag
+        ]  # fmt: skip
+        age = None
+        if self.gauge is not None and self.mesh is not None:
+            age = self.mesh.moved(now_ns).ns - self.gauge.founded_ns
+        best = senior(self.gauge, age, heard)
+        if best is not None and best != self.gauge:
+            self._leave()
+            self.gauge = best
+
+    def _leave(self) -> None:
+        self.gauge = self.mesh = self._calm = self._locked_ns = None
+        self.election.leave()
+        self._bounds.forget()
+
+    def _join(self, now_ns: int) -> None:
+        self.epoch += 1
+        self.status.joins += 1
+        self._joined_ns = now_ns
+        self._locked_ns = self._calm = None
+        self._bounds.forget()
+
+    def _follow(self, seen: list[View], now_ns: int) -> None:
+        tag = self.gauge.tag if self.gauge else 0
+        words = [edge.reference for edge in self.edges.values() if edge.reference is not None
+                 and edge.reference.tag == tag and self._fresh(edge, now_ns)]  # fmt: skip
+        was = self.election.reference
+        mesh = self.mesh.moved(now_ns) if self.mesh else None
+        # How old a word is a host that is about to join knows by its neighbours' mesh time.
+        near = mesh or (seen[0].mesh if seen else None)
+        new = self.election.choose(words, near.ns if near else None)
+        if new is not None and was is not None:
+            self._compare = True
+
+    def _stand(self, now_ns: int) -> None:
+        if self.mesh is None or self.gauge is None:
+            return
+        fabric = self.fabric(now_ns)
+        # Whoever began the mesh may have gone before it said that it gives the time.
+        late = now_ns - self._joined_ns >= self.rules.settled_ns
+        first = self.election.reference is None and (self.gauge.founder == self.id or late)
+        if fabric is None or self._calm is None:
+            fabric = fabric or self.mesh.moved(now_ns)
+        else:
+            fabric = fabric._replace(slope=self._calm)
+        # Who hears nobody cannot tell a reference that is lost from being cut off by itself.
+        newest = max((edge.heard_ns for edge in self.edges.values()), default=0)
+        near = now_ns - newest <= self.rules.election.suspect_ns
+        self.election.stand(
+            fabric, self.mesh.moved(now_ns), self.gauge.tag,
+            may=first or (self._bounds.known is not None and near),
+            locked_ns=0 if self._locked_ns is None else now_ns - self._locked_ns,
+        )  # fmt: skip
+
+    # -- the mesh step ------------------------------------------------------------------------
+
+    def _mesh_step(self, seen: list[View], now_ns: int) -> None:
+        held = self.election.reference
+        mine = [view for view in seen if held is None or view.follows == held.id]
+        self.status.neighbours = len(mine)
+        if self._compare and self.mesh is not None and mine:
+            # Those who follow another reference now may have been without each other for long.
+            self._compare = False
+            mesh = self.mesh.moved(now_ns)
+            off = min(abs(view.mesh.ahead(now_ns, mesh.ns) - mesh.part) for view in mine)
+            if off > self.rules.apart_ns:
+                self.mesh = None
+        if self.mesh is None:
+            if mine:
+                self.mesh = mine[0].mesh
+                self._pull(mine, now_ns, 1.0)
+                self._join(now_ns)
+            return
+        self.mesh = self.mesh.moved(now_ns)
+        if mine:
+            self._pull(mine, now_ns, DAMPING)
+        elif self._calm is not None and held is not None and not self.election.is_reference:
+            self.mesh = self.mesh._replace(slope=self._calm - held.slope)
+
+    def _pull(self, seen: list[View], now_ns: int, damping: float) -> None:
+        assert self.mesh is not None
+        total = wanted = faster = residual = 0.0
+        for view in seen:
+            off = view.mesh.ahead(now_ns, self.mesh.ns) - self.mesh.part
+            total += view.weight
+            wanted += view.weight * off
+            faster += view.weight * (view.mesh.slope - self.mesh.slope)
+            residual += view.weight * abs(off)
+            view.edge.surplus.look(off, now_ns)
+        self.status.residual_ns = residual / total
+        slope = self.mesh.slope + damping * faster / total
+        self.mesh = self.mesh.moved(now_ns, damping * wanted / total, slope)
+
+    # -- the bound, and the page --------------------------------------------------------------
+
+    def _known(self, fabric: Linear, held: Reference, seen: list[View]) -> Known | None:
+        if self.election.is_reference:
+            return self._bounds.of_reference(fabric, held)
+        found = sights(seen, held, self._bounds, fabric.at_ns)
+        return self._bounds.look(fabric, held, found)
+
+    def _line(self, seen: list[View], now_ns: int) -> Line:
+        status, rules, held = self.status, self.rules, self.election.reference
+        fabric = self.fabric(now_ns)
+        known = self._known(fabric, held, seen) if fabric and held else None
+        status.is_reference, status.epoch = self.election.is_reference, self.epoch
+        status.takeovers, status.lost = self.election.takeovers, self.election.lost
+        if fabric is None or held is None or known is None:
+            status.state, status.bound_ns, status.reference = State.UNSYNCED, math.inf, 0
+            return NOTHING
+        alive = self.mesh is not None and self.election.alive(held, self.mesh.moved(now_ns).ns)
+        heard = status.is_reference or (bool(status.neighbours) and alive)
+        current = (known.reference, known.term) == (held.id, held.term & 0xFF)
+        if not status.is_reference and now_ns - self._joined_ns < rules.settled_ns:
+            status.state = State.UNSYNCED
+        else:
+            status.state = State.LOCKED if heard and current else State.HOLDOVER
+        if status.state is State.LOCKED:
+            self._locked_ns = now_ns if self._locked_ns is None else self._locked_ns
+            self._smooth(fabric.slope, now_ns)
+        else:
+            self._locked_ns = None
+        status.bound_ns, status.reference = known.bound_ns, known.reference
+        status.slope = fabric.slope if self._calm is None else self._calm
+        # Parts of a nanosecond are left out twice, here and at the reference: line and reading.
+        return Line(
+            raw_ns=now_ns, fabric_ns=fabric.ns, slope=fabric.slope, bound_ns=known.bound_ns + 2.0,
+            drift=known.drift, wander=rules.wander, fresh_ns=rules.fresh_ns, end_ns=rules.end_ns,
+            state=status.state, reference=known.reference, epoch=self.epoch,
+        )  # fmt: skip
+
+    def _smooth(self, slope: float, now_ns: int) -> None:
+        if self._calm is None:
+            self._calm = slope
+        share = min(1.0, (now_ns - self._stepped_ns) / self.rules.calm_ns)
+        self._calm += share * (slope - self._calm)

@@ -1,0 +1,113 @@
+"""Neighbours, as a host sees them through the paths to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from clocksync.asymmetry import Blame, Surplus
+from clocksync.bound import BoundKeeper, Sight
+from clocksync.linear import Linear, split
+from clocksync.pair import SECOND, Pair
+from clocksync.words import Gauge, Mesh, Reference, Time
+
+GUILTY_SHARE = 1e-3
+"""Of its weight, of a path whose two ways are known to differ: it bends nobody any more, and counts
+all the same where there is no other."""
+OLDEST_NS = 5 * SECOND
+"""By the neighbour's own clock; a word comes ten times a second, and is used for a second."""
+
+
+@dataclass(slots=True)
+class Edge:
+    """A path to a neighbour, and what came over it."""
+
+    peer: int
+    pair: Pair | None = None
+    mesh: Mesh | None = None
+    time: Time | None = None
+    reference: Reference | None = None
+    gauge: Gauge | None = None
+    heard_ns: int = 0
+    """Our clock, of the last word of its own (MESH)."""
+    surplus: Surplus = field(default_factory=Surplus)
+    """One that stays belongs to a path whose two ways differ."""
+    mark: int = 0
+    """The same at both ends (`clocksync.moves.path_mark`); 0: not known."""
+    blame: Blame | None = None
+    guilty: bool = False
+    """The path is known to be asymmetric."""
+
+    @property
+    def surplus_ns(self) -> float | None:
+        """None: not known yet."""
+        return self.surplus.mean_ns if self.surplus.looks else None
+
+    def rerouted(self) -> None:
+        """One of its ways is another: what was learnt of them is not true any more."""
+        self.pair, self.surplus, self.blame = None, Surplus(), None
+
+
+class View(NamedTuple):
+    """A neighbour through one path, at one moment."""
+
+    edge: Edge
+    peer_ns: int
+    """Its clock; whole nanoseconds,"""
+    peer_part: float
+    """and a part of one."""
+    mesh: Linear
+    """Its mesh time over our clock."""
+    weight: float
+    follows: int
+    """Id of its reference; 0: none."""
+
+
+def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: int) -> list[View]:
+    """Neighbours of one mesh.
+
+    Args:
+        edges: all paths.
+        tag: of the mesh.
+        now_ns: our clock.
+        word_ns: most age of a neighbour's word.
+        pair_ns: most age of a path's line.
+    """
+    out = []
+    for edge in edges:
+        pair, said = edge.pair, edge.mesh
+        if pair is None or said is None or said.tag != tag or now_ns - edge.heard_ns > word_ns:
+            continue
+        if now_ns - pair.seen_ns > pair_ns:
+            continue
+        peer_ns, peer_part = split(pair.apart(now_ns), now_ns + pair.base_ns)
+        age = peer_ns - said.raw_ns
+        if abs(age) > OLDEST_NS:
+            continue  # of a clock that was another then, or of nonsense
+        more = said.part + peer_part + said.slope * age
+        ns, part = split(more, said.mesh_ns + age)
+        slope = (1 + said.slope) * (1 + pair.slope) - 1
+        # What the line may have drifted since it was made is error like its scatter.
+        aged = pair.slope_error * (now_ns - pair.at_ns)
+        weight = 1.0 / (1.0 / pair.weight + aged * aged) * (GUILTY_SHARE if edge.guilty else 1.0)
+        mesh = Linear(now_ns, ns, part, slope)
+        out.append(View(edge, peer_ns, peer_part, mesh, weight, said.reference))
+    return out
+
+
+def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: int) -> list[Sight]:
+    """Fabric time by neighbours that say it, of the mesh of ``held``."""
+    out = []
+    for view in seen:
+        said, pair, mesh = view.edge.time, view.edge.pair, view.edge.mesh
+        if said is None or pair is None or mesh is None or said.tag != held.tag:
+            continue
+        age = view.peer_ns - said.raw_ns
+        slope = mesh.slope + held.slope
+        ns, part = split(view.peer_part + slope * age, said.fabric_ns + age)
+        bound = bounds.grown(said.bound_ns, said.drift, abs(age)) + pair.bound_ns(now_ns)
+        drift = said.drift + pair.sigmas * pair.slope_error
+        theirs = Linear(now_ns, ns, part, slope + pair.slope)
+        out.append(Sight(theirs, bound, drift, said.reference, said.term))
+    return out

@@ -1,0 +1,137 @@
+"""The points of one direction of a path, while they are of use. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clocksync.fit import Cloud
+from clocksync.trains import Ints, TrainFilter, Trains
+
+ROOM = 512
+"""Points that there is room for at first."""
+
+
+class Points:
+    """Those of one direction, oldest first."""
+
+    def __init__(self) -> None:
+        self.filter = TrainFilter()
+        self._room: Ints = np.empty((2, ROOM), np.int64)
+        """When, and how far apart the clocks seem; filled from ``_first`` to ``_end``."""
+        self._first = self._end = 0
+        # Of each batch of trains: when, and how many there were before it, and kept of them.
+        self._when: list[int] = []
+        self._before: list[tuple[int, int]] = []
+        self._trains = self._kept = 0
+
+    @property
+    def newest_ns(self) -> int:
+        """When the last one was, our clock; as long ago as can be without any."""
+        return int(self._room[0, self._end - 1]) if self._end > self._first else -(2**63)
+
+    def drop(self, before_ns: int) -> None:
+        """Forget what is older."""
+        self._first += int(self._at().searchsorted(before_ns))
+        gone = bisect_left(self._when, before_ns)
+        del self._when[:gone], self._before[:gone]
+
+    def since(self, ns: int) -> tuple[Ints, Ints]:
+        """Points from then on, as they lie here until the next ones come: when, how far apart."""
+        first = self._first + int(self._at().searchsorted(ns))
+        found = self._room[:, first : self._end]
+        return found[0], found[1]
+
+    def rate(self, since_ns: int) -> float:
+        """Share of the trains that were kept since then; 0 without any."""
+        first = bisect_left(self._when, since_ns)
+        if first == len(self._when):
+            return 0.0
+        trains, kept = self._before[first]
+        return (self._kept - kept) / (self._trains - trains)
+
+    def add(self, points: Ints, when_ns: int, trains: int, *, in_order: bool) -> None:
+        """Take what the filter kept of some trains.
+
+        Args:
+            points: shape (2, 2 x kept): when, our clock; how far apart the clocks seem.
+            when_ns: our clock: of the last train.
+            trains: how many there were.
+            in_order: whether points are oldest first, and none is older than one that is here.
+        """
+        count = points.shape[1]
+        self._when.append(max(when_ns, self._when[-1]) if self._when else when_ns)
+        self._before.append((self._trains, self._kept))
+        self._trains, self._kept = self._trains + trains, self._kept + count // 2
+        if self._end + count > self._room.shape[1]:
+            self._make_room(count)
+        end = self._end + count
+        self._room[:, self._end : end] = points
+        self._end = end
+        if not in_order:
+            held = self._room[:, self._first : end]
+            held[:] = held[:, held[0].argsort(kind="stable")]
+
+    def _at(self) -> Ints:
+        return self._room[0, self._first : self._end]
+
+    def _make_room(self, count: int) -> None:
+        held = self._room[:, self._first : self._end]
+        there = held.shape[1]
+        moved = np.empty((2, (there + count) * 5 // 4 + ROOM // 2), np.int64)
+        moved[:, :there] = held
+        self._room, self._first, self._end = moved, 0, there
+
+
+def take(came: Sequence[tuple[Points, Trains]], sign: int) -> None:
+    """Add what the filters keep of the trains of several directions; each once.
+
+    At once, because what takes time is the calls of NumPy and not the packets.
+
+    Args:
+        came: the points of each direction, and its newest trains.
+        sign: 1: packets of ours, heard by peers; -1: the peers'.
+    """
+    if not came:
+        return
+    trains = Trains(*(np.concatenate(each) for each in zip(*(new for _, new in came), strict=True)))
+    ours = trains.sent_ns if sign > 0 else trains.heard_ns
+    changes = trains.changes()
+    listed = changes.tolist()
+    if not listed:
+        return
+    counts, limits, end = [len(new.sent_ns) for _, new in came], [], 0
+    for (points, _), count in zip(came, counts, strict=True):
+        limits.append(points.filter.learn(listed[end : end + count]))
+        end += count
+    kept = changes <= np.repeat(limits, counts)
+    apart = sign * (trains.heard_ns - trains.sent_ns)
+    found = np.stack((ours[kept], apart[kept])).reshape(2, -1)
+    ends = np.cumsum(counts)
+    last = ours[ends - 1, 1].tolist()
+    stops = (2 * np.cumsum(kept))[ends - 1].tolist()
+    times, older = found[0].tolist(), np.flatnonzero(found[0, 1:] < found[0, :-1]) + 1
+    tidy = set(stops).issuperset(older.tolist())
+    begin = 0
+    for (points, _), count, when, stop in zip(came, counts, last, stops, strict=True):
+        if count:
+            in_order = tidy and (begin == stop or times[begin] >= points.newest_ns)
+            points.add(found[:, begin:stop], when, count, in_order=in_order)
+            begin = stop
+
+
+def least_rtt(upper: Cloud, lower: Cloud, slope: float) -> float:
+    """The least round trip of a packet and the other way's next before or after it.
+
+    Whatever the clocks are apart falls out, and so does a step before or after both.
+    """
+    after: NDArray[np.intp] = lower.at_s.searchsorted(upper.at_s)
+    above = upper.ns - slope * 1e9 * upper.at_s
+    # No point before the first and none after the last.
+    below = np.full(len(lower.ns) + 2, -np.inf)
+    np.subtract(lower.ns, slope * 1e9 * lower.at_s, out=below[1:-1])
+    nearest = np.maximum(below[after], below[after + 1])
+    return float((above - nearest).min())

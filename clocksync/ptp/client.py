@@ -1,0 +1,190 @@
+"""A unicast client of one or more masters (16.1, 9.3): what time the best of them has. Pure.
+
+All configured masters are timed all the while, so a change of master is a change of line and no
+start anew. The best is by the data set comparison (`clocksync.ptp.dataset`), of those that are
+heard and have a line.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+from functools import cmp_to_key
+from typing import NamedTuple
+
+from clocksync.linear import Linear, split
+from clocksync.pair import SECOND
+from clocksync.ptp.dataset import ACCURACY_NS, better
+from clocksync.ptp.estimator import Rules
+from clocksync.ptp.master import Master, Outgoing
+from clocksync.ptp.messages import Announce, Flag, Message, PortIdentity, PtpError, decode
+
+FRESH_NS = 5 * SECOND
+"""Of a line whose master is heard no more than this ago the time is tracked; else held over."""
+
+
+class Grandmaster(NamedTuple):
+    """Whose time it is, and what that is worth; the words of Announce (13.5)."""
+
+    identity: int
+    """clockIdentity of the grandmaster, as a number."""
+    clock_class: int
+    accuracy: int
+    """clockAccuracy."""
+    steps_removed: int
+    utc_offset_s: int | None
+    """TAI less UTC; None: not known."""
+    ptp_timescale: bool
+    """Whether its time is TAI; else its epoch is its own affair."""
+    traceable: bool
+    """To a primary reference (timeTraceable)."""
+    leap: int
+    """At the end of the day: +1 or -1 second, or 0."""
+
+    @classmethod
+    def of(cls, said: Announce) -> Grandmaster:
+        """Of an Announce."""
+        flags = said.header.flags
+        return cls(
+            int.from_bytes(said.grandmaster, "big"), said.clock_class, said.accuracy,
+            said.steps_removed,
+            said.utc_offset_s if flags & Flag.UTC_OFFSET_VALID else None,
+            bool(flags & Flag.PTP_TIMESCALE), bool(flags & Flag.TIME_TRACEABLE),
+            bool(flags & Flag.LEAP_61) - bool(flags & Flag.LEAP_59),
+        )  # fmt: skip
+
+
+class MasterTime(NamedTuple):
+    """The best master's time as of one moment."""
+
+    time: Linear
+    """Over our clock, from that moment on."""
+    bound_ns: float
+    """With what the grandmaster says of its own accuracy."""
+    drift: float
+    """By so much a nanosecond more later."""
+    half_rtt_ns: float
+    grandmaster: Grandmaster
+    tracking: bool
+    """False: the master is silent, or its newest messages are in doubt."""
+
+
+@dataclass(slots=True)
+class Status:
+    """What a client counts."""
+
+    changes: int = 0
+    """Times that another master became the best."""
+    refused: int = 0
+    """Messages that made no sense, were for others, or of unknown senders."""
+
+
+class Client:
+    """The core. Give it what came, ask for a step ten times a second."""
+
+    def __init__(
+        self, identity: bytes, masters: int, domain: int = 0, rules: Rules | None = None
+    ) -> None:
+        """A client that knows nothing yet.
+
+        Args:
+            identity: clockIdentity, 8 bytes (7.5.2.2).
+            masters: how many are configured; their indices count from 0.
+            domain: domainNumber (7.1).
+            rules: of the estimators.
+        """
+        self.status = Status()
+        self._sequence = itertools.count()
+        us = PortIdentity(identity, 1)
+        self.masters = [
+            Master(index, us, domain, self._next, rules or Rules()) for index in range(masters)
+        ]
+        self.best: Master | None = None
+        self._grandmaster: Grandmaster | None = None
+
+    def _next(self) -> int:
+        return next(self._sequence) & 0xFFFF
+
+    def receive(self, index: int, data: bytes, stamp_ns: int | None, now_ns: int) -> None:
+        """A datagram came from a master's address.
+
+        Args:
+            index: of the master.
+            data: its bytes; nonsense is counted.
+            stamp_ns: when it came, by our clock; None: not known.
+            now_ns: our clock.
+        """
+        try:
+            message = decode(data)
+        except PtpError:
+            self.status.refused += 1
+            return
+        self.masters[index].hear(message, stamp_ns, now_ns)
+
+    def sent(self, sequence: int, stamp_ns: int) -> None:
+        """The Delay_Req with that number left, by our clock."""
+        for master in self.masters:
+            master.sent(sequence, stamp_ns)
+
+    def step(self, now_ns: int) -> list[tuple[int, Message]]:
+        """What to send to whom (index), and choose the best master."""
+        out: list[Outgoing] = []
+        for master in self.masters:
+            out += master.step(now_ns)
+        self._choose()
+        return [(each.master, each.message) for each in out]
+
+    def farewell(self) -> list[tuple[int, Message]]:
+        """What to send before the end."""
+        said = [each for master in self.masters for each in master.farewell()]
+        return [(each.master, each.message) for each in said]
+
+    def reset(self) -> None:
+        """Our clock is another: all lines over it are void."""
+        for master in self.masters:
+            master.estimator.reset()
+
+    def refused(self) -> Counter[str]:
+        """Messages that were not for us, by reason."""
+        total = Counter({"malformed": self.status.refused})
+        for master in self.masters:
+            total += master.refused
+        return total
+
+    def time(self, now_ns: int) -> MasterTime | None:
+        """The best master's time from ``now_ns`` on; None: there has been none."""
+        master, whose = self.best, self._grandmaster
+        found = master.estimator.last if master is not None else None
+        if master is None or whose is None or found is None:
+            return None
+        ns, part = split(found.ahead(now_ns), now_ns + found.base_ns)
+        age = abs(now_ns - found.at_ns)
+        tracking = (
+            master.alive
+            and master.timing
+            and not master.estimator.doubt
+            and now_ns - found.seen_ns <= FRESH_NS
+        )
+        return MasterTime(
+            Linear(now_ns, ns, part, found.slope),
+            found.bound_ns(now_ns) + ACCURACY_NS.get(whose.accuracy, 0.0),
+            found.drift + found.rules.wander * age / SECOND, found.half_rtt_ns, whose, tracking,
+        )  # fmt: skip
+
+    def _choose(self) -> None:
+        ready = [m for m in self.masters if m.alive and m.estimator.last is not None]
+        if not ready:
+            return  # the last one's line goes on
+        best = min(ready, key=cmp_to_key(_order))
+        if best is not self.best:
+            self.status.changes += self.best is not None
+            self.best = best
+        if best.said is not None:
+            self._grandmaster = Grandmaster.of(best.said)
+
+
+def _order(one: Master, other: Master) -> int:
+    assert one.said is not None
+    assert other.said is not None
+    return -1 if better(one.said, other.said) else 1
