@@ -16,6 +16,7 @@ import typer
 from fabricd import __version__
 from fabricd.cli import (
     client,
+    clock_command,
     job_commands,
     locate_command,
     operator_commands,
@@ -53,6 +54,7 @@ app.add_typer(plugin_app, name="plugin")
 operator_commands.register(app)
 probe_commands.register(app)
 locate_command.register(app)
+app.command(epilog="Example: fabricctl clock --json")(clock_command.clock)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
 app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(
     support_command.support_bundle

@@ -1,0 +1,241 @@
+"""``fabricctl clock``: fabric time on this host, in the words of `chronyc tracking`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from clocksync.page import ClockError, ClockReader
+from clocksync.tai import TaiReader
+from fabricd.cli.base import Json, fail, out, put_json, why
+from fabricd.clock import document
+from fabricd.probes.ring import RingError, RingReader
+
+RunDir = Annotated[
+    Path, typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="Where the clock page lies.")
+]
+DEFAULT_RUN_DIR = Path("/run/fabricd")
+
+
+Paths = Annotated[
+    bool, typer.Option("--paths", help="One-way delays in fabric time, source ports and moves.")
+]
+
+
+def clock(run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json = False) -> None:
+    """Fabric time on this host: whose it is, how sure, and what the paths say."""
+    said = read(run_dir)
+    try:
+        with ClockReader(run_dir) as reader:
+            now = reader.now()
+        said["page"] = {
+            "state": now.state.name.lower(), "fabric_ns": now.ns, "bound_ns": now.bound_ns,
+            "reference": now.reference, "epoch": now.epoch,
+        }  # fmt: skip
+    except ClockError as error:
+        said["page"] = {"state": "unsynced", "why": str(error)}
+    said["probes"] = probes(run_dir)
+    said["tai"] = page_of_tai(run_dir)
+    if as_json:
+        put_json(said)
+        return
+    for name, text in [*tracking(said), *traced(said)]:
+        out.print(f"{name:<16}: {text}", markup=False, soft_wrap=True)
+    if said["paths"]:
+        out.print(ways(said["paths"]) if paths else sources(said["paths"]))
+    for one in said.get("phcs", ()):
+        out.print(nic_clock(one), markup=False, soft_wrap=True)
+    if said.get("ptp"):
+        out.print(masters(said["ptp"]["masters"]))
+
+
+def read(run_dir: Path) -> dict[str, Any]:
+    """What the clock service left beside its page; ends the program when there is nothing."""
+    try:
+        return document.read(run_dir)
+    except OSError as error:
+        fail(f"{why(error)} (is fabric-clock running?)")
+    except ValueError as error:
+        fail(str(error))
+
+
+def probes(run_dir: Path) -> str:
+    """By which time this host's probes go: ``fabric``, ``wall``, or ``none`` without a prober."""
+    try:
+        with RingReader(run_dir / "prober" / "ring") as ring:
+            header = ring.header()
+    except (OSError, RingError):
+        return "none"
+    if not header.running:
+        return "none"
+    return "fabric" if header.synchronized else "wall"
+
+
+def page_of_tai(run_dir: Path) -> dict[str, Any]:
+    """What the page of TAI says now."""
+    try:
+        with TaiReader(run_dir) as reader:
+            now = reader.now()
+    except ClockError as error:
+        return {"state": "unsynced", "why": str(error)}
+    source = now.source
+    return {
+        "state": now.state.name.lower(), "tai_ns": now.ns, "bound_ns": now.bound_ns,
+        "utc_ns": now.utc_ns, "host": now.host, "epoch": now.epoch,
+        "grandmaster": f"{source.grandmaster:016x}", "clock_class": source.clock_class,
+        "accuracy": source.accuracy, "steps_removed": source.steps_removed,
+        "utc_offset_s": source.utc_offset_s, "traceable": source.traceable, "leap": source.leap,
+    }  # fmt: skip
+
+
+def tracking(said: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and value of each line."""
+    page = said["page"]
+    reference = said["reference"]
+    whose = "this host" if said["is_reference"] else f"host {reference:08x}"
+    return [
+        ("Reference ID", whose if reference else "none"),
+        ("State", page["state"] + (f" ({page['why']})" if "why" in page else "")),
+        ("Epoch", f"{said['epoch']}"),
+        ("Fabric time", f"{page['fabric_ns'] / 1e9:.9f} s" if "fabric_ns" in page else "unknown"),
+        ("Bound", _ns(page.get("bound_ns"))),
+        ("Residual", f"{_ns(said['residual_ns'])} to {said['neighbours']} paths"),
+        (
+            "Probes go by",
+            {"fabric": "fabric time", "wall": "the wall clock"}.get(
+                said["probes"], "nobody's: no prober"
+            ),
+        ),
+        ("Frequency", f"{said['slope'] * 1e6:+.6f} ppm of this host's raw clock"),
+        ("References lost", f"{said['lost']}, taken over {said['takeovers']}"),
+    ]
+
+
+def traced(said: dict[str, Any]) -> list[tuple[str, str]]:
+    """The lines on TAI; one alone where no host has a PTP master."""
+    tai, ptp = said["tai"], said.get("ptp")
+    if "tai_ns" not in tai:
+        lines = [("TAI", f"{tai['state']} ({tai['why']})")]
+    else:
+        offset, host = tai["utc_offset_s"], tai["host"]
+        whose = "this host's" if host == said.get("host") else f"host {host:08x}'s"
+        lines = [
+            ("TAI", f"{tai['tai_ns'] / 1e9:.9f} s, {tai['state']}"),
+            ("TAI bound", _ns(tai["bound_ns"])),
+            ("UTC offset", "unknown" if offset is None else f"{offset} s"),
+            ("Grandmaster", f"{tai['grandmaster']}, class {tai['clock_class']}, {whose}"),
+            ("Traceable", "yes" if tai["traceable"] else "no"),
+            ("Steps removed", f"{tai['steps_removed']}"),
+        ]
+    if ptp:
+        if ptp["why"]:
+            lines.append(("PTP", ptp["why"]))
+        lines += [
+            ("Root delay", _ns(ptp["root_delay_ns"])),
+            ("Root dispersion", _ns(ptp["root_dispersion_ns"])),
+        ]
+    return lines
+
+
+def masters(rows: list[dict[str, Any]]) -> Table:
+    """A row for each PTP master of this host."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("master", "state", "grandmaster", "class", "steps", "half rtt", "spread", "bound"):
+        left = name in ("master", "state", "grandmaster")
+        table.add_column(name, justify="left" if left else "right")
+    for row in rows:
+        state = "silent" if not row["alive"] else "timed" if row["timing"] else "heard"
+        table.add_row(
+            ("*" if row["best"] else " ") + row["address"], state, row.get("identity", "-"),
+            str(row.get("clock_class", "-")), str(row.get("steps_removed", "-")),
+            _ns(row.get("half_rtt_ns")), _ns(row.get("spread_ns")), _ns(row.get("bound_ns")),
+        )  # fmt: skip
+    return table
+
+
+def sources(paths: list[dict[str, Any]]) -> Table:
+    """A row for each path that carries trains."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("path", "host", "offset", "skew", "half rtt", "spread", "kept", "surplus",
+                 "stamps", "judged"):  # fmt: skip
+        table.add_column(name, justify="left" if name in _WORDS else "right")
+    for path in paths:
+        slope, kept = path["slope"], path["kept"]
+        table.add_row(
+            f"{path['netdev']} → {path['peer']}", f"{path['host']:08x}", _ns(path["offset_ns"]),
+            "-" if slope is None else f"{slope * 1e6:+.4f} ppm", _ns(path["half_rtt_ns"]),
+            _ns(path["spread_ns"]),
+            "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
+            _ns(path["surplus_ns"]),
+            "/".join(kind[:2] for kind in path.get("stamps", ("software", "software"))),
+            _judged(path),
+        )  # fmt: skip
+    return table
+
+
+def nic_clock(said: dict[str, Any]) -> str:
+    """A line for a NIC's clock: how it is read, and how well it is known over the raw clock."""
+    name = f"/dev/ptp{said['phc']}"
+    if said["why"] is not None:
+        return f"{name}: off: {said['why']}"
+    slope = said["slope"]
+    if slope is None:
+        known = "no line over the raw clock yet"
+    else:
+        known = (
+            f"{slope * 1e6:+.4f} ppm of the raw clock, spread {_ns(said['spread_ns'])}, within "
+            f"{_ns(said['half_ns'])}"
+        )
+    more = [f"set {said['steps']} times, adjusted {said['adjusted']} times by others"]
+    if said["too_slow"]:
+        more.append(f"{said['too_slow']} readings too slow")
+    return f"{name} ({said['way']}): {known}; {', '.join(more)}"
+
+
+_WORDS = ("path", "host", "stamps", "judged")
+
+
+def ways(paths: list[dict[str, Any]]) -> Table:
+    """A row for each path: its two ways, and from where it is probed."""
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "path",
+        "host",
+        "out",
+        "back",
+        "within",
+        "surplus",
+        "from port",
+        "moves",
+        "judged",
+    ):
+        table.add_column(name, justify="left" if name in _WORDS else "right")
+    for path in paths:
+        port = path.get("source_port") or 0
+        table.add_row(
+            f"{path['netdev']} → {path['peer']}", f"{path['host']:08x}", _ns(path.get("out_ns")),
+            _ns(path.get("back_ns")), _ns(path.get("way_bound_ns")), _ns(path["surplus_ns"]),
+            str(port) if port else "own", str(path.get("moves", 0)), _judged(path),
+        )  # fmt: skip
+    return table
+
+
+def _judged(path: dict[str, Any]) -> str:
+    """What is thought of a path; nothing of one that is well and was never moved."""
+    said = str(path.get("judged", "watching"))
+    port = path.get("source_port") or 0
+    where = f"port {port}" if port else ""
+    return ", ".join(text for text in ("" if said == "watching" else said, where) if text)
+
+
+def _ns(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3f} {unit}"
+    return f"{value:.1f} ns"

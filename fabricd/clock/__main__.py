@@ -1,0 +1,110 @@
+"""``fabric-clock``: keeps fabric time on this host and publishes it on the clock page.
+
+A process of its own: fits take numpy, which the daemon does without, and what the daemon does in a
+storm of flaps must not keep time from being told.
+"""
+
+from __future__ import annotations
+
+import fabricd.lean  # noqa: F401  # isort: skip - before all that it keeps small
+
+import contextlib
+import fcntl
+import gc
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from fabricd import entry, logs, pinning
+from fabricd.clock.ptp import PtpEdge
+from fabricd.clock.rate import RateKeeper
+from fabricd.clock.service import STEP_S, ClockService
+from fabricd.config import ConfigError, load
+from fabricd.config_tables import ClockTable
+from fabricd.probes.client import host_id
+from fabricd.systemd_notify import Notifier
+
+STORE_S = 1.0
+EXIT_ERROR, EXIT_CONFIG = 1, 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or file."""
+    parser = entry.parser(
+        "fabric-clock", "Keeps fabric time on this host and publishes it on the clock page."
+    )
+    options = parser.parse_args(argv)
+    try:
+        config = load(options.config)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CONFIG
+    logs.setup(style=options.log_format)
+    os.umask(0o022)
+    if (cpus := pinning.wanted(config.host.cpus)) is not None:
+        pinning.pin(os.getpid(), cpus)
+    run_dir = Path(config.paths.run_dir)
+    try:
+        lock = os.open(run_dir / "fabric-clock.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        host = host_id(config.host.name)
+        keeper = RateKeeper(Path(config.paths.state_dir))
+        service = ClockService(
+            host, run_dir, priority=config.clock.priority, rate=keeper.start(),
+            edge=edge(host, config.clock), may_move=config.clock.move_paths,
+        )  # fmt: skip
+    except OSError as error:
+        where = error.filename or run_dir
+        sys.stderr.write(f"fabric-clock cannot start: {where}: {error.strerror}\n")
+        return EXIT_ERROR
+    notifier = Notifier()
+    run(service, notifier, keeper)
+    return 0
+
+
+def edge(host: int, table: ClockTable) -> PtpEdge | None:
+    """The PTP edge of a host that has masters."""
+    if not table.ptp_masters:
+        return None
+    return PtpEdge(host, table.ptp_masters, domain=table.ptp_domain, interface=table.ptp_interface)
+
+
+def settle() -> None:
+    """What is loaded by now stays: looking through it for garbage would hold a step up."""
+    gc.collect()
+    gc.freeze()
+
+
+def run(service: ClockService, notifier: Notifier, keeper: RateKeeper | None = None) -> None:
+    """Ten steps a second until TERM or INT."""
+    stopped = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    notifier.ready("started")
+    settle()
+    due, store = time.monotonic(), 0.0
+    with contextlib.closing(service):
+        while not stopped:
+            service.tick()
+            now = time.monotonic()
+            if now >= store:
+                service.store()
+                if keeper is not None:
+                    keeper.look(service.core, now)
+                notifier.watchdog()
+                store = now + STORE_S
+            # After a stop of the machine there is nothing to catch up with.
+            due = max(due + STEP_S, now - STEP_S)
+            time.sleep(max(0.0, due - now))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The prober's paths with trains, and what came over them: the clock service's side of the ring."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from clocksync.moves import Taken, path_mark
+from clocksync.pair import SECOND, PairEstimator
+from clocksync.ports import Ends
+from clocksync.words import Phc, link_id
+from fabricd.clock.samples import Exchanged, TrainReader
+from fabricd.probes.records import PathRow
+from fabricd.probes.ring import RingError, RingReader
+
+ROWS_NS = SECOND
+"""Between two looks at where the paths lead."""
+MISSES = 3
+NEXT_STEP_NS = 100_000_000
+LEAST_SILENCE_NS = 100_000_000
+"""The reference is lost when nothing has come from it for three of its intervals (trains are far
+more frequent), which is to be noticed by then: at the last step before. Ten trains that did not
+come are the least that says something."""
+
+
+class PathKey(NamedTuple):
+    """A path, whatever its index."""
+
+    netdev: str
+    address: str
+    port: int
+    host: int
+
+
+@dataclass(slots=True, eq=False)
+class ClockPath:
+    """A path with trains, and what they say of its two clocks."""
+
+    number: int
+    """In the mesh; stays when the index changes."""
+    key: PathKey
+    incarnation: int = 0
+    estimator: PairEstimator = field(default_factory=PairEstimator)
+    hardware: tuple[bool, bool] = (False, False)
+    """Whether stamps are the NIC's: ours, the peer's."""
+    link: int = 0
+    """In the ring, now."""
+    address: str = ""
+    """Ours."""
+    phc: int | None = None
+    """The clock of our NIC, /dev/ptp<n>."""
+    theirs: Phc | None = None
+    """What the peer told of its NIC's clock."""
+    generation: tuple[int | None, int | None] = (None, None)
+    """Of the two NICs' crossings, as of which the estimator was fed."""
+    deaf_ns: int = 0
+    """Until then what comes may be of before one of them was set, or another way; our clock."""
+    fit_ns: int = 0
+    """When it is due, our clock."""
+    came_ns: int = 0
+    """When a packet of the peer's came last, as far as was read, our clock."""
+    read_ns: int = 0
+    """When something of the peer's was last read: all that it said was said before."""
+    own: tuple[str, int] = ("", 0)
+    """Address and port of our link."""
+    taken: Taken = field(default_factory=lambda: Taken(0, refused=False))
+    """From where the prober sends."""
+    peer_moves: int = 0
+
+    def hear(self, word: Phc) -> None:
+        """The peer told of a NIC's clock: if it is that of this path."""
+        if word.link == link_id(self.key.address):
+            self.theirs = word
+
+    @property
+    def mark(self) -> int:
+        """The same at both ends."""
+        return path_mark(self.own, (self.key.address, self.key.port))
+
+    @property
+    def ends(self) -> Ends:
+        """As the page of source ports has it."""
+        return Ends(self.own[0], self.key.address, self.key.port, self.key.host)
+
+
+class PathTable:
+    """Reads the ring, whatever becomes of it: a prober that comes, goes, or is configured anew."""
+
+    def __init__(
+        self, run_dir: Path, void: Callable[[ClockPath], None],
+        rerouted: Callable[[ClockPath], None],
+    ) -> None:  # fmt: skip
+        """A table without paths.
+
+        Args:
+            run_dir: the host's.
+            void: told of a path that is another now, or whose peer began a new life.
+            rerouted: told of one of whose ends another source port is used now.
+        """
+        self.by_index: dict[int, ClockPath] = {}
+        """As the ring numbers them now."""
+        self.silence_ns = SECOND
+        """A peer of which nothing came for so long is silent."""
+        self.lost_ns = SECOND
+        """So long after it fell silent that is to be known."""
+        self._file = run_dir / "prober" / "ring"
+        self._void, self._rerouted = void, rerouted
+        self._known: dict[PathKey, ClockPath] = {}
+        self._numbers = itertools.count()
+        self._ring: RingReader | None = None
+        self._trains: TrainReader | None = None
+        self._config = 0
+        self._looked_ns: int | None = None
+        self._log = structlog.get_logger()
+
+    def all(self) -> list[ClockPath]:
+        """Those of the present configuration, and of the last one while there is none."""
+        return list(self._known.values())
+
+    def read(self, now_ns: int) -> Mapping[int, Exchanged]:
+        """What came since the last call, by index in the ring; ``now_ns``: our clock."""
+        try:
+            if self._ring is None or self._ring.replaced():
+                self._open()
+            if self._ring is None or self._trains is None:
+                return {}
+            header = self._ring.header()
+            due = self._looked_ns is None or abs(now_ns - self._looked_ns) >= ROWS_NS
+            if header.config_epoch != self._config or due:
+                self._looked_ns = now_ns
+                self._look(self._ring, header.config_epoch)
+                self._trains.want(self._config, self.by_index)
+            return self._trains.read()
+        except RingError as error:
+            self._log.warning("no ring", reason=str(error))
+            self.close()
+            return {}
+
+    def close(self) -> None:
+        """Let go of the ring; `read` opens the next one."""
+        if self._ring is not None:
+            self._ring.close()
+        self._ring = self._trains = None
+        self.by_index, self._config = {}, 0
+
+    def _open(self) -> None:
+        self.close()
+        try:
+            self._ring = RingReader(self._file)
+        except (RingError, OSError):
+            return  # The prober will come.
+        self._trains = TrainReader(self._ring)
+
+    def _look(self, ring: RingReader, config: int) -> None:
+        """Where the paths lead, and who is at their ends."""
+        links = {row.index: row for row in ring.links()}
+        rows = ring.paths()
+        header = ring.header()
+        if header.config_epoch != config or not rows:
+            return  # changed just now: at the next tick
+        self._config = config
+        self.by_index = {}
+        peers = max(Counter(row.link for row in rows).values())
+        self.lost_ns = MISSES * peers * header.link_interval_ns
+        self.silence_ns = max(LEAST_SILENCE_NS, self.lost_ns - NEXT_STEP_NS)
+        for row in rows:
+            if not row.clock or not row.host_id or row.link not in links:
+                continue
+            link = links[row.link]
+            key = PathKey(link.netdev, row.address, row.port, row.host_id)
+            path = self._known.get(key)
+            if path is None:
+                path = self._known[key] = ClockPath(next(self._numbers), key)
+                path.taken, path.peer_moves = _taken(row), row.peer_moves
+            path.link, path.address, path.phc = row.link, link.address, link.phc
+            path.own = link.address, link.port
+            if row.peer_incarnation and path.incarnation != row.peer_incarnation:
+                # Another life of its prober, and perhaps of its host: of another clock then, which
+                # the estimator would see, but not before it has been fed for a while.
+                if path.incarnation:
+                    path.estimator.reset()
+                    path.theirs = None
+                    self._void(path)
+                path.incarnation = row.peer_incarnation
+            was, path.taken = path.taken, _taken(row)
+            if path.taken.port != was.port or path.peer_moves != row.peer_moves:
+                path.peer_moves = row.peer_moves
+                path.estimator.reset()
+                self._rerouted(path)
+            self.by_index[row.index] = path
+        here = set(self.by_index.values())
+        for key, path in list(self._known.items()):
+            if path not in here:
+                del self._known[key]
+                self._void(path)
+
+
+def _taken(row: PathRow) -> Taken:
+    return Taken(row.source_port, row.port_refused)

@@ -1,0 +1,329 @@
+"""The clock service of a host: the prober's samples in, the clock page and the words out.
+
+Ten times a second it takes what the prober has sampled, hears the neighbours' words, fits a line to
+some of the paths, takes one step in the mesh (`clocksync.host`) and publishes. How often a path is
+fitted follows from how many there are: some three of them are each step, which takes about a
+hundredth of a core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import structlog
+
+from clocksync.crossing import PhcLine, carried
+from clocksync.election import fallen_silent
+from clocksync.host import HostRules, MeshHost
+from clocksync.moves import Mover
+from clocksync.page import ClockPage, Line, State
+from clocksync.pair import SECOND, PairEstimator, feed
+from clocksync.ports import PortPage
+from clocksync.tai import NO_TAI, TaiPage
+from clocksync.trace import TaiKeeper
+from clocksync.trains import Ints, Trains
+from clocksync.words import (
+    Origin,
+    Phc,
+    Trace,
+    WordError,
+    WordPage,
+    decode,
+    encode,
+    link_id,
+    phc,
+)  # fmt: skip
+from fabricd.clock.bridge import Bridge
+from fabricd.clock.clocks import Clocks, RawClocks
+from fabricd.clock.document import NAME
+from fabricd.clock.paths import ClockPath, PathTable
+from fabricd.clock.phc import Phcs
+from fabricd.clock.ptp import PtpEdge
+from fabricd.clock.samples import Exchanged
+from fabricd.clock.telling import ptp, tai, telling
+
+STEP_S = 0.1
+FIT_S = 0.25
+"""Between two fits of a path, where there are few paths."""
+FIT_SHARE_S = 0.035
+"""And so much for each path where there are many."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples' parts lie evenly, however many there are (Weyl, 1916)."""
+DEAF_NS = 300_000_000
+"""After a NIC's clock was set, or a path goes another way, older stamps may come for so long."""
+JUDGE_NS = SECOND
+SUSPENDED_NS = 10_000_000
+"""The host slept when CLOCK_BOOTTIME has gained so much on CLOCK_MONOTONIC."""
+
+
+class ClockService:
+    """One host's. `tick` ten times a second; not for two threads at once."""
+
+    def __init__(
+        self, host: int, run_dir: Path, *, priority: int, clocks: Clocks | None = None,
+        rules: HostRules | None = None, phcs: Phcs | None = None, rate: float = 0.0,
+        edge: PtpEdge | None = None, may_move: bool = True,
+    ) -> None:  # fmt: skip
+        """Open the pages.
+
+        Args:
+            host: id on the wire (`fabricd.probes.client.host_id`).
+            run_dir: the host's.
+            priority: 0 to 254, the smaller the sooner it is reference; 255: never.
+            clocks: default: the host's own.
+            rules: of the mesh.
+            phcs: NICs' clocks; default: this host's own.
+            rate: of fabric time over the raw clock as it was kept; that of this boot's page is
+                better.
+            edge: of a host with PTP masters.
+            may_move: asymmetric paths are probed from other source ports.
+
+        Raises:
+            OSError: a page cannot be written.
+        """
+        self.clocks: Clocks = clocks or RawClocks()
+        self.page = ClockPage(run_dir)
+        self._words = WordPage(run_dir / "prober")
+        self._ports = PortPage(run_dir / "prober")
+        self._found = dict(self._ports.held) if may_move else {}
+        """Ports that an earlier service had asked for."""
+        self._directory = run_dir
+        # Epochs never come again: whoever holds an old page sees that time is another.
+        epoch = max(time.time_ns() // SECOND, self.page.last.epoch + 1 if self.page.last else 0)
+        now = self.clocks.now()
+        self._bridge = Bridge(self.page.last, now)
+        self.core = MeshHost(host, priority, now, epoch, rules, self._bridge.rate(rate))
+        self.core.mover = Mover(may_move=may_move)
+        self.edge = edge
+        self._tai_page = TaiPage(run_dir)
+        before = self._tai_page.last
+        self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
+        self.refused = 0
+        """Words that made no sense."""
+        self.fits = 0
+        self.line: Line | None = None
+        """As published last."""
+        self.phcs = phcs or Phcs()
+        self.table = PathTable(run_dir, lambda path: self.core.drop(path.number), self._rerouted)
+        self._judge_ns = 0
+        # One look may come out too low, which later would pass for sleep.
+        self._asleep_ns = max(_asleep() for _ in range(5))
+        self._said = State.UNSYNCED
+        self._log = structlog.get_logger()
+
+    def tick(self) -> None:
+        """Take what came, step, publish."""
+        asleep = _asleep()
+        if asleep - self._asleep_ns > SUSPENDED_NS:
+            self._forget("the host slept")
+        self._asleep_ns = max(asleep, self._asleep_ns)
+        came = self.table.read(self.clocks.now())
+        now = self.clocks.now()
+        fed = [self._take(self.table.by_index[index], each, now) for index, each in came.items()]
+        feed([each for each in fed if each is not None])
+        stamping = [path for path in self.table.by_index.values() if path.hardware[0]]
+        self.phcs.read({path.phc for path in stamping if path.phc is not None}, now)
+        self._fit(now)
+        self._notice(now)
+        now = self.clocks.now()
+        line = self.core.step(now, self._bridge.wall_ns(now, time.time_ns()))
+        published = self._bridge.cross(line, now)
+        if published is not None:
+            self.line = line = published
+            self.page.write(line)
+        # After the step, and with nothing of it: no master's time moves fabric time.
+        own = None if self.edge is None else self.edge.tick(self.clocks)
+        now = self.clocks.now()
+        self._tai_page.write(self.tai.step(now, self.core.seen(now), own))
+        if now >= self._judge_ns:
+            self._judge_ns = now + JUDGE_NS
+            self._judge(now)
+        words = [*self.core.words(), *self.tai.words()]
+        self._words.write(words, self._phc_words(stamping, now))
+        if self.core.status.state is not self._said:
+            self._said = self.core.status.state
+            self._log.info(
+                "clock", state=self._said.name.lower(), reference=f"{line.reference:08x}",
+                bound_ns=round(line.bound_ns),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of all files; the page grows old, and readers see that."""
+        self.table.close()
+        self.phcs.close()
+        if self.edge is not None:
+            self.edge.close()
+        self._words.close()
+        self._tai_page.close()
+        self._ports.close()
+        self.page.close()
+
+    def store(self) -> None:
+        """Leave the document beside the page, for who cannot ask a service."""
+        path = self._directory / NAME
+        draft = path.with_name(f".{NAME}")
+        document = telling(self.core, self.table.all(), self.phcs) | {
+            "refused_words": self.refused, "fits": self.fits, "tai": tai(self.tai),
+            "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
+        }  # fmt: skip
+        with contextlib.suppress(OSError):
+            draft.write_text(json.dumps(document))
+            draft.chmod(0o644)
+            draft.rename(path)
+
+    def _forget(self, why: str) -> None:
+        self._log.warning("clock starts anew", reason=why)
+        self.core.stepped()
+        self.tai.forget()
+        if self.edge is not None:
+            self.edge.forget()
+        self._bridge.drop()
+        for path in self.table.all():
+            path.estimator.reset()
+
+    def _rerouted(self, path: ClockPath) -> None:
+        path.deaf_ns = self.clocks.now() + DEAF_NS
+        self.core.rerouted(path.number)
+
+    def _judge(self, now: int) -> None:
+        """Paths whose two ways differ: name them, and have them probed from another port."""
+        paths = {path.number: path for path in self.table.all()}
+        mover = self.core.mover
+        for number in [number for number in mover.paths if number not in paths]:
+            mover.drop(number)
+        for number, path in paths.items():
+            mover.watch(number, path.mark, self._found.pop(path.ends, 0))
+            self.core.taken[number] = path.taken
+        for change in self.core.judge(now):
+            key = paths[change.path].key
+            self._log.info(
+                "clock path", device=key.netdev, peer=key.address, host=f"{key.host:08x}",
+                state=change.state.value, port=change.port or None,
+                surplus_ns=None if change.surplus_ns is None else round(change.surplus_ns),
+            )  # fmt: skip
+        if not paths:
+            return  # the prober is to come: what it was told holds
+        # Sockets of other ports stamp in software.
+        ports = {
+            path.ends: 0 if any(path.hardware) else mover.paths[number].port
+            for number, path in paths.items()
+        }
+        self._ports.write({ends: port for ends, port in ports.items() if port} | self._found)
+
+    def _notice(self, now: int) -> None:
+        """Whether the reference has fallen silent on all paths to it, and others have not."""
+        held = self.core.election.reference
+        if held is None or self.core.election.is_reference:
+            return
+        paths, silence = self.table.by_index.values(), self.table.silence_ns
+        own = [path.came_ns for path in paths if path.key.host == held.id]
+        others = [path.came_ns for path in paths if path.key.host != held.id]
+        if fallen_silent(own, others, now, silence):
+            self.core.silent(
+                held.id, max(path.read_ns for path in paths if path.key.host == held.id)
+            )
+
+    def _take(
+        self, path: ClockPath, came: Exchanged, now: int
+    ) -> tuple[PairEstimator, Trains, Trains] | None:
+        """Hear the words; what is to be fed."""
+        path.came_ns = path.read_ns = now
+        if came.hardware != path.hardware:
+            path.hardware = came.hardware
+            path.estimator.reset()
+            self.core.drop(path.number)
+        for data in came.words:
+            try:
+                word = decode(data)
+            except WordError:
+                self.refused += 1
+                continue
+            if isinstance(word, Phc):
+                path.hear(word)
+            elif isinstance(word, Trace | Origin):
+                self.tai.hear(word)
+            else:
+                self.core.hear(path.number, path.key.host, word, now)
+        if now < path.deaf_ns:
+            return None
+        # A NIC's stamps are of its own clock, and go over to ours as a line (`_fit`).
+        host, (ours, theirs) = path.key.host, came.hardware
+        out, back = came.out, came.back
+        heard = self._own(back.heard_ns, ours)
+        if heard.size and not ours:
+            path.came_ns = int(heard.max())
+        return (
+            path.estimator,
+            Trains(self._own(out.sent_ns, ours), self._peers(host, out.heard_ns, theirs)),
+            Trains(self._peers(host, back.sent_ns, theirs), heard),
+        )
+
+    def _own(self, stamps: Ints, hardware: bool) -> Ints:
+        return stamps if hardware else self.clocks.own(stamps)
+
+    def _peers(self, host: int, stamps: Ints, hardware: bool) -> Ints:
+        return stamps if hardware else self.clocks.peers(host, stamps)
+
+    def _phc_words(self, stamping: list[ClockPath], now: int) -> dict[int, bytes]:
+        """What the peers need to know of the NICs' clocks, by link."""
+        said: dict[int, bytes] = {}
+        for path in stamping:
+            source = self.phcs.source(path.phc)
+            if source is not None and path.link not in said:
+                crossing = source.crossing
+                word = phc(link_id(path.address), crossing.generation, crossing.at(now))
+                said[path.link] = encode(word)
+        return said
+
+    def _ends(self, path: ClockPath, now: int) -> tuple[PhcLine | None, PhcLine | None] | None:
+        """The crossings that a path's line goes through; None: one is not there."""
+        source = self.phcs.source(path.phc) if path.hardware[0] else None
+        theirs = path.theirs if path.hardware[1] else None
+        generation = (
+            source.crossing.generation if source else None, theirs.generation if theirs else None
+        )  # fmt: skip
+        if generation != path.generation:
+            # Stamps of before are of no use; the line that the mesh has, between the raw clocks, is
+            # as good as it was.
+            path.generation = generation
+            path.estimator.reset()
+            path.deaf_ns = now + DEAF_NS
+        own = source.crossing.at(now) if source else None
+        other = theirs.line if theirs else None
+        if (own is None) == path.hardware[0] or (other is None) == path.hardware[1]:
+            return None
+        return own, other
+
+    def _fit(self, now: int) -> None:
+        paths = self.table.by_index.values()
+        period = round(max(FIT_S, FIT_SHARE_S * len(paths)) * SECOND)
+        for path in paths:
+            ends = self._ends(path, now)
+            if now < path.fit_ns:
+                continue
+            # Each path at its own time: all at once would be a stop of all.
+            path.fit_ns = now + (period if path.fit_ns else int(path.number * GOLDEN % 1 * period))
+            if ends is None:
+                continue
+            own, theirs = ends
+            steps = path.estimator.steps
+            pair = path.estimator.estimate(now if own is None else own.phc(now)[0])
+            self.fits += 1
+            stepped = path.estimator.steps != steps
+            if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
+                self._forget("its clock was stepped")
+                return
+            if pair is not None:
+                pair = carried(pair, own, theirs)
+            if pair is not None or path.estimator.doubt or stepped:
+                mark = 0 if any(path.hardware) else path.mark  # those are not judged
+                self.core.estimate(path.number, path.key.host, pair, mark)
+
+
+def _asleep() -> int:
+    """For how long the host has slept since it was booted; never more than that."""
+    boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boot - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
