@@ -6,6 +6,7 @@ Each reading goes to the `CarrierBook`, which counts every loss once, whoever te
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from fabricd.carrier import CarrierBook
 from fabricd.links.inventory import AdminProbe, Inventory
@@ -33,12 +34,13 @@ class CarrierSources:
         """Release descriptors."""
         self._admin.close()
 
-    def prober(self) -> list[Event]:
-        """Whatever is new in the prober's ring; also that it beats or no longer does."""
-        events = self._beats()
-        for record in self.feed.events():
-            events += self._record(record)
-        return events + self._table()
+    def prober(self, records: Iterable[EventRecord]) -> list[Event]:
+        """New records and the tables of the prober's ring; also that it beats or no longer does."""
+        return [*self._beats(), *self.told(records), *self._table()]
+
+    def told(self, records: Iterable[EventRecord]) -> list[Event]:
+        """New records of the prober's ring alone."""
+        return [said for record in records for said in self._record(record)]
 
     def _beats(self) -> list[Event]:
         """A prober that is stopped keeps its connection; only its heartbeat tells."""

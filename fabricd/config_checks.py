@@ -31,6 +31,7 @@ def check(raw: dict[str, Any], *, local_host: str) -> Found:
                     f"allowed: reuse < suppress",
                 )
             )
+    _ptp_masters(raw.get("clock"), found)
     metrics = raw.get("metrics")
     listen = metrics.get("listen") if isinstance(metrics, dict) else None
     if isinstance(listen, str) and listen.rpartition(":")[2].isdigit():
@@ -38,6 +39,24 @@ def check(raw: dict[str, Any], *, local_host: str) -> Found:
         if not 1 <= port <= 65535:
             found.append((("metrics", "listen"), f"port {port}; allowed: a port from 1 to 65535"))
     return found
+
+
+def _ptp_masters(clock: object, found: Found) -> None:
+    if not isinstance(clock, dict):
+        return
+    listed = clock.get("ptp_masters")
+    seen: dict[object, int] = {}
+    for index, text in enumerate(listed if isinstance(listed, list) else ()):
+        address = _address(text)
+        if address is None:
+            continue
+        where: Path = ("clock", "ptp_masters", index)
+        if seen.setdefault(address, index) != index:
+            text = f"{address} is also ptp_masters[{seen[address]}]; allowed: each address once"
+            found.append((where, text))
+        if address.is_link_local and address.version == 6 and not clock.get("ptp_interface"):
+            text = f"{address} is of one link; allowed: with ptp_interface"
+            found.append((where, text))
 
 
 def _topology(raw: dict[str, Any], local_host: str, found: Found) -> None:

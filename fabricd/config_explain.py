@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fabricd.config_tables import (
+    ClockTable,
     Config,
     ControlTable,
     CountersTable,
@@ -56,10 +57,17 @@ def _real_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Pydantic's location without the names of union members."""
     out: tuple[str | int, ...] = ()
     for part in loc:
-        if isinstance(part, str) and out and _model(out) is None and _model(out[:-1]) is not None:
-            break  # Below a plain value only union tags follow.
+        value = _without_indices(out)
+        if isinstance(part, str) and value and _model(value) is None:
+            break  # Below a plain value, or one of a list of them, only union tags follow.
         out = (*out, part)
     return out
+
+
+def _without_indices(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    return path
 
 
 def _model(path: tuple[str | int, ...]) -> type[Table] | None:
@@ -89,6 +97,7 @@ _TABLES: dict[tuple[type[Table], str], type[Table]] = {
     (Config, "counters"): CountersTable,
     (Config, "predict"): PredictTable,
     (Config, "detectors"): DetectorsTable,
+    (Config, "clock"): ClockTable,
     (Config, "control"): ControlTable,
     (Config, "metrics"): MetricsTable,
     (Config, "timeline"): TimelineTable,
@@ -104,8 +113,7 @@ def _fields(path: tuple[str | int, ...]) -> list[str]:
 def _allowed(path: tuple[str | int, ...]) -> str:
     if path and isinstance(path[-1], int) and _model(path) is not None:
         return f"a table with the keys {', '.join(_fields(path))}"
-    while path and isinstance(path[-1], int):  # An element of a list of plain values.
-        path = path[:-1]
+    path = _without_indices(path)  # of an element of a list of plain values
     owner, key = _model(path[:-1]), path[-1] if path else ""
     if owner is not None and key in owner.model_fields:
         field = owner.model_fields[str(key)]

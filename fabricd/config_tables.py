@@ -6,7 +6,7 @@ What the keys mean is in docs/architecture.md.
 from __future__ import annotations
 
 import socket
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -62,6 +62,7 @@ class ProbeTable(Table):
     cross_rail_peers: Annotated[int, integer(0, 16)] = 1
     clock_train_hz: Annotated[int, integer(0, 1000, "(trains a second; 0: none)")] = 100
     dscp: Annotated[int, integer(0, 63, "(traffic class of the probes)")] = 0
+    synchronized: Annotated[bool, Field(strict=True, description="true or false")] = True
     key_file: FilePath = "/etc/fabricd/probe.key"
 
 
@@ -174,6 +175,25 @@ class ControlTable(Table):
     admin_group: SystemGroup = "fabricd-admin"
 
 
+class ClockTable(Table):
+    """Fabric time."""
+
+    priority: Annotated[
+        int, integer(0, 255, "(the smaller, the sooner it gives fabric time; 255: never)")
+    ] = 100
+    hardware_stamps: Annotated[
+        Literal["off", "auto"], Field(description='"off" or "auto" (where the NIC offers them)')
+    ] = "off"
+    ptp_masters: Annotated[
+        tuple[UnicastAddress, ...],
+        Field(max_length=8, description="up to 8 unicast addresses of PTP masters"),
+    ] = ()
+    ptp_domain: Annotated[int, integer(0, 239, "(domainNumber)")] = 0
+    ptp_interface: Netdev | None = None
+    move_paths: Annotated[bool, Field(strict=True, description="true or false")] = True
+    """Probes of a path whose two ways differ leave from another UDP source port."""
+
+
 class MetricsTable(Table):
     """Prometheus endpoint."""
 
@@ -213,6 +233,7 @@ class Config(Table):
     counters: CountersTable = Field(default_factory=CountersTable)
     predict: PredictTable = Field(default_factory=PredictTable)
     detectors: DetectorsTable = Field(default_factory=DetectorsTable)
+    clock: ClockTable = Field(default_factory=ClockTable)
     control: ControlTable = Field(default_factory=ControlTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
     timeline: TimelineTable = Field(default_factory=TimelineTable)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fabricd.lean  # noqa: F401  # isort: skip - before all that it keeps small
 
-import argparse
 import asyncio
 import contextlib
 import fcntl
@@ -23,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, logs, pinning
+from fabricd import __version__, entry, logs, pinning
 from fabricd.access import Access
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
@@ -360,14 +359,10 @@ def _access(config: Config) -> Access:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or file."""
-    parser = argparse.ArgumentParser(
-        prog="fabricd",
-        description="Sees failing links and steers collective traffic around them.",
-        epilog="example: fabricd --config /etc/fabricd/fabricd.toml --check",
+    parser = entry.parser(
+        "fabricd", "Sees failing links and steers collective traffic around them.", " --check"
     )
-    parser.add_argument("--config", type=Path, default=Path("/etc/fabricd/fabricd.toml"))
     parser.add_argument("--check", action="store_true", help="validate the file and exit")
-    parser.add_argument("--log-format", choices=("auto", "logfmt", "json"), default="auto")
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )

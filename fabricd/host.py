@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,14 +32,14 @@ from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
 from fabricd.predict.forecast import Forecast
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import PathRow
+from fabricd.probes.records import EventRecord, HeardRecord, MissRecord, PathRow
 from fabricd.publisher import Publisher, event, outcome_events
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from fabricd.timeline_state import state_document
 from fabricd.whereabouts import Whereabouts
-from telemetry.events import Event, EventKind
+from telemetry.events import Event, EventKind, LinkState
 from telemetry.snapshot import HostSnapshot
 
 SAVE_NS = 20_000_000
@@ -49,6 +49,9 @@ RECENT_NS = 100_000_000
 """A path table so young serves all who look in the same tick."""
 
 
+LATE_S = 0.01
+"""News of what is out anyway, or is heard again, wait so long for each other."""
+OUT = frozenset({LinkState.DOWN, LinkState.HOLD})
 KEEP_NS = 600 * 10**9
 """What is learnt all the time is stored so often at least."""
 
@@ -99,7 +102,7 @@ class Host:
         self.engine = Engine(config, [])
         self.book = CarrierBook(self.engine, ledger, totals)
         self.nics = NicBook(x.netdev for x in config.links)
-        self.feed = ProberFeed(Path(config.paths.run_dir), self.wake, self._prober_told)
+        self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
         self.carriers = CarrierSources(self.book, self.feed, inventory)
         self.losses = LossTest(config.host.name)
         self.where = Whereabouts(config.host.name)
@@ -108,6 +111,9 @@ class Host:
         self._worse = (frozenset[int](), frozenset[int]())
         self._log = structlog.get_logger()
         self._timer: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._held: list[Event] = []
+        """Told of links that are out, and not recorded yet."""
         self._publisher = Publisher(page)
         self._known_addresses = self._addresses()
         self._refused_links: dict[str, str] = {}
@@ -155,16 +161,51 @@ class Host:
     # -- input --------------------------------------------------------------------------------
 
     def wake(self) -> None:
+        """Take all that the prober says now."""
+        self._look(self.feed.events())
+
+    def _look(self, records: Iterable[EventRecord]) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self.step(self.carriers.prober(records))
+
+    def _rung(self) -> None:
         """The prober has news (or vanished, or is back)."""
-        self.step(self.carriers.prober())
+        records = self.feed.events()
+        if not records or any(self._matters(record) for record in records):
+            self._look(records)
+            return
+        # Links that are out flap or miss all their probes on and on: counted now, looked at
+        # together, so that a storm of theirs leaves time for the others.
+        if told := self.carriers.told(records):
+            self._held += told
+            self._changed_state = True
+            self._save_at = self._save_at or time.monotonic_ns() + SAVE_NS
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(LATE_S, self.wake)
+
+    def _matters(self, record: EventRecord) -> bool:
+        """Whether it may take a link or a path out, of those that are not."""
+        if isinstance(record, HeardRecord):
+            return False
+        engine, link = self.engine, getattr(record, "link", None)
+        if link is None:
+            return True
+        about = [engine.links[link]]
+        if isinstance(record, MissRecord):
+            about += engine.paths[record.path : record.path + 1]
+        return all(each.health.state not in OUT for each in about)
 
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""
-        before = self._known_addresses
+        before = self._known_addresses, [link.admin_up for link in self.engine.links]
         events = self.carriers.netlink(names)
         self._known_addresses = self._addresses()
-        if self._known_addresses != before or not self.feed.configured:
+        if self._known_addresses != before[0] or not self.feed.configured:
             self._plan_probes()
+        elif not events and [link.admin_up for link in self.engine.links] == before[1]:
+            return  # The kernel tells of each flap, seconds later too; the prober was sooner.
         self.step(events)
 
     # -- evaluation ---------------------------------------------------------------------------
@@ -176,7 +217,7 @@ class Host:
         as_of = header.heartbeat_ns if header else now
         outcome = self.engine.evaluate(self.views(), now, as_of=as_of)
         told = self._publisher.publish(self.engine, self._modes(), now)
-        if events or outcome.changes or told:
+        if events or self._held or outcome.changes or told:
             self._changed_state = True
             self._save_at = self._save_at or now + SAVE_NS
         self._emit([*events, *self._engine_events(outcome), *told])
@@ -322,8 +363,9 @@ class Host:
 
     def close(self) -> None:
         """Release descriptors."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._late):
+            if timer is not None:
+                timer.cancel()
         self.carriers.close()
         if self.feed.reader is not None:
             self.feed.reader.close()
@@ -357,6 +399,7 @@ class Host:
         self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])
 
     def _emit(self, events: Sequence[Event]) -> None:
+        events, self._held = [*self._held, *events], []
         if not events:
             return
         self.recorder.put(events)

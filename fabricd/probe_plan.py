@@ -91,11 +91,13 @@ def probe_config(
     config: Config, addresses: Sequence[str | None], specs: Sequence[PathSpec]
 ) -> ProbeConfig:
     """The prober's configuration; path indices are those of ``specs``."""
-    probe = config.probe
+    probe, hardware = config.probe, config.clock.hardware_stamps == "auto"
     return ProbeConfig(
         host_id(config.host.name),
         [
-            ProbeLink(index, table.netdev, address or UNKNOWN_ADDRESS, probe.port, rail=table.rail)
+            ProbeLink(
+                index, table.netdev, address or UNKNOWN_ADDRESS, probe.port, hardware, table.rail
+            )
             for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
         ],
         [
@@ -115,4 +117,5 @@ def probe_config(
         misses=probe.misses,
         clock_train_hz=train_rate(probe.clock_train_hz, len(config.links), len(config.peers)),
         dscp=probe.dscp,
+        synchronized=probe.synchronized,
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabricd import __version__
+from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
@@ -84,8 +86,9 @@ def snapshot(host: Host) -> HostSnapshot:
             )
         )
     return HostSnapshot(
-        host.config.host.name, tuple(links), _prober(host), _daemon(host), host.jobs.totals.plugin()
-    )
+        host.config.host.name, tuple(links), _prober(host), _daemon(host),
+        host.jobs.totals.plugin(), clock_document.snapshot(Path(host.config.paths.run_dir)),
+    )  # fmt: skip
 
 
 def _queueing(host: Host, link: int) -> dict[str, float]:
@@ -104,6 +107,8 @@ def _prober(host: Host) -> ProberSnapshot:
         stalls=header.stalls,
         stall_s=header.stall_ns / 1e9,
         refused={reason.value: count for reason, count in header.refused.items()},
+        synchronized=header.synchronized,
+        promises_refused=header.promises_refused,
     )
 
 

@@ -42,6 +42,7 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.awake_us * 1000,
             row.peer_incarnation,
             row.gone,
+            row.late_ns,
         )
         for row in rows
     ]

@@ -19,7 +19,7 @@ ten seconds is remembered, and every fourth asks for one more, so that loss is n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -50,6 +50,8 @@ class PathView(NamedTuple):
     """Incarnation of the peer; another one may have another clock."""
     gone: bool = False
     """The peer said farewell: not ``heard``, and that says nothing."""
+    late_ns: int = 0
+    """How late after `due` the prober calls a packet missing; 0: as `Rules.lateness` has it."""
 
     @property
     def due(self) -> int:
@@ -142,18 +144,21 @@ class Silences:
         self,
         link: int,
         paths: Sequence[PathView],
-        by_peer: dict[str, list[PathView]],
+        sent: Mapping[int, int],
         rules: Rules,
         now: int,
     ) -> Row:
-        """What we should have heard on the link since the newest packet that we did."""
+        """What we should have heard on the link since the newest packet that we did.
+
+        ``sent``: by path, what `vouched` says of it.
+        """
         newest = max(p.last_heard_ns for p in paths)
         missing, peers = 0, set()
         for path in paths:
             slack = rules.lateness(path.interval_ns)
             if not path.rx_missed or path.due < newest - slack:
                 continue
-            if count := self.vouched(path, by_peer[path.peer], rules, now):
+            if count := sent[path.index]:
                 missing += count
                 peers.add(path.peer)
         return self._noted((link, "rx"), Row(missing, peers), rules, now)
@@ -201,7 +206,8 @@ class Silences:
         if known is None or known.heard_ns != path.last_heard_ns:
             known = self._vouched[path.index] = _Vouched(path.last_heard_ns)
         step = path.interval_ns
-        called = now - rules.lateness(step) + rules.same_slot_ns - path.due
+        late = path.late_ns or rules.lateness(step)
+        called = now - late + rules.same_slot_ns - path.due
         others = [p for p in same_peer if p.link != path.link]
         for witness in sorted(others, key=attrgetter("last_heard_ns")):
             said = witness.said_ns - path.next_ns  # as all here, since the path's first miss

@@ -73,7 +73,7 @@ class Jury:
                 self._forget(link, all_paths, now)
                 continue
             sent = {p.index: self._sent(p, by_peer[p.peer], now) for p in all_paths}
-            if reason := self._link_fault(link, all_paths, by_peer, now):
+            if reason := self._link_fault(link, all_paths, sent, now):
                 faults[link] = reason
                 continue
             own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
@@ -103,11 +103,9 @@ class Jury:
         for path in paths:
             self._witnessed.pop(path.index, None)
 
-    def _link_fault(
-        self, link: int, paths: list[PathView], by_peer: dict[str, list[PathView]], now: int
-    ) -> str:
+    def _link_fault(self, link: int, paths: list[PathView], sent: dict[int, int], now: int) -> str:
         rules = self.rules
-        heard = self._silences.rx(link, paths, by_peer, rules, now)
+        heard = self._silences.rx(link, paths, sent, rules, now)
         if heard.proven(rules):
             return f"nothing heard from {_names(heard.peers)}"
         reported = {

@@ -23,6 +23,7 @@ from typing import Any
 
 HOUR_NS = 3_600 * 10**9
 _GRAIN_NS = 10**9
+_MINUTE_NS = 60 * 10**9
 _MAX_REMEMBERED = 4096
 """An hour of seconds, so that no number of flaps makes the count forget."""
 
@@ -60,6 +61,8 @@ class Damping:
     _at_ns: int = 0
     _downs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
     """(when, how many) of the last hour."""
+    _hour: int = 0
+    """How many these are: asked at each evaluation, of a link that may flap all the time."""
     _published: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
     """When traffic was taken away or given back, oldest first."""
 
@@ -81,8 +84,15 @@ class Damping:
         if self._downs and now - self._downs[-1][0] < _GRAIN_NS:
             at, before = self._downs.pop()
             self._downs.append((at, before + count))
+            self._hour += count
         else:
-            self._downs.append((now, count))
+            self._remember(now, count)
+
+    def _remember(self, at: int, count: int) -> None:
+        if len(self._downs) == _MAX_REMEMBERED:
+            self._hour -= self._downs[0][1]
+        self._downs.append((at, count))
+        self._hour += count
 
     def is_suppressed(self, now: int) -> bool:
         """Whether the link must still wait at ``now``; remembers that it was reused."""
@@ -99,7 +109,8 @@ class Damping:
 
     def published(self, now: int) -> None:
         """What traffic may use changed at ``now``."""
-        self._published.append(now)
+        if self.rules.max_transitions:
+            self._published.append(now)
 
     def publications(self, now: int) -> int:
         """Published transitions within the window."""
@@ -123,8 +134,8 @@ class Damping:
     def hourly(self, now: int) -> int:
         """Downs within the last hour."""
         while self._downs and self._downs[0][0] < now - HOUR_NS:
-            self._downs.popleft()
-        return sum(count for _, count in self._downs)
+            self._hour -= self._downs.popleft()[1]
+        return self._hour
 
     def operator_due(self, now: int) -> bool:
         """True once when the second tier is passed; armed again when the count has halved."""
@@ -143,9 +154,21 @@ class Damping:
             "penalty": self.penalty(now),
             "suppressed": self.is_suppressed(now),
             "told": self.told,
-            "downs": [[now - when, count] for when, count in self._downs],
+            "downs": self._by_minute(now),
             "published": [now - when for when in self._published],
         }
+
+    def _by_minute(self, now: int) -> list[list[int]]:
+        """Ages and counts, those of one minute together: a storm is stored fifty times a second.
+
+        Each minute has the age of its newest, so that none is forgotten too early.
+        """
+        minutes: dict[int, list[int]] = {}
+        for when, count in self._downs:
+            age = now - when
+            minute = minutes.setdefault(age // _MINUTE_NS, [age, 0])
+            minute[0], minute[1] = min(minute[0], age), minute[1] + count
+        return list(minutes.values())
 
     def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
         """Take over what `save` gave ``elapsed_ns`` ago.
@@ -164,5 +187,6 @@ class Damping:
         self._at_ns = now - max(0, elapsed_ns)
         self.suppressed = bool(document["suppressed"])
         self.told = bool(document["told"])
-        self._downs.extend(downs)
+        for at, count in downs:
+            self._remember(at, count)
         self._published.extend(sorted(published))

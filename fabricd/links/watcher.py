@@ -7,6 +7,7 @@ another index; and, while there is no prober, the carrier counts too.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import structlog
@@ -17,11 +18,17 @@ from pyroute2.netlink.rtnl import (
     RTMGRP_LINK,
 )
 
+from fabricd.links import rtnl
 from fabricd.links.inventory import Inventory
+from telemetry.counters.types import CounterError
 
 _GROUPS = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR
 _RETRY_S = 1.0
 _LOAD_S = 5.0
+_BUFFER = 1 << 20
+_DATAGRAM = 1 << 16
+_BATCH = 64
+"""Datagrams taken before anybody is told: a storm is one piece of news."""
 
 
 class LinkWatcher:
@@ -42,12 +49,11 @@ class LinkWatcher:
         """Watch until cancelled."""
         while True:
             try:
-                async with AsyncIPRoute() as route:
-                    await route.bind(groups=_GROUPS)
-                    await self._resync(route)
+                with _listen() as news:
+                    async with AsyncIPRoute() as route:
+                        await self._resync(route)
                     while True:
-                        async for message in route.get():
-                            self._take(message)
+                        await self._hear(news)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -72,9 +78,23 @@ class LinkWatcher:
         self.inventory.loaded = True
         self.changed((names | known) - {""})
 
-    def _take(self, message: object) -> None:
-        if name := self._apply(message):
-            self.changed({name})
+    async def _hear(self, news: socket.socket) -> None:
+        names = self._take(await asyncio.get_running_loop().sock_recv(news, _DATAGRAM))
+        for _ in range(_BATCH):
+            try:
+                names |= self._take(news.recv(_DATAGRAM))
+            except BlockingIOError:
+                break
+        if names:
+            self.changed(names)
+
+    def _take(self, data: bytes) -> set[str]:
+        try:
+            found = rtnl.parse(data)
+        except (CounterError, ValueError):
+            self.refused += 1
+            return set()
+        return {self._apply(message) for message in found} - {""}
 
     def _apply(self, message: object) -> str:
         try:
@@ -82,3 +102,13 @@ class LinkWatcher:
         except (KeyError, TypeError, ValueError):
             self.refused += 1
             return ""
+
+
+def _listen() -> socket.socket:
+    news = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
+        socket.NETLINK_ROUTE,
+    )  # fmt: skip
+    news.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+    news.bind((0, _GROUPS))
+    return news

@@ -33,7 +33,7 @@ class ProbeLink:
     address: str
     port: int = 9200
     hw_stamps: bool = False
-    """Switch the NIC's hardware stamps on; they are used anyway when they already are on."""
+    """Use the NIC's hardware stamps if it offers them for all packets; switched on if need be."""
     rail: int | None = None
     """For what peers are told of our paths; None: nothing is told."""
 
@@ -69,6 +69,8 @@ class ProbeConfig:
     misses: int = 3
     clock_train_hz: int = 100
     dscp: int = 0
+    synchronized: bool = True
+    """Send by a grid of fabric time, and judge by it, where there is one."""
 
     def document(self) -> dict[str, Any]:
         """As the prober takes it: what is not known is left out."""

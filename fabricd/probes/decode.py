@@ -31,8 +31,8 @@ def address_text(raw: bytes) -> str:
 
 def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
     """Row ``index`` of the link table from the fields of ``LINK_ROW``."""
-    (_, netdev, address, port, _, flags, ifindex, _, down, up, change, downs, read_ns, heard, sent,
-     received, errors) = values  # fmt: skip
+    (_, netdev, address, port, _, flags, ifindex, phc, down, up, change, downs, read_ns, heard,
+     sent, received, errors) = values  # fmt: skip
     return LinkRow(
         index=index,
         netdev=netdev.split(b"\0", 1)[0].decode("ascii"),
@@ -43,6 +43,7 @@ def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
         carrier=bool(flags & lay.LINK_CARRIER),
         source=CarrierSource(flags >> lay.LINK_SOURCE_SHIFT & 3),
         hw_stamps=bool(flags & lay.LINK_HW_STAMPS),
+        phc=phc - 1 if phc else None,
         ifindex=ifindex,
         carrier_down_count=down,
         carrier_up_count=up,
@@ -60,7 +61,7 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
     """Row ``index`` of the path table from the fields of ``PATH_ROW``."""
     (_, address, port, link, flags, host, awake, interval, peer_interval, sent, received, rx_lost,
      tx_lost, duplicates, restarts, rx_missed, tx_missed, rtt_last, rtt_min, rtt_smoothed, heard,
-     incarnation, rx_bitmap, tx_bitmap, acked, said, due) = values  # fmt: skip
+     incarnation, rx_bitmap, tx_bitmap, acked, said, due, late) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
     # In the order of PathRow: by keywords it takes twice as long, and there are hundreds a second.
@@ -70,12 +71,15 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
         interval, peer_interval, sent, received, rx_lost, tx_lost, duplicates,
         rx_missed, tx_missed, restarts, rtt_last, rtt_min, rtt_smoothed, heard, incarnation,
         rx_bitmap, tx_bitmap, acked, said, due, awake, bool(flags & lay.PATH_GONE),
+        bool(flags & lay.PATH_PROMISED), late,
+        flags >> lay.PATH_PORT_SHIFT, bool(flags & lay.PATH_PORT_REFUSED),
+        flags >> lay.PATH_PEER_MOVES_SHIFT & 0xFF,
     )  # fmt: skip
 
 
 def event(number: int, values: tuple[Any, ...]) -> EventRecord:
     """Event ``number`` from the fields of ``EVENT_RECORD``."""
-    _, mono_ns, kind, flags, link, path, count, config, a, b, c, _ = values
+    _, mono_ns, kind, flags, link, path, count, config, a, b, c, d = values
     if kind == lay.KIND_STALL:
         return StallRecord(number, mono_ns, config, gap_ns=a, start_ns=b)
     if link >= lay.MAX_LINKS:
@@ -111,6 +115,7 @@ def event(number: int, values: tuple[Any, ...]) -> EventRecord:
             interval_ns=a,
             silent_ns=b,
             last_heard_ns=c,
+            due_ns=d,
         )
     if kind == lay.KIND_HEARD:
         return HeardRecord(
@@ -134,7 +139,7 @@ def event(number: int, values: tuple[Any, ...]) -> EventRecord:
 
 def sample(number: int, values: tuple[Any, ...]) -> ProbeSample:
     """Sample ``number`` from the fields of ``SAMPLE_RECORD``."""
-    _, mono_ns, path, flags, config, local_seq, peer_seq, t1, t2, t3, t4 = values
+    _, mono_ns, path, flags, config, local_seq, peer_seq, t1, t2, t3, t4, *_word = values
     if path >= lay.MAX_PATHS:
         raise ValueError("path")
     return ProbeSample(

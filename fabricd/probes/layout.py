@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RING_MAGIC: Final = 0x474E5246
-RING_VERSION: Final = 2
+RING_VERSION: Final = 4
 HEADER_SIZE: Final = 4096
 MAX_LINKS: Final = 64
 MAX_PATHS: Final = 1024
@@ -46,6 +46,7 @@ REFUSALS: Final = 7
 HEADER_RUNNING: Final = 1 << 0
 HEADER_REALTIME: Final = 1 << 1
 HEADER_LOCKED: Final = 1 << 2
+HEADER_SYNCHRONIZED: Final = 1 << 3
 
 LINK_PRESENT: Final = 1 << 0
 LINK_BOUND: Final = 1 << 1
@@ -56,6 +57,10 @@ LINK_SOURCE_SHIFT: Final = 8
 PATH_CLOCK: Final = 1 << 0
 PATH_ESTABLISHED: Final = 1 << 1
 PATH_GONE: Final = 1 << 2
+PATH_PROMISED: Final = 1 << 3
+PATH_PORT_REFUSED: Final = 1 << 4
+PATH_PEER_MOVES_SHIFT: Final = 8
+PATH_PORT_SHIFT: Final = 16
 
 WIRE_MAGIC: Final = 0x42525046
 WIRE_VERSION: Final = 1
@@ -103,12 +108,12 @@ RING_HEADER: Final = Record(
     "magic:I version:H header_size:H file_size:Q link_row_size:I path_row_size:I max_links:I "
     "max_paths:I event_slots:I sample_slots:I path_offset:Q event_offset:Q sample_offset:Q pid:I "
     "flags:I incarnation:Q start_ns:Q heartbeat_ns:Q event_head:Q sample_head:Q config_epoch:I "
-    "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I reserved0:I sent:Q "
-    "received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:8Q",
+    "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I promises_refused:I "
+    "sent:Q received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:8Q",
 )
 LINK_ROW: Final = Record(
     "LinkRow",
-    "seq:Q netdev:16s address:16s port:H reserved0:H flags:I ifindex:I reserved1:I "
+    "seq:Q netdev:16s address:16s port:H reserved0:H flags:I ifindex:I phc:I "
     "carrier_down_count:Q carrier_up_count:Q last_change_ns:Q downs:Q read_ns:Q last_heard_ns:Q "
     "sent:Q received:Q send_errors:Q",
 )
@@ -117,7 +122,7 @@ PATH_ROW: Final = Record(
     "seq:Q address:16s port:H link:H flags:I host_id:I awake_us:I interval_ns:Q "
     "peer_interval_ns:Q sent:Q received:Q rx_lost:Q tx_lost:Q duplicates:Q restarts:Q rx_missed:I "
     "tx_missed:I rtt_last_ns:Q rtt_min_ns:Q rtt_smoothed_ns:Q last_heard_ns:Q peer_incarnation:Q "
-    "rx_bitmap:Q tx_bitmap:Q acked_ns:Q said_ns:Q due_ns:Q",
+    "rx_bitmap:Q tx_bitmap:Q acked_ns:Q said_ns:Q due_ns:Q late_ns:Q",
 )
 EVENT_RECORD: Final = Record(
     "EventRecord",
@@ -125,7 +130,7 @@ EVENT_RECORD: Final = Record(
 )
 SAMPLE_RECORD: Final = Record(
     "SampleRecord",
-    "index:Q mono_ns:Q path:H flags:H config:I local_seq:I peer_seq:I t1:q t2:q t3:q t4:q",
+    "index:Q mono_ns:Q path:H flags:H config:I local_seq:I peer_seq:I t1:q t2:q t3:q t4:q word:4Q",
 )
 
 LINK_OFFSET: Final = HEADER_SIZE

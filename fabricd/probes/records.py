@@ -79,7 +79,7 @@ class CarrierRecord:
 
 @dataclass(frozen=True, slots=True)
 class MissRecord:
-    """Nothing came on a path for 1.5 of its intervals; repeated once per interval."""
+    """A packet was due on a path and did not come; repeated once per interval."""
 
     index: int
     mono_ns: int
@@ -98,6 +98,9 @@ class MissRecord:
     """How long nothing has been heard: by us (RX) or, as it says, by the peer (TX)."""
     last_heard_ns: int
     """When we last heard anything on this path, in either case."""
+    due_ns: int = 0
+    """When the packet was due, as its sender promised in fabric time, on our CLOCK_MONOTONIC. 0: it
+    promised nothing, or the miss is one of TX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,8 @@ class LinkRow(NamedTuple):
     carrier: bool
     source: CarrierSource
     hw_stamps: bool
+    phc: int | None
+    """Of hardware stamps: the clock that made them, /dev/ptp<n>."""
     ifindex: int
     carrier_down_count: int
     """The kernel's, of this ifindex. Compare with the last known to count over a prober restart."""
@@ -253,6 +258,16 @@ class PathRow(NamedTuple):
     """By ``said_ns`` the peer's prober had been running without a gap for so long."""
     gone: bool = False
     """The peer said farewell on this path: it is silent by intent until it is heard again."""
+    promised: bool = False
+    """It is judged by when packets are due in fabric time, as the peer promised."""
+    late_ns: int = 0
+    """The next packet is missed when it comes so much later than the last one did; 0: not known."""
+    source_port: int = 0
+    """UDP source port of our probes on this path; 0: the link's own."""
+    port_refused: bool = False
+    """Another one was asked for (`clocksync.ports`), and the peer does not hear it."""
+    peer_moves: int = 0
+    """Changes of the peer's source port, modulo 256."""
 
 
 class RingHeader(NamedTuple):
@@ -291,6 +306,10 @@ class RingHeader(NamedTuple):
     """Requests refused on the control socket."""
     refusals: tuple[int, ...]
     """Packets refused, in the order of `Refusal`."""
+    synchronized: bool = False
+    """Packets go by a grid of fabric time; else by one of the wall clock."""
+    promises_refused: int = 0
+    """Packets of which the promised due time of the next did not fit their path's pace."""
 
     @property
     def refused(self) -> dict[Refusal, int]:

@@ -145,7 +145,7 @@ class RingReader:
         if not data.startswith(_FIXED_BYTES):
             raise RingError(f"{self.path}: {_difference(data)}: not a ring of this version")
         (pid, flags, incarnation, start, beat, events, samples, epoch, links, paths, misses,
-         interval, trains, _, sent, received, stalls, stall, stall_max, errors,
+         interval, trains, refused_promises, sent, received, stalls, stall, stall_max, errors,
          *refused) = _VARIABLE.unpack(data)  # fmt: skip
         if links > lay.MAX_LINKS or paths > lay.MAX_PATHS:
             raise RingError(f"{self.path}: {links} links and {paths} paths cannot be")
@@ -155,6 +155,7 @@ class RingReader:
             epoch, links, paths, interval, misses, trains, bool(flags & lay.HEADER_REALTIME),
             bool(flags & lay.HEADER_LOCKED), events, samples, sent, received, stalls, stall,
             stall_max, errors, tuple(refused[: len(_REFUSALS)]),
+            bool(flags & lay.HEADER_SYNCHRONIZED), refused_promises,
         )  # fmt: skip
 
     def links(self) -> list[LinkRow]:

@@ -33,7 +33,9 @@ _DEFAULT = {"magic": WIRE_MAGIC, "version": WIRE_VERSION, "size": WIRE_SIZE}
 def _field(name: str, code: str) -> Any:  # noqa: ANN401
     default = _DEFAULT.get(name, 0)
     if name == "flags":
-        return FlagsField(name, 0, 8, ["train1", "train2", "report", "stalled", "hw", "farewell"])
+        return FlagsField(
+            name, 0, 8, ["train1", "train2", "report", "stalled", "hw", "farewell", "roams"]
+        )
     kinds: dict[str, Any] = {
         "B": XByteField,
         "H": LEShortField,

@@ -40,17 +40,16 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("interval_us", "I"),
     ("due_time", "q"),
     ("awake_us", "I"),
-    ("window_id", "I"),
-    ("reference_epoch", "q"),
-    ("offset", "q"),
-    ("slope", "q"),
-    ("weight", "I"),
-    ("key_hint", "I"),
+    ("word0", "Q"),
+    ("word1", "Q"),
+    ("word2", "Q"),
+    ("word3", "Q"),
+    ("promise", "I"),
     ("view", "Q"),
 )
 """Name and ``struct`` code of every field before the tag, in order."""
 
-TRAIN, REPORT, STALLED, HW_STAMPS, FAREWELL = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5
+TRAIN, REPORT, STALLED, HW_STAMPS, FAREWELL, ROAMS = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6
 """Bits of ``flags``; what they mean is in ``prober/src/core/wire.h``."""
 
 BODY = struct.Struct("<" + "".join(code for _, code in FIELDS))
