@@ -50,6 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   config.paths.push_back({0, 0, address(2), 0, false});
   engine.configure(config, 1, 0);
   Nanos now = 1'000'000'000;
+  // Settled before the first packet comes, so that promises are looked at.
+  const FabricReading page{1'700'000'000'000'000'000, 900, 3};
+  engine.set_fabric_time(page, now - FabricTime::kSettled);
   std::vector<Outgoing> out;
   for (std::span<const std::uint8_t> rest(data, size); rest.size() >= kWireBody;
        rest = rest.subspan(kWireBody)) {
@@ -66,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     engine.on_packet(0, address(2), signed_packet, {fields.tx_ref_stamp, false, now}, sink);
     now += 7'000'000;
+    engine.set_fabric_time(page, now);
     engine.judge(now, sink);
     engine.take_due(now, 0, out);
     out.clear();

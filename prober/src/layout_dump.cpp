@@ -1,9 +1,12 @@
 // Prints the ring's layout as JSON, for the test that compares it with fabricd/probes/layout.py.
+#include <linux/ptp_clock.h>
+
 #include <cstddef>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "core/wire.h"
+#include "fabric/clock_ports.h"
 #include "fabric/ring.h"
 
 namespace {
@@ -54,7 +57,7 @@ ordered_json structs() {
           FIELD(RingHeader, misses),
           FIELD(RingHeader, link_interval_ns),
           FIELD(RingHeader, clock_train_hz),
-          FIELD(RingHeader, reserved0),
+          FIELD(RingHeader, promises_refused),
           FIELD(RingHeader, sent),
           FIELD(RingHeader, received),
           FIELD(RingHeader, stalls),
@@ -67,7 +70,7 @@ ordered_json structs() {
         {"fields",
          {FIELD(LinkRow, seq), FIELD(LinkRow, netdev), FIELD(LinkRow, address),
           FIELD(LinkRow, port), FIELD(LinkRow, reserved0), FIELD(LinkRow, flags),
-          FIELD(LinkRow, ifindex), FIELD(LinkRow, reserved1), FIELD(LinkRow, carrier_down_count),
+          FIELD(LinkRow, ifindex), FIELD(LinkRow, phc), FIELD(LinkRow, carrier_down_count),
           FIELD(LinkRow, carrier_up_count), FIELD(LinkRow, last_change_ns), FIELD(LinkRow, downs),
           FIELD(LinkRow, read_ns), FIELD(LinkRow, last_heard_ns), FIELD(LinkRow, sent),
           FIELD(LinkRow, received), FIELD(LinkRow, send_errors)}}}},
@@ -100,7 +103,8 @@ ordered_json structs() {
           FIELD(PathRow, tx_bitmap),
           FIELD(PathRow, acked_ns),
           FIELD(PathRow, said_ns),
-          FIELD(PathRow, due_ns)}}}},
+          FIELD(PathRow, due_ns),
+          FIELD(PathRow, late_ns)}}}},
       {"EventRecord",
        {{"size", sizeof(EventRecord)},
         {"fields",
@@ -113,8 +117,27 @@ ordered_json structs() {
          {FIELD(SampleRecord, index), FIELD(SampleRecord, mono_ns), FIELD(SampleRecord, path),
           FIELD(SampleRecord, flags), FIELD(SampleRecord, config), FIELD(SampleRecord, local_seq),
           FIELD(SampleRecord, peer_seq), FIELD(SampleRecord, t1), FIELD(SampleRecord, t2),
-          FIELD(SampleRecord, t3), FIELD(SampleRecord, t4)}}}},
+          FIELD(SampleRecord, t3), FIELD(SampleRecord, t4), FIELD(SampleRecord, word)}}}},
   };
+}
+
+// Of clocksync/ports.py.
+ordered_json ports() {
+  using namespace clock_ports;
+  return {{"magic", kMagic},
+          {"version", kVersion},
+          {"size", kFileSize},
+          {"salt", kSalt},
+          {"used", sizeof(Page)},
+          {"records_at", offsetof(Page, record)},
+          {"record", sizeof(Record)},
+          {"entries_at", offsetof(Record, entry)},
+          {"entries", kEntries},
+          {"entry", sizeof(Entry)},
+          {"least_port", kLeastPort},
+          {"fields",
+           {FIELD(Entry, own), FIELD(Entry, peer), FIELD(Entry, host_id), FIELD(Entry, peer_port),
+            FIELD(Entry, port)}}};
 }
 
 ordered_json constants() {
@@ -155,6 +178,7 @@ ordered_json constants() {
           {"HEADER_RUNNING", kHeaderRunning},
           {"HEADER_REALTIME", kHeaderRealtime},
           {"HEADER_LOCKED", kHeaderLocked},
+          {"HEADER_SYNCHRONIZED", kHeaderSynchronized},
           {"LINK_PRESENT", kLinkPresent},
           {"LINK_BOUND", kLinkBound},
           {"LINK_CARRIER", kLinkCarrier},
@@ -163,15 +187,37 @@ ordered_json constants() {
           {"PATH_CLOCK", kPathClock},
           {"PATH_ESTABLISHED", kPathEstablished},
           {"PATH_GONE", kPathGone},
+          {"PATH_PROMISED", kPathPromised},
+          {"PATH_PORT_REFUSED", kPathPortRefused},
+          {"PATH_PEER_MOVES_SHIFT", kPathPeerMovesShift},
+          {"PATH_PORT_SHIFT", kPathPortShift},
           {"WIRE_MAGIC", prober::kWireMagic},
           {"WIRE_VERSION", prober::kWireVersion},
           {"WIRE_SIZE", prober::kWireSize}};
 }
 
+// What fabricd/clock/phc.py speaks to the kernel.
+ordered_json ptp() {
+  return {{"PTP_SYS_OFFSET", PTP_SYS_OFFSET},
+          {"PTP_SYS_OFFSET_PRECISE", PTP_SYS_OFFSET_PRECISE},
+          {"PTP_SYS_OFFSET_EXTENDED", PTP_SYS_OFFSET_EXTENDED},
+          {"PLAIN_SIZE", sizeof(ptp_sys_offset)},
+          {"PRECISE_SIZE", sizeof(ptp_sys_offset_precise)},
+          {"EXTENDED_SIZE", sizeof(ptp_sys_offset_extended)},
+          {"MOST_SAMPLES", PTP_MAX_SAMPLES},
+          {"time", sizeof(ptp_clock_time)},
+          {"time.nsec", offsetof(ptp_clock_time, nsec)},
+          {"plain.ts", offsetof(ptp_sys_offset, ts)},
+          {"extended.ts", offsetof(ptp_sys_offset_extended, ts)},
+          {"extended.clockid", offsetof(ptp_sys_offset_extended, rsv)},
+          {"precise.monoraw", offsetof(ptp_sys_offset_precise, sys_monoraw)}};
+}
+
 }  // namespace
 
 int main() {  // NOLINT(bugprone-exception-escape): a dump that fails may die of it
-  const ordered_json out = {{"structs", structs()}, {"constants", constants()}};
+  const ordered_json out = {
+      {"structs", structs()}, {"constants", constants()}, {"ptp", ptp()}, {"clock_ports", ports()}};
   std::puts(out.dump(1).c_str());
   return 0;
 }

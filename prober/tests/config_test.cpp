@@ -45,6 +45,7 @@ TEST_CASE("A good configuration") {
   CHECK(c.paths[0].clock);
   CHECK(c.paths[1].host_id == 8);
   CHECK(c.dscp == 0);
+  CHECK(c.synchronized);
 }
 
 TEST_CASE("Nothing to probe is a configuration too") {
@@ -60,6 +61,7 @@ TEST_CASE("A bad one names the key and what is allowed") {
   CHECK(reason([](json& r) { r["misses"] = 0; }) == "misses: 0 is not within 1..1000");
   CHECK(reason([](json& r) { r["misses"] = -1; }).find("misses: ") == 0);
   CHECK(reason([](json& r) { r["misses"] = 2.5; }).find("misses: ") == 0);
+  CHECK(reason([](json& r) { r["synchronized"] = 1; }) == "synchronized: true or false is needed");
   CHECK(reason([](json& r) { r["dscp"] = 64; }).find("dscp: ") == 0);
   CHECK(reason([](json& r) { r["links"] = 5; }).find("links: a list") == 0);
   CHECK(reason([](json& r) { r["links"][0] = 5; }).find("links: its elements") == 0);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/stamp_share.h"
 #include "world.h"
 
 using namespace fabric::prober;
@@ -81,6 +82,111 @@ TEST_CASE("Trains: all three positions are sampled, both ways") {
   CHECK(positions[0] > 80);  // the single packets beside them
   for (int i = 1; i <= 3; ++i) CHECK(positions[i] > 80);
   CHECK(row(w.hosts[1]).interval_ns == 10 * kMs);
+}
+
+TEST_CASE("Words of the clock service go with the packets of paths with trains, in turn") {
+  for (const bool clock : {true, false}) {
+    World w = pair(10 * kMs, clock);
+    const std::vector<Word> words{{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+    w.hosts.at(1).engine->set_words(words);
+    w.run(500 * kMs);
+    std::map<std::uint64_t, int> heard;
+    for (const auto& s : w.hosts.at(2).records.samples) {
+      if (s.word[0] == 0) continue;
+      ++heard[s.word[0]];
+      CHECK(s.word[3] == s.word[0] + 3);
+    }
+    CHECK(heard.size() == (clock ? 3 : 0));
+    for (const auto& [first, count] : heard) CHECK(count > 30);
+    for (const auto& s : w.hosts.at(1).records.samples) CHECK(s.word[0] == 0);
+    w.hosts.at(1).engine->set_words({});
+    w.run(100 * kMs);
+    const auto before = w.hosts.at(2).records.samples.size();
+    w.run(100 * kMs);
+    const auto& samples = w.hosts.at(2).records.samples;
+    CHECK(samples.size() > before);
+    for (std::size_t i = before; i < samples.size(); ++i) CHECK(samples[i].word[0] == 0);
+  }
+}
+
+TEST_CASE("A link's own word takes its turn on the paths of that link") {
+  World w = pair(10 * kMs, true);
+  const std::vector<Word> words{{1}, {2}};
+  for (const std::size_t link : {std::size_t{0}, std::size_t{1}}) {
+    std::vector<Word> links(2);
+    links[link] = {9};
+    w.hosts.at(1).engine->set_words(words, links);
+    w.run(100 * kMs);
+    std::map<std::uint64_t, int> heard;
+    auto& samples = w.hosts.at(2).records.samples;
+    samples.clear();
+    w.run(500 * kMs);
+    for (const auto& s : samples) ++heard[s.word[0]];
+    heard.erase(0);
+    CHECK(heard.size() == (link == 0 ? 3 : 2));
+    for (const auto& [first, count] : heard) CHECK(count > 30);
+  }
+}
+
+TEST_CASE("Stamps of the NIC and of the kernel are never told or sampled together") {
+  struct Case {
+    bool sent_by_nic, arrived_by_nic;
+    bool tells_sent, tells_arrived;
+  };
+  for (const Case c : {Case{true, true, true, true}, Case{false, false, true, true},
+                       Case{true, false, true, false}, Case{false, true, false, true}}) {
+    Path path({0, 0, v4(0, 2), 7, true, false, 0}, 10 * kMs, [] { return 1; });
+    Records records;
+    const StallLog stalls;
+    Packet hello;
+    hello.incarnation = 9;
+    hello.response = 1;
+    hello.seq = 1;
+    hello.flags = 1;
+    const Packet first = path.next_packet(1, kMs, 5);
+    path.on_transmit_stamp(first.seq, 1'000, c.sent_by_nic, kMs);
+    path.on_packet(hello, 0, {2'000, c.arrived_by_nic, kMs}, 5, stalls, records);
+    const Packet told = path.next_packet(2, 2 * kMs, 5);
+    CHECK((told.tx_ref_stamp != 0) == c.tells_sent);
+    CHECK((told.rx_ref_stamp != 0) == c.tells_arrived);
+    CHECK(((told.flags & kWireHwStamps) != 0) == (c.sent_by_nic || c.arrived_by_nic));
+    Packet answer = hello;
+    answer.seq = 2;
+    answer.peer_incarnation = 5;
+    answer.rx_ref_seq = first.seq;
+    answer.rx_ref_stamp = 3'000;
+    answer.tx_ref_seq = 1;
+    answer.tx_ref_stamp = 1'500;
+    records.samples.clear();
+    path.on_packet(answer, 0, {4'000, c.arrived_by_nic, 3 * kMs}, 5, stalls, records);
+    REQUIRE(records.samples.size() == 1);
+    const auto flags = records.samples[0].flags;
+    CHECK(((flags & ring::kSampleHasOut) != 0) == c.tells_sent);
+    CHECK(((flags & ring::kSampleHasBack) != 0) == c.tells_arrived);
+    CHECK(((flags & ring::kSampleHwLocal) != 0) == (c.sent_by_nic || c.arrived_by_nic));
+  }
+}
+
+TEST_CASE(
+    "A NIC that leaves out a quarter of the stamps is found out, one that misses a few is not") {
+  for (const int period : {1, 3, 5, 40}) {
+    StampShare share;
+    for (int i = 0; i < 1024; ++i) share.add(i % period == 0);
+    CHECK(share.low() == (period > 1));
+    for (int i = 0; i < 1024; ++i) share.add(i % period != 0 || period == 1);
+    CHECK(share.low() == (period == 3));
+  }
+}
+
+TEST_CASE("A packet that left at a time that no clock can say has left") {
+  Path path({0, 0, v4(0, 2), 7, true, false, 0}, 10 * kMs, [] { return 1; });
+  const Packet packet = path.next_packet(1, kMs, 5);
+  path.on_transmit_stamp(packet.seq, 0, false, kMs);
+  CHECK(path.next_packet(2, 2 * kMs, 5).tx_ref_stamp == 0);
+  path.on_transmit_stamp(packet.seq, 77, false, kMs);
+  bool told = false;
+  for (int i = 0; i < 8; ++i) told = told || path.next_packet(0, 3 * kMs, 5).tx_ref_stamp == 77;
+  CHECK(told);
 }
 
 TEST_CASE("A train goes with a wake up to 2 ms before it is due, none is lost by that") {

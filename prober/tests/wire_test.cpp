@@ -38,12 +38,8 @@ Packet random_packet(std::mt19937_64& rng) {
   p.interval_us = static_cast<std::uint32_t>(rng());
   p.due_time = static_cast<std::int64_t>(rng());
   p.awake_us = static_cast<std::uint32_t>(rng());
-  p.window_id = static_cast<std::uint32_t>(rng());
-  p.reference_epoch = static_cast<std::int64_t>(rng());
-  p.offset = static_cast<std::int64_t>(rng());
-  p.slope = static_cast<std::int64_t>(rng());
-  p.weight = static_cast<std::uint32_t>(rng());
-  p.key_hint = static_cast<std::uint32_t>(rng());
+  for (std::uint64_t& part : p.word) part = rng();
+  p.promise = static_cast<std::uint32_t>(rng());
   p.view = rng();
   return p;
 }
@@ -101,7 +97,7 @@ TEST_CASE("A packet of the version before is understood, and says nothing about 
   CHECK(p.host_id == 5);
   CHECK(p.incarnation == 7);
   CHECK(p.rx_bitmap == 17);
-  CHECK(p.key_hint == 28);
+  CHECK(p.promise == 28);
   CHECK(p.view == 0);
   // What we would send in its place is the same, bit for bit: it understands us, too.
   const WireBytes ours = encode(p, keys, v4(0, 1), v4(0, 2));

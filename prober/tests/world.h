@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -48,7 +49,15 @@ class World {
   // Until when all that a host sends stands in its own queue: not stamped, not on the wire.
   std::map<std::uint8_t, Nanos> queued_until;
   std::map<std::uint8_t, bool> no_way;  // the host's kernel refuses what is sent
-  std::map<std::uint8_t, bool> older;   // the host does not say when its packets were due
+  // The host does not say when its packets were due, and does not take them from other ports.
+  std::map<std::uint8_t, bool> older;
+  // What a host's clock page says, and its wall clock less the one monotonic clock of all.
+  std::map<std::uint8_t, std::optional<FabricReading>> page;
+  std::map<std::uint8_t, Nanos> wall;
+  // Changes what a host sends, which is signed anew.
+  std::map<std::uint8_t, std::function<void(Packet&)>> rewrite;
+  std::function<bool(std::uint16_t port)> blocked = [](auto) { return false; };  // by source
+  std::map<std::uint16_t, std::uint64_t> left_from;  // packets of host 1 by source port
   std::map<std::uint8_t, Host> hosts;
   std::vector<std::pair<Nanos, std::vector<std::uint8_t>>> captured;  // everything sent, host 1
 
@@ -71,7 +80,7 @@ class World {
         c.paths.push_back({static_cast<std::uint16_t>(c.paths.size()), r, v4(r, p), id(p), clock});
       }
     }
-    h.engine->configure(c, now, 0);
+    h.engine->configure(c, now, wall[number]);
     h.next_wake = now;
     h.frozen_until = 0;
     h.socket.clear();
@@ -114,6 +123,7 @@ class World {
     constexpr int kSend = 2;
     if (h.stage == 0) {
       h.engine->note_gap(wanted, now, h.records);
+      h.engine->set_fabric_time(page[h.number], now);
       h.began = now;
     }
     if (h.stage < kSend) {
@@ -155,7 +165,7 @@ class World {
 
   void send(Host& h) {
     std::vector<Outgoing> out;
-    h.engine->take_due(now, 0, out);
+    h.engine->take_due(now, wall[h.number], out);
     if (no_way[h.number]) {
       for (const Outgoing& o : out) h.engine->on_refused(o, now);
       return;
@@ -164,13 +174,19 @@ class World {
     if (now >= queued_until[h.number]) leave(h);
   }
 
-  static std::vector<std::uint8_t> as_older(const Host& h, const Outgoing& o) {
+  std::vector<std::uint8_t> rewritten(const Host& h, const Outgoing& o) {
     Packet packet;
     (void)decode_unauthenticated(o.bytes, packet);
-    packet.due_time = 0;
-    packet.awake_us = packet.window_id = 0;
+    if (older[h.number]) {
+      packet.due_time = 0;
+      packet.awake_us = 0;
+      packet.promise = 0;
+      packet.flags &= static_cast<std::uint8_t>(~kWireRoams);
+    }
+    if (rewrite[h.number]) rewrite[h.number](packet);
     const WireBytes bytes =
-        encode(packet, ring_of({key(9)}), v4(o.destination.ip[13], h.number), o.destination);
+        encode(packet, ring_of({key(9)}),
+               v4(o.destination.ip[13], h.number, o.port == 0 ? 9200 : o.port), o.destination);
     return {bytes.begin(), bytes.end()};
   }
 
@@ -180,10 +196,13 @@ class World {
       const std::uint8_t to = o.destination.ip[15];
       const std::uint8_t rail = o.destination.ip[13];
       std::vector<std::uint8_t> bytes(o.bytes.begin(), o.bytes.end());
-      if (older[h.number]) bytes = as_older(h, o);
+      if (older[h.number] || rewrite[h.number]) bytes = rewritten(h, o);
       if (h.number == 1) captured.emplace_back(now, bytes);
-      if (lost(h.number, to, rail) || hosts.count(to) == 0) continue;
-      hosts[to].socket.push_back({rail, v4(rail, h.number), std::move(bytes), now + delay});
+      const Address source = v4(rail, h.number, o.port == 0 ? 9200 : o.port);
+      if (h.number == 1) ++left_from[source.port];
+      if (lost(h.number, to, rail) || blocked(source.port) || hosts.count(to) == 0) continue;
+      if (older[to] && source.port != 9200) continue;
+      hosts[to].socket.push_back({rail, source, std::move(bytes), now + delay});
     }
   }
 };

@@ -19,7 +19,7 @@
 namespace fabric::ring {
 
 inline constexpr std::uint32_t kRingMagic = 0x474e5246;  // "FRNG"
-inline constexpr std::uint16_t kRingVersion = 2;
+inline constexpr std::uint16_t kRingVersion = 4;
 inline constexpr std::size_t kMaxLinks = 64;
 inline constexpr std::size_t kMaxPaths = 1024;
 inline constexpr std::size_t kEventSlots = 8192;
@@ -46,7 +46,7 @@ inline constexpr std::uint16_t kFlagReturned = 1u << 7;
 
 // value[] by kind:
 //   CARRIER       down_count, up_count, since_ns, ifindex          count: downs
-//   MISS          interval_ns, silent_ns, last_heard_ns, 0         count: conclusive misses in a
+//   MISS          interval_ns, silent_ns, last_heard_ns, due_ns    count: conclusive misses in a
 //   row HEARD         silent_ns, 0, 0, 0                               count: misses in the ended
 //   run STALL         gap_ns, start_ns, 0, 0 PEER_RESTART  old incarnation, new incarnation, 0, 0
 struct EventRecord {
@@ -80,8 +80,9 @@ struct SampleRecord {
   std::int64_t t2;
   std::int64_t t3;
   std::int64_t t4;
+  std::uint64_t word[4];  // what the peer's clock service told with this packet; 0: nothing
 };
-static_assert(sizeof(SampleRecord) == 64);
+static_assert(sizeof(SampleRecord) == 96);
 
 // Reasons for refusing a packet: index into RingHeader::refused.
 enum class Refusal : std::uint32_t {
@@ -98,6 +99,7 @@ inline constexpr std::size_t kRefusals = 7;
 inline constexpr std::uint32_t kHeaderRunning = 1u << 0;
 inline constexpr std::uint32_t kHeaderRealtime = 1u << 1;
 inline constexpr std::uint32_t kHeaderLocked = 1u << 2;
+inline constexpr std::uint32_t kHeaderSynchronized = 1u << 3;  // packets go by fabric time
 struct RingHeader {
   std::uint32_t magic;
   std::uint16_t version;
@@ -125,7 +127,7 @@ struct RingHeader {
   std::uint32_t misses;
   std::uint64_t link_interval_ns;
   std::uint32_t clock_train_hz;
-  std::uint32_t reserved0;
+  std::uint32_t promises_refused;
   std::uint64_t sent;
   std::uint64_t received;
   std::uint64_t stalls;
@@ -150,7 +152,7 @@ struct LinkRow {
   std::uint16_t reserved0;
   std::uint32_t flags;
   std::uint32_t ifindex;
-  std::uint32_t reserved1;
+  std::uint32_t phc;  // of hardware stamps: the n of /dev/ptp<n>, plus one; 0: none
   std::uint64_t carrier_down_count;
   std::uint64_t carrier_up_count;
   std::uint64_t last_change_ns;
@@ -165,7 +167,12 @@ static_assert(sizeof(LinkRow) == 128);
 
 inline constexpr std::uint32_t kPathClock = 1u << 0;
 inline constexpr std::uint32_t kPathEstablished = 1u << 1;
-inline constexpr std::uint32_t kPathGone = 1u << 2;  // the peer said farewell: silent by intent
+inline constexpr std::uint32_t kPathGone = 1u << 2;      // the peer said farewell: silent by intent
+inline constexpr std::uint32_t kPathPromised = 1u << 3;  // judged by fabric time
+// The source port that was asked for (fabric/clock_ports.h) cannot be had: bound, but not heard.
+inline constexpr std::uint32_t kPathPortRefused = 1u << 4;
+inline constexpr int kPathPeerMovesShift = 8;  // eight bits: changes of the peer's source port
+inline constexpr int kPathPortShift = 16;      // 16 bits: our source port; 0: the link's own
 struct PathRow {
   std::uint64_t seq;  // seqlock
   std::uint8_t address[16];
@@ -196,8 +203,9 @@ struct PathRow {
   // first single packet after it is. Of a peer that does not say: when it came, on ours.
   std::uint64_t said_ns;
   std::uint64_t due_ns;
+  std::uint64_t late_ns;  // how much later than last_heard_ns + due_ns - said_ns it may come
 };
-static_assert(sizeof(PathRow) == 192);
+static_assert(sizeof(PathRow) == 200);
 
 inline constexpr std::size_t kLinkOffset = kHeaderSize;
 inline constexpr std::size_t kPathOffset = kLinkOffset + kMaxLinks * sizeof(LinkRow);

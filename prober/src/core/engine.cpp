@@ -77,8 +77,13 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   for (Entry& left : old) {
     if (left.path) park(std::move(left.path), old_links[left.path->config().link], now);
   }
-  for (Entry& entry : paths_) schedule(entry, now, wall_minus_mono);
+  for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
+  want_ports();
   find_listeners();
+}
+
+void Engine::set_fabric_time(const std::optional<FabricReading>& reading, Nanos now) {
+  fabric_.look(config_.synchronized ? reading : std::nullopt, config_.link_interval, now);
 }
 
 void Engine::find_listeners() {
@@ -184,7 +189,7 @@ void Engine::say_parked(Nanos now, std::vector<Outgoing>& out) {
   }
 }
 
-void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
+void Engine::schedule(Entry& entry, Nanos now, Nanos grid_minus_mono) {
   const PathConfig& path = entry.path->config();
   std::vector<std::uint32_t> members{config_.host_id};
   std::uint32_t peers = 0;
@@ -211,15 +216,16 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos wall_minus_mono) {
   entry.sends_train = train_period != 0;
   const Cadence before = entry.single;
   entry.single = Cadence(period, slot);
-  entry.single.start(now, wall_minus_mono);
-  const bool later = entry.single.due() > before.due() + period / 16;
+  entry.single.start(now, grid_minus_mono);
+  const Nanos moves = std::min(period, config_.link_interval) / 16;
+  const bool later = entry.single.due() > before.due() + moves;
   if (before.period() != 0 && (later || before.period() != period)) {
     // Its peer expects packets by the old pace, which will not be sent.
     stalls_.begin(entry.single.due());
   }
   if (entry.sends_train) {
     entry.train = Cadence(train_period, slot);
-    entry.train.start(now, wall_minus_mono);
+    entry.train.start(now, grid_minus_mono);
   }
   entry.path->set_interval(period, config_.link_interval);
 }
@@ -244,6 +250,47 @@ void Engine::note_gap(Nanos wanted, Nanos now, RecordSink& sink) {
   sink.event(record);
 }
 
+std::size_t Engine::find(std::uint16_t link, const Address& source, std::uint32_t host_id) const {
+  const std::size_t none = paths_.size();
+  if (const auto found = by_peer_[link].find(source); found != by_peer_[link].end()) {
+    const std::uint32_t wanted = paths_[found->second].path->config().host_id;
+    return wanted == 0 || wanted == host_id ? found->second : none;
+  }
+  if (host_id == 0 || source.port < clock_ports::kLeastPort) return none;
+  std::size_t at = none;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    const PathConfig& path = paths_[i].path->config();
+    if (path.link != link || path.host_id != host_id || path.peer.ip != source.ip) continue;
+    if (at != none) return none;  // of one host at two ports
+    at = i;
+  }
+  return at;
+}
+
+void Engine::set_ports(std::vector<PortWish> wishes) {
+  wishes_ = std::move(wishes);
+  want_ports();
+}
+
+void Engine::want_ports() {
+  for (Entry& entry : paths_) {
+    const PathConfig& path = entry.path->config();
+    std::uint16_t port = 0;
+    for (const PortWish& wish : wishes_) {
+      if (!entry.sends_train || wish.peer != path.peer || wish.host_id != path.host_id) continue;
+      if (wish.own.ip == config_.links[path.link].address.ip) port = wish.port;
+    }
+    entry.path->source().want(port);
+  }
+}
+
+bool Engine::uses_port(std::uint16_t link, std::uint16_t port) const {
+  return std::any_of(paths_.begin(), paths_.end(), [&](const Entry& entry) {
+    const SourcePort& source = entry.path->source();
+    return entry.path->config().link == link && (source.used() == port || source.wanted() == port);
+  });
+}
+
 void Engine::on_packet(std::uint16_t link, const Address& source,
                        std::span<const std::uint8_t> bytes, const Arrival& arrival,
                        RecordSink& sink) {
@@ -260,17 +307,16 @@ void Engine::on_packet(std::uint16_t link, const Address& source,
     case WireError::kAuth:
       return refuse(ring::Refusal::kAuth);
   }
-  const auto found = by_peer_[link].find(source);
-  if (found == by_peer_[link].end()) return refuse(ring::Refusal::kUnknownPath);
-  Entry& entry = paths_[found->second];
+  const std::size_t found = find(link, source, packet.host_id);
+  if (found == paths_.size()) return refuse(ring::Refusal::kUnknownPath);
+  Entry& entry = paths_[found];
   Path& path = *entry.path;
-  if (path.config().host_id != 0 && packet.host_id != path.config().host_id) {
-    return refuse(ring::Refusal::kUnknownPath);
-  }
+  const std::uint16_t from = source.port == path.config().peer.port ? 0 : source.port;
   entry.quiet = false;
-  switch (path.on_packet(packet, arrival, incarnation_, stalls_, sink)) {
+  switch (path.on_packet(packet, from, arrival, incarnation_, stalls_, sink)) {
     case Path::Verdict::kAccepted:
       ++counters_.received;
+      if (!path.on_promise(packet, arrival, fabric_)) ++counters_.promises_refused;
       views_.hear(packet.host_id, packet.view, arrival.mono);
       link_heard_[link] = std::max(link_heard_[link], arrival.mono);
       break;
@@ -320,33 +366,49 @@ void Engine::stamp(Packet& packet, Nanos due) const {
       std::min<Nanos>(stalls_.awake(due) / 1000, std::numeric_limits<std::uint32_t>::max()));
 }
 
+Word Engine::next_word(Entry& entry) const {
+  const std::size_t link = entry.path->config().link;
+  const bool own = link < link_words_.size() && link_words_[link] != Word{};
+  const std::size_t count = words_.size() + (own ? 1 : 0);
+  if (count == 0) return {};
+  const std::size_t turn = entry.next_word++ % count;
+  return turn < words_.size() ? words_[turn] : link_words_[link];
+}
+
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
                   std::vector<Outgoing>& out) {
   const PathConfig& path = entry.path->config();
   Packet packet = entry.path->next_packet(train, now, incarnation_);
   packet.host_id = config_.host_id;
   stamp(packet, due);
+  packet.promise = pack_promise(std::max(entry.single.due(), now), now, fabric_);
   packet.view = next_view(listeners_[entry.listener]);
+  if (path.clock) packet.word = next_word(entry);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
-  out.push_back(
-      {path.link, path.peer, encode(packet, keys_, config_.links[path.link].address, path.peer)});
+  Address own = config_.links[path.link].address;
+  const std::uint16_t port = entry.path->port_of(packet.seq);
+  if (port != 0) own.port = port;
+  out.push_back({path.link, path.peer, encode(packet, keys_, own, path.peer), port});
 }
 
 void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
   if (farewells_ != 0) say_parked(now, out);
+  const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
     bool sent = false;
     const Nanos early = std::min(kTrainEarly, entry.train.period() / 4);
     if (entry.sends_train && entry.train.due() <= now + early) {
       for (std::uint8_t position = 1; position <= 3; ++position)
         push(entry, position, false, now, now, out);
-      entry.train.advance(now, wall_minus_mono);
+      entry.train.advance(now, grid_minus_mono);
       sent = true;
     }
     if (entry.single.due() <= now + slack() / 2) {
-      push(entry, 0, false, now, entry.single.due(), out);
-      entry.single.advance(now, wall_minus_mono);
+      // First what is next: the packet promises it.
+      const Nanos due = entry.single.due();
+      entry.single.advance(now, grid_minus_mono);
+      push(entry, 0, false, now, due, out);
       sent = true;
     }
     // What was just sent already says it.
@@ -357,7 +419,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
 Nanos Engine::next_judgement(Nanos now) const {
   Nanos next = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
-    if (!suspected_[entry.path->config().link]) continue;
+    if (!suspected_[entry.path->config().link] && !entry.path->awaited(now)) continue;
     if (const Nanos at = entry.path->next_judgement(); at > now) next = std::min(next, at);
   }
   return next;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -17,7 +18,9 @@
 
 #include "core/cadence.h"
 #include "core/carrier.h"
+#include "core/fabric_time.h"
 #include "core/path.h"
+#include "core/ports.h"
 #include "core/sink.h"
 #include "core/stalls.h"
 #include "core/wire.h"
@@ -41,12 +44,14 @@ struct Config {
   std::uint32_t misses = 3;
   std::uint32_t clock_train_hz = 100;
   std::uint8_t dscp = 0;
+  bool synchronized = true;  // by fabric time, where there is one
 };
 
 struct Outgoing {
   std::uint16_t link;
   Address destination;
   WireBytes bytes;
+  std::uint16_t port = 0;  // to leave from; 0: the link's own
 };
 
 class Engine {
@@ -75,6 +80,21 @@ class Engine {
                          Nanos now);
   // The kernel had no way for what take_due gave.
   void on_refused(const Outgoing& packet, Nanos now);
+  // What this host's clock service tells the peers of its paths with trains: in turn, a packet
+  // each. `links`: one more on the paths of each link, by index; all zero: none.
+  void set_words(std::span<const Word> words, std::span<const Word> links = {}) {
+    words_.assign(words.begin(), words.end());
+    link_words_.assign(links.begin(), links.end());
+  }
+  // What the clock page says, at each wake.
+  void set_fabric_time(const std::optional<FabricReading>& reading, Nanos now);
+  // Whether the grid of our packets is that of fabric time.
+  bool synchronized() const { return config_.synchronized && fabric_.good(); }
+  // From which source ports paths with trains are to be probed, where that is not the link's own.
+  // Holds for paths to come too. The ports can be sent from (uses_port).
+  void set_ports(std::vector<PortWish> wishes);
+  // Whether packets of a link leave from this port, or are to.
+  bool uses_port(std::uint16_t link, std::uint16_t port) const;
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
     carriers_[link] = carrier ? Seen::kWell : Seen::kSilent;
@@ -93,8 +113,8 @@ class Engine {
   // What a wake may be moved by, so that it serves for two things: a sixteenth of the link's
   // interval, 1 ms at most. A single packet goes up to half of it before it is due.
   Nanos slack() const { return std::min<Nanos>(config_.link_interval / 16, 1'000'000); }
-  // When a further miss may have to be called on a link where one was. Elsewhere the loop's own
-  // ticks are soon enough.
+  // When a further miss may have to be called on a link where one was, or where a packet has not
+  // come at the time that was promised. Elsewhere the loop's own ticks are soon enough.
   Nanos next_judgement(Nanos now) const;
 
   // The longest row of misses that stands on a link, over all its paths, in one direction.
@@ -109,6 +129,7 @@ class Engine {
     std::uint64_t stalls = 0;
     Nanos stall_ns = 0;
     Nanos stall_max_ns = 0;
+    std::uint32_t promises_refused = 0;
     std::array<std::uint64_t, ring::kRefusals> refused{};
   };
   const Counters& counters() const { return counters_; }
@@ -123,6 +144,7 @@ class Engine {
     bool quiet = false;
     Nanos quiet_until = 0;
     std::size_t listener = 0;
+    std::size_t next_word = 0;
   };
   // One peer: which of our subjects it is told next. Paths come first, then ports. Its rails take
   // turns too, and one of them may be dead: so the order moves by one with each round, and whether
@@ -149,12 +171,21 @@ class Engine {
     std::size_t operator()(const Address& a) const;
   };
 
-  void schedule(Entry& entry, Nanos now, Nanos wall_minus_mono);
+  // The path that a packet is of. One from another port than the configuration's is known by its
+  // address and the host that signed it.
+  std::size_t find(std::uint16_t link, const Address& source, std::uint32_t host_id) const;
+  void want_ports();
+  void schedule(Entry& entry, Nanos now, Nanos grid_minus_mono);
+  // The clock of the grid less ours.
+  Nanos grid(Nanos wall_minus_mono) const {
+    return synchronized() ? fabric_.ahead() : wall_minus_mono;
+  }
   void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
   // `due`: when its slot is; of what has none, now.
   void push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
             std::vector<Outgoing>& out);
   void stamp(Packet& packet, Nanos due) const;
+  Word next_word(Entry& entry) const;
   void push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
                      std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);
@@ -173,6 +204,9 @@ class Engine {
   bool told_rails_ = false;
   std::size_t bad_ = 0;  // subjects that are worth telling first, as of the last judgement
   Views views_;
+  std::vector<Word> words_;
+  std::vector<Word> link_words_;
+  std::vector<PortWish> wishes_;
   std::deque<Parked> parked_;    // the oldest first
   std::uint32_t farewells_ = 0;  // still to be said, of all parked
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
@@ -180,6 +214,7 @@ class Engine {
   std::vector<bool> suspected_;  // links with a path that misses
   std::vector<Row> rows_;        // by link
   std::uint32_t row_ = 0;
+  FabricTime fabric_;
   StallLog stalls_;
   Nanos running_ = 0;  // when the prober was last known to run
   Counters counters_;

@@ -75,7 +75,8 @@ std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
 }
 
 void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
-                std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink) const {
+                std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink,
+                std::uint64_t d) const {
   ring::EventRecord record{};
   record.mono_ns = unsign(now);
   record.kind = static_cast<std::uint16_t>(kind);
@@ -86,6 +87,7 @@ void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint3
   record.value[0] = a;
   record.value[1] = b;
   record.value[2] = c;
+  record.value[3] = d;
   sink.event(record);
 }
 
@@ -101,6 +103,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   } while (nonce_ == 0);
   rx_lost_before_ += window_.lost();
   window_ = {};
+  promises_.forget();
   said_ = said_single_ = 0;  // of another clock, if the host was booted anew
   established_ = now;
   arrived_ = {};
@@ -111,9 +114,11 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   tx_bitmap_ = 0;
 }
 
-Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
+Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Arrival& arrival,
                               std::uint64_t own_incarnation, const StallLog& stalls,
                               RecordSink& sink) {
+  // Also of one that is to be established: it may have become older, and hear us no more.
+  source_.peer_roams((packet.flags & kWireRoams) != 0);
   if (packet.incarnation != peer_incarnation_ || peer_incarnation_ == 0) {
     if (packet.incarnation == 0 || retired(packet.incarnation)) return Verdict::kReplay;
     peer_challenge_ = packet.challenge;
@@ -137,6 +142,11 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
     return Verdict::kReplay;
   }
   ++received_;
+  // A port on trial gets the first packets of trains (SourcePort).
+  if (from != peer_from_ && (packet.flags & kWireTrainMask) != 1) {
+    peer_from_ = from;
+    ++peer_moves_;
+  }
   peer_challenge_ = packet.challenge;
   peer_interval_ =
       std::clamp<Nanos>(Nanos{packet.interval_us} * 1000, kIntervalLeast, kIntervalMost);
@@ -168,6 +178,13 @@ Path::Verdict Path::on_packet(const Packet& packet, const Arrival& arrival,
   return Verdict::kAccepted;
 }
 
+bool Path::on_promise(const Packet& packet, const Arrival& arrival, const FabricTime& time) {
+  if (gone_ || packet.seq != window_.highest()) return true;  // an older one says nothing new
+  const bool single = (packet.flags & (kWireTrainMask | kWireReport)) == 0;
+  return promises_.take(unpack_promise(packet.promise, arrival.mono, time), packet.seq, single,
+                        arrival.mono, on_time_, peer_interval_, pace_, time);
+}
+
 void Path::take_word(const Packet& packet, Nanos arrived, bool single) {
   const bool silent = packet.due_time <= 0;
   const Nanos said = silent ? arrived : std::min(packet.due_time, kLatestDue);
@@ -182,8 +199,17 @@ void Path::take_word(const Packet& packet, Nanos arrived, bool single) {
       silent ? static_cast<std::uint32_t>(std::max<Nanos>(known, 0) / 1000) : packet.awake_us;
 }
 
+void Path::note_heard(const Packet& packet) {
+  for (std::uint64_t i = 0; i < 64 && i < packet.rx_max; ++i) {
+    const Sent& sent = sent_[(packet.rx_max - i) % kHistory];
+    const bool whole = sent.seq == packet.rx_max - i;
+    if (whole && (packet.rx_bitmap >> i & 1) != 0) source_.heard(sent.port);
+  }
+}
+
 void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
                     RecordSink& sink) {
+  if (source_.on_trial()) note_heard(packet);
   tx_bitmap_ = packet.rx_bitmap;
   const Sent& heard = sent_[packet.rx_max % kHistory];
   if (heard.seq == packet.rx_max) acked_ = std::max(acked_, heard.at);
@@ -210,13 +236,16 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   const Nanos awake = tx_silent_ - stalls.within(from, arrival.mono);
   // What we sent just now may not have been there when the peer wrote this.
   const Nanos late = lateness(interval_);
-  const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - late / 2);
+  // A peer that knows when they were due says so sooner.
+  const Nanos young = packet.promise != 0 ? std::min(late / 2, pace_ / 4) : late / 2;
+  const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - young);
   const std::uint32_t owed =
       awake == tx_silent_ ? packet.rx_missed : misses_in(awake, interval_, late);
   const auto conclusive = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::min(packet.rx_missed, owed), unheard));
   const bool inconclusive = conclusive <= tx_missed_;
   tx_missed_ = std::max(tx_missed_, conclusive);
+  if (!inconclusive) source_.missed();
   emit(ring::EventKind::kMiss, arrival.mono,
        static_cast<std::uint16_t>(ring::kFlagTx | (inconclusive ? ring::kFlagInconclusive : 0)),
        tx_missed_, unsign(interval_), unsign(tx_silent_), unsign(last_heard_), sink);
@@ -229,26 +258,33 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
 
   ring::SampleRecord sample{};
   const bool hw_peer = (packet.flags & kWireHwStamps) != 0;
-  bool hw_local = arrival.hardware;
   const Sent& out = sent_[packet.rx_ref_seq % kHistory];
-  if (packet.rx_ref_stamp != 0 && out.seq == packet.rx_ref_seq && out.stamp != 0) {
+  const Received& back = arrived_[packet.tx_ref_seq % kHistory];
+  bool has_out = packet.rx_ref_stamp != 0 && out.seq == packet.rx_ref_seq && out.stamp != 0;
+  bool has_back = packet.tx_ref_stamp != 0 && back.seq == packet.tx_ref_seq && back.stamp != 0;
+  // The NIC's clock is another than the kernel's: a sample has stamps of one of them.
+  if (has_out && has_back && out.hardware != back.hardware) {
+    has_out = out.hardware;
+    has_back = back.hardware;
+  }
+  const bool hw_local = (has_out && out.hardware) || (has_back && back.hardware);
+  if (has_out) {
     sample.flags |= ring::kSampleHasOut;
     sample.flags |= static_cast<std::uint16_t>(out.train << ring::kSampleOutTrainShift);
     sample.local_seq = static_cast<std::uint32_t>(out.seq);
     sample.t1 = out.stamp;
     sample.t2 = packet.rx_ref_stamp;
-    hw_local = hw_local && out.hardware;
   }
-  const Received& back = arrived_[packet.tx_ref_seq % kHistory];
-  if (packet.tx_ref_stamp != 0 && back.seq == packet.tx_ref_seq && back.stamp != 0) {
+  if (has_back) {
     sample.flags |= ring::kSampleHasBack;
     sample.flags |= static_cast<std::uint16_t>(back.train << ring::kSampleBackTrainShift);
     sample.peer_seq = static_cast<std::uint32_t>(back.seq);
     sample.t3 = packet.tx_ref_stamp;
     sample.t4 = back.stamp;
-    hw_local = hw_local && back.hardware;
   }
-  if (sample.flags == 0) return;
+  const bool word = config_.clock && packet.word != Word{};
+  if (word) std::copy(packet.word.begin(), packet.word.end(), sample.word);
+  if (sample.flags == 0 && !word) return;
   sample.flags |= static_cast<std::uint16_t>((hw_local ? ring::kSampleHwLocal : 0) |
                                              (hw_peer ? ring::kSampleHwPeer : 0));
   sample.mono_ns = unsign(arrival.mono);
@@ -268,9 +304,10 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
 
 void Path::on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now) {
   Sent& slot = sent_[seq % kHistory];
-  if (slot.seq != seq || stamp == 0) return;
+  if (slot.seq != seq) return;
   stamps_ = true;
   if (slot.left == 0) slot.left = now;
+  if (stamp == 0) return;  // it has left; when, no clock can say just now
   // A NIC that stamps gives both; the hardware's is the better one.
   if (slot.stamp == 0) {
     untold_sent_.push(seq);
@@ -295,25 +332,25 @@ void Path::resume() {
   rx_missed_ = tx_missed_ = tx_reported_ = 0;
   tx_silent_ = 0;
   next_inconclusive_ = 0;
+  promises_.forget();
 }
 
 void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
   if (gone_) return;
   if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
   const Nanos silent = now - last_heard_;
-  const Nanos late = lateness(peer_interval_);
-  const std::uint32_t overdue = due_between(last_heard_, now - late);
-  if (overdue == 0) return;
+  const std::uint32_t most = overdue(now, 0);
+  if (most == 0) return;
   const Nanos stalled = stalls.within(last_heard_, now);
-  const std::uint32_t due = stalled == 0 ? overdue : due_between(last_heard_, now - late - stalled);
+  const std::uint32_t due = stalled == 0 ? most : overdue(now, stalled);
   if (due > rx_missed_) {
     rx_missed_ = due;
     rx_run_ = true;
     report_ = true;
     next_inconclusive_ = now + peer_interval_;
     emit(ring::EventKind::kMiss, now, 0, rx_missed_, unsign(peer_interval_), unsign(silent),
-         unsign(last_heard_), sink);
-  } else if (rx_missed_ < overdue && now >= next_inconclusive_) {
+         unsign(last_heard_), sink, promises_.holds() ? unsign(promises_.due(rx_missed_)) : 0);
+  } else if (rx_missed_ < most && now >= next_inconclusive_) {
     // Only our own gap keeps it from being conclusive.
     const Nanos recent = stalls.within(now - 2 * peer_interval_, now);
     if (recent == 0 && next_inconclusive_ != 0) return;
@@ -335,20 +372,25 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.seq = next_seq_++;
   p.interval_us = static_cast<std::uint32_t>(
       std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
-  if (const std::uint64_t seq = untold_sent_.take(config_.clock); seq != 0) {
-    const Sent& sent = sent_[seq % kHistory];
-    if (sent.seq == seq) {
-      p.tx_ref_seq = seq;
-      p.tx_ref_stamp = sent.stamp;
-      if (sent.hardware) p.flags |= kWireHwStamps;
-    }
+  const std::uint64_t sent_seq = untold_sent_.take(config_.clock);
+  const std::uint64_t arrived_seq = untold_arrived_.take(config_.clock);
+  const Sent& sent = sent_[sent_seq % kHistory];
+  const Received& arrived = arrived_[arrived_seq % kHistory];
+  bool has_sent = sent_seq != 0 && sent.seq == sent_seq;
+  bool has_arrived = arrived_seq != 0 && arrived.seq == arrived_seq;
+  // One flag says for both stamps whose they are: of two kinds, the kernel's is left out.
+  if (has_sent && has_arrived && sent.hardware != arrived.hardware) {
+    has_sent = sent.hardware;
+    has_arrived = arrived.hardware;
   }
-  if (const std::uint64_t seq = untold_arrived_.take(config_.clock); seq != 0) {
-    const Received& arrived = arrived_[seq % kHistory];
-    if (arrived.seq == seq) {
-      p.rx_ref_seq = seq;
-      p.rx_ref_stamp = arrived.stamp;
-    }
+  if ((has_sent && sent.hardware) || (has_arrived && arrived.hardware)) p.flags |= kWireHwStamps;
+  if (has_sent) {
+    p.tx_ref_seq = sent_seq;
+    p.tx_ref_stamp = sent.stamp;
+  }
+  if (has_arrived) {
+    p.rx_ref_seq = arrived_seq;
+    p.rx_ref_stamp = arrived.stamp;
   }
   p.rx_max = window_.highest();
   p.rx_bitmap = window_.bitmap();
@@ -358,7 +400,8 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false, false};
+  p.flags |= kWireRoams;
+  sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false, false, source_.next(train, now)};
   return p;
 }
 
@@ -379,7 +422,14 @@ Nanos Path::next_judgement() const {
   if (gone_ || last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
     return std::numeric_limits<Nanos>::max();
   }
-  return due(rx_missed_ + 1) + lateness(peer_interval_);
+  const Nanos paced = due(rx_missed_ + 1) + lateness(peer_interval_);
+  return promises_.holds() ? std::min(paced, promises_.missing_from(rx_missed_ + 1)) : paced;
+}
+
+std::uint32_t Path::overdue(Nanos now, Nanos stalled) const {
+  const Nanos known = now - stalled;
+  return std::max(due_between(last_heard_, known - lateness(peer_interval_)),
+                  promises_.missing(known));
 }
 
 std::uint32_t Path::due_between(Nanos from, Nanos to) const {
@@ -405,7 +455,11 @@ void Path::fill(ring::PathRow& row) const {
   row.port = config_.peer.port;
   row.link = config_.link;
   row.flags = (config_.clock ? ring::kPathClock : 0) |
-              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) | (gone_ ? ring::kPathGone : 0);
+              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
+              (gone_ ? ring::kPathGone : 0) | (promises_.holds() ? ring::kPathPromised : 0) |
+              (source_.refused() ? ring::kPathPortRefused : 0) |
+              std::uint32_t{peer_moves_} << ring::kPathPeerMovesShift |
+              std::uint32_t{source_.used()} << ring::kPathPortShift;
   row.host_id = config_.host_id;
   row.interval_ns = unsign(interval_);
   row.peer_interval_ns = unsign(peer_interval_);
@@ -429,7 +483,12 @@ void Path::fill(ring::PathRow& row) const {
   row.said_ns = unsign(said_);
   if (peer_interval_ != 0) {
     const Nanos periods = (said_ - said_single_) / peer_interval_ + 1;
-    row.due_ns = unsign(said_single_ + periods * peer_interval_);
+    const Nanos next = said_single_ + periods * peer_interval_;
+    row.due_ns = unsign(next);
+    const Nanos late = lateness(peer_interval_);
+    const Nanos came = last_heard_ + next - said_;  // when it would come, were it as late
+    row.late_ns =
+        unsign(promises_.holds() ? std::min(late, promises_.missing_from(1) - came) : late);
   }
 }
 

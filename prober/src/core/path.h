@@ -10,6 +10,8 @@
 //    and what a sender's grid may move by, but at most half the path's interval), and each further
 //    one after another interval; silence that owes to our own gap gives an inconclusive miss, which
 //    counts for nothing.
+//  - Where both ends have fabric time, a packet is missing a little after it was due by what its
+//    sender promised (core/promise.h), if that is sooner.
 //  - Single packets come at their interval and are due by it; trains and reports come when they
 //    like. These are signs of life too, but do not move when the next single packet is due.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
@@ -28,6 +30,8 @@
 #include <functional>
 
 #include "core/cadence.h"
+#include "core/ports.h"
+#include "core/promise.h"
 #include "core/rtt.h"
 #include "core/sink.h"
 #include "core/stalls.h"
@@ -70,8 +74,11 @@ class Path {
     pace_ = link_interval;
   }
 
-  Verdict on_packet(const Packet& packet, const Arrival& arrival, std::uint64_t own_incarnation,
-                    const StallLog& stalls, RecordSink& sink);
+  // `from`: the source port that it came from; 0: that of the configuration.
+  Verdict on_packet(const Packet& packet, std::uint16_t from, const Arrival& arrival,
+                    std::uint64_t own_incarnation, const StallLog& stalls, RecordSink& sink);
+  // What an accepted packet promises, once for each; false: it makes no sense.
+  bool on_promise(const Packet& packet, const Arrival& arrival, const FabricTime& time);
   void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now);
   // The kernel had no way for the packet: no device, or no route.
   void on_refused(std::uint64_t seq, Nanos now);
@@ -79,6 +86,10 @@ class Path {
 
   // The next packet, numbered; `train` 1..3 or 0.
   Packet next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarnation);
+  // From where the packet of this number, the newest, is to leave; 0: the link's own port.
+  std::uint16_t port_of(std::uint64_t seq) const { return sent_[seq % kHistory].port; }
+  SourcePort& source() { return source_; }
+  const SourcePort& source() const { return source_; }
   // The path was not configured for a while: the peer is judged anew once it is heard again.
   void resume();
   // True once after a miss was called or a stranger wants our challenge, but at most every half
@@ -103,6 +114,8 @@ class Path {
   }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
   Nanos next_judgement() const;
+  // A packet that was promised is due, and has not come.
+  bool awaited(Nanos now) const { return !gone_ && promises_.holds() && promises_.due(1) <= now; }
 
  private:
   struct Sent {
@@ -113,6 +126,7 @@ class Path {
     std::uint8_t train = 0;
     bool hardware = false;
     bool refused = false;
+    std::uint16_t port = 0;
   };
   struct Received {
     std::uint64_t seq = 0;
@@ -140,8 +154,12 @@ class Path {
   std::uint32_t due_between(Nanos from, Nanos to) const;
   // When the n-th single packet after the last sign of life is due, from 1.
   Nanos due(std::uint32_t n) const;
+  // How many packets are overdue at `now`, when a prober that did not run for `stalled` knew it.
+  std::uint32_t overdue(Nanos now, Nanos stalled) const;
   // Takes what a packet says of when it was due.
   void take_word(const Packet& packet, Nanos arrived, bool single);
+  // Which of our packets the peer says it heard.
+  void note_heard(const Packet& packet);
   bool retired(std::uint64_t incarnation) const;
   // How many packets that had left this host by `before` are beyond the last one that the peer
   // heard.
@@ -151,7 +169,8 @@ class Path {
                 RecordSink& sink);
   void measure(const Packet& packet, const Arrival& arrival, RecordSink& sink);
   void emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint32_t count,
-            std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink) const;
+            std::uint64_t a, std::uint64_t b, std::uint64_t c, RecordSink& sink,
+            std::uint64_t d = 0) const;
 
   PathConfig config_;
   Nanos interval_;
@@ -165,6 +184,8 @@ class Path {
   std::uint64_t nonce_;
   std::uint64_t peer_challenge_ = 0;
   std::uint64_t restarts_ = 0;
+  std::uint16_t peer_from_ = 0;  // its source port, where it is not that of the configuration
+  std::uint8_t peer_moves_ = 0;
 
   // What we hear.
   ReceiveWindow window_{};
@@ -180,6 +201,7 @@ class Path {
   Nanos said_single_ = 0;
   Nanos established_ = 0;  // when the peer's present life was first heard
   std::uint32_t awake_us_ = 0;
+  Promises promises_{};
   Nanos next_inconclusive_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
@@ -205,6 +227,7 @@ class Path {
   References untold_sent_{};
   References untold_arrived_{};
   Rtt rtt_{};
+  SourcePort source_{};
 
   bool report_ = false;
   Nanos last_report_ = 0;

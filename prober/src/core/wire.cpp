@@ -8,6 +8,7 @@
 namespace fabric::prober {
 namespace {
 
+constexpr std::size_t kWordAt = 132;
 constexpr std::array<std::uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 template <typename T>
@@ -129,12 +130,8 @@ WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
   put(out, 116, p.interval_us);
   put(out, 120, p.due_time);
   put(out, 128, p.awake_us);
-  put(out, 132, p.window_id);
-  put(out, 136, p.reference_epoch);
-  put(out, 144, p.offset);
-  put(out, 152, p.slope);
-  put(out, 160, p.weight);
-  put(out, 164, p.key_hint);
+  for (std::size_t i = 0; i < p.word.size(); ++i) put(out, kWordAt + 8 * i, p.word[i]);
+  put(out, 164, p.promise);
   put(out, 168, p.view);
   const std::span<const std::uint8_t> body(out.data(), kWireBody);
   const Tag tag = keys.sign(pseudo_header(source, destination), body);
@@ -188,12 +185,10 @@ WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& p)
   p.interval_us = get<std::uint32_t>(bytes, 116);
   p.due_time = get<std::int64_t>(bytes, 120);
   p.awake_us = get<std::uint32_t>(bytes, 128);
-  p.window_id = get<std::uint32_t>(bytes, 132);
-  p.reference_epoch = get<std::int64_t>(bytes, 136);
-  p.offset = get<std::int64_t>(bytes, 144);
-  p.slope = get<std::int64_t>(bytes, 152);
-  p.weight = get<std::uint32_t>(bytes, 160);
-  p.key_hint = get<std::uint32_t>(bytes, 164);
+  for (std::size_t i = 0; i < p.word.size(); ++i) {
+    p.word[i] = get<std::uint64_t>(bytes, kWordAt + 8 * i);
+  }
+  p.promise = get<std::uint32_t>(bytes, 164);
   p.view = get<std::uint64_t>(bytes, 168);
   return WireError::kNone;
 }

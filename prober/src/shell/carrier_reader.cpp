@@ -21,9 +21,10 @@
 namespace fabric::prober {
 namespace {
 
-// The kernel's sum of both counters is read each time; these and carrier itself when it moved, and
-// every so many readings in case a driver does not count.
-constexpr unsigned kCarrierEvery = 50;
+// The kernel's sum of both counters is read each time; these and the flags when it moved, and every
+// so many readings: an administrator's word does not count.
+constexpr unsigned kFlagsEvery = 50;
+constexpr int kWholeTries = 4;
 
 bool read_number(int fd, std::uint64_t& out) {
   std::array<char, 32> text{};
@@ -40,6 +41,15 @@ std::string read_text(const std::string& path) {
   std::string out(text.data(), static_cast<std::size_t>(n));
   while (!out.empty() && out.back() == '\n') out.pop_back();
   return out;
+}
+
+// Whether the device is administratively up; nothing when there is none. Takes no lock of the
+// kernel's (SIOCGIFFLAGS, net/core/dev_ioctl.c).
+std::optional<bool> admin_up(int query, const std::string& netdev) {
+  ifreq request{};
+  netdev.copy(request.ifr_name, IFNAMSIZ - 1);
+  if (::ioctl(query, SIOCGIFFLAGS, &request) != 0) return std::nullopt;
+  return (request.ifr_flags & IFF_UP) != 0;
 }
 
 // The device's hardware address as sysfs prints it.
@@ -62,6 +72,8 @@ void CarrierReader::close() {
   down_.reset();
   up_.reset();
   carrier_.reset();
+  query_.reset();
+  lit_.reset();
   source_ = Source::kNone;
   ifindex_ = 0;
 }
@@ -77,7 +89,20 @@ bool CarrierReader::open_sysfs(unsigned ifindex) {
   down_ = Fd(::open((base + "carrier_down_count").c_str(), O_RDONLY | O_CLOEXEC));
   up_ = Fd(::open((base + "carrier_up_count").c_str(), O_RDONLY | O_CLOEXEC));
   carrier_ = Fd(::open((base + "carrier").c_str(), O_RDONLY | O_CLOEXEC));
-  return changes_ && down_ && up_ && carrier_;
+  query_ = Fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  lit_.reset();
+  return changes_ && down_ && up_ && carrier_ && query_;
+}
+
+void CarrierReader::follow(std::uint64_t down, std::uint64_t up) {
+  if (lit_) {
+    // They take turns: each loss was of a carrier, each return of none.
+    const auto now = (*lit_ ? 1 : 0) + static_cast<std::int64_t>(up - lit_up_) -
+                     static_cast<std::int64_t>(down - lit_down_);
+    lit_ = now == 0 || now == 1 ? std::optional(now == 1) : std::nullopt;
+  }
+  lit_down_ = down;
+  lit_up_ = up;
 }
 
 bool CarrierReader::read_sysfs(CarrierReading& out) {
@@ -85,19 +110,29 @@ bool CarrierReader::read_sysfs(CarrierReading& out) {
   std::uint64_t changes = 0;
   if (!read_number(changes_.get(), changes)) return false;
   const bool same = last_.present && last_.ifindex == ifindex_ && changes == changed_;
-  if (same && calls_ % kCarrierEvery != 0) {
+  if (same && calls_ % kFlagsEvery != 0) {
     out = last_;
     return true;
   }
-  changed_ = changes;
-  if (!read_number(down_.get(), out.down_count) || !read_number(up_.get(), out.up_count)) {
-    return false;
+  for (int i = 0; i < kWholeTries; ++i) {
+    if (!read_number(down_.get(), out.down_count) || !read_number(up_.get(), out.up_count)) {
+      return false;
+    }
+    if (out.down_count + out.up_count == changes) break;
+    if (!read_number(changes_.get(), changes)) return false;
+  }
+  // Those of a link that flaps faster than it is read are not of one moment, and read again.
+  changed_ = out.down_count + out.up_count;
+  const auto up = admin_up(query_.get(), netdev_);
+  if (!up) return false;
+  follow(out.down_count, out.up_count);
+  if (!lit_ && *up) {
+    std::uint64_t carrier = 0;
+    if (read_number(carrier_.get(), carrier)) lit_ = carrier == 1;  // EINVAL: it is down just now
   }
   out.present = true;
   out.ifindex = ifindex_;
-  std::uint64_t carrier = 0;
-  // EINVAL: administratively down.
-  out.carrier = read_number(carrier_.get(), carrier) && carrier == 1;
+  out.carrier = *up && lit_.value_or(false);
   return true;
 }
 
@@ -169,7 +204,7 @@ CarrierReading CarrierReader::read() {
   CarrierReading out;
   ++calls_;
   // A device that was renamed or moved away keeps its sysfs files readable.
-  if (source_ == Source::kSysfs && calls_ % kCarrierEvery == 0 &&
+  if (source_ == Source::kSysfs && calls_ % kFlagsEvery == 0 &&
       ::if_nametoindex(netdev_.c_str()) != ifindex_) {
     close();
   }

@@ -20,4 +20,25 @@ struct Now {
   Nanos wall_minus_mono() const { return wall - mono; }
 };
 
+// What a Crossing is fed with: the wall clock between two readings of the raw one, the tightest of
+// some.
+struct CrossingReading {
+  Nanos before = 0;
+  Nanos wall = 0;
+  Nanos after = 0;
+};
+
+inline CrossingReading read_crossing() {
+  constexpr int kTries = 3;
+  constexpr Nanos kTight = 80;  // two calls of the vDSO, on nearly any machine
+  CrossingReading best;
+  for (int i = 0; i < kTries; ++i) {
+    const CrossingReading now{read_clock(CLOCK_MONOTONIC_RAW), read_clock(CLOCK_REALTIME),
+                              read_clock(CLOCK_MONOTONIC_RAW)};
+    if (i == 0 || now.after - now.before < best.after - best.before) best = now;
+    if (best.after - best.before <= kTight) break;
+  }
+  return best;
+}
+
 }  // namespace fabric::prober

@@ -44,9 +44,9 @@ std::string text(const json& object, const std::string& where, const char* key) 
   return found->get<std::string>();
 }
 
-bool flag(const json& object, const std::string& where, const char* key) {
+bool flag(const json& object, const std::string& where, const char* key, bool otherwise = false) {
   const auto found = object.find(key);
-  if (found == object.end()) return false;
+  if (found == object.end()) return otherwise;
   if (!found->is_boolean()) refuse(where + key + ": true or false is needed");
   return found->get<bool>();
 }
@@ -125,6 +125,7 @@ Config parse_config(const json& request) {
   config.clock_train_hz =
       static_cast<std::uint32_t>(number_or(request, "", "clock_train_hz", 0, 1000, 0));
   config.dscp = static_cast<std::uint8_t>(number_or(request, "", "dscp", 0, 63, 0));
+  config.synchronized = flag(request, "", "synchronized", true);
 
   const json& links = list(request, "links", ring::kMaxLinks);
   for (std::size_t i = 0; i < links.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <linux/errqueue.h>
 #include <linux/ethtool.h>
+#include <linux/filter.h>
 #include <linux/net_tstamp.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -32,32 +33,53 @@ void set_int(int fd, int level, int option, int value, const std::string& what) 
   if (::setsockopt(fd, level, option, &value, sizeof value) != 0) fail(what);
 }
 
-// Hardware stamps for every packet: used if the NIC is already set so (another program's doing),
-// switched on only when asked, for it is a setting of the whole NIC.
-bool enable_hardware(int fd, const LinkConfig& link) {
+// What is never read would take the room that transmit stamps need (sock_queue_err_skb).
+void receive_nothing(int fd) {
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &none};
+  if (::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+    fail("SO_ATTACH_FILTER");
+  }
+}
+
+// Hardware stamps for every packet, only when asked: they are a setting of the whole NIC. One that
+// is set so already (another program's doing) is left as it is. Returns the number of the NIC's
+// clock; -1: software stamps.
+int enable_hardware(int fd, const LinkConfig& link) {
+  if (!link.hw_stamps) return -1;
   ethtool_ts_info info{};
   info.cmd = ETHTOOL_GET_TS_INFO;
   ifreq request{};
   link.netdev.copy(request.ifr_name, IFNAMSIZ - 1);
   request.ifr_data = reinterpret_cast<char*>(&info);
-  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) return false;
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) return -1;
   const unsigned need =
       SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
   if ((info.so_timestamping & need) != need || info.phc_index < 0 ||
       (info.rx_filters & (1U << HWTSTAMP_FILTER_ALL)) == 0) {
-    return false;
+    return -1;
   }
   hwtstamp_config config{};
   request.ifr_data = reinterpret_cast<char*>(&config);
   if (::ioctl(fd, SIOCGHWTSTAMP, &request) == 0 && config.tx_type == HWTSTAMP_TX_ON &&
       config.rx_filter == HWTSTAMP_FILTER_ALL) {
-    return true;
+    return info.phc_index;
   }
-  if (!link.hw_stamps) return false;
   config = {};
   config.tx_type = HWTSTAMP_TX_ON;
   config.rx_filter = HWTSTAMP_FILTER_ALL;
-  return ::ioctl(fd, SIOCSHWTSTAMP, &request) == 0 && config.rx_filter == HWTSTAMP_FILTER_ALL;
+  const bool set = ::ioctl(fd, SIOCSHWTSTAMP, &request) == 0;
+  return set && config.rx_filter == HWTSTAMP_FILTER_ALL ? info.phc_index : -1;
+}
+
+// Without OPT_TSONLY a transmit stamp comes with the packet, and the packet says which one it is.
+// Counting with OPT_ID would go wrong for ever after one failed send (kernels before 6.8).
+int stamping(bool hardware) {
+  constexpr int kKernel = SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE |
+                          SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_OPT_CMSG;
+  constexpr int kNic =
+      SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_TX_HARDWARE;
+  return hardware ? kKernel | kNic : kKernel;
 }
 
 struct Stamps {
@@ -128,7 +150,7 @@ std::shared_ptr<ProbeSocket::Buffers> ProbeSocket::make_buffers() {
 }
 
 ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
-                         std::shared_ptr<Buffers> buffers)
+                         std::shared_ptr<Buffers> buffers, Use use)
     : buffers_(std::move(buffers)) {
   ifindex_ = ::if_nametoindex(link.netdev.c_str());
   if (ifindex_ == 0) fail("device");
@@ -158,16 +180,10 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
   }
   // Never fragmented, so the kernel need not find an identification for each packet.
   if (v4) set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
-  hardware_ = enable_hardware(fd, link);
-  // Without OPT_TSONLY a transmit stamp comes with the packet, and the packet says which one it is.
-  // Counting with OPT_ID would go wrong for ever after one failed send (kernels before 6.8).
-  int flags = SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE |
-              SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_OPT_CMSG;
-  if (hardware_) {
-    flags |=
-        SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_TX_HARDWARE;
-  }
-  set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, flags, "SO_TIMESTAMPING");
+  if (use == Use::kSends) receive_nothing(fd);
+  phc_ = enable_hardware(fd, link);
+  hardware_ = phc_ >= 0;
+  set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, stamping(hardware_), "SO_TIMESTAMPING");
   sockaddr_storage local{};
   const socklen_t length = to_sockaddr(link.address, ifindex_, local);
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&local), length) != 0) fail("bind");
@@ -190,6 +206,7 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
       const Stamps stamps = stamps_of(m.msg_hdr);
       Arrival arrival;
       arrival.hardware = hardware_ && stamps.hardware != 0;
+      received_stamps_.add(arrival.hardware);
       arrival.stamp = arrival.hardware ? stamps.hardware : stamps.software;
       arrival.mono = now.mono;
       if (stamps.software != 0) {
@@ -220,12 +237,20 @@ std::size_t ProbeSocket::drain_stamps(const OnStamp& on_stamp) {
       if (!stamps.transmit) continue;
       ++stamped;
       const bool hardware = hardware_ && stamps.hardware != 0;
+      sent_stamps_.add(hardware);
       on_stamp(
           std::span(buffers_->data[i].data(), std::min<std::size_t>(m.msg_len, Buffers::kSize)),
           hardware ? stamps.hardware : stamps.software, hardware);
     }
     if (static_cast<std::size_t>(n) < kBatch) return stamped;
   }
+}
+
+bool ProbeSocket::gives_up_hardware() {
+  if (!hardware_ || !(sent_stamps_.low() || received_stamps_.low())) return false;
+  hardware_ = false;
+  set_int(fd_.get(), SOL_SOCKET, SO_TIMESTAMPING, stamping(false), "SO_TIMESTAMPING");
+  return true;
 }
 
 std::size_t ProbeSocket::send(std::span<const Outgoing> packets, const OnRefused& no_way) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "core/stamp_share.h"
 #include "shell/clock.h"
 #include "shell/fd.h"
 
@@ -32,8 +33,11 @@ class ProbeSocket {
   struct Buffers;
   static std::shared_ptr<Buffers> make_buffers();
 
+  enum class Use : std::uint8_t { kBoth, kSends };
+
   // Throws std::system_error when device or address are not there (yet).
-  ProbeSocket(const LinkConfig& link, std::uint8_t dscp, std::shared_ptr<Buffers> buffers);
+  ProbeSocket(const LinkConfig& link, std::uint8_t dscp, std::shared_ptr<Buffers> buffers,
+              Use use = Use::kBoth);
   ~ProbeSocket();
   ProbeSocket(const ProbeSocket&) = delete;
   ProbeSocket& operator=(const ProbeSocket&) = delete;
@@ -50,11 +54,20 @@ class ProbeSocket {
 
   unsigned ifindex() const { return ifindex_; }
   bool hardware_stamps() const { return hardware_; }
+  // The NIC's clock that makes the hardware stamps; -1: none.
+  int phc() const { return hardware_ ? phc_ : -1; }
+  // True once, when it turned out that the NIC leaves too many packets without a stamp (an older
+  // one keeps a single transmit stamp at a time; another program set other filters). From then on
+  // they are the kernel's.
+  bool gives_up_hardware();
 
  private:
   Fd fd_;
   unsigned ifindex_ = 0;
   bool hardware_ = false;
+  int phc_ = -1;
+  StampShare sent_stamps_;
+  StampShare received_stamps_;
   std::shared_ptr<Buffers> buffers_;
 };
 

@@ -46,7 +46,10 @@ Prober::Prober(Options options)
                             RingFile::previous_incarnation(directory_ + "/ring") + 1)),
       ring_(directory_ + "/ring", incarnation_, static_cast<std::uint64_t>(start_)),
       engine_(incarnation_, random_word),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      words_(directory_ + "/words"),
+      wishes_(directory_ + "/ports"),
+      clock_(options_.run_dir) {
   load_keys();
   sigset_t set;
   sigemptyset(&set);
@@ -117,7 +120,10 @@ void Prober::pass(Nanos now) {
     next_tick_ = now + kCarrierTick;
     read_carriers(now);
     open_sockets(now);
+    open_sources(now);
   }
+  if (words_.look(now)) engine_.set_words(words_.words(), words_.links());
+  engine_.set_fabric_time(clock_.look(now), now);
   receive(now);
   engine_.judge(now, *this);
   const Now fresh;
@@ -149,6 +155,7 @@ void Prober::open_sockets(Nanos now) {
     if (port.socket && (!reading.present || port.socket->ifindex() != reading.ifindex)) {
       log_warning(port.config.netdev + ": the device went away; its socket is closed");
       port.socket.reset();
+      port.others.clear();
       port.next_open = now;
     }
     if (port.socket || !reading.present || now < port.next_open) continue;
@@ -167,22 +174,68 @@ void Prober::open_sockets(Nanos now) {
   }
 }
 
+void Prober::open_sources(Nanos now) {
+  wishes_.look(now);
+  if (wishes_.wishes().empty() && granted_.empty()) return;
+  std::vector<PortWish> granted;
+  for (const PortWish& wish : wishes_.wishes()) {
+    for (Port& port : ports_) {
+      if (port.config.address.ip != wish.own.ip || !port.socket) continue;
+      if (port.others.open(port.config, wish.port, engine_.config().dscp, buffers_, now)) {
+        granted.push_back(wish);
+      }
+    }
+  }
+  if (granted != granted_) {
+    engine_.set_ports(granted);
+    granted_ = std::move(granted);
+  }
+  for (Port& port : ports_) {
+    port.others.close_unless([&](std::uint16_t number) {
+      const auto asks = [&](const PortWish& wish) {
+        return wish.port == number && wish.own.ip == port.config.address.ip;
+      };
+      const auto& wishes = wishes_.wishes();
+      return engine_.uses_port(port.config.index, number) ||
+             std::any_of(wishes.begin(), wishes.end(), asks);
+    });
+  }
+}
+
+void Prober::cross() {
+  const CrossingReading read = read_crossing();
+  crossing_.add(read.before, read.wall, read.after);
+}
+
+std::int64_t Prober::in_raw(std::int64_t stamp, bool hardware) const {
+  if (hardware || stamp == 0) return stamp;
+  return crossing_.to_raw(stamp).value_or(0);
+}
+
 void Prober::receive(Nanos now) {
+  cross();
   for (Port& port : ports_) {
     if (!port.socket) continue;
     if (port.stamps_pending) {
-      port.socket->drain_stamps([this, now](auto bytes, std::int64_t stamp, bool hardware) {
-        engine_.on_transmit_stamp(bytes, stamp, hardware, now);
-      });
+      const auto on_stamp = [this, now](auto bytes, std::int64_t stamp, bool hardware) {
+        engine_.on_transmit_stamp(bytes, in_raw(stamp, hardware), hardware, now);
+      };
+      port.socket->drain_stamps(on_stamp);
+      port.others.drain_stamps(on_stamp);
       port.stamps_pending = false;
     }
     const std::uint64_t before = engine_.counters().received;
     port.socket->drain(
         drained_, kMostPerRound, [this](Nanos read) { engine_.note_running(read, *this); },
-        [this, &port](const Address& source, auto bytes, const Arrival& arrival) {
+        [this, &port](const Address& source, auto bytes, Arrival arrival) {
+          arrival.stamp = in_raw(arrival.stamp, arrival.hardware);
           engine_.on_packet(port.config.index, source, bytes, arrival, *this);
         });
     port.received += engine_.counters().received - before;
+    if (port.socket->gives_up_hardware()) {
+      log_warning(port.config.netdev +
+                  ": the NIC leaves many packets without a stamp; software stamps from now on");
+    }
   }
   drained_ = now;
 }
@@ -201,28 +254,32 @@ void Prober::say_farewell(const Config* next) {
 
 void Prober::transmit() {
   if (outgoing_.empty()) return;
+  const auto from = [](const Outgoing& o) { return std::pair(o.link, o.port); };
   std::stable_sort(outgoing_.begin(), outgoing_.end(),
-                   [](const Outgoing& a, const Outgoing& b) { return a.link < b.link; });
+                   [&](const Outgoing& a, const Outgoing& b) { return from(a) < from(b); });
   for (auto first = outgoing_.begin(); first != outgoing_.end();) {
     const auto last = std::find_if(first, outgoing_.end(),
-                                   [&](const Outgoing& o) { return o.link != first->link; });
+                                   [&](const Outgoing& o) { return from(o) != from(*first); });
     Port& port = ports_[first->link];
+    ProbeSocket* socket = first->port == 0 ? port.socket.get() : port.others.at(first->port);
     const auto count = static_cast<std::uint64_t>(last - first);
     const Nanos now = read_clock(CLOCK_MONOTONIC);
     const auto no_way = [this, now](const Outgoing& packet) { engine_.on_refused(packet, now); };
-    if (!port.socket) std::for_each(first, last, no_way);
-    const std::uint64_t refused = port.socket ? port.socket->send({first, last}, no_way) : count;
+    if (socket == nullptr) std::for_each(first, last, no_way);
+    const std::uint64_t refused = socket ? socket->send({first, last}, no_way) : count;
     port.sent += count - refused;
     port.send_errors += refused;
     sent_ += count - refused;
-    if (port.socket && refused < count) {
+    if (socket != nullptr && refused < count) {
       // On most devices the stamps are there when sendmmsg returns; the rest come next round.
       const Nanos gone = read_clock(CLOCK_MONOTONIC);
+      cross();
       const std::size_t stamped =
-          port.socket->drain_stamps([this, gone](auto bytes, std::int64_t stamp, bool hardware) {
-            engine_.on_transmit_stamp(bytes, stamp, hardware, gone);
+          socket->drain_stamps([this, gone](auto bytes, std::int64_t stamp, bool hardware) {
+            engine_.on_transmit_stamp(bytes, in_raw(stamp, hardware), hardware, gone);
           });
-      port.stamps_pending = port.socket->hardware_stamps() || stamped < count - refused;
+      port.stamps_pending =
+          port.stamps_pending || socket->hardware_stamps() || stamped < count - refused;
     }
     first = last;
   }
@@ -239,6 +296,7 @@ ring::LinkRow Prober::link_row(const Port& port) const {
               (port.socket && port.socket->hardware_stamps() ? ring::kLinkHwStamps : 0) |
               static_cast<std::uint32_t>(port.reader.source()) << ring::kLinkSourceShift;
   row.ifindex = reading.ifindex;
+  row.phc = port.socket ? static_cast<std::uint32_t>(port.socket->phc() + 1) : 0;
   row.carrier_down_count = reading.down_count;
   row.carrier_up_count = reading.up_count;
   row.last_change_ns = static_cast<std::uint64_t>(port.tracker.last_change());
@@ -259,11 +317,13 @@ void Prober::publish(Nanos now) {
     engine_.fill(i, row);
     ring_.write_path(i, row);
   }
+  ring_.set_flags(flags_ | (engine_.synchronized() ? ring::kHeaderSynchronized : 0));
   const Engine::Counters& c = engine_.counters();
-  ring_.publish_totals({static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
-                        static_cast<std::uint64_t>(c.stall_ns),
-                        static_cast<std::uint64_t>(c.stall_max_ns), control_->errors()},
-                       c.refused.data(), c.refused.size());
+  ring_.publish_totals(
+      {static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
+       static_cast<std::uint64_t>(c.stall_ns), static_cast<std::uint64_t>(c.stall_max_ns),
+       control_->errors(), c.promises_refused},
+      c.refused.data(), c.refused.size());
 }
 
 }  // namespace fabric::prober

@@ -6,14 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "core/crossing.h"
 #include "core/engine.h"
 #include "core/herald.h"
 #include "shell/carrier_reader.h"
 #include "shell/clock.h"
+#include "shell/clock_page.h"
+#include "shell/clock_ports.h"
+#include "shell/clock_words.h"
 #include "shell/control.h"
 #include "shell/fd.h"
 #include "shell/probe_socket.h"
 #include "shell/ring_file.h"
+#include "shell/source_sockets.h"
 
 namespace fabric::prober {
 
@@ -38,6 +43,7 @@ class Prober : private RecordSink {
     CarrierReader reader;
     CarrierTracker tracker;
     std::unique_ptr<ProbeSocket> socket;
+    SourceSockets others;
     std::string complaint;  // why the socket is not open, said once
     Nanos next_open = 0;
     Nanos next_read = 0;
@@ -67,6 +73,12 @@ class Prober : private RecordSink {
   void pass(Nanos wanted);  // one round of the loop
   void read_carriers(Nanos now);
   void open_sockets(Nanos now);
+  // Those for the source ports that the clock service asks for.
+  void open_sources(Nanos now);
+  // The two clocks as they are now: after a packet came or went, before its stamp is converted.
+  void cross();
+  // A packet's stamp, the kernel's in CLOCK_MONOTONIC_RAW; 0: none.
+  std::int64_t in_raw(std::int64_t stamp, bool hardware) const;
   void receive(Nanos now);
   void send(const Now& now);
   void transmit();  // what is in `outgoing_`
@@ -88,10 +100,16 @@ class Prober : private RecordSink {
   std::vector<Port> ports_;
   std::vector<Outgoing> outgoing_;
   Herald herald_;
+  Crossing crossing_;
+  ClockWords words_;
+  ClockPorts wishes_;
+  std::vector<PortWish> granted_;  // those that the engine knows of
+  ClockPage clock_;
   Nanos drained_ = 0;
   Nanos next_tick_ = 0;
   Nanos next_publish_ = 0;
   std::uint64_t sent_ = 0;
+  std::uint32_t flags_ = 0;  // of the ring's header
   std::string scheduling_ = "other";
   bool locked_ = false;
   bool stop_ = false;

@@ -61,13 +61,12 @@ void Prober::become_realtime() {
                                std::strerror(errno));
     }
   }
-  std::uint32_t flags = 0;
   if (options_.rt_priority > 0) {
     sched_param param{};
     param.sched_priority = options_.rt_priority;
     if (::sched_setscheduler(0, SCHED_FIFO, &param) == 0) {
       scheduling_ = "fifo";
-      flags |= ring::kHeaderRealtime;
+      flags_ |= ring::kHeaderRealtime;
     } else {
       log_warning(std::string("not real-time (SCHED_FIFO: ") + std::strerror(errno) +
                   "): under load probes will be late and misses inconclusive");
@@ -75,11 +74,11 @@ void Prober::become_realtime() {
   }
   if (::mlockall(MCL_CURRENT | MCL_FUTURE) == 0) {
     locked_ = true;
-    flags |= ring::kHeaderLocked;
+    flags_ |= ring::kHeaderLocked;
   } else {
     log_warning(std::string("memory is not locked (mlockall: ") + std::strerror(errno) + ")");
   }
-  ring_.set_flags(flags);
+  ring_.set_flags(flags_);
 }
 
 void Prober::read_signal() {
@@ -127,7 +126,9 @@ std::uint32_t Prober::configure(const json& request) {
     ports.push_back(std::move(*same));
     same->config.netdev.clear();
     ports.back().config = link;
-    if (reopen) ports.back().socket.reset();
+    if (!reopen) continue;
+    ports.back().socket.reset();
+    ports.back().others.clear();
   }
   ports_ = std::move(ports);
   const Now now;
@@ -203,6 +204,8 @@ json Prober::status() const {
           {"scheduling", scheduling_},
           {"rt_priority", scheduling_ == "fifo" ? options_.rt_priority : 0},
           {"memory_locked", locked_},
+          {"synchronized", engine_.synchronized()},
+          {"promises_refused", c.promises_refused},
           {"sent", sent_},
           {"received", c.received},
           {"refused", refused},

@@ -1,0 +1,95 @@
+// From the wall clock, in which the kernel's software stamps are, to CLOCK_MONOTONIC_RAW, which
+// nobody slews and nobody steps: the same counter at its own rate. Pure.
+//
+// The two are read together, many times a second. Each reading is off by some nanoseconds (one
+// clock is read a little after the other), so what lies between them is filtered: a straight line
+// with fading memory (Morrison, Introduction to Sequential Smoothing and Prediction, 1969), whose
+// rate follows what an NTP daemon makes of the wall clock. A jump is a step: until a new line has
+// settled there is no conversion, and so no stamp that mixes both times.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+#include "core/stalls.h"
+
+namespace fabric::prober {
+
+class Crossing {
+ public:
+  // Of the filter: long enough to take 10 ns of a reading down to 1 or 2, short enough to follow a
+  // new rate (1 ppm more: 18 ns behind at most).
+  static constexpr double kMemory = 50e6;
+  // More than a reading can be off and than 500 ppm make of 2 ms.
+  static constexpr double kJump = 2'000.0;
+  static constexpr Nanos kSettling = 200'000'000;  // of the first line
+  static constexpr Nanos kAgain = 50'000'000;      // after a step, which changes no rate
+  static constexpr Nanos kWidest = 1'000;          // a reading that took longer is none
+  // A stamp that is further from the last reading is not converted.
+  static constexpr Nanos kFarthest = 2'000'000'000;
+
+  // The wall clock was read between two readings of the raw one.
+  void add(Nanos before, Nanos wall, Nanos after) {
+    const Nanos width = after - before;
+    if (width < 0 || width > kWidest) return;
+    const Nanos raw = before + width / 2;
+    const Nanos apart = wall - raw;
+    if (count_ == 0) return begin(raw, wall, apart, kSettling);
+    const double dt = static_cast<double>(raw - raw_);
+    if (dt <= 0) return;
+    const double predicted = x_ + rate_ * dt;
+    const double off = static_cast<double>(apart - base_) - predicted;
+    if (std::abs(off) > kJump + static_cast<double>(width) / 2) {
+      ++steps_;
+      return begin(raw, wall, apart, count_ > kFew ? kAgain : kSettling);
+    }
+    // While there are few readings, as if each counted alike (least squares); then they fade.
+    const double n = static_cast<double>(std::min(count_, kMany));
+    const double fading = std::exp(-dt / kMemory);
+    const double alpha = std::max(1 - fading * fading, 2 * (2 * n + 1) / ((n + 1) * (n + 2)));
+    const double beta = std::max((1 - fading) * (1 - fading), 6 / ((n + 1) * (n + 2)));
+    x_ = predicted + std::min(alpha, 1.0) * off;
+    rate_ += std::min(beta, 1.0) * off / dt;
+    raw_ = raw;
+    wall_ = wall;
+    ++count_;
+  }
+
+  // A stamp of the wall clock; nothing while it is not known, or too long ago.
+  std::optional<Nanos> to_raw(Nanos stamp) const {
+    if (count_ == 0 || raw_ < settled_) return std::nullopt;
+    const Nanos since = stamp - wall_;
+    if (since > kFarthest || since < -kFarthest) return std::nullopt;
+    return stamp - base_ - std::llround(x_ + rate_ * static_cast<double>(since));
+  }
+
+  std::uint64_t steps() const { return steps_; }
+
+ private:
+  static constexpr std::uint64_t kFew = 16;
+  static constexpr std::uint64_t kMany = 1'000'000;
+
+  void begin(Nanos raw, Nanos wall, Nanos apart, Nanos settling) {
+    raw_ = raw;
+    wall_ = wall;
+    base_ = apart;
+    x_ = 0;
+    if (count_ <= kFew) rate_ = 0;
+    // After a step the rate is what it was: the new line begins with the weight of a few readings.
+    count_ = settling == kAgain ? kFew : 1;
+    settled_ = raw + settling;
+  }
+
+  std::uint64_t count_ = 0;  // readings in the line
+  Nanos raw_ = 0;            // the last one
+  Nanos wall_ = 0;
+  Nanos base_ = 0;
+  double x_ = 0;     // wall less raw at the last one, less base_
+  double rate_ = 0;  // of its change, ns/ns
+  Nanos settled_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace fabric::prober

@@ -1,0 +1,128 @@
+#include "core/crossing.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+using namespace fabric::prober;
+
+namespace {
+
+constexpr Nanos kMs = 1'000'000;
+constexpr Nanos kStart = 5'000 * 1'000 * kMs;
+
+// A wall clock that runs at a rate over the raw one, and reads that are a little off.
+struct World {
+  Nanos raw = kStart;
+  Nanos base = 1'700'000'000'000'000'000;
+  double beyond = 0;  // what slewing made of it
+  double rate = 0;
+  std::mt19937_64 rng{1};
+  Crossing crossing{};
+
+  Nanos wall() const { return raw + base + std::llround(beyond); }
+  void pass(Nanos ns) {
+    raw += ns;
+    beyond += rate * static_cast<double>(ns);
+  }
+  void read(Nanos width = 40) {
+    // The wall clock is read somewhere within.
+    const auto early = static_cast<Nanos>(rng() % static_cast<std::uint64_t>(width));
+    crossing.add(raw - early, wall(), raw - early + width);
+  }
+  void run(Nanos ns) {
+    for (const Nanos end = raw + ns; raw < end;) {
+      pass(kMs / 2 + static_cast<Nanos>(rng() % kMs));
+      read();
+    }
+  }
+  double off() const { return static_cast<double>(crossing.to_raw(wall()).value() - raw); }
+  // Largest error of so long.
+  double worst(Nanos ns) {
+    double most = 0;
+    for (const Nanos end = raw + ns; raw < end;) {
+      pass(kMs);
+      read();
+      most = std::max(most, std::abs(off()));
+    }
+    return most;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a wall clock that is slewed is converted to within some nanoseconds") {
+  for (const double rate : {0.0, 50e-6, -400e-6}) {
+    World world;
+    world.rate = rate;
+    world.read();
+    REQUIRE_FALSE(world.crossing.to_raw(world.wall()).has_value());  // not settled yet
+    world.run(300 * kMs);
+    CHECK(world.worst(1000 * kMs) <= 10);
+  }
+}
+
+TEST_CASE("stamps between two readings and before the last are converted too") {
+  World world;
+  world.rate = 100e-6;
+  world.run(400 * kMs);
+  const Nanos wall = world.wall();
+  const Nanos raw = world.raw;
+  world.pass(3 * kMs);
+  CHECK(std::abs(static_cast<double>(world.crossing.to_raw(world.wall()).value() - world.raw)) <=
+        12);
+  world.run(10 * kMs);
+  CHECK(std::abs(static_cast<double>(world.crossing.to_raw(wall).value() - raw)) <= 12);
+}
+
+TEST_CASE("a new rate is followed") {
+  World world;
+  world.run(400 * kMs);
+  world.rate = 1e-6;
+  CHECK(world.worst(500 * kMs) <= 40);
+  CHECK(world.worst(500 * kMs) <= 10);
+  CHECK(world.crossing.steps() == 0);
+}
+
+TEST_CASE("a step leaves no stamp that mixes both times") {
+  World world;
+  world.rate = 20e-6;
+  world.run(400 * kMs);
+  const Nanos before = world.wall();
+  world.base += 5 * kMs;
+  world.pass(kMs);
+  world.read();
+  CHECK(world.crossing.steps() == 1);
+  CHECK_FALSE(world.crossing.to_raw(before).has_value());
+  CHECK_FALSE(world.crossing.to_raw(world.wall()).has_value());
+  world.run(80 * kMs);
+  CHECK(world.worst(300 * kMs) <= 12);
+  CHECK(world.crossing.steps() == 1);
+}
+
+TEST_CASE("readings that took long say nothing, and far stamps are not converted") {
+  World world;
+  world.run(400 * kMs);
+  const Nanos wall = world.wall();
+  world.crossing.add(world.raw, world.wall() + 50'000, world.raw + 100'000);
+  world.crossing.add(world.raw + 10, world.wall(), world.raw);
+  CHECK(world.crossing.steps() == 0);
+  CHECK(world.crossing.to_raw(wall).has_value());
+  CHECK_FALSE(world.crossing.to_raw(wall - 2 * Crossing::kFarthest).has_value());
+  CHECK_FALSE(world.crossing.to_raw(wall + 2 * Crossing::kFarthest).has_value());
+}
+
+TEST_CASE("after a stop of the prober the line still holds") {
+  World world;
+  world.rate = 30e-6;
+  world.run(400 * kMs);
+  world.pass(900 * kMs);
+  world.read();
+  CHECK(world.crossing.steps() == 0);
+  CHECK(std::abs(world.off()) <= 200);
+  world.run(100 * kMs);
+  CHECK(world.worst(100 * kMs) <= 12);
+}
