@@ -7,49 +7,20 @@ probe path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
+from telemetry.clock_metrics import CLOCK_METRICS
+from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value, host_metric
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
 from telemetry.statspage import Latency
 
 MAX_LINK_SERIES = 40
 MODES = ("observe", "steer", "migrate")
 
-S = TypeVar("S")
-Value = float | int | None
-Labelled = Mapping[str, float | int]
-
-
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """A histogram's value: cumulative counts by upper bound, ending with ``+Inf``, and the sum."""
-
-    counts: tuple[tuple[str, float], ...]
-    sum: float
-
-
 DELIVERY_BOUNDS = (6, 10, 14, 18, 21)
 """Powers of two of microseconds: 64 µs, 1 ms, 16 ms (no failover takes less), 262 ms (a black hole
 without the daemon takes less), 2.1 s. Five, as the 40 series of a link allow; `fabricctl top` has
 all the 28 of the stats page."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec(Generic[S]):
-    """One metric.
-
-    ``value`` gives a number, None for "not known" (no sample), with ``label`` set a number for each
-    value of that label, or `Buckets` for a histogram.
-    """
-
-    name: str
-    kind: str
-    """counter, gauge or histogram."""
-    text: str
-    value: Callable[[S], Value | Labelled | Buckets]
-    label: str = ""
 
 
 def delivery_buckets(latency: Latency) -> Buckets:
@@ -70,16 +41,6 @@ def _link(
     label: str = "",
 ) -> MetricSpec[LinkSnapshot]:
     return MetricSpec(f"fabricd_link_{name}", kind, text, value, label)
-
-
-def _host(
-    name: str,
-    kind: str,
-    text: str,
-    value: Callable[[HostSnapshot], Value | Labelled],
-    label: str = "",
-) -> MetricSpec[HostSnapshot]:
-    return MetricSpec(f"fabricd_{name}", kind, text, value, label)
 
 
 LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
@@ -258,177 +219,190 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
 )
 
 HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
-    _host(
+    host_metric(
         "build_info",
         "gauge",
         "Always 1; the version is in the label.",
         lambda s: {s.daemon.version or "unknown": 1},
         "version",
     ),
-    _host(
+    host_metric(
         "mode",
         "gauge",
         "1 for the mode in effect, 0 for the others.",
         lambda s: {mode: int(s.daemon.mode == mode) for mode in MODES},
         "mode",
     ),
-    _host(
+    host_metric(
         "group_steering",
         "gauge",
         "1 while the links of the group are steered, 0 while they are observed.",
         lambda s: {name: int(on) for name, on in s.daemon.groups.items()},
         "group",
     ),
-    _host(
+    host_metric(
         "config_info",
         "gauge",
         "Always 1; the label stands for the whole configuration in effect.",
         lambda s: {s.daemon.config_hash or "unknown": 1},
         "hash",
     ),
-    _host(
+    host_metric(
         "config_policy_info",
         "gauge",
         "Always 1; the label stands for what hosts should have in common.",
         lambda s: {s.daemon.policy_hash or "unknown": 1},
         "hash",
     ),
-    _host(
+    host_metric(
         "config_last_reload_successful",
         "gauge",
         "1 unless the last reload was refused.",
         lambda s: int(s.daemon.config_ok),
     ),
-    _host(
+    host_metric(
         "config_last_load_timestamp_seconds",
         "gauge",
         "Unix time at which the configuration in effect was read.",
         lambda s: s.daemon.config_loaded_wall_s,
     ),
-    _host(
+    host_metric(
         "detector_enabled",
         "gauge",
         "0 while the detector is switched off.",
         lambda s: {name: int(on) for name, on in s.daemon.detectors.items()},
         "detector",
     ),
-    _host(
+    host_metric(
         "start_time_seconds",
         "gauge",
         "Unix time at which the daemon began.",
         lambda s: s.daemon.start_wall_s,
     ),
-    _host(
+    host_metric(
         "last_cycle_timestamp_seconds",
         "gauge",
         "Unix time of the last full cycle of reading and judging.",
         lambda s: s.daemon.last_cycle_wall_s,
     ),
-    _host(
+    host_metric(
         "steer_page_generation",
         "gauge",
         "Generation of the steer page last published.",
         lambda s: s.daemon.steer_generation,
     ),
-    _host(
+    host_metric(
         "timeline_events_total",
         "counter",
         "Events stored in the timeline since the start.",
         lambda s: s.daemon.timeline_events,
     ),
-    _host(
+    host_metric(
         "timeline_append_failures_total",
         "counter",
         "Failed attempts to store events (each is tried again).",
         lambda s: s.daemon.timeline_failures,
     ),
-    _host(
+    host_metric(
         "timeline_dropped_events_total",
         "counter",
         "Events given up because too many waited or the store refused them for good.",
         lambda s: s.daemon.timeline_dropped,
     ),
-    _host(
+    host_metric(
         "timeline_waiting_events",
         "gauge",
         "Events not stored yet.",
         lambda s: s.daemon.timeline_waiting,
     ),
-    _host(
+    host_metric(
         "timeline_size_bytes",
         "gauge",
         "Bytes of the timeline in use.",
         lambda s: s.daemon.timeline_bytes,
     ),
-    _host(
+    host_metric(
         "refused_inputs_total",
         "counter",
         "Inputs refused as malformed or not allowed, by source.",
         lambda s: s.daemon.refused,
         "source",
     ),
-    _host(
+    host_metric(
         "prober_up", "gauge", "1 while the prober's heartbeat is fresh.", lambda s: int(s.prober.up)
     ),
-    _host(
+    host_metric(
         "prober_heartbeat_age_seconds",
         "gauge",
         "Age of the prober's last heartbeat.",
         lambda s: s.prober.heartbeat_age_s,
     ),
-    _host(
+    host_metric(
         "prober_restarts_total",
         "counter",
         "New incarnations of the prober seen.",
         lambda s: s.prober.restarts,
     ),
-    _host(
+    host_metric(
         "prober_stalls_total",
         "counter",
         "Scheduling gaps of the prober that made verdicts inconclusive.",
         lambda s: s.prober.stalls,
     ),
-    _host(
+    host_metric(
         "prober_stall_seconds_total",
         "counter",
         "Time lost in such gaps.",
         lambda s: s.prober.stall_s,
     ),
-    _host(
+    host_metric(
         "prober_refused_packets_total",
         "counter",
         "Packets on the probe port refused, by reason.",
         lambda s: s.prober.refused,
         "reason",
     ),
-    _host(
+    host_metric(
+        "prober_synchronized",
+        "gauge",
+        "1 while probes go by fabric time; 0: by the wall clock.",
+        lambda s: int(s.prober.synchronized),
+    ),
+    host_metric(
+        "prober_refused_promises_total",
+        "counter",
+        "Due times told by peers that did not fit the pace of their packets.",
+        lambda s: s.prober.promises_refused,
+    ),
+    host_metric(
         "plugin_processes",
         "gauge",
         "Job processes alive that use the plugin.",
         lambda s: s.plugin.processes,
     ),
-    _host(
+    host_metric(
         "plugin_following_processes",
         "gauge",
         "Of these, the ones that follow the steer page.",
         lambda s: s.plugin.following_steer,
     ),
-    _host(
+    host_metric(
         "plugin_errors_total",
         "counter",
         "Errors that plugins returned to NCCL.",
         lambda s: s.plugin.errors,
     ),
-    _host(
+    host_metric(
         "plugin_refused_peers_total",
         "counter",
         "Connections that plugins dropped: bad secret, version or shape.",
         lambda s: s.plugin.refused_peers,
     ),
-    _host(
+    host_metric(
         "plugin_steer_rejected_total",
         "counter",
         "Steer pages that plugins refused as corrupt, torn, short or of another version.",
         lambda s: s.plugin.steer_rejected,
     ),
+    *CLOCK_METRICS,
 )

@@ -18,14 +18,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from telemetry.metric_table import (
-    HOST_METRICS,
-    LINK_METRICS,
-    Buckets,
-    Labelled,
-    MetricSpec,
-    Value,
-)
+from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value
+from telemetry.metric_table import HOST_METRICS, LINK_METRICS
 from telemetry.snapshot import HostSnapshot
 
 

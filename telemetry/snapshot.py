@@ -99,6 +99,10 @@ class ProberSnapshot:
     stall_s: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
     """Packets refused, by reason (a small fixed set)."""
+    synchronized: bool = False
+    """Packets go by fabric time."""
+    promises_refused: int = 0
+    """Due times told by peers that made no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,68 @@ class PluginSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSnapshot:
+    """Fabric time on this host."""
+
+    up: bool = False
+    """The clock service has said something lately."""
+    state: int | None = None
+    """0: unsynchronized, 1: locked, 2: holdover."""
+    bound_s: float | None = None
+    is_reference: bool = False
+    residual_s: float | None = None
+    frequency: float | None = None
+    """Of fabric time over the host's raw clock, less one."""
+    paths: int = 0
+    references_lost: int = 0
+    joins: int = 0
+    asymmetric: int = 0
+    """Paths that are known to be longer one way than the other."""
+    surplus_s: float | None = None
+    """The greatest of all paths, without sign; None: none is known."""
+    moves: int = 0
+    """Source ports that were asked for, since the clock service began."""
+    way_min_s: Mapping[str, float] = field(default_factory=dict)
+    """Direction → the least one-way delay of all paths; empty: not known."""
+    way_median_s: Mapping[str, float] = field(default_factory=dict)
+    tai: TaiSnapshot = field(default_factory=lambda: TaiSnapshot())
+    ptp: PtpSnapshot | None = None
+    """None: this host has no PTP masters."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaiSnapshot:
+    """TAI on this host."""
+
+    state: int | None = None
+    """0: unknown, 1: locked, 2: holdover."""
+    bound_s: float | None = None
+    utc_offset_s: int | None = None
+    traceable: bool | None = None
+    steps_removed: int | None = None
+    clock_class: int | None = None
+    steps: int = 0
+    """Times that TAI turned out to be another."""
+
+
+@dataclass(frozen=True, slots=True)
+class PtpSnapshot:
+    """The PTP masters of this host."""
+
+    tracking: bool = False
+    masters: int = 0
+    """That are heard."""
+    root_delay_s: float | None = None
+    root_dispersion_s: float | None = None
+    changes: int = 0
+    lost: int = 0
+    steps: int = 0
+    denied: int = 0
+    refused: int = 0
+    """Datagrams."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """Everything the endpoint shows."""
 
@@ -157,3 +223,4 @@ class HostSnapshot:
     prober: ProberSnapshot = field(default_factory=ProberSnapshot)
     daemon: DaemonSnapshot = field(default_factory=DaemonSnapshot)
     plugin: PluginSnapshot = field(default_factory=PluginSnapshot)
+    clock: ClockSnapshot = field(default_factory=ClockSnapshot)
