@@ -59,6 +59,28 @@ ensure_apt() {
   : >"$stamp"
 }
 
+# $1: a name under lab/packages/. Their programs alone, in build/unpacked: installed, chrony would
+# take the place of whatever keeps this machine's time.
+ensure_unpacked() {
+  local list=lab/packages/$1.txt stamp log=$BUILD/log/unpack-$1.log
+  stamp=$STAMPS/unpacked-$1-$(digest "$list")
+  [ -e "$stamp" ] && return
+  say "unpacking: $(grep -v '^#' "$list" | awk 'NF {print $1}' | xargs)"
+  mkdir -p $BUILD/log "$STAMPS" $BUILD/unpacked
+  if ! (
+    # Within a condition `set -e` does nothing.
+    cd $BUILD/unpacked && rm -f ./*.deb && apt-get update -q &&
+      grep -v '^#' "../../$list" | awk 'NF {print $1}' | xargs apt-get download -q || exit 1
+    for package in ./*.deb; do dpkg -x "$package" . || exit 1; done
+    rm -f ./*.deb
+  ) >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "apt failed; the whole log is $log" >&2
+    exit 1
+  fi
+  : >"$stamp"
+}
+
 ensure_venv() {
   local stamp
   stamp=$STAMPS/venv-$(digest pyproject.toml)
@@ -126,7 +148,13 @@ case $COMMAND in
   shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
   demo) need_root demo; ensure_native release; exec python -m lab.demo "$@" ;;
   lab) need_root lab; ensure_native release; exec python -m lab "$@" ;;
-  bench) need_root bench; ensure_apt bench; ensure_native release; exec python -m bench "$@" ;;
+  bench)
+    need_root bench
+    ensure_apt bench
+    ensure_unpacked lab-unpacked
+    ensure_unpacked bench-unpacked
+    ensure_native release
+    exec python -m bench "$@" ;;
   test)
     # shellcheck source=lab/test.sh
     source lab/test.sh ;;

@@ -11,7 +11,8 @@ dir=build/fuzz
 mkdir -p "$dir/found" build/log
 
 # target, its folder in the build, longest input
-targets=(fuzz_wire:nccl_plugin/fuzz:8192 prober_wire_fuzz:prober:4096 prober_control_fuzz:prober:4096)
+targets=(fuzz_wire:nccl_plugin/fuzz:8192 prober_wire_fuzz:prober:4096 prober_control_fuzz:prober:4096
+  prober_ports_fuzz:prober:4096)
 if [ "$only" != "  " ]; then
   picked=()
   for target in "${targets[@]}"; do

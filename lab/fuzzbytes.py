@@ -1,4 +1,4 @@
-"""Inputs of bytes: how whole ones are damaged, and the parsers of netlink and of sysfs files.
+"""Inputs of bytes: how whole ones are damaged, and the parsers of netlink, sysfs files and PTP.
 
 Each has whole inputs; an input is one of them with a few bytes set, flipped, cut off, put in,
 doubled or spliced with another.
@@ -6,11 +6,17 @@ doubled or spliced with another.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clocksync import words
+from clocksync.ptp import messages as ptp
+from fabricd.clock import model
+from fabricd.links import rtnl as links
+from fabricd.links.inventory import Inventory
 from lab import kernelreplies as kernel
 from telemetry.counters import ethdriver, ethnl, ib, messages, rdma, rtnl
 from telemetry.counters.nlattr import decode, error_code, layout
@@ -30,6 +36,8 @@ class Target:
     parse: Callable[[Any], object]
     """True: refused without an error."""
     refusals: tuple[type[Exception], ...] = (CounterError,)
+    close: Callable[[], None] = lambda: None
+    """Lets go of what the target opened."""
 
 
 TELLING = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 0x7F, 0x80, 0xFE, 0xFF)
@@ -88,6 +96,16 @@ def _datagram(data: bytes) -> None:
             error_code(message)
 
 
+def _news(data: bytes) -> None:
+    try:
+        found = links.parse(data)
+    except ValueError as error:
+        raise CounterError(str(error)) from error
+    for message in found:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            Inventory().take(message)
+
+
 def _sysfs(data: bytes) -> None:
     name, _, text = data.partition(b":")
     values, _, skipped = ib.parse({name.decode("latin-1"): text}, IB_PORT)
@@ -101,6 +119,35 @@ def _driver(data: bytes) -> None:
     ethdriver.values(memoryview(numbers), picked)
 
 
+def _clock_word(data: bytes) -> None:
+    try:
+        word = words.decode(data)
+    except words.WordError as error:
+        raise CounterError(str(error)) from error
+    if words.decode(words.encode(word)) != word and not isinstance(word, words.Trace):
+        raise AssertionError(word)  # A Trace's bound is rounded up each time.
+    if isinstance(word, words.Phc) and word.line is not None:
+        word.line.phc(word.line.raw(word.phc_ns)[0])
+
+
+def _clock_rate(data: bytes) -> None:
+    try:
+        kept = model.parse(data)
+    except model.ModelError as error:
+        raise CounterError(str(error)) from error
+    if abs(kept.start(model.Clockwork("", steady=True), 1.8e9)) > model.MOST_RATE:
+        raise AssertionError(kept)
+
+
+def _ptp(data: bytes) -> None:
+    try:
+        message = ptp.decode(data)
+    except ptp.PtpError as error:
+        raise CounterError(str(error)) from error
+    if ptp.decode(ptp.encode(message)) != message:
+        raise AssertionError("another message when it is said again")
+
+
 layout_of = {
     "standard": layout(messages.ethtool_stats_msg),
     "fec": layout(messages.ethtool_fec_msg),
@@ -110,7 +157,31 @@ layout_of = {
 }
 _BINS = [kernel.fec_bin(n, n, 1 << 10 * n, 1, 2) for n in range(4)]
 _ERROR = b"\x14\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0\xa1\xff\xff\xff"
+_TAG = words.Gauge(7, 10**18).tag
+_WORDS = [
+    words.encode(word)
+    for word in (
+        words.Mesh(_TAG, 10**12, 10**18, 0.5, 1e-6, 7),
+        words.Time(_TAG, 7, 1, 10**12, 10**18, 900.0, 1e-9),
+        words.Reference(_TAG, 100, 7, 1, 10**18, 5, 0.5, 1e-6),
+        words.Gauge(7, 10**18),
+        words.Accused(words.Gauge(7, 10**18), 77, -512.5),
+        words.Phc(9, 3, 10**12, 10**18, 0.5, 1e-5, 300.0, 2.0),
+        words.Trace(_TAG, 7, 10**18, -(10**15), 1e-6, 5e3, 1e-9, 9),
+        words.Origin(_TAG, 7, 10**18, 3, 6, 0x21, 0, 37, True, 0),
+    )
+]
+_RATE = b'{"rate": -1.25e-05, "learnt_s": 1800000000.0, "boot": "0f8e", "steady": true}'
 _DRIVER = [row.native.replace("[i]", "0") for row in MLX5_CORE.rows[:8]]
+
+
+_HEAD = ptp.Header(ptp.PortIdentity(b"\0\1\2\3\4\5\6\7", 1), 8, 0, ptp.Flag.TWO_STEP, 1.5)
+_TLVS = (ptp.Request(11, 0, 60), ptp.Grant(0, -3, 60), ptp.Cancel(9), ptp.Acknowledge(0))
+_PTP: list[ptp.Message] = [
+    ptp.Sync(_HEAD, 10**18), ptp.FollowUp(_HEAD, 10**18), ptp.DelayReq(_HEAD),
+    ptp.DelayResp(_HEAD, 10**18, _HEAD.source), ptp.Signaling(_HEAD, ptp.ANY_PORT, _TLVS),
+    ptp.Announce(_HEAD, 37, 128, 6, 0x21, 0x4E5D, 128, b"grandmas", 1),
+]  # fmt: skip
 
 
 def of_bytes(parse: Callable[[bytes], object], wholes: Sequence[bytes]) -> Target:
@@ -126,6 +197,10 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
     "ethtool_pause": (_pause, [kernel.pause_reply(1, 2)]),
     "ethtool_driver": (_driver, [kernel.gstrings(_DRIVER) + kernel.gstats(range(8))]),
     "rdma_statistic": (_rdma, [kernel.rdma_reply({"out_of_sequence": 1, "packet_seq_err": 2})]),
+    "link_news": (_news, [kernel.link_news(7, "rail0", carrier=1), kernel.address_news(7)]),
+    "clock_words": (_clock_word, _WORDS),
+    "clock_rate": (_clock_rate, [_RATE]),
     "link_stats": (_link, [kernel.u64(1, *range(25))]),
+    "ptp_messages": (_ptp, [ptp.encode(message) for message in _PTP]),
 }
 """Name → parser and whole inputs."""

@@ -107,15 +107,15 @@ def control() -> Target:
     def reload(by: str) -> list[str]:
         raise ConfigError([Problem(str(file), 1, "x", f"asked by {by}")])
 
-    async def make_handlers() -> dict[str, Any]:
-        host = _host(directory)
-        source = ConfigSource(file, host.config)
-        return dict(Requests(host, source, directory / "none.db", reload).handlers())
+    async def make_host() -> Host:
+        return _host(directory)
 
-    handlers = loop.run_until_complete(make_handlers())
+    host = loop.run_until_complete(make_host())
+    source = ConfigSource(file, host.config)
+    handlers = Requests(host, source, directory / "none.db", reload).handlers()
     caller = Caller(1, 0)
 
-    def parse_line(line: bytes, _folder: object = folder) -> bool:
+    def parse_line(line: bytes) -> bool:
         request = parse_request(line)
         handler = handlers.get(request["op"])
         if handler is None:  # The server says so.
@@ -123,4 +123,10 @@ def control() -> Target:
         encode(loop.run_until_complete(handler(request, caller)))
         return False
 
-    return Target(_make, parse_line, (RequestError,))
+    def close() -> None:
+        host.close()
+        host.page.close()
+        loop.close()
+        folder.cleanup()
+
+    return Target(_make, parse_line, (RequestError,), close)

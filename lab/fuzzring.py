@@ -43,7 +43,7 @@ def whole() -> bytes:
 
 def ring() -> Target:
     """A ring file in memory, and a reader of it for each input."""
-    # In memory where there is such a place; removed with the last reference to this object.
+    # In memory where there is such a place.
     shm = Path("/dev/shm")
     folder = tempfile.TemporaryDirectory(
         prefix="fabric-fuzz-ring-", dir=shm if shm.is_dir() else None
@@ -57,7 +57,7 @@ def ring() -> Target:
         # Cut or grown it would only be a shift of everything; the size of the file is checked.
         return damaged(sound, sound, rng)[:_LENGTH].ljust(_LENGTH, b"\xff")
 
-    def parse(data: bytes, _folder: object = folder) -> bool:
+    def parse(data: bytes) -> bool:
         taken = 0
         for at, length in _REGIONS:
             written[at : at + length] = data[taken : taken + length]
@@ -71,4 +71,8 @@ def ring() -> Target:
             reader.samples(64)
             return reader.corrupt > 0
 
-    return Target(make, parse, (RingError,))
+    def close() -> None:
+        written.close()
+        folder.cleanup()
+
+    return Target(make, parse, (RingError,), close)

@@ -102,3 +102,22 @@ def gstats(values: Iterable[int]) -> bytes:
     """What follows the header of a struct ethtool_stats."""
     numbers = list(values)
     return struct.pack(f"={len(numbers)}Q", *numbers)
+
+
+def _message(kind: int, payload: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(payload), kind, 0, 0, 0) + payload
+
+
+def link_news(index: int, name: str, *, carrier: int, kind: int = 16, family: int = 0) -> bytes:
+    """An RTM_NEWLINK (17: RTM_DELLINK) as it is multicast; other attributes between those read."""
+    body = struct.pack("=BxHiII", family, 1, index, 0x1003, 0xFFFFFFFF)
+    body += attribute(3, name.encode() + b"\0") + u32(13, 1000) + attribute(1, bytes(range(6)))
+    body += u32(4, 9000) + attribute(33, bytes([carrier])) + u32(35, 7) + u32(47, 3) + u32(48, 4)
+    return _message(kind, body + nest(26, nest(2, nest(1, u32(1, 0), u32(2, 1)))))
+
+
+def address_news(index: int, address: bytes = b"\x0a\0\0\1", *, kind: int = 20) -> bytes:
+    """An RTM_NEWADDR (21: RTM_DELADDR)."""
+    family = 2 if len(address) == 4 else 10
+    body = struct.pack("=BBBBi", family, 24, 0x80, 0, index) + attribute(1, address)
+    return _message(kind, body + (attribute(2, address) if family == 2 else b"") + u32(8, 0x80))

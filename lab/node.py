@@ -57,6 +57,7 @@ class Node:
         self.stop_file = self.dir / "STOP"
         self.daemon: Service | None = None
         self.prober: Service | None = None
+        self.clock: Service | None = None
 
     def make_dirs(self) -> None:
         """Directories that exist before any service does; jobs of any user may write stats."""
@@ -215,6 +216,23 @@ class Node:
         self.daemon.start()
         return self.daemon
 
+    def start_clock(self, *, seed: int = 0, origin_ns: int = 0, restart: bool = True) -> Service:
+        """Start fabric-clock, after `start_daemon` has written the configuration.
+
+        Args:
+            seed: not 0: the host has a virtual clock (`lab.virtualclock`); its prober has none, so
+                only with `[probe] synchronized = false`.
+            origin_ns: of that, CLOCK_MONOTONIC_RAW.
+            restart: again when it ends.
+        """
+        words = ["-m", "fabricd.clock", "--config", str(self.config_path)]
+        if seed:
+            words[1:2] = ["lab.clockhost", "--seed", str(seed), "--origin-ns", str(origin_ns)]
+        args = [sys.executable, *words]
+        self.clock = self._service("fabric-clock", args, restart=restart)
+        self.clock.start()
+        return self.clock
+
     def _service(
         self, name: str, args: list[str], *, restart: bool, env: Mapping[str, str] | None = None
     ) -> Service:
@@ -257,7 +275,7 @@ class Node:
         return service
 
     def stop_services(self, grace_s: float = 3.0) -> None:
-        """Stop the daemon, then the prober."""
-        for service in (self.daemon, self.prober):
+        """Stop the daemon, then clock and prober."""
+        for service in (self.daemon, self.clock, self.prober):
             if service is not None:
                 service.stop(grace_s)

@@ -29,6 +29,7 @@ from pathlib import Path
 import structlog
 
 from lab.fuzzbytes import PARSERS, Target, of_bytes
+from lab.fuzzclock import clock_ports
 from lab.fuzzcontrol import control
 from lab.fuzzmodule import module, pcie
 from lab.fuzzring import ring
@@ -44,9 +45,14 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "pcie_sysfs": pcie,
     "ring": ring,
     "control_socket": control,
+    "clock_ports": clock_ports,
 }
 """Name → what makes the target, which may open files."""
-NATIVE = {"probe_packets": "prober_wire_fuzz", "prober_socket": "prober_control_fuzz"}
+NATIVE = {
+    "probe_packets": "prober_wire_fuzz",
+    "prober_socket": "prober_control_fuzz",
+    "prober_ports": "prober_ports_fuzz",
+}
 """Name → libFuzzer's program."""
 
 
@@ -65,8 +71,14 @@ class Result:
 def fuzz(name: str, inputs: int, seed: int = 1) -> Result:
     """Give a target so many inputs; ends at the first finding."""
     target = TARGETS[name]()
+    try:
+        return _fuzz(name, target, inputs, random.Random(seed))
+    finally:
+        target.close()
+
+
+def _fuzz(name: str, target: Target, inputs: int, rng: random.Random) -> Result:
     make, parse, refusals = target.make, target.parse, target.refusals
-    rng = random.Random(seed)
     began, refused = time.monotonic(), 0
     for number in range(inputs):
         data = make(rng)

@@ -74,6 +74,7 @@ machines_end() {
 # come afterwards, alone.
 lab() {
   need_root test
+  ensure_unpacked lab-unpacked
   ensure_native release
   ensure_native asan
   local beside=0 alone=0

@@ -27,6 +27,7 @@ from lab.vm.wire import Agent, Job, Monitor, Result, VmError
 RUN = Path("/run/fabric-vm")
 GUEST = Path(__file__).parent / "guest"
 _FIRST_NIC_SLOT = 0x10
+_SPARE_SLOT = "0x1e"
 # x86-64-v2, which numpy's wheels ask for, and nothing more: what a newer model adds (five levels of
 # page tables, AVX) is slower to emulate than to do without. Booting took 23 s of CPU, `max` 29 s.
 _CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
@@ -226,6 +227,21 @@ class Vm:
         """Plug or unplug rail ``rail``: the guest's NIC gains or loses carrier."""
         assert self._monitor is not None
         self._monitor.call("set_link", name=f"nic{rail}", up=up)
+
+    def plug(self, driver: str, name: str) -> None:
+        """Put a PCI device into the running machine; one at a time.
+
+        Args:
+            driver: QEMU's name of it.
+            name: for `unplug`.
+        """
+        assert self._monitor is not None
+        self._monitor.call("device_add", driver=driver, id=name, addr=_SPARE_SLOT, romfile="")
+
+    def unplug(self, name: str) -> None:
+        """Take it out; the guest is asked, and does so within seconds."""
+        assert self._monitor is not None
+        self._monitor.call("device_del", id=name)
 
     def close(self) -> None:
         """End the machine at once and remove its directory; safe to call twice."""

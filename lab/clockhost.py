@@ -1,0 +1,44 @@
+"""``python -m lab.clockhost``: fabric-clock of a lab's host, with a virtual clock under it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fabricd import logs
+from fabricd.clock.__main__ import edge, run
+from fabricd.clock.service import ClockService
+from fabricd.config import load
+from fabricd.probes.client import host_id
+from fabricd.systemd_notify import Notifier
+from lab.virtualclock import VirtualClocks
+
+
+def main() -> int:
+    """The process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--origin-ns", type=int, required=True)
+    given = parser.parse_args()
+    logs.setup()
+    config = load(given.config)
+    host = host_id(config.host.name)
+    clocks = VirtualClocks(given.seed, host, given.origin_ns)
+    run(
+        ClockService(
+            host,
+            Path(config.paths.run_dir),
+            priority=config.clock.priority,
+            clocks=clocks,
+            edge=edge(host, config.clock),
+            may_move=config.clock.move_paths,
+        ),
+        Notifier(),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
