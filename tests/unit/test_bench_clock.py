@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from bench.clock.clos import GAP_NS, PACKET_NS, Fabric, Load, regular_graph
+from bench.clock.synchronized import Sniffed, round_trip
 from clocksync.mesh import solve
+from clocksync.pair import SECOND
+from fabricd.probes import wire
 
 
 @pytest.mark.parametrize("share", [0.4, 0.9])
@@ -59,3 +62,38 @@ def test_load_makes_it_worse_and_the_mesh_makes_it_better():
     assert len(pairs) > 80
     assert np.median(pairs) > 2
     assert np.percentile(np.abs(left[one] - left[other]), 99) < 0.7 * np.percentile(pairs, 99)
+
+
+def test_where_hardly_a_packet_finds_all_queues_empty_the_window_grows():
+    fabric = Fabric(5, 64, 2, Load(0.9), 14)
+    for column in ("estimators", "pairs", "_spine"):
+        setattr(fabric, column, getattr(fabric, column)[:6])
+    errors = []
+    for _ in range(12):
+        found = fabric.run(1.0)
+        errors += [abs(error) for pair, error in found if pair is not None and fabric.now_s > 8]
+    assert max(pair.window_ns for pair, _ in found if pair is not None) == 8 * SECOND
+    assert np.median(errors) < 60
+    assert max(errors) < 400, "no line is held for long that was a bad one"
+
+
+def test_a_round_trip_verdict_is_the_first_answer_that_lacks_the_packet():
+    def probe(at_us, own, **said):
+        base = dict.fromkeys(name for name, _ in wire.FIELDS)
+        base |= {"flags": 0, "path": 4, "host_id": 1 if own else 2,
+                 "incarnation": 11 if own else 22,
+                 "peer_incarnation": 22 if own else 11, "challenge": 5 if own else 6,
+                 "response": 6 if own else 5}  # fmt: skip
+        return Sniffed(at_us * 1000, own, base | said)
+
+    sniffed = [
+        probe(0, own=True, seq=7, due_time=-1),  # before the black hole
+        probe(10_000, own=True, seq=8, due_time=9_990_000),
+        probe(10_050, own=False, rx_max=7, rx_bitmap=1),  # may have crossed
+        probe(12_600, own=False, rx_max=7, rx_bitmap=1, flags=wire.REPORT),
+        probe(13_000, own=False, rx_max=7, rx_bitmap=1, response=99),  # of another path
+        probe(20_050, own=False, rx_max=7, rx_bitmap=1),
+        probe(30_000, own=True, seq=9, due_time=30_000_000),
+        probe(40_000, own=False, rx_max=9, rx_bitmap=0b101),
+    ]
+    assert round_trip(sniffed, 5_000_000) == [(4, 9_990_000, 20_050_000)], "the second was heard"

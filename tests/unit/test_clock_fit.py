@@ -66,6 +66,45 @@ def test_the_guess_changes_nothing(slope, guess):
     assert found.slope == pytest.approx(fitted(5, guess=slope, slope=slope).slope, abs=5e-11)
 
 
+def distance(upper, lower, nu, slope):
+    """Of the edges from each other."""
+    return sum(
+        np.sort(sign * (cloud.ns - slope * 1e9 * cloud.at_s))[: share(len(cloud.ns), each)].mean()
+        for cloud, each, sign in ((upper, nu[0], 1), (lower, nu[1], -1))
+    )
+
+
+def halved(upper, lower, nu):
+    """The same slope by halves, which takes three times as long."""
+    least, most = -MOST_SLOPE, MOST_SLOPE
+    for _ in range(60):
+        third = (most - least) / 3
+        one, other = (distance(upper, lower, nu, slope) for slope in (least + third, most - third))
+        least, most = (least + third, most) if one < other else (least, most - third)
+    return (least + most) / 2
+
+
+@given(
+    seed=st.integers(0, 10**6), sizes=st.tuples(*2 * [st.integers(8, 120)]),
+    queued=st.sampled_from([0.0, 0.5, 0.9]), jitter_ns=st.sampled_from([0.5, 15.0, 300.0]),
+    nu=st.tuples(*2 * [st.floats(0.02, 0.5)]), slope=st.floats(-4e-4, 4e-4),
+    guess=st.sampled_from([None, 0.0, 2e-9]), step_ns=st.sampled_from([1, 8]),
+)  # fmt: skip
+def test_the_line_is_the_one_whose_edges_are_furthest_apart(
+    seed, sizes, queued, jitter_ns, nu, slope, guess, step_ns
+):
+    rng = np.random.default_rng(seed)
+    more = {"queued": queued, "jitter_ns": jitter_ns, "slope": slope}
+    upper, lower = (cloud(rng, way, points=n, **more) for way, n in ((1, sizes[0]), (-1, sizes[1])))
+    clouds = [Cloud(each.at_s, np.rint(each.ns / step_ns) * step_ns) for each in (upper, lower)]
+    line = fit(*clouds, nu, 0.0 if guess is None else slope + guess)
+    best = halved(*clouds, nu)
+    assert distance(*clouds, nu, line.slope) >= distance(*clouds, nu, best) - 2e-6
+    beyond = [distance(*clouds, nu, line.slope + off) for off in (-1e-9, 1e-9)]
+    if min(distance(*clouds, nu, line.slope) - each for each in beyond) > 1e-4:
+        assert line.slope == pytest.approx(best, abs=1e-11)
+
+
 def test_spread_tells_how_far_off_the_line_is():
     lines = [fitted(seed, queued=0.8, jitter_ns=200) for seed in range(80)]
     errors = np.abs([line.offset_ns - OFFSET_NS for line in lines])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.clock.clos import regular_graph
 from clocksync.mesh import Graph, Neighbour, parts, solve, step
 
 
@@ -147,3 +148,41 @@ def test_a_clock_alone_stays_and_one_that_agrees_does_not_move(own, apart):
     assert step(None, [Neighbour(None, apart, 1.0)]) is None
     assert step(own, [Neighbour(own + apart, apart, 2.0)]) == pytest.approx(own, abs=1e-3)
     assert step(None, [Neighbour(own + apart, apart, 2.0)]) == pytest.approx(own, abs=1e-3)
+
+
+def over_nics(rng, hosts, rails, degree, path_ns, cross_ns):
+    """Errors at the hosts' own clocks: of a mesh of hosts, and of one whose nodes are PHCs too.
+
+    All clocks show the same; each path and each crossing is off by a noise of its own.
+    """
+    cross = rng.normal(0, cross_ns, (rails, hosts))
+    ends, rail = [], []
+    for number in range(rails):
+        pairs = regular_graph(rng, hosts, degree)
+        ends += pairs
+        rail += [number] * len(pairs)
+    (one, other), rail = np.array(ends).T, np.array(rail)
+    apart = rng.normal(0, path_ns, len(rail))
+    carried = apart + cross[rail, one] - cross[rail, other]
+    plain = solve(Graph(hosts, one, other, carried, np.ones(len(rail)))).offset_ns
+    host, number = np.tile(np.arange(hosts), rails), np.repeat(np.arange(rails), hosts)
+    first = hosts * (1 + rail)
+    whole = Graph(
+        hosts * (1 + rails), np.concatenate((first + one, host)),
+        np.concatenate((first + other, hosts * (1 + number) + host)),
+        np.concatenate((apart, cross[number, host])),
+        np.concatenate((np.full(len(rail), path_ns**-2.0), np.full(len(host), cross_ns**-2.0))),
+    )  # fmt: skip
+    own = solve(whole).offset_ns[:hosts]
+    return plain, own - own.mean()
+
+
+@pytest.mark.parametrize(("rails", "most"), [(1, 1.0), (4, 1.05)])
+def test_paths_carried_over_to_the_hosts_lose_next_to_nothing_to_a_mesh_of_phcs(rails, most):
+    squares = np.zeros(2)
+    for seed in range(4):
+        found = over_nics(np.random.default_rng(seed), 24, rails, 8, 2.0, 20.0)
+        squares += [float(errors @ errors) for errors in found]
+        if rails == 1:
+            assert np.abs(found[0] - found[1]).max() < 1e-3, "the same equations"
+    assert np.sqrt(squares[0] / squares[1]) < most + 1e-4

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clocksync import page
+from clocksync import latch, page
 from clocksync.page import ClockError, ClockPage, ClockReader, Line, State, decode, encode
 
 HEADER = Path(page.__file__).parent / "include"
@@ -97,12 +97,12 @@ def program(request, tmp_path_factory):
 
 def test_the_layout_is_that_of_the_header(program):
     at, wanted = 0, {}
-    for name, code in (page.HEAD_FIELDS | page.FIELDS).items():
+    for name, code in (latch.HEAD_FIELDS | page.FIELDS).items():
         wanted[name] = at
         at += struct.calcsize("<" + code)
-    line_size = at - page.LINES_AT
+    line_size = at - latch.RECORDS_AT
     assert program() == wanted | {"size": at + line_size}
-    assert at + line_size == page.USED
+    assert at + line_size == page.KIND.used
 
 
 def test_what_is_written_is_read_in_both_languages(tmp_path, written, program):
@@ -176,7 +176,7 @@ def test_the_next_service_takes_the_page_over(tmp_path, written):
         assert reader.now().epoch == 10
 
 
-@pytest.mark.parametrize("there", [b"", b"x" * page.SIZE, bytes(page.SIZE)])
+@pytest.mark.parametrize("there", [b"", b"x" * latch.SIZE, bytes(latch.SIZE)])
 def test_what_is_no_page_is_replaced_or_mended(tmp_path, there, program):
     (tmp_path / "clock").write_bytes(there)
     with pytest.raises(ClockError):
@@ -228,7 +228,7 @@ def test_any_bytes_are_refused_or_a_line(tmp_path):
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         if rng.random() < 0.7:  # past the check
-            struct.pack_into("<Q", data, 0, page._check(data))
+            struct.pack_into("<Q", data, 0, latch.check(data))
         with contextlib.suppress(ClockError):
             found = decode(bytes(data))
             taken += 1
@@ -253,7 +253,7 @@ def test_a_writer_that_died_in_the_midst_keeps_nobody_waiting(tmp_path, written,
     written.write(line(reference=1, epoch=1, bound_ns=9.0))
     written.write(line(reference=2, epoch=1, bound_ns=9.0))
     with (tmp_path / "clock").open("r+b") as file:
-        file.seek(page.LINES_AT + (page.USED - page.LINES_AT) // 2)  # two writes: the first holds
+        file.seek(latch.RECORDS_AT + page.KIND.record)  # two writes: the first holds
         file.write(b"\xa5" * 50)
     with ClockReader(tmp_path) as reader:
         assert reader.now().reference == 2

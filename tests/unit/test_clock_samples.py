@@ -25,9 +25,9 @@ class Ring:
         self.reader = RingReader(path)
         self.trains = TrainReader(self.reader)
 
-    def add(self, path=1, *, out=None, back=None, config=1, hardware=0):
+    def add(self, path=1, *, out=None, back=None, config=1, hardware=0, word=(0, 0, 0, 0)):
         """``out``, ``back``: (sequence, position in a train, sent, heard)."""
-        flags, values = hardware, {}
+        flags, values = hardware, {"word": word}
         if out:
             flags |= OUT | out[1] << lay.SAMPLE_OUT_TRAIN_SHIFT
             values |= {"local_seq": out[0], "t1": out[2], "t2": out[3]}
@@ -41,7 +41,8 @@ class Ring:
         put(self.data, lay.RING_HEADER, 0, sample_head=self.head)
         with self.path.open("r+b") as file:
             file.write(self.data)
-        return self.trains.read(config)
+        self.trains.want(config, range(3))
+        return self.trains.read()
 
 
 @pytest.fixture
@@ -51,61 +52,117 @@ def ring(tmp_path):
     made.reader.close()
 
 
-def columns(packets):
-    return list(zip(*(column.tolist() for column in packets_of(packets)), strict=True))
+def trains(found):
+    """(sent, heard) of second packets; those of third ones are a nanosecond later."""
+    assert (np.diff(found.sent_ns) == 1).all()
+    assert (np.diff(found.heard_ns) == 1).all()
+    return list(zip(found.sent_ns[:, 0].tolist(), found.heard_ns[:, 0].tolist(), strict=True))
 
 
-def packets_of(packets):
-    return packets.seq, packets.position, packets.sent_ns, packets.heard_ns
+def add_train(ring, path, seq, sent, heard, way="out"):
+    for position in (1, 2, 3):
+        at = position - 2
+        ring.add(path, **{way: (seq + at, position, sent + at, heard + at)})
 
 
 def test_both_directions_of_each_path(ring):
-    ring.add(1, out=(7, 0, 10, 20))
-    ring.add(2, back=(9, 0, 30, 40))
-    ring.add(1, out=(8, 0, 11, 21), back=(3, 0, -5, 6))
+    add_train(ring, 1, 7, 10, 20)
+    add_train(ring, 2, 9, 30, 40, "back")
+    ring.add(1, out=(9, 0, 50, 60))
+    for at in (0, 1, 2):
+        ring.add(1, out=(10 + at, 1 + at, 69 + at, 79 + at), back=(3 + at, 1 + at, -6 + at, 5 + at))
     found = ring.read()
     assert sorted(found) == [1, 2]
-    assert columns(found[1].out) == [(7, 0, 10, 20), (8, 0, 11, 21)]
-    assert columns(found[1].back) == [(3, 0, -5, 6)]
-    assert columns(found[2].back) == [(9, 0, 30, 40)]
-    assert columns(found[2].out) == []
+    assert trains(found[1].out) == [(10, 20), (70, 80)]
+    assert trains(found[1].back) == [(-5, 6)]
+    assert trains(found[2].back) == [(30, 40)]
+    assert trains(found[2].out) == []
     assert ring.read() == {}, "each once"
 
 
 def test_a_train_that_is_told_in_two_readings_is_whole_in_the_second(ring):
     ring.add(out=(1, 1, 1, 1))
-    ring.add(out=(2, 2, 2, 2))
-    assert columns(ring.read()[1].out) == []
-    ring.add(out=(3, 3, 3, 3))
+    ring.add(out=(2, 2, 2, 2), back=(5, 3, 8, 8))
+    add_train(ring, 2, 20, 5, 5)
+    assert trains(ring.read()[1].out) == []
+    add_train(ring, 2, 24, 6, 6)
+    assert sorted(ring.read()) == [2], "nothing new of the other"
+    ring.add(out=(3, 3, 3, 3), back=(6, 2, 9, 9))
     ring.add(out=(4, 1, 4, 4))
-    assert [row[1] for row in columns(ring.read()[1].out)] == [1, 2, 3]
-    ring.add(out=(5, 0, 5, 5))
-    assert [row[0] for row in columns(ring.read()[1].out)] == [4, 5], "its rest never came"
+    found = ring.read()[1]
+    assert trains(found.out) == [(2, 2)]
+    assert trains(found.back) == []
+    ring.add(out=(6, 3, 5, 5), back=(7, 3, 10, 10))
+    found = ring.read()[1]
+    assert trains(found.out) == [], "its second never came"
+    assert trains(found.back) == [(9, 9)]
+
+
+def test_paths_that_are_not_wanted_are_left_out(ring):
+    add_train(ring, 1, 7, 10, 20)
+    add_train(ring, 2, 7, 10, 20)
+    put(ring.data, lay.RING_HEADER, 0, sample_head=ring.head)
+    ring.path.write_bytes(ring.data)
+    assert ring.trains.read() == {}
+    ring.trains.want(1, [2])
+    add_train(ring, 1, 10, 10, 20)
+    add_train(ring, 2, 10, 10, 20)
+    put(ring.data, lay.RING_HEADER, 0, sample_head=ring.head)
+    ring.path.write_bytes(ring.data)
+    assert sorted(ring.trains.read()) == [2]
 
 
 def test_order_is_that_of_the_sequence_also_where_its_low_bits_begin_anew(ring):
-    for seq in (2**32 - 1, 2**32 - 2, 1, 0):
-        ring.add(out=(seq, 0, seq, seq))
-    assert [row[0] for row in columns(ring.read()[1].out)] == [2**32 - 2, 2**32 - 1, 0, 1]
+    for seq, position in ((2**32 - 1, 2), (2**32 - 2, 1), (3, 3), (0, 3), (2, 2)):
+        ring.add(out=(seq, position, seq % 2**31, seq % 2**31))
+    found = ring.read()[1].out
+    assert found.sent_ns.tolist() == [[2**31 - 1, 0], [2, 3]]
 
 
 def test_other_configurations_and_other_clocks_are_left_out(ring):
-    ring.add(out=(1, 0, 1, 1), config=2)
-    ring.add(out=(2, 0, 2, 2))
-    ring.add(out=(3, 0, 3, 3), hardware=lay.SAMPLE_HW_LOCAL)
+    ring.add(out=(1, 2, 1, 1), config=2)
+    ring.add(out=(2, 2, 2, 2))
+    ring.add(out=(3, 3, 3, 3), hardware=lay.SAMPLE_HW_LOCAL)
+    ring.add(out=(4, 2, 4, 4), hardware=lay.SAMPLE_HW_LOCAL)
     found = ring.read()[1]
-    assert [row[0] for row in columns(found.out)] == [3]
+    assert trains(found.out) == []
     assert found.hardware == (True, False)
-    ring.add(out=(4, 0, 4, 4), hardware=lay.SAMPLE_HW_LOCAL | lay.SAMPLE_HW_PEER)
+    ring.add(out=(5, 3, 5, 5), hardware=lay.SAMPLE_HW_LOCAL)
+    assert trains(ring.read()[1].out) == [(4, 4)]
+    ring.add(out=(6, 2, 6, 6), hardware=lay.SAMPLE_HW_LOCAL)
+    ring.read()
+    ring.add(out=(7, 3, 7, 7), hardware=lay.SAMPLE_HW_LOCAL | lay.SAMPLE_HW_PEER)
+    found = ring.read()[1]
+    assert found.hardware == (True, True)
+    assert trains(found.out) == []
+
+
+def test_a_stamp_that_the_nic_left_out_is_no_change_of_clocks(ring):
+    both = lay.SAMPLE_HW_LOCAL | lay.SAMPLE_HW_PEER
+    ring.add(out=(1, 2, 1, 1), hardware=both)
+    ring.add(out=(2, 3, 2, 2), hardware=both)
+    ring.add(out=(5, 2, 5, 5))
+    ring.add(out=(6, 3, 6, 6))
+    ring.add(word=(1, 2, 3, 4))
+    found = ring.read()[1]
+    assert (trains(found.out), found.hardware) == ([(1, 1)], (True, True))
+    ring.add(word=(1, 2, 3, 4))
+    assert ring.read()[1].hardware == (True, True), "a word alone has no stamps"
+    ring.add(out=(8, 2, 8, 8), hardware=both)
+    ring.add(out=(9, 3, 9, 9))
     assert ring.read()[1].hardware == (True, True)
+    ring.add(out=(11, 2, 11, 11), hardware=both)
+    ring.read()
+    ring.add(out=(12, 3, 12, 12))
+    assert ring.read()[1].hardware == (False, False), "none of the NIC's any more"
 
 
 def test_what_was_overwritten_while_it_was_read_is_left_out(ring):
-    ring.add(out=(1, 0, 1, 1))
-    ring.add(out=(2, 0, 2, 2))
-    at = lay.SAMPLE_OFFSET
-    put(ring.data, lay.SAMPLE_RECORD, at, index=lay.SAMPLE_SLOTS + 1)
-    assert [row[0] for row in columns(ring.read()[1].out)] == [2]
+    add_train(ring, 1, 2, 1, 1)
+    add_train(ring, 1, 5, 9, 9)
+    at = lay.SAMPLE_OFFSET + lay.SAMPLE_RECORD.size
+    put(ring.data, lay.SAMPLE_RECORD, at, index=lay.SAMPLE_SLOTS + 2)
+    assert trains(ring.read()[1].out) == [(9, 9)]
 
 
 def test_any_bytes_are_read_without_harm(ring):
@@ -118,7 +175,18 @@ def test_any_bytes_are_read_without_harm(ring):
             if rng.random() < 0.8:  # of the configuration that is asked for
                 put(ring.data, lay.SAMPLE_RECORD, at, config=1, path=rng.randrange(3))
         for exchanged in ring.read().values():
-            for packets in exchanged[:2]:
-                lengths = {len(column) for column in packets_of(packets)}
-                assert len(lengths) == 1
-                assert all(column.dtype == np.int64 for column in packets_of(packets))
+            for found in exchanged[:2]:
+                assert found.sent_ns.shape == found.heard_ns.shape
+                assert found.sent_ns.dtype == found.heard_ns.dtype == np.int64
+
+
+def test_words_are_the_newest_of_each_kind(ring):
+    ring.add(1, word=(1, 2, 3, 4))
+    ring.add(1, out=(1, 0, 10, 20), word=(3 << 8 | 2, 0, 0, 9))
+    ring.add(1, word=(1, 7, 7, 7))
+    ring.add(2, out=(1, 0, 10, 20))
+    found = ring.read()
+    assert sorted(found[1].words) == [
+        b"".join(n.to_bytes(8, "little") for n in word) for word in ((1, 7, 7, 7), (0x302, 0, 0, 9))
+    ]
+    assert not found[2].words

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.config import Config, ConfigError, load, parse
+from fabricd.probe_plan import probe_config
 from fabricd.toml_lines import key_lines, line_of
 
 GOOD = """\
@@ -63,8 +64,16 @@ ONE = [
     ("[probe]\nmisses = 3.5\n", 18, "probe.misses", "got 3.5"),
     ("[probe]\n\n# so\nmissess = 3\n", 20, "probe.missess", "unknown key; allowed here: link_"),
     ("[prob]\n", 17, "prob", "unknown key; allowed here: host, paths, probe"),
+    ("[clock]\nptp_domain = 240\n", 18, "clock.ptp_domain", "an integer from 0 to 239"),
+    ('[clock]\nptp_masters = ["x"]\n', 18, "clock.ptp_masters[0]", "up to 8 unicast addresses"),
+    ('[clock]\nptp_masters = ["224.0.1.129"]\n', 18, "clock.ptp_masters[0]", "up to 8 unicast"),
+    ('[clock]\nptp_masters = ["10.9.0.1", "10.9.0.1"]\n', 18, "clock.ptp_masters[1]",
+     "also ptp_masters[0]"),
+    ('[clock]\nptp_masters = ["fe80::1"]\n', 18, "clock.ptp_masters[0]", "with ptp_interface"),
     ("[hold]\nhold_down_s = nan\n", 18, "hold.hold_down_s", "a number from 0.01 to 3600"),
     ("[hold]\nhold_down_s = true\n", 18, "hold.hold_down_s", "got True"),
+    ('[clock]\nhardware_stamps = "on"\n', 18, "clock.hardware_stamps", '"off" or "auto"'),
+    ("[clock]\npriority = 256\n", 18, "clock.priority", "an integer from 0 to 255"),
     ("[steer]\nmax_probe_share = 1.5\n", 18, "steer.max_probe_share", "a number from 0 to 1"),
     ('[paths]\nrun_dir = "run"\n', 18, "paths.run_dir", "an absolute path"),
     ('[metrics]\nlisten = "host"\n', 18, "metrics.listen", '"HOST:PORT"'),
@@ -207,3 +216,11 @@ def test_locator_ends_on_any_text(text):
 def test_any_text_gives_a_config_or_an_error(text):
     with contextlib.suppress(ConfigError):
         assert isinstance(parse(text, "f"), Config)
+
+
+def test_hardware_stamps_are_asked_of_the_prober_where_the_configuration_says_so():
+    for said, wanted in (("", False), ('[clock]\nhardware_stamps = "auto"\n', True)):
+        config = parse(GOOD + said, "f.toml")
+        plan = probe_config(config, ["10.0.0.1"] * len(config.links), [])
+        assert {link.hw_stamps for link in plan.links} == {wanted}
+        assert {link["hw_stamps"] for link in plan.document()["links"]} == {wanted}

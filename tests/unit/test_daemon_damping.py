@@ -128,7 +128,16 @@ def test_ten_flaps_a_second_for_an_hour_are_all_counted():
     d = Damping(RULES)
     for tenth in range(36_000):
         d.down(tenth * S // 10)
-    assert d.hourly(3600 * S - 1) == 36_000
+    now = 3600 * S - 1
+    assert d.hourly(now) == 36_000
+    document = d.save(now)
+    assert len(document["downs"]) <= 61, "it is stored fifty times a second then"
+    e = Damping(RULES)
+    e.restore(document, now, 0)
+    assert e.hourly(now) == 36_000
+    assert 36_000 * 0.97 < e.hourly(now + 60 * S) + 600 < 36_000 * 1.03 + 600
+    assert e.hourly(now + 3600 * S) <= 600
+    assert e.hourly(now + 3700 * S) == 0
 
 
 @pytest.mark.parametrize(

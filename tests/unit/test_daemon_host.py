@@ -15,6 +15,7 @@ from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.prober_feed import ProberFeed
+from fabricd.probes.records import Direction, HeardRecord, MissRecord
 from fabricd.publisher import event
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Modes
@@ -229,4 +230,85 @@ async def test_losses_are_placed_by_the_same_map_as_silence(tmp_path, monkeypatc
     monkeypatch.setattr(whole.host.feed, "paths", list)
     whole.host.feed_loss()
     assert whole.host.losses.topology.leaf(("h", 2)) == "tor-7"
+    whole.close()
+
+
+def missed(link, number, path=0):
+    return MissRecord(
+        index=number, mono_ns=number, config=1, link=link, path=path, direction=Direction.RX,
+        count=number, inconclusive=False, interval_ns=10**7, silent_ns=10**7, last_heard_ns=1,
+    )  # fmt: skip
+
+
+async def test_news_of_links_that_are_out_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("fabricd.host.LATE_S", 0.0)
+    whole = WholeHost(tmp_path)
+    host = whole.host
+    out, fine = whole.link("rail0"), whole.link("rail1")
+    out.carrier = False
+    host.step()
+    assert (out.health.state, fine.health.state) == (S.DOWN, S.UP)
+    news = []
+    monkeypatch.setattr(host.feed, "events", lambda: [news.pop()] if news else [])
+
+    before = host.cycles
+    for number in range(5):
+        news.append(missed(out.index, number))
+        host.feed._woken()
+    assert host.cycles == before, "no look for a link that is out"
+    await asyncio.sleep(0.001)
+    assert host.cycles == before + 1, "one for all five"
+
+    news.append(missed(fine.index, 9))
+    host.feed._woken()
+    assert host.cycles == before + 2, "at once for one that carries"
+    host.feed._woken()
+    assert host.cycles == before + 3, "and when the prober itself is the news"
+    whole.close()
+
+
+async def test_what_is_heard_again_waits_and_so_do_misses_of_a_path_that_is_out(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fabricd.host.LATE_S", 0.0)
+    addresses = "".join(f'rail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1))
+    links = addresses.replace("rail = ", '[[links]]\nnetdev = "rail"\nrail = ')
+    links = links.replace('"rail"', '"rail0"', 1).replace('"rail"', '"rail1"', 1)
+    whole = WholeHost(tmp_path, extra=PEERS, links=links)
+    host = whole.host
+    host.engine.adopt("rail0", "10.0.0.2", S.DOWN, 1)
+    paths = host.engine.paths
+    out = next(p for p in paths if p.health.state is S.DOWN)
+    fine = next(p for p in paths if p.health.state is not S.DOWN and p.spec.link == out.spec.link)
+    heard = HeardRecord(
+        index=1, mono_ns=1, config=1, link=fine.spec.link, path=fine.index, direction=Direction.RX,
+        count=3, first=False, silent_ns=1, peer_stalled=False,
+    )  # fmt: skip
+    news = []
+    monkeypatch.setattr(host.feed, "events", lambda: [news.pop()] if news else [])
+    before = host.cycles
+    for record in (heard, missed(out.spec.link, 1, out.index)):
+        news.append(record)
+        host.feed._woken()
+    assert host.cycles == before
+    news.append(missed(fine.spec.link, 2, fine.index))
+    host.feed._woken()
+    assert host.cycles == before + 1
+    whole.close()
+
+
+async def test_what_waits_is_recorded_before_what_comes_later(tmp_path, monkeypatch):
+    whole = WholeHost(tmp_path)
+    host = whole.host
+    out = whole.link("rail0")
+    out.carrier = False
+    host.step()
+    flap = event(EventKind.FLAP, reason="carrier lost", data={})
+    monkeypatch.setattr(host.carriers, "told", lambda _: [flap])
+    monkeypatch.setattr(host.feed, "events", lambda: [missed(out.index, 1)])
+    whole.told.clear()
+    host.feed._woken()
+    assert whole.told == []
+    host.record(EventKind.DAEMON, "stopped")
+    assert [row["kind"] for row in whole.told] == ["flap", "daemon"]
     whole.close()

@@ -267,16 +267,28 @@ def test_messages_that_make_no_sense_raise_only_what_is_caught(message):
 
 
 @pytest.mark.parametrize(
-    ("unit", "limit"), [("fabricd.service", 2.5), ("fabric-prober.service", 3.5)]
+    ("unit", "limit"),
+    [("fabricd.service", 2.5), ("fabric-prober.service", 3.5), ("fabric-clock.service", 2.5)],
 )
 def test_exposure(unit, limit):
+    assert exposure(REPO / "systemd" / unit) <= limit
+
+
+def exposure(unit):
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=yes", str(REPO / "systemd" / unit)],
+        ["systemd-analyze", "security", "--offline=yes", str(unit)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     score = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert score, done.stderr
-    assert float(score[1]) <= limit
+    return float(score[1])
+
+
+def test_exposure_of_a_host_with_ptp_masters(tmp_path):
+    unit = tmp_path / "fabric-clock.service"
+    added = (REPO / "systemd/examples/fabric-clock-ptp.conf").read_text()
+    unit.write_text((REPO / "systemd/fabric-clock.service").read_text() + added)
+    assert exposure(REPO / "systemd/fabric-clock.service") < exposure(unit) <= 2.5
 
 
 LOG = """

@@ -428,3 +428,30 @@ def test_a_peer_that_is_late_at_each_slot_still_vouches_for_that_slot(ppm):
                 views.append(view._replace(said_ns=said, next_ns=said + interval))
         found |= jury.judge(views, now).link_faults
     assert set(found) == {0}
+
+
+def test_a_link_is_down_as_soon_as_the_prober_misses_the_third_packet():
+    """It calls misses sooner where it knows when packets were due, and is believed then."""
+    interval, dead, delay, told = 30 * MS, T0 + 5 * MS, 50_000, {}
+    for late in (RULES.lateness(interval), 2_600_000):
+        jury = Jury(RULES)
+        for now in range(T0, T0 + 60 * MS, MS // 10):
+            views = []
+            for i, peer in enumerate("abc"):
+                for rail in range(2):
+                    begin = T0 - 300 * MS + i * 10 * MS
+                    count = (now - delay - begin) // interval
+                    if rail == 0:
+                        count = min(count, (dead - begin) // interval)
+                    heard = begin + count * interval + delay
+                    overdue = now - heard - interval - late
+                    missed = max(0, overdue // interval + 1) if overdue >= 0 else 0
+                    view = seen(2 * i + rail, rail, peer, heard, missed=(missed, 0))
+                    views.append(view._replace(late_ns=late if late < 5 * MS else 0))
+            if jury.judge(views, now).link_faults:
+                told[late] = now
+                break
+    slow, soon = told[RULES.lateness(interval)], told[2_600_000]
+    # The third packet after `dead` is due at T0 + 30 ms.
+    assert soon - (T0 + 30 * MS) == pytest.approx(2_600_000 + delay, abs=MS // 10)
+    assert slow - soon == pytest.approx(RULES.lateness(interval) - 2_600_000, abs=MS // 5)

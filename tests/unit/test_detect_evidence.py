@@ -22,12 +22,12 @@ def test_rows_become_views_and_counters():
     rows = [
         row(p.index, p.spec.link, rx_missed=2, received=9, sent=8, rx_lost=1, tx_lost=3,
             rtt_last_ns=900, rtt_smoothed_ns=500, rtt_min_ns=200, peer_interval_ns=7,
-            said_ns=50, due_ns=90, awake_us=3, peer_incarnation=6)
+            said_ns=50, due_ns=90, awake_us=3, peer_incarnation=6, late_ns=11)
         for p in engine.paths
     ]  # fmt: skip
     view = path_views(rows, engine.paths)[4]
     assert (view.link, view.peer, view.rx_missed) == (1, "b", 2)
-    assert view.interval_ns == 7
+    assert (view.interval_ns, view.late_ns) == (7, 11)
     assert (view.due, view.awake_ns, view.life) == (SEC + 40, 3000, 6)
     assert view.heard
     assert not path_views([row(0, 0, established=False)], engine.paths)[0].heard

@@ -50,7 +50,7 @@ FULL = HostSnapshot(
         )
         for i in range(2)
     ),
-    prober=ProberSnapshot(True, 0.01, 1, 2, 0.5, {"auth": 3, "version": 1}),
+    prober=ProberSnapshot(True, 0.01, 1, 2, 0.5, {"auth": 3, "version": 1}, True, 6),
     daemon=DaemonSnapshot(
         version="0.1.0",
         mode="steer",

@@ -56,10 +56,22 @@ def test_tables_and_header(ring):
         assert (path.address, path.clock, path.established) == ("fd00::2", True, True)
         assert path.rx_bitmap == 2**64 - 1
         assert reader.corrupt == 0
+        assert (header.synchronized, header.promises_refused) == (False, 0)
+        assert (path.promised, path.late_ns) == (False, 0)
+
+
+def test_a_prober_that_goes_by_fabric_time(ring):
+    data = fresh_ring()
+    put(data, lay.RING_HEADER, 0, flags=1 | lay.HEADER_SYNCHRONIZED, promises_refused=4)
+    put(data, lay.PATH_ROW, lay.PATH_OFFSET, flags=lay.PATH_PROMISED, late_ns=2_600_000)
+    with RingReader(ring(data)) as reader:
+        assert (reader.header().synchronized, reader.header().promises_refused) == (True, 4)
+        (path,) = reader.paths()
+        assert (path.promised, path.late_ns) == (True, 2_600_000)
 
 
 def test_every_kind_of_event(ring):
-    data = fresh_ring(events=6)
+    data = fresh_ring(events=7)
     event_at(data, 0, mono_ns=10, kind=1, flags=lay.FLAG_CARRIER, count=2, value=(5, 6, 9, 7))
     event_at(
         data, 1, mono_ns=11, kind=2, flags=lay.FLAG_TX | lay.FLAG_INCONCLUSIVE, count=3,
@@ -69,6 +81,7 @@ def test_every_kind_of_event(ring):
     event_at(data, 3, mono_ns=13, kind=4, link=lay.NONE, path=lay.NONE, value=(20, 30, 0, 0))
     event_at(data, 4, mono_ns=14, kind=5, path=4, value=(111, 222, 0, 0))
     event_at(data, 5, mono_ns=15, kind=77)
+    event_at(data, 6, mono_ns=16, kind=2, count=1, path=4, value=(100, 150, 7, 9))
     path = ring(data)
     with RingReader(path, from_start=True) as reader:
         assert reader.events() == [
@@ -77,6 +90,7 @@ def test_every_kind_of_event(ring):
             HeardRecord(2, 12, 1, 0, 4, Direction.RX, 0, True, 1, False),
             StallRecord(3, 13, 1, 20, 30),
             PeerRestartRecord(4, 14, 1, 0, 4, 111, 222),
+            MissRecord(6, 16, 1, 0, 4, Direction.RX, 1, False, 100, 150, 7, due_ns=9),
         ]
         assert reader.corrupt == 1
         assert reader.lost_events == 0

@@ -1,0 +1,58 @@
+"""What the clock bench makes of what it saw: rows, a lost reference, a picture."""
+
+import math
+
+import pytest
+
+from bench.clock.live import CHRONY, PTP4L, Seen, live_rows
+from bench.clock.plot import Story, draw, ptp4l_points
+from bench.clock.reference import jump, ptp4l_lost_s
+
+LOG = """\
+ptp4l[100.500]: master offset      -1200 s0 freq      +0 path delay      9000
+ptp4l[101.250]: master offset        300 s2 freq      +0 path delay      9000
+ptp4l[101.900]: port 1: SLAVE to LISTENING on ANNOUNCE_RECEIPT_TIMEOUT_EXPIRES
+ptp4l[109.125]: port 1: LISTENING to LISTENING on ANNOUNCE_RECEIPT_TIMEOUT_EXPIRES
+"""
+
+
+def test_a_jump_is_from_where_each_host_was():
+    before = {1: [10.0, 12.0], 2: [-5.0, -5.0], 3: []}
+    assert jump(before, {1: [11.0, 12.0], 2: [-5.0, -12.0], 3: [900.0]}) == 7.0
+    assert math.isnan(jump({}, {1: [1.0]}))
+
+
+def test_when_ptp4l_lost_its_grandmaster_is_read_from_its_log():
+    assert ptp4l_lost_s(LOG, 100.0) == 101.9
+    assert ptp4l_lost_s(LOG, 102.0) == 109.125
+    assert ptp4l_lost_s(LOG, 110.0) is None
+
+
+def test_ptp4ls_offsets_are_points_from_the_beginning_on():
+    assert ptp4l_points(LOG, 101.0) == [(0.25, 300.0)]
+    assert ptp4l_points(LOG, 100.0) == [(0.5, 1200.0), (1.25, 300.0)]
+
+
+def test_ratios_are_of_the_others_over_ours():
+    seen = Seen(pairs=[10.0], mesh=[5.0], bounds=[900.0], ptp4l=[5000.0], chrony=[100.0])
+    rows = {row.name: row for row in live_rows("tcp", seen)}
+    ratio = rows["TCP one way: ptp4l's median, in ours"]
+    assert (ratio.got, ratio.asked, ratio.ok) == (1000.0, PTP4L, True)
+    ratio = rows["TCP one way: the p99 of chronyd's regression, in ours"]
+    assert (ratio.got, ratio.asked, ratio.ok) == (20.0, CHRONY, True)
+    seen.ptp4l = []
+    assert len(live_rows("tcp", seen)) == len(rows) - 1, "no ratio to what was not said"
+    assert rows["TCP one way: bound a hop, p99"].asked == 1000.0
+    assert {row.name: row for row in live_rows("idle", seen)}["idle: bound a hop, p99"].ok is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_is_drawn(tmp_path):
+    story = Story(
+        loads=[(0.0, 5.0, "idle"), (5.0, 9.0, "tcp")], fabric=[(1.0, 0.0), (2.0, 9.0)],
+        ptp4l=[(1.0, 7000.0)], chrony=[(1.5, 80.0)],
+    )  # fmt: skip
+    draw(story, tmp_path / "images" / "clock.png")
+    data = (tmp_path / "images" / "clock.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert 10_000 < len(data) < 200_000

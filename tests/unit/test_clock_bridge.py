@@ -1,0 +1,67 @@
+"""A clock service that starts again: the page's time goes on."""
+
+from dataclasses import replace
+
+import pytest
+
+from clocksync.page import NOTHING, Line, State
+from fabricd.clock.bridge import Bridge
+
+SECOND = 10**9
+RAW = 5_000 * SECOND
+FABRIC = 1_800_000_000 * SECOND
+BEFORE = Line(
+    RAW, FABRIC, 10e-6, 800.0, 1e-8, 0.0, SECOND, 3600 * SECOND, State.LOCKED, 7, epoch=40
+)
+
+
+def later(seconds, off_ns=0, epoch=90):
+    raw = RAW + round(seconds * SECOND)
+    return replace(
+        BEFORE, raw_ns=raw, fabric_ns=BEFORE.at(raw).ns + off_ns, bound_ns=500.0, epoch=epoch
+    )
+
+
+def test_until_there_is_a_time_the_page_is_left_alone():
+    bridge = Bridge(BEFORE, RAW + SECOND)
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is None
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is None
+    crossed = bridge.cross(later(5), RAW + 5 * SECOND)
+    assert (crossed.state, crossed.epoch) == (State.LOCKED, 40)
+    assert bridge.cross(later(6), RAW + 6 * SECOND).epoch == 40
+    assert bridge.cross(later(7, epoch=91), RAW + 7 * SECOND).epoch == 91, (
+        "it joined another mesh later"
+    )
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is NOTHING, "its own word counts now"
+
+
+@pytest.mark.parametrize("off_ns", [2000, -2000, 10**9])
+def test_another_time_is_another_epoch(off_ns):
+    bridge = Bridge(BEFORE, RAW + SECOND)
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is None
+    assert bridge.cross(later(5, off_ns), RAW + 5 * SECOND).epoch == 90
+
+
+def test_a_host_alone_goes_on_with_the_time_that_it_had():
+    now = RAW + 10 * SECOND
+    assert Bridge(BEFORE, now).wall_ns(now, 5) == BEFORE.at(now).ns
+    assert Bridge(None, now).wall_ns(now, 5) == 5
+    assert Bridge(BEFORE, now).wall_ns(RAW + 7200 * SECOND, 5) == 5, "nothing was said for hours"
+
+
+@pytest.mark.parametrize("before", [None, replace(BEFORE, raw_ns=RAW + 10**15)])
+def test_without_a_page_of_this_boot_the_service_says_what_it_knows(before):
+    bridge = Bridge(before, RAW)
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is NOTHING
+    assert bridge.cross(later(1), RAW + 1 * SECOND).epoch == 90
+
+
+def test_a_page_that_nobody_wrote_for_hours_is_no_time():
+    bridge = Bridge(BEFORE, RAW + SECOND)
+    assert bridge.cross(NOTHING, RAW + 7200 * SECOND) is NOTHING
+
+
+def test_a_clock_that_is_another_ends_what_was_known():
+    bridge = Bridge(BEFORE, RAW)
+    bridge.drop()
+    assert bridge.cross(NOTHING, RAW + 2 * SECOND) is NOTHING

@@ -1,0 +1,222 @@
+"""Hosts of a mesh in virtual time: they agree, follow a reference, and their bounds hold."""
+
+import numpy as np
+import pytest
+
+from bench.clock.clos import regular_graph
+from bench.clock.world import World
+from clocksync.host import MeshHost
+from clocksync.page import State
+from clocksync.words import Mesh
+
+SEED = 3
+
+
+def mesh(hosts, degree, **changes):
+    pairs = [(a + 1, b + 1) for a, b in regular_graph(np.random.default_rng(SEED), hosts, degree)]
+    return World(SEED, hosts, pairs, **changes)
+
+
+class Watch:
+    """Counts bounds that do not hold, and looks at how far hosts are off."""
+
+    def __init__(self, world):
+        self.world, self.checks, self.missed, self.worst = world, 0, [], 0.0
+
+    def __call__(self):
+        if self.world.now_ns % 25_000_000 == 0:
+            errors = self.world.errors()
+            self.checks += len(errors)
+            self.missed += self.world.misses()
+            self.worst = max(self.worst, *map(abs, errors.values()), 0.0)
+
+
+def references(world):
+    return {node.core.status.reference for node in world.nodes.values() if node.up}
+
+
+def states(world):
+    return {node.core.status.state for node in world.nodes.values() if node.up}
+
+
+@pytest.fixture(scope="module")
+def running():
+    """Sixteen hosts, some seconds after they began."""
+    world = mesh(16, 4, scatter_ns=0.0)
+    watch = Watch(world)
+    world.run(9, watch)
+    return world, watch
+
+
+def test_all_agree_with_the_solution_of_the_whole_mesh_after_five_seconds(running):
+    world, watch = running
+    assert states(world) == {State.LOCKED}
+    assert len(references(world)) == 1
+    off = world.central()
+    assert len(off) == 16
+    assert max(map(abs, off.values())) < 5.0
+    assert max(map(abs, world.errors().values())) < 15.0, "of biases of 3 ns a path"
+    assert watch.checks > 1000
+    assert not watch.missed
+
+
+def test_a_reference_is_replaced_without_a_jump_and_the_bound_holds(running):
+    world, _ = running
+    old = references(world).pop()
+    gone = world.nodes[old]
+    time, clock = gone.core.election.own, gone.clock
+    gone.up = False
+    watch = Watch(world)
+    off = []
+
+    def look():
+        watch()
+        true = time.moved(clock.raw(world.now_ns)).ns
+        off.extend(
+            abs(found[0] - true)
+            for host in world.nodes
+            if host != old and (found := world.fabric(host)) is not None
+        )
+
+    world.run(4, look)
+    new = references(world)
+    assert len(new) == 1
+    assert old not in new
+    assert states(world) == {State.LOCKED}
+    assert max(off) <= 20
+    assert not watch.missed
+    gone.up = True
+    world.restart(old)
+    world.run(16, watch)
+    assert states(world) == {State.LOCKED}
+    assert len(references(world)) == 1
+    assert max(map(abs, world.central().values())) < 5.0
+    assert not watch.missed
+
+
+def test_who_is_cut_off_goes_on_by_itself_and_comes_back(running):
+    world, _ = running
+    half = {host for host in world.nodes if host % 2}
+    world.cut = {path for path, (a, b) in enumerate(world.pairs) if (a in half) != (b in half)}
+    watch = Watch(world)
+    world.run(10, watch)
+    assert len(references(world)) > 1
+    world.cut = set()
+    world.run(6, watch)
+    assert states(world) == {State.LOCKED}
+    assert len(references(world)) == 1
+    assert max(map(abs, world.central().values())) < 5.0
+    assert not watch.missed
+
+
+def test_the_host_with_the_smallest_priority_gives_the_time():
+    world = mesh(8, 3, priority=lambda host: 10 if host == 5 else 255 if host < 4 else 100)
+    world.run(20)
+    assert references(world) == {5}
+    world.nodes[5].up = False
+    world.run(4)
+    assert references(world) == {4}, "of equal priority the smallest id; 255 is never"
+
+
+def test_without_neighbours_the_bound_grows_and_holds():
+    world = mesh(6, 3, priority=lambda host: 100 if host <= 3 else 255)
+    world.run(9)
+    alone = 6
+    world.cut = {path for path, pair in enumerate(world.pairs) if alone in pair}
+    before = world.fabric(alone)[1]
+    watch = Watch(world)
+    world.run(60, watch)
+    assert world.nodes[alone].core.status.state is State.HOLDOVER
+    assert not watch.missed
+    true = world.truth(next(iter(references(world) - {alone})))
+    time, bound = world.fabric(alone)
+    assert abs(time - true) < 1000, "a microsecond in a minute"
+    assert bound > before
+
+
+def test_a_step_of_the_own_clock_that_is_told_leads_to_another_epoch():
+    world = mesh(6, 3)
+    world.run(9)
+    host = next(host for host in world.nodes if not world.nodes[host].core.election.is_reference)
+    node = world.nodes[host]
+    epoch = node.core.epoch
+    node.clock.step(5_000_000)
+    node.core.stepped()
+    world.run(0.15)
+    assert world.fabric(host) is None
+    world.run(6)
+    assert node.core.epoch > epoch
+    assert node.core.status.state is State.LOCKED
+    assert abs(world.errors()[host]) < 30
+
+
+def test_one_dead_path_to_a_reference_that_lives_changes_nothing():
+    world = mesh(8, 3)
+    world.run(20)
+    whose = references(world).pop()
+    near = next(a if b == whose else b for a, b in world.pairs if whose in (a, b))
+    core = world.nodes[near].core
+    took, heard = core.election.takeovers, world.nodes[near].clock.raw(world.now_ns)
+    world.cut = {path for path, pair in enumerate(world.pairs) if set(pair) == {near, whose}}
+    for _ in range(20):
+        world.run(0.1)
+        core.silent(whose, heard)
+    assert references(world) == {whose}
+    assert core.status.state is State.LOCKED
+    assert core.election.takeovers == took
+
+
+def test_a_reference_whose_service_starts_again_goes_on_with_its_time():
+    world = mesh(6, 3, priority=lambda host: 1 if host == 2 else 255)
+    world.run(20)
+    assert references(world) == {2}
+    node = world.nodes[2]
+    own, clock = node.core.election.own, node.clock
+    node.core = MeshHost(2, 1, clock.raw(world.now_ns), 500)
+    node.line = None
+    node.fits.clear()
+    watch = Watch(world)
+    off = []
+
+    def look():
+        watch()
+        true = own.moved(clock.raw(world.now_ns)).ns
+        off.extend(
+            abs(found[0] - true)
+            for host in world.nodes
+            if host != 2 and (found := world.fabric(host)) is not None
+        )
+
+    world.run(6, look)
+    assert references(world) == {2}
+    assert states(world) == {State.LOCKED}
+    assert max(off) < 100, "nobody's time has jumped"
+    assert not watch.missed
+
+
+def test_a_host_that_joins_while_the_reference_dies_joins_all_the_same():
+    world = mesh(6, 3, priority=lambda host: host)
+    world.run(9)
+    whose = references(world).pop()
+    joining = next(host for host in world.nodes if host != whose)
+    world.restart(joining)
+    world.run(0.3)
+    world.nodes[whose].up = False
+    world.run(10)
+    assert states(world) == {State.LOCKED}
+    assert len(references(world)) == 1
+
+
+def test_nonsense_of_a_neighbour_stops_nobody():
+    world = mesh(6, 3)
+    world.run(9)
+    tag = world.nodes[1].core.gauge.tag
+    for _ in range(30):
+        for host, node in world.nodes.items():
+            path, peer, _ = world.ends[host][0]
+            now = node.clock.raw(world.now_ns)
+            whose = node.core.election.reference.id
+            node.core.hear(path, peer, Mesh(tag, -(2**62), 2**62, 0.0, 0.0, whose), now)
+        world.run(0.1)
+    assert states(world) == {State.LOCKED}
+    assert max(map(abs, world.errors().values())) < 100

@@ -1,0 +1,410 @@
+"""The unicast client against masters in virtual time: losses, denials, silence, steps."""
+
+import heapq
+import itertools
+import random
+
+import pytest
+
+from clocksync.ptp.client import Client
+from clocksync.ptp.contract import Contract, Standing, Terms
+from clocksync.ptp.messages import (
+    Announce,
+    Cancel,
+    DelayReq,
+    DelayResp,
+    Flag,
+    FollowUp,
+    Grant,
+    Header,
+    PortIdentity,
+    Request,
+    Signaling,
+    Sync,
+    Type,
+    encode,
+)
+
+SECOND = 10**9
+US = b"\x02fab\0\0\0\7"
+TAI = 1_800_000_000 * SECOND
+STEP = SECOND // 10
+FLAGS = Flag.PTP_TIMESCALE | Flag.UTC_OFFSET_VALID | Flag.TIME_TRACEABLE
+
+
+class Master:
+    """The other side of 16.1: grants, announces, Syncs and answers by its own clock."""
+
+    def __init__(self, world, number, *, rate=0.0, ahead_ns=0, **said):
+        self.world, self.number = world, number
+        self.port = PortIdentity(bytes([number + 1]) * 8, 1)
+        self.rate, self.ahead_ns = rate, ahead_ns
+        self.up, self.deny, self.one_step, self.flags = True, set(), False, FLAGS
+        self.said = {
+            "utc_offset_s": 37, "priority1": 128, "clock_class": 6, "accuracy": 0xFE,
+            "variance": 0, "priority2": 128, "grandmaster": self.port.clock, "steps_removed": 0,
+        } | said  # fmt: skip
+        self.until, self.periods, self.due, self.seq = {}, {}, {}, 0
+        self.requests = []
+
+    def tai(self, now):
+        return TAI + self.ahead_ns + now + round(self.rate * now)
+
+    def restart(self):
+        self.up, self.until = True, {}
+
+    def head(self, flags=0, sequence=None, correction=0.0):
+        if sequence is None:
+            self.seq = (self.seq + 1) & 0xFFFF
+            sequence = self.seq
+        return Header(self.port, sequence, 0, Flag.UNICAST | flags, correction)
+
+    def hear(self, message, now):
+        if not self.up:
+            return
+        match message:
+            case Signaling():
+                for tlv in message.tlvs:
+                    if isinstance(tlv, Request):
+                        self.requests.append((now, tlv))
+                        denied = tlv.type in self.deny
+                        duration = 0 if denied else tlv.duration_s
+                        if not denied:
+                            self.until[tlv.type] = now + duration * SECOND
+                            self.periods[tlv.type] = round(2.0**tlv.interval * SECOND)
+                            self.due.setdefault(tlv.type, now)
+                        grant = Grant(tlv.type, tlv.interval, duration)
+                        self.tell(Signaling(self.head(), message.header.source, (grant,)), now)
+                    elif isinstance(tlv, Cancel):
+                        self.until.pop(tlv.type, None)
+            case DelayReq() if self.until.get(Type.DELAY_RESP, 0) > now:
+                residence = 7.5
+                self.tell(
+                    DelayResp(
+                        self.head(sequence=message.header.sequence, correction=residence),
+                        self.tai(now) + 7, message.header.source,
+                    ),
+                    now,
+                )  # fmt: skip
+
+    def run(self, now):
+        for kind in (Type.ANNOUNCE, Type.SYNC):
+            if not self.up or self.until.get(kind, 0) <= now or self.due[kind] > now:
+                continue
+            self.due[kind] = now + self.periods[kind]
+            if kind is Type.ANNOUNCE:
+                self.tell(Announce(self.head(self.flags), **self.said), now)
+            elif self.one_step:
+                self.tell(Sync(self.head(correction=0.0), self.tai(now)), now)
+            else:
+                head = self.head(Flag.TWO_STEP, correction=4.0)
+                self.tell(Sync(head, 0), now)
+                later = self.head(sequence=head.sequence, correction=6.0)
+                self.tell(FollowUp(later, self.tai(now) - 10), now)
+
+    def tell(self, message, now):
+        self.world.to_client(self.number, message, now)
+
+
+class World:
+    """Client and masters; delays in ns, by the seed."""
+
+    def __init__(self, *masters, seed=1, least=20_000, jitter=5_000, more_back=0, loss=0.0):
+        self.rng = random.Random(seed)
+        self.masters = [Master(self, n, **given) for n, given in enumerate(masters)]
+        self.client = Client(US, len(masters))
+        self.now, self.count = 10**12, 0
+        self.least, self.jitter, self.more_back, self.loss = least, jitter, more_back, loss
+        self.shuffle = 0
+        self.queue = []
+        self.step_due = self.now
+
+    def delay(self):
+        return self.least + round(self.rng.expovariate(1 / max(self.jitter, 1)))
+
+    def at(self, when, call):
+        self.count += 1
+        heapq.heappush(self.queue, (when, self.count, call))
+
+    def to_client(self, number, message, now):
+        if self.rng.random() < self.loss:
+            return
+        came = now + self.delay()
+        stamp = came if isinstance(message, Sync) else None
+        late = self.rng.randint(0, self.shuffle) if self.shuffle else 0
+        self.at(
+            came + late,
+            lambda: self.client.receive(number, encode(message), stamp, self.now),
+        )
+
+    def to_master(self, number, message):
+        if isinstance(message, DelayReq):
+            self.client.sent(message.header.sequence, self.now)
+        if self.rng.random() < self.loss:
+            return
+        when = self.now + self.delay() + self.more_back
+        self.at(when, lambda: self.masters[number].hear(message, self.now))
+
+    def run(self, seconds, look=None):
+        end = self.now + round(seconds * SECOND)
+        while self.now < end:
+            due = min(self.step_due, self.queue[0][0] if self.queue else end, end)
+            self.now = max(self.now, due)
+            while self.queue and self.queue[0][0] <= self.now:
+                heapq.heappop(self.queue)[2]()
+            if self.now >= self.step_due:
+                # Masters tick ten times finer than the client, in its steps: good enough.
+                for master in self.masters:
+                    for part in range(2):
+                        when = self.now + part * STEP // 2
+                        self.at(when, lambda m=master: m.run(self.now))
+                for number, message in self.client.step(self.now):
+                    self.to_master(number, message)
+                self.step_due += STEP
+                if look:
+                    look()
+
+    def error(self, number=0):
+        """Of the client's time, and its bound."""
+        found = self.client.time(self.now)
+        return found.time.ns + found.time.part - self.masters[number].tai(self.now), found.bound_ns
+
+
+def test_it_negotiates_and_tracks_within_the_bound():
+    world = World({"rate": 17e-6})
+    checks = []
+
+    def look():
+        if world.client.time(world.now) is not None:
+            error, bound = world.error()
+            checks.append(abs(error) <= bound)
+
+    world.run(40, look)
+    found = world.client.time(world.now)
+    assert found.tracking
+    assert len(checks) > 300
+    assert all(checks)
+    assert abs(world.error()[0]) < 1000, "both ways are alike"
+    assert found.half_rtt_ns == pytest.approx(20_500, abs=1500)
+    assert found.time.slope == pytest.approx(17e-6, abs=1e-7)
+    whose = found.grandmaster
+    assert (whose.utc_offset_s, whose.ptp_timescale, whose.traceable) == (37, True, True)
+    assert found.bound_ns < 30_000
+
+
+def test_ways_that_differ_are_in_the_bound():
+    world = World({}, more_back=30_000)
+    world.run(30)
+    error, bound = world.error()
+    assert abs(error) == pytest.approx(15_000, abs=1500), "half of the difference, unseen"
+    assert bound > 15_000
+
+
+def test_one_step_syncs_and_late_stamps_serve_as_well():
+    world = World({})
+    world.masters[0].one_step = True
+    world.run(20)
+    assert abs(world.error()[0]) < 2000
+
+
+def test_messages_out_of_order_and_lost_are_paired_all_the_same():
+    world = World({"rate": -5e-6}, loss=0.2)
+    world.shuffle = 50_000_000
+    world.run(60)
+    assert world.client.time(world.now).tracking
+    error, bound = world.error()
+    assert abs(error) <= bound
+    assert abs(error) < 3000
+
+
+def test_messages_that_stood_in_a_queue_do_not_count():
+    world = World({}, jitter=400_000)
+    world.run(60)
+    error, bound = world.error()
+    assert abs(error) <= bound
+    assert abs(error) < 100_000
+    assert world.client.time(world.now).half_rtt_ns < 150_000
+
+
+def test_grants_are_renewed_before_they_run_out():
+    world = World({})
+    world.run(100)
+    master = world.masters[0]
+    asked = [now for now, tlv in master.requests if tlv.type == Type.SYNC]
+    gaps = [(b - a) / SECOND for a, b in itertools.pairwise(asked)]
+    assert all(25 < gap <= 60 for gap in gaps)
+    assert len(gaps) >= 2
+    assert world.client.masters[0].lost == 0
+
+
+def test_what_is_denied_is_asked_for_again_and_more_slowly():
+    world = World({})
+    world.masters[0].deny = {Type.SYNC}
+    world.run(35)
+    assert world.client.time(world.now) is None
+    asked = [tlv.interval for _, tlv in world.masters[0].requests if tlv.type == Type.SYNC]
+    assert asked == [-3, -2, -1, 0]
+    world.masters[0].deny = set()
+    world.run(30)
+    assert world.client.time(world.now).tracking
+    contract = world.client.masters[0].contracts[Type.SYNC]
+    assert (contract.denied, contract.granted, contract.interval) == (4, True, 0)
+
+
+def test_a_master_that_vanishes_is_held_over_and_one_that_forgot_us_is_asked_again():
+    world = World({"rate": 3e-6})
+    world.run(40)
+    before = world.error()[1]
+    world.masters[0].up = False
+    world.run(30)
+    found = world.client.time(world.now)
+    assert not found.tracking
+    error, bound = world.error()
+    assert abs(error) <= bound
+    assert bound > before
+    assert world.client.masters[0].lost == 1
+    world.masters[0].restart()
+    world.run(25)
+    assert world.client.time(world.now).tracking
+    assert world.client.masters[0].estimator.steps == 0, "it is the same time"
+
+
+def test_a_grant_that_is_taken_back_is_acknowledged_and_asked_for_later():
+    world = World({})
+    world.run(10)
+    master = world.masters[0]
+    heard = []
+    hear = master.hear
+    master.hear = lambda message, now: (heard.append(message), hear(message, now))
+    master.until.pop(Type.SYNC)
+    master.tell(Signaling(master.head(), PortIdentity(US, 1), (Cancel(Type.SYNC),)), world.now)
+    world.run(5)
+    acks = [
+        t
+        for m in heard
+        if isinstance(m, Signaling)
+        for t in m.tlvs
+        if type(t).__name__ == "Acknowledge"
+    ]
+    assert [ack.type for ack in acks] == [Type.SYNC]
+    assert not world.client.time(world.now).tracking
+    world.run(15)
+    assert world.client.time(world.now).tracking
+
+
+@pytest.mark.parametrize("step", [5 * 10**6, -5 * 10**6, 37 * SECOND])
+def test_a_step_of_the_master_is_seen_and_not_averaged(step):
+    world = World({"rate": 1e-6})
+    world.run(35)
+    world.masters[0].ahead_ns += step
+    between, none = [], []
+
+    def look():
+        if world.client.time(world.now) is None:
+            none.append(world.now)
+            return
+        error, bound = world.error()
+        # The old time or the new one, and nothing between.
+        between.append(min(abs(error), abs(error + step)) <= bound)
+
+    world.run(8, look)
+    assert all(between)
+    assert len(none) < 40, "while the new line is made"
+    assert abs(world.error()[0]) < 3000
+    assert world.client.masters[0].estimator.steps == 1
+    assert world.client.time(world.now).tracking
+
+
+def test_the_better_of_two_masters_is_followed_and_the_other_takes_over():
+    world = World({"clock_class": 7}, {"clock_class": 6, "ahead_ns": 300})
+    world.run(30)
+    assert world.client.best.index == 1
+    assert world.client.time(world.now).grandmaster.clock_class == 6
+    world.masters[1].up = False
+    silent = []
+    world.run(6, lambda: silent.append(world.client.time(world.now).tracking))
+    assert world.client.best.index == 0
+    assert silent[-1], "it was timed all the while: no start anew"
+    assert world.client.status.changes == 1
+    assert abs(world.error(0)[0]) < 3000
+    world.masters[1].restart()
+    world.run(20)
+    assert world.client.best.index == 1, "and the better one comes back"
+
+
+def test_a_grandmaster_that_gets_worse_is_left():
+    world = World({"clock_class": 6}, {"clock_class": 7})
+    world.run(20)
+    assert world.client.best.index == 0
+    world.masters[0].said["clock_class"] = 52
+    world.run(5)
+    assert world.client.best.index == 1
+
+
+def test_what_a_grandmaster_says_of_its_accuracy_is_in_the_bound():
+    world = World({"accuracy": 0x29})
+    world.run(20)
+    assert world.error()[1] > 1e6
+
+
+def test_a_time_that_is_no_tai_is_said_to_be_none():
+    world = World({})
+    world.masters[0].flags = Flag(0)
+    world.run(20)
+    whose = world.client.time(world.now).grandmaster
+    assert (whose.ptp_timescale, whose.utc_offset_s, whose.traceable) == (False, None, False)
+
+
+def test_messages_of_others_and_nonsense_are_counted_and_change_nothing():
+    world = World({})
+    world.run(15)
+    before = world.error()
+    client, master, now = world.client, world.masters[0], world.now
+    other = PortIdentity(b"\x09" * 8, 1)
+    wrong = TAI + now + SECOND
+    for message in (
+        Sync(Header(other, 1), wrong),  # of another port
+        Sync(Header(master.port, 1, domain=5), wrong),
+        Sync(Header(master.port, 1, sdo=0x100), wrong),
+        DelayResp(Header(master.port, 60_000), wrong, PortIdentity(US, 1)),  # never asked
+        DelayResp(Header(master.port, 1), wrong, other),
+        Signaling(Header(master.port, 1), other, (Cancel(Type.SYNC),)),
+        DelayReq(Header(master.port, 1), wrong),
+        Announce(Header(master.port, 1), **(master.said | {"steps_removed": 255})),
+    ):
+        client.receive(0, encode(message), now, now)
+    client.receive(0, b"\xff" * 50, now, now)
+    assert client.refused() == {
+        "source": 1, "domain": 2, "not asked for": 1, "target": 2, "not of a master": 1,
+        "not qualified": 1, "malformed": 1,
+    }  # fmt: skip
+    assert world.error() == before
+    world.run(5)
+    assert abs(world.error()[0]) < 3000
+
+
+def test_it_says_farewell():
+    world = World({})
+    world.run(10)
+    ((number, message),) = world.client.farewell()
+    assert number == 0
+    assert {tlv.type for tlv in message.tlvs} == {Type.ANNOUNCE, Type.SYNC, Type.DELAY_RESP}
+    assert world.client.farewell() == []
+
+
+def test_a_silent_master_is_asked_ever_less_often():
+    contract = Contract(Terms(Type.ANNOUNCE, 0, 1))
+    asked = [tenth / 10 for tenth in range(1200) if contract.step(tenth * STEP) is not None]
+    gaps = [b - a for a, b in itertools.pairwise(asked)]
+    assert gaps[:5] == pytest.approx([1, 2, 4, 8, 16])
+    assert max(gaps) == 16
+
+
+def test_grants_that_make_no_sense_are_none():
+    contract = Contract(Terms(Type.SYNC, -3, 0))
+    contract.answer(Grant(Type.SYNC, -3, 60), 0)
+    assert contract.standing is Standing.IDLE, "never asked"
+    contract.step(0)
+    for interval in (-100, 100):
+        contract.answer(Grant(Type.SYNC, interval, 60), 0)
+        assert contract.standing is Standing.ASKED
