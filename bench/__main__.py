@@ -20,7 +20,7 @@ BENCHES = {
     "counters": "a sweep over all counters of eight links: CPU of the daemon",
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
     "detect": "link health: flaps, faults beside FRR bfdd, false alarms, loss, simulations, optics",
-    "clock": "fabric time: errors of pairs and mesh on a simulated Clos",
+    "clock": "fabric time beside ptp4l and chronyd: errors, bound, lost reference, holdover, Clos",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
 

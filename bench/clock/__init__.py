@@ -1,4 +1,4 @@
-"""Fabric time: the estimator and the mesh, in virtual time so far, and the clock page.
+"""Fabric time: on real packets beside ptp4l and chronyd, in virtual time, and the clock page.
 
 `bench.clock.clos` has the fabric and where its parameters come from.
 """
@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.clock import reading, simulated
+from bench.clock import (
+    bounds,
+    cpu,
+    holdover,
+    live,
+    plot,
+    reading,
+    reference,
+    simulated,
+    synchronized,
+)
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "clos": simulated.clos,
     "scale": simulated.scale,
     "fit": simulated.fitting,
+    "cpu": cpu.cpu,
     "page": reading.reading,
+    "bound": bounds.bound,
+    "holdover": holdover.holdover,
+    "reference": reference.reference,
+    "live": live.live,
+    "plot": plot.plot,
+    "synchronized": synchronized.synchronized,
 }
 """Each is called with ``quick``."""
 
-MINUTES: Mapping[str, float] = {"clos": 6, "scale": 1, "fit": 1, "page": 1}
+MINUTES: Mapping[str, float] = {
+    "clos": 15, "scale": 1, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "holdover": 9,
+    "reference": 7, "live": 8, "plot": 4, "synchronized": 8,
+}  # fmt: skip

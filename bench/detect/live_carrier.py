@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from bench.detect.live_lab import SAID_S, Struck, lab, strike
 from bench.report import Row, percentile
 from lab.cluster import Cluster
 from lab.faults import Carrier, Flap
+from lab.node import prober_binary
 
 HOSTS, RAILS = 2, 4
 BURST_MS = 20
+LOOK_NS = 2_000_000
+"""Between two looks of carrier-watch, at most."""
 QUIET_RAILS = (2, 3)
 """The faults of the burst rows are on these; the others flap all the time, on every host."""
 
@@ -31,12 +33,12 @@ def carrier(*, quick: bool) -> list[Row]:
     quiet = [f"h{h}:rail{r}" for r in QUIET_RAILS for h in range(HOSTS)]
     rows = []
     with lab("carrier", hosts=HOSTS, rails=RAILS) as (cluster, watch):
-        with losses(cluster) as seen:
+        with losses(cluster, everywhere) as seen:
             alone = strike(cluster, watch, everywhere, Carrier, count, lasts_s=0.1)
             time.sleep(SAID_S)
             rows += _rows("carrier down → state change, isolated", alone, seen())
         with ExitStack() as stack:
-            seen = stack.enter_context(losses(cluster))
+            seen = stack.enter_context(losses(cluster, quiet))
             for target in sorted(set(everywhere) - set(quiet)):
                 stack.enter_context(cluster.inject(Flap(target, BURST_MS, 1_000_000)))
             among = strike(cluster, watch, quiet, Carrier, count, lasts_s=0.1)
@@ -46,12 +48,14 @@ def carrier(*, quick: bool) -> list[Row]:
 
 
 @contextmanager
-def losses(cluster: Cluster) -> Iterator[Callable[[], list[tuple[int, str]]]]:
+def losses(
+    cluster: Cluster, targets: Sequence[str]
+) -> Iterator[Callable[[], list[tuple[int, str]]]]:
     """Call it for (ns, target) of each carrier loss that the hosts counted so far."""
-    devices = [f"rail{r}" for r in range(cluster.topology.rails)]
-    words = [sys.executable, "-m", "bench.detect.live_counter", *devices]
     with ExitStack() as stack:
         for node in cluster.nodes:
+            devices = sorted({target.split(":")[1] for target in targets})
+            words = [str(prober_binary().with_name("carrier-watch")), *devices]
             file = stack.enter_context((node.dir / "losses.log").open("w"))
             process = node.popen(words, stdout=file, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
@@ -73,9 +77,11 @@ def _rows(name: str, struck: list[Struck], seen: list[tuple[int, str]]) -> list[
     """From the kernel's loss to the page; from the asking where who watches the kernel was late."""
     exact, waits, late = [], [0.0], 0
     for target, asked, ms in struck:
-        lost = min((at for at, where in seen if where == target and at >= asked), default=None)
-        if lost is None:
+        # A loss is dated by the last look without it.
+        dated = [at for at, where in seen if where == target and at >= asked - LOOK_NS]
+        if not dated:
             raise RuntimeError(f"{target}: the kernel counted no loss")
+        lost = max(asked, min(dated))
         wait = (lost - asked) / 1e6
         if ms is None or wait <= ms:
             waits.append(wait)

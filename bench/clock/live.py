@@ -1,0 +1,264 @@
+"""Fabric time on real packets: hosts of a lab whose clocks are virtual, so that truth is known.
+
+The probers probe as ever, over a bridge with tbf on each port. The clock services run in one
+process here, ten steps a second, and each moment is looked at from the truth: how far off each
+path's line is when it is used, and each host's fabric time. ptp4l and chronyd run meanwhile in the
+same hosts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bench.clock.peers import Chrony, Ptp4l, load
+from bench.outage import links_up
+from bench.report import Row
+from clocksync.page import State
+from fabricd.clock.service import STEP_S, ClockService
+from fabricd.probes.client import host_id
+from lab.cluster import Cluster, wait_until
+from lab.topology import Topology, parse_rate
+from lab.virtualclock import VirtualClock, VirtualClocks
+
+LOADS = {
+    "idle": "idle", "udp400": "UDP 400 Mbit/s", "udp800": "UDP 800 Mbit/s", "tcp": "TCP one way",
+    "tcp2": "TCP both ways",
+}  # fmt: skip
+HOSTS, DEGREE = 8, 4
+SEED = 5
+PAIR_NS, MESH_NS = 20.0, 10.0
+P99_NS = {"idle": 15.0, "udp400": 40.0, "udp800": 30.0, "tcp": 40.0, "tcp2": 40.0}
+HOP_NS = 1000.0
+PTP4L, CHRONY = 100.0, 10.0
+"""So many times better than these: than ptp4l's median, than the p99 of chronyd's regression."""
+DEEP_BURST = 256 * 1024
+LOCK_S = 120.0
+SETTLE_S = 5.0
+LOOK_S = 0.02
+
+
+def raw_ns() -> int:
+    """The machine's clock under all virtual ones."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one load made of it; ns, without sign."""
+
+    pairs: list[float] = field(default_factory=list)
+    mesh: list[float] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    """Of hosts' times, a hop: by as many as there are to the reference."""
+    missed: int = 0
+    checks: int = 0
+    silent: int = 0
+    """Times that a path had no line, or a host no time."""
+    ptp4l: list[float] = field(default_factory=list)
+    chrony: list[float] = field(default_factory=list)
+
+
+class Fabric:
+    """The services of all hosts of a lab."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        origin = raw_ns()
+        self.clocks = {}
+        self.services = {}
+        for node in cluster.nodes:
+            host = host_id(node.name)
+            self.clocks[host] = VirtualClock(SEED, host, origin)
+            self.services[host] = ClockService(
+                host, node.run_dir, priority=100, clocks=VirtualClocks(SEED, host, origin)
+            )
+
+    def hops(self, reference: int) -> Mapping[int, int]:
+        """From each host to the reference."""
+        near = {host: {path.key.host for path in service.table.all()}
+                for host, service in self.services.items()}  # fmt: skip
+        out, edge = {reference: 0}, {reference}
+        while edge:
+            beyond = {host for host, to in near.items() if to & edge} | {
+                to for host in edge for to in near.get(host, ())
+            }
+            edge = beyond - set(out)
+            out |= dict.fromkeys(edge, max(out.values()) + 1)
+        return out
+
+    def run(self, seconds: float, look: Callable[[], None] | None = None) -> None:
+        """So long; ``look`` is called in between, 50 times a second."""
+        end = time.monotonic() + seconds
+        due = time.monotonic()
+        while (now := time.monotonic()) < end:
+            if now >= due:
+                for service in self.services.values():
+                    service.tick()
+                due = max(due + STEP_S, now)
+            if look is not None:
+                look()
+            time.sleep(LOOK_S)
+
+    def locked(self) -> bool:
+        """Whether every host has fabric time."""
+        self.run(STEP_S)
+        return all(x.core.status.state is State.LOCKED for x in self.services.values())
+
+    def agreed(self) -> bool:
+        """Whether they all have that of one host."""
+        return self.locked() and len({x.core.status.reference for x in self.services.values()}) == 1
+
+    def look(self, seen: Seen) -> None:
+        """Hold everything against the truth, at one moment."""
+        now = raw_ns()
+        shown = {host: clock.at(now) for host, clock in self.clocks.items()}
+        fabric = {}
+        for host, service in self.services.items():
+            for path in service.table.all():
+                pair = path.estimator.last
+                if pair is None:
+                    seen.silent += 1
+                    continue
+                true = shown[path.key.host] - shown[host]
+                said = pair.base_ns - true + pair.apart(shown[host])
+                seen.pairs.append(abs(said))
+            line = service.line
+            if line is None or line.state is State.UNSYNCED:
+                seen.silent += 1
+                continue
+            fabric[host] = line.at(shown[host])
+        hops: Mapping[int, int] = {}
+        for host, own in fabric.items():
+            there = fabric.get(own.reference)
+            if there is None or own.reference == host or there.reference != own.reference:
+                continue
+            off = abs(own.ns - there.ns)
+            seen.mesh.append(off)
+            hops = hops or self.hops(own.reference)
+            seen.bounds.append(own.bound_ns / max(hops.get(host, 1), 1))
+            seen.checks += 1
+            seen.missed += off > own.bound_ns
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for service in self.services.values():
+            service.close()
+
+
+def _watch(
+    cluster: Cluster, fabric: Fabric, peers: tuple[Ptp4l, Chrony], kind: str, seconds: float
+) -> Seen:
+    seen = Seen()
+    ptp4l, chrony = peers
+    with load(cluster, kind):
+        fabric.run(SETTLE_S)
+        before = len(ptp4l.errors_ns())
+        asked = time.monotonic()
+
+        def look() -> None:
+            nonlocal asked
+            fabric.look(seen)
+            if time.monotonic() >= asked:
+                asked = time.monotonic() + 0.5
+                error = chrony.error_ns()
+                if error is not None:
+                    seen.chrony.append(abs(error))
+
+        fabric.run(seconds, look)
+        seen.ptp4l = [abs(error) for error in ptp4l.errors_ns(before)]
+    return seen
+
+
+def _quantiles(values: list[float]) -> tuple[float, float]:
+    if not values:
+        return float("nan"), float("nan")
+    return float(np.percentile(values, 50)), float(np.percentile(values, 99))
+
+
+@contextmanager
+def running(topology: Topology) -> Iterator[tuple[Cluster, Fabric]]:
+    """A lab whose hosts all have fabric time."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(topology=topology))
+        cluster.start_daemons(
+            restart=False, probe={"peers_per_rail": DEGREE, "synchronized": False}
+        )
+        wait_until(lambda: links_up(cluster), 60, "all links UP")
+        for node in cluster.nodes:
+            node.kill_daemon()  # The probers go on as they were told.
+        fabric = Fabric(cluster)
+        stack.callback(fabric.close)
+        wait_until(fabric.agreed, LOCK_S, "all hosts have one fabric time")
+        yield cluster, fabric
+
+
+def topology(name: str = "clock") -> Topology:
+    """Eight hosts of one rail."""
+    return Topology(name, hosts=HOSTS, rails=1, rate_bps=parse_rate("1gbit"))
+
+
+def live(*, quick: bool) -> list[Row]:
+    """Pairs, the mesh and the bound under each load, beside ptp4l and chronyd."""
+    seconds = 10.0 if quick else 40.0
+    rows: list[Row] = []
+    total = Seen()
+    steps = 0
+    deep = replace(topology(), burst_bytes=DEEP_BURST)
+    for shape, kinds in ((topology(), tuple(LOADS)), (deep, ("tcp", "tcp2"))):
+        with ExitStack() as stack:
+            cluster, fabric = stack.enter_context(running(shape))
+            peers = Ptp4l(cluster), Chrony(cluster)
+            for peer in peers:
+                stack.enter_context(peer.running())
+            for kind in kinds:
+                seen = _watch(cluster, fabric, peers, kind, seconds)
+                made = live_rows(kind, seen)
+                if shape is deep:
+                    made = [replace(row, name=f"bursts of 256 KB, {row.name}", asked=None)
+                            for row in made]  # fmt: skip
+                rows += made
+                total.missed += seen.missed
+                total.checks += seen.checks
+            steps += sum(path.estimator.steps for service in fabric.services.values()
+                         for path in service.table.all())  # fmt: skip
+    return [
+        *rows,
+        Row("bounds that do not contain the truth", 0, total.missed, "", better="equal",
+            note=f"{total.checks} checks"),
+        Row("steps of clocks that were seen where there were none", 0, steps, "", better="equal"),
+    ]  # fmt: skip
+
+
+def live_rows(kind: str, seen: Seen) -> list[Row]:
+    """What is said of a load."""
+    name = LOADS[kind]
+    pair, mesh = _quantiles(seen.pairs), _quantiles(seen.mesh)
+    ptp, chrony = _quantiles(seen.ptp4l), _quantiles(seen.chrony)
+    peers = (
+        f"ptp4l {ptp[0] / 1e3:.1f} / {ptp[1] / 1e3:.1f} us ({len(seen.ptp4l)}), chronyd "
+        f"{chrony[0]:.0f} / {chrony[1]:.0f} ns ({len(seen.chrony)}); p50 / p99"
+    )
+    bound = _quantiles(seen.bounds)
+    flooded = kind.startswith("tcp")
+    # Under a flood ptp4l may not say anything for so long.
+    ratios = [
+        Row(f"{name}: ptp4l's median, in ours", PTP4L, ptp[0] / mesh[0], "", better="higher",
+            note=f"its p99 in ours: {ptp[1] / mesh[1]:.0f}"),
+    ] if seen.ptp4l else []  # fmt: skip
+    return [
+        Row(f"{name}: a pair, median", PAIR_NS, pair[0], "ns", peer=ptp[0],
+            note=f"p99 {pair[1]:.0f} ns; {peers}"),
+        Row(f"{name}: after the mesh, median", MESH_NS, mesh[0], "ns", peer=chrony[0]),
+        Row(f"{name}: after the mesh, p99", P99_NS[kind], mesh[1], "ns", peer=chrony[1],
+            note=f"without a line or a time: {seen.silent} of "
+            f"{len(seen.pairs) + len(seen.mesh) + seen.silent} looks"),
+        *ratios,
+        Row(f"{name}: the p99 of chronyd's regression, in ours", CHRONY, chrony[1] / mesh[1], "",
+            better="higher", note=f"its median in ours: {chrony[0] / mesh[0]:.1f}"),
+        Row(f"{name}: bound a hop, p99", HOP_NS if flooded else None, bound[1], "ns",
+            note=f"median {bound[0]:.0f} ns; half of the least round trip is in it"),
+    ]  # fmt: skip

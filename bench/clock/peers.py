@@ -1,0 +1,161 @@
+"""ptp4l and chronyd beside us in the same hosts of a lab, free-running: what they say of a truth.
+
+All hosts share the kernel's clock, so whatever offset they report is their error. Neither touches
+the machine's clock: ptp4l runs with ``free_running 1``, chronyd with ``-x``.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lab.cluster import Cluster, wait_until
+from lab.grandmaster import PTP4L, UNPACKED
+from lab.node import Node
+
+PTP_LOG_INTERVAL = -3
+"""Syncs and delay requests eight times a second: eight times ptp4l's default."""
+CHRONY_POLL = -4
+"""Sixteen requests a second, the most that chrony knows."""
+START_S = 30.0
+CHRONYD = str(UNPACKED / "usr/sbin/chronyd")
+CHRONYC = str(UNPACKED / "usr/bin/chronyc")
+"""``./run`` puts them there: they are not installed."""
+_OFFSET = re.compile(r"master offset\s+(-?\d+) s\d")
+
+
+class Ptp4l:
+    """A grandmaster on the first host, and a client on the second."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._nodes = cluster.nodes[:2]
+        self._log = cluster.nodes[1].dir / "ptp4l-client.log"
+        self._server: subprocess.Popen[str] | None = None
+
+    def kill_server(self) -> None:
+        """The grandmaster is no more.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._server is None:
+            raise RuntimeError("no grandmaster runs")
+        self._server.kill()
+
+    def _start(self, node: Node, role: str) -> subprocess.Popen[str]:
+        config = node.dir / f"ptp4l-{role}.conf"
+        only = "masterOnly" if role == "server" else "slaveOnly"  # as linuxptp 3 has them
+        config.write_text(
+            f"[global]\n{only} 1\ntime_stamping software\nfree_running 1\n"
+            f"network_transport UDPv4\nlogSyncInterval {PTP_LOG_INTERVAL}\n"
+            f"logMinDelayReqInterval {PTP_LOG_INTERVAL}\nsummary_interval {PTP_LOG_INTERVAL}\n"
+            "freq_est_interval 0\n"
+            f"uds_address {node.dir}/ptp4l-{role}.sock\n"
+        )
+        log = (node.dir / f"ptp4l-{role}.log").open("w")
+        return node.popen(
+            [PTP4L, "-f", str(config), "-i", "rail0", "-m", "-q"], stdout=log,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def errors_ns(self, since: int = 0) -> list[float]:
+        """Offsets reported, from the ``since``-th on."""
+        return [float(x) for x in _OFFSET.findall(self._log.read_text())[since:]]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Until the block ends."""
+        with ExitStack() as stack:
+            for node, role in zip(self._nodes, ("server", "client"), strict=True):
+                process = self._start(node, role)
+                self._server = self._server or process
+                stack.callback(process.wait)
+                stack.callback(process.terminate)
+            wait_until(lambda: len(self.errors_ns()) > 3, START_S, "ptp4l's offsets")
+            yield
+
+
+class Chrony:
+    """A server on the first host, and a client on the second."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._server, self._client = cluster.nodes[:2]
+        self._socket = self._home(self._client) / "client.sock"
+
+    def _home(self, node: Node) -> Path:
+        """Chronyd wants a directory of its own for its socket."""
+        path = node.dir / "chrony"
+        path.mkdir(mode=0o750, exist_ok=True)
+        return path
+
+    def _start(self, node: Node, role: str) -> subprocess.Popen[str]:
+        home = self._home(node)
+        config = home / f"{role}.conf"
+        lines = [f"pidfile {home}/{role}.pid", "cmdport 0", f"bindcmdaddress {home}/{role}.sock"]
+        if role == "server":
+            lines += ["local stratum 1", "allow 10.0.0.0/8", "port 123"]
+        else:
+            poll = f"minpoll {CHRONY_POLL} maxpoll {CHRONY_POLL}"
+            lines += [f"server {self._server.address(0)} {poll} xleave noselect", "port 0"]
+        config.write_text("\n".join(lines) + "\n")
+        log = (home / f"{role}.log").open("w")
+        return node.popen(
+            [CHRONYD, "-x", "-d", "-u", "root", "-f", str(config)], stdout=log,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def error_ns(self) -> float | None:
+        """The offset that its regression says now.
+
+        ``noselect``: else it would take what it says of the clock it believes to have corrected.
+        """
+        done = self._client.run(
+            [CHRONYC, "-h", str(self._socket), "-c", "sourcestats"], check=False, timeout=10
+        )
+        fields = done.stdout.strip().split(",")
+        try:
+            return float(fields[6]) * 1e9 if int(fields[1]) > 3 else None
+        except (IndexError, ValueError):
+            return None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Until the block ends."""
+        with ExitStack() as stack:
+            for node, role in ((self._server, "server"), (self._client, "client")):
+                process = self._start(node, role)
+                stack.callback(process.wait)
+                stack.callback(process.terminate)
+            wait_until(lambda: self.error_ns() is not None, START_S, "chronyd's offset")
+            yield
+
+
+@contextmanager
+def load(cluster: Cluster, kind: str) -> Iterator[None]:
+    """Traffic between the first two hosts until the block ends.
+
+    Args:
+        cluster: the lab.
+        kind: ``idle``, ``udp400``, ``udp800``, ``tcp`` (one way) or ``tcp2`` (both).
+    """
+    one, other = cluster.nodes[:2]
+    ways = {"idle": [], "tcp2": [(one, other), (other, one)]}.get(kind, [(one, other)])
+    words = ["-u", "-b", f"{kind[3:]}M", "-l", "1400"] if kind.startswith("udp") else []
+    with ExitStack() as stack:
+        for number, (source, target) in enumerate(ways):
+            port = str(5301 + number)
+            address = target.address(0)
+            commands = [
+                (target, ["iperf3", "-s", "-B", address, "-p", port]),
+                (source, ["iperf3", "-c", address, "-p", port, "-t", "600", *words]),
+            ]
+            for node, command in commands:
+                process = node.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                time.sleep(0.5)
+        yield
