@@ -152,17 +152,26 @@ class Mover:
         self.rules = rules or MoveRules()
         self.may_move = may_move
         self.paths: dict[int, Watched] = {}
+        self._moved = 0
+        """Of paths that are no more."""
+
+    @property
+    def moves(self) -> int:
+        """Ports asked for so far, also for paths that have gone meanwhile."""
+        return self._moved + sum(watched.moves for watched in self.paths.values())
 
     def watch(self, path: int, mark: int, port: int = 0) -> Watched:
         """Of a path, which is made if there is none; ``port``: it has been moved there before."""
         watched = self.paths.get(path)
         if watched is None or watched.mark != mark:
+            self.drop(path)
             watched = self.paths[path] = Watched(mark, port=port)
         return watched
 
     def drop(self, path: int) -> None:
         """It is no more."""
-        self.paths.pop(path, None)
+        if (gone := self.paths.pop(path, None)) is not None:
+            self._moved += gone.moves
 
     def guilty(self, path: int) -> bool:
         """Whether it is known to be asymmetric."""

@@ -87,9 +87,13 @@ class TaiKeeper:
         self.said = NO_TAI
 
     def hear(self, word: Trace | Origin) -> None:
-        """A neighbour's word, its own or passed on."""
-        if word.id == self.id or word.tag != self._tag:
-            return  # our own, come back; or of another mesh
+        """A neighbour's word, its own or passed on.
+
+        Also what we said ourselves: should our clock begin anew while no master is there, the
+        neighbours still know what we knew. It grows old as anybody's words do.
+        """
+        if word.tag != self._tag:
+            return  # of another mesh
         known = self._heard.get(word.id)
         if isinstance(word, Trace):
             if known is None or self._prefers(word, known.trace):
@@ -120,7 +124,7 @@ class TaiKeeper:
             found += [
                 (_rank(_named(heard.origin), host, self._fresh(heard, fabric)), host)
                 for host, heard in self._heard.items()
-                if heard.trace.under == fabric.under
+                if heard.trace.under == fabric.under and (own is None or host != self.id)
             ]  # fmt: skip
         if not found:
             return self._go_on(now_ns)

@@ -7,6 +7,8 @@ target_link_libraries(fabric_doctest PUBLIC doctest::doctest PRIVATE fabric_opti
 target_compile_options(fabric_doctest PRIVATE -O0)
 target_compile_definitions(fabric_doctest PUBLIC DOCTEST_CONFIG_SUPER_FAST_ASSERTS)
 
+fabric_precompiled_tests()
+
 # fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS]): an executable, and a test of that name.
 # Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
 # OPTIMIZED. Without a COST a test begins after those that have one.
@@ -16,6 +18,9 @@ function(fabric_test name)
   target_link_libraries(${name} PRIVATE fabric_doctest fabric_options)
   if(NOT arg_OPTIMIZED)
     target_compile_options(${name} PRIVATE -O0)
+    if(TARGET fabric_precompiled_tests)
+      target_precompile_headers(${name} REUSE_FROM fabric_precompiled_tests)
+    endif()
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST "${arg_COST}")

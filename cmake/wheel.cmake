@@ -44,8 +44,11 @@ if(TARGET nccl-net-fabric)
     INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS rccl-net-fabric LIBRARY DESTINATION ${SKBUILD_DATA_DIR}/lib)
 endif()
-install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/clocksync/include/fabric/clock.h
+install(FILES
+  ${CMAKE_CURRENT_SOURCE_DIR}/clocksync/include/fabric/clock.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/clocksync/include/fabric/tai.h
   DESTINATION ${SKBUILD_DATA_DIR}/include/fabric)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/systemd/
   DESTINATION ${SKBUILD_DATA_DIR}/share/fabricd/systemd
-  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml")
+  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml"
+                 PATTERN "*.rules")

@@ -78,15 +78,25 @@ lab() {
   ensure_native release
   ensure_native asan
   local beside=0 alone=0
-  FABRIC_BUILD=asan python -m pytest tests/lab -m 'not nightly and not alone' \
-    -n 2 --dist loadgroup "$@" || beside=$?
+  export FABRIC_BUILD=asan
+  again tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
-  FABRIC_BUILD=asan python -m pytest tests/lab -m 'alone and not nightly' "$@" || alone=$?
+  again tests/lab -m 'alone and not nightly' "$@" || alone=$?
+  unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
   [ $beside = 5 ] && return $alone
   [ $alone = 5 ] && return $beside
   return $((beside ? beside : alone))
+}
+
+# pytest; the few that failed are run again by themselves (lab/again.py says when and why).
+again() {
+  local rc=0 failed=build/log/failed.json
+  rm -f $failed
+  FABRIC_FAILED=$failed python -m pytest "$@" || rc=$?
+  [ $rc = 1 ] || return $rc
+  python -m lab.again $failed
 }
 
 vm() {
@@ -94,7 +104,7 @@ vm() {
   machines_end
   ensure_apt vm
   ensure_native release
-  FABRIC_BUILD=release python -m pytest tests/vm -m 'not nightly' "$@"
+  FABRIC_BUILD=release again tests/vm -m 'not nightly' "$@"
 }
 
 # An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.

@@ -1,6 +1,7 @@
 """Fixtures that need root: labs. Each lab test ends with a look into every log of its lab."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -63,6 +64,18 @@ def pytest_runtest_makereport(item: pytest.Item, call):
 
 
 _failed = pytest.StashKey[bool]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed, and what erred (a fixture, a report in a log), for ``lab.again``."""
+    if (path := os.environ.get("FABRIC_FAILED")) is None:
+        return
+    # xdist appends "@group" to the name of a test that has one.
+    failed, errors = (
+        [re.sub(r"@test_\w+$", "", report.nodeid) for report in terminalreporter.getreports(kind)]
+        for kind in ("failed", "error")
+    )
+    Path(path).write_text(json.dumps({"failed": failed, "errors": errors}))
 
 
 @pytest.fixture(scope="session")

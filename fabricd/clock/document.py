@@ -70,7 +70,7 @@ def snapshot(run_dir: Path) -> ClockSnapshot:
         residual_s=document["residual_ns"] / 1e9, frequency=float(document["slope"]),
         paths=int(document["neighbours"]), references_lost=int(document["lost"]),
         joins=int(document["joins"]), tai=_tai(run_dir, document.get("tai")),
-        ptp=_ptp(document.get("ptp")), **_paths(document["paths"]),
+        ptp=_ptp(document.get("ptp")), moves=_count(document, "moves"), **_paths(document["paths"]),
     )  # fmt: skip
 
 
@@ -133,7 +133,6 @@ def _paths(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "asymmetric": sum(row.get("judged") in GUILTY for row in rows),
         "surplus_s": max(surpluses) / 1e9 if surpluses else None,
-        "moves": sum(int(row.get("moves") or 0) for row in rows),
         "way_min_s": {way: min(each) for way, each in delays.items() if each},
         "way_median_s": {way: median(each) for way, each in delays.items() if each},
     }

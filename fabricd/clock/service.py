@@ -55,6 +55,8 @@ GOLDEN = (5**0.5 - 1) / 2
 DEAF_NS = 300_000_000
 """After a NIC's clock was set, or a path goes another way, older stamps may come for so long."""
 JUDGE_NS = SECOND
+FOUND_NS = 600 * SECOND
+"""A peer takes less to boot; the page has few places."""
 SUSPENDED_NS = 10_000_000
 """The host slept when CLOCK_BOOTTIME has gained so much on CLOCK_MONOTONIC."""
 
@@ -90,6 +92,8 @@ class ClockService:
         self._ports = PortPage(run_dir / "prober")
         self._found = dict(self._ports.held) if may_move else {}
         """Ports that an earlier service had asked for."""
+        self._found_end: int | None = None
+        """Until then their paths may come; our clock."""
         self._directory = run_dir
         # Epochs never come again: whoever holds an old page sees that time is another.
         epoch = max(time.time_ns() // SECOND, self.page.last.epoch + 1 if self.page.last else 0)
@@ -206,6 +210,9 @@ class ClockService:
             )  # fmt: skip
         if not paths:
             return  # the prober is to come: what it was told holds
+        self._found_end = self._found_end or now + FOUND_NS
+        if now >= self._found_end:
+            self._found.clear()
         # Sockets of other ports stamp in software.
         ports = {
             path.ends: 0 if any(path.hardware) else mover.paths[number].port

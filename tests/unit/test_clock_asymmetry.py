@@ -204,6 +204,9 @@ def test_a_good_port_ends_it():
     before = len(path.changes)
     path.run(7200)
     assert len(path.changes) == before
+    path.mover.drop(1)
+    path.mover.watch(1, 77)
+    assert path.mover.moves == 1, "it happened, whatever became of the path"
 
 
 def test_where_no_port_helps_it_gives_up_and_keeps_the_best():

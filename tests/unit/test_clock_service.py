@@ -26,7 +26,7 @@ from clocksync.words import (
     encode,
 )
 from fabricd.clock import service as module
-from fabricd.clock.service import ClockService
+from fabricd.clock.service import FOUND_NS, ClockService
 from fabricd.clock.telling import telling
 from fabricd.probes import layout as lay
 from lab.ringfile import fresh_ring, put, sample_at
@@ -349,6 +349,9 @@ def test_source_ports_outlive_the_service_and_go_with_their_path(make, run_dir, 
     clocks.ns += 2 * 10**9
     service.tick()
     assert asked(run_dir) == {other: 61002}
+    clocks.ns += FOUND_NS
+    service.tick()
+    assert asked(run_dir) == {}, "a path that has not come by now is no more"
 
 
 def test_without_leave_to_move_what_was_moved_goes_back(make, run_dir, clocks):

@@ -122,6 +122,40 @@ def test_a_host_with_the_master_that_dies_is_held_over_by_the_others(chain):
     assert chain[1].keeper.words() == [], "after an hour it is nothing"
 
 
+def test_a_host_that_forgot_what_it_said_hears_it_from_its_neighbours(chain):
+    edge, other = chain[:2]
+    now = run(chain, 30)
+    edge.keeper.forget()  # its clock begins anew, and the master is silent
+    for _ in range(50):
+        now += STEP
+        edge.hear(other)
+        edge.step(now)
+        other.hear(edge)
+        other.step(now)
+    said = edge.keeper.said.line
+    assert (said.state, said.reference) == (State.HOLDOVER, EDGE)
+    error, bound = edge.error(now)
+    assert abs(error) <= bound
+    for _ in range(40_000):  # from one to the other and back it does not stay young
+        now += STEP
+        edge.hear(other)
+        edge.step(now)
+        other.hear(edge)
+        other.step(now)
+    assert not edge.keeper.words()
+    assert not other.keeper.words()
+
+
+def test_what_comes_back_of_ones_own_words_is_not_heeded_beside_a_master(chain):
+    edge, other = chain[:2]
+    now = run(chain, 30)
+    for _ in range(20):
+        now += STEP
+        edge.hear(other)  # tracking, they say; not for these two seconds
+        edge.step(now, edge.own(now, tracking=False))
+    assert edge.keeper.said.line.state is State.HOLDOVER
+
+
 def test_another_host_with_a_master_takes_over_and_all_agree_on_the_better(chain):
     edge, other, third = chain
     worse = GM._replace(clock_class=7)

@@ -71,9 +71,14 @@ def test_the_units_are_there(wheel):
     assert units == {
         str(path.relative_to(REPO / "systemd"))
         for path in (REPO / "systemd").rglob("*")
-        if path.suffix in (".service", ".socket", ".conf", ".toml")
+        if path.is_file()
     }
-    assert {"fabricd.service", "fabric-prober.service"} <= units
+    assert {"fabricd.service", "fabric-prober.service", "udev/70-fabricd-ptp.rules"} <= units
+
+
+def test_the_headers_of_the_clock_are_there(wheel):
+    headers = in_data(wheel, "data/include/fabric")
+    assert set(headers) == {p.name for p in (REPO / "clocksync/include/fabric").iterdir()}
 
 
 def test_the_entry_points_lead_to_functions(wheel):
