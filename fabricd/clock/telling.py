@@ -26,7 +26,8 @@ def telling(core: MeshHost, paths: Iterable[ClockPath], phcs: Phcs) -> dict[str,
         "bound_ns": None if math.isinf(status.bound_ns) else status.bound_ns,
         "residual_ns": status.residual_ns, "slope": status.slope,
         "neighbours": status.neighbours, "joins": status.joins, "lost": status.lost,
-        "takeovers": status.takeovers, "moves": core.mover.moves, "paths": [_path(core, path) for path in paths],
+        "takeovers": status.takeovers, "moves": core.mover.moves,
+        "paths": [_path(core, path) for path in paths],
         "phcs": [_phc(phcs, number) for number in sorted(phcs.used())],
     }  # fmt: skip
 

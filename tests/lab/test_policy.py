@@ -19,6 +19,9 @@ from lab.faults import Carrier
 from telemetry.statspage import StatsEventKind
 
 
+TOLD = (StatsEventKind.PATH_DOWN, StatsEventKind.PATH_UP, StatsEventKind.RAIL_TOLD_DOWN)
+
+
 def sent(node, rail):
     return rails_of(node)[rail].tx_bytes
 
@@ -159,7 +162,12 @@ def test_a_path_that_passes_small_packets_only_stays_out(cluster):
         assert_given_up(lab, since)
         out = time.monotonic_ns()
         # It connects, for that takes small packets, and fails at what it has to deliver.
-        wait_until(lambda: len(given_up(lab, out)) >= 4, PATIENCE_S, "trials that failed")
+        try:
+            wait_until(lambda: len(given_up(lab, out)) >= 4, PATIENCE_S, "trials that failed")
+        except TimeoutError as error:  # seen once: with nothing to tell why
+            told = [(kind.name, events_of(node, kind)) for node in lab.nodes for kind in TOLD]
+            links = [node.run(["ss", "-Htinp"]).stdout for node in lab.nodes]
+            raise AssertionError(f"{error}; {out=}: {told}\n{''.join(links)}") from None
         assert not returned(lab, out)
         assert_progress(perf)
         healthy = time.monotonic_ns()
