@@ -18,7 +18,6 @@ from lab.cluster import wait_until
 from lab.faults import Carrier
 from telemetry.statspage import StatsEventKind
 
-
 TOLD = (StatsEventKind.PATH_DOWN, StatsEventKind.PATH_UP, StatsEventKind.RAIL_TOLD_DOWN)
 
 
