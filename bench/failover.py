@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from bench.follow import flow, mean_rate
-from bench.outage import GIVE_UP_S, SETTLE_S, links_up, outages, ring, started_ns
+from bench.outage import GIVE_UP_S, SETTLE_S, links_up, outages, ring
 from bench.report import Row, percentile
 from lab.cluster import Cluster, wait_until
 from lab.demo.story import topology
@@ -83,7 +83,7 @@ def _stock_dies_ms(cluster: Cluster, fault: Fault) -> float:
     """How long a job without failover outlives a fault that stays."""
     env = {"FABRIC_FAILOVER": "0"}
     with ring(cluster, name="stock", env=env) as perf, cluster.inject(fault):
-        start = started_ns(cluster)
+        start = fault.started_ns
         wait_until(
             lambda: any(rank.poll() not in (None, 0) for rank in perf.ranks),
             GIVE_UP_S,

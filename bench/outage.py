@@ -87,11 +87,6 @@ def others_share(before: CpuSample, after: CpuSample) -> float:
     return max(0.0, (busy - (after.own - before.own)) / total) if total > 0 else 0.0
 
 
-def started_ns(cluster: Cluster) -> int:
-    """When the newest fault took effect, by the ground truth."""
-    return next(int(r["t_ns"]) for r in reversed(cluster.truth()) if r["phase"] == "start")
-
-
 def one_outage(
     cluster: Cluster, progress: Progress, follower: EventFollower, fault: Fault
 ) -> list[int]:
@@ -101,7 +96,7 @@ def one_outage(
         TimeoutError: the job moves nothing while the rail is gone, or the rail does not return.
     """
     with cluster.inject(fault, FAULT_S):
-        start = started_ns(cluster)
+        start = fault.started_ns
         time.sleep(FAULT_S / 2)
         moved = progress.moved()
         wait_until(

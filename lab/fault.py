@@ -78,6 +78,9 @@ class Fault(ABC):
         self.holder = next_holder()
         self.started = False
         self.ended = False
+        self.started_ns = 0
+        """As the ground truth has it. That is to be read when nothing is measured: it grows, and
+        reading it takes a core for as long."""
         self._site: Site | None = None
 
     @property
@@ -111,7 +114,7 @@ class Fault(ABC):
     def start(self) -> None:
         """Inject it and record that."""
         assert not self.started, "a fault starts once"
-        before = now_ns()
+        before = self.started_ns = now_ns()
         self.started = True
         self._start()
         self._record("start", before)

@@ -207,10 +207,7 @@ class Bench:
             with self.rings() as rings:
                 fault = BlackHole(target, "tx")
                 with self.cluster.inject(fault):
-                    began = next(
-                        int(row["t_ns"]) for row in reversed(self.cluster.truth())
-                        if row["id"] == fault.id and row["phase"] == "start"
-                    )  # fmt: skip
+                    began = fault.started_ns
                     time.sleep(LASTS_S)
                 self._peers(rings, node, rail, began, into)
             trips = round_trip(sniffer.take(), began)

@@ -109,11 +109,7 @@ def strike(
         time.sleep(dice.uniform(0.02, 0.08))
         fault = make(target)
         with cluster.inject(fault):
-            began = next(
-                int(row["t_ns"])
-                for row in reversed(cluster.truth())
-                if row["id"] == fault.id and row["phase"] == "start"
-            )
+            began = fault.started_ns
             time.sleep(lasts_s)
         ended = time.monotonic_ns()
         # The page is dated by the watcher; its word may come late to this process.

@@ -129,6 +129,18 @@ TEST_CASE("to a peer that takes packets from one port only, none are sent from a
   CHECK(misses(w) == 0);
 }
 
+TEST_CASE("a peer that has not spoken yet has refused nothing") {
+  World w;
+  w.start(1, 111, {2}, 1, 10 * kMs, true);
+  w.hosts[1].engine->set_ports({wish()});
+  w.run(300 * kMs);
+  CHECK((row(w.hosts[1]).flags & ring::kPathPortRefused) == 0);
+  CHECK(w.left_from[kPort] == 0);
+  w.start(2, 222, {1}, 1, 10 * kMs, true);
+  w.run(500 * kMs);
+  CHECK(port_of(row(w.hosts[1])) == kPort);
+}
+
 TEST_CASE("what is asked for another path, host or link moves nothing") {
   World w = pair();
   PortWish other = wish();

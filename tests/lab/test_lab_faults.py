@@ -65,6 +65,7 @@ def test_carrier(pair):
     start, end = rows_of(pair, fault)
     assert (start["phase"], end["phase"]) == ("start", "end")
     assert start["target"] == "h0:rail0"
+    assert start["t_ns"] == fault.started_ns
     assert end["t_ns"] > start["t_ns"] + start["took_ns"]
 
 

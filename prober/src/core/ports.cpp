@@ -29,6 +29,7 @@ void SourcePort::want(std::uint16_t port) {
 }
 
 void SourcePort::peer_roams(bool roams) {
+  told_ = true;
   roams_ = roams;
   if (!roams) used_ = 0;
 }

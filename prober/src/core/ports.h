@@ -42,8 +42,9 @@ class SourcePort {
 
   std::uint16_t used() const { return used_; }
   std::uint16_t wanted() const { return wanted_; }
-  // What is wanted cannot be had: the peer is too old, or does not hear it.
-  bool refused() const { return refused_ || (wanted_ != used_ && !roams_); }
+  // What is wanted cannot be had: the peer is too old, or does not hear it. Of a peer that has not
+  // spoken yet nothing is known.
+  bool refused() const { return refused_ || (wanted_ != used_ && told_ && !roams_); }
 
  private:
   static constexpr std::uint32_t kTrials = 2;       // more would count as loss if none came through
@@ -52,6 +53,7 @@ class SourcePort {
   std::uint16_t wanted_ = 0;
   std::uint16_t used_ = 0;
   bool refused_ = false;
+  bool told_ = false;  // whether it does
   bool roams_ = false;
   std::uint32_t trials_ = 0;
   Nanos last_trial_ = 0;
