@@ -43,7 +43,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 
 MINUTES: Mapping[str, float] = {
     "flaps": 4,
-    "carrier": 8,
+    "carrier": 4,
     "blackhole": 4,
     "false": 32,
     "loss": 12,
