@@ -23,3 +23,10 @@ function(fabric_precompiled_tests)
       ${FABRIC_COMMON_HEADERS} <doctest/doctest.h>)
   endif()
 endfunction()
+
+# fabric_release_only(TARGET...): what tests and benches use of the release build alone.
+function(fabric_release_only)
+  if(FABRIC_SANITIZE)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
