@@ -25,6 +25,8 @@ UNICAST_INTERVAL: Final = 0x7F
 """logMessageInterval of unicast messages (13.3.2.14)."""
 _SCALE: Final = 65536
 _CONTROL: Final = {0: 0, 1: 1, 8: 2, 9: 3}
+_MOST_CORRECTION: Final = 2**63 - 2**10
+"""Beyond that it is the mark for "too large" (13.3.2.9), or becomes it as a float."""
 _MOST_BYTES: Final = 1500
 LATEST: Final = 2**62
 """Nanoseconds since 1970; clock pages have 63 bits for them."""
@@ -245,7 +247,7 @@ def decode(data: bytes) -> Message:
         raise PtpError(f"version {version & 0xF}")
     if not HEADER.size <= length <= min(len(data), _MOST_BYTES):
         raise PtpError(f"says that it has {length} bytes, of {len(data)}")
-    if abs(correction) >= 2**63 - 1:
+    if abs(correction) > _MOST_CORRECTION:
         raise PtpError("a correction that is too large to be said")
     head = Header(
         PortIdentity(clock, port), sequence, domain, Flag(flags), correction / _SCALE, interval,
