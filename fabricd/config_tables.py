@@ -42,6 +42,7 @@ class HostTable(Table):
 
     name: HostName = Field(default_factory=socket.gethostname)
     cpus: Cpus = ""
+    realtime: Annotated[bool, Field(strict=True, description="true or false")] = True
 
 
 class PathsTable(Table):

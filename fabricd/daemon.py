@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, entry, logs, pinning
+from fabricd import __version__, entry, logs, pinning, realtime
 from fabricd.access import Access
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
@@ -94,6 +94,7 @@ class Daemon:
         # What lives now lives for ever: keep it out of the collector's pauses.
         gc.collect()
         gc.freeze()
+        self._schedule(self.source.config)
         self.notifier.ready(f"mode {host.modes.effective.name.lower()}")
         try:
             await self._stop.wait()
@@ -293,6 +294,7 @@ class Daemon:
         else:
             changed = changed_keys(old, config)
             self._pin(config)
+            self._schedule(config)
             if (header := host.feed.header()) is not None:
                 self._pin_prober(header.pid)
             self._control.regard(_access(config))
@@ -317,6 +319,13 @@ class Daemon:
             pinning.pin(0, cpus)
         except OSError as error:
             self._log.error("not pinned", cpus=config.host.cpus, error=error.strerror)
+
+    def _schedule(self, config: Config) -> None:
+        """Above the job's threads, or among them, as the configuration says."""
+        if not config.host.realtime:
+            realtime.leave()
+        elif why := realtime.enter():
+            self._log.warning("not real-time: decisions wait for a core", reason=why)
 
     def _pin_prober(self, pid: int) -> None:
         """The prober is a process of its own, of the same user: it may be pinned from here."""

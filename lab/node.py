@@ -209,9 +209,9 @@ class Node:
     ) -> Service:
         """Write the configuration (``overrides`` are its tables) and start fabricd."""
         self.write_config(overrides, mode)
-        # The priority of systemd/fabricd.service; chrt(1) executes the command in its own place.
-        first = ["chrt", "--rr", "1"] if procs.realtime_allowed() else ["nice", "-n", "-10"]
-        args = [*first, sys.executable, "-m", "fabricd.daemon", "--config", str(self.config_path)]
+        # As systemd/fabricd.service.
+        args = ["nice", "-n", "-10", sys.executable, "-m", "fabricd.daemon"]
+        args += ["--config", str(self.config_path)]
         self.daemon = self._service("fabricd", args, restart=restart, env=env)
         self.daemon.start()
         return self.daemon

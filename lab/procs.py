@@ -72,12 +72,6 @@ class ProcessId:
 
 
 @functools.cache
-def realtime_allowed() -> bool:
-    """Whether processes may be started under a real-time policy here."""
-    tried = subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False)
-    return tried.returncode == 0
-
-
 def myself() -> ProcessId:
     """The calling process."""
     me = ProcessId.of(os.getpid())

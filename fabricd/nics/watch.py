@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -142,6 +143,9 @@ async def ask(
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )
+    with contextlib.suppress(OSError):  # It has gone, or a system call filter forbids it.
+        # Not above a job, as this process is, not even for as long as it loads its libraries.
+        os.sched_setscheduler(child.pid, os.SCHED_OTHER, os.sched_param(0))
     try:
         async with asyncio.timeout(CHILD_S):
             out, err = await child.communicate(json.dumps(request).encode())

@@ -251,6 +251,25 @@ def test_daemon_and_prober_are_kept_off_the_training_cores(cluster):
         wait_until(lambda p=pid: affinities(p) == {(cores[1],)}, SLOW_S, f"{pid} moved")
 
 
+def test_the_daemon_is_above_a_job_as_the_configuration_says(cluster):
+    tried = subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False)
+    above = os.SCHED_OTHER if tried.returncode else os.SCHED_RR
+    node = started(cluster, host={"realtime": True}).nodes[0]
+    wait_until(lambda: policies(node.daemon.pid) == {above}, SLOW_S, "real-time, if it may be")
+    text = node.config_path.read_text()
+    node.config_path.write_text(text.replace("realtime = true", "realtime = false"))
+    done(node, "reload")
+    wait_until(lambda: policies(node.daemon.pid) == {os.SCHED_OTHER}, SLOW_S, "as any other")
+
+
+def policies(pid):
+    found = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+        with contextlib.suppress(ProcessLookupError):
+            found.add(os.sched_getscheduler(int(thread)))
+    return found
+
+
 def affinities(pid):
     found = set()
     for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

@@ -165,6 +165,8 @@ def test_units_start_in_order_and_report_ready(hosts):
     assert daemon["UnitFileState"] == "enabled"
     assert daemon["WatchdogUSec"] not in ("0", "infinity", "")
     assert daemon["NRestarts"] == "0"
+    pid = show(hosts.alpha, "fabricd", "MainPID")["MainPID"]
+    assert "SCHED_RR" in hosts.alpha.run("chrt", "-a", "-p", pid).check().out
     prober = show(hosts.alpha, "fabric-prober", "ActiveState", "UnitFileState", "NRestarts",
                   started)  # fmt: skip
     assert (prober["ActiveState"], prober["UnitFileState"]) == ("active", "enabled")
