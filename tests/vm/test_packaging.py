@@ -50,6 +50,7 @@ addresses = [{{ rail = 0, address = "{a0}" }}, {{ rail = 1, address = "{a1}" }}]
 SLOW_START = "[Service]\nTimeoutStartSec=300\n"
 SOCKET = "/run/fabricd/ctl.sock"
 LONG = 240
+CALM = "/etc/fabricd/conf.d/calm.toml"
 UP = ("up", "probation")
 
 
@@ -140,6 +141,8 @@ def hosts(machines):
             a0=pair.address(1 - host, 0), a1=pair.address(1 - host, 1),
         )  # fmt: skip
         vm.write("/etc/fabricd/fabricd.toml", text)
+        if vm is machines.beta:
+            vm.write(CALM, "[host]\nrealtime = false\n")
         for unit in ("fabricd", "fabric-clock"):
             vm.write(f"/etc/systemd/system/{unit}.service.d/emulated.conf", SLOW_START)
     follow(machines.alpha, "check")
@@ -165,13 +168,25 @@ def test_units_start_in_order_and_report_ready(hosts):
     assert daemon["UnitFileState"] == "enabled"
     assert daemon["WatchdogUSec"] not in ("0", "infinity", "")
     assert daemon["NRestarts"] == "0"
-    pid = show(hosts.alpha, "fabricd", "MainPID")["MainPID"]
-    assert "SCHED_RR" in hosts.alpha.run("chrt", "-a", "-p", pid).check().out
     prober = show(hosts.alpha, "fabric-prober", "ActiveState", "UnitFileState", "NRestarts",
                   started)  # fmt: skip
     assert (prober["ActiveState"], prober["UnitFileState"]) == ("active", "enabled")
     assert prober["NRestarts"] == "0"
     assert int(prober[started]) < int(daemon[started])
+
+
+def test_the_unit_lets_the_daemon_be_real_time_and_a_reload_ends_it(hosts):
+    vm = hosts.alpha
+    pid = show(vm, "fabricd", "MainPID")["MainPID"]
+
+    def policies():
+        return set(re.findall(r"SCHED_[A-Z]+", vm.run("chrt", "-a", "-p", pid).check().out))
+
+    assert policies() == {"SCHED_RR"}
+    # Nor could it stay so: where it takes all of an emulated core, nothing else would ever run.
+    vm.write(CALM, "[host]\nrealtime = false\n")
+    vm.run("systemctl", "reload", "fabricd", timeout=LONG).check()
+    until(lambda: policies() == {"SCHED_OTHER"}, LONG, "as any other process")
 
 
 def test_the_documented_check_finds_it_healthy(hosts):
