@@ -90,7 +90,7 @@ lab() {
   return $((beside ? beside : alone))
 }
 
-# pytest; the few that failed are run again by themselves (lab/again.py says when and why).
+# pytest; the few that failed are run again by themselves, which tells more and excuses nothing.
 again() {
   local rc=0 failed=build/log/failed.json
   rm -f $failed

@@ -3,10 +3,6 @@
 Four hosts with four rails; one link of each host at a time, half of them towards the host and half
 from it. Found is when the host's page says DEGRADED of the link; the way is what the reason in its
 timeline says. The rate is what the probers heard of each other meanwhile, the least of the links.
-
-Between two rounds all that is held against links and paths is forgotten. Without that pause the
-links of a round are the peers of those of the round before, and losses of both at the ends of the
-same paths are told apart later: four of 32 were not named within 4.5 s (docs/detection.md).
 """
 
 from __future__ import annotations
@@ -30,8 +26,6 @@ HOSTS, RAILS = 4, 4
 RATE = 400
 WARM_S = 12.0
 """Before the first fault: what starting up lost is forgotten."""
-FORGET_S = 45.0
-"""A sequential test just below its threshold takes so long to be empty (20 nats, 900 packets/s)."""
 RETURN_S = 90.0
 WORSE = frozenset({"DEGRADED"})
 Way = Literal["rx", "tx"]
@@ -95,11 +89,8 @@ def _round(
 ) -> list[Found]:
     targets = [f"h{h}:rail{(h + number) % RAILS}" for h in range(HOSTS)]
     ways: list[Way] = ["rx" if (h + number) % 2 else "tx" for h in range(HOSTS)]
-    if number:
-        time.sleep(FORGET_S)
-    every = [(node.name, f"rail{rail}") for node in cluster.nodes for rail in range(RAILS)]
     wait_until(
-        lambda: all(watch.state(*ends) not in WORSE for ends in every),
+        lambda: all(watch.state(*_ends(t)) not in WORSE for t in targets),
         RETURN_S,
         "links without a memory of loss",
     )

@@ -120,8 +120,8 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
   const bool roams = (packet.flags & kWireRoams) != 0;
   if (packet.incarnation != peer_incarnation_ || peer_incarnation_ == 0) {
     if (packet.incarnation == 0 || retired(packet.incarnation)) return Verdict::kReplay;
-    source_.peer_roams(
-        roams);  // before it is established: it may be older now, and hear us no more
+    // Before it is established, too: it may be older now, and hear us no more.
+    source_.peer_roams(roams);
     peer_challenge_ = packet.challenge;
     if (packet.response != nonce_) {
       report_ = true;  // let it have our challenge
@@ -143,6 +143,7 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
     return Verdict::kReplay;
   }
   ++received_;
+  source_.peer_roams(roams);
   // A port on trial gets the first packets of trains (SourcePort).
   if (from != peer_from_ && (packet.flags & kWireTrainMask) != 1) {
     peer_from_ = from;
