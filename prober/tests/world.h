@@ -213,4 +213,12 @@ inline ring::PathRow row(const Host& host, std::size_t path = 0) {
   return out;
 }
 
+// Hosts 1 and 2, which probe each other on so many rails.
+inline World two_hosts(Nanos link_interval = 10 * kMs, bool clock = false, std::uint8_t rails = 1) {
+  World w;
+  w.start(1, 111, {2}, rails, link_interval, clock);
+  w.start(2, 222, {1}, rails, link_interval, clock);
+  return w;
+}
+
 }  // namespace fabric::prober::test
