@@ -46,7 +46,7 @@ MINUTES: Mapping[str, float] = {
     "carrier": 4,
     "blackhole": 4,
     "false": 32,
-    "loss": 12,
+    "loss": 24,
     "gray": 3,
     "simulator": 27,
     "conditions": 2,

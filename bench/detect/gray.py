@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ BASE = 1e-6
 WARM_S = 5.0
 ASKED_S = {1.0: 3.0, 0.1: 30.0}
 LIMIT_S = {1.0: 15.0, 0.1: 60.0}
+MENDED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,34 @@ def found_after(world: World, percent: float, seed: int) -> float:
     def chance(path: _Path, direction: int) -> float:
         return percent / 100 if (path.rail, direction) == (rail, way) else 0.0
 
-    for now, links in _verdicts(world, host, chance, limit, rng):
+    return _named(_verdicts(world, host, chance, limit, rng), rail, seed, limit)
+
+
+def found_after_another(world: World, percent: float, seed: int) -> float:
+    """The same while the host remembers that a peer's link lost as much, towards us or from us.
+
+    A link that its own rail probes: it is mended up to a minute before.
+    """
+    rng = np.random.default_rng([seed, round(percent * 1000), 2])
+    host, rail, way = seed % world.hosts, seed // world.hosts % RAILS, seed % 2
+    there = [p for p in paths(world, host) if p.rail == rail]
+    sick = there[int(rng.integers(len(there)))]
+    end = -float(rng.uniform(0.5, MENDED_S))
+    limit = LIMIT_S[percent]
+
+    def earlier(path: _Path, direction: int) -> float:
+        on = (path.peer, path.peer_rail) == (sick.peer, sick.peer_rail)
+        return percent / 100 if on and direction == way else 0.0
+
+    def chance(path: _Path, direction: int) -> float:
+        return percent / 100 if (path.rail, direction) == (rail, way) else 0.0
+
+    before = Earlier(earlier, end - 1.5 * ASKED_S[percent], end)
+    return _named(_verdicts(world, host, chance, limit, rng, before), rail, seed, limit)
+
+
+def _named(verdicts: Iterator[tuple[float, set[int]]], rail: int, seed: int, limit: float) -> float:
+    for now, links in verdicts:
         if wrong := links - ({rail} if now > 0 else set()):
             raise RuntimeError(f"seed {seed}: link {min(wrong)} is well and was named")
         if rail in links:
@@ -117,12 +146,22 @@ def named_instead(world: World, percent: float, seed: int) -> bool:
     return any(links for _, links in _verdicts(world, host, chance, ASKED_S[percent], rng))
 
 
+class Earlier(NamedTuple):
+    """Another fault, which is over."""
+
+    chance: Callable[[_Path, int], float]
+    began: float
+    """Seconds, below 0."""
+    ended: float
+
+
 def _verdicts(
     world: World,
     host: int,
     chance: Callable[[_Path, int], float],
     limit: float,
     rng: np.random.Generator,
+    earlier: Earlier | None = None,
 ) -> Iterator[tuple[float, set[int]]]:
     """What the daemon of a host says: seconds after the fault began, links that it names.
 
@@ -132,21 +171,27 @@ def _verdicts(
         chance: that a packet of a path is lost after 0 s, by direction (0: rx).
         limit: until when.
         rng: of the losses.
+        earlier: what was before that.
     """
     own = paths(world, host)
+    warm = WARM_S - (earlier.began if earlier else 0.0)
     shown = []
     for path in own:
         for direction in (0, 1):
-            noise = rng.uniform(-WARM_S, limit, rng.poisson(BASE * path.packets * (WARM_S + limit)))
+            noise = rng.uniform(-warm, limit, rng.poisson(BASE * path.packets * (warm + limit)))
             number = rng.poisson(chance(path, direction) * path.packets * limit)
             lost = np.concatenate([noise, rng.uniform(0, limit, number)])
+            if earlier is not None:
+                span = earlier.ended - earlier.began
+                more = rng.poisson(earlier.chance(path, direction) * path.packets * span)
+                lost = np.concatenate([lost, rng.uniform(earlier.began, earlier.ended, more)])
             shown.append(np.sort(lost) + path.late_s)
     test = LossTest(f"h{host}")
-    now = float(rng.uniform(0, TICK_S)) - WARM_S
+    now = float(rng.uniform(0, TICK_S)) - warm
     while now < limit:
         counters = []
         for i, path in enumerate(own):
-            sent = int((now + WARM_S) * path.packets)
+            sent = int((now + warm) * path.packets)
             rx, tx = (int(np.searchsorted(shown[2 * i + d], now)) for d in (0, 1))
             counters.append(
                 LossCounters(
@@ -154,7 +199,7 @@ def _verdicts(
                     interval_ns=round(path.interval_s * 1e9), trains=path.train_s > 0,
                 )
             )  # fmt: skip
-        verdict = test.feed(counters, round((now + WARM_S + 1) * 1e9))
+        verdict = test.feed(counters, round((now + warm + 1) * 1e9))
         yield now, set(verdict.links)
         now += TICK_S / LOOKS if test.suspects else TICK_S
 
@@ -172,6 +217,8 @@ def gray(*, quick: bool) -> list[Row]:
         for percent in (1.0, 0.1):
             count = seeds if percent == 1.0 else seeds // 4
             out.append(_row(world, percent, _play(found_after, world, percent, count), packets))
+            after = _play(found_after_another, world, percent, count)
+            out.append(_row(world, percent, after, packets, " soon after a peer's"))
             named = _play(named_instead, world, percent, count)
             out.append(
                 Row(f"{percent:g} % loss of a peer's link, {world.text}, simulated: own named",
@@ -188,12 +235,15 @@ def _play(
         return pool.starmap(what, wanted, chunksize=20)
 
 
-def _row(world: World, percent: float, took: Sequence[float], packets: float) -> Row:
+def _row(
+    world: World, percent: float, took: Sequence[float], packets: float, when: str = ""
+) -> Row:
     """The share that is found in time: of 99 % of the links that is asked."""
     asked = ASKED_S[percent]
     p50, p99 = np.percentile(took, [50, 99])
     return Row(
-        f"{percent:g} % loss, link interval {world.text}, simulated: found within {asked:g} s",
+        f"{percent:g} % loss{when}, link interval {world.text}, simulated: "
+        f"found within {asked:g} s",
         99,
         100 * sum(t <= asked for t in took) / len(took),
         "%",

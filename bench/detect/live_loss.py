@@ -3,13 +3,17 @@
 Four hosts with four rails; one link of each host at a time, half of them towards the host and half
 from it. Found is when the host's page says DEGRADED of the link; the way is what the reason in its
 timeline says. The rate is what the probers heard of each other meanwhile, the least of the links.
+
+Twice: each four faults in a lab of their own, and round upon round in one lab, where by the fourth
+round every path remembers a fault at its other end that ended seconds ago.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +29,7 @@ from telemetry.timeline import Timeline
 HOSTS, RAILS = 4, 4
 RATE = 400
 WARM_S = 12.0
-"""Before the first fault: what starting up lost is forgotten."""
+"""Before a lab's first fault."""
 RETURN_S = 90.0
 WORSE = frozenset({"DEGRADED"})
 Way = Literal["rx", "tx"]
@@ -51,27 +55,38 @@ class Found:
 
 def loss(*, quick: bool) -> list[Row]:
     """Some rounds of four links each."""
-    with lab("loss", hosts=HOSTS, rails=RAILS, probe=FAST) as (cluster, watch):
-        time.sleep(WARM_S)
-        rows = []
+    plan = (1.0, 3.0, 2 if quick else 8), (0.1, 30.0, 1 if quick else 6)
+    rows = []
+    for percent, asked, rounds in plan:
+        found = []
+        for number in range(rounds):
+            with _lab() as (cluster, watch):
+                found += _round(cluster, watch, number, percent, asked)
+        rows += _rows(found, percent, asked)
+    with _lab() as (cluster, watch):
         # Each round takes the next link of each host: those of the last one forget meanwhile.
-        number = itertools.count()
-        for percent, asked, rounds in (
-            (1.0, 3.0, 2 if quick else 8),
-            (0.1, 30.0, 1 if quick else 6),
-        ):
+        number_of = itertools.count()
+        for percent, asked, rounds in plan:
             found = [
                 f
-                for n in itertools.islice(number, rounds)
-                for f in _round(cluster, watch, n, percent, asked)
+                for number in itertools.islice(number_of, rounds)
+                for f in _round(cluster, watch, number, percent, asked)
             ]
-            rows += _rows(found, percent, asked)
+            rows += _rows(found, percent, asked, ", round upon round")
     return rows
 
 
-def _rows(found: list[Found], percent: float, asked: float) -> list[Row]:
+@contextmanager
+def _lab() -> Iterator[tuple[Cluster, PageWatch]]:
+    """What starting up lost is forgotten."""
+    with lab("loss", hosts=HOSTS, rails=RAILS, probe=FAST) as both:
+        time.sleep(WARM_S)
+        yield both
+
+
+def _rows(found: list[Found], percent: float, asked: float, when: str = "") -> list[Row]:
     took = sorted(f.seconds for f in found if f.seconds is not None)
-    name = f"{percent:g} % one-way loss"
+    name = f"{percent:g} % one-way loss{when}"
     rate = min(f.rate for f in found)
     note = f"{len(found)} links, median {took[len(took) // 2]:.2f} s" if took else ""
     wrong = [f for f in found if not f.right]
