@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, entry, logs, pinning, realtime
+from fabricd import __version__, entry, logs, pinning, realtime, report
 from fabricd.access import Access
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
@@ -36,6 +36,7 @@ from fabricd.links.watcher import LinkWatcher
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
+from fabricd.picture import Picture
 from fabricd.recorder import Recorder
 from fabricd.requests import CHANGING, Requests
 from fabricd.steer.modes import Modes
@@ -50,7 +51,6 @@ TICK_S = 0.5
 LOOKS = 4
 """Times a tick that losses are read while a link is suspected of them."""
 SCAN_S = 1.0
-SNAPSHOT_TICKS = 2
 SAVE_TICKS = 4
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
@@ -201,9 +201,9 @@ class Daemon:
         listen = self.source.config.metrics.listen
         if not listen:
             return
-        host.refresh_snapshot()
+        picture = Picture(lambda: report.snapshot(host), asyncio.get_running_loop())
         try:
-            self._metrics = MetricsServer(listen, host.current_snapshot)
+            self._metrics = MetricsServer(listen, picture)
         except (OSError, ValueError) as error:
             raise StartError(f"metrics.listen {listen}: {error}") from error
 
@@ -259,8 +259,6 @@ class Daemon:
             await host.where.ask(host.feed, host.engine)
             host.feed_loss()
             host.nics_checked(self._nics.check())
-            if number % SNAPSHOT_TICKS == 0:
-                host.refresh_snapshot()
             if number % SAVE_TICKS == 0:
                 host.save()
             if host.cycles > before:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from fabricd import probe_plan, report
+from fabricd import probe_plan
 from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
 from fabricd.config import Config
@@ -40,7 +40,6 @@ from fabricd.steer.page import SteerPage
 from fabricd.timeline_state import state_document
 from fabricd.whereabouts import Whereabouts
 from telemetry.events import Event, EventKind, LinkState
-from telemetry.snapshot import HostSnapshot
 
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
@@ -94,7 +93,6 @@ class Host:
         self.ib_note = ""
         self.last_path_rows: Sequence[PathRow] = ()
         self._table: _Table | None = None
-        self._snapshot = HostSnapshot(config.host.name)
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
         self.delay = DelayWatch()
@@ -353,14 +351,6 @@ class Host:
         """Record events that were made elsewhere."""
         self._emit(events)
 
-    def refresh_snapshot(self) -> None:
-        """Make the picture for the metrics endpoint's thread anew."""
-        self._snapshot = report.snapshot(self)
-
-    def current_snapshot(self) -> HostSnapshot:
-        """The last picture; may be called from any thread."""
-        return self._snapshot
-
     def close(self) -> None:
         """Release descriptors."""
         for timer in (self._timer, self._late):
@@ -384,6 +374,7 @@ class Host:
         self._table = None
         if rows is not None:
             self._table = _Table(now, rows, evidence.path_views(rows, self.engine.paths))
+            self.last_path_rows = rows
         return rows
 
     def _engine_events(self, outcome: Outcome) -> list[Event]:

@@ -52,7 +52,6 @@ def snapshot(host: Host) -> HostSnapshot:
     """An immutable picture for the metrics endpoint."""
     now = time.monotonic_ns()
     rows = host.path_rows(recent=True) or host.last_path_rows
-    host.last_path_rows = rows
     weights = host.rail_weights()
     links = []
     for link in host.engine.links:

@@ -95,8 +95,22 @@ class Step(NamedTuple):
     change: BaseChange | None = None
 
 
-_Half = tuple[float, float]
-"""Our clock in seconds, delay and clocks' difference in nanoseconds."""
+_NEVER = float("inf")
+
+
+class _Halves(NamedTuple):
+    """Of one step; nanoseconds but for ``now``, the clocks' difference at first taken off."""
+
+    now: float
+    """Our clock at the newest exchange, seconds since the epoch."""
+    tx: list[float]
+    """Delay out plus the clocks' difference as it is at ``now``, sorted."""
+    rx: list[float]
+    """Delay back less that."""
+    sums: list[float]
+    """Of exchanges with both: sorted."""
+    lowest: tuple[float, float, float]
+    """The least sum, and its two parts."""
 
 
 @dataclass(slots=True)
@@ -150,17 +164,14 @@ class PathDelay:
         Returns:
             None while base and line are being learned, and where nothing can be said.
         """
-        self._kinds(exchanges)
-        out, back, both = self._halves(exchanges)
-        if not both or not out or not back:
+        if not exchanges:
             return None
-        slope, now = self._line.slope, max(out[-1][0], back[-1][0])
-        tx = [y - slope * (x - now) for x, y in out]
-        rx = [y + slope * (x - now) for x, y in back]
-        pairs = [(f + b + slope * (xb - xf), f - slope * (xf - now), b + slope * (xb - now))
-                 for (xf, f), (xb, b) in both]  # fmt: skip
-        least, lowest_f, lowest_b = min(pairs)
-        spread = median([p[0] for p in pairs]) - least
+        self._kinds(exchanges)
+        halves = self._halves(exchanges)
+        if halves is None:
+            return None
+        now, tx, rx, sums, (least, lowest_f, lowest_b) = halves
+        spread = sums[len(sums) // 2] - least
         middle = (lowest_f - lowest_b) / 2
         if self.base_ns is None:
             self.base_ns = least
@@ -191,16 +202,17 @@ class PathDelay:
         if reading is not None and self._zero is not None:
             line = self._by_fabric_time(reading, middle, line, clean=clean)
         # Neither queue is negative: that is where the line can be.
-        most, fewest = min(tx) - half, half - min(rx)
+        most, fewest = tx[0] - half, half - rx[0]
         sure = clean or fewest - tolerance <= line <= most + tolerance
         if not clean:
             inside = min(max(line, fewest), most) if fewest <= most else (fewest + most) / 2
             if sure:
                 self._hold(now, fewest, most, inside)
             line = inside
+        none_tx, none_rx = half + line, half - line
         return Step(
-            sorted([max(0, round(f - line - half)) for f in tx]),
-            sorted([max(0, round(b + line - half)) for b in rx]),
+            [int(f - none_tx) if f > none_tx else 0 for f in tx],
+            [int(b - none_rx) if b > none_rx else 0 for b in rx],
             max(0, round(above)),
             sure,
             change,
@@ -210,15 +222,16 @@ class PathDelay:
 
     def _kinds(self, exchanges: Sequence[Exchange]) -> None:
         """Kernel and NIC have different clocks: another kind of stamps begins anew."""
-        if self._kind < 0 and exchanges:
+        kinds = {e[4] for e in exchanges}
+        if self._kind < 0:
             self._kind = exchanges[-1].hardware
-        if exchanges and all(e.hardware != self._kind for e in exchanges):
-            self._other_kind += 1
-            if self._other_kind >= self.rules.fell:
-                self.restart()
-                self._kind = exchanges[-1].hardware
-        elif exchanges:
+        if self._kind in kinds:
             self._other_kind = 0
+            return
+        self._other_kind += 1
+        if self._other_kind >= self.rules.fell:
+            self.restart()
+            self._kind = exchanges[-1].hardware
 
     def restart(self) -> None:
         """Forget everything: other stamps, another peer."""
@@ -226,33 +239,46 @@ class PathDelay:
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
 
-    def _halves(
-        self, exchanges: Sequence[Exchange]
-    ) -> tuple[list[_Half], list[_Half], list[tuple[_Half, _Half]]]:
-        out: list[_Half] = []
-        back: list[_Half] = []
-        both: list[tuple[_Half, _Half]] = []
+    def _halves(self, exchanges: Sequence[Exchange]) -> _Halves | None:
+        """What was seen by direction, less the clocks' drift since then; None: nothing both ways.
+
+        The hottest loop of the daemon: 900 exchanges a second where eight rails have ten peers.
+        """
+        kind, zero, drift = self._kind, self._zero, self._line.slope * 1e-9
+        latest = max(exchanges[-1].sent, exchanges[-1].heard)
+        tx: list[float] = []
+        rx: list[float] = []
+        sums: list[float] = []
+        least, lowest = _NEVER, (0.0, 0.0)
         for sent, arrived, peer_sent, heard, hardware in exchanges:
-            if hardware != self._kind:
+            if hardware != kind:
                 continue
-            way_out: _Half | None = None
+            out = 0.0
             if sent:
-                zero = self._zero
-                if zero is None or abs(arrived - sent - zero) > STEPPED_NS:
+                ahead = arrived - sent
+                if zero is None or not -STEPPED_NS <= ahead - zero <= STEPPED_NS:
                     self._rezero(sent, arrived)
-                    out, back, both = [], [], []
-                    zero = arrived - sent
-                way_out = ((sent - self._epoch) / 1e9, float(arrived - sent - zero))
-                out.append(way_out)
-            if heard and self._zero is not None:
-                y = heard - peer_sent + self._zero
-                if abs(y) > STEPPED_NS:
+                    zero, drift = ahead, 0.0
+                    tx, rx, sums, least = [], [], [], _NEVER
+                out = ahead - zero - drift * (sent - latest)
+                tx.append(out)
+            if heard and zero is not None:
+                behind = heard - peer_sent + zero
+                if not -STEPPED_NS <= behind <= STEPPED_NS:
                     continue  # of before the step
-                way_back = ((heard - self._epoch) / 1e9, float(y))
-                back.append(way_back)
-                if way_out is not None:
-                    both.append((way_out, way_back))
-        return out, back, both
+                back = behind + drift * (heard - latest)
+                rx.append(back)
+                if sent:
+                    both = out + back
+                    sums.append(both)
+                    if both < least:
+                        least, lowest = both, (out, back)
+        if not sums:
+            return None
+        tx.sort()
+        rx.sort()
+        sums.sort()
+        return _Halves((latest - self._epoch) / 1e9, tx, rx, sums, (least, *lowest))
 
     def _rezero(self, sent: int, arrived: int) -> None:
         """The first exchange, or a clock was stepped far: the base stays, the line does not."""

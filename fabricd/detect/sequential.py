@@ -104,7 +104,7 @@ class Cusum:
         """
         before = self.value
         if before == 0.0 and nats <= 0.0:  # nearly always
-            self._last_ns = now
+            self.quiet(now)
             return False
         most = test.step_share * test.threshold
         # A first reading, or one after a long time, may add the whole of it.
@@ -125,6 +125,10 @@ class Cusum:
             self.sick = self.sick or self.value >= test.threshold
         self._last_ns = now
         return self.sick
+
+    def quiet(self, now: int) -> None:
+        """As `step` with nothing seen, while the statistic is 0."""
+        self._last_ns = now
 
     @property
     def rate(self) -> float:

@@ -102,6 +102,11 @@ class Record:
         """Where a member lies."""
         return self._offsets[name]
 
+    def only(self, *names: str) -> struct.Struct:
+        """What unpacks these members, in the order of the record, and skips the rest."""
+        codes = (f.code if f.name in names else f"{f.size}x" for f in self.fields)
+        return struct.Struct("<" + "".join(codes))
+
 
 RING_HEADER: Final = Record(
     "RingHeader",

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_delay_path import SEC, Link
 
-from fabricd.delay import histogram
 from fabricd.delay.view import DelayView, PathPlace
 from fabricd.delay.watch import DelayWatch
 from fabricd.probes import layout as lay
@@ -124,28 +123,6 @@ def test_any_bytes_in_the_ring_do_no_harm(ring, data):
         for _ in range(8):
             view.feed({0: some}, {})
         view.link_figures(0)
-
-
-# -- histogram ------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 10**12))
-def test_every_delay_lies_in_its_bucket(ns):
-    at = histogram.bucket(ns)
-    if at < histogram.BUCKETS - 1:
-        assert (histogram.upper_ns(at - 1) if at else 0) <= ns < histogram.upper_ns(at)
-
-
-def test_quantiles_are_right_to_half_an_octave():
-    dice = random.Random(1)
-    delays = sorted(round(dice.lognormvariate(11, 1)) for _ in range(5000))
-    counts = [0] * histogram.BUCKETS
-    for delay in delays:
-        counts[histogram.bucket(delay)] += 1
-    for share in (0.5, 0.99):
-        true = delays[round(share * len(delays))]
-        assert histogram.quantile_ns(counts, share) == pytest.approx(true, rel=0.2)
-    assert histogram.quantile_ns([0] * histogram.BUCKETS, 0.5) is None
 
 
 # -- the host's view ------------------------------------------------------------------------------
