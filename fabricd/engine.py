@@ -223,6 +223,8 @@ class Engine:
 
     def plan(self) -> policy.Plan:
         """What steering would do now."""
+        # The usual case: no path is out, and then none is asked about.
+        some = any(p.gone or p.health.state not in CARRYING for p in self.paths)
         return policy.plan(
             [
                 policy.LinkInput(
@@ -239,7 +241,7 @@ class Engine:
                     # Nobody probes there any more; whether traffic gets through, the plugin sees.
                     LinkState.UNKNOWN if p.gone else p.health.state,
                 )
-                for p in self.paths
+                for p in (self.paths if some else ())
             ],
         )  # fmt: skip
 
@@ -380,6 +382,8 @@ class Engine:
         fault = verdict.link_faults.get(link.index, "")
         errors = self.orders.soft(link.netdev, _soft(link))
         worse = errors or self.orders.worse(link.netdev, link.worse)
+        if not fault and not worse:
+            return facts  # the usual case
         hard = (
             bool(facts.hard or errors)
             or facts.carrier is False

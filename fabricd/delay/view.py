@@ -117,6 +117,8 @@ class DelayView:
         self.fabric_time = fabric_time
         self._path_rules = path_rules or PathRules()
         self._paths: list[_Path] = []
+        self._of: dict[int, list[_Path]] = {}
+        """By link."""
         self._stalled = False
 
     def configure(self, places: Sequence[PathPlace]) -> None:
@@ -128,6 +130,9 @@ class DelayView:
             path = known or _Path(place, PathDelay(self._path_rules))
             path.place = place
             self._paths.append(path)
+        self._of = {}
+        for path in self._paths:
+            self._of.setdefault(path.place.link, []).append(path)
 
     @property
     def share(self) -> int:
@@ -202,7 +207,7 @@ class DelayView:
 
     def standing(self, link: int, way: Direction) -> Standing:
         """Where queues stood on a link in the last step."""
-        own = [p for p in self._paths if p.place.link == link and p.p50 is not None]
+        own = [p for p in self._of.get(link, ()) if p.p50 is not None]
         high = [p for p in own if p.high[way] and p.sure]
         return Standing(
             len(own),
@@ -222,7 +227,7 @@ class DelayView:
 
     def queueing_ns(self, link: int) -> tuple[int, int] | None:
         """Median queueing of the last step, of a link's typical path: rx, tx; None: not known."""
-        own = [p.p50 for p in self._paths if p.place.link == link and p.p50 is not None]
+        own = [p.p50 for p in self._of.get(link, ()) if p.p50 is not None]
         if not own:
             return None
         middle = len(own) // 2
@@ -230,7 +235,7 @@ class DelayView:
 
     def link_figures(self, link: int) -> Figures:
         """Of all paths of a link."""
-        return self._figures([p for p in self._paths if p.place.link == link])
+        return self._figures(self._of.get(link, ()))
 
     def path_figures(self, index: int) -> Figures:
         """Of one path."""

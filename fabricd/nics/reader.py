@@ -23,6 +23,8 @@ from telemetry.counters.types import Bin, Sample, Source, Status
 
 S = 10**9
 PCI_NS, DEVLINK_NS, SPEED_NS = 10 * S, 30 * S, 60 * S
+ABSENT = 3
+"""What is not there is looked for so many times as seldom."""
 _SYSFS = Path("/sys/class")
 
 
@@ -180,8 +182,9 @@ class SlowReader:
         for at, (source, period_ns) in enumerate(self._sources):
             if now_ns < self._due[at]:
                 continue
-            self._due[at] = now_ns + period_ns
             sample = source.read(now_ns)
+            # What is not there now may be put in, and to ask costs as much as an answer.
+            self._due[at] = now_ns + (period_ns if source.status.on else ABSENT * period_ns)
             gauges[source.status.source] = sample.gauges if sample is not None else {}
             if sample is not None:
                 samples.append(sample)

@@ -64,17 +64,29 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
      incarnation, rx_bitmap, tx_bitmap, acked, said, due, late) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
+    clock, established, gone, promised, source, refused, moves = _path_flags(flags)
     # In the order of PathRow: by keywords it takes twice as long, and there are hundreds a second.
     return PathRow(
-        index, link, address_text(address), port, host,
-        bool(flags & lay.PATH_CLOCK), bool(flags & lay.PATH_ESTABLISHED),
+        index, link, address_text(address), port, host, clock, established,
         interval, peer_interval, sent, received, rx_lost, tx_lost, duplicates,
         rx_missed, tx_missed, restarts, rtt_last, rtt_min, rtt_smoothed, heard, incarnation,
-        rx_bitmap, tx_bitmap, acked, said, due, awake, bool(flags & lay.PATH_GONE),
-        bool(flags & lay.PATH_PROMISED), late,
-        flags >> lay.PATH_PORT_SHIFT, bool(flags & lay.PATH_PORT_REFUSED),
-        flags >> lay.PATH_PEER_MOVES_SHIFT & 0xFF,
+        rx_bitmap, tx_bitmap, acked, said, due, awake, gone, promised, late,
+        source, refused, moves,
     )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int]:
+    """Clock, established, gone, promised; port, whether it was refused, the peer's moves."""
+    return (
+        bool(flags & lay.PATH_CLOCK),
+        bool(flags & lay.PATH_ESTABLISHED),
+        bool(flags & lay.PATH_GONE),
+        bool(flags & lay.PATH_PROMISED),
+        flags >> lay.PATH_PORT_SHIFT,
+        bool(flags & lay.PATH_PORT_REFUSED),
+        flags >> lay.PATH_PEER_MOVES_SHIFT & 0xFF,
+    )
 
 
 def event(number: int, values: tuple[Any, ...]) -> EventRecord:
