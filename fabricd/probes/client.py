@@ -94,9 +94,10 @@ class ProberClient:
     def __init__(self, sock: socket.socket) -> None:
         """Takes a connected, non-blocking SEQPACKET socket; use ``connect``."""
         self._sock = sock
-        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._replies: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        """None: the prober is gone."""
         self._notified = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._gone = False
         self._lock = asyncio.Lock()
         self._reader = asyncio.create_task(self._read(), name="prober-client")
 
@@ -162,14 +163,16 @@ class ProberClient:
             loop = asyncio.get_running_loop()
             try:
                 await loop.sock_sendall(self._sock, json.dumps(request).encode())
-                getter = asyncio.ensure_future(self._replies.get())
-                reply: dict[str, Any] | None = await self._or_gone(getter, timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    reply = await self._replies.get()
+            except TimeoutError as error:
+                # A late answer would be taken for the next request's.
+                await self.close()
+                raise ProberGoneError(f"prober: no answer in {timeout_s} s") from error
             except OSError as error:
                 raise ProberGoneError(f"prober: {error.strerror}") from error
             if reply is None:
-                # A late answer would be taken for the next request's.
-                await self.close()
-                raise ProberGoneError(f"prober: no answer in {timeout_s} s")
+                raise ProberGoneError("prober: connection closed")
         if reply.get("ok") is not True:
             raise ProberError(str(reply.get("error", "no reason given")))
         return reply
@@ -180,13 +183,13 @@ class ProberClient:
         Raises:
             ProberGoneError: the prober closed the connection.
         """
-        if not self._notified.is_set():
-            self._check()
-            await self._or_gone(asyncio.ensure_future(self._notified.wait()), timeout_s)
-        if self._notified.is_set():
-            self._notified.clear()
-            return True
-        return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._notified.wait()
+        self._check()
+        notified = self._notified.is_set()
+        self._notified.clear()
+        return notified
 
     async def close(self) -> None:
         """Close the connection; idempotent."""
@@ -196,22 +199,8 @@ class ProberClient:
         self._sock.close()
 
     def _check(self) -> None:
-        if self._gone.is_set():
+        if self._gone:
             raise ProberGoneError("prober: connection closed")
-
-    async def _or_gone(self, wanted: asyncio.Future[Any], timeout_s: float) -> Any:  # noqa: ANN401
-        gone = asyncio.ensure_future(self._gone.wait())
-        try:
-            await asyncio.wait(
-                {wanted, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if wanted.done():
-                return wanted.result()
-            self._check()
-            return None
-        finally:
-            for future in (wanted, gone):
-                future.cancel()
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
@@ -226,4 +215,7 @@ class ProberClient:
         except (OSError, ValueError):
             pass
         finally:
-            self._gone.set()
+            # Whoever waits is waiting for nothing.
+            self._gone = True
+            self._notified.set()
+            self._replies.put_nowait(None)

@@ -60,9 +60,13 @@ class StampReader:
         data = self.ring.sample_bytes(first, head - first)
         places: dict[int, list[int]] = defaultdict(list)
         epochs, paths = _column(data, "I", "config"), _column(data, "H", "path")
-        for at, (epoch, path) in enumerate(zip(epochs, paths, strict=True)):
-            if epoch == config:
+        if epochs.count(config) == len(epochs):  # nearly always
+            for at, path in enumerate(paths):
                 places[path].append(at)
+        else:
+            for at, (epoch, path) in enumerate(zip(epochs, paths, strict=True)):
+                if epoch == config:
+                    places[path].append(at)
         out = {}
         for path, found in places.items():
             step = -(-len(found) // share)
