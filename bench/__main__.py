@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from bench.report import RESULTS, Row, markdown, show, store
+from bench.report import RESULTS, Lap, Row, markdown, show, store
 
 BENCHES = {
     "counters": "a sweep over all counters of eight links: CPU of the daemon",
@@ -63,7 +62,7 @@ def run_parts(
     for part in names:
         about = f", about {known[part]:.0f} min" if part in known else ""
         print(f"bench: {part}{about}", file=sys.stderr, flush=True)
-        began = time.monotonic()
+        lap = Lap()
         timed = minutes and "minutes" in inspect.signature(parts[part]).parameters
         more = {"minutes": minutes} if timed else {}
         try:
@@ -72,8 +71,7 @@ def run_parts(
             traceback.print_exc()
             failed.append(part)
             continue
-        seconds = time.monotonic() - began
-        store(bench, taken, quick=quick, seconds=seconds, part=part, order=list(parts))
+        store(bench, taken, quick=quick, lap=lap, part=part, order=list(parts))
         rows += taken
     return rows, failed
 
@@ -108,9 +106,9 @@ def main(
         lasts: Mapping[str, float] = getattr(module, "MINUTES", {})
         rows, failed = run_parts(name, parts, names, quick=quick, minutes=minutes, lasts=lasts)
     else:
-        began = time.monotonic()
+        lap = Lap()
         rows = module.run(quick=quick)
-        store(name, rows, quick=quick, seconds=time.monotonic() - began)
+        store(name, rows, quick=quick, lap=lap)
     ok = show(name, rows, quick=quick)
     if failed:
         typer.echo(f"not measured, because it failed: {', '.join(failed)}", err=True)

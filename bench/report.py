@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+_STAT = Path("/proc/stat")
 Body = dict[str, Any]
 
 
@@ -81,12 +83,36 @@ def _revision() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def stolen_s(stat: str) -> float:
+    """Seconds of cores that the hypervisor gave to others so far; 0 on a machine of one's own.
+
+    Args:
+        stat: /proc/stat, whose first line has it eighth (proc(5)).
+    """
+    fields = stat.split("\n", 1)[0].split()[1:]
+    return int(fields[7]) / os.sysconf("SC_CLK_TCK") if len(fields) > 7 else 0.0
+
+
+class Lap:
+    """How long something took, from when this is made, and what was stolen meanwhile."""
+
+    def __init__(self) -> None:
+        self._began, self._stolen = time.monotonic(), stolen_s(_STAT.read_text())
+
+    def meta(self) -> dict[str, float]:
+        """``seconds``, and ``stolen_percent`` of all cores."""
+        seconds = time.monotonic() - self._began
+        stolen = stolen_s(_STAT.read_text()) - self._stolen
+        share = 100 * stolen / (seconds * (os.cpu_count() or 1)) if seconds else 0.0
+        return {"seconds": round(seconds, 1), "stolen_percent": round(share, 1)}
+
+
 def store(
     name: str,
     rows: list[Row],
     *,
     quick: bool,
-    seconds: float,
+    lap: Lap,
     part: str = "",
     order: Sequence[str] = (),
 ) -> None:
@@ -102,7 +128,7 @@ def store(
         "revision": _revision(),
         "kernel": platform.release(),
         "cores": os.cpu_count(),
-        "seconds": round(seconds, 1),
+        **lap.meta(),
     }
     body = {"meta": meta, "rows": [_plain(row) for row in rows]}
     target = RESULTS / f"{name}.json"
@@ -142,9 +168,11 @@ def markdown(body: Body) -> str:
     taken = body["meta"].get("parts", {"all": body["meta"]})
     for name, part in taken.items():
         quick = ", quick" if part["quick"] else ""
+        share = part.get("stolen_percent")
+        stolen = f", {share:g} % of them stolen by the hypervisor" if share else ""
         lines.append(
             f"{name}: {part['date'][:10]}, revision {part['revision']}, Linux {part['kernel']}, "
-            f"{part['cores']} cores{quick}."
+            f"{part['cores']} cores{stolen}{quick}."
         )
     at = len(lines) - len(taken)
     return "\n".join([*lines[:at], "", *lines[at:]]) + "\n"
