@@ -35,8 +35,8 @@ class CarrierSources:
         self._admin.close()
 
     def prober(self, records: Iterable[EventRecord]) -> list[Event]:
-        """New records and the tables of the prober's ring; also that it beats or no longer does."""
-        return [*self._beats(), *self.told(records), *self._table()]
+        """New records of the prober's ring; also that it beats or no longer does."""
+        return [*self._beats(), *self.told(records)]
 
     def told(self, records: Iterable[EventRecord]) -> list[Event]:
         """New records of the prober's ring alone."""
@@ -76,7 +76,7 @@ class CarrierSources:
             return self._stall(record)
         return []
 
-    def _table(self) -> list[Event]:
+    def table(self) -> list[Event]:
         """The prober's link table: what it says now, whatever records were missed."""
         events: list[Event] = []
         for row in self.feed.links() or ():

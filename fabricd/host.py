@@ -167,6 +167,9 @@ class Host:
             self._late.cancel()
             self._late = None
         self.step(self.carriers.prober(records))
+        # What records were missed of; on the page is what they said by now.
+        if events := self.carriers.table():
+            self.step(events)
 
     def _rung(self) -> None:
         """The prober has news (or vanished, or is back)."""

@@ -177,18 +177,19 @@ class ProberFeed:
     async def _serve(self, client: ProberClient) -> None:
         await self._configure(client)
         self._open()
+        client.noticed = self._woken
         await client.subscribe()
         self._client, self._connected = client, True
         self._woken()
         while True:
-            notified = await client.wait(0.25)
-            if self._dirty:
+            await client.wait(0.25)
+            changed = self._dirty
+            if changed:
                 await self._configure(client)
-                notified = True
             if self.reader is None or self.reader.replaced():
                 self._open()
-                notified = True
-            if notified:
+                changed = True
+            if changed:
                 self._woken()
 
     async def _configure(self, client: ProberClient) -> None:
