@@ -62,7 +62,7 @@ class CarrierSources:
                 self._ask_admin(link.index)
             mark = self.book.ledger.mark(link.netdev)
             if mark is None or record.returned:
-                return []  # The table row below also knows the device's index.
+                return []  # The table's row also knows the device's index.
             return self.book.reading(
                 link,
                 ifindex=mark.ifindex,

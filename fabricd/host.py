@@ -32,7 +32,7 @@ from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
 from fabricd.predict.forecast import Forecast
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import EventRecord, HeardRecord, MissRecord, PathRow
+from fabricd.probes.records import CarrierRecord, EventRecord, HeardRecord, MissRecord, PathRow
 from fabricd.publisher import Publisher, event, outcome_events
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
@@ -162,14 +162,28 @@ class Host:
         """Take all that the prober says now."""
         self._look(self.feed.events())
 
-    def _look(self, records: Iterable[EventRecord]) -> None:
+    def _look(self, records: Sequence[EventRecord]) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        self.step(self.carriers.prober(records))
-        # What records were missed of; on the page is what they said by now.
-        if events := self.carriers.table():
+        told = self.carriers.prober(records)
+        if not self._hasty(records):
+            self.step([*told, *self.carriers.table()])
+            return
+        self.step(told)
+        # Of what records were missed: the page has what they say by now.
+        before = self._carriers()
+        if (events := self.carriers.table()) or self._carriers() != before:
             self.step(events)
+
+    def _hasty(self, records: Iterable[EventRecord]) -> bool:
+        """Whether they may take a link out, and nothing else has to be known for that."""
+        return all(link.carrier is not None for link in self.engine.links) and any(
+            isinstance(record, CarrierRecord | MissRecord) for record in records
+        )
+
+    def _carriers(self) -> list[tuple[bool | None, bool]]:
+        return [(link.carrier, link.admin_up) for link in self.engine.links]
 
     def _rung(self) -> None:
         """The prober has news (or vanished, or is back)."""

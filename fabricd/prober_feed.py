@@ -51,6 +51,8 @@ class ProberFeed:
         self._refused = 0
         self._connected = False
         self._client: ProberClient | None = None
+        self._failed: Exception | None = None
+        """What went wrong with the prober when it had news."""
         self._no_views = 0  # the incarnation of a prober that is too old to be asked
         self._log = structlog.get_logger()
 
@@ -70,6 +72,8 @@ class ProberFeed:
         self._given.set()
         self._dirty = True
         self._epoch = 0  # Rows of the old configuration are no answer any more.
+        if self._client is not None:
+            self._client.nudge()
 
     @property
     def configured(self) -> bool:
@@ -90,8 +94,8 @@ class ProberFeed:
 
     def events(self) -> list[EventRecord]:
         """New records of the present configuration."""
-        if self.reader is None or self._config is None:
-            return []
+        if self.reader is None or self._config is None or not self._epoch:
+            return []  # What there is by then is left for when the epoch is known.
         try:
             records = self.reader.events()
         except RingError:
@@ -177,12 +181,16 @@ class ProberFeed:
     async def _serve(self, client: ProberClient) -> None:
         await self._configure(client)
         self._open()
-        client.noticed = self._woken
+        self._failed = None
+        client.noticed = self._noticed
         await client.subscribe()
         self._client, self._connected = client, True
         self._woken()
         while True:
             await client.wait(0.25)
+            if (error := self._failed) is not None:
+                self._failed = None
+                raise error
             changed = self._dirty
             if changed:
                 await self._configure(client)
@@ -191,6 +199,15 @@ class ProberFeed:
                 changed = True
             if changed:
                 self._woken()
+
+    def _noticed(self) -> None:
+        """In the socket's callback, where nobody would hear of what goes wrong with the prober."""
+        try:
+            self._woken()
+        except (ProberError, RingError, OSError) as error:
+            self._failed = error
+            if self._client is not None:
+                self._client.nudge()
 
     async def _configure(self, client: ProberClient) -> None:
         if self._config is None:

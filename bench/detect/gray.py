@@ -117,13 +117,23 @@ def found_after_another(world: World, percent: float, seed: int) -> float:
         return percent / 100 if (path.rail, direction) == (rail, way) else 0.0
 
     before = Earlier(earlier, end - 1.5 * ASKED_S[percent], end)
-    return _named(_verdicts(world, host, chance, limit, rng, before), rail, seed, limit)
+    return _named_alone(_verdicts(world, host, chance, limit, rng, before), rail, limit)
 
 
 def _named(verdicts: Iterator[tuple[float, set[int]]], rail: int, seed: int, limit: float) -> float:
     for now, links in verdicts:
         if wrong := links - ({rail} if now > 0 else set()):
             raise RuntimeError(f"seed {seed}: link {min(wrong)} is well and was named")
+        if rail in links:
+            return now
+    return limit
+
+
+def _named_alone(verdicts: Iterator[tuple[float, set[int]]], rail: int, limit: float) -> float:
+    """The same where a wrong word is as good as none: `named_instead` counts those."""
+    for now, links in verdicts:
+        if links - ({rail} if now > 0 else set()):
+            return limit
         if rail in links:
             return now
     return limit

@@ -171,7 +171,7 @@ class PathDelay:
         if halves is None:
             return None
         now, tx, rx, sums, (least, lowest_f, lowest_b) = halves
-        spread = sums[len(sums) // 2] - least
+        spread = (sums[len(sums) // 2] + sums[(len(sums) - 1) // 2]) / 2 - least
         middle = (lowest_f - lowest_b) / 2
         if self.base_ns is None:
             self.base_ns = least
@@ -245,7 +245,9 @@ class PathDelay:
         The hottest loop of the daemon: 900 exchanges a second where eight rails have ten peers.
         """
         kind, zero, drift = self._kind, self._zero, self._line.slope * 1e-9
-        latest = max(exchanges[-1].sent, exchanges[-1].heard)
+        # Kinds may be mixed, of two clocks, and an exchange may have neither of its halves.
+        ours = (max(e.sent, e.heard) for e in reversed(exchanges) if e.hardware == kind)
+        latest = next((at for at in ours if at), 0)
         tx: list[float] = []
         rx: list[float] = []
         sums: list[float] = []

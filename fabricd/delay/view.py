@@ -21,7 +21,8 @@ RX, TX = Direction.RX, Direction.TX
 _WAYS = (RX, TX)
 STEP_NS = 10**9
 WINDOW = 10
-"""Steps of the figures that people see: enough packets of a slow path (100) for a p99."""
+"""Steps of the figures that people see: a link of ten peers has 500 packets in it and a p99; of one
+of its paths, with 50, that is the most."""
 SAMPLES = 440
 """Exchanges used a step and host, shared by its paths, at least `SHARE` each: what the daemon can
 afford (some 5 µs each). A path of ten peers has ten a second anyway."""
@@ -99,7 +100,7 @@ class _Path:
     """rx, tx; of the last step."""
     sure: bool = True
     high: list[bool] = field(default_factory=lambda: [False, False])
-    window: deque[tuple[array[int], array[int]]] = field(
+    window: deque[tuple[array[float], array[float]]] = field(
         default_factory=lambda: deque(maxlen=WINDOW)
     )
 
@@ -185,7 +186,7 @@ class DelayView:
             self._judge(path, way, middles[way])
         path.p50 = middles
         # As lists of objects those of 88 paths would be a megabyte more.
-        path.window.append((array("Q", step.rx), array("Q", step.tx)))
+        path.window.append((array("d", step.rx), array("d", step.tx)))
         return step.change
 
     def _judge(self, path: _Path, way: Direction, middle: int) -> None:
@@ -267,7 +268,11 @@ class DelayView:
         return Figures(
             round(bases[len(bases) // 2]),
             *one_way,
-            (rx[len(rx) // 2], tx[len(tx) // 2]),
-            (rx[len(rx) * 99 // 100], tx[len(tx) * 99 // 100]),
+            (_quantile(rx, 50), _quantile(tx, 50)),
+            (_quantile(rx, 99), _quantile(tx, 99)),
             max(len(p.window) for p in known) * STEP_NS / 1e9,
         )
+
+
+def _quantile(ordered: Sequence[float], percent: int) -> int:
+    return int(ordered[len(ordered) * percent // 100])

@@ -24,7 +24,8 @@ from telemetry.counters.types import Bin, Sample, Source, Status
 S = 10**9
 PCI_NS, DEVLINK_NS, SPEED_NS = 10 * S, 30 * S, 60 * S
 ABSENT = 3
-"""What is not there is looked for so many times as seldom."""
+"""What was off twice in a row is looked for so many times as seldom: it may be put in, but to ask
+costs as much as an answer."""
 _SYSFS = Path("/sys/class")
 
 
@@ -169,6 +170,8 @@ class SlowReader:
         ]
         self._sources = sources
         self._due: dict[int, int] = {}
+        self._off: dict[int, int] = {}
+        """Times in a row."""
         self._tracker = Tracker()
         self._speed_due = 0
 
@@ -182,9 +185,11 @@ class SlowReader:
         for at, (source, period_ns) in enumerate(self._sources):
             if now_ns < self._due[at]:
                 continue
+            self._due[at] = now_ns + period_ns
             sample = source.read(now_ns)
-            # What is not there now may be put in, and to ask costs as much as an answer.
-            self._due[at] = now_ns + (period_ns if source.status.on else ABSENT * period_ns)
+            self._off[at] = 0 if source.status.on else self._off.get(at, 0) + 1
+            if self._off[at] > 1:
+                self._due[at] = now_ns + ABSENT * period_ns
             gauges[source.status.source] = sample.gauges if sample is not None else {}
             if sample is not None:
                 samples.append(sample)

@@ -195,6 +195,10 @@ class ProberClient:
         self._notified.clear()
         return notified
 
+    def nudge(self) -> None:
+        """Have `wait` return now."""
+        self._notified.set()
+
     async def close(self) -> None:
         """Close the connection; idempotent."""
         self._lost()

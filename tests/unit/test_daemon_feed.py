@@ -83,3 +83,14 @@ def test_a_new_configuration_ends_the_old_answers_at_once(tmp_path):
     made = feed(tmp_path, Ring())
     made.configure(CONFIG)
     assert made.paths() is None
+
+
+def test_records_wait_until_it_is_known_of_which_configuration_they_are(tmp_path):
+    ring = Ring(records=[HEARD])
+    made = feed(tmp_path, ring)
+    made.configure(CONFIG)
+    ring.events = lambda: pytest.fail("what is read is gone")
+    assert made.events() == []
+    del ring.events
+    made._epoch = 5
+    assert made.events() == [HEARD]

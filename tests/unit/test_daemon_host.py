@@ -15,7 +15,7 @@ from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import Direction, HeardRecord, MissRecord
+from fabricd.probes.records import CarrierRecord, Direction, HeardRecord, MissRecord
 from fabricd.publisher import event
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Modes
@@ -311,4 +311,63 @@ async def test_what_waits_is_recorded_before_what_comes_later(tmp_path, monkeypa
     assert whole.told == []
     host.record(EventKind.DAEMON, "stopped")
     assert [row["kind"] for row in whole.told] == ["flap", "daemon"]
+    whole.close()
+
+
+def cut(link, number):
+    """The prober saw it lose its carrier."""
+    return CarrierRecord(
+        index=number, mono_ns=number, config=1, link=link, downs=1, carrier=False, down_count=1,
+        up_count=1, since_ns=number - 1, initial=False, gone=False, returned=False,
+    )  # fmt: skip
+
+
+def watched(tmp_path, monkeypatch):
+    """A host, what it does in which order, and its news."""
+    whole = WholeHost(tmp_path)
+    host, did, news = whole.host, [], []
+    step, table = host.step, host.carriers.table
+    monkeypatch.setattr(host, "step", lambda *events: (did.append("step"), step(*events))[1])
+    monkeypatch.setattr(
+        host.carriers, "table", lambda: (did.append("table"), host.looked_up(table))[1]
+    )
+    host.looked_up = lambda read: read()
+    monkeypatch.setattr(host.feed, "events", lambda: [news.pop()] if news else [])
+    return whole, did, news
+
+
+async def test_a_lost_carrier_is_on_the_page_before_the_table_is_read(tmp_path, monkeypatch):
+    whole, did, news = watched(tmp_path, monkeypatch)
+    news.append(cut(whole.link("rail0").index, 5))
+    whole.host.feed._woken()
+    assert did == ["step", "table"]
+    did.clear()
+    whole.host.wake()
+    assert did == ["table", "step"], "nothing that is worth a hurry"
+    whole.close()
+
+
+async def test_what_the_table_changes_without_an_event_is_looked_at(tmp_path, monkeypatch):
+    whole, did, news = watched(tmp_path, monkeypatch)
+    other = whole.link("rail2")
+
+    def dark(_read):
+        other.carrier = False
+        return []
+
+    whole.host.looked_up = dark
+    news.append(missed(whole.link("rail0").index, 6))
+    whole.host.feed._woken()
+    assert did == ["step", "table", "step"]
+    assert other.health.state is S.DOWN
+    whole.close()
+
+
+async def test_no_verdict_before_it_is_known_who_has_carrier(tmp_path, monkeypatch):
+    """As after a restart: a link without carrier would be called silent, by its misses."""
+    whole, did, news = watched(tmp_path, monkeypatch)
+    whole.link("rail1").carrier = None
+    news.append(missed(whole.link("rail0").index, 7))
+    whole.host.feed._woken()
+    assert did == ["table", "step"]
     whole.close()

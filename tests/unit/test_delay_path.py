@@ -235,3 +235,18 @@ def test_one_half_and_nothing_are_no_step():
     assert path.step([e._replace(sent=0, arrived=0) for e in link.second()]) is None
     assert path.step([e._replace(peer_sent=0, heard=0) for e in link.second()]) is None
     assert path.base_ns is None
+
+
+@pytest.mark.parametrize(
+    "stray", [Exchange(1_700_000_000 * SEC, 1, 2, 1_700_000_000 * SEC, 3), Exchange(0, 0, 0, 0, 0)],
+    ids=["another clock", "neither half"],
+)  # fmt: skip
+def test_a_stray_as_the_newest_moves_nothing(stray):
+    """Kernel stamps among a NIC's are of another clock: their seconds are not the line's."""
+    link, path, alone = Link(4, drift_ppm=12.0), PathDelay(), PathDelay()
+    for second in range(90):
+        exchanges = link.second()
+        with_stray = [*exchanges, stray] if second in (30, 31, 32) else exchanges
+        assert path.step(with_stray) == alone.step(exchanges)
+        if second == 60:
+            link.drift += 1.5

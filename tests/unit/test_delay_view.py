@@ -125,6 +125,26 @@ def test_any_bytes_in_the_ring_do_no_harm(ring, data):
         view.link_figures(0)
 
 
+# -- figures for people --------------------------------------------------------------------------
+
+
+def test_figures_are_of_all_packets_of_a_link_s_paths():
+    """One path in four queues for 800 µs: half of the packets do not, the worst hundredth does."""
+    fabric = Fabric()
+    view = DelayView()
+    view.configure(fabric.places)
+    fabric.links[0].queue_out = lambda t: 800.0 if t > 1_030 * SEC else 0.0
+    for _ in range(40):
+        view.feed({i: link.second() for i, link in enumerate(fabric.links)}, {})
+    link = view.link_figures(0)
+    assert link.queue_p50_ns[TX] < 15 * US
+    assert link.queue_p99_ns[TX] == pytest.approx(800 * US, rel=0.1)
+    assert link.queue_p99_ns[RX] < 40 * US
+    assert view.path_figures(0).queue_p50_ns[TX] == pytest.approx(800 * US, rel=0.1)
+    assert view.link_figures(1).queue_p99_ns[TX] < 40 * US
+    assert link.window_s == 10.0
+
+
 # -- the host's view ------------------------------------------------------------------------------
 
 

@@ -322,6 +322,46 @@ def test_a_link_that_is_not_there_says_why(tmp_path):
     assert why["module"]
 
 
+class Cage:
+    """A module source that is off or on, or a driver's nonsense; notes when it was asked."""
+
+    def __init__(self):
+        self.asked, self.on, self.error = [], False, None
+
+    @property
+    def status(self):
+        return Status("module", "nosuch9", on=self.on, reason="" if self.on else "empty")
+
+    def read(self, now_ns):
+        self.asked.append(now_ns // S)
+        if self.error:
+            raise self.error
+
+    def close(self):
+        pass
+
+
+def test_an_empty_cage_is_looked_into_less_often_until_there_is_something(tmp_path):
+    cage = Cage()
+    slow = SlowReader("nosuch9", module_ns=30 * S, sysfs=tmp_path, module=cage)
+    for second in range(0, 400, 5):
+        cage.on = second >= 250
+        slow.read((1000 + second) * S)
+    slow.close()
+    assert cage.asked == [1000 + s for s in (0, 30, 120, 210, 300, 330, 360, 390)]
+
+
+def test_a_source_that_raises_does_not_keep_the_others_from_being_read(tmp_path):
+    cage = Cage()
+    cage.error = RuntimeError("nonsense")
+    slow = SlowReader("nosuch9", module_ns=30 * S, sysfs=tmp_path, module=cage)
+    with pytest.raises(RuntimeError):
+        slow.read(1000 * S)
+    assert {s.source for s in slow.read(1005 * S).statuses} >= {"pci", "devlink"}
+    assert cage.asked == [1000], "its own turn is past"
+    slow.close()
+
+
 def test_a_verbs_port_and_its_counters_in_a_sysfs(tmp_path):
     port = tmp_path / "infiniband/mlx5_0/ports/1"
     (port / "gid_attrs/ndevs").mkdir(parents=True)
