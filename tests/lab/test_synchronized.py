@@ -10,7 +10,7 @@ import pytest
 
 from clocksync.page import ClockPage, ClockReader, Line, State
 from fabricd.probes.records import Direction, MissRecord
-from fabricd.probes.ring import RingReader
+from fabricd.probes.ring import RingError, RingReader
 from lab.cluster import wait_until
 from lab.faults import BlackHole
 
@@ -27,12 +27,13 @@ def ring(node):
 
 def synchronized(cluster):
     for node in cluster.nodes:
-        with ring(node) as reader:
-            paths = reader.paths()
-            if not reader.header().synchronized or not paths:
-                return False
-            if not all(path.promised for path in paths):
-                return False
+        try:
+            with ring(node) as reader:
+                paths, header = reader.paths(), reader.header()
+        except RingError:
+            return False  # The prober has just been started.
+        if not header.synchronized or not paths or not all(path.promised for path in paths):
+            return False
     return True
 
 
