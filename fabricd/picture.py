@@ -15,8 +15,8 @@ from telemetry.snapshot import HostSnapshot
 
 FRESH_S = 1.0
 """Whoever asks sooner again gets the same: making one takes the loop a millisecond or two."""
-PATIENCE_S = 0.25
-"""A loop that is well answers within one of its steps."""
+PATIENCE_S = 2.0
+"""A loop that is well answers within one of its steps; Prometheus waits for 10 s."""
 
 
 class Picture:
