@@ -34,7 +34,9 @@ def test_made_by_the_loop_when_asked_and_not_more_often_than_is_of_use():
     asyncio.run(run())
 
 
-def test_of_a_loop_that_does_not_answer_the_last_one_is_shown():
+def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
+    monkeypatch.setattr("fabricd.picture.PATIENCE_S", 0.05)
+
     async def run():
         world = World()
         picture = world.picture()
