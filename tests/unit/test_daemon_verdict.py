@@ -44,9 +44,13 @@ class Sim:
         late = RULES.lateness(self.interval)
         out = []
         last = None
+        phases = [
+            (i % len(self.peers)) * self.interval // len(self.peers) for i in range(len(paths))
+        ]
+        told = [None] * len(paths)
+        views = [None] * len(paths)
         for now in range(MS, until, MS):
-            for i, (rail, peer) in enumerate(paths):
-                phase = (i % len(self.peers)) * self.interval // len(self.peers)
+            for (rail, peer), phase in zip(paths, phases, strict=True):
                 if (now - phase) % self.interval == 0:
                     for direction in ("rx", "tx"):
                         silent = self.lost and self.lost(rail, peer, direction, now)
@@ -56,20 +60,19 @@ class Sim:
                             acked[rail, peer] = heard[rail, peer]["tx"]  # packets cross
                         if not silent:
                             heard[rail, peer][direction] = now
-            views = []
             for i, (rail, peer) in enumerate(paths):
-                missed = {}
-                for direction in ("rx", "tx"):
-                    age = now - heard[rail, peer][direction]
-                    missed[direction] = max(0, (age - late) // self.interval)
-                if missed["rx"]:
-                    missed["tx"] = 0  # no report can come
-                last_rx = heard[rail, peer]["rx"]
+                last_rx, last_tx = heard[rail, peer].values()
+                rx = max(0, (now - last_rx - late) // self.interval)
+                # Without packets from there no report can come.
+                tx = 0 if rx else max(0, (now - last_tx - late) // self.interval)
+                facts = last_rx, rx, tx, acked[rail, peer]
+                if facts == told[i]:
+                    continue
+                told[i] = facts
                 _, woke = self.stops.get(peer, (0, 0))
-                views.append(
-                    seen(i, rail, peer, last_rx, missed=(missed["rx"], missed["tx"]),
-                         interval=self.interval, acked_ns=acked[rail, peer],
-                         awake=last_rx - woke if last_rx >= woke else AGES)
+                views[i] = seen(
+                    i, rail, peer, last_rx, missed=(rx, tx), interval=self.interval,
+                    acked_ns=acked[rail, peer], awake=last_rx - woke if last_rx >= woke else AGES,
                 )  # fmt: skip
             verdict = jury.judge(views, now)
             if verdict != last:

@@ -35,7 +35,7 @@ class Feed:
         began = self.now
         for _ in range(round(seconds * SEC / STEP)):
             self.now += STEP
-            rows = [self.row(r, p, rate, row) for r in range(self.rails) for p in self.peers]
+            rows = self.rows(rate, row)
             self.verdict = self.test.feed(rows, self.now, stalled_ns=stalled(self.now))
             for links, found in (
                 (self.verdict.links, self.found), (self.verdict.paths, self.paths_found),
@@ -45,16 +45,23 @@ class Feed:
             self.blames += self.verdict.blames
         return self.verdict
 
-    def row(self, rail, peer, rate, more):
-        index = rail * len(self.peers) + self.peers.index(peer)
-        t = self.totals.setdefault(index, [0, 0, 0, 0])
-        pps = TRAINS if self.peers.index(peer) == rail else SLOW
-        count = pps // 2
-        chance = [self.base + (rate(rail, peer, way) if rate else 0.0) for way in ("rx", "tx")]
-        lost = [int(self.rng.binomial(count, min(1.0, p))) for p in chance]
-        for i, value in enumerate((count, count - lost[0], lost[0], lost[1])):
-            t[i] += value
-        return LossCounters(index, rail, rail, peer, rail, *t, **more)
+    def rows(self, rate, more):
+        paths = [(r, p) for r in range(self.rails) for p in self.peers]
+        chances = np.full((len(paths), 2), self.base)
+        if rate:
+            chances += [[rate(r, p, way) for way in ("rx", "tx")] for r, p in paths]
+        trains = [self.peers.index(p) == r for r, p in paths]
+        counts = np.where(trains, TRAINS, SLOW) // 2
+        lost = self.rng.binomial(counts[:, None], np.minimum(1.0, chances)).tolist()
+        out = []
+        for index, ((r, p), count, (rx, tx)) in enumerate(
+            zip(paths, counts.tolist(), lost, strict=True)
+        ):
+            t = self.totals.setdefault(index, [0, 0, 0, 0])
+            for i, value in enumerate((count, count - rx, rx, tx)):
+                t[i] += value
+            out.append(LossCounters(index, r, r, p, r, *t, **more))
+        return out
 
 
 def at_link(rail, way, share):

@@ -158,14 +158,14 @@ def test_more_errors_than_the_standard_allows():
 
 
 def test_a_laser_that_wears_out():
-    predictor = warmed(10)
-    for i in range(20 * DAY):
-        bias = np.array([60.0 * (1 + 0.5 * i / (20 * DAY)), 60.0])
+    predictor = warmed(9)
+    for i in range(7 * DAY):
+        bias = np.array([60.0 * (1 + 0.5 * i / (7 * DAY)), 60.0])
         predictor.step(window(bias=bias))
         if predictor.named[0]:
             break
     assert "laser_trend" in predictor.evidence(0)
-    assert i < 19 * DAY
+    assert i < 6 * DAY
 
 
 @pytest.mark.nightly
