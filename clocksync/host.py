@@ -27,7 +27,18 @@ from clocksync.page import NOTHING, Line, State
 from clocksync.pair import SECOND, Pair
 from clocksync.seniority import senior
 from clocksync.trace import Fabric
-from clocksync.words import Accused, Gauge, Mesh, Reference, Time, Word, encode, under
+from clocksync.words import (
+    MOST_BOUND,
+    MOST_DRIFT,
+    Accused,
+    Gauge,
+    Mesh,
+    Reference,
+    Time,
+    Word,
+    encode,
+    under,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +279,9 @@ class MeshHost:
         if known is not None and fabric is not None:
             # The part of a nanosecond is left out.
             bound = self._bounds.grown(known.bound_ns, known.drift, mesh.at_ns - known.at_ns) + 1
-            said.append(
-                Time(tag, known.reference, known.term, mesh.at_ns, fabric.ns, bound, known.drift)
-            )
+            if bound < MOST_BOUND and known.drift < MOST_DRIFT:
+                whose = known.reference, known.term
+                said.append(Time(tag, *whose, mesh.at_ns, fabric.ns, bound, known.drift))
         return [encode(word) for word in said]
 
     def fabric(self, now_ns: int) -> Linear | None:

@@ -70,6 +70,9 @@ class Rules:
     """Nor does the rate change by more from one window to the next, beyond errors and wander."""
     torn: float = 20.0
     """Nor does the scatter of the edge by so many times."""
+    vague: float = 0.01
+    """A first line whose slope is not known better than this is none: with two clocks in a window
+    the edge scatters by the step, and slopes of crystals differ by 1e-4."""
     patience_ns: int = 60 * SECOND
     """For so long: then the path itself has become a longer one, or what was known is too old. In a
     minute a line that was good to 2 ns/s and a crystal's walk are off by some 0.3 us; a standing
@@ -276,15 +279,16 @@ class PairEstimator:
         line = fit(clouds[0], clouds[1], nu, self.last.slope if self.last else 0.0)
         if line is None:
             return None
-        if line.half_rtt_ns <= 0:
-            # Edges that cross are of two clocks: one was stepped within the window.
+        least = max(line.half_rtt_ns, least_rtt(clouds[0], clouds[1], line.slope) / 2)
+        found = self._pair(line, origin, base, window, kept, least)
+        if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > rules.vague):
+            # Edges that cross, or are torn, are of two clocks: one was stepped within the window.
             self.doubt = True
             middle = origin
             self._out.drop(middle)
             self._back.drop(middle)
             return None
-        least = max(line.half_rtt_ns, least_rtt(clouds[0], clouds[1], line.slope) / 2)
-        return self._pair(line, origin, base, window, kept, least)
+        return found
 
     def _pair(
         self,

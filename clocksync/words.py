@@ -43,6 +43,8 @@ _PART: Final = 2.0**32
 _SMALL_PART: Final = 2.0**16
 _LATEST: Final = 2**62
 MOST_BOUND: Final = 1e18
+MOST_DRIFT: Final = 0.5
+"""What may be off by more and more so fast is no time, and not said."""
 
 
 class WordError(Exception):

@@ -7,7 +7,7 @@ from bench.clock.clos import regular_graph
 from bench.clock.world import World
 from clocksync.host import MeshHost
 from clocksync.page import State
-from clocksync.words import Mesh
+from clocksync.words import Mesh, Time, decode
 
 SEED = 3
 
@@ -205,6 +205,18 @@ def test_a_host_that_joins_while_the_reference_dies_joins_all_the_same():
     world.run(10)
     assert states(world) == {State.LOCKED}
     assert len(references(world)) == 1
+
+
+@pytest.mark.parametrize(("bound_ns", "drift"), [(100.0, 0.6), (2e18, 0.0), (100.0, 2.0)])
+def test_a_time_that_neighbours_would_refuse_is_not_said(bound_ns, drift):
+    world = mesh(2, 1, scatter_ns=0.0)
+    world.run(8)
+    core = world.nodes[2].core
+    assert any(isinstance(decode(word), Time) for word in core.words())
+    core._bounds.known = core._bounds.known._replace(bound_ns=bound_ns, drift=drift)
+    said = [decode(word) for word in core.words()]
+    assert any(isinstance(word, Mesh) for word in said)
+    assert not any(isinstance(word, Time) for word in said)
 
 
 def test_nonsense_of_a_neighbour_stops_nobody():

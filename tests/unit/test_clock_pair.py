@@ -191,6 +191,21 @@ def test_a_step_within_the_first_window_does_not_leave_the_bound(step, at_s):
     assert abs(path.error(path.estimator.last)) < 60
 
 
+@pytest.mark.parametrize("step", [420_000_000, -420_000_000, 5_000_000])
+@pytest.mark.parametrize("at_s", [0.1, 0.3])
+def test_a_large_step_within_the_first_window_makes_no_line(step, at_s):
+    """Packets of before were still on their way when the host forgot everything."""
+    path = Path(8)
+    list(path.run(at_s, step=at_s))
+    path.stepped_ns = step
+    path.estimator.last = None
+    for pair, error in path.run(3):
+        if pair is not None:
+            assert pair.slope_error <= path.estimator.rules.vague
+            assert abs(error) <= pair.bound_ns(path.now)
+    assert abs(path.error(path.estimator.last)) < 60
+
+
 def test_a_queue_that_stands_for_long_does_not_bend_what_was_known():
     path = Path(6)
     list(path.run(8))
