@@ -254,6 +254,10 @@ class Engine:
             return 1.0
         return forecast.weight(max(said.risk, rules.threshold), rules.threshold, rules.weight)
 
+    def blamed(self, link: int) -> bool:
+        """Whether the last verdict blames a link, be it out for that or kept."""
+        return link in self._blamed
+
     def in_outage(self, path: int) -> bool:
         """Whether a path or its link is out, or at fault and kept: its losses are explained.
 
@@ -262,7 +266,7 @@ class Engine:
         own = self.paths[path].health.state
         link = self.links[self.paths[path].spec.link]
         out = own not in _WORKING or link.health.state not in _WORKING
-        return out or link.index in self._blamed
+        return out or self.blamed(link.index)
 
     def save(self, now: int) -> dict[str, Any]:
         """A JSON document of all states and penalties."""

@@ -207,10 +207,14 @@ class Host:
         engine, link = self.engine, getattr(record, "link", None)
         if link is None:
             return True
-        about = [engine.links[link]]
-        if isinstance(record, MissRecord):
-            about += engine.paths[record.path : record.path + 1]
-        return all(each.health.state not in OUT for each in about)
+        if engine.links[link].health.state in OUT:
+            return False
+        if not isinstance(record, MissRecord):
+            return True
+        own = [path for path in engine.paths if path.spec.link == link]
+        out = {path.index for path in own if path.health.state in OUT}
+        # Where none of a link's paths is in use, only those that are out can tell of the link.
+        return record.path not in out or (len(out) == len(own) and not engine.blamed(link))
 
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""

@@ -294,6 +294,14 @@ async def test_what_is_heard_again_waits_and_so_do_misses_of_a_path_that_is_out(
     news.append(missed(fine.spec.link, 2, fine.index))
     host.feed._woken()
     assert host.cycles == before + 1
+
+    for path in paths:
+        if path.spec.link == out.spec.link:
+            host.engine.adopt(path.netdev, path.spec.address, S.DOWN, 1)
+    before = host.cycles
+    news.append(missed(out.spec.link, 3, out.index))
+    host.feed._woken()
+    assert host.cycles == before + 1, "no other path can tell that the link fails now"
     whole.close()
 
 
