@@ -2,3 +2,7 @@
 
 All pure but for the pages. `fabricd.clock` feeds it.
 """
+
+from clocksync.page import now
+
+__all__ = ["now"]

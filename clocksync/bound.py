@@ -61,6 +61,10 @@ class BoundKeeper:
         """A bound, that much later."""
         return bound_ns + (drift + self.wander * age_ns / 2) * age_ns
 
+    def faster(self, drift: float, age_ns: int) -> float:
+        """How fast it grows by then: rates wander on."""
+        return drift + self.wander * age_ns
+
     def of_reference(self, fabric: Linear, said: Reference) -> Known:
         """We are the reference: our time is right."""
         self.known = Known(fabric.at_ns, 0.0, 0.0, said.id, said.term & 0xFF)
@@ -81,7 +85,8 @@ class BoundKeeper:
             moved = abs(self._was.moved(now).ahead(now, fabric.ns) - fabric.part)
             # Our line may run at another rate now than when its drift was known.
             drift += abs(self._was.slope - fabric.slope)
-            best[whose[0], whose[1]] = self.grown(bound, drift, now - at) + moved, drift
+            bound = self.grown(bound, drift, now - at) + moved
+            best[whose[0], whose[1]] = bound, self.faster(drift, now - at)
         for sight in sights:
             off = abs(sight.theirs.ahead(now, fabric.ns) - fabric.part)
             key, bound = (sight.reference, sight.term), sight.bound_ns + off

@@ -278,10 +278,12 @@ class MeshHost:
             said.append(held)
         if known is not None and fabric is not None:
             # The part of a nanosecond is left out.
-            bound = self._bounds.grown(known.bound_ns, known.drift, mesh.at_ns - known.at_ns) + 1
-            if bound < MOST_BOUND and known.drift < MOST_DRIFT:
+            age = mesh.at_ns - known.at_ns
+            bound = self._bounds.grown(known.bound_ns, known.drift, age) + 1
+            drift = self._bounds.faster(known.drift, age)
+            if bound < MOST_BOUND and drift < MOST_DRIFT:
                 whose = known.reference, known.term
-                said.append(Time(tag, *whose, mesh.at_ns, fabric.ns, bound, known.drift))
+                said.append(Time(tag, *whose, mesh.at_ns, fabric.ns, bound, drift))
         return [encode(word) for word in said]
 
     def fabric(self, now_ns: int) -> Linear | None:
@@ -304,7 +306,7 @@ class MeshHost:
         if self.status.state is State.UNSYNCED:
             return None
         bound = self._bounds.grown(known.bound_ns, known.drift, now_ns - known.at_ns)
-        drift = known.drift + self.rules.wander * (now_ns - known.at_ns)
+        drift = self._bounds.faster(known.drift, now_ns - known.at_ns)
         whose = under(known.reference, known.term)
         return Fabric(time, bound, drift, self.gauge.tag, whose)
 

@@ -78,32 +78,55 @@ class LatchError(Exception):
     """The file is no such page; the text says why."""
 
 
-def mapped(path: Path, kind: Kind, what: str) -> mmap.mmap:
-    """A page for a reader, who goes by its second word (``seq``).
+class Mapped:
+    """A page as a reader has it, who goes by its second word (``seq``).
 
-    Args:
-        path: of the file.
-        kind: of the page.
-        what: "a clock page", for the error.
-
-    Raises:
-        LatchError: there is none, or none of this version.
+    Attributes:
+        page: all of its bytes.
+        words: the same in words of 8 bytes.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise LatchError(f"{path}: {error.strerror}") from error
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_size != SIZE:
-            raise LatchError(f"{path}: not {what}")
-        page = mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
-    if page[: len(kind.sound)] != kind.sound:
-        page.close()
-        raise LatchError(f"{path}: not {what} of version {kind.version}")
-    return page
+
+    def __init__(self, path: Path, kind: Kind, what: str) -> None:
+        """Map it.
+
+        Args:
+            path: of the file.
+            kind: of the page.
+            what: "a clock page", for the error.
+
+        Raises:
+            LatchError: there is none, or none of this version.
+        """
+        self._path = path
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise LatchError(f"{path}: {error.strerror}") from error
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_size != SIZE:
+                raise LatchError(f"{path}: not {what}")
+            self.page = mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self._file = info.st_dev, info.st_ino
+        if self.page[: len(kind.sound)] != kind.sound:
+            self.page.close()
+            raise LatchError(f"{path}: not {what} of version {kind.version}")
+        self.words = memoryview(self.page).cast("Q")
+
+    def replaced(self) -> bool:
+        """Whether another file has its place: nobody writes this one any more."""
+        try:
+            info = self._path.stat()
+        except OSError:
+            return False
+        return (info.st_dev, info.st_ino) != self._file
+
+    def close(self) -> None:
+        """Unmap."""
+        self.words.release()
+        self.page.close()
 
 
 class LatchFile:

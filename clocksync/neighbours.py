@@ -107,7 +107,7 @@ def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: i
         slope = mesh.slope + held.slope
         ns, part = split(view.peer_part + slope * age, said.fabric_ns + age)
         bound = bounds.grown(said.bound_ns, said.drift, abs(age)) + pair.bound_ns(now_ns)
-        drift = said.drift + pair.sigmas * pair.slope_error
+        drift = bounds.faster(said.drift, abs(age)) + pair.drift(now_ns)
         theirs = Linear(now_ns, ns, part, slope + pair.slope)
         out.append(Sight(theirs, bound, drift, said.reference, said.term))
     return out

@@ -17,7 +17,7 @@ from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from clocksync.latch import Kind, LatchError, LatchFile, is_sealed, mapped, seal
+from clocksync.latch import Kind, LatchError, LatchFile, Mapped, is_sealed, seal
 
 FIELDS: Final = {
     "check": "Q", "raw_ns": "q", "fabric_ns": "q", "slope": "d", "bound_ns": "d", "drift": "d",
@@ -150,8 +150,16 @@ class ClockPage:
         self._file.close()
 
 
+def page_path(kind: Kind, directory: Path | None) -> Path:
+    """Of a page; ``directory``: default $FABRIC_RUN_DIR, or /run/fabricd."""
+    return (directory or Path(os.environ.get("FABRIC_RUN_DIR") or "/run/fabricd")) / kind.name
+
+
 class ClockReader:
-    """Reads the page of this host. Each thread its own."""
+    """Reads the page of this host. Each thread its own.
+
+    A page that grows old is looked for anew: a service of another version makes its own.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
         """Map it; ``directory``: default $FABRIC_RUN_DIR, or /run/fabricd.
@@ -159,21 +167,32 @@ class ClockReader:
         Raises:
             ClockError: there is none, or none of this version.
         """
-        base = directory or Path(os.environ.get("FABRIC_RUN_DIR") or "/run/fabricd")
+        self._path = page_path(KIND, directory)
+        self._last, self._epoch = 0, -1
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self._map = mapped(base / KIND.name, KIND, "a clock page")
+            self._file = Mapped(self._path, KIND, "a clock page")
         except LatchError as error:
             raise ClockError(str(error)) from error
-        self._words = memoryview(self._map).cast("Q")
+        self._words = self._file.words
         self._seq = -1
-        self._last, self._epoch = 0, -1
         self._line = self._load()
+
+    def _reopen(self) -> None:
+        old = self._file
+        try:
+            self._open()
+        finally:
+            if self._file is not old:
+                old.close()
 
     def _load(self) -> Line:
         why = ClockError("written faster than it can be read")
         for _ in range(_TRIES):
             seq = self._words[1]
-            data = self._map[KIND.place(seq)]
+            data = self._file.page[KIND.place(seq)]
             if self._words[1] != seq:
                 continue
             try:
@@ -203,6 +222,9 @@ class ClockReader:
         raw, ns, slope, bound, drift, half = self._numbers
         age = clock_gettime_ns(CLOCK_MONOTONIC_RAW) - raw
         if not 0 <= age <= self._fresh:
+            if self._file.replaced():
+                self._reopen()
+                return self.read()
             found = self._line.at(raw + age)
             ns, bound = found.ns, found.bound_ns
         else:
@@ -224,8 +246,7 @@ class ClockReader:
 
     def close(self) -> None:
         """Unmap."""
-        self._words.release()
-        self._map.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self

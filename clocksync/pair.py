@@ -121,6 +121,11 @@ class Pair(NamedTuple):
         drift = self.sigmas * self.slope_error * age + self.wander * age * age / SECOND / 2
         return self.sigmas * self.spread_ns + self.step_ns / 2 + drift
 
+    def drift(self, now_ns: int) -> float:
+        """How fast `error_ns` grows at ``now_ns``."""
+        age = abs(now_ns - self.at_ns)
+        return self.sigmas * self.slope_error + self.wander * age / SECOND
+
     def bound_ns(self, now_ns: int) -> float:
         """How far off it is at ``now_ns``, whatever the two ways are like."""
         return self.asymmetry_ns + self.error_ns(now_ns)

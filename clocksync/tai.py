@@ -8,7 +8,6 @@ Twin of ``clocksync/include/fabric/tai.h``. Without NumPy, so that a job may imp
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from pathlib import Path
 from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from clocksync import page
-from clocksync.latch import Kind, LatchError, LatchFile, is_sealed, mapped, seal
+from clocksync.latch import Kind, LatchError, LatchFile, Mapped, is_sealed, seal
 from clocksync.page import NOTHING, ClockError, Line, State
 
 FIELDS: Final = {
@@ -148,15 +147,18 @@ class TaiReader:
         Raises:
             ClockError: there is none, or none of this version.
         """
-        base = directory or Path(os.environ.get("FABRIC_RUN_DIR") or "/run/fabricd")
+        self._path = page.page_path(KIND, directory)
+        self._last, self._epoch = 0, -1
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self._map = mapped(base / KIND.name, KIND, "a page of TAI")
+            self._file = Mapped(self._path, KIND, "a page of TAI")
         except LatchError as error:
             raise ClockError(str(error)) from error
-        self._words = memoryview(self._map).cast("Q")
+        self._words = self._file.words
         self._seq = -1
         self._said = NO_TAI
-        self._last, self._epoch = 0, -1
 
     def line(self) -> TaiLine:
         """What the page says.
@@ -169,7 +171,7 @@ class TaiReader:
             seq = self._words[1]
             if seq == self._seq:
                 return self._said
-            data = self._map[KIND.place(seq)]
+            data = self._file.page[KIND.place(seq)]
             if self._words[1] != seq:
                 continue
             try:
@@ -186,8 +188,13 @@ class TaiReader:
         Raises:
             ClockError: there is none now.
         """
-        said = self.line()
-        found = said.line.at(clock_gettime_ns(CLOCK_MONOTONIC_RAW))
+        said, raw = self.line(), clock_gettime_ns(CLOCK_MONOTONIC_RAW)
+        if abs(raw - said.line.raw_ns) > said.line.fresh_ns and self._file.replaced():
+            old = self._file
+            self._open()
+            old.close()
+            return self.now()
+        found = said.line.at(raw)
         if found.epoch != self._epoch:
             self._last, self._epoch = 0, found.epoch
         # A newer line may lie a little lower: wait for it rather than go back.
@@ -198,8 +205,7 @@ class TaiReader:
 
     def close(self) -> None:
         """Unmap."""
-        self._words.release()
-        self._map.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -39,6 +39,9 @@ class Scenario:
     packets: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
     """Of the world."""
+    life_s: float = LIFE_S
+    looks_hz: float = 20.0
+    """At each host's page; with packets, of which there are fewer hosts, four times that."""
 
     def world(self, seed: int) -> World:
         """One of them."""
@@ -55,6 +58,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "references are lost": Scenario([Trouble(6, troubles.lose), Trouble(11, troubles.again)]),
     "the network is divided": Scenario([Trouble(8, troubles.divide)]),
     "hosts are cut off": Scenario([Trouble(12, troubles.isolate)]),
+    "hosts are cut off for minutes": Scenario(
+        [Trouble(60, troubles.hermit)], life_s=900.0, looks_hz=5.0
+    ),
     "clocks are set": Scenario([Trouble(4, troubles.set_clock)]),
     "unlike ways that change": Scenario([Trouble(0.5, troubles.reroute)], more={"bias_ns": 100.0}),
     "all of it": Scenario([*COMES_AND_GOES, Trouble(1, troubles.reroute)]),
@@ -95,14 +101,14 @@ def look(scenario: Scenario, checks: int, seed: int = 0) -> Found:
     while found.checks < checks:
         seed += 1
         world = scenario.world(seed)
-        checker = Checker(world, seed, 80.0 if scenario.packets else 20.0)
-        Stage(world, seed).play(scenario.troubles, LIFE_S, checker)
+        checker = Checker(world, seed, scenario.looks_hz * (4 if scenario.packets else 1))
+        Stage(world, seed).play(scenario.troubles, scenario.life_s, checker)
         found.checks += checker.checks
         found.silent += checker.silent
         found.missed += [(seed, *miss) for miss in checker.missed]
         found.bounds += checker.bounds
         found.used = max(found.used, checker.used)
-        found.seconds += LIFE_S
+        found.seconds += scenario.life_s
     return found
 
 

@@ -31,7 +31,7 @@ LOADS = {
 }  # fmt: skip
 HOSTS, DEGREE = 8, 4
 SEED = 5
-PAIR_NS, MESH_NS = 20.0, 10.0
+PAIR_NS, PAIR_P99_NS, MESH_NS = 20.0, 40.0, 10.0
 P99_NS = {"idle": 15.0, "udp400": 40.0, "udp800": 30.0, "tcp": 40.0, "tcp2": 40.0}
 HOP_NS = 1000.0
 PTP4L, CHRONY = 100.0, 10.0
@@ -53,6 +53,11 @@ class Seen:
 
     pairs: list[float] = field(default_factory=list)
     mesh: list[float] = field(default_factory=list)
+    """Of each host's time, by the reference's."""
+    loaded_pair: list[float] = field(default_factory=list)
+    """Of the paths between the two hosts that the load is between; ptp4l and chronyd are there."""
+    loaded: list[float] = field(default_factory=list)
+    """Of one of these two's time, by the other's."""
     bounds: list[float] = field(default_factory=list)
     """Of hosts' times, a hop: by as many as there are to the reference."""
     missed: int = 0
@@ -70,6 +75,7 @@ class Fabric:
         origin = raw_ns()
         self.clocks = {}
         self.services = {}
+        self.loaded = {host_id(node.name) for node in cluster.nodes[:2]}
         for node in cluster.nodes:
             host = host_id(node.name)
             self.clocks[host] = VirtualClock(SEED, host, origin)
@@ -126,11 +132,16 @@ class Fabric:
                 true = shown[path.key.host] - shown[host]
                 said = pair.base_ns - true + pair.apart(shown[host])
                 seen.pairs.append(abs(said))
+                if {host, path.key.host} == self.loaded:
+                    seen.loaded_pair.append(abs(said))
             line = service.line
             if line is None or line.state is State.UNSYNCED:
                 seen.silent += 1
                 continue
             fabric[host] = line.at(shown[host])
+        one, other = (fabric.get(host) for host in self.loaded)
+        if one is not None and other is not None and one.reference == other.reference:
+            seen.loaded.append(abs(one.ns - other.ns))
         hops: Mapping[int, int] = {}
         for host, own in fabric.items():
             there = fabric.get(own.reference)
@@ -234,31 +245,37 @@ def live(*, quick: bool) -> list[Row]:
 
 
 def live_rows(kind: str, seen: Seen) -> list[Row]:
-    """What is said of a load."""
+    """What is said of a load; peers are asked about the hosts that it is between."""
     name = LOADS[kind]
     pair, mesh = _quantiles(seen.pairs), _quantiles(seen.mesh)
+    path, two = _quantiles(seen.loaded_pair), _quantiles(seen.loaded)
     ptp, chrony = _quantiles(seen.ptp4l), _quantiles(seen.chrony)
     peers = (
         f"ptp4l {ptp[0] / 1e3:.1f} / {ptp[1] / 1e3:.1f} us ({len(seen.ptp4l)}), chronyd "
         f"{chrony[0]:.0f} / {chrony[1]:.0f} ns ({len(seen.chrony)}); p50 / p99"
     )
+    between = f"{name}: between the loaded hosts"
+    direct = f"{path[0]:.0f} / {path[1]:.0f} ns" if seen.loaded_pair else "they have none"
     bound = _quantiles(seen.bounds)
     flooded = kind.startswith("tcp")
     # Under a flood ptp4l may not say anything for so long.
     ratios = [
-        Row(f"{name}: ptp4l's median, in ours", PTP4L, ptp[0] / mesh[0], "", better="higher",
-            note=f"its p99 in ours: {ptp[1] / mesh[1]:.0f}"),
+        Row(f"{between}: ptp4l's median, in ours", PTP4L, ptp[0] / two[0], "", better="higher",
+            note=f"its p99 in ours: {ptp[1] / two[1]:.0f}"),
     ] if seen.ptp4l else []  # fmt: skip
     return [
-        Row(f"{name}: a pair, median", PAIR_NS, pair[0], "ns", peer=ptp[0],
-            note=f"p99 {pair[1]:.0f} ns; {peers}"),
-        Row(f"{name}: after the mesh, median", MESH_NS, mesh[0], "ns", peer=chrony[0]),
-        Row(f"{name}: after the mesh, p99", P99_NS[kind], mesh[1], "ns", peer=chrony[1],
+        Row(f"{name}: a pair, median", PAIR_NS, pair[0], "ns"),
+        Row(f"{name}: a pair, p99", PAIR_P99_NS, pair[1], "ns"),
+        Row(f"{name}: after the mesh, median", MESH_NS, mesh[0], "ns"),
+        Row(f"{name}: after the mesh, p99", P99_NS[kind], mesh[1], "ns",
             note=f"without a line or a time: {seen.silent} of "
             f"{len(seen.pairs) + len(seen.mesh) + seen.silent} looks"),
+        Row(f"{between}, after the mesh, median", MESH_NS, two[0], "ns", peer=ptp[0],
+            note=f"their own path {direct}; {peers}"),
+        Row(f"{between}, after the mesh, p99", P99_NS[kind], two[1], "ns", peer=chrony[1]),
         *ratios,
-        Row(f"{name}: the p99 of chronyd's regression, in ours", CHRONY, chrony[1] / mesh[1], "",
-            better="higher", note=f"its median in ours: {chrony[0] / mesh[0]:.1f}"),
+        Row(f"{between}: the p99 of chronyd's regression, in ours", CHRONY, chrony[1] / two[1],
+            "", better="higher", note=f"its median in ours: {chrony[0] / two[0]:.1f}"),
         Row(f"{name}: bound a hop, p99", HOP_NS if flooded else None, bound[1], "ns",
             note=f"median {bound[0]:.0f} ns; half of the least round trip is in it"),
     ]  # fmt: skip

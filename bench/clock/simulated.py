@@ -7,10 +7,11 @@ import time
 
 import numpy as np
 
-from bench.clock.clos import Fabric, Load, regular_graph
+from bench.clock.clos import Fabric, Load
 from bench.report import Row
 from clocksync.fit import Cloud, fit
-from clocksync.mesh import Graph, solve
+from clocksync.mesh import solve
+from clocksync.pair import SECOND
 
 HOSTS, DEGREE = 128, 10
 LOADS = (0.0, 0.4, 0.8, 0.9)
@@ -18,7 +19,11 @@ DEGREES = (2, 4, 10, 20)
 MEDIAN_NS, MOST_NS = 5.0, 20.0
 SETTLE_S = 12
 """Windows have grown as long as they get."""
-MANY = 2000
+MANY, FEWER = 2000, 500
+SHARE, SCALE_S = 0.4, 4
+"""Load of the ports, and how long the paths are looked at; a window is 2 s."""
+GROWN = 1.2
+"""So much more at most: "independent of N", and 200,000 pairs of hosts are a sample."""
 SOLVE_S = 1.0
 FIT_MS = 0.5
 POINTS = 400
@@ -48,15 +53,6 @@ def _errors(
     return pairs, mesh, 1 - len(pairs) / asked
 
 
-def _pair_errors(seconds: int, hosts: int) -> list[float]:
-    """Without sign, of the pairs of a small Clos at a load of 80 %."""
-    fabric = Fabric(2, hosts, 4, Load(0.8), seconds + 9)
-    for _ in range(8):
-        fabric.run(1.0)
-    found = [pair for _ in range(seconds) for pair in fabric.run(1.0)]
-    return [abs(error) for pair, error in found if pair is not None]
-
-
 def clos(*, quick: bool) -> list[Row]:
     """The table in the shape of Huygens's: pairs and mesh, by degree and load."""
     seconds = 1 if quick else 4
@@ -83,31 +79,36 @@ def clos(*, quick: bool) -> list[Row]:
 
 
 def scale(*, quick: bool) -> list[Row]:
-    """The mesh of many hosts beside that of 128 with the same errors of pairs."""
-    left: dict[int, float] = {}
+    """The mesh of many hosts beside that of 128, each on a Clos of its own size."""
+    many = FEWER if quick else MANY
+    rng = np.random.default_rng(4)
+    seen: dict[int, tuple[float, float]] = {}
     took = 0.0
-    measured = _pair_errors(4, 30)
-    for hosts in (HOSTS, MANY):
-        rng = np.random.default_rng(2)
-        ends = np.array(regular_graph(rng, hosts, DEGREE), dtype=np.intp)
-        error = rng.choice(measured, len(ends)) * rng.choice((-1.0, 1.0), len(ends))
-        graph = Graph(hosts, ends[:, 0], ends[:, 1], error, np.ones(len(ends)))
+    for hosts in (HOSTS, many):
+        fabric = Fabric(2, hosts, DEGREE, Load(SHARE), SCALE_S + 1)
+        for _ in range(SCALE_S - 1):
+            fabric.run(1.0)
+        graph = fabric.graph(fabric.run(1.0))
         times = []
-        for _ in range(1 if quick else 5):
+        for _ in range(5):
             began = time.process_time()
-            left[hosts] = float(np.std(solve(graph).offset_ns))
+            left = solve(graph).offset_ns
             times.append(time.process_time() - began)
         took = float(np.median(times))
-    grown = left[MANY] / left[HOSTS]
+        one, other = rng.integers(0, hosts, (2, 200_000))
+        apart = np.abs(left[one] - left[other])[one != other]
+        seen[hosts] = float(np.median(apart)), float(np.percentile(apart, 99))
+    small, large = seen[HOSTS], seen[many]
     note = (
-        f"errors of pairs drawn from {len(measured)} of a Clos at a load of 80 % (p50 / p99 "
-        f"{np.percentile(measured, 50):.1f} / {np.percentile(measured, 99):.1f} ns): hosts off by "
-        f"{left[HOSTS]:.2f} and {left[MANY]:.2f} ns"
+        f"at a load of {100 * SHARE:.0f} %, any two hosts, p50 / p99: {HOSTS} hosts "
+        f"{small[0]:.1f} / {small[1]:.1f} ns, {many} hosts {large[0]:.1f} / {large[1]:.1f} ns"
     )
+    name = f"Clos of {many}, degree {DEGREE}"
     return [
-        Row(f"mesh of {MANY} hosts, degree {DEGREE}: solve", SOLVE_S, took, "s"),
-        Row(f"error with {MANY} hosts as a part of that with {HOSTS}", 1.1, grown, "", note=note),
-    ]
+        Row(f"{name}: solve", SOLVE_S, took, "s of CPU"),
+        Row(f"{name}: p99 after the mesh as a part of that of {HOSTS}", GROWN,
+            large[1] / small[1], "", note=note),
+    ]  # fmt: skip
 
 
 def fitting(*, quick: bool) -> list[Row]:
@@ -127,5 +128,27 @@ def fitting(*, quick: bool) -> list[Row]:
         times.append(1e3 * (time.process_time() - began))
         guess = line.slope if line else 0.0
     note = f"2 x {POINTS} points, p99 {np.percentile(times, 99):.2f} ms"
-    row = Row("fit of a path's window", FIT_MS, float(np.median(times)), "ms of CPU", note=note)
-    return [row]
+    rows = [Row("fit of a path's window", FIT_MS, float(np.median(times)), "ms of CPU", note=note)]
+    for share in (0.0, 0.9):
+        times, window = _estimates(share, 2 if quick else 10)
+        name = f"all that a path takes, load {100 * share:.0f} %"
+        note = f"windows of {window:.0f} s, p99 {np.percentile(times, 99):.2f} ms"
+        rows.append(Row(name, FIT_MS, float(np.median(times)), "ms of CPU", note=note))
+    return rows
+
+
+def _estimates(share: float, seconds: int) -> tuple[list[float], float]:
+    """What an estimate takes, in ms, of paths whose windows have grown; and those in s."""
+    fabric = Fabric(3, 32, 4, Load(share), SETTLE_S + seconds + 1)
+    for _ in range(SETTLE_S):
+        fabric.run(1.0)
+    windows, times = [], []
+    for _ in range(seconds):
+        fabric.run(1.0)
+        for (one, _), estimator in zip(fabric.pairs, fabric.estimators, strict=True):
+            now = round(fabric.now_s * SECOND + float(fabric.clocks.ahead(one, fabric.now_s)))
+            began = time.process_time()
+            pair = estimator.estimate(now)
+            times.append(1e3 * (time.process_time() - began))
+            windows += [pair.window_ns] if pair else []
+    return times, float(np.median(windows)) / SECOND

@@ -326,6 +326,10 @@ def _rows(
                     samples={"ms": values, "round_trip_ms": trip,
                              "unsynchronized_ms": unsynchronized})
             )  # fmt: skip
+    for q in (0.5, 0.99):
+        part = percentile(ours.after_due, q) / percentile(ours.trip_after_due, q)
+        rows.append(Row(f"lost packet due → called, part of the round trip's, p{100 * q:.0f}",
+                        1.0, part, ""))  # fmt: skip
     rows.append(Row("black holes without DOWN while they lasted", 0, ours.unseen, "",
                     better="equal", note=f"not synchronized: {before.unseen}"))  # fmt: skip
     for kind, counts in quiet.items():

@@ -163,6 +163,12 @@ def isolate(stage: Stage) -> None:
     stage.cut({p for p, pair in enumerate(stage.world.pairs) if host in pair}, 5, 60)
 
 
+def hermit(stage: Stage) -> None:
+    """One host is cut off from all for one to ten minutes."""
+    host = stage.anyone()
+    stage.cut({p for p, pair in enumerate(stage.world.pairs) if host in pair}, 60, 600)
+
+
 def set_clock(stage: Stage) -> None:
     """A host slept, or its clock was set, by a microsecond to a second."""
     host = stage.anyone()

@@ -34,11 +34,13 @@ def test_ptp4ls_offsets_are_points_from_the_beginning_on():
 
 
 def test_ratios_are_of_the_others_over_ours():
-    seen = Seen(pairs=[10.0], mesh=[5.0], bounds=[900.0], ptp4l=[5000.0], chrony=[100.0])
+    seen = Seen(
+        pairs=[10.0], mesh=[2.0], loaded=[5.0], bounds=[900.0], ptp4l=[5000.0], chrony=[100.0]
+    )  # fmt: skip
     rows = {row.name: row for row in live_rows("tcp", seen)}
-    ratio = rows["TCP one way: ptp4l's median, in ours"]
+    ratio = rows["TCP one way: between the loaded hosts: ptp4l's median, in ours"]
     assert (ratio.got, ratio.asked, ratio.ok) == (1000.0, PTP4L, True)
-    ratio = rows["TCP one way: the p99 of chronyd's regression, in ours"]
+    ratio = rows["TCP one way: between the loaded hosts: the p99 of chronyd's regression, in ours"]
     assert (ratio.got, ratio.asked, ratio.ok) == (20.0, CHRONY, True)
     seen.ptp4l = []
     assert len(live_rows("tcp", seen)) == len(rows) - 1, "no ratio to what was not said"

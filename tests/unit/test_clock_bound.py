@@ -1,5 +1,7 @@
 """Bounds contain the truth, whatever befalls a mesh; the bench that looks at that sees misses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from bench.clock.oscillator import GRID_NS, Oscillator
 from bench.clock.packets import PacketWorld
 from bench.clock.troubles import Checker, Stage, Trouble
 from bench.clock.world import World
+from clocksync.bound import BoundKeeper, Sight
 from clocksync.election import Election, fallen_silent
 from clocksync.linear import Linear
 from clocksync.page import State
@@ -22,11 +25,22 @@ def pairs(hosts, degree, seed=3):
     return [(a + 1, b + 1) for a, b in regular_graph(np.random.default_rng(seed), hosts, degree)]
 
 
-def test_no_bound_is_missed_in_some_seconds_of_trouble(monkeypatch):
-    monkeypatch.setattr("bench.clock.bounds.LIFE_S", 14.0)
-    found = look(SCENARIOS["all of it"], 1000)
+def test_no_bound_is_missed_in_some_seconds_of_trouble():
+    found = look(replace(SCENARIOS["all of it"], life_s=14.0), 1000)
     assert found.checks >= 1000
     assert not found.missed
+
+
+def test_a_bound_carried_from_step_to_step_is_that_of_one_long_step():
+    """What two crystals may drift apart in ten minutes of holdover goes with the square of them."""
+    keeper, said = BoundKeeper(1e-17), Reference(1, 100, 7, 1, 0, 0, 0.0, 0.0)
+    sight = Sight(Linear(0, 0, 0.0, 0.0), 1000.0, 1.4e-8, 7, 1)
+    keeper.look(Linear(0, 0, 0.0, 0.0), said, [sight])
+    for step in range(1, 6001):
+        known = keeper.look(Linear(step * 100 * MS, step * 100 * MS, 0.0, 0.0), said, [])
+    assert known.bound_ns == pytest.approx(keeper.grown(1000.0, 1.4e-8, 600 * SECOND))
+    assert known.bound_ns > 1_800_000
+    assert known.drift == pytest.approx(1.4e-8 + 6e-6)
 
 
 def test_whole_nanoseconds_are_in_the_bound_of_who_was_reference_a_moment_ago():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import clocksync
 from clocksync import latch, page
 from clocksync.page import ClockError, ClockPage, ClockReader, Line, State, decode, encode
 
@@ -243,10 +244,42 @@ def test_now_is_this_host_s(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(page, "_reader", None)
     written.write(line())
-    at, bound = page.now()
+    assert clocksync.now is page.now
+    at, bound = clocksync.now()
     assert at > 1_800_000_000 * SECOND
     assert bound >= 40
     assert os.environ["FABRIC_RUN_DIR"] == str(tmp_path)
+
+
+def test_a_page_that_was_replaced_is_found_once_the_old_one_is_old(tmp_path, written):
+    written.write(line(fresh_ns=0))
+    with ClockReader(tmp_path) as reader:
+        assert reader.now().reference == 7
+        (tmp_path / "clock").unlink()
+        assert reader.now().state is State.HOLDOVER, "no other: the old one is better than none"
+        other = ClockPage(tmp_path)
+        other.write(line(reference=9))
+        assert reader.now().reference == 9
+        other.close()
+        (tmp_path / "next").write_bytes(b"of another version".ljust(latch.SIZE))
+        written.write(line())
+        (tmp_path / "next").rename(tmp_path / "clock")
+        assert reader.now().reference == 9, "it is fresh"
+
+
+@pytest.mark.parametrize("content", [b"", b"of another version".ljust(latch.SIZE)])
+def test_a_page_replaced_by_none_is_an_error_until_there_is_one(tmp_path, written, content):
+    written.write(line(fresh_ns=0))
+    with ClockReader(tmp_path) as reader:
+        (tmp_path / "next").write_bytes(content)
+        (tmp_path / "next").rename(tmp_path / "clock")
+        for _ in range(2):
+            with pytest.raises(ClockError, match="not a clock page"):
+                reader.read()
+        other = ClockPage(tmp_path)
+        other.write(line(reference=9))
+        assert reader.now().reference == 9
+        other.close()
 
 
 def test_a_writer_that_died_in_the_midst_keeps_nobody_waiting(tmp_path, written, program):

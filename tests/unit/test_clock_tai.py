@@ -131,6 +131,17 @@ def test_what_is_written_is_read(tmp_path, written):
         assert fourth.utc_ns is None
 
 
+def test_a_page_that_was_replaced_is_found_once_the_old_one_is_old(tmp_path, written):
+    written.write(TaiLine(line(fresh_ns=0), SOURCE))
+    with TaiReader(tmp_path) as reader:
+        assert reader.now().host == 7
+        (tmp_path / "clock-tai").unlink()
+        other = TaiPage(tmp_path)
+        other.write(TaiLine(line(reference=9), SOURCE))
+        assert reader.now().host == 9
+        other.close()
+
+
 def test_a_program_reads_it_by_the_environment(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(tai, "_reader", None)
