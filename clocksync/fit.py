@@ -98,6 +98,41 @@ def fit(upper: Cloud, lower: Cloud, nu: tuple[float, float], guess: float = 0.0)
     return None if bracket is None else _line(sides, _furthest(sides, *bracket))
 
 
+class Edge(NamedTuple):
+    """One cloud's, as a line over our clock."""
+
+    ns: float
+    """At the cloud's origin, less its base."""
+    slope: float
+    spread_ns: float
+    """Standard error of its height from the scatter of its points."""
+    middle_s: float
+    span_s: float
+
+
+def edge(cloud: Cloud, way: int, nu: float, guess: float = 0.0) -> Edge | None:
+    """That of one cloud alone: the line below ``nu`` of its points that is highest at the origin.
+
+    Args:
+        cloud: of one direction; its origin is to be near the middle of its times.
+        way: 1: our packets, an upper cloud and its lower edge; -1: the peer's.
+        nu: as of `fit`.
+        guess: as of `fit`.
+
+    Returns:
+        None as of `fit`.
+    """
+    if len(cloud.ns) < FEWEST:
+        return None
+    sides = (_Side.of(cloud, way, nu),)
+    bracket = _bracket(sides, guess)
+    if bracket is None:
+        return None
+    line = _ends(sides, _furthest(sides, *bracket))
+    return Edge(way * line.heights[0], line.slope, math.sqrt(line.variance), line.middle_s,
+                line.span_s)  # fmt: skip
+
+
 class _Side(NamedTuple):
     """One cloud, as an upper one."""
 
@@ -128,7 +163,7 @@ class _Piece(NamedTuple):
     """Of each side, of the points that make it: when, and how high."""
 
     @staticmethod
-    def at(sides: tuple[_Side, _Side], slope: float) -> _Piece:
+    def at(sides: tuple[_Side, ...], slope: float) -> _Piece:
         """The one of that slope."""
         ns = rise = 0.0
         edges = []
@@ -143,7 +178,7 @@ class _Piece(NamedTuple):
         return _Piece(slope, ns, rise, edges)
 
 
-def _bracket(sides: tuple[_Side, _Side], guess: float) -> tuple[_Piece, _Piece] | None:
+def _bracket(sides: tuple[_Side, ...], guess: float) -> tuple[_Piece, _Piece] | None:
     """The pieces at slopes on both sides of the best one; None: it is beyond ``MOST_SLOPE``."""
     last = _Piece.at(sides, max(-MOST_SLOPE, min(MOST_SLOPE, guess)))
     way, width = (1 if last.rise > 0 else -1), FIRST_BRACKET
@@ -157,7 +192,7 @@ def _bracket(sides: tuple[_Side, _Side], guess: float) -> tuple[_Piece, _Piece] 
         last, width = found, 10 * width
 
 
-def _furthest(sides: tuple[_Side, _Side], flat: _Piece, steep: _Piece) -> _Piece:
+def _furthest(sides: tuple[_Side, ...], flat: _Piece, steep: _Piece) -> _Piece:
     """The piece at the best slope between two."""
     halve = False
     while True:
@@ -175,7 +210,19 @@ def _furthest(sides: tuple[_Side, _Side], flat: _Piece, steep: _Piece) -> _Piece
         halve = not halve and steep.slope - flat.slope > width / 2
 
 
-def _line(sides: tuple[_Side, _Side], best: _Piece) -> Line:
+class _Ends(NamedTuple):
+    """What the edges of all sides say at the best slope."""
+
+    heights: list[float]
+    """Where each share of points ends, at the origin."""
+    variance: float
+    """Of the heights' sum."""
+    slope: float
+    middle_s: float
+    span_s: float
+
+
+def _ends(sides: tuple[_Side, ...], best: _Piece) -> _Ends:
     ends, variance, middle, times = [], 0.0, 0.0, []
     for side, (at_ns, ns) in zip(sides, best.edges, strict=True):
         heights = [y - best.slope * x for x, y in zip(at_ns, ns, strict=True)]
@@ -184,11 +231,20 @@ def _line(sides: tuple[_Side, _Side], best: _Piece) -> Line:
         variance += sum((y - mean) ** 2 for y in heights) / side.edge**2
         middle += side.way * sum(at_ns)
         times += [side.way * min(at_ns), side.way * max(at_ns)]
+    return _Ends(
+        ends, variance, best.slope, middle / sum(side.edge for side in sides) / 1e9,
+        (max(times) - min(times)) / 1e9,
+    )  # fmt: skip
+
+
+def _line(sides: tuple[_Side, ...], best: _Piece) -> Line:
+    said = _ends(sides, best)
+    upper, lower = said.heights
     return Line(
-        offset_ns=(ends[0] - ends[1]) / 2,
-        slope=best.slope,
-        half_rtt_ns=(ends[0] + ends[1]) / 2,
-        spread_ns=math.sqrt(variance) / 2,
-        middle_s=middle / sum(side.edge for side in sides) / 1e9,
-        span_s=(max(times) - min(times)) / 1e9,
+        offset_ns=(upper - lower) / 2,
+        slope=said.slope,
+        half_rtt_ns=(upper + lower) / 2,
+        spread_ns=math.sqrt(said.variance) / 2,
+        middle_s=said.middle_s,
+        span_s=said.span_s,
     )

@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.fit import FEWEST, Cloud, Line, fit
+from clocksync.fit import FEWEST, Cloud, Line, edge, fit
+from clocksync.oneway import Expected, clean
 from clocksync.points import Points, least_rtt, take
 from clocksync.trains import Ints, Packets, Trains
 
@@ -73,10 +74,13 @@ class Rules:
     vague: float = 0.01
     """A first line whose slope is not known better than this is none: with two clocks in a window
     the edge scatters by the step, and slopes of crystals differ by 1e-4."""
+    sharp: float = 4.0
+    """An edge that scatters by no more than so many times what is usual met no queue. A queue
+    breathes: the edge of one scatters by a tenth of its height."""
     patience_ns: int = 60 * SECOND
-    """For so long: then the path itself has become a longer one, or what was known is too old. In a
-    minute a line that was good to 2 ns/s and a crystal's walk are off by some 0.3 us; a standing
-    queue makes milliseconds."""
+    """For so long: then a path whose edges are sharp has become a longer one; of others, what was
+    known is too old once it may be off by as much as the queue makes it. In a minute a line that
+    was good to 2 ns/s and a crystal's walk are off by some 0.3 us."""
     sigmas: float = 4.0
     """Of the spread, in the bound."""
     wander: float = 5e-9
@@ -110,6 +114,8 @@ class Pair(NamedTuple):
     """Smallest step that would have been seen."""
     wander: float
     sigmas: float
+    skew_ns: float = 0.0
+    """By so much our packets' edge lies further from the line, and the peer's nearer."""
 
     def apart(self, now_ns: int) -> float:
         """The peer's clock minus ours at ``now_ns`` (our clock), beyond ``base_ns``."""
@@ -136,6 +142,18 @@ class Pair(NamedTuple):
         return 1.0 / (1.0 + self.spread_ns * self.spread_ns)
 
 
+class _Window(NamedTuple):
+    """The points that a line is made of."""
+
+    origin: int
+    """Our clock: the middle of the window."""
+    base: int
+    length_ns: int
+    clouds: tuple[Cloud, Cloud]
+    nu: tuple[float, float]
+    kept: tuple[float, float]
+
+
 class _Look(Enum):
     """What the newest points say of the last line."""
 
@@ -156,8 +174,15 @@ class PairEstimator:
         self.last: Pair | None = None
         self.queued = 0
         """Windows that were left out because all their packets had met a queue."""
-        self._floor_ns = 0.0
-        """Half of the path's least round trip."""
+        self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
+        """Half of the path's least round trip; what it usually is, and how lines scatter."""
+        self._skew_ns = 0.0
+        """Half of what a way became longer by, or shorter, than it was when the other one led on:
+        taken off the middle between the edges."""
+        self._alone_ns: int | None = None
+        """Since when the line is that of one direction."""
+        self._sure: Pair | None = None
+        """Of the lines of both directions that were taken, the one that leads best to now."""
         self._known_ns = 0
         """Since when there have been lines."""
         self._before: deque[Pair] = deque(maxlen=64)
@@ -201,8 +226,9 @@ class PairEstimator:
                 self._back.drop(since)
                 self.last = None
                 self._window_ns = self.rules.window_ns
-        found = self._fit(now_ns)
-        if found is None:
+        window = self._window(now_ns)
+        found = self._fit(window) if window else None
+        if window is None or found is None:
             # Too few points say nothing against what is known.
             if self.doubt or (self.last and now_ns - self.last.seen_ns > self.rules.patience_ns):
                 self.last = None
@@ -210,7 +236,12 @@ class PairEstimator:
         if not self._queued(found, now_ns):
             self.last = found
             self._before.append(found)
+            self._learn(found, now_ns)
             self._adapt(found)
+            self._alone_ns = None
+        elif self.last and (line := self._one_way(window, found, self.last, now_ns)):
+            self.last = line
+            self._settle(found, line, now_ns)
         elif self._before:
             # The first of what bent this window is in the last one too: back by a window.
             while len(self._before) > 1 and self._before[-1].seen_ns > now_ns - found.window_ns:
@@ -228,30 +259,94 @@ class PairEstimator:
         elif found.spread_ns < rules.loose_ns / 4:
             self._window_ns = max(self._window_ns // 2, rules.window_ns)
 
+    def _learn(self, found: Pair, now_ns: int) -> None:
+        """What is usual, and which line leads best to now."""
+        first = self._sure is None
+        share = 1.0 if first else 1 / 8
+        self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
+        self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
+        if self._sure is None or self._aged(found, now_ns) <= self._aged(self._sure, now_ns):
+            self._sure = found
+
+    def _settle(self, found: Pair, line: Pair, now_ns: int) -> None:
+        """Both edges are sharp for so long: it is no queue but another way, and known how long."""
+        if found.spread_ns > self.rules.sharp * (1.0 + self._scatter_ns):
+            self._alone_ns = None
+            return
+        if self._alone_ns is None:
+            self._alone_ns = now_ns
+        if now_ns - self._alone_ns <= self.rules.patience_ns:
+            return
+        self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
+        self._floor_ns = self._usual_ns = found.half_rtt_ns
+        self._sure, self._alone_ns = line, None
+
     def _queued(self, found: Pair, now_ns: int) -> bool:
-        """Whether the last line is better than this one, which met queues."""
-        last, rules = self.last, self.rules
-        if last is None or now_ns - last.seen_ns > rules.patience_ns:
+        """Whether what was known is better than this line, which met queues."""
+        last, rules = self._sure, self.rules
+        if self.last is None or last is None or self._worn(found, last, now_ns):
             self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
+            self._sure = None
             self._before.clear()
             return False
         # A first line may be of a step within it: it has to be borne out by windows without it.
-        if last.seen_ns - self._known_ns < 2 * rules.window_ns:
+        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
             self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+            self._sure = None
             return False
+        aged = max(rules.clean_ns, self._aged(last, now_ns))
         turned = abs(found.slope - last.slope)
-        turned -= rules.wander * (found.at_ns - last.at_ns) / SECOND
+        turned -= rules.wander * abs(found.at_ns - last.at_ns) / SECOND
         turned -= rules.sigmas * math.hypot(found.slope_error, last.slope_error)
         # While a queue builds up or a route changes, the edge bends: a rate that no crystal has.
-        # By what the queue may have put this line off, the last one surely is not by now.
-        longer = found.half_rtt_ns - self._floor_ns > max(rules.clean_ns, self._aged(last, now_ns))
+        # By what the queue may have put this line off, what was known surely is not by now.
+        longer = found.half_rtt_ns - self._floor_ns > aged
+        moved = abs(found.apart(now_ns) - last.apart(now_ns) + (found.base_ns - last.base_ns))
         # Few points of a shorter route lie far from the rest of the edge.
-        torn = found.spread_ns > rules.torn * (1.0 + last.spread_ns)
-        if longer or torn or turned > rules.turned:
+        torn = found.spread_ns > rules.torn * (1.0 + self._scatter_ns)
+        if longer or torn or moved > aged or turned > rules.turned:
             self.queued += 1
             return True
         self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
         return False
+
+    def _worn(self, found: Pair, last: Pair, now_ns: int) -> bool:
+        """Whether what was known is too old to be held against a new line."""
+        assert self.last is not None
+        if now_ns - self.last.seen_ns <= self.rules.patience_ns:
+            return False
+        sharp = found.spread_ns <= self.rules.sharp * (1.0 + self._scatter_ns)
+        return sharp or found.half_rtt_ns - self._floor_ns <= self._aged(last, now_ns)
+
+    def _one_way(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
+        """The line by the one direction that meets no queue; None: there is no such."""
+        rules, origin, known = self.rules, window.origin, self._sure
+        if known is None:
+            return None
+        age = abs(origin - last.at_ns) / SECOND
+        turned = rules.turned + rules.wander * age + rules.sigmas * last.slope_error
+        wanted = Expected(
+            last.apart(origin) + (last.base_ns - window.base), last.slope,
+            self._aged(last, max(now_ns, last.at_ns)), turned,
+            rules.sharp * (1.0 + self._scatter_ns),
+        )  # fmt: skip
+        upper, lower = (
+            edge(cloud, way, nu, last.slope)
+            for cloud, way, nu in zip(window.clouds, (1, -1), window.nu, strict=True)
+        )
+        ways = self._usual_ns + self._skew_ns, self._usual_ns - self._skew_ns
+        line = clean((upper, lower), ways, wanted)
+        if line is None:
+            return None
+        least = found.asymmetry_ns
+        made = self._pair(
+            Line(line.ns, line.slope, self._usual_ns, line.spread_ns, line.middle_s, line.span_s),
+            window, least,
+        )  # fmt: skip
+        # Whatever the queues: the truth lies between the edges. And what was known still holds.
+        off = abs(made.apart(now_ns) - known.apart(now_ns) + (made.base_ns - known.base_ns))
+        between = 2 * max(least, found.half_rtt_ns) - self._usual_ns
+        return made._replace(asymmetry_ns=min(between, known.bound_ns(now_ns) + off))
 
     def _aged(self, last: Pair, now_ns: int) -> float:
         """How far off a line may be by now: what its slope was, and as a random walk goes."""
@@ -259,7 +354,8 @@ class PairEstimator:
         walked = self.rules.wander * SECOND * math.pow(age / SECOND, 1.5)
         return last.sigmas * (last.spread_ns + last.slope_error * age) + walked
 
-    def _fit(self, now_ns: int) -> Pair | None:
+    def _window(self, now_ns: int) -> _Window | None:
+        """The newest points; None: too few."""
         rules, window = self.rules, self._window_ns
         while True:
             since = now_ns - window
@@ -275,45 +371,45 @@ class PairEstimator:
             return None
         origin = now_ns - window // 2
         base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
-        clouds = [Cloud((at - origin) / SECOND, (apart - base).astype(float))
-                  for at, apart in (upper, lower)]  # fmt: skip
+        over, under = (
+            Cloud((at - origin) / SECOND, (apart - base).astype(float))
+            for at, apart in (upper, lower)
+        )
         kept = self._out.rate(since), self._back.rate(since)
         # A window that grew is to find packets that are rarer, not more of the same.
         part = rules.nu * rules.window_ns / self._window_ns
         nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
-        line = fit(clouds[0], clouds[1], nu, self.last.slope if self.last else 0.0)
+        return _Window(origin, base, window, (over, under), nu, kept)
+
+    def _fit(self, window: _Window) -> Pair | None:
+        line = fit(*window.clouds, window.nu, self.last.slope if self.last else 0.0)
         if line is None:
             return None
-        least = max(line.half_rtt_ns, least_rtt(clouds[0], clouds[1], line.slope) / 2)
-        found = self._pair(line, origin, base, window, kept, least)
-        if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > rules.vague):
+        least = max(line.half_rtt_ns, least_rtt(*window.clouds, line.slope) / 2)
+        if self.last is None:
+            self._skew_ns = 0.0
+        least += abs(self._skew_ns)
+        line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
+        found = self._pair(line, window, least)
+        if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > self.rules.vague):
             # Edges that cross, or are torn, are of two clocks: one was stepped within the window.
             self.doubt = True
-            middle = origin
-            self._out.drop(middle)
-            self._back.drop(middle)
+            self._out.drop(window.origin)
+            self._back.drop(window.origin)
             return None
         return found
 
-    def _pair(
-        self,
-        line: Line,
-        origin: int,
-        base: int,
-        window: int,
-        kept: tuple[float, float],
-        least: float,
-    ) -> Pair:
-        rules = self.rules
-        at = origin + round(line.middle_s * SECOND)
+    def _pair(self, line: Line, window: _Window, least: float) -> Pair:
+        rules, length = self.rules, window.length_ns
+        at = window.origin + round(line.middle_s * SECOND)
         apart = line.offset_ns + line.slope * SECOND * line.middle_s
         # Of points spread evenly over a span, the deviation is the span over √12.
         span = max(line.span_s, 1e-3) / math.sqrt(12)
         step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
         return Pair(
-            at, base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
-            line.spread_ns / (span * SECOND), window, origin + window // 2, kept, step,
-            rules.wander, rules.sigmas,
+            at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
+            line.spread_ns / (span * SECOND), length, window.origin + length // 2, window.kept,
+            step, rules.wander, rules.sigmas, self._skew_ns,
         )  # fmt: skip
 
     def _look(self, last: Pair, now_ns: int) -> tuple[_Look, int]:
@@ -339,8 +435,8 @@ class PairEstimator:
     def _beyond(self, last: Pair, points: Points, side: int) -> tuple[Ints, Floats]:
         """The newest points, from the edge of the last line."""
         at, apart = points.since(last.seen_ns - self.rules.newest_ns)
-        edge = last.apart_ns + side * last.half_rtt_ns
-        return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + edge)
+        height = last.apart_ns + side * last.half_rtt_ns + last.skew_ns
+        return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + height)
 
 
 def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:
