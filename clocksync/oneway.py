@@ -12,6 +12,7 @@ sharp as before, no steeper than clocks can wander, and lies where the last line
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from clocksync.fit import Edge
@@ -29,6 +30,14 @@ class Expected(NamedTuple):
     """Nor may its slope be further from the line's."""
     spread_ns: float
     """Nor its spread be more."""
+
+
+def weighed(*said: tuple[float, float]) -> tuple[float, float]:
+    """The mean of values by one over their squared errors, and its error."""
+    shares = [1.0 / max(error, 1e-15) ** 2 for _, error in said]
+    total = sum(shares)
+    mean = sum(share * value for share, (value, _) in zip(shares, said, strict=True)) / total
+    return mean, 1.0 / math.sqrt(total)
 
 
 def clean(

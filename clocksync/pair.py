@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clocksync.fit import FEWEST, Cloud, Line, edge, fit
-from clocksync.oneway import Expected, clean
+from clocksync.oneway import Expected, clean, weighed
 from clocksync.points import Points, least_rtt, take
 from clocksync.trains import Ints, Packets, Trains
 
 Floats = NDArray[np.float64]
 SECOND = 10**9
+WALK = 1.5e-9
+"""How far the rates of two crystals part in a second: 1 ppb/√s each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +330,7 @@ class PairEstimator:
         wanted = Expected(
             last.apart(origin) + (last.base_ns - window.base), last.slope,
             self._aged(last, max(now_ns, last.at_ns)), turned,
-            rules.sharp * (1.0 + self._scatter_ns),
+            rules.sharp * max(1.0, self._scatter_ns),
         )  # fmt: skip
         upper, lower = (
             edge(cloud, way, nu, last.slope)
@@ -338,11 +340,18 @@ class PairEstimator:
         line = clean((upper, lower), ways, wanted)
         if line is None:
             return None
+        # A queue that is all but empty bends an edge; crystals go on as they went.
+        span = max(line.span_s, 1e-3) / math.sqrt(12) * SECOND
+        slope, error = weighed(
+            (line.slope, 2 * line.spread_ns / span),
+            (last.slope, math.hypot(last.slope_error, WALK * math.sqrt(age))),
+        )
+        height = line.ns + (line.slope - slope) * line.middle_s * SECOND
         least = found.asymmetry_ns
         made = self._pair(
-            Line(line.ns, line.slope, self._usual_ns, line.spread_ns, line.middle_s, line.span_s),
+            Line(height, slope, self._usual_ns, line.spread_ns, line.middle_s, line.span_s),
             window, least,
-        )  # fmt: skip
+        )._replace(slope_error=error)  # fmt: skip
         # Whatever the queues: the truth lies between the edges. And what was known still holds.
         off = abs(made.apart(now_ns) - known.apart(now_ns) + (made.base_ns - known.base_ns))
         between = 2 * max(least, found.half_rtt_ns) - self._usual_ns
