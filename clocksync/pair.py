@@ -235,6 +235,7 @@ class PairEstimator:
             if self.doubt or (self.last and now_ns - self.last.seen_ns > self.rules.patience_ns):
                 self.last = None
             return None
+        found = self._shorter(found)
         if not self._queued(found, now_ns):
             self.last = found
             self._before.append(found)
@@ -260,6 +261,23 @@ class PairEstimator:
             self._window_ns = min(2 * self._window_ns, rules.wide_ns)
         elif found.spread_ns < rules.loose_ns / 4:
             self._window_ns = max(self._window_ns // 2, rules.window_ns)
+
+    def _shorter(self, found: Pair) -> Pair:
+        """Believe a round trip that is shorter than all before: what was known met queues.
+
+        Or one way became shorter; then the line is off by half of that, which nobody can tell.
+        """
+        if self._sure is None or found.half_rtt_ns >= self._floor_ns - self.rules.clean_ns:
+            return found
+        if found.spread_ns > self.rules.torn * (1.0 + self._scatter_ns):
+            return found  # Few points of it lie far from the rest.
+        skew, self._skew_ns = self._skew_ns, 0.0
+        self._floor_ns = self._usual_ns = found.half_rtt_ns
+        self._sure = found._replace(
+            apart_ns=found.apart_ns + skew, asymmetry_ns=found.asymmetry_ns - abs(skew),
+            skew_ns=0.0,
+        )  # fmt: skip
+        return self._sure
 
     def _learn(self, found: Pair, now_ns: int) -> None:
         """What is usual, and which line leads best to now."""
@@ -303,7 +321,7 @@ class PairEstimator:
         # While a queue builds up or a route changes, the edge bends: a rate that no crystal has.
         # By what the queue may have put this line off, what was known surely is not by now.
         longer = found.half_rtt_ns - self._floor_ns > aged
-        moved = abs(found.apart(now_ns) - last.apart(now_ns) + (found.base_ns - last.base_ns))
+        moved = _off(found, last, now_ns)
         # Few points of a shorter route lie far from the rest of the edge.
         torn = found.spread_ns > rules.torn * (1.0 + self._scatter_ns)
         if longer or torn or moved > aged or turned > rules.turned:
@@ -353,9 +371,9 @@ class PairEstimator:
             window, least,
         )._replace(slope_error=error)  # fmt: skip
         # Whatever the queues: the truth lies between the edges. And what was known still holds.
-        off = abs(made.apart(now_ns) - known.apart(now_ns) + (made.base_ns - known.base_ns))
-        between = 2 * max(least, found.half_rtt_ns) - self._usual_ns
-        return made._replace(asymmetry_ns=min(between, known.bound_ns(now_ns) + off))
+        between = least + _off(made, found, now_ns)
+        known_ns = known.bound_ns(now_ns) + _off(made, known, now_ns)
+        return made._replace(asymmetry_ns=min(between, known_ns))
 
     def _aged(self, last: Pair, now_ns: int) -> float:
         """How far off a line may be by now: what its slope was, and as a random walk goes."""
@@ -446,6 +464,11 @@ class PairEstimator:
         at, apart = points.since(last.seen_ns - self.rules.newest_ns)
         height = last.apart_ns + side * last.half_rtt_ns + last.skew_ns
         return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + height)
+
+
+def _off(one: Pair, other: Pair, now_ns: int) -> float:
+    """How far two lines are apart, without sign."""
+    return abs(one.apart(now_ns) - other.apart(now_ns) + (one.base_ns - other.base_ns))
 
 
 def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:
