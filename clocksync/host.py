@@ -20,7 +20,7 @@ from clocksync.asymmetry import AsymmetryRules, Blame, Evidence, judge
 from clocksync.bound import BoundKeeper, Known
 from clocksync.election import NEVER, Election, ElectionRules
 from clocksync.linear import Linear, split
-from clocksync.mesh import DAMPING
+from clocksync.mesh import DAMPING, Pull, step
 from clocksync.moves import Change, Mover, Taken
 from clocksync.neighbours import Edge, View, sights, views
 from clocksync.page import NOTHING, Line, State
@@ -401,17 +401,14 @@ class MeshHost:
 
     def _pull(self, seen: list[View], now_ns: int, damping: float) -> None:
         assert self.mesh is not None
-        total = wanted = faster = residual = 0.0
+        pulls = []
         for view in seen:
             off = view.mesh.ahead(now_ns, self.mesh.ns) - self.mesh.part
-            total += view.weight
-            wanted += view.weight * off
-            faster += view.weight * (view.mesh.slope - self.mesh.slope)
-            residual += view.weight * abs(off)
+            pulls.append(Pull(off, view.mesh.slope - self.mesh.slope, view.weight))
             view.edge.surplus.look(off, now_ns)
-        self.status.residual_ns = residual / total
-        slope = self.mesh.slope + damping * faster / total
-        self.mesh = self.mesh.moved(now_ns, damping * wanted / total, slope)
+        move = step(pulls, damping)
+        self.status.residual_ns = move.residual_ns
+        self.mesh = self.mesh.moved(now_ns, move.ns, self.mesh.slope + move.faster)
 
     # -- the bound, and the page --------------------------------------------------------------
 

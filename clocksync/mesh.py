@@ -10,14 +10,14 @@ minimum norm: each part's offsets have a mean of zero, so no clock is special, n
 and an error of one pair stays near it. Whoever wants a reference subtracts its offset.
 
 *Two ways to the same solution.* ``solve`` has the whole graph and uses conjugate gradients on its
-Laplacian. ``step`` is what one host does with its neighbours' words alone, ten times a second: a
-damped Jacobi step on the same equations. Offsets that all hosts share fall out of the differences,
-so nobody has to wait for a reference.
+Laplacian. ``step`` is what each host does (`clocksync.host`) with its neighbours' words alone, ten
+times a second: a damped Jacobi step on the same equations. Offsets that all hosts share fall out of
+the differences, so nobody has to wait for a reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,35 +127,37 @@ def solve(graph: Graph) -> Solution:
     return Solution(offset, part, graph.apart_ns - (offset[other] - offset[one]))
 
 
-class Neighbour(NamedTuple):
-    """What one path and the host at its other end say."""
+class Pull(NamedTuple):
+    """What one path and the host at its other end make of our mesh time."""
 
-    offset_ns: float | None
-    """Of the neighbour's clock, by its own word; None: it does not know yet."""
-    apart_ns: float
-    """The neighbour's clock minus ours, by the path's fit."""
+    off_ns: float
+    """Theirs, seen through the path, less ours."""
+    faster: float
+    """By so much theirs grows faster, ns/ns."""
     weight: float
 
 
-def step(
-    own_ns: float | None, neighbours: Iterable[Neighbour], damping: float = DAMPING
-) -> float | None:
-    """Where a host's own offset goes with one look at its neighbours.
+class Move(NamedTuple):
+    """Where a host's mesh time goes."""
+
+    ns: float
+    faster: float
+    residual_ns: float
+    """How far the neighbours were off, without sign: their weighted mean."""
+
+
+def step(pulls: Sequence[Pull], damping: float = DAMPING) -> Move:
+    """What a host makes of one look at its neighbours, of whom there is one at least.
 
     Args:
-        own_ns: None of a host that has just come; it takes its neighbours' word as it is, so that
-            it is off by paths' errors and no longer by its clock's.
-        neighbours: one for each path.
-        damping: see ``DAMPING``.
-
-    Returns:
-        ``own_ns`` when no neighbour knows anything.
+        pulls: one for each path.
+        damping: see ``DAMPING``; 1 for a host that has just come: it takes its neighbours' word as
+            it is, so that it is off by paths' errors and no longer by its clock's.
     """
-    total = wanted = 0.0
-    for said in neighbours:
-        if said.offset_ns is not None:
-            total += said.weight
-            wanted += said.weight * (said.offset_ns - said.apart_ns)
-    if not total:
-        return own_ns
-    return wanted / total if own_ns is None else own_ns + damping * (wanted / total - own_ns)
+    total = wanted = faster = residual = 0.0
+    for pull in pulls:
+        total += pull.weight
+        wanted += pull.weight * pull.off_ns
+        faster += pull.weight * pull.faster
+        residual += pull.weight * abs(pull.off_ns)
+    return Move(damping * wanted / total, damping * faster / total, residual / total)

@@ -12,6 +12,7 @@ from bench.clock import (
     cpu,
     holdover,
     live,
+    membership,
     plot,
     reading,
     reference,
@@ -23,6 +24,7 @@ from bench.report import Row
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "clos": simulated.clos,
     "scale": simulated.scale,
+    "mesh": membership.mesh,
     "fit": simulated.fitting,
     "cpu": cpu.cpu,
     "page": reading.reading,
@@ -36,6 +38,6 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 """Each is called with ``quick``."""
 
 MINUTES: Mapping[str, float] = {
-    "clos": 15, "scale": 1, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "holdover": 9,
+    "clos": 15, "scale": 2, "mesh": 2, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "holdover": 9,
     "reference": 7, "live": 8, "plot": 4, "synchronized": 8,
 }  # fmt: skip

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clocksync.estimator import PairEstimator
 from clocksync.mesh import Graph
-from clocksync.pair import SECOND, Pair, PairEstimator
+from clocksync.pair import SECOND, Pair
 from clocksync.trains import Packets
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bench.clock.oscillator import WANDER, Oscillator
 from bench.clock.world import STEP_NS, Node, World
-from clocksync.pair import SECOND, PairEstimator
+from clocksync.estimator import PairEstimator
+from clocksync.pair import SECOND
 from clocksync.trains import Ints, Packets
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import structlog
 
+from clocksync.estimator import PairEstimator
 from clocksync.moves import Taken, path_mark
-from clocksync.pair import SECOND, PairEstimator
+from clocksync.pair import SECOND
 from clocksync.ports import Ends
 from clocksync.words import Phc, link_id
 from fabricd.clock.samples import Exchanged, TrainReader

@@ -17,10 +17,11 @@ import structlog
 
 from clocksync.crossing import PhcLine, carried
 from clocksync.election import fallen_silent
+from clocksync.estimator import PairEstimator, feed
 from clocksync.host import HostRules, MeshHost
 from clocksync.moves import Mover
 from clocksync.page import ClockPage, Line, State
-from clocksync.pair import SECOND, PairEstimator, feed
+from clocksync.pair import SECOND
 from clocksync.ports import PortPage
 from clocksync.tai import NO_TAI, TaiPage
 from clocksync.trace import TaiKeeper

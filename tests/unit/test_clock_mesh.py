@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.clock.clos import regular_graph
-from clocksync.mesh import Graph, Neighbour, parts, solve, step
+from clocksync.mesh import DAMPING, Graph, Pull, parts, solve, step
 
 
 def regular(clocks, degree, rng, noise=0.0, truth=None):
@@ -96,6 +96,16 @@ def test_a_graph_that_makes_no_sense_is_refused(one, other, apart, weight):
         Graph(3, np.array(one), np.array(other), np.array(apart), np.array(weight))
 
 
+def stepped(said, i, near):
+    """Where clock ``i`` goes; one that has just come takes its neighbours' word as it is."""
+    own = said[i]
+    pulls = [Pull(said[j] - apart - (own or 0.0), 0.0, weight)
+             for j, apart, weight in near if said[j] is not None]  # fmt: skip
+    if not pulls:
+        return own
+    return (own or 0.0) + step(pulls, DAMPING if own is not None else 1.0).ns
+
+
 def rounds_until(graph, start, within_ns):
     """Rounds of local steps, each on what the neighbours said a round before, until all are near.
 
@@ -107,8 +117,7 @@ def rounds_until(graph, start, within_ns):
         near[i].append((j, apart, w))
         near[j].append((i, -apart, w))
     for number in range(1, 1000):
-        said = [step(said[i], [Neighbour(said[j], a, w) for j, a, w in near[i]])
-                for i in range(graph.clocks)]  # fmt: skip
+        said = [stepped(said, i, near[i]) for i in range(graph.clocks)]
         if None not in said and np.ptp(np.array(said) - exact) <= within_ns:
             return number
     pytest.fail("they do not meet")
@@ -141,13 +150,15 @@ def test_after_a_host_joins_or_leaves_all_are_within_5_ns_in_5_s():
     assert rounds_until(left, [settled[i] for i in others], 5.0) <= TEN_A_SECOND_FOR_5_S
 
 
-@given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
-def test_a_clock_alone_stays_and_one_that_agrees_does_not_move(own, apart):
-    assert step(own, []) == own
-    assert step(own, [Neighbour(None, apart, 1.0)]) == own
-    assert step(None, [Neighbour(None, apart, 1.0)]) is None
-    assert step(own, [Neighbour(own + apart, apart, 2.0)]) == pytest.approx(own, abs=1e-3)
-    assert step(None, [Neighbour(own + apart, apart, 2.0)]) == pytest.approx(own, abs=1e-3)
+@given(st.floats(-1e9, 1e9), st.floats(-1e-4, 1e-4), st.floats(1e-6, 1))
+def test_a_step_goes_its_share_of_the_way_to_the_weighted_mean(off, faster, weight):
+    one = step([Pull(off, faster, weight)])
+    assert one.ns == pytest.approx(DAMPING * off, abs=1e-6)
+    assert one.faster == pytest.approx(DAMPING * faster, abs=1e-15)
+    assert one.residual_ns == pytest.approx(abs(off), abs=1e-6)
+    two = step([Pull(off, faster, weight), Pull(-3 * off, -3 * faster, weight)], 1.0)
+    assert two.ns == pytest.approx(-off, abs=1e-6)
+    assert two.residual_ns == pytest.approx(2 * abs(off), abs=1e-6)
 
 
 def over_nics(rng, hosts, rails, degree, path_ns, cross_ns):

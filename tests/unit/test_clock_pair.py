@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clocksync.pair import SECOND, PairEstimator, Rules
+from clocksync.estimator import PairEstimator
+from clocksync.pair import SECOND, Rules
 from clocksync.trains import Packets
 
 DELAY_NS, JITTER_NS = 30_000, 40

@@ -1,0 +1,361 @@
+"""How far a peer's clock is from ours, from the packets of one path, window after window. Pure.
+
+A window is 2 s of points that the train filter kept; it grows, up to 8 s, while they scatter, and
+up to 16 s while they are few. The
+line through them (`clocksync.fit`) is the estimate. Clocks are also *stepped*, by an operator or by
+a daemon that sets the time; a line through a step is wrong by half of it for a whole window. A step
+moves both edges the same way, and one of them to where no delay can put a point: packets of ours
+arrive before they could, or the peer's do. A queue moves one edge, or both apart; a shorter route
+moves both together. So the newest points are held against the last line before each fit, and what
+was before a step is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clocksync.fit import FEWEST, Cloud, Line, edge, fit
+from clocksync.oneway import Expected, clean, weighed
+from clocksync.pair import SECOND, Pair, Rules, off
+from clocksync.points import Points, least_rtt, take
+from clocksync.trains import Ints, Packets, Trains
+
+Floats = NDArray[np.float64]
+WALK = 1.5e-9
+"""How far the rates of two crystals part in a second: 1 ppb/√s each."""
+
+
+class _Window(NamedTuple):
+    """The points that a line is made of."""
+
+    origin: int
+    """Our clock: the middle of the window."""
+    base: int
+    length_ns: int
+    clouds: tuple[Cloud, Cloud]
+    nu: tuple[float, float]
+    kept: tuple[float, float]
+
+
+class _Look(Enum):
+    """What the newest points say of the last line."""
+
+    WELL = "well"
+    WAIT = "wait"
+    STEP = "step"
+
+
+class PairEstimator:
+    """Of one path. Feed it what came, ask it ten times a second or less."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.steps = 0
+        """Seen so far."""
+        self.doubt = False
+        """Whether the newest points speak against the last line, and it is open what they mean."""
+        self.last: Pair | None = None
+        self.queued = 0
+        """Windows that were left out because all their packets had met a queue."""
+        self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
+        """Half of the path's least round trip; what it usually is, and how lines scatter."""
+        self._skew_ns = 0.0
+        """Half of what a way became longer by, or shorter, than it was when the other one led on:
+        taken off the middle between the edges."""
+        self._alone_ns: int | None = None
+        """Since when the line is that of one direction."""
+        self._sure: Pair | None = None
+        """Of the lines of both directions that were taken, the one that leads best to now."""
+        self._known_ns = 0
+        """Since when there have been lines."""
+        self._before: deque[Pair] = deque(maxlen=64)
+        """Lines that were taken, the newest last."""
+        self._out, self._back = self.ways = Points(), Points()
+        self._window_ns = self.rules.window_ns
+
+    def reset(self) -> None:
+        """Our own clock was stepped, or the peer is another: nothing of before is true."""
+        self._out.drop(2**62)
+        self._back.drop(2**62)
+        self.last, self.doubt = None, False
+        self._window_ns = self.rules.window_ns
+
+    def feed(self, out: Packets, back: Packets) -> None:
+        """Take packets, each once; a train is to be whole in one call.
+
+        Args:
+            out: ours, heard by the peer.
+            back: the peer's, heard by us.
+        """
+        feed([(self, out.trains(), back.trains())])
+
+    def estimate(self, now_ns: int) -> Pair | None:
+        """The line as of now (our clock); None while there are too few points, or in doubt.
+
+        In doubt the last line may no longer be true. Otherwise who needs a time all the same may
+        extrapolate it, with a bound that grows (`Pair.bound_ns`).
+        """
+        for points in (self._out, self._back):
+            points.drop(now_ns - self.rules.longest_ns)
+        self.doubt = False
+        if self.last is not None:
+            verdict, since = self._look(self.last, now_ns)
+            if verdict is _Look.WAIT:
+                self.doubt = True
+                return None
+            if verdict is _Look.STEP:
+                self.steps += 1
+                self._out.drop(since)
+                self._back.drop(since)
+                self.last = None
+                self._window_ns = self.rules.window_ns
+        window = self._window(now_ns)
+        found = self._fit(window) if window else None
+        if window is None or found is None:
+            # Too few points say nothing against what is known.
+            if self.doubt or (self.last and now_ns - self.last.seen_ns > self.rules.patience_ns):
+                self.last = None
+            return None
+        found = self._shorter(found)
+        if not self._queued(found, now_ns):
+            self.last = found
+            self._before.append(found)
+            self._learn(found, now_ns)
+            self._adapt(found)
+            self._alone_ns = None
+        elif self.last and (line := self._one_way(window, found, self.last, now_ns)):
+            self.last = line
+            self._settle(found, line, now_ns)
+        elif self._before:
+            # The first of what bent this window is in the last one too: back by a window.
+            while len(self._before) > 1 and self._before[-1].seen_ns > now_ns - found.window_ns:
+                self._before.pop()
+            self.last = self._before[-1]
+        return self.last
+
+    def _adapt(self, found: Pair) -> None:
+        """How long the next window is to be."""
+        rules = self.rules
+        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
+            return
+        if found.spread_ns > rules.loose_ns:
+            self._window_ns = min(2 * self._window_ns, rules.wide_ns)
+        elif found.spread_ns < rules.loose_ns / 4:
+            self._window_ns = max(self._window_ns // 2, rules.window_ns)
+
+    def _shorter(self, found: Pair) -> Pair:
+        """Believe a round trip that is shorter than all before: what was known met queues.
+
+        Or one way became shorter; then the line is off by half of that, which nobody can tell.
+        """
+        if self._sure is None or found.half_rtt_ns >= self._floor_ns - self.rules.clean_ns:
+            return found
+        if found.spread_ns > self.rules.torn * (1.0 + self._scatter_ns):
+            return found  # Few points of it lie far from the rest.
+        skew, self._skew_ns = self._skew_ns, 0.0
+        self._floor_ns = self._usual_ns = found.half_rtt_ns
+        self._sure = found._replace(
+            apart_ns=found.apart_ns + skew, asymmetry_ns=found.asymmetry_ns - abs(skew),
+            skew_ns=0.0,
+        )  # fmt: skip
+        return self._sure
+
+    def _learn(self, found: Pair, now_ns: int) -> None:
+        """What is usual, and which line leads best to now."""
+        first = self._sure is None
+        share = 1.0 if first else 1 / 8
+        self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
+        self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
+        if self._sure is None or self._aged(found, now_ns) <= self._aged(self._sure, now_ns):
+            self._sure = found
+
+    def _settle(self, found: Pair, line: Pair, now_ns: int) -> None:
+        """Both edges are sharp for so long: it is no queue but another way, and known how long."""
+        if found.spread_ns > self.rules.sharp * (1.0 + self._scatter_ns):
+            self._alone_ns = None
+            return
+        if self._alone_ns is None:
+            self._alone_ns = now_ns
+        if now_ns - self._alone_ns <= self.rules.patience_ns:
+            return
+        self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
+        self._floor_ns = self._usual_ns = found.half_rtt_ns
+        self._sure, self._alone_ns = line, None
+
+    def _queued(self, found: Pair, now_ns: int) -> bool:
+        """Whether what was known is better than this line, which met queues."""
+        last, rules = self._sure, self.rules
+        if self.last is None or last is None or self._worn(found, last, now_ns):
+            self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
+            self._sure = None
+            self._before.clear()
+            return False
+        # A first line may be of a step within it: it has to be borne out by windows without it.
+        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
+            self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+            self._sure = None
+            return False
+        aged = max(rules.clean_ns, self._aged(last, now_ns))
+        turned = abs(found.slope - last.slope)
+        turned -= rules.wander * abs(found.at_ns - last.at_ns) / SECOND
+        turned -= rules.sigmas * math.hypot(found.slope_error, last.slope_error)
+        # While a queue builds up or a route changes, the edge bends: a rate that no crystal has.
+        # By what the queue may have put this line off, what was known surely is not by now.
+        longer = found.half_rtt_ns - self._floor_ns > aged
+        moved = off(found, last, now_ns)
+        # Few points of a shorter route lie far from the rest of the edge.
+        torn = found.spread_ns > rules.torn * (1.0 + self._scatter_ns)
+        if longer or torn or moved > aged or turned > rules.turned:
+            self.queued += 1
+            return True
+        self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+        return False
+
+    def _worn(self, found: Pair, last: Pair, now_ns: int) -> bool:
+        """Whether what was known is too old to be held against a new line."""
+        assert self.last is not None
+        if now_ns - self.last.seen_ns <= self.rules.patience_ns:
+            return False
+        sharp = found.spread_ns <= self.rules.sharp * (1.0 + self._scatter_ns)
+        return sharp or found.half_rtt_ns - self._floor_ns <= self._aged(last, now_ns)
+
+    def _one_way(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
+        """The line by the one direction that meets no queue; None: there is no such."""
+        rules, origin, known = self.rules, window.origin, self._sure
+        if known is None:
+            return None
+        age = abs(origin - last.at_ns) / SECOND
+        turned = rules.turned + rules.wander * age + rules.sigmas * last.slope_error
+        wanted = Expected(
+            last.apart(origin) + (last.base_ns - window.base), last.slope,
+            self._aged(last, max(now_ns, last.at_ns)), turned,
+            rules.sharp * max(1.0, self._scatter_ns),
+        )  # fmt: skip
+        upper, lower = (
+            edge(cloud, way, nu, last.slope)
+            for cloud, way, nu in zip(window.clouds, (1, -1), window.nu, strict=True)
+        )
+        ways = self._usual_ns + self._skew_ns, self._usual_ns - self._skew_ns
+        line = clean((upper, lower), ways, wanted)
+        if line is None:
+            return None
+        # A queue that is all but empty bends an edge; crystals go on as they went.
+        span = max(line.span_s, 1e-3) / math.sqrt(12) * SECOND
+        slope, error = weighed(
+            (line.slope, 2 * line.spread_ns / span),
+            (last.slope, math.hypot(last.slope_error, WALK * math.sqrt(age))),
+        )
+        height = line.ns + (line.slope - slope) * line.middle_s * SECOND
+        least = found.asymmetry_ns
+        made = self._pair(
+            Line(height, slope, self._usual_ns, line.spread_ns, line.middle_s, line.span_s),
+            window, least,
+        )._replace(slope_error=error)  # fmt: skip
+        # Whatever the queues: the truth lies between the edges. And what was known still holds.
+        between = least + off(made, found, now_ns)
+        known_ns = known.bound_ns(now_ns) + off(made, known, now_ns)
+        return made._replace(asymmetry_ns=min(between, known_ns))
+
+    def _aged(self, last: Pair, now_ns: int) -> float:
+        """How far off a line may be by now: what its slope was, and as a random walk goes."""
+        age = max(now_ns - last.at_ns, 0)
+        walked = self.rules.wander * SECOND * math.pow(age / SECOND, 1.5)
+        return last.sigmas * (last.spread_ns + last.slope_error * age) + walked
+
+    def _window(self, now_ns: int) -> _Window | None:
+        """The newest points; None: too few."""
+        rules, window = self.rules, self._window_ns
+        while True:
+            since = now_ns - window
+            upper, lower = self._out.since(since), self._back.since(since)
+            if min(len(upper[0]), len(lower[0])) >= rules.enough or window >= rules.longest_ns:
+                break
+            window = min(2 * window, rules.longest_ns)
+        if min(len(upper[0]), len(lower[0])) < FEWEST:
+            return None
+        since = max(upper[0][0], lower[0][0])
+        known = self.last is not None and now_ns - self.last.seen_ns < rules.longest_ns
+        if not known and now_ns - since < rules.first_ns:
+            return None
+        origin = now_ns - window // 2
+        base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
+        over, under = (
+            Cloud((at - origin) / SECOND, (apart - base).astype(float))
+            for at, apart in (upper, lower)
+        )
+        kept = self._out.rate(since), self._back.rate(since)
+        # A window that grew is to find packets that are rarer, not more of the same.
+        part = rules.nu * rules.window_ns / self._window_ns
+        nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
+        return _Window(origin, base, window, (over, under), nu, kept)
+
+    def _fit(self, window: _Window) -> Pair | None:
+        line = fit(*window.clouds, window.nu, self.last.slope if self.last else 0.0)
+        if line is None:
+            return None
+        least = max(line.half_rtt_ns, least_rtt(*window.clouds, line.slope) / 2)
+        if self.last is None:
+            self._skew_ns = 0.0
+        least += abs(self._skew_ns)
+        line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
+        found = self._pair(line, window, least)
+        if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > self.rules.vague):
+            # Edges that cross, or are torn, are of two clocks: one was stepped within the window.
+            self.doubt = True
+            self._out.drop(window.origin)
+            self._back.drop(window.origin)
+            return None
+        return found
+
+    def _pair(self, line: Line, window: _Window, least: float) -> Pair:
+        rules, length = self.rules, window.length_ns
+        at = window.origin + round(line.middle_s * SECOND)
+        apart = line.offset_ns + line.slope * SECOND * line.middle_s
+        # Of points spread evenly over a span, the deviation is the span over √12.
+        span = max(line.span_s, 1e-3) / math.sqrt(12)
+        step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
+        return Pair(
+            at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
+            line.spread_ns / (span * SECOND), length, window.origin + length // 2, window.kept,
+            step, rules.wander, rules.sigmas, self._skew_ns,
+        )  # fmt: skip
+
+    def _look(self, last: Pair, now_ns: int) -> tuple[_Look, int]:
+        """Whether the newest points can be of the clocks that the last line is of; since when not.
+
+        A point nearer than the edge was never there before. If the other direction's edge has
+        moved away since then, the clock was stepped; if it has not, a way became shorter.
+        """
+        above, below = self._beyond(last, self._out, 1), self._beyond(last, self._back, -1)
+        most = last.step_ns + last.error_ns(now_ns)
+        ahead, behind = below[0][below[1] > most], above[0][above[1] < -most]
+        up, down = (len(x) >= self.rules.odd_points for x in (ahead, behind))
+        if up == down:
+            return _Look.WELL, 0  # or both ways are shorter
+        since = int(ahead[0] if up else behind[0])
+        others = above if up else below
+        away = others[1][others[0] >= since]
+        if len(away) < self.rules.newest_points:
+            return _Look.WAIT, since
+        moved = away.min() > most if up else away.max() < -most
+        return (_Look.STEP if moved else _Look.WELL), since
+
+    def _beyond(self, last: Pair, points: Points, side: int) -> tuple[Ints, Floats]:
+        """The newest points, from the edge of the last line."""
+        at, apart = points.since(last.seen_ns - self.rules.newest_ns)
+        height = last.apart_ns + side * last.half_rtt_ns + last.skew_ns
+        return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + height)
+
+
+def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:
+    """Give several estimators their newest trains, each once: ours, and the peers'."""
+    take([(each.ways[0], out) for each, out, _ in came], 1)
+    take([(each.ways[1], back) for each, _, back in came], -1)
