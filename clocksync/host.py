@@ -40,6 +40,11 @@ from clocksync.words import (
     under,
 )
 
+NO_DELAY_NS = 1.0
+"""Root delay of the reference, as it is told."""
+MOST_DELAY_NS = 2.0 * SECOND
+"""Of more it is not known: where a reference is gone and nobody took over yet, each step adds."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
@@ -79,6 +84,12 @@ class Status:
     neighbours: int = 0
     """Paths whose words and lines were used in the last step."""
     bound_ns: float = math.inf
+    offset_ns: float = 0.0
+    """Weighted mean of how far neighbours' mesh times were ahead of ours at the last step."""
+    skew: float = 0.0
+    """How fast the bound grows, ns/ns: what the rate may be wrong by."""
+    root_delay_ns: float | None = None
+    """The least round trip to the reference along the mesh, to a tenth; None: not known."""
     residual_ns: float = 0.0
     """Weighted mean of how far neighbours' mesh times were from ours, without sign."""
     slope: float = 0.0
@@ -129,6 +140,8 @@ class MeshHost:
         self._compare = False
         """Whether another reference is followed, and its followers have not been looked at yet."""
         self._bounds = BoundKeeper(self.rules.wander)
+        self._root_ns = 0.0
+        """Root delay as it is told."""
         self._steps: dict[int, int] = {}
         """When (our clock) a path's clocks were seen to be further apart, by path."""
 
@@ -271,7 +284,7 @@ class MeshHost:
             self._turn += 1
             gauge = Accused(self.gauge, *self._accused[self._turn % len(self._accused)])
         said: list[Word] = [
-            Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows), gauge,
+            Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows, self._root_ns), gauge,
         ]  # fmt: skip
         known, fabric = self._bounds.known, self.fabric(mesh.at_ns)
         if held is not None:
@@ -407,7 +420,7 @@ class MeshHost:
             pulls.append(Pull(off, view.mesh.slope - self.mesh.slope, view.weight))
             view.edge.surplus.look(off, now_ns)
         move = step(pulls, damping)
-        self.status.residual_ns = move.residual_ns
+        self.status.residual_ns, self.status.offset_ns = move.residual_ns, move.ns / damping
         self.mesh = self.mesh.moved(now_ns, move.ns, self.mesh.slope + move.faster)
 
     # -- the bound, and the page --------------------------------------------------------------
@@ -435,11 +448,14 @@ class MeshHost:
         else:
             status.state = State.LOCKED if heard and current else State.HOLDOVER
         if status.state is State.LOCKED:
+            self._root_ns = self._root(seen, held)
             self._locked_ns = now_ns if self._locked_ns is None else self._locked_ns
             self._smooth(fabric.slope, now_ns)
         else:
             self._locked_ns = None
         status.bound_ns, status.reference = known.bound_ns, known.reference
+        status.skew = known.drift
+        status.root_delay_ns = 0.0 if status.is_reference else self._root_ns or None
         status.slope = fabric.slope if self._calm is None else self._calm
         # Parts of a nanosecond are left out twice, here and at the reference: line and reading.
         return Line(
@@ -447,6 +463,18 @@ class MeshHost:
             drift=known.drift, wander=rules.wander, fresh_ns=rules.fresh_ns, end_ns=rules.end_ns,
             state=status.state, reference=known.reference, epoch=self.epoch,
         )  # fmt: skip
+
+    def _root(self, seen: list[View], held: Reference) -> float:
+        """Root delay to tell, ns; 0: no neighbour that follows this reference knows one."""
+        if self.election.is_reference:
+            return NO_DELAY_NS
+        ways = [
+            said.root_ns + 2 * pair.half_rtt_ns for view in seen
+            if (said := view.edge.mesh) and (pair := view.edge.pair)
+            and said.reference == held.id and said.root_ns
+        ]  # fmt: skip
+        least = min(ways, default=0.0)
+        return least if least <= MOST_DELAY_NS else 0.0
 
     def _smooth(self, slope: float, now_ns: int) -> None:
         if self._calm is None:

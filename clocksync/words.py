@@ -65,6 +65,8 @@ class Mesh(NamedTuple):
     """Mesh nanoseconds per nanosecond of the sender's clock, less one."""
     reference: int
     """Id of the host whose time the sender follows; 0: nobody's."""
+    root_ns: float = 0.0
+    """Root delay: the least round trip to that host along the mesh, to a tenth; 0: not known."""
 
 
 class Time(NamedTuple):
@@ -248,6 +250,7 @@ _LAYOUT: Final = {
 _BOUND_STEPS: Final = 512
 """Of a power of two: 16 bits of them reach past a day."""
 _DRIFT_STEPS: Final = 4
+_ROOT_STEPS: Final = 8
 _UTC_KNOWN, _TRACEABLE, _LEAP_UP, _LEAP_DOWN, _HELD = 1, 2, 4, 8, 16
 
 
@@ -258,12 +261,17 @@ def _slope(value: float) -> int:
     return max(-(2**31), min(2**31 - 1, round(value * _SLOPE)))
 
 
+def _root(ns: float) -> int:
+    """A byte on a scale of eighths of a power of two: up to 4 s."""
+    return 0 if ns <= 0 else max(1, min(255, math.ceil(math.log2(max(ns, 1.0)) * _ROOT_STEPS)))
+
+
 def encode(word: Word) -> bytes:
     """The word as it travels. Slopes beyond ±488 ppm are cut to that."""
     match word:
         case Mesh():
             return _LAYOUT[_MESH].pack(
-                _MESH, 0, word.tag, _slope(word.slope), word.raw_ns, word.mesh_ns,
+                _MESH, _root(word.root_ns), word.tag, _slope(word.slope), word.raw_ns, word.mesh_ns,
                 int(word.part * _PART), word.reference,
             )  # fmt: skip
         case Time():
@@ -322,7 +330,8 @@ def decode(data: bytes) -> Word:
         raise WordError("a time that is none")
     match data[0]:
         case 1:
-            return Mesh(tag, one, other, rest[0] / _PART, first / _SLOPE, rest[1])
+            root = 2.0 ** (byte / _ROOT_STEPS) if byte else 0.0
+            return Mesh(tag, one, other, rest[0] / _PART, first / _SLOPE, rest[1], root)
         case 2:
             if not (0 <= first <= MOST_BOUND and 0 <= rest[0] < 1):
                 raise WordError("a bound that is none")

@@ -40,6 +40,24 @@ CLOCK_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.clock.residual_s,
     ),
     host_metric(
+        "clock_offset_seconds",
+        "gauge",
+        "How far the neighbours' mesh times were ahead of this host's, weighted mean.",
+        lambda s: s.clock.offset_s,
+    ),
+    host_metric(
+        "clock_skew_ratio",
+        "gauge",
+        "How fast the bound grows without a word: what the rate may be wrong by.",
+        lambda s: s.clock.skew,
+    ),
+    host_metric(
+        "clock_root_delay_seconds",
+        "gauge",
+        "Least round trip to the reference along the mesh, to a tenth.",
+        lambda s: s.clock.root_delay_s,
+    ),
+    host_metric(
         "clock_frequency_ratio",
         "gauge",
         "Rate of fabric time over the host's raw clock, less one.",

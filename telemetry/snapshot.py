@@ -163,6 +163,11 @@ class ClockSnapshot:
     bound_s: float | None = None
     is_reference: bool = False
     residual_s: float | None = None
+    offset_s: float | None = None
+    """How far the neighbours were ahead at the last step."""
+    skew: float | None = None
+    """How fast the bound grows."""
+    root_delay_s: float | None = None
     frequency: float | None = None
     """Of fabric time over the host's raw clock, less one."""
     paths: int = 0

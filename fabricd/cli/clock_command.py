@@ -103,6 +103,8 @@ def tracking(said: dict[str, Any]) -> list[tuple[str, str]]:
         ("Epoch", f"{said['epoch']}"),
         ("Fabric time", f"{page['fabric_ns'] / 1e9:.9f} s" if "fabric_ns" in page else "unknown"),
         ("Bound", _ns(page.get("bound_ns"))),
+        ("Root delay", _ns(said.get("root_delay_ns"))),
+        ("Offset", f"{_ns(said.get('offset_ns'))} at the last step"),
         ("Residual", f"{_ns(said['residual_ns'])} to {said['neighbours']} paths"),
         (
             "Probes go by",
@@ -111,6 +113,7 @@ def tracking(said: dict[str, Any]) -> list[tuple[str, str]]:
             ),
         ),
         ("Frequency", f"{said['slope'] * 1e6:+.6f} ppm of this host's raw clock"),
+        ("Skew", "unknown" if said.get("skew") is None else f"{said['skew'] * 1e6:.6f} ppm"),
         ("References lost", f"{said['lost']}, taken over {said['takeovers']}"),
     ]
 
@@ -135,8 +138,8 @@ def traced(said: dict[str, Any]) -> list[tuple[str, str]]:
         if ptp["why"]:
             lines.append(("PTP", ptp["why"]))
         lines += [
-            ("Root delay", _ns(ptp["root_delay_ns"])),
-            ("Root dispersion", _ns(ptp["root_dispersion_ns"])),
+            ("TAI root delay", _ns(ptp["root_delay_ns"])),
+            ("TAI dispersion", _ns(ptp["root_dispersion_ns"])),
         ]
     return lines
 

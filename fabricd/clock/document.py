@@ -18,6 +18,8 @@ MOST_BYTES = 4 << 20
 FRESH_S = 5.0
 """It is written once a second."""
 _NUMBERS = ("residual_ns", "slope", "neighbours", "lost", "joins")
+_LATER = ("skew", "offset_ns", "root_delay_ns")
+"""May be absent: a service of an older version does not say them."""
 _PATH_NUMBERS = (
     "offset_ns", "slope", "half_rtt_ns", "spread_ns", "surplus_ns", "out_ns", "back_ns",
     "way_bound_ns", "source_port", "moves",
@@ -47,6 +49,9 @@ def read(run_dir: Path) -> dict[str, Any]:
         value = document.get(name)
         if value is None or not _known(value):
             raise ValueError(f"{path}: {name} is no number")
+    for name in _LATER:
+        if not _known(document.get(name)):
+            raise ValueError(f"{path}: {name} is no number")
     return document
 
 
@@ -68,6 +73,8 @@ def snapshot(run_dir: Path) -> ClockSnapshot:
         up=age < FRESH_S, state=int(state), bound_s=bound_s,
         is_reference=bool(document.get("is_reference")),
         residual_s=document["residual_ns"] / 1e9, frequency=float(document["slope"]),
+        offset_s=_seconds(document.get("offset_ns")), skew=document.get("skew"),
+        root_delay_s=_seconds(document.get("root_delay_ns")),
         paths=int(document["neighbours"]), references_lost=int(document["lost"]),
         joins=int(document["joins"]), tai=_tai(run_dir, document.get("tai")),
         ptp=_ptp(document.get("ptp")), moves=_count(document, "moves"), **_paths(document["paths"]),

@@ -120,7 +120,9 @@ def test_fabricctl_says_it_in_chronys_words(fabric):
     cluster, _ = fabric
     words = [sys.executable, "-m", "fabricd.cli", "clock"]
     text = cluster.nodes[0].run(words).stdout
-    for name in ("Reference ID", "State", "Bound", "Residual", "Frequency"):
+    for name in (
+        "Reference ID", "State", "Bound", "Root delay", "Offset", "Residual", "Frequency", "Skew",
+    ):  # fmt: skip
         assert f"\n{name}" in f"\n{text}"
     assert "locked" in text
     assert "rail0 → 10.0.0.2" in text

@@ -176,7 +176,7 @@ def test_fabricctl_and_readers_say_it(lab):
     cluster, _, _ = lab
     words = [sys.executable, "-m", "fabricd.cli", "clock"]
     text = cluster.nodes[EDGE].run(words).stdout
-    for name in ("TAI", "UTC offset", "Grandmaster", "Steps removed", "Root delay"):
+    for name in ("TAI", "UTC offset", "Grandmaster", "Steps removed", "TAI root delay"):
         assert f"\n{name}" in text
     assert cluster.nodes[MASTER].address(0) in text
     other = json.loads(cluster.nodes[OTHER].run([*words, "--json"]).stdout)

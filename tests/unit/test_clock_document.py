@@ -19,6 +19,7 @@ from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 
 SAID = {
     "state": "locked", "host": 7, "reference": 0xABCDEF, "is_reference": False, "epoch": 3,
+    "skew": 2.5e-8, "offset_ns": -1.5, "root_delay_ns": 8300.0,
     "bound_ns": 812.5, "residual_ns": 3.5, "slope": -1.25e-6, "neighbours": 4, "joins": 2,
     "lost": 1, "takeovers": 0, "refused_words": 0, "fits": 99,
     "moves": 3,
@@ -56,6 +57,7 @@ def test_the_metrics_have_page_and_document(run_dir):
     assert shot.bound_s == pytest.approx(812.5e-9)
     assert shot == ClockSnapshot(
         up=True, state=1, bound_s=shot.bound_s, residual_s=3.5e-9, frequency=-1.25e-6, paths=4,
+        offset_s=-1.5e-9, skew=2.5e-8, root_delay_s=pytest.approx(8.3e-6),
         references_lost=1, joins=2, tai=TaiSnapshot(state=0), asymmetric=1,
         surplus_s=450e-9, moves=3,
         way_min_s={"tx": 2072e-9, "rx": 2069e-9}, way_median_s={"tx": 2311e-9, "rx": 2759.5e-9},
@@ -69,7 +71,8 @@ def test_a_service_that_stopped_is_not_up(run_dir):
 
 @pytest.mark.parametrize(
     "text", [None, "", "[]", "{}", '{"paths": 3}', json.dumps(SAID | {"lost": "x"}),
-             json.dumps(SAID | {"slope": float("nan")}), json.dumps(SAID | {"joins": True}), "\0",
+             json.dumps(SAID | {"slope": float("nan")}), json.dumps(SAID | {"joins": True}),
+             json.dumps(SAID | {"skew": "x"}), "\0",
              json.dumps(SAID | {"paths": [3]}), json.dumps(SAID | {"paths": [{"out_ns": "x"}]})],
 )  # fmt: skip
 def test_what_is_no_document_is_nothing(run_dir, text):
@@ -197,7 +200,7 @@ def test_an_operator_reads_whose_tai_it_is(edge_dir):
     for line in (
         "TAI bound       : 9.000 us", "UTC offset      : 37 s",
         "Grandmaster     : 00000000000abcde, class 6, this host's", "Traceable       : yes",
-        "Steps removed   : 1", "Root delay      : 11.000 us", "Root dispersion : 3.500 us",
+        "Steps removed   : 1", "TAI root delay  : 11.000 us", "TAI dispersion  : 3.500 us",
     ):  # fmt: skip
         assert line in shown
     assert "*10.0.0.9" in shown

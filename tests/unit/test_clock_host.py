@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.clock.clos import regular_graph
-from bench.clock.world import World
+from bench.clock.world import HALF_RTT_NS, World
 from clocksync.host import MeshHost
 from clocksync.page import State
 from clocksync.words import Mesh, Time, decode
@@ -58,6 +58,24 @@ def test_all_agree_with_the_solution_of_the_whole_mesh_after_five_seconds(runnin
     assert max(map(abs, world.errors().values())) < 15.0, "of biases of 3 ns a path"
     assert watch.checks > 1000
     assert not watch.missed
+
+
+def test_root_delay_is_the_least_round_trip_along_the_mesh(running):
+    world, _ = running
+    giver = next(h for h, node in world.nodes.items() if node.core.election.is_reference)
+    assert world.nodes[giver].core.status.root_delay_ns == 0.0
+    hops, edge = {giver: 0}, {giver}
+    while edge:
+        beyond = {peer for host in edge for _, peer, _ in world.ends[host]} - set(hops)
+        hops |= dict.fromkeys(beyond, max(hops.values()) + 1)
+        edge = beyond
+    assert max(hops.values()) >= 2
+    for host, node in world.nodes.items():
+        if host != giver:
+            wanted = hops[host] * 2 * HALF_RTT_NS
+            assert wanted <= node.core.status.root_delay_ns <= 1.2 * wanted
+            assert 0 < node.core.status.skew < 1e-6
+            assert abs(node.core.status.offset_ns) < 50
 
 
 def test_a_reference_is_replaced_without_a_jump_and_the_bound_holds(running):
