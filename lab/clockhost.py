@@ -12,7 +12,7 @@ from fabricd.clock.service import ClockService
 from fabricd.config import load
 from fabricd.probes.client import host_id
 from fabricd.systemd_notify import Notifier
-from lab.virtualclock import VirtualClocks
+from lab.virtualclock import Step, VirtualClocks
 
 
 def main() -> int:
@@ -21,11 +21,12 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
+    parser.add_argument("--step", type=Step.parse, action="append", default=[])
     given = parser.parse_args()
     logs.setup()
     config = load(given.config)
     host = host_id(config.host.name)
-    clocks = VirtualClocks(given.seed, host, given.origin_ns)
+    clocks = VirtualClocks(given.seed, host, given.origin_ns, given.step)
     run(
         ClockService(
             host,

@@ -9,11 +9,14 @@ import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lab import build, fault, hostconfig, netns, procs
 from lab.registry import LabError
 from lab.services import Service
+
+if TYPE_CHECKING:
+    from lab.virtualclock import Step
 
 REPO = Path(__file__).resolve().parent.parent
 SANITIZER_ENV = {
@@ -216,18 +219,22 @@ class Node:
         self.daemon.start()
         return self.daemon
 
-    def start_clock(self, *, seed: int = 0, origin_ns: int = 0, restart: bool = True) -> Service:
+    def start_clock(
+        self, *, seed: int = 0, origin_ns: int = 0, steps: Sequence[Step] = (), restart: bool = True
+    ) -> Service:
         """Start fabric-clock, after `start_daemon` has written the configuration.
 
         Args:
             seed: not 0: the host has a virtual clock (`lab.virtualclock`); its prober has none, so
                 only with `[probe] synchronized = false`.
             origin_ns: of that, CLOCK_MONOTONIC_RAW.
+            steps: of any host's virtual clock: each host is to know all of them.
             restart: again when it ends.
         """
         words = ["-m", "fabricd.clock", "--config", str(self.config_path)]
         if seed:
             words[1:2] = ["lab.clockhost", "--seed", str(seed), "--origin-ns", str(origin_ns)]
+            words += [word for step in steps for word in ("--step", str(step))]
         args = [sys.executable, *words]
         self.clock = self._service("fabric-clock", args, restart=restart)
         self.clock.start()

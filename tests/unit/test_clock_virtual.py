@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.virtualclock import GRID_NS, RATE, VirtualClock, VirtualClocks
+from lab.virtualclock import GRID_NS, RATE, Step, VirtualClock, VirtualClocks
 
 ORIGIN = 5 * 10**12
 
@@ -27,3 +27,14 @@ def test_it_is_a_line_between_the_points_of_its_grid():
     clock = VirtualClock(1, 7, ORIGIN)
     shown = [clock.at(ORIGIN + at) for at in (0, GRID_NS // 2, GRID_NS)]
     assert abs(shown[0] + shown[2] - 2 * shown[1]) <= 2
+
+
+def test_steps_are_of_one_host_from_their_moment_on():
+    steps = [Step(7, ORIGIN + 2 * 10**9, 400_000), Step(7, ORIGIN + 10**9, -1000)]
+    stamps = ORIGIN + np.array([10**9 - 1, 10**9, 2 * 10**9, 3 * 10**9])
+    moved = VirtualClock(1, 7, ORIGIN, steps).of(stamps) - VirtualClock(1, 7, ORIGIN).of(stamps)
+    assert moved.tolist() == [0, -1000, 399_000, 399_000]
+    other = VirtualClocks(1, 8, ORIGIN, steps)
+    assert (other.own(stamps) == VirtualClocks(1, 8, ORIGIN).own(stamps)).all()
+    assert (other.peers(7, stamps) == VirtualClock(1, 7, ORIGIN, steps).of(stamps)).all()
+    assert [Step.parse(str(step)) for step in steps] == steps
