@@ -263,7 +263,16 @@ def _slope(value: float) -> int:
 
 def _root(ns: float) -> int:
     """A byte on a scale of eighths of a power of two: up to 4 s."""
-    return 0 if ns <= 0 else max(1, min(255, math.ceil(math.log2(max(ns, 1.0)) * _ROOT_STEPS)))
+    return 0 if ns <= 0 else max(1, min(255, _steps_up(max(ns, 1.0), _ROOT_STEPS)))
+
+
+def _steps_up(value: float, steps: int) -> int:
+    """Where it stands on a scale of so many steps a power of two, rounded up.
+
+    What was rounded stays where it is: a logarithm that is a hair above a step is at it. Otherwise
+    a bound that many hosts pass on would grow by a step at each.
+    """
+    return math.ceil(math.log2(value) * steps - 1e-6)
 
 
 def encode(word: Word) -> bytes:
@@ -293,8 +302,9 @@ def encode(word: Word) -> bytes:
                 word.phc_ns, word.link, word.spread_ns, int(word.part * _SMALL_PART),
             )  # fmt: skip
         case Trace():
-            bound = math.ceil(math.log2(max(word.bound_ns, 1.0)) * _BOUND_STEPS)
-            drift = math.floor(-math.log2(min(max(word.drift, 2.0**-63), 1.0)) * _DRIFT_STEPS)
+            bound = _steps_up(max(word.bound_ns, 1.0), _BOUND_STEPS)
+            least = 2.0 ** (-255 / _DRIFT_STEPS)
+            drift = -_steps_up(min(max(word.drift, least), 1.0), _DRIFT_STEPS)
             return _LAYOUT[_TRACE].pack(
                 _TRACE, drift, word.tag, word.id, word.fabric_ns, word.ahead_ns,
                 _slope(word.slope), min(bound, 0xFFFF), word.under,

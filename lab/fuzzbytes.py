@@ -124,8 +124,8 @@ def _clock_word(data: bytes) -> None:
         word = words.decode(data)
     except words.WordError as error:
         raise CounterError(str(error)) from error
-    if words.decode(words.encode(word)) != word and not isinstance(word, words.Trace):
-        raise AssertionError(word)  # A Trace's bound is rounded up each time.
+    if words.decode(words.encode(word)) != word:
+        raise AssertionError(word)
     if isinstance(word, words.Phc) and word.line is not None:
         word.line.phc(word.line.raw(word.phc_ns)[0])
 
