@@ -73,7 +73,9 @@ class PairEstimator:
         self._alone_ns: int | None = None
         """Since when the line is that of one direction."""
         self._sure: Pair | None = None
-        """Of the lines of both directions that were taken, the one that leads best to now."""
+        """Of the lines that were taken, the one that leads best to now."""
+        self._anchor: Pair | None = None
+        """The same, of those by both directions: bounds rest on it."""
         self._known_ns = 0
         """Since when there have been lines."""
         self._before: deque[Pair] = deque(maxlen=64)
@@ -133,6 +135,8 @@ class PairEstimator:
             self._alone_ns = None
         elif self.last and (line := self._one_way(window, found, self.last, now_ns)):
             self.last = line
+            self._before.append(line)
+            self._sure = self._better(line, self._sure, now_ns)
             self._settle(found, line, now_ns)
         elif self._before:
             # The first of what bent this window is in the last one too: back by a window.
@@ -166,6 +170,7 @@ class PairEstimator:
             apart_ns=found.apart_ns + skew, asymmetry_ns=found.asymmetry_ns - abs(skew),
             skew_ns=0.0,
         )  # fmt: skip
+        self._anchor = self._sure
         return self._sure
 
     def _learn(self, found: Pair, now_ns: int) -> None:
@@ -174,8 +179,14 @@ class PairEstimator:
         share = 1.0 if first else 1 / 8
         self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
         self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
-        if self._sure is None or self._aged(found, now_ns) <= self._aged(self._sure, now_ns):
-            self._sure = found
+        self._sure = self._better(found, self._sure, now_ns)
+        self._anchor = self._better(found, self._anchor, now_ns)
+
+    def _better(self, line: Pair, known: Pair | None, now_ns: int) -> Pair:
+        """Which of two leads better to now."""
+        if known is None or self._aged(line, now_ns) <= self._aged(known, now_ns):
+            return line
+        return known
 
     def _settle(self, found: Pair, line: Pair, now_ns: int) -> None:
         """Both edges are sharp for so long: it is no queue but another way, and known how long."""
@@ -188,20 +199,21 @@ class PairEstimator:
             return
         self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
         self._floor_ns = self._usual_ns = found.half_rtt_ns
-        self._sure, self._alone_ns = line, None
+        self._sure = self._anchor = line
+        self._alone_ns = None
 
     def _queued(self, found: Pair, now_ns: int) -> bool:
         """Whether what was known is better than this line, which met queues."""
         last, rules = self._sure, self.rules
         if self.last is None or last is None or self._worn(found, last, now_ns):
             self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
-            self._sure = None
+            self._sure = self._anchor = None
             self._before.clear()
             return False
         # A first line may be of a step within it: it has to be borne out by windows without it.
         if found.seen_ns - self._known_ns < 2 * rules.window_ns:
             self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
-            self._sure = None
+            self._sure = self._anchor = None
             return False
         aged = max(rules.clean_ns, self._aged(last, now_ns))
         turned = abs(found.slope - last.slope)
@@ -229,7 +241,7 @@ class PairEstimator:
 
     def _one_way(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
         """The line by the one direction that meets no queue; None: there is no such."""
-        rules, origin, known = self.rules, window.origin, self._sure
+        rules, origin, known = self.rules, window.origin, self._anchor
         if known is None:
             return None
         age = abs(origin - last.at_ns) / SECOND
