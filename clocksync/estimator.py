@@ -145,10 +145,14 @@ class PairEstimator:
             self.last = self._before[-1]
         return self.last
 
+    def _warming(self, seen_ns: int) -> bool:
+        """Whether there have been lines for less than two windows."""
+        return seen_ns - self._known_ns < 2 * self.rules.window_ns
+
     def _adapt(self, found: Pair) -> None:
         """How long the next window is to be."""
         rules = self.rules
-        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
+        if self._warming(found.seen_ns):
             return
         if found.spread_ns > rules.loose_ns:
             self._window_ns = min(2 * self._window_ns, rules.wide_ns)
@@ -211,7 +215,7 @@ class PairEstimator:
             self._before.clear()
             return False
         # A first line may be of a step within it: it has to be borne out by windows without it.
-        if found.seen_ns - self._known_ns < 2 * rules.window_ns:
+        if self._warming(found.seen_ns):
             self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
             self._sure = self._anchor = None
             return False
@@ -334,10 +338,12 @@ class PairEstimator:
         # Of points spread evenly over a span, the deviation is the span over √12.
         span = max(line.span_s, 1e-3) / math.sqrt(12)
         step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
+        seen = window.origin + length // 2
+        warming = self.last is None or self._warming(seen)
         return Pair(
             at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
-            line.spread_ns / (span * SECOND), length, window.origin + length // 2, window.kept,
-            step, rules.wander, rules.sigmas, self._skew_ns,
+            line.spread_ns / (span * SECOND), length, seen, window.kept, step, rules.wander,
+            rules.sigmas * (rules.warm if warming else 1.0), self._skew_ns,
         )  # fmt: skip
 
     def _look(self, last: Pair, now_ns: int) -> tuple[_Look, int]:

@@ -195,14 +195,14 @@ class MeshHost:
         Returns:
             Whether it is ours: then this host has left its mesh, as after `stepped`.
         """
-        edge = self.edges.pop(path, None)
-        if edge is not None and edge.pair is not None:
-            self._steps[path] = now_ns
+        # Whether it has a line or is in doubt of it: a step is of a line that there was.
+        self.edges.pop(path, None)
+        self._steps[path] = now_ns
         recent = {key for key, at in self._steps.items() if now_ns - at <= self.rules.word_ns}
         steady = sum(edge.pair is not None for key, edge in self.edges.items() if key not in recent)
         if len(recent) < 2 or len(recent) <= steady:
             return False
-        self.stepped()
+        self.stepped(now_ns)
         return True
 
     def rerouted(self, path: int) -> None:
@@ -215,10 +215,14 @@ class MeshHost:
         if self.mesh is not None:
             self.election.silent(host, self.mesh.moved(heard_ns).ns)
 
-    def stepped(self) -> None:
-        """Our own clock was stepped, or is another: all lines over it are void."""
+    def went_back(self, now_ns: int) -> bool:
+        """Whether our clock, now at ``now_ns``, was later before: then it was `stepped`."""
+        return now_ns < self._stepped_ns
+
+    def stepped(self, now_ns: int) -> None:
+        """Our clock was stepped, or is another, at ``now_ns`` now: all lines over it are void."""
         self._leave()
-        self._began_ns = self._stepped_ns
+        self._began_ns = self._stepped_ns = now_ns
         self.edges.clear()
         self._steps.clear()
 
@@ -381,10 +385,26 @@ class MeshHost:
         # Who hears nobody cannot tell a reference that is lost from being cut off by itself.
         newest = max((edge.heard_ns for edge in self.edges.values()), default=0)
         near = now_ns - newest <= self.rules.election.suspect_ns
+        may = self._bounds.known is not None and near and not self._told_lately(now_ns)
         self.election.stand(
-            fabric, self.mesh.moved(now_ns), self.gauge.tag,
-            may=first or (self._bounds.known is not None and near),
+            fabric, self.mesh.moved(now_ns), self.gauge.tag, may=first or may,
             locked_ns=0 if self._locked_ns is None else now_ns - self._locked_ns,
+        )  # fmt: skip
+
+    def _told_lately(self, now_ns: int) -> bool:
+        """Whether the reference that is lost by our clock lives by that of a neighbour.
+
+        Then it is ours that was set, and nobody told.
+        """
+        held, mesh, suspect = self.election.reference, self.mesh, self.rules.election.suspect_ns
+        if held is None or mesh is None or mesh.moved(now_ns).ns - held.mesh_ns <= suspect:
+            return False
+        return any(
+            edge.mesh is not None and edge.reference is not None
+            and self._fresh(edge, now_ns) and edge.mesh.tag == edge.reference.tag == held.tag
+            and (edge.reference.id, edge.reference.term) == (held.id, held.term)
+            and edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.reference.mesh_ns <= suspect
+            for edge in self.edges.values()
         )  # fmt: skip
 
     # -- the mesh step ------------------------------------------------------------------------

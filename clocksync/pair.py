@@ -60,6 +60,9 @@ class Rules:
     was good to 2 ns/s and a crystal's walk are off by some 0.3 us."""
     sigmas: float = 4.0
     """Of the spread, in the bound."""
+    warm: float = 2.0
+    """So many times that, of lines of the first two windows: few points say how they scatter, and
+    no line of before bears them out."""
     wander: float = 5e-9
     """Most that the slope changes within a second: five times a crystal's 1 ppb/√s."""
 

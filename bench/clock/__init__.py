@@ -18,6 +18,7 @@ from bench.clock import (
     reference,
     simulated,
     synchronized,
+    untold,
 )
 from bench.report import Row
 
@@ -29,6 +30,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "cpu": cpu.cpu,
     "page": reading.reading,
     "bound": bounds.bound,
+    "untold": untold.untold,
     "holdover": holdover.holdover,
     "reference": reference.reference,
     "live": live.live,
@@ -38,6 +40,6 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 """Each is called with ``quick``."""
 
 MINUTES: Mapping[str, float] = {
-    "clos": 15, "scale": 2, "mesh": 2, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "holdover": 9,
-    "reference": 7, "live": 8, "plot": 4, "synchronized": 8,
+    "clos": 15, "scale": 2, "mesh": 2, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "untold": 6,
+    "holdover": 9, "reference": 7, "live": 8, "plot": 4, "synchronized": 8,
 }  # fmt: skip

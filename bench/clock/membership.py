@@ -13,6 +13,8 @@ from bench.report import Row
 
 HOSTS, FEWER, DEGREE = 128, 32, 10
 NEAR_NS = 5.0
+BIAS_NS = 50.0
+"""How unlike the two ways of a path are (standard deviation): what the mesh has to spread."""
 AFTER_S = 5.0
 JOIN_S = 30.0
 """Most that it takes until all have joined one mesh; a host listens for 3 s first."""
@@ -43,7 +45,7 @@ def mesh(*, quick: bool) -> list[Row]:
     hosts = FEWER if quick else HOSTS
     rng = np.random.default_rng(6)
     pairs = [(one + 1, other + 1) for one, other in regular_graph(rng, hosts, DEGREE)]
-    world = World(6, hosts, pairs, scatter_ns=0.0)
+    world = World(6, hosts, pairs, scatter_ns=0.0, bias_ns=BIAS_NS)
     some = [int(host) for host in rng.choice(np.arange(1, hosts + 1), hosts // 4, replace=False)]
     far: dict[str, tuple[float, float]] = {}
 

@@ -109,9 +109,12 @@ class PacketWorld(World):
     def step_clock(self, host: int, ns: int) -> None:
         """As of `World`; nobody but the host is told."""
         self._send()
+        super().step_clock(host, ns)
+
+    def begin_anew(self, host: int) -> None:
+        """As of `World`."""
         node = self.nodes[host]
-        node.clock.step(ns)
-        node.core.stepped()
+        node.core.stepped(node.clock.raw(self.now_ns))
         node.line, node.whose = None, None
         for path, _, _ in self.ends[host]:
             self.estimators[host, path].reset()
@@ -173,9 +176,7 @@ class PacketWorld(World):
             pair = estimator.estimate(now)
             # As `fabricd.clock.service` does.
             if estimator.steps != steps and node.core.path_stepped(path, now):
-                node.line, node.whose = None, None
-                for each, _, _ in self.ends[host]:
-                    self.estimators[host, each].reset()
+                self.begin_anew(host)
                 return
             if pair is not None or estimator.doubt:
                 node.core.estimate(path, peer, pair)

@@ -126,9 +126,13 @@ class World:
 
     def step_clock(self, host: int, ns: int) -> None:
         """The host slept, or its clock was set; it is told, as `fabricd.clock.service` is."""
+        self.nodes[host].clock.step(ns)
+        self.begin_anew(host)
+
+    def begin_anew(self, host: int) -> None:
+        """What `fabricd.clock.service` does when its clock is another one."""
         node = self.nodes[host]
-        node.clock.step(ns)
-        node.core.stepped()
+        node.core.stepped(node.clock.raw(self.now_ns))
         node.line, node.whose = None, None
         self._another(host)
 
@@ -212,6 +216,8 @@ class World:
         self._notice(host, node)
         core = node.core
         now = node.clock.raw(self.now_ns)
+        if core.went_back(now):
+            self.begin_anew(host)
         node.line = core.step(now, WALL_NS + self.now_ns)
         if self.now_ns >= node.judge_ns:
             node.judge_ns = self.now_ns + SECOND
@@ -224,8 +230,11 @@ class World:
         node.whose = next(
             ((x.tag, x.reference, x.term) for x in map(decode, said) if isinstance(x, Time)), None
         )
-        if core.election.own is not None and node.whose is not None:
-            self.given[node.whose] = Given(node.clock, node.clock.stepped_ns, core.election.own)
+        own, whose = core.election.own, node.whose
+        known = None if whose is None else self.given.get(whose)
+        if own is not None and whose is not None and (known is None or known.own is not own):
+            # What it gives is over the clock that it had when it took over.
+            self.given[whose] = Given(node.clock, node.clock.stepped_ns, own)
 
     def _longer(self, path: int, host: int) -> float:
         by_port = self.longer.get((path, host))

@@ -127,6 +127,8 @@ class ClockService:
         self._asleep_ns = max(asleep, self._asleep_ns)
         came = self.table.read(self.clocks.now())
         now = self.clocks.now()
+        if self.core.went_back(now):
+            self._forget("its clock went back")
         fed = [self._take(self.table.by_index[index], each, now) for index, each in came.items()]
         feed([each for each in fed if each is not None])
         stamping = [path for path in self.table.by_index.values() if path.hardware[0]]
@@ -181,7 +183,7 @@ class ClockService:
 
     def _forget(self, why: str) -> None:
         self._log.warning("clock starts anew", reason=why)
-        self.core.stepped()
+        self.core.stepped(self.clocks.now())
         self.tai.forget()
         if self.edge is not None:
             self.edge.forget()

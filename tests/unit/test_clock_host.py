@@ -7,6 +7,7 @@ from bench.clock.clos import regular_graph
 from bench.clock.world import HALF_RTT_NS, World
 from clocksync.host import MeshHost
 from clocksync.page import State
+from clocksync.pair import SECOND
 from clocksync.words import Mesh, Time, decode
 
 SEED = 3
@@ -159,13 +160,55 @@ def test_a_step_of_the_own_clock_that_is_told_leads_to_another_epoch():
     node = world.nodes[host]
     epoch = node.core.epoch
     node.clock.step(5_000_000)
-    node.core.stepped()
+    node.core.stepped(node.clock.raw(world.now_ns))
     world.run(0.15)
     assert world.fabric(host) is None
     world.run(6)
     assert node.core.epoch > epoch
     assert node.core.status.state is State.LOCKED
     assert abs(world.errors()[host]) < 30
+
+
+def test_a_clock_that_goes_back_is_another_one():
+    world = mesh(6, 3)
+    world.run(9)
+    host = next(host for host in world.nodes if not world.nodes[host].core.election.is_reference)
+    core, epoch = world.nodes[host].core, world.nodes[host].core.epoch
+    world.nodes[host].clock.step(-1000 * SECOND)
+    assert core.went_back(world.nodes[host].clock.raw(world.now_ns))
+    world.run(0.15)
+    assert world.fabric(host) is None
+    world.run(6)
+    assert core.epoch > epoch
+    assert core.status.state is State.LOCKED
+    assert not core.went_back(world.nodes[host].clock.raw(world.now_ns))
+    assert not world.misses()
+
+
+def test_most_paths_have_to_see_a_step_for_it_to_be_ours_whether_in_doubt_or_not():
+    world = mesh(6, 3)
+    world.run(9)
+    host = next(host for host in world.nodes if not world.nodes[host].core.election.is_reference)
+    core, now = world.nodes[host].core, world.nodes[host].clock.raw(world.now_ns)
+    first, second, third = core.edges
+    for path in (first, second):
+        core.estimate(path, core.edges[path].peer, None)  # in doubt
+    assert not core.path_stepped(first, now)
+    assert core.path_stepped(second, now), "two of three"
+    assert core.gauge is None
+    assert third not in core.edges
+
+
+def test_who_leaps_ahead_does_not_take_over_from_a_reference_that_its_neighbours_hear():
+    world = mesh(6, 3, priority=lambda host: host)
+    world.run(9)
+    host = next(host for host in world.nodes if not world.nodes[host].core.election.is_reference)
+    core = world.nodes[host].core
+    world.nodes[host].clock.step(2 * SECOND)  # words of before are as much older by it
+    before = core.election.takeovers
+    world.run(0.6)
+    assert core.election.takeovers == before
+    assert not core.election.is_reference
 
 
 def test_one_dead_path_to_a_reference_that_lives_changes_nothing():

@@ -87,6 +87,21 @@ def test_clocks_apart_are_known_to_nanoseconds_and_within_the_bound(load, median
     assert max(errors) < most
 
 
+def test_the_bound_is_wider_at_warm_up_and_contains_the_truth():
+    """Few points, and no line of before: how they scatter is hardly known."""
+    first, later = [], []
+    for seed in range(4):
+        path = Path(seed, load=(0.5, 0.5))
+        said = [(pair, error, path.now) for pair, error in path.run(9) if pair is not None]
+        began = said[0][2]
+        for pair, error, now in said:
+            assert abs(error) <= pair.error_ns(now)
+            age = (now - began) / SECOND
+            if age < 3.5 or age > 5.5:
+                (first if age < 3.5 else later).append(pair.error_ns(now) - pair.step_ns / 2)
+    assert np.median(first) > 1.5 * np.median(later)
+
+
 @pytest.mark.parametrize("load", [(0.0, 0.0), (0.6, 0.6)])
 @pytest.mark.parametrize("step", [-(10**9), -3000, 3000, 50_000, 10**9])
 def test_a_step_is_recognized_and_nothing_wrong_is_said_after_it(step, load):
