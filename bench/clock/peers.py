@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from lab.cluster import Cluster, wait_until
 from lab.grandmaster import PTP4L, UNPACKED
 from lab.node import Node
@@ -66,6 +68,13 @@ class Ptp4l:
         """Offsets reported, from the ``since``-th on."""
         return [float(x) for x in _OFFSET.findall(self._log.read_text())[since:]]
 
+    def led_ns(self, ahead_s: float, last_s: float = 15.0) -> float:
+        """Where a line through the offsets of the last seconds leads to: the best it could say."""
+        every = 2.0**PTP_LOG_INTERVAL
+        recent = np.array(self.errors_ns()[-round(last_s / every) :])
+        slope, height = np.polyfit((np.arange(len(recent)) + 1 - len(recent)) * every, recent, 1)
+        return float(height + slope * ahead_s)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Until the block ends."""
@@ -85,6 +94,7 @@ class Chrony:
     def __init__(self, cluster: Cluster) -> None:
         self._server, self._client = cluster.nodes[:2]
         self._socket = self._home(self._client) / "client.sock"
+        self._serving: subprocess.Popen[str] | None = None
 
     def _home(self, node: Node) -> Path:
         """Chronyd wants a directory of its own for its socket."""
@@ -108,19 +118,40 @@ class Chrony:
             stderr=subprocess.STDOUT,
         )  # fmt: skip
 
+    def kill_server(self) -> None:
+        """The server is no more.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._serving is None:
+            raise RuntimeError("no server runs")
+        self._serving.kill()
+
+    def _ask(self, what: str) -> list[str]:
+        command = [CHRONYC, "-h", str(self._socket), "-c", what]
+        return self._client.run(command, check=False, timeout=10).stdout.strip().split(",")
+
     def error_ns(self) -> float | None:
         """The offset that its regression says now.
 
         ``noselect``: else it would take what it says of the clock it believes to have corrected.
         """
-        done = self._client.run(
-            [CHRONYC, "-h", str(self._socket), "-c", "sourcestats"], check=False, timeout=10
-        )
-        fields = done.stdout.strip().split(",")
+        return self.led_ns(0.0)
+
+    def led_ns(self, ahead_s: float) -> float | None:
+        """Where its regression leads to in so long."""
+        fields = self._ask("sourcestats")
         try:
-            return float(fields[6]) * 1e9 if int(fields[1]) > 3 else None
+            led = float(fields[6]) * 1e9 + float(fields[4]) * 1e3 * ahead_s
+            return led if int(fields[1]) > 3 else None
         except (IndexError, ValueError):
             return None
+
+    def reached(self) -> bool:
+        """Whether any of the last eight requests was answered."""
+        fields = self._ask("sources")
+        return len(fields) > 5 and fields[5] not in {"", "0"}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -128,6 +159,7 @@ class Chrony:
         with ExitStack() as stack:
             for node, role in ((self._server, "server"), (self._client, "client")):
                 process = self._start(node, role)
+                self._serving = self._serving or process
                 stack.callback(process.wait)
                 stack.callback(process.terminate)
             wait_until(lambda: self.error_ns() is not None, START_S, "chronyd's offset")

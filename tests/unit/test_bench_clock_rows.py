@@ -17,9 +17,15 @@ ptp4l[109.125]: port 1: LISTENING to LISTENING on ANNOUNCE_RECEIPT_TIMEOUT_EXPIR
 
 
 def test_a_jump_is_from_where_each_host_was():
-    before = {1: [10.0, 12.0], 2: [-5.0, -5.0], 3: []}
-    assert jump(before, {1: [11.0, 12.0], 2: [-5.0, -12.0], 3: [900.0]}) == 7.0
-    assert math.isnan(jump({}, {1: [1.0]}))
+    moments = {
+        1: [(-1.1, 500.0), (-0.9, 9.0), (0.0, 11.0), (0.1, 12.0), (1.6, 90.0)],
+        2: [(-0.5, -5.0), (1.5, -12.0)],
+        3: [(0.5, 900.0)],  # it knew no time before
+    }
+    assert jump(moments, 0, 1.5) == 7.0
+    assert jump(moments, 0, 4.0) == 80.0
+    assert jump({1: moments[1]}, 0, 1.5) == 2.0
+    assert math.isnan(jump({3: moments[3]}, 0, 1.5))
 
 
 def test_when_ptp4l_lost_its_grandmaster_is_read_from_its_log():
