@@ -19,6 +19,7 @@ from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
 from fabricd.config import Config
 from fabricd.config_source import ConfigSource
+from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence
 from fabricd.detect.loss import LossTest
@@ -95,7 +96,7 @@ class Host:
         self._table: _Table | None = None
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
-        self.delay = DelayWatch()
+        self.delay = DelayWatch(FabricTimes(Path(config.paths.run_dir)))
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
         self.book = CarrierBook(self.engine, ledger, totals)

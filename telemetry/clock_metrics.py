@@ -34,6 +34,13 @@ CLOCK_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: int(s.clock.is_reference),
     ),
     host_metric(
+        "clock_reference_info",
+        "gauge",
+        "Always 1; the label is the id of the host that gives fabric time.",
+        lambda s: {s.clock.reference: 1} if s.clock.reference else None,
+        "reference",
+    ),
+    host_metric(
         "clock_residual_seconds",
         "gauge",
         "Weighted mean of how far the neighbours' mesh times are from this host's.",

@@ -162,6 +162,8 @@ class ClockSnapshot:
     """0: unsynchronized, 1: locked, 2: holdover."""
     bound_s: float | None = None
     is_reference: bool = False
+    reference: str = ""
+    """Id of the host that gives the time, as `fabricctl clock` shows it; empty: none."""
     residual_s: float | None = None
     offset_s: float | None = None
     """How far the neighbours were ahead at the last step."""

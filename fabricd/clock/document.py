@@ -22,7 +22,7 @@ _LATER = ("skew", "offset_ns", "root_delay_ns")
 """May be absent: a service of an older version does not say them."""
 _PATH_NUMBERS = (
     "offset_ns", "slope", "half_rtt_ns", "spread_ns", "surplus_ns", "out_ns", "back_ns",
-    "way_bound_ns", "source_port", "moves",
+    "way_bound_ns", "at_ns", "source_port", "moves",
 )  # fmt: skip
 GUILTY = ("named", "moved", "gave up")
 """Of `clocksync.moves.PathState`, which takes what the daemon does without."""
@@ -72,6 +72,7 @@ def snapshot(run_dir: Path) -> ClockSnapshot:
     return ClockSnapshot(
         up=age < FRESH_S, state=int(state), bound_s=bound_s,
         is_reference=bool(document.get("is_reference")),
+        reference=f"{whose:08x}" if (whose := _count(document, "reference")) else "",
         residual_s=document["residual_ns"] / 1e9, frequency=float(document["slope"]),
         offset_s=_seconds(document.get("offset_ns")), skew=document.get("skew"),
         root_delay_s=_seconds(document.get("root_delay_ns")),

@@ -89,12 +89,21 @@ def _path(core: MeshHost, path: ClockPath) -> dict[str, Any]:
         "port_refused": path.taken.refused, "moves": 0 if watched is None else watched.moves,
     }  # fmt: skip
     if pair is None:
-        names = ("offset_ns", "slope", "half_rtt_ns", "spread_ns", "kept", "window_s", *_WAYS)
+        names = (
+            "offset_ns",
+            "slope",
+            "half_rtt_ns",
+            "spread_ns",
+            "kept",
+            "window_s",
+            "at_ns",
+            *_WAYS,
+        )
         return row | dict.fromkeys(names)
     return row | _ways(core, edge, pair) | {
         "offset_ns": pair.base_ns + pair.apart_ns, "slope": pair.slope,
         "half_rtt_ns": pair.half_rtt_ns, "spread_ns": pair.spread_ns, "kept": list(pair.kept),
-        "window_s": pair.window_ns / SECOND,
+        "window_s": pair.window_ns / SECOND, "at_ns": pair.at_ns,
     }  # fmt: skip
 
 

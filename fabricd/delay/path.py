@@ -201,6 +201,8 @@ class PathDelay:
         line = self._line.at(now)
         if reading is not None and self._zero is not None:
             line = self._by_fabric_time(reading, middle, line, clean=clean)
+        elif reading is None:
+            self.asymmetry_ns = None
         # Neither queue is negative: that is where the line can be.
         most, fewest = tx[0] - half, half - rx[0]
         sure = clean or fewest - tolerance <= line <= most + tolerance

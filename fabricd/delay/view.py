@@ -28,9 +28,9 @@ SAMPLES = 440
 afford (some 5 µs each). A path of ten peers has ten a second anyway."""
 SHARE = 5
 
-FabricTime = Callable[[str, str, int], Reading | None]
-"""(our netdev, the peer's host, our clock in ns) → what is known of the two stamping clocks of that
-path; None: not synchronized. Clock sync will provide it; without it delays are relative."""
+FabricTime = Callable[[str, int], Reading | None]
+"""(the peer's host, our raw clock in ns) → what is known of the two hosts' raw clocks
+(`fabricd.delay.fabric`); None: not synchronized. Without it delays are relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,10 @@ class DelayView:
 
     def _step(self, path: _Path, exchanges: Sequence[Exchange], lost: int) -> BaseChange | None:
         reading = None
-        if self.fabric_time is not None and exchanges:
+        # Stamps of NICs are by other clocks.
+        if self.fabric_time is not None and exchanges and not exchanges[-1].hardware:
             at = max(exchanges[-1].sent, exchanges[-1].heard)
-            reading = self.fabric_time(path.place.netdev, path.place.peer, at)
+            reading = self.fabric_time(path.place.peer, at)
         step = path.delay.step(exchanges, lost, reading) if exchanges else None
         if step is None:
             path.p50 = None

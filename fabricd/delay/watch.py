@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabricd.delay.condition import Condition, ConditionRules, LinkCondition, Seen, Told
+from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.path import BaseChange
 from fabricd.delay.rails import SlowRails
 from fabricd.delay.view import STEP_NS, DelayView, Figures, PathPlace
@@ -30,10 +31,12 @@ TOLD_BASE_SHARE = 0.25
 class DelayWatch:
     """Delay, queueing and slow rails of one host."""
 
-    def __init__(self, rules: ConditionRules | None = None) -> None:
-        self.view = DelayView()
+    def __init__(self, fabric: FabricTimes | None = None) -> None:
+        """Args: ``fabric``: what the host's clock service says; None: nothing."""
+        self.fabric = fabric
+        self.view = DelayView(fabric_time=fabric)
         self.rails = SlowRails()
-        self._rules = rules or ConditionRules()
+        self._rules = ConditionRules()
         self._links: dict[str, LinkCondition] = {}
         self._told: dict[str, Told] = {}
         self._bases: dict[str, Told] = {}
@@ -47,6 +50,8 @@ class DelayWatch:
         self.view.configure(
             [PathPlace(p.spec.link, p.netdev, p.spec.peer, p.spec.address) for p in engine.paths]
         )
+        if self.fabric is not None:
+            self.fabric.configure({(p.netdev, p.spec.address): p.spec.peer for p in engine.paths})
         names = [link.netdev for link in engine.links]
         self._links = {n: self._links.get(n) or LinkCondition(self._rules) for n in names}
 
@@ -83,6 +88,8 @@ class DelayWatch:
             return []
         self._stepped_ns = now
         self._off = NAME in engine.orders.off
+        if self.fabric is not None:
+            self.fabric.look()
         found = self._stamps(feed)
         header = feed.header()
         stalls = header.stall_ns if header else self._stall_ns

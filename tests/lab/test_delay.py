@@ -130,3 +130,30 @@ def test_a_rail_that_loses_is_broken(calm):
         assert {k: v for k, v in conditions(node).items() if k != "rail1"} == {
             "rail0": "fine", "rail2": "fine",
         }  # fmt: skip
+
+
+def test_with_fabric_time_the_base_delays_are_one_way(calm):
+    """By the clock service's document; the ways of the lab are alike, so each is half."""
+    node = calm.nodes[0]
+    assert link(node, "rail0")["delay"]["base_tx_us"] is None
+    for each in calm.nodes:
+        each.start_clock(restart=False)
+    wait_until(
+        lambda: all(link(node, x)["delay"]["base_tx_us"] is not None for x in conditions(node)),
+        SLOW_S, "one-way delays of all links",
+    )  # fmt: skip
+    for netdev in conditions(node):
+        delay = link(node, netdev)["delay"]
+        # Each is of the path in the middle, and not of the same.
+        assert abs(delay["base_tx_us"] - delay["base_rx_us"]) < 2 * delay["bound_us"] + 10
+        assert 0 < delay["bound_us"] <= 50
+        assert 0.3 < delay["base_tx_us"] / delay["base_rtt_us"] < 0.7
+    paths = client.request(node.run_dir / "ctl.sock", {"op": "explain", "link": "rail0"})
+    assert paths["delay"]["base_rx_us"] is not None
+    for each in calm.nodes:
+        each.clock.stop()
+    wait_until(
+        lambda: link(node, "rail0")["delay"]["base_tx_us"] is None,
+        SLOW_S,
+        "the clock service is gone",
+    )

@@ -58,7 +58,7 @@ def test_the_metrics_have_page_and_document(run_dir):
     assert shot == ClockSnapshot(
         up=True, state=1, bound_s=shot.bound_s, residual_s=3.5e-9, frequency=-1.25e-6, paths=4,
         offset_s=-1.5e-9, skew=2.5e-8, root_delay_s=pytest.approx(8.3e-6),
-        references_lost=1, joins=2, tai=TaiSnapshot(state=0), asymmetric=1,
+        reference="00abcdef", references_lost=1, joins=2, tai=TaiSnapshot(state=0), asymmetric=1,
         surplus_s=450e-9, moves=3,
         way_min_s={"tx": 2072e-9, "rx": 2069e-9}, way_median_s={"tx": 2311e-9, "rx": 2759.5e-9},
     )  # fmt: skip
