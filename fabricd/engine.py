@@ -29,9 +29,11 @@ PROBER_GRACE_NS = 10 * 10**9
 FRESH_NS = 100_000_000
 """A prober that runs writes its table every 20 ms."""
 
+PORT_INACTIVE = "verbs port not active"
 FAREWELL = "farewell: the peer no longer probes this path"
 
 _WORKING = CARRYING - {LinkState.UNKNOWN}
+_WELL = CARRYING - {LinkState.DEGRADED}
 
 
 @dataclass(slots=True)
@@ -223,8 +225,8 @@ class Engine:
 
     def plan(self) -> policy.Plan:
         """What steering would do now."""
-        # The usual case: no path is out, and then none is asked about.
-        some = any(p.gone or p.health.state not in CARRYING for p in self.paths)
+        # The usual case: no path is out or loses much, and then none is asked about.
+        some = any(p.gone or p.health.state not in _WELL for p in self.paths)
         return policy.plan(
             [
                 policy.LinkInput(
@@ -372,24 +374,32 @@ class Engine:
     ) -> Facts:
         facts = Facts(
             admin_up=link.admin_up,
-            carrier=self.orders.carrier(link.carrier, link.port_active),
+            carrier=self.orders.carrier(link.carrier),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
             hard=_said(link.counters, Class.HARD),
         )
         facts = self.orders.facts(link.netdev, facts)
+        if link.port_active is False and self.orders.heeds_ports and facts.carrier is not False:
+            # One that was never active is no failure; else it is one of its own.
+            never = link.health.state is LinkState.UNKNOWN
+            facts = replace(facts, carrier=False) if never else replace(facts, hard=PORT_INACTIVE)
         if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
         elif link.health.state in (LinkState.UNKNOWN, LinkState.ADMIN) and views is not None:
             facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
-        errors = self.orders.soft(link.netdev, _soft(link))
-        worse = errors or self.orders.worse(link.netdev, link.worse)
+        loses = self.orders.worse(link.netdev, link.worse)
+        own = any(f.rule.cls is Class.SOFT and f.rule.alone for f in link.counters)
+        # What counts what happened anywhere on the way only adds to others.
+        said = _said(link.counters, Class.SOFT) if own or loses else ""
+        errors = self.orders.soft(link.netdev, said)
+        worse = errors or loses
         if not fault and not worse:
             return facts  # the usual case
         hard = (
-            bool(facts.hard or errors)
+            bool(facts.hard or (own and errors))
             or facts.carrier is False
             or facts.downs > 0
             or not facts.admin_up
@@ -453,12 +463,6 @@ class Engine:
             seen="heard",
             expected=bool(path.unseen),
         )
-
-
-def _soft(link: Link) -> str:
-    """Soft findings in words: what counts what happened anywhere on the way only adds to others."""
-    own = any(f.rule.cls is Class.SOFT and f.rule.alone for f in link.counters)
-    return _said(link.counters, Class.SOFT) if own or link.worse else ""
 
 
 def _said(findings: Sequence[Finding], cls: Class) -> str:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from fabricd.delay.condition import Condition
 from fabricd.delay.watch import NAME as DELAY
 from fabricd.delay.watch import document as delay_document
-from fabricd.detect.rules import RULES, Class
+from fabricd.detect.rules import Class
 from fabricd.detect.verdict import healthy, live_peers
+from fabricd.engine import PORT_INACTIVE
 from fabricd.operate.desk import windows_of
 from fabricd.operate.wishes import Kind
 from fabricd.steer.modes import Mode
 from fabricd.steer.policy import FULL, weight_of
+from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
 if TYPE_CHECKING:
@@ -131,6 +133,8 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
 def _hard(reason: str) -> tuple[str, str, str]:
     if reason.startswith("carrier"):
         return "carrier", "a lost carrier takes a link down at once", ""
+    if reason.startswith(PORT_INACTIVE):
+        return "port", "a verbs port that is not active takes its link down", ""
     return "counters", "a counter of which any increase is a fault: down at once", ""
 
 
@@ -180,7 +184,7 @@ def nic(host: Host, link: Link, now: int) -> dict[str, Any]:
         ],
         "errors": dict(known.totals),
         "counted": {
-            name: {"count": count, "class": RULES[name].cls.value}
+            name: {"count": count, "class": COUNTERS[name].cls.value}
             for name, count in sorted(known.counted.items(), key=lambda item: -item[1])
         },
         "flaps_exact": downs.exact if known.witness else None,

@@ -16,6 +16,7 @@ import structlog
 
 from fabricd.config import Config
 from fabricd.links.flaps import FlapLedger
+from fabricd.nics import memory
 from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
 
@@ -86,6 +87,7 @@ def state_document(host: Host, now: int) -> dict[str, Any]:
         "engine": host.engine.save(now),
         "usual_losses": host.losses.save(),
         "jobs": host.jobs.save(),
+        "nics": memory.save(host.nics.nics),
     }
 
 
@@ -110,6 +112,8 @@ def take_over(host: Host, document: Mapping[str, Any]) -> list[str]:
             refused = host.engine.restore(engine, now, now - at)
         else:
             refused = ["engine"]
+    if (kept := document.get("nics")) is not None:
+        refused += memory.restore(host.nics.nics, kept)
     if (usual := document.get("usual_losses")) is not None:  # older daemons kept none
         refused += host.losses.restore(usual)
     for entry in host.page.taken_over:

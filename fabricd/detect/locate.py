@@ -72,7 +72,7 @@ class Flow:
 class Topology:
     """Which leaf a port is on; a port not named is on the leaf of its rail (rail-optimized).
 
-    From LLDP, a static map, or learned; names are free.
+    From LLDP or a static map; names are free.
     """
 
     leaf_of: Mapping[Port, str] = field(default_factory=dict)

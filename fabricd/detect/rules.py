@@ -94,13 +94,22 @@ TABLE: tuple[Rule, ...] = (
     _transport("timeouts", 60, 60, "1/s (local_ack_timeout_err): no acknowledgement came"),
     _transport("retry_exceeded", 5, 60, "connections given up: a path or a peer is gone"),
     _transport("slow_restarts", 600, 60, "10/s (roce_slow_restart)"),
+    _transport("retransmits", 600, 60, "10/s: RDMA packets sent again"),
+    _transport("implied_nak_seq_err", 60, 60, "1/s: answers to reads lost on the way in"),
+    _transport("duplicate_requests", 600, 60, "10/s: our acknowledgements were lost"),
+    _transport("rcv_remote_physical_errors", 600, 60, "10/s: damaged before it got to our switch"),
+    _transport("length_errors", 60, 60, "1/s: cut frames, or ends that differ in MTU"),
+    _transport("pause_storms", 3, 600, "the switch kept us from sending for so long"),
     Rule("xmit_discards", 6000, 60, S, "100/s: dropped on sending though the port is up"),
     # NIC and host
+    Rule("tx_errors", 60, 60, S, "1/s: the NIC could not send"),
     Rule("tx_timeouts", 1, 60, H, "the driver reset a transmit queue that was stuck"),
     Rule("resets", 1, 60, H, "the device reset itself: its connections are gone"),
     Rule("aer_fatal", 1, 60, H, "the PCIe link to the NIC does not work"),
     Rule("aer_nonfatal", 3, 60, S, "PCIe transactions lost; the NIC still works"),
     Rule("pcie_rx_recoveries", 60, 60, S, "1/s: the PCIe link retrains"),
+    Rule("pcie_tx_recoveries", 60, 60, S, "1/s: the PCIe link retrains at the slot's wish"),
+    Rule("pcie_transfer_errors", 3, 60, S, "transfers over PCIe that failed"),
     Rule("aer_correctable", 600, 60, S, "10/s: the PCIe link layer repeats much"),
     Rule("health_errors", 3, 600, S, "devlink health reporter: firmware or queue errors"),
     # Congestion
@@ -111,6 +120,12 @@ TABLE: tuple[Rule, ...] = (
     Rule("pfc_tx", 1000, 10, C, "we paused a priority of the switch: this host is slow"),
     Rule("pause_rx", 1000, 10, C, "the switch paused us"),
     Rule("pause_tx", 1000, 10, C, "we paused the switch: this host is slow"),
+    Rule("pause_rx_time", 1_000_000, 10, C, "a tenth of the time the switch kept us from sending"),
+    Rule("pause_tx_time", 1_000_000, 10, C, "a tenth of the time we kept the switch from sending"),
+    Rule("cnp_ignored", 1000, 10, C, "asked to slow down, and the NIC does not heed it"),
+    Rule("allowance_exceeded", 1000, 10, C, "the cloud's rate allowance is used up"),
+    Rule("pcie_overflow", 1000, 10, C, "PCIe is slower than the network: this host is slow"),
+    Rule("vl15_dropped", 1000, 10, C, "management packets dropped: the port is busy"),
     Rule("xmit_wait", 1_000_000, 10, C, "data to send and no credits"),
     Rule("rcv_discards", 1000, 10, C, "no buffer in NIC or ring: this host is slow"),
     Rule("out_of_buffer", 1000, 10, C, "no receive buffer posted: the job is slow"),
@@ -126,7 +141,7 @@ PCIE_DOWNGRADE = Rule(
 """Not of a counter: of readings, compared by `fabricd.nics.book`."""
 
 RULES: dict[str, Rule] = {rule.counter: rule for rule in TABLE}
-"""By counter; a counter without a rule is only shown."""
+"""By counter; one without a rule is only shown (`fabricd.nics.book.Nic.counted`)."""
 
 
 @dataclass(frozen=True, slots=True)

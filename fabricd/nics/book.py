@@ -21,7 +21,8 @@ from fabricd.predict.forecast import Forecast
 from fabricd.predict.gather import Gather, Rows
 from fabricd.publisher import event
 from telemetry.counters.downs import PortDowns
-from telemetry.counters.types import Status
+from telemetry.counters.types import CounterClass, Status
+from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import Event, EventKind, JsonScalar, LinkState
 
 S = 10**9
@@ -38,6 +39,7 @@ _FORETELL = (
     *("packet_seq_err", "ecn_marked", "cnp_received"),
 )
 """Counters that the forecast looks at."""
+PCIE = ("pcie_speed", "pcie_width")
 _OUT = frozenset({LinkState.UNKNOWN, LinkState.ADMIN})
 
 
@@ -47,7 +49,7 @@ class Nic:
 
     Attributes:
         totals: class → events of counters with a rule, since the daemon began.
-        counted: the same by counter, for those that ever rose.
+        counted: by counter, those without a rule too but for traffic, for those that ever rose.
         statuses: kind of reader → its sources: whether each is read, or why not.
         gauges: source → readings of this moment.
         flags: alarms and warnings of the module.
@@ -72,7 +74,12 @@ class Nic:
     told_flaps: int | None = None
     calm_ns: int = 0
     untold: int = 0
+    bits: bool = False
+    """It counts bits that FEC corrected, not codewords alone."""
     pcie_had: dict[str, float] = field(default_factory=dict)
+    pcie_kept: dict[str, float] = field(default_factory=dict)
+    """The same of an earlier life of the daemon, and what NIC and slot could do then; not looked at
+    yet."""
     pcie_fell: int | None = None
     """Since when its PCIe link is worse than it was."""
     said: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
@@ -86,7 +93,7 @@ class Nic:
     def downgraded(self) -> str:
         """What its PCIe link lacks of what it and its slot can do; empty: nothing, or not known."""
         out = []
-        for name, unit, scale in (("pcie_speed", "GT/s", 1e9), ("pcie_width", "lanes", 1.0)):
+        for name, unit, scale in zip(PCIE, ("GT/s", "lanes"), (1e9, 1.0), strict=True):
             is_, could = self.gauge(name), self.gauge(f"{name}_max")
             if is_ is not None and could is not None and is_ < could:
                 out.append(f"{is_ / scale:g} of {could / scale:g} {unit}")
@@ -281,12 +288,13 @@ class NicBook:
         by_interval: dict[int, dict[str, int]] = {}
         for name, step in reading.steps.items():
             rule = RULES.get(name)
+            told = rule is not None or COUNTERS[name].cls is not CounterClass.INFO
+            if step.increase and told:
+                nic.counted[name] = nic.counted.get(name, 0) + step.increase
             if rule is None:
                 continue
             if name not in _UNTOTALLED:
                 nic.totals[rule.cls.value] = nic.totals.get(rule.cls.value, 0) + step.increase
-            if step.increase:
-                nic.counted[name] = nic.counted.get(name, 0) + step.increase
             if name == "link_downed":
                 self._downed(nic, step.increase, step.inexact, reading.at_ns)
                 continue
@@ -297,7 +305,13 @@ class NicBook:
         for interval_ns, more in by_interval.items():
             nic.judge.feed(more, interval_ns / S, reading.at_ns)
         for name in _FORETELL:
-            if (found := reading.steps.get(name)) is not None:
+            found = reading.steps.get(name)
+            if name == "fec_corrected_bits":
+                nic.bits |= found is not None
+                if not nic.bits:
+                    # At the ratios that a link lives with there is a bit in each such codeword.
+                    found = reading.steps.get("fec_corrected")
+            if found is not None:
                 self._gather.count(nic.netdev, {name: found.increase}, found.interval_ns / S)
         if reading.bins:
             self._gather.histogram(nic.netdev, reading.bins)
@@ -340,7 +354,10 @@ class NicBook:
     def _pcie(nic: Nic, at_ns: int) -> None:
         """Whether its link fell below the best that it had; one never better is no news."""
         fell = False
-        for name in ("pcie_speed", "pcie_width"):
+        kept, nic.pcie_kept = nic.pcie_kept, {}
+        if all(kept.get(f"{name}_max") == nic.gauge(f"{name}_max") for name in PCIE):
+            nic.pcie_had |= {name: kept[name] for name in PCIE if name in kept}
+        for name in PCIE:
             if (value := nic.gauge(name)) is not None:
                 nic.pcie_had[name] = max(value, nic.pcie_had.get(name, 0.0))
                 fell |= value < nic.pcie_had[name]

@@ -48,10 +48,14 @@ class Orders:
         """Whether the failure forecast may lower a link's weight."""
         return "prediction" not in self.off and netdev not in self.planned
 
-    def carrier(self, carrier: bool | None, port_active: bool | None) -> bool | None:
+    def carrier(self, carrier: bool | None) -> bool | None:
         """The carrier to judge by."""
-        known = True if "carrier" in self.off else carrier
-        return False if port_active is False and "port" not in self.off else known
+        return True if "carrier" in self.off else carrier
+
+    @property
+    def heeds_ports(self) -> bool:
+        """Whether a verbs port that is not active takes its link down."""
+        return "port" not in self.off
 
     def facts(self, netdev: str, facts: Facts) -> Facts:
         """What is left of a link's facts."""

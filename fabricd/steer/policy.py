@@ -94,12 +94,16 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
     weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
-    out = [p for p in paths if p.state not in CARRYING]
-    out = _keep_last(out, paths, weights)
+    out = _keep_last([p for p in paths if p.state not in CARRYING], paths, weights)
+    # Those that carry nothing first: the page has room for so many.
+    said = [(p, 0) for p in out]
+    said += [(p, HALF) for p in paths if p.state is LinkState.DEGRADED]
     return Plan(
         tuple(RailEntry(link.netdev, link.state, weights[link.netdev]) for link in links),
         tuple(
-            PathEntry(p.netdev, address, p.state, 0) for p in out for address in sorted(p.addresses)
+            PathEntry(p.netdev, address, p.state, weight)
+            for p, weight in said
+            for address in sorted(p.addresses)
         ),
     )
 

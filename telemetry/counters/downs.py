@@ -49,6 +49,10 @@ class PortDowns:
         """Downs that the counter knows of and no event has told, at two readings in a row."""
         return self._untold
 
+    def inexact_before(self, why: str) -> None:
+        """A count that this one goes on with was not exact."""
+        self._inexact = self._inexact or why
+
     def event(self, downs: int = 1) -> None:
         """The port went down, by an event."""
         self._events += downs

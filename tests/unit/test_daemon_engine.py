@@ -10,8 +10,9 @@ from fabricd.config import parse
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.rules import Class, CounterJudge
 from fabricd.detect.silence import PathView
-from fabricd.engine import PROBER_GRACE_NS, Engine
+from fabricd.engine import PORT_INACTIVE, PROBER_GRACE_NS, Engine
 from fabricd.links.health import Facts
+from fabricd.operate.orders import Orders
 from telemetry.events import LinkState as S
 
 MS, SEC = 10**6, 10**9
@@ -249,6 +250,67 @@ def test_hard_counters_take_a_link_alone_and_soft_ones_half_of_it():
     host.engine.links[0].counters = host.engine.links[1].counters = ()
     host.run(3 * SEC)
     assert host.weights() == [1000] * 4
+
+
+RETRIES = {"timeouts": 10**4, "out_of_sequence": 10**5}
+
+
+def test_what_is_lost_everywhere_takes_no_more_than_half_of_the_rails():
+    """Retries of the transport are where probes are lost, on every rail: no evidence of a NIC."""
+    host = Host()
+    for link in host.engine.links:
+        link.worse, link.counters = "rx loss", findings(RETRIES, Class.SOFT)
+    host.run(SEC)
+    assert host.weights().count(500) == 2
+    assert len(host.outcome.refused) == 2
+    taken = next(x for x in host.engine.links if x.health.state is S.DEGRADED)
+    assert "timeouts" in taken.health.reason, "it is told with the loss"
+
+
+def test_a_detector_that_is_off_does_not_let_others_speak():
+    host = Host()
+    host.engine.orders = Orders(off=frozenset({"loss"}))
+    host.engine.links[0].worse, host.engine.links[0].counters = (
+        "rx loss", findings(RETRIES, Class.SOFT),
+    )  # fmt: skip
+    host.run(SEC)
+    assert host.weights() == [1000] * 4
+
+
+def test_a_verbs_port_that_is_not_active_says_so_and_is_damped():
+    host = Host()
+    link = host.engine.links[1]
+    for _ in range(3):
+        link.port_active = False
+        host.run(SEC)
+        assert (link.health.state, host.weights()[1]) in ((S.DOWN, 0), (S.HOLD, 0))
+        link.port_active = True
+        host.run(8 * SEC)
+    said = [c.transition.reason for c in host.changes if c.transition.to_state is S.DOWN]
+    assert said[0] == PORT_INACTIVE
+    assert not any("carrier" in reason for reason in said)
+    assert link.health.damping.penalty(host.now) > 0, "as any other down"
+
+
+def test_a_verbs_port_that_never_was_active_is_no_failure():
+    engine = Engine(config(2), specs(2))
+    for link in engine.links:
+        link.carrier = True
+    engine.links[0].port_active = False
+    engine.evaluate(None, SEC)
+    assert [link.health.state for link in engine.links] == [S.UNKNOWN, S.UP]
+
+
+def test_a_path_that_loses_much_is_on_the_page_with_half():
+    host = Host()
+    path = host.engine.paths[1]
+    path.worse = "rx loss"
+    host.run(SEC)
+    (entry,) = host.engine.plan().paths
+    assert (entry.netdev, entry.remote, entry.weight) == (path.netdev, path.spec.address, 500)
+    path.worse = ""
+    host.run(SEC)
+    assert host.engine.plan().paths == ()
 
 
 def test_probes_alone_take_no_more_than_half_of_the_rails():

@@ -34,6 +34,16 @@ def test_weights_by_state():
     }
 
 
+def test_a_path_that_loses_much_has_half_of_the_weight_after_those_that_have_none():
+    paths = [
+        PathInput("rail0", "a", ("10.0.0.2", "fd00::2"), S.DEGRADED),
+        PathInput("rail0", "b", ("10.0.0.3",), S.DOWN),
+        PathInput("rail0", "c", ("10.0.0.4",), S.SUSPECT),
+    ]
+    said = [(p.remote, p.weight) for p in plan(links(S.UP, S.UP), paths).paths]
+    assert said == [("10.0.0.3", 0), ("10.0.0.2", HALF), ("fd00::2", HALF)]
+
+
 def test_never_seen_up_without_carrier_carries_nothing():
     rails, _ = weights([LinkInput("a", S.UNKNOWN, False), LinkInput("b", S.UP)])
     assert rails == {"a": 0, "b": FULL}
@@ -108,6 +118,6 @@ def test_something_always_carries_to_everybody(all_links, all_paths):
     result = plan(all_links, all_paths)
     carrying = {r.netdev for r in result.rails if r.weight}
     assert carrying
-    gone = {(p.netdev, p.remote) for p in result.paths}
+    gone = {(p.netdev, p.remote) for p in result.paths if not p.weight}
     for peer in "abc":
         assert carrying - {netdev for netdev, remote in gone if remote == f"10.0.0.{ord(peer)}"}

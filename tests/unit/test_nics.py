@@ -1,6 +1,7 @@
 """NICs, from readings to findings, events and weights; no thread, no clock."""
 
 import io
+import json
 import threading
 import time
 
@@ -11,7 +12,8 @@ from whole_host import LINKS, WholeHost
 from fabricd.cli import show_explain
 from fabricd.detect.rules import RULES
 from fabricd.explain import explain
-from fabricd.nics.book import DROP_NS, STALE_NS
+from fabricd.nics import memory
+from fabricd.nics.book import DROP_NS, STALE_NS, Nic
 from fabricd.nics.reader import CounterReader, Reading, SlowReader
 from fabricd.nics.sweeper import Sweeper
 from fabricd.predict.forecast import Forecast
@@ -231,6 +233,56 @@ async def test_pcie_below_what_it_had(nics):
     assert "pcie_downgrade 8 of 16 lanes" in nics.explain()["reason"]
     nics.slow(source="pci", gauges=wide)
     assert nics.whole.link("rail1").counters == []
+
+
+WIDE = {"pcie_width": 16.0, "pcie_width_max": 16.0, "pcie_speed": 32e9, "pcie_speed_max": 32e9}
+
+
+@pytest.mark.parametrize(("could", "weight"), [(16.0, 500), (8.0, 1000)])
+async def test_what_a_nic_had_is_kept_over_a_reboot_unless_it_is_another_one(nics, could, weight):
+    nics.slow(source="pci", gauges=WIDE)
+    kept = json.loads(json.dumps(memory.save(nics.host.nics.nics)))
+    nics.host.nics.nics["rail1"] = Nic("rail1")
+    assert memory.restore(nics.host.nics.nics, kept) == []
+    nics.slow(source="pci", gauges=WIDE | {"pcie_width": 8.0, "pcie_width_max": could})
+    assert nics.whole.weights()["rail1"] == weight
+    assert memory.save({"rail1": nics.host.nics.nics["rail1"]})["rail1"]["pcie"]
+
+
+async def test_a_count_that_was_not_exact_stays_so_over_a_restart(nics):
+    nics.read(link_downed=1, inexact="saturated at 255")
+    kept = memory.save(nics.host.nics.nics)
+    fresh = {"rail1": Nic("rail1"), "rail9": Nic("rail9")}
+    assert memory.restore(fresh, kept) == []
+    assert "saturated" in fresh["rail1"].downs.state.inexact
+    assert fresh["rail9"].downs.state.exact
+
+
+@pytest.mark.parametrize("bad", [
+    3, [], {"rail1": 3}, {"rail1": {"pcie": 3}}, {"rail1": {"pcie": {"pcie_width": "x"}}},
+    {"rail1": {"pcie": {"pcie_width": float("nan")}}}, {"rail1": {"pcie": {"other": 1}}},
+    {"rail1": {"inexact": 3}},
+])  # fmt: skip
+def test_what_is_not_of_a_nic_is_refused(bad):
+    known = {"rail1": Nic("rail1")}
+    assert memory.restore(known, bad)
+    assert not known["rail1"].pcie_kept
+    assert known["rail1"].downs.state.exact
+
+
+async def test_counters_without_a_rule_are_shown_and_traffic_is_not(nics):
+    nics.read(fec_corrected=7, rx_bytes=10**9)
+    assert nics.explain()["nic"]["counted"] == {"fec_corrected": {"count": 7, "class": "soft"}}
+
+
+async def test_where_only_codewords_are_counted_they_stand_for_bits(nics):
+    seen = []
+    nics.host.nics._gather.count = lambda netdev, counts, _seconds: seen.append((netdev, counts))
+    nics.read(fec_corrected=7)
+    assert seen == [("rail1", {"fec_corrected_bits": 7})]
+    nics.read("rail0", fec_corrected=7, fec_corrected_bits=9)
+    nics.read("rail0", fec_corrected=7)
+    assert seen[1:] == [("rail0", {"fec_corrected_bits": 9})]
 
 
 async def test_a_module_that_raises_an_alarm(nics):
