@@ -197,8 +197,9 @@ class MeshHost:
         """
         # Whether it has a line or is in doubt of it: a step is of a line that there was.
         self.edges.pop(path, None)
-        self._steps[path] = now_ns
-        recent = {key for key, at in self._steps.items() if now_ns - at <= self.rules.word_ns}
+        known = self._steps | {path: now_ns}
+        self._steps = {key: at for key, at in known.items() if now_ns - at <= self.rules.word_ns}
+        recent = self._steps.keys()
         steady = sum(edge.pair is not None for key, edge in self.edges.items() if key not in recent)
         if len(recent) < 2 or len(recent) <= steady:
             return False
@@ -438,7 +439,9 @@ class MeshHost:
         for view in seen:
             off = view.mesh.ahead(now_ns, self.mesh.ns) - self.mesh.part
             pulls.append(Pull(off, view.mesh.slope - self.mesh.slope, view.weight))
-            view.edge.surplus.look(off, now_ns)
+            # A way that became longer while it was watched is known, and its line right again.
+            shifted = view.edge.pair.skew_ns if view.edge.pair else 0.0
+            view.edge.surplus.look(off + shifted, now_ns)
         move = step(pulls, damping)
         self.status.residual_ns, self.status.offset_ns = move.residual_ns, move.ns / damping
         self.mesh = self.mesh.moved(now_ns, move.ns, self.mesh.slope + move.faster)

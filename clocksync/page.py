@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -257,16 +258,21 @@ class ClockReader:
         self.close()
 
 
-_reader: ClockReader | None = None
+class _Own(threading.local):
+    """A reader is for one thread."""
+
+    reader: ClockReader | None = None
+
+
+_own = _Own()
 
 
 def now() -> tuple[int, float]:
-    """Fabric time and its bound, both in ns, by this host's page.
+    """Fabric time and its bound, both in ns, by this host's page; of any thread.
 
     Raises:
         ClockError: there is no time now.
     """
-    global _reader
-    if _reader is None:
-        _reader = ClockReader()
-    return _reader.read()
+    if _own.reader is None:
+        _own.reader = ClockReader()
+    return _own.reader.read()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 from pathlib import Path
 from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
 from types import TracebackType
@@ -216,17 +217,22 @@ class TaiReader:
         self.close()
 
 
-_reader: TaiReader | None = None
+class _Own(threading.local):
+    """A reader is for one thread."""
+
+    reader: TaiReader | None = None
+
+
+_own = _Own()
 
 
 def now() -> tuple[int, float]:
-    """TAI and its bound, both in ns, by this host's page.
+    """TAI and its bound, both in ns, by this host's page; of any thread.
 
     Raises:
         ClockError: there is none now.
     """
-    global _reader
-    if _reader is None:
-        _reader = TaiReader()
-    found = _reader.now()
+    if _own.reader is None:
+        _own.reader = TaiReader()
+    found = _own.reader.now()
     return found.ns, found.bound_ns

@@ -41,7 +41,8 @@ KIND: Final = Kind("words", magic=0x44574346, version=2, record=16 + (MOST + LIN
 _SLOPE: Final = 2.0**42
 _PART: Final = 2.0**32
 _SMALL_PART: Final = 2.0**16
-_LATEST: Final = 2**62
+_LATEST: Final = 2**61
+"""73 years; the sum of two such still fits where times are told."""
 MOST_BOUND: Final = 1e18
 MOST_DRIFT: Final = 0.5
 """What may be off by more and more so fast is no time, and not said."""

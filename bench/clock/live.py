@@ -105,6 +105,8 @@ class Fabric:
                 for service in self.services.values():
                     service.tick()
                 due = max(due + STEP_S, now)
+            for service in self.services.values():
+                service.glance()
             if look is not None:
                 look()
             time.sleep(LOOK_S)

@@ -23,6 +23,7 @@ from bench.clock.peers import CHRONY_POLL, Chrony, Ptp4l
 from bench.report import Row
 from clocksync.linear import Linear
 from clocksync.page import State
+from fabricd.clock.paths import NEXT_LOOK_NS
 from fabricd.probes.client import host_id
 from lab.cluster import Cluster, wait_until
 from lab.virtualclock import VirtualClock
@@ -233,7 +234,7 @@ def lose_one(seed: int, hosts: int = 8, degree: int = DEGREE) -> tuple[float, Mo
     """One loss: when the last neighbour knew, ms, and what became of all hosts' times."""
     rng = np.random.default_rng((seed, 4))
     pairs = [(one + 1, other + 1) for one, other in regular_graph(rng, hosts, degree)]
-    silence = int(3 * PEERS * INTERVAL_MS - 100) * 10**6
+    silence = int(3 * PEERS * INTERVAL_MS) * 10**6 - NEXT_LOOK_NS
     world = PacketWorld(seed, hosts, pairs, silence_ns=silence)
     moments: Moments = {}
     world.run(8.0)

@@ -27,6 +27,7 @@ STEP_NS = SECOND // 10
 TICK_NS = STEP_NS // 20
 """Hosts step, and words arrive, at the end of one."""
 WALL_NS = 1_800_000_000 * SECOND
+GLANCE_NS = 35_000_000
 FIT_NS = SECOND // 2
 """Between two lines of a path, and before the first one of another clock."""
 HALF_RTT_NS = 500.0
@@ -178,6 +179,8 @@ class World:
             self.now_ns += TICK_NS
             self._arrive()
             for host, node in self.nodes.items():
+                if node.up and (self.now_ns + node.phase_ns) % GLANCE_NS < TICK_NS:
+                    self._notice(host, node)
                 if node.up and (self.now_ns + node.phase_ns) % STEP_NS < TICK_NS:
                     self._step(host, node)
             for source, target, path, word in self._mail.pop(self.now_ns // TICK_NS, ()):
@@ -209,11 +212,10 @@ class World:
         others = [node.heard.get(path, 0) for path, peer, _ in self.ends[host] if peer != held.id]
         if fallen_silent(own, others, self.now_ns, self.silence_ns):
             age = self.now_ns - max(own)
-            node.core.silent(held.id, node.clock.raw(self.now_ns) - age)
+            node.core.silent(held.id, node.clock.raw(self.now_ns) - age + STEP_NS)
 
     def _step(self, host: int, node: Node) -> None:
         self._estimate(host, node)
-        self._notice(host, node)
         core = node.core
         now = node.clock.raw(self.now_ns)
         if core.went_back(now):

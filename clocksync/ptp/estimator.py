@@ -125,6 +125,8 @@ class MasterEstimator:
 
         In doubt, and while no points come, the last one stays and its bound grows.
         """
+        for points in (self._up, self._down):
+            _drop(points, now_ns - self.rules.window_ns)
         if self.last is not None:
             stepped = self._look(self.last, now_ns)
             if self.doubt:
@@ -137,8 +139,6 @@ class MasterEstimator:
         newest = min((p[-1][0] for p in (self._up, self._down) if p), default=0)
         if self.last is not None and newest <= self.last.seen_ns:
             return self.last
-        for points in (self._up, self._down):
-            _drop(points, now_ns - self.rules.window_ns)
         found = self._fit()
         if found is not None or self.last is None:
             self.last = found

@@ -28,6 +28,7 @@ from fabricd.probes.client import host_id
 from fabricd.systemd_notify import Notifier
 
 STORE_S = 1.0
+GLANCE_S = 0.034
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
 
@@ -103,7 +104,10 @@ def run(service: ClockService, notifier: Notifier, keeper: RateKeeper | None = N
                 store = now + STORE_S
             # After a stop of the machine there is nothing to catch up with.
             due = max(due + STEP_S, now - STEP_S)
-            time.sleep(max(0.0, due - now))
+            while (left := due - time.monotonic()) > GLANCE_S:
+                time.sleep(GLANCE_S)
+                service.glance()
+            time.sleep(max(0.0, left))
 
 
 if __name__ == "__main__":

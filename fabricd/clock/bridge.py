@@ -3,7 +3,9 @@
 The page outlives the service (it lies in /run, so not the host's boot), and its line goes on by
 itself: in holdover, with a bound that grows. A service that has just started knows less than the
 page does, so it leaves the page alone until it has a time of its own. If both are the same time
-within their bounds, the epoch goes on too.
+within their bounds, the epoch goes on too. A host that hears nobody begins a mesh, of which it is
+the reference; but were it not for the restart, it would hold over another host's time, and so it
+does.
 """
 
 from __future__ import annotations
@@ -41,10 +43,17 @@ class Bridge:
         except ClockError:
             return wall_ns
 
-    def cross(self, line: Line, now_ns: int) -> Line | None:
-        """What to publish; None: the page stays as it is."""
+    def cross(self, line: Line, now_ns: int, *, alone: bool = False) -> Line | None:
+        """What to publish; None: the page stays as it is.
+
+        Args:
+            line: the core's.
+            now_ns: our clock.
+            alone: no neighbour is heard: the time is nobody's but our own.
+        """
         before = self._before
-        if before is not None and line.state is State.UNSYNCED:
+        others = before is not None and alone and before.reference != line.reference
+        if before is not None and (line.state is State.UNSYNCED or others):
             try:
                 before.at(now_ns)
             except ClockError:

@@ -22,7 +22,7 @@ _LATER = ("skew", "offset_ns", "root_delay_ns")
 """May be absent: a service of an older version does not say them."""
 _PATH_NUMBERS = (
     "offset_ns", "slope", "half_rtt_ns", "spread_ns", "surplus_ns", "out_ns", "back_ns",
-    "way_bound_ns", "at_ns", "source_port", "moves",
+    "way_bound_ns", "at_ns", "way_skew_ns", "source_port", "moves",
 )  # fmt: skip
 GUILTY = ("named", "moved", "gave up")
 """Of `clocksync.moves.PathState`, which takes what the daemon does without."""

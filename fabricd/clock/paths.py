@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from clocksync.election import fallen_silent
 from clocksync.estimator import PairEstimator
 from clocksync.moves import Taken, path_mark
 from clocksync.pair import SECOND
@@ -23,11 +24,11 @@ from fabricd.probes.ring import RingError, RingReader
 ROWS_NS = SECOND
 """Between two looks at where the paths lead."""
 MISSES = 3
-NEXT_STEP_NS = 100_000_000
+NEXT_LOOK_NS = 45_000_000
 LEAST_SILENCE_NS = 100_000_000
 """The reference is lost when nothing has come from it for three of its intervals (trains are far
-more frequent), which is to be noticed by then: at the last step before. Ten trains that did not
-come are the least that says something."""
+more frequent), which is to be noticed by then: at the last look before, of three a step. Ten trains
+that did not come are the least that says something."""
 
 
 class PathKey(NamedTuple):
@@ -64,10 +65,8 @@ class ClockPath:
     """Until then what comes may be of before one of them was set, or another way; our clock."""
     fit_ns: int = 0
     """When it is due, our clock."""
-    came_ns: int = 0
-    """When a packet of the peer's came last, as far as was read, our clock."""
-    read_ns: int = 0
-    """When something of the peer's was last read: all that it said was said before."""
+    crossed_ns: int = 0
+    """When what its stamps' line crosses (`clocksync.crossing`) was last all there, our clock."""
     own: tuple[str, int] = ("", 0)
     """Address and port of our link."""
     taken: Taken = field(default_factory=lambda: Taken(0, refused=False))
@@ -143,6 +142,32 @@ class PathTable:
             self.close()
             return {}
 
+    def silent(self, host: int, now_ns: int) -> int | None:
+        """For how long nothing has come from a host on any path, while something did from others.
+
+        Args:
+            host: which.
+            now_ns: CLOCK_MONOTONIC.
+
+        Returns:
+            None: it is not silent, or that is not known.
+        """
+        own = [index for index, path in self.by_index.items() if path.key.host == host]
+        if not own or self._ring is None:
+            return None
+        try:
+            heard = [self._ring.last_heard_ns(index) for index in own]
+            if not all(heard) or now_ns - max(heard) < self.silence_ns:
+                return None  # the usual case
+            others = [self._ring.last_heard_ns(i) for i in self.by_index if i not in own]
+            if self._ring.header().config_epoch != self._config:
+                return None  # these are rows of other paths
+        except RingError:
+            return None
+        if not fallen_silent(heard, others, now_ns, self.silence_ns):
+            return None
+        return now_ns - max(heard)
+
     def close(self) -> None:
         """Let go of the ring; `read` opens the next one."""
         if self._ring is not None:
@@ -169,7 +194,7 @@ class PathTable:
         self.by_index = {}
         peers = max(Counter(row.link for row in rows).values())
         self.lost_ns = MISSES * peers * header.link_interval_ns
-        self.silence_ns = max(LEAST_SILENCE_NS, self.lost_ns - NEXT_STEP_NS)
+        self.silence_ns = max(LEAST_SILENCE_NS, self.lost_ns - NEXT_LOOK_NS)
         for row in rows:
             if not row.clock or not row.host_id or row.link not in links:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class RateKeeper:
         self._locked_s: float | None = None
         self._stored_s = 0.0
         self._complaint = ""
+        self._writing: threading.Thread | None = None
 
     def start(self, wall_s: float | None = None) -> float:
         """The rate to begin with; 0 when nothing (of use) was kept."""
@@ -63,8 +65,20 @@ class RateKeeper:
             return
         self._stored_s = now_s
         wall = time.time() if wall_s is None else wall_s
+        model = Model(status.slope, wall, self._work.boot, self._work.steady)
+        if self._writing is None or not self._writing.is_alive():
+            # A disk may take seconds; the clock's steps do not wait for it.
+            self._writing = threading.Thread(target=self._store, args=(model,), daemon=True)
+            self._writing.start()
+
+    def wait(self) -> None:
+        """Until what is being stored is there."""
+        if self._writing is not None:
+            self._writing.join()
+
+    def _store(self, model: Model) -> None:
         try:
-            store(self._directory, Model(status.slope, wall, self._work.boot, self._work.steady))
+            store(self._directory, model)
             self._complaint = ""
         except OSError as error:
             if self._complaint != str(error):

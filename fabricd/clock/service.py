@@ -12,11 +12,11 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from time import monotonic_ns
 
 import structlog
 
 from clocksync.crossing import PhcLine, carried
-from clocksync.election import fallen_silent
 from clocksync.estimator import PairEstimator, feed
 from clocksync.host import HostRules, MeshHost
 from clocksync.moves import Mover
@@ -134,10 +134,10 @@ class ClockService:
         stamping = [path for path in self.table.by_index.values() if path.hardware[0]]
         self.phcs.read({path.phc for path in stamping if path.phc is not None}, now)
         self._fit(now)
-        self._notice(now)
+        self.glance()
         now = self.clocks.now()
         line = self.core.step(now, self._bridge.wall_ns(now, time.time_ns()))
-        published = self._bridge.cross(line, now)
+        published = self._bridge.cross(line, now, alone=not self.core.status.neighbours)
         if published is not None:
             self.line = line = published
             self.page.write(line)
@@ -156,6 +156,16 @@ class ClockService:
                 "clock", state=self._said.name.lower(), reference=f"{line.reference:08x}",
                 bound_ns=round(line.bound_ns),
             )  # fmt: skip
+
+    def glance(self) -> None:
+        """Between steps too: whether the reference has fallen silent on all paths to it."""
+        held = self.core.election.reference
+        if held is None or self.core.election.is_reference:
+            return
+        silence = self.table.silent(held.id, monotonic_ns())
+        if silence is not None:
+            # What it said until then may be passed on a step later.
+            self.core.silent(held.id, self.clocks.now() - silence + round(STEP_S * SECOND))
 
     def close(self) -> None:
         """Let go of all files; the page grows old, and readers see that."""
@@ -199,6 +209,7 @@ class ClockService:
         """Paths whose two ways differ: name them, and have them probed from another port."""
         paths = {path.number: path for path in self.table.all()}
         mover = self.core.mover
+        self.core.taken = {key: taken for key, taken in self.core.taken.items() if key in paths}
         for number in [number for number in mover.paths if number not in paths]:
             mover.drop(number)
         for number, path in paths.items():
@@ -223,24 +234,10 @@ class ClockService:
         }
         self._ports.write({ends: port for ends, port in ports.items() if port} | self._found)
 
-    def _notice(self, now: int) -> None:
-        """Whether the reference has fallen silent on all paths to it, and others have not."""
-        held = self.core.election.reference
-        if held is None or self.core.election.is_reference:
-            return
-        paths, silence = self.table.by_index.values(), self.table.silence_ns
-        own = [path.came_ns for path in paths if path.key.host == held.id]
-        others = [path.came_ns for path in paths if path.key.host != held.id]
-        if fallen_silent(own, others, now, silence):
-            self.core.silent(
-                held.id, max(path.read_ns for path in paths if path.key.host == held.id)
-            )
-
     def _take(
         self, path: ClockPath, came: Exchanged, now: int
     ) -> tuple[PairEstimator, Trains, Trains] | None:
         """Hear the words; what is to be fed."""
-        path.came_ns = path.read_ns = now
         if came.hardware != path.hardware:
             path.hardware = came.hardware
             path.estimator.reset()
@@ -262,13 +259,10 @@ class ClockService:
         # A NIC's stamps are of its own clock, and go over to ours as a line (`_fit`).
         host, (ours, theirs) = path.key.host, came.hardware
         out, back = came.out, came.back
-        heard = self._own(back.heard_ns, ours)
-        if heard.size and not ours:
-            path.came_ns = int(heard.max())
         return (
             path.estimator,
             Trains(self._own(out.sent_ns, ours), self._peers(host, out.heard_ns, theirs)),
-            Trains(self._peers(host, back.sent_ns, theirs), heard),
+            Trains(self._peers(host, back.sent_ns, theirs), self._own(back.heard_ns, ours)),
         )
 
     def _own(self, stamps: Ints, hardware: bool) -> Ints:
@@ -317,7 +311,11 @@ class ClockService:
             # Each path at its own time: all at once would be a stop of all.
             path.fit_ns = now + (period if path.fit_ns else int(path.number * GOLDEN % 1 * period))
             if ends is None:
+                if now - path.crossed_ns > path.estimator.rules.longest_ns:
+                    path.estimator.reset()  # Nothing would drop what piles up.
+                    path.crossed_ns = now
                 continue
+            path.crossed_ns = now
             own, theirs = ends
             steps = path.estimator.steps
             pair = path.estimator.estimate(now if own is None else own.phc(now)[0])

@@ -90,20 +90,14 @@ def _path(core: MeshHost, path: ClockPath) -> dict[str, Any]:
     }  # fmt: skip
     if pair is None:
         names = (
-            "offset_ns",
-            "slope",
-            "half_rtt_ns",
-            "spread_ns",
-            "kept",
-            "window_s",
-            "at_ns",
-            *_WAYS,
-        )
+            "offset_ns", "slope", "half_rtt_ns", "spread_ns", "kept", "window_s", "at_ns",
+            "way_skew_ns", *_WAYS,
+        )  # fmt: skip
         return row | dict.fromkeys(names)
     return row | _ways(core, edge, pair) | {
         "offset_ns": pair.base_ns + pair.apart_ns, "slope": pair.slope,
         "half_rtt_ns": pair.half_rtt_ns, "spread_ns": pair.spread_ns, "kept": list(pair.kept),
-        "window_s": pair.window_ns / SECOND, "at_ns": pair.at_ns,
+        "window_s": pair.window_ns / SECOND, "at_ns": pair.at_ns, "way_skew_ns": pair.skew_ns,
     }  # fmt: skip
 
 

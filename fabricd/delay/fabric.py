@@ -56,6 +56,7 @@ def apart(
         if peer is None or any(row.get(name) is None for name in _USED):
             continue
         at, offset, slope, surplus, bound = (row[name] for name in _USED)
+        surplus -= row.get("way_skew_ns") or 0.0  # what the line has left out already
         if bound <= MOST_BOUND_NS and (peer not in found or bound < found[peer].bound_ns):
             found[peer] = Apart(int(at), offset - surplus, slope, bound)
     return found

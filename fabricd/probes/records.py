@@ -2,8 +2,8 @@
 
 Units: every ``*_ns`` is integer nanoseconds. ``mono_ns`` and everything called heartbeat, heard,
 change or since is CLOCK_MONOTONIC of this boot; the four stamps of a ``ProbeSample`` are what the
-kernel stamped (CLOCK_REALTIME, or the NIC's clock where ``hw_*`` is set). Counters are cumulative
-since the prober started unless said otherwise.
+kernel stamped (CLOCK_MONOTONIC_RAW, or the NIC's clock where ``hw_*`` is set). Counters are
+cumulative since the prober started unless said otherwise.
 """
 
 from __future__ import annotations

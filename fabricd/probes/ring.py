@@ -31,6 +31,7 @@ from fabricd.probes.records import (
 )
 
 _R = TypeVar("_R")
+_LAST_HEARD = [field.name for field in lay.PATH_ROW.fields].index("last_heard_ns")
 _TRIES = 64
 _HEAD_WORD = 8
 _REFUSALS = tuple(Refusal)
@@ -169,6 +170,12 @@ class RingReader:
         return self._table(
             lay.PATH_ROW, lay.PATH_OFFSET, lambda header: header.path_count, decode.path_row
         )
+
+    def last_heard_ns(self, index: int) -> int:
+        """Of one path, as its row has it: for who looks often. 0: never, or it is being written."""
+        at = lay.PATH_OFFSET + index * lay.PATH_ROW.size
+        row = self._row(self._mapped(), lay.PATH_ROW, at)
+        return 0 if row is None else int(row[_LAST_HEARD])
 
     def events(self, limit: int = 4096) -> list[EventRecord]:
         """New events since the last call, oldest first; overwritten ones add to lost_events."""

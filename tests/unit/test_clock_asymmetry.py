@@ -58,6 +58,24 @@ def test_the_longer_way_is_named_by_both_ends_and_moved_by_the_one_that_sends_th
     assert bound.missed == []
 
 
+def test_a_way_that_became_longer_while_it_was_watched_is_named_too():
+    """Its lines leave that out after a minute: nobody's time is off, and ECMP may have a better."""
+    world = mesh()
+    bad, make = 5, world._pair
+
+    def pair(node, path, peer, sign):
+        found = make(node, path, peer, sign)
+        return found._replace(skew_ns=900.0 * sign) if path == bad else found
+
+    world._pair = pair
+    for node in world.nodes.values():
+        node.core.mover = Mover(MoveRules(persist_ns=8 * SECOND, settle_ns=15 * SECOND))
+    world.run(40)
+    assert named(world) == {bad}
+    assert {host for _, host, change in world.changes if change.port} == {world.pairs[bad][0]}
+    assert max(map(abs, world.errors().values())) < 50
+
+
 def least_squares(rng, hosts, pairs, seconds, biases):
     """What each end sees of its paths, each second: the residuals of the whole mesh's solution."""
     one, other = (np.array([pair[end] for pair in pairs], np.intp) for end in (0, 1))

@@ -49,6 +49,25 @@ def test_a_host_alone_goes_on_with_the_time_that_it_had():
     assert Bridge(BEFORE, now).wall_ns(RAW + 7200 * SECOND, 5) == 5, "nothing was said for hours"
 
 
+def test_a_host_that_starts_again_alone_holds_over_as_it_would_have():
+    """It begins a mesh and is right by definition there: of another host's time it is not."""
+    held = replace(BEFORE, state=State.HOLDOVER)
+    bridge = Bridge(held, RAW + SECOND)
+    own = replace(later(5), reference=9, bound_ns=2.0)
+    assert bridge.cross(own, RAW + 5 * SECOND, alone=True) is None
+    assert bridge.cross(own, RAW + 600 * SECOND, alone=True) is None
+    theirs = later(900)
+    assert bridge.cross(theirs, RAW + 900 * SECOND).epoch == 40, "a neighbour is heard"
+
+
+def test_alone_it_goes_on_as_the_reference_that_it_was_or_when_the_page_ends():
+    own = replace(later(5), reference=BEFORE.reference)
+    assert Bridge(BEFORE, RAW + SECOND).cross(own, RAW + 5 * SECOND, alone=True).epoch == 40
+    late = replace(later(5), raw_ns=RAW + 3601 * SECOND, reference=9)
+    bridge = Bridge(BEFORE, RAW + SECOND)
+    assert bridge.cross(late, RAW + 3601 * SECOND, alone=True) is late
+
+
 @pytest.mark.parametrize("before", [None, replace(BEFORE, raw_ns=RAW + 10**15)])
 def test_without_a_page_of_this_boot_the_service_says_what_it_knows(before):
     bridge = Bridge(before, RAW)

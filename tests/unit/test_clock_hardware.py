@@ -104,6 +104,9 @@ class Host:
     def read(self, _now_ns):
         return {0: self.world.exchanged(self)}
 
+    def silent(self, _host, _now_ns):
+        return None
+
     def close(self):
         pass
 
@@ -226,6 +229,9 @@ def test_without_its_clock_a_path_gives_nothing_and_says_why(make):
     said = telling(one.service.core, [one.path], one.service.phcs)
     assert said["paths"][0]["stamps"] == ["hardware", "software"]
     assert "Input/output error" in said["phcs"][0]["why"]
+    world.run(40)
+    kept = [len(points.since(0)[0]) for host in world.hosts for points in host.path.estimator.ways]
+    assert max(kept) < 25 * 100, "what cannot be used does not pile up"
     assert said["neighbours"] == 0
     one.broken = False
     world.run(7)

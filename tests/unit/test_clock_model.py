@@ -66,18 +66,23 @@ def test_only_what_others_share_is_learnt_and_not_too_often(tmp_path):
     assert keeper.start() == 0.0
     for second in range(59):
         keeper.look(core, second, WALL)
+        keeper.wait()
     assert load(tmp_path) is None
     keeper.look(core, 61, WALL)
+    keeper.wait()
     assert load(tmp_path) == Model(5e-6, WALL, "boot-b", steady=True)
     core.status.slope = 6e-6
     keeper.look(core, 62, WALL)
+    keeper.wait()
     assert load(tmp_path).rate == 5e-6
     core.status.neighbours = 0
     keeper.look(core, 61 + STORE_S, WALL)
+    keeper.wait()
     assert load(tmp_path).rate == 5e-6, "alone a host learns nothing"
     core.status.neighbours = 1
     for second in (500, 561):
         keeper.look(core, second, WALL)
+        keeper.wait()
     assert load(tmp_path).rate == 6e-6
     assert RateKeeper(tmp_path, STEADY).start(WALL) == 6e-6
 
@@ -86,6 +91,7 @@ def test_a_place_that_cannot_be_written_is_no_end(tmp_path):
     keeper, core = RateKeeper(tmp_path / "nowhere", STEADY), Core()
     for second in range(0, 2000, 30):
         keeper.look(core, second, WALL)
+        keeper.wait()
 
 
 @pytest.mark.parametrize(

@@ -242,13 +242,31 @@ def test_any_bytes_are_refused_or_a_line(tmp_path):
 
 def test_now_is_this_host_s(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(page, "_reader", None)
+    monkeypatch.setattr(page, "_own", page._Own())
     written.write(line())
     assert clocksync.now is page.now
     at, bound = clocksync.now()
     assert at > 1_800_000_000 * SECOND
     assert bound >= 40
     assert os.environ["FABRIC_RUN_DIR"] == str(tmp_path)
+
+
+def test_each_thread_has_a_reader_of_its_own(tmp_path, written, monkeypatch):
+    monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(page, "_own", page._Own())
+    written.write(line())
+    clocksync.now()
+    seen = [page._own.reader]
+
+    def read():
+        clocksync.now()
+        seen.append(page._own.reader)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert len(seen) == 2
+    assert seen[0] is not seen[1]
 
 
 def test_a_page_that_was_replaced_is_found_once_the_old_one_is_old(tmp_path, written):

@@ -266,7 +266,11 @@ def test_over_a_restart_readers_have_time_all_the_while(make, run_dir, clocks):
     assert line.raw_ns == clocks.ns, "and the new one publishes again"
 
 
-def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(make, run_dir, clocks):
+def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
+    make, run_dir, clocks, monkeypatch
+):
+    """By the rows of its paths: no sample has to be read, and no step taken."""
+    monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
     gauge = Gauge(8, NOW)
     reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
     said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
@@ -275,27 +279,39 @@ def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(make, 
     service = make(rules=HostRules())
     service.tick()
 
-    def heard(head, *paths):
-        for number, path in enumerate(paths):
-            word = struct.unpack("<4Q", said[number % 3])
-            sample_at(data, head + number, path=path, config=1, word=word)
-        put(data, lay.RING_HEADER, 0, sample_head=head + len(paths))
+    def heard(*paths, after_ns=25_000_000):
+        clocks.ns += after_ns
+        for path in paths:
+            at = lay.PATH_OFFSET + path * lay.PATH_ROW.size
+            put(data, lay.PATH_ROW, at, last_heard_ns=clocks.ns)
         file.write_bytes(data)
-        clocks.ns += 10**8
-        service.tick()
-        return head + len(paths)
 
-    head = heard(0, 0, 0, 0, 1)
+    for number in range(3):
+        sample_at(data, number, path=0, config=1, word=struct.unpack("<4Q", said[number]))
+    put(data, lay.RING_HEADER, 0, sample_head=3)
+    heard(0, 1)
+    service.tick()
     assert service.core.election.reference == reference
     service.core.mesh = Linear(clocks.ns, NOW, 0.0, 0.0)
-    head = heard(head, 0, 1)
-    assert service.core.election.alive(reference, NOW)
-    for _ in range(2):
-        head = heard(head, 1)
+    for _ in range(3):
+        heard(1)
+        service.glance()
+        assert service.core.election.alive(reference, NOW), "not for long enough"
+    heard(1)
+    put(data, lay.RING_HEADER, 0, config_epoch=2)
+    file.write_bytes(data)
+    service.glance()
+    assert service.core.election.alive(reference, NOW), "rows of other paths"
+    put(data, lay.RING_HEADER, 0, config_epoch=1)
+    heard(1, after_ns=0)
+    service.glance()
     assert not service.core.election.alive(reference, NOW), "the peer of path 1 was heard meanwhile"
+    later = reference._replace(mesh_ns=NOW + 10**9)
+    assert service.core.election.alive(later, NOW + 10**9), "what it says later shows that it lives"
 
 
-def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks):
+def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks, monkeypatch):
+    monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
     gauge = Gauge(8, NOW)
     reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))

@@ -144,7 +144,7 @@ def test_a_page_that_was_replaced_is_found_once_the_old_one_is_old(tmp_path, wri
 
 def test_a_program_reads_it_by_the_environment(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(tai, "_reader", None)
+    monkeypatch.setattr(tai, "_own", tai._Own())
     with pytest.raises(ClockError, match="unsynchronized"):
         tai.now()
     written.write(TaiLine(line(), SOURCE))

@@ -80,12 +80,12 @@ def test_a_mesh_has_a_tag():
     "data",
     [
         b"", bytes(SIZE), bytes([99]) + encode(SAID[0])[1:], encode(SAID[0])[:-1],
-        encode(SAID[0]._replace(tag=0)), encode(SAID[0]._replace(mesh_ns=2**62 + 1)),
+        encode(SAID[0]._replace(tag=0)), encode(SAID[0]._replace(mesh_ns=2**61 + 1)),
         encode(SAID[1]._replace(bound_ns=float("nan"))), encode(SAID[1]._replace(bound_ns=-1.0)),
         encode(SAID[1]._replace(drift=2.0)), encode(GAUGE)[:2] + b"\1\1" + encode(GAUGE)[4:],
         encode(SAID[-1]._replace(half_ns=0.0)), encode(SAID[-1]._replace(half_ns=float("nan"))),
         encode(SAID[-1]._replace(spread_ns=float("inf"))), encode(SAID[-1]._replace(slope=1.0)),
-        encode(SAID[-1]._replace(phc_ns=2**62 + 1)),
+        encode(SAID[-1]._replace(phc_ns=2**61 + 1)),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(data):

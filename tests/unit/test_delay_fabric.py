@@ -27,6 +27,11 @@ def test_of_a_hosts_paths_the_one_that_is_known_best_counts_for_all_of_them():
     assert apart(rows, HOSTS) == {"h1": Apart(7 * SECOND, 4610.0, 1e-6, 2000.0)}
 
 
+def test_what_the_line_has_left_out_already_is_not_taken_off_twice():
+    rows = [row(surplus_ns=900.0, way_skew_ns=500.0)]
+    assert apart(rows, HOSTS)["h1"].offset_ns == 4600.0
+
+
 @pytest.mark.parametrize("strange", [
     row(peer="10.9.9.9"), row(way_bound_ns=None), row(at_ns=None), row(surplus_ns=None), {},
     row(way_bound_ns=MOST_BOUND_NS + 1.0),

@@ -70,6 +70,15 @@ def test_a_prober_that_goes_by_fabric_time(ring):
         assert (path.promised, path.late_ns) == (True, 2_600_000)
 
 
+def test_one_path_can_be_looked_at_alone(ring):
+    data = fresh_ring(paths=3)
+    put(data, lay.PATH_ROW, lay.PATH_OFFSET + lay.PATH_ROW.size, last_heard_ns=77)
+    put(data, lay.PATH_ROW, lay.PATH_OFFSET + 2 * lay.PATH_ROW.size, last_heard_ns=88, seq=5)
+    with RingReader(ring(data)) as reader:
+        assert [reader.last_heard_ns(index) for index in range(3)] == [0, 77, 0], "one is written"
+        assert [path.last_heard_ns for path in reader.paths()] == [0, 77]
+
+
 def test_every_kind_of_event(ring):
     data = fresh_ring(events=7)
     event_at(data, 0, mono_ns=10, kind=1, flags=lay.FLAG_CARRIER, count=2, value=(5, 6, 9, 7))
