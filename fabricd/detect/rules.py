@@ -102,7 +102,6 @@ TABLE: tuple[Rule, ...] = (
     _transport("pause_storms", 3, 600, "the switch kept us from sending for so long"),
     Rule("xmit_discards", 6000, 60, S, "100/s: dropped on sending though the port is up"),
     # NIC and host
-    Rule("tx_errors", 60, 60, S, "1/s: the NIC could not send"),
     Rule("tx_timeouts", 1, 60, H, "the driver reset a transmit queue that was stuck"),
     Rule("resets", 1, 60, H, "the device reset itself: its connections are gone"),
     Rule("aer_fatal", 1, 60, H, "the PCIe link to the NIC does not work"),
@@ -141,7 +140,8 @@ PCIE_DOWNGRADE = Rule(
 """Not of a counter: of readings, compared by `fabricd.nics.book`."""
 
 RULES: dict[str, Rule] = {rule.counter: rule for rule in TABLE}
-"""By counter; one without a rule is only shown (`fabricd.nics.book.Nic.counted`)."""
+"""By counter; one without a rule is only shown (`fabricd.nics.book.Nic.counted`): what is healthy
+(`fec_corrected`), and the sum of others (`tx_errors`)."""
 
 
 @dataclass(frozen=True, slots=True)

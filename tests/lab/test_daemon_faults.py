@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -316,6 +317,13 @@ def test_garbage_on_probe_port_and_control_socket_changes_nothing(cluster):
     assert ready(node)
 
 
+def _flap(lab, enough):
+    """A carrier that goes now and then, until it is enough."""
+    while not enough.wait(2.0):
+        with lab.inject(Carrier("h0:rail1"), 0.2):
+            time.sleep(0.4)
+
+
 def test_commands_answer_in_json_and_say_when_nobody_is_there(cluster, tmp_path):
     lab = started(cluster)
     node = lab.nodes[0]
@@ -332,10 +340,16 @@ def test_commands_answer_in_json_and_say_when_nobody_is_there(cluster, tmp_path)
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        time.sleep(2)
-        with lab.inject(Carrier("h0:rail1")):
-            lines = map(json.loads, iter(follower.stdout.readline, ""))
+        lines = map(json.loads, iter(follower.stdout.readline, ""))
+        # It hears what happens once it has been started: that takes a while on a busy machine.
+        flaps = threading.Event()
+        flapper = threading.Thread(target=_flap, args=(lab, flaps))
+        flapper.start()
+        try:
             row = next(r for r in lines if r["kind"] == "flap")
+        finally:
+            flaps.set()
+            flapper.join()
         assert (row["link"], row["host"], row["count"]) == ("rail1", "h0", 1)
     finally:
         follower.terminate()
