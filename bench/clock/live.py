@@ -38,7 +38,6 @@ PTP4L, CHRONY = 100.0, 10.0
 """So many times better than these: than ptp4l's median, than the p99 of chronyd's regression."""
 DEEP_BURST = 256 * 1024
 LOCK_S = 120.0
-SETTLE_S = 5.0
 LOOK_S = 0.02
 
 
@@ -167,9 +166,8 @@ def _watch(
 ) -> Seen:
     seen = Seen()
     ptp4l, chrony = peers
+    before = len(ptp4l.errors_ns())
     with load(cluster, kind):
-        fabric.run(SETTLE_S)
-        before = len(ptp4l.errors_ns())
         asked = time.monotonic()
 
         def look() -> None:
@@ -257,7 +255,10 @@ def live_rows(kind: str, seen: Seen) -> list[Row]:
         f"{chrony[0]:.0f} / {chrony[1]:.0f} ns ({len(seen.chrony)}); p50 / p99"
     )
     between = f"{name}: between the loaded hosts"
-    direct = f"{path[0]:.0f} / {path[1]:.0f} ns" if seen.loaded_pair else "they have none"
+    direct = [
+        Row(f"{between}: their own path, median", PAIR_NS, path[0], "ns"),
+        Row(f"{between}: their own path, p99", PAIR_P99_NS, path[1], "ns"),
+    ] if seen.loaded_pair else []  # fmt: skip
     bound = _quantiles(seen.bounds)
     flooded = kind.startswith("tcp")
     # Under a flood ptp4l may not say anything for so long.
@@ -272,8 +273,9 @@ def live_rows(kind: str, seen: Seen) -> list[Row]:
         Row(f"{name}: after the mesh, p99", P99_NS[kind], mesh[1], "ns",
             note=f"without a line or a time: {seen.silent} of "
             f"{len(seen.pairs) + len(seen.mesh) + seen.silent} looks"),
-        Row(f"{between}, after the mesh, median", MESH_NS, two[0], "ns", peer=ptp[0],
-            note=f"their own path {direct}; {peers}"),
+        *direct,
+        Row(f"{between}, after the mesh, median", MESH_NS, two[0], "ns",
+            peer=ptp[0] if seen.ptp4l else None, note=peers),
         Row(f"{between}, after the mesh, p99", P99_NS[kind], two[1], "ns", peer=chrony[1]),
         *ratios,
         Row(f"{between}: the p99 of chronyd's regression, in ours", CHRONY, chrony[1] / two[1],

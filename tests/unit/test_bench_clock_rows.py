@@ -48,7 +48,12 @@ def test_ratios_are_of_the_others_over_ours():
     assert (ratio.got, ratio.asked, ratio.ok) == (1000.0, PTP4L, True)
     ratio = rows["TCP one way: between the loaded hosts: the p99 of chronyd's regression, in ours"]
     assert (ratio.got, ratio.asked, ratio.ok) == (20.0, CHRONY, True)
-    seen.ptp4l = []
+    assert not any("their own path" in name for name in rows), "they have none"
+    seen.loaded_pair = [30.0]
+    own = {row.name: row for row in live_rows("tcp", seen)}
+    assert own["TCP one way: between the loaded hosts: their own path, median"].ok is False
+    assert own["TCP one way: between the loaded hosts: their own path, p99"].ok is True
+    seen.ptp4l, seen.loaded_pair = [], []
     assert len(live_rows("tcp", seen)) == len(rows) - 1, "no ratio to what was not said"
     assert rows["TCP one way: bound a hop, p99"].asked == 1000.0
     assert {row.name: row for row in live_rows("idle", seen)}["idle: bound a hop, p99"].ok is None
