@@ -24,6 +24,7 @@ from fabricd.config_values import (
     Rail,
     SystemGroup,
     UnicastAddress,
+    VerbsDevice,
     integer,
     no_limit_or_three,
     number,
@@ -73,6 +74,8 @@ class LinkTable(Table):
     netdev: Netdev
     rail: Rail
     address: UnicastAddress | None = None
+    rdma_device: VerbsDevice | None = None
+    """Where the system does not say which one is behind the interface, as with EFA."""
     group: GroupName | None = Field(
         default=None, description="a group's name: 1 to 32 lower-case letters, digits, '-' and '_'"
     )
@@ -238,3 +241,8 @@ class Config(Table):
     control: ControlTable = Field(default_factory=ControlTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
     timeline: TimelineTable = Field(default_factory=TimelineTable)
+
+    @property
+    def rdma_devices(self) -> dict[str, str]:
+        """Interface → verbs device, where it is said."""
+        return {x.netdev: x.rdma_device for x in self.links if x.rdma_device is not None}

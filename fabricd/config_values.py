@@ -34,6 +34,13 @@ Netdev = Annotated[
         description="a network interface name, 1 to 15 characters without space, / and :",
     ),
 ]
+VerbsDevice = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_.-]{1,63}$",
+        description="a verbs device's name as in /sys/class/infiniband",
+    ),
+]
 Rail = Annotated[int, Field(ge=0, le=31, strict=True, description="an integer from 0 to 31")]
 HostName = Annotated[
     str,

@@ -139,7 +139,7 @@ class Daemon:
         recorder.start(store)
         watcher.changed = host.devices_changed
         host.netlink_refused = lambda: watcher.refused
-        ports = IbPorts(_netdevs(config))
+        ports = IbPorts(_netdevs(config), config.rdma_devices)
         host.ib_note = ports.note
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
                        mode=modes.effective.name.lower(), stopped=modes.stopped)  # fmt: skip
@@ -232,9 +232,9 @@ class Daemon:
             host.emit(await host.jobs.scan(settled=host.settled))
             if host.jobs.ended:
                 host.mark_changed()
-            netdevs = _netdevs(self.source.config)
-            if ports.changed(netdevs):  # another configuration, a device plugged in
-                ports = await asyncio.to_thread(IbPorts, netdevs)
+            netdevs, named = _netdevs(self.source.config), self.source.config.rdma_devices
+            if ports.changed(netdevs, named):  # another configuration, a device plugged in
+                ports = await asyncio.to_thread(IbPorts, netdevs, named)
                 host.ib_note = ports.note
                 host.ports_read({})
             if ports.netdevs:

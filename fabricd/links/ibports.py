@@ -55,9 +55,16 @@ class PyVerbs:
 
 
 def ports_of(
-    netdevs: Sequence[str], devices: Iterable[str], *, sysfs: Path = _SYSFS
-) -> dict[str, tuple[Port, ...]]:
+    netdevs: Sequence[str], devices: Iterable[str], *, sysfs: Path = _SYSFS,
+    named: Mapping[str, str] | None = None,
+) -> dict[str, tuple[Port, ...]]:  # fmt: skip
     """The verbs ports behind network interfaces; those without one are left out.
+
+    Args:
+        netdevs: the interfaces.
+        devices: all verbs devices.
+        sysfs: its ``class`` folder.
+        named: interface → verbs device, where the configuration says so.
 
     For Ethernet a port's GID table names its interfaces (sysfs-class-infiniband, ``ndevs``). For
     IPoIB it does not: there the interface names its device, and its ``dev_port`` (from 0) the port.
@@ -69,7 +76,9 @@ def ports_of(
             for name in _gid_netdevs(port, sysfs):
                 found.setdefault(name, set()).add(port)
     for netdev in netdevs:
-        if netdev not in found:
+        if own_device := (named or {}).get(netdev):
+            found[netdev] = set(_ports(own_device, sysfs)) if own_device in known else set()
+        elif netdev not in found:
             own = (sysfs / "net" / netdev / "device" / "infiniband").glob("*")
             number = (_number(sysfs / "net" / netdev / "dev_port") or 0) + 1
             ports = [Port(x.name, number) for x in own if x.name in known]
@@ -92,15 +101,23 @@ class IbPorts:
     """
 
     def __init__(
-        self, netdevs: Sequence[str], *, verbs: Verbs | None = None, sysfs: Path = _SYSFS
-    ) -> None:
-        """Args: ``verbs``: None for pyverbs, if installed; ``sysfs``: its ``class`` folder."""
+        self, netdevs: Sequence[str], named: Mapping[str, str] | None = None, *,
+        verbs: Verbs | None = None, sysfs: Path = _SYSFS,
+    ) -> None:  # fmt: skip
+        """Look once.
+
+        Args:
+            netdevs: the links' interfaces.
+            named: as of `ports_of`.
+            verbs: None for pyverbs, if installed.
+            sysfs: its ``class`` folder.
+        """
         self._ports: dict[str, tuple[Port, ...]] = {}
         self._verbs = verbs
         self._sysfs = sysfs
-        self._made_for = (list(netdevs), self._names())
+        self._made_for = (list(netdevs), dict(named or {}), self._names())
         # pyverbs takes 5 MB, a second libpython among it: not where there is nothing to ask.
-        if verbs is None and not self._made_for[1]:
+        if verbs is None and not self._made_for[2]:
             self.note = "no verbs devices"
             return
         try:
@@ -114,7 +131,7 @@ class IbPorts:
             self.note = f"no verbs devices: {type(error).__name__}"
             return
         try:
-            self._ports = ports_of(netdevs, devices, sysfs=sysfs)
+            self._ports = ports_of(netdevs, devices, sysfs=sysfs, named=named)
         except OSError as error:
             self.note = f"a verbs device went away meanwhile: {error.strerror}"
             return
@@ -126,9 +143,9 @@ class IbPorts:
             or "no verbs device behind the configured links"
         )
 
-    def changed(self, netdevs: Sequence[str]) -> bool:
+    def changed(self, netdevs: Sequence[str], named: Mapping[str, str] | None = None) -> bool:
         """Whether the links or the devices are others than when this was made."""
-        return (list(netdevs), self._names()) != self._made_for
+        return (list(netdevs), dict(named or {}), self._names()) != self._made_for
 
     def _names(self) -> list[str]:
         try:

@@ -80,9 +80,12 @@ class CounterReader:
 
     kind = "counters"
 
-    def __init__(self, netdev: str, *, period_ns: int = S, sysfs: Path = _SYSFS) -> None:
-        """Args: ``sysfs``: its ``class`` folder."""
+    def __init__(
+        self, netdev: str, *, device: str = "", period_ns: int = S, sysfs: Path = _SYSFS
+    ) -> None:
+        """Args: ``device``: the verbs device behind it, empty: find it; ``sysfs``: ``class``."""
         self.netdev = netdev
+        self._named = {netdev: device} if device else {}
         self._period_ns, self._sysfs = period_ns, sysfs
         self._sweep: Sweep | None = None
         self._port: tuple[str, int] | None = None
@@ -135,7 +138,8 @@ class CounterReader:
         if (seen := (devices, born)) == self._seen:
             return self._port
         self._seen = seen
-        ports = ports_of([self.netdev], devices, sysfs=self._sysfs).get(self.netdev, ())
+        found = ports_of([self.netdev], devices, sysfs=self._sysfs, named=self._named)
+        ports = found.get(self.netdev, ())
         return (ports[0].device, ports[0].number) if ports else None
 
 

@@ -41,7 +41,11 @@ class NicWatch:
     def configure(self, config: Config) -> None:
         """Read the links of this configuration; a new period begins all of them anew."""
         netdevs = [link.netdev for link in config.links]
-        if self._config is None or self._config.counters != config.counters:
+        before = self._config
+        if (
+            before is None or before.counters != config.counters
+            or before.rdma_devices != config.rdma_devices
+        ):  # fmt: skip
             self.close(0.0)
             self._sweepers = self._make(config)
         self._config = config
@@ -91,7 +95,8 @@ class NicWatch:
         dump = SharedDump()
 
         def counters(netdev: str) -> Reader:
-            return CounterReader(netdev, period_ns=round(period_s * 1e9))
+            device = config.rdma_devices.get(netdev, "")
+            return CounterReader(netdev, device=device, period_ns=round(period_s * 1e9))
 
         def slow(netdev: str) -> Reader:
             place = names.index(netdev) if netdev in names else 0

@@ -66,6 +66,20 @@ def test_ipoib_by_the_interface(tmp_path):
     assert made.active("ib1") is False
 
 
+def test_a_device_that_the_configuration_names(tmp_path):
+    """EFA's port names no interface, and is no child of one."""
+    gid(tmp_path, "rdmap16s27", 1, 0, "")
+    gid(tmp_path, "mlx5_0", 1, 0, "ens33")
+    verbs = Verbs(("rdmap16s27", 1, ACTIVE), ("mlx5_0", 1, DOWN))
+    named = {"ens32": "rdmap16s27", "ens33": "nosuch"}
+    made = IbPorts(["ens32", "ens33"], named, verbs=verbs, sysfs=tmp_path)
+    assert made.note == "ens32=rdmap16s27/1", "and not another one than was named"
+    assert made.active("ens32") is True
+    assert not made.changed(["ens32", "ens33"], named)
+    assert made.changed(["ens32", "ens33"], named | {"ens33": "mlx5_0"})
+    assert made.changed(["ens32", "ens33"])
+
+
 def test_a_port_that_does_not_exist_is_none(tmp_path):
     ipoib(tmp_path, "mlx5_0", 1, "ib0", 3)
     assert ports_of(["ib0"], ["mlx5_0"], sysfs=tmp_path) == {}

@@ -414,17 +414,18 @@ def test_a_source_that_raises_does_not_keep_the_others_from_being_read(tmp_path)
     slow.close()
 
 
-def test_a_verbs_port_and_its_counters_in_a_sysfs(tmp_path):
+@pytest.mark.parametrize("device", ["", "mlx5_0"])
+def test_a_verbs_port_and_its_counters_in_a_sysfs(tmp_path, device):
     port = tmp_path / "infiniband/mlx5_0/ports/1"
     (port / "gid_attrs/ndevs").mkdir(parents=True)
     (port / "counters").mkdir()
-    (port / "gid_attrs/ndevs/0").write_text("rail1\n")
+    (port / "gid_attrs/ndevs/0").write_text("\n" if device else "rail1\n")
 
     def count(symbol_error, link_downed):
         (port / "counters/symbol_error").write_text(f"{symbol_error}\n")
         (port / "counters/link_downed").write_text(f"{link_downed}\n")
 
-    reader = CounterReader("rail1", sysfs=tmp_path)
+    reader = CounterReader("rail1", device=device, sysfs=tmp_path)
     count(5, 3)
     assert reader.read(S).steps == {}
     count(25, 4)
