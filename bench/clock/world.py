@@ -185,7 +185,8 @@ class World:
                     self._step(host, node)
             for source, target, path, word in self._mail.pop(self.now_ns // TICK_NS, ()):
                 there = self.nodes[target]
-                if there.up and path not in self.cut:
+                # Words wait for their turn in the prober, and die with it.
+                if there.up and self.nodes[source].up and path not in self.cut:
                     there.heard[path] = self.now_ns
                     there.core.hear(path, source, decode(word), there.clock.raw(self.now_ns))
             each()

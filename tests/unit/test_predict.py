@@ -158,14 +158,18 @@ def test_more_errors_than_the_standard_allows():
 
 
 def test_a_laser_that_wears_out():
-    predictor = warmed(9)
-    for i in range(7 * DAY):
-        bias = np.array([60.0 * (1 + 0.5 * i / (7 * DAY)), 60.0])
+    """By windows of half an hour: it takes weeks."""
+    predictor, day = Predictor(NAMES, Rules(window_s=1800)), 48
+    for _ in range(9 * day):
+        predictor.step(window())
+    for i in range(7 * day):
+        bias = np.array([60.0 * (1 + 0.5 * i / (7 * day)), 60.0])
         predictor.step(window(bias=bias))
         if predictor.named[0]:
             break
     assert "laser_trend" in predictor.evidence(0)
-    assert i < 6 * DAY
+    assert predictor.named.tolist() == [True, False]
+    assert i < 6 * day
 
 
 @pytest.mark.nightly
