@@ -1,4 +1,4 @@
-"""State of InfiniBand and RoCE ports through pyverbs, where installed. Optional and thin."""
+"""State of InfiniBand and RoCE ports: through pyverbs where it is installed, else by sysfs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,27 @@ class PyVerbs:
         """The port's state, enum ibv_port_state; raises whatever pyverbs raises."""
         with self._context(name=port.device) as context:
             return int(context.query_port(port.number).state)
+
+
+class SysVerbs:
+    """The same by ``state`` of sysfs-class-infiniband, which the kernel asks the driver for too."""
+
+    def __init__(self, sysfs: Path = _SYSFS) -> None:
+        """Args: ``sysfs``: its ``class`` folder."""
+        self._class = sysfs / "infiniband"
+
+    def devices(self) -> list[str]:
+        """Names of all verbs devices."""
+        return sorted(x.name for x in self._class.iterdir())
+
+    def port_state(self, port: Port) -> int:
+        """As of `PyVerbs`; the file says ``4: ACTIVE``.
+
+        Raises:
+            OSError, ValueError: there is no such port, or it says something else.
+        """
+        text = (self._class / port.device / "ports" / str(port.number) / "state").read_text("ascii")
+        return int(text.partition(":")[0])
 
 
 def ports_of(
@@ -123,8 +144,7 @@ class IbPorts:
         try:
             self._verbs = verbs or PyVerbs()
         except (ImportError, OSError):
-            self.note = "pyverbs is absent: port state from carrier alone"
-            return
+            self._verbs = SysVerbs(sysfs)
         try:
             devices = self._verbs.devices()
         except Exception as error:

@@ -111,6 +111,24 @@ def test_a_device_that_cannot_be_asked_says_nothing(tmp_path):
     assert "no verbs device" in IbPorts(["eth1"], verbs=Verbs(), sysfs=tmp_path).note
 
 
+@pytest.mark.parametrize(("text", "active"), [
+    ("4: ACTIVE\n", True), ("1: DOWN\n", False), ("nonsense\n", None), ("", None),
+])  # fmt: skip
+def test_without_pyverbs_sysfs_is_read(tmp_path, monkeypatch, text, active):
+    def absent():
+        raise ImportError("no module named pyverbs")
+
+    monkeypatch.setattr("fabricd.links.ibports.PyVerbs", absent)
+    gid(tmp_path, "mlx5_0", 1, 0, "eth0")
+    state = tmp_path / "infiniband/mlx5_0/ports/1/state"
+    state.write_text(text)
+    made = IbPorts(["eth0"], sysfs=tmp_path)
+    assert made.note == "eth0=mlx5_0/1"
+    assert made.active("eth0") is active
+    state.unlink()
+    assert made.active("eth0") is None
+
+
 def test_pyverbs_is_not_loaded_where_there_is_no_device(tmp_path, monkeypatch):
     monkeypatch.setattr("fabricd.links.ibports.PyVerbs", lambda: pytest.fail("loaded"))
     assert IbPorts(["eth0"], sysfs=tmp_path).note == "no verbs devices"
