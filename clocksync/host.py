@@ -54,6 +54,9 @@ class HostRules:
     """So long a host that knows no mesh waits for one before it begins one."""
     word_ns: int = SECOND
     """A neighbour's word is used for so long: ten of its steps."""
+    gap_ns: int = 450_000_000
+    """A neighbour that said nothing for so long may have begun anew, over another clock: that takes
+    half a second at least (`clocksync.pair.Rules.first_ns`). Lines of before are not used then."""
     pair_ns: int = 64 * SECOND
     """A path's line is used for so long, ever less: while all its packets queue there is none."""
     settled_ns: int = 2 * SECOND
@@ -159,6 +162,10 @@ class MeshHost:
         edge = self.edge(path, peer)
         match word:
             case Mesh():
+                if edge.mesh is None or now_ns - edge.heard_ns > self.rules.gap_ns:
+                    # Its clock may be another one by now, which no line of before is of.
+                    edge.resumed_ns = now_ns
+                    edge.time = edge.reference = None
                 edge.mesh, edge.heard_ns = word, now_ns
             case Time():
                 edge.time = word

@@ -17,6 +17,11 @@ GUILTY_SHARE = 1e-3
 all the same where there is no other."""
 OLDEST_NS = 5 * SECOND
 """By the neighbour's own clock; a word comes ten times a second, and is used for a second."""
+TOGETHER_NS = SECOND // 2
+"""A host says its mesh time and its bound ten times a second, one packet after the other; one that
+says the former alone for so long has lost the latter."""
+CRYSTALS = 1e-4
+"""Most by which the rates of two hosts' clocks differ: no oscillator is off by 50 ppm."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,8 @@ class Edge:
     gauge: Gauge | None = None
     heard_ns: int = 0
     """Our clock, of the last word of its own (MESH)."""
+    resumed_ns: int = 0
+    """Our clock: since when it has said something without a gap."""
     surplus: Surplus = field(default_factory=Surplus)
     """One that stays belongs to a path whose two ways differ."""
     mark: int = 0
@@ -79,7 +86,7 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
         pair, said = edge.pair, edge.mesh
         if pair is None or said is None or said.tag != tag or now_ns - edge.heard_ns > word_ns:
             continue
-        if now_ns - pair.seen_ns > pair_ns:
+        if now_ns - pair.seen_ns > pair_ns or pair.seen_ns < edge.resumed_ns:
             continue
         peer_ns, peer_part = split(pair.apart(now_ns), now_ns + pair.base_ns)
         age = peer_ns - said.raw_ns
@@ -103,11 +110,17 @@ def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: i
         said, pair, mesh = view.edge.time, view.edge.pair, view.edge.mesh
         if said is None or pair is None or mesh is None or said.tag != held.tag:
             continue
+        if abs(mesh.raw_ns - said.raw_ns) > TOGETHER_NS:
+            continue  # it says no time any more
         age = view.peer_ns - said.raw_ns
         slope = mesh.slope + held.slope
         ns, part = split(view.peer_part + slope * age, said.fabric_ns + age)
         bound = bounds.grown(said.bound_ns, said.drift, abs(age)) + pair.bound_ns(now_ns)
         drift = bounds.faster(said.drift, abs(age)) + pair.drift(now_ns)
+        if (said.reference, said.term) != (held.id, held.term & 0xFF):
+            # At another host's rate, which is not that of the one that we follow.
+            bound += CRYSTALS * abs(age)
+            drift += CRYSTALS
         theirs = Linear(now_ns, ns, part, slope + pair.slope)
         out.append(Sight(theirs, bound, drift, said.reference, said.term))
     return out
