@@ -1,0 +1,83 @@
+"""What a neighbour said, and when it is of no use any more."""
+
+import pytest
+
+from clocksync.bound import BoundKeeper
+from clocksync.host import MeshHost
+from clocksync.neighbours import CRYSTALS, TOGETHER_NS, sights, views
+from clocksync.pair import SECOND, Pair
+from clocksync.words import Mesh, Reference, Time
+
+TAG, PEER, PATH, NOW = 9, 5, 1, 100 * SECOND
+MS = 10**6
+
+
+def line(seen_ns):
+    """Both clocks alike."""
+    return Pair(
+        seen_ns, 0, 0.0, 0.0, 500.0, 500.0, 3.0, 0.0, 2 * SECOND, seen_ns, (1.0, 1.0), 0.0,
+        5e-9, 4.0,
+    )  # fmt: skip
+
+
+def said(core, now_ns, *, time=True, term=1, ahead_ns=0):
+    """The neighbour's words of a moment."""
+    core.hear(PATH, PEER, Mesh(TAG, now_ns, now_ns + ahead_ns, 0.0, 0.0, PEER), now_ns)
+    if time:
+        core.hear(PATH, PEER, Time(TAG, PEER, term, now_ns, now_ns, 10.0, 0.0), now_ns)
+
+
+def seen(core, now_ns):
+    return views(core.edges.values(), TAG, now_ns, SECOND, 64 * SECOND)
+
+
+@pytest.fixture
+def core():
+    host = MeshHost(7, 100, 0, 1)
+    said(host, NOW)
+    host.estimate(PATH, PEER, line(NOW + MS))
+    return host
+
+
+def test_a_neighbour_that_goes_on_saying_is_seen_by_the_line_that_there_is(core):
+    assert len(seen(core, NOW + 2 * MS)) == 1
+    for tenth in range(1, 40):
+        said(core, NOW + tenth * SECOND // 10)
+    assert len(seen(core, NOW + 4 * SECOND)) == 1, "a line goes on being used while there is none"
+
+
+def test_after_a_silence_a_line_of_before_is_of_another_clock_perhaps(core):
+    """It may have been set: told its own service, which began anew, and nobody else."""
+    later = NOW + 3 * SECOND
+    said(core, later)
+    assert seen(core, later) == []
+    assert core.edges[PATH].time is not None, "what it says now counts"
+    core.estimate(PATH, PEER, line(NOW + SECOND))
+    assert seen(core, later) == [], "the same line again"
+    core.estimate(PATH, PEER, line(later + MS))
+    assert len(seen(core, later + MS)) == 1
+
+
+def test_what_it_said_before_a_silence_is_void(core):
+    said(core, NOW + 3 * SECOND, time=False)
+    assert core.edges[PATH].time is None
+    assert core.edges[PATH].reference is None
+
+
+def test_a_bound_that_is_said_no_more_is_not_used(core):
+    """It left its mesh, or lost the time: its mesh time goes on, its bound does not."""
+    held, keeper = Reference(TAG, 100, PEER, 1, NOW, 0, 0.0, 0.0), BoundKeeper(1e-17)
+    for tenth in range(1, 10):
+        said(core, NOW + tenth * SECOND // 10, time=False)
+        now = NOW + tenth * SECOND // 10
+        found = sights(seen(core, now), held, keeper, now)
+        assert len(found) == (now - NOW <= TOGETHER_NS)
+
+
+def test_the_rate_of_another_reference_is_not_that_of_ours(core):
+    now, keeper = NOW + 100 * MS, BoundKeeper(0.0)
+    ours, other = (Reference(TAG, 100, PEER, term, NOW, 0, 0.0, 0.0) for term in (1, 2))
+    (same,) = sights(seen(core, now), ours, keeper, now)
+    (differs,) = sights(seen(core, now), other, keeper, now)
+    assert differs.bound_ns - same.bound_ns == pytest.approx(CRYSTALS * 100 * MS)
+    assert differs.drift - same.drift == pytest.approx(CRYSTALS)
