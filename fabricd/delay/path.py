@@ -199,9 +199,9 @@ class PathDelay:
             return None
         half = self.base_ns / 2
         line = self._line.at(now)
-        if reading is not None and self._zero is not None:
+        if reading is not None and self._of_these(reading, middle if clean else line):
             line = self._by_fabric_time(reading, middle, line, clean=clean)
-        elif reading is None:
+        else:
             self.asymmetry_ns = None
         # Neither queue is negative: that is where the line can be.
         most, fewest = tx[0] - half, half - rx[0]
@@ -369,6 +369,13 @@ class PathDelay:
         return BaseChange(
             round(before), round(found), round(rise / 2 + moved), round(rise / 2 - moved)
         )
+
+    def _of_these(self, reading: Reading, seen: float) -> bool:
+        """Whether it can be of the clocks that stamp here: no way takes less than nothing."""
+        if self._zero is None or self.base_ns is None:
+            return False
+        off = abs(seen - (reading.offset_ns - self._zero))
+        return off <= self.base_ns / 2 + self._tolerance() + reading.bound_ns
 
     def _by_fabric_time(
         self, reading: Reading, middle: float, line: float, *, clean: bool

@@ -120,6 +120,18 @@ def test_stamps_of_nics_are_by_other_clocks(hardware):
         assert (figures.base_tx_ns, figures.base_rx_ns, figures.bound_ns) == (50_000, 20_000, 3000)
 
 
+def test_an_offset_of_other_clocks_than_those_that_stamp_is_left_out():
+    """A way of less than nothing: a clock service over a virtual clock, or one that was set."""
+    path, alone = PathDelay(), PathDelay()
+    for second in range(1, 30):
+        came = list(exchanges(second))
+        far = Reading(10**6 + 300_000 + 30_000 * second, 3000)
+        assert path.step(came, reading=far) == alone.step(came)
+    assert path.asymmetry_ns is None
+    path.step(list(exchanges(31)), reading=Reading(10**6, 3000))
+    assert path.asymmetry_ns == pytest.approx(15_000)
+
+
 def test_without_fabric_time_the_ways_are_not_known_any_more():
     path = PathDelay()
     for second in range(1, 12):
