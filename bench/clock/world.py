@@ -15,12 +15,13 @@ import numpy as np
 
 from bench.clock.oscillator import WANDER, Oscillator
 from clocksync.election import fallen_silent
-from clocksync.host import HostRules, MeshHost
+from clocksync.host import MeshHost
 from clocksync.linear import Linear
 from clocksync.mesh import Graph, solve
 from clocksync.moves import Change, Taken
 from clocksync.page import Line, State
 from clocksync.pair import SECOND, Pair
+from clocksync.standing import HostRules
 from clocksync.words import Time, decode
 
 STEP_NS = SECOND // 10

@@ -157,7 +157,8 @@ class PathTable:
             return None
         try:
             heard = [self._ring.last_heard_ns(index) for index in own]
-            if not all(heard) or now_ns - max(heard) < self.silence_ns:
+            # A path that never was heard (a rail that is dead) says nothing of the others.
+            if not max(heard) or now_ns - max(heard) < self.silence_ns:
                 return None  # the usual case
             others = [self._ring.last_heard_ns(i) for i in self.by_index if i not in own]
             if self._ring.header().config_epoch != self._config:

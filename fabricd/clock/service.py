@@ -18,11 +18,12 @@ import structlog
 
 from clocksync.crossing import PhcLine, carried
 from clocksync.estimator import PairEstimator, feed
-from clocksync.host import HostRules, MeshHost
+from clocksync.host import MeshHost
 from clocksync.moves import Mover
 from clocksync.page import ClockPage, Line, State
 from clocksync.pair import SECOND
 from clocksync.ports import PortPage
+from clocksync.standing import HostRules
 from clocksync.tai import NO_TAI, TaiPage
 from clocksync.trace import TaiKeeper
 from clocksync.trains import Ints, Trains

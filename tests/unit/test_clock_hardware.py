@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from clocksync.crossing import Reading
-from clocksync.host import HostRules
 from clocksync.page import State
+from clocksync.standing import HostRules
 from clocksync.trains import Trains
 from clocksync.words import SIZE
 from fabricd.clock import document

@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from clocksync.host import HostRules, MeshHost, Status
+from clocksync.host import MeshHost
 from clocksync.page import State
+from clocksync.standing import HostRules, Status
 from fabricd.clock import model
 from fabricd.clock.model import Clockwork, Model, ModelError, clockwork, load, parse, store
 from fabricd.clock.rate import STORE_S, RateKeeper

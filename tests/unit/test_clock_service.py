@@ -5,12 +5,12 @@ import struct
 
 import pytest
 
-from clocksync.host import HostRules
 from clocksync.linear import Linear
 from clocksync.page import ClockReader, State
 from clocksync.pair import Pair
 from clocksync.ports import Ends, PortPage
 from clocksync.ptp.client import Grandmaster, MasterTime
+from clocksync.standing import HostRules
 from clocksync.tai import TaiReader
 from clocksync.words import (
     KIND,
@@ -26,6 +26,7 @@ from clocksync.words import (
     encode,
 )
 from fabricd.clock import service as module
+from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS, ClockService
 from fabricd.clock.telling import telling
 from fabricd.probes import layout as lay
@@ -308,6 +309,22 @@ def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
     assert not service.core.election.alive(reference, NOW), "the peer of path 1 was heard meanwhile"
     later = reference._replace(mesh_ns=NOW + 10**9)
     assert service.core.election.alive(later, NOW + 10**9), "what it says later shows that it lives"
+
+
+def test_a_path_that_never_was_heard_hides_no_silence_of_the_others(run_dir):
+    data = fresh_ring(paths=3)
+    for index, (host, heard) in enumerate([(8, 0), (8, 5 * 10**9), (9, 6 * 10**9)]):
+        put(data, lay.PATH_ROW, lay.PATH_OFFSET + index * lay.PATH_ROW.size,
+            flags=lay.PATH_CLOCK, host_id=host, peer_incarnation=5, port=9200 + index,
+            last_heard_ns=heard)  # fmt: skip
+    (run_dir / "prober" / "ring").write_bytes(data)
+    table = PathTable(run_dir, lambda _: None, lambda _: None)
+    table.read(10**9)
+    assert table.silent(8, 6 * 10**9) == 10**9
+    assert table.silent(8, 5 * 10**9 + 1) is None, "heard a moment ago"
+    assert table.silent(9, 6 * 10**9) is None
+    assert table.silent(7, 6 * 10**9) is None, "no path leads there"
+    table.close()
 
 
 def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks, monkeypatch):
