@@ -17,7 +17,7 @@ struct Params {
   std::int64_t deadline_ns = 120'000'000'000;
   int user_timeout_ms = 3000;
   std::int64_t hold_ns = 500'000'000;
-  std::uint32_t chunk_size = 128 * 1024;
+  std::uint32_t chunk_size = 256 * 1024;
   int socket_buffer = 0;
   std::string job;
   std::string ifname;
