@@ -7,6 +7,7 @@ then hits both sides of a ratio, and who comes first has no part in it.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -57,6 +58,27 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """
     _check(ours, theirs)
     return statistics.median(a - b for a, b in zip(ours, theirs, strict=True))
+
+
+def interval(values: Sequence[float], chance: float = 0.05) -> tuple[float, float]:
+    """Where the median is of what ``values`` are a sample of, but for ``chance`` on each side.
+
+    Order statistics (the sign test turned around), so nothing is asked of the distribution. With
+    too few values their lowest and highest.
+
+    Raises:
+        ValueError: no values.
+    """
+    if not values:
+        raise ValueError("no values")
+    ordered, count = sorted(values), len(values)
+    below, left_out = 0.0, 0
+    for heads in range(count // 2):
+        below += math.comb(count, heads) / 2**count  # so few of ``count`` values below the median
+        if below > chance:
+            break
+        left_out = heads
+    return ordered[left_out], ordered[count - 1 - left_out]
 
 
 def _check(ours: Sequence[float], theirs: Sequence[float]) -> None:

@@ -10,9 +10,22 @@ from bench.__main__ import chosen, run_parts
 from bench.outage import Outages, others_share
 from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, stalls
 from bench.plugin.pair import Small, Stream
-from bench.plugin.rounds import alternate, beside, difference, ratio, spread
+from bench.plugin.rounds import alternate, beside, difference, interval, ratio, spread
 from bench.report import Row, markdown, merged
 from lab.demo.record import CpuSample
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, (0, 0)), (4, (0, 3)), (8, (1, 6)), (31, (10, 20)), (100, (41, 58))]
+)
+def test_interval_of_a_median_is_that_of_the_sign_test(count, expected):
+    # Tables of the sign test, 5 % each side.
+    assert interval([*reversed(range(count))]) == expected
+
+
+def test_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="no values"):
+        interval([])
 
 
 def test_every_round_begins_with_another_way():

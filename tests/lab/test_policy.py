@@ -151,8 +151,8 @@ def test_a_path_that_passes_small_packets_only_stays_out(cluster):
     port = lab.topology.leaf_port(1, 1)
 
     def shaper(handle, burst):
-        # A new one each time: a bucket made smaller in place keeps what stands in its queue, and a
-        # packet too large for it that is first there lets nothing pass any more, small ones neither.
+        # A new one each time: a bucket made smaller in place keeps what stands in its queue, and if
+        # the first of that is too large for it nothing passes any more, small packets neither.
         where = ["-n", port.ns, "qdisc", "replace", "dev", port.ifname, "root", "handle", handle]
         how = ["tbf", "rate", "200mbit", "burst", str(burst), "latency", "10ms"]
         lab.nodes[0].run(["tc", *where, *how])
