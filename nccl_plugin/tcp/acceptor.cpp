@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
 namespace fabric::tcp {
 
@@ -10,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kHelloNs = 2'000 * kMs;
 constexpr std::size_t kMaxPending = 512;
+constexpr std::int64_t kRestNs = 100 * kMs;
 
 }  // namespace
 
@@ -22,10 +25,10 @@ std::string Acceptor::open() {
     if (!fd.open()) {
       complaints += error + "; ";
     } else {
-      poller_.add(fd.get(), EPOLLIN, [this, i](std::uint32_t) { accept(i); });
       ++opened;
     }
     listeners_.push_back(std::move(fd));
+    watch(i);
   }
   return opened != 0 ? std::string() : "no listener: " + complaints;
 }
@@ -37,9 +40,8 @@ std::string Acceptor::reopen(std::size_t index, Rail& rail) {
   }
   std::string error;
   listeners_[index] = listen_on(rail, error);
-  if (listeners_[index].open()) {
-    poller_.add(listeners_[index].get(), EPOLLIN, [this, index](std::uint32_t) { accept(index); });
-  }
+  resting_ &= ~(std::uint64_t{1} << index);
+  watch(index);
   return error;
 }
 
@@ -53,10 +55,31 @@ std::string Acceptor::add_rail(Rail& rail) {
   return error;
 }
 
+void Acceptor::watch(std::size_t rail) {
+  if (listeners_[rail].open()) {
+    poller_.add(listeners_[rail].get(), EPOLLIN, [this, rail](std::uint32_t) { accept(rail); });
+  }
+}
+
+void Acceptor::rest(std::size_t rail, int error) {
+  poller_.remove(listeners_[rail].get());
+  resting_ |= std::uint64_t{1} << rail;
+  rest_until_ = monotonic_ns() + kRestNs;
+  if (!std::exchange(said_, true)) {
+    context_.say(LogLevel::warn,
+                 std::string("cannot accept connections now, and will try again: ") +
+                     std::strerror(error) +
+                     " (each end of a comm needs a descriptor for each of its paths; `ulimit -n`)");
+  }
+}
+
 void Acceptor::accept(std::size_t rail) {
   while (true) {
     Fd fd(::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.open()) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        rest(rail, errno);
+      }
       return;
     }
     if (pending_.size() >= kMaxPending) {
@@ -69,6 +92,7 @@ void Acceptor::accept(std::size_t rail) {
     pending.until = monotonic_ns() + kHelloNs;
     poller_.add(pending.fd.get(), EPOLLIN | EPOLLRDHUP,
                 [this, id](std::uint32_t) { on_event(id); });
+    on_event(id);  // who has spoken already does not count among those that may be dropped
   }
 }
 
@@ -132,6 +156,14 @@ void Acceptor::drop(std::uint64_t id, bool count) {
 }
 
 void Acceptor::tick(std::int64_t now) {
+  if (resting_ != 0 && now >= rest_until_) {
+    const std::uint64_t rested = std::exchange(resting_, 0);
+    for (std::size_t rail = 0; rail < listeners_.size(); ++rail) {
+      if ((rested & std::uint64_t{1} << rail) != 0) {
+        watch(rail);
+      }
+    }
+  }
   while (!pending_.empty() && pending_.begin()->second.until <= now) {
     drop(pending_.begin()->first, true);
   }

@@ -42,6 +42,9 @@ class Acceptor {
     std::int64_t until = 0;
   };
   void accept(std::size_t rail);
+  void watch(std::size_t rail);
+  // There is no descriptor for another connection: the listener would be readable for ever.
+  void rest(std::size_t rail, int error);
   void on_event(std::uint64_t id);
   void drop(std::uint64_t id, bool count);
 
@@ -50,6 +53,9 @@ class Acceptor {
   SecretOf secret_of_;
   OnHello on_hello_;
   std::vector<Fd> listeners_;
+  std::uint64_t resting_ = 0;  // bits of rails; until
+  std::int64_t rest_until_ = 0;
+  bool said_ = false;
   std::map<std::uint64_t, Pending> pending_;  // oldest first
   std::uint64_t next_ = 1;
 };

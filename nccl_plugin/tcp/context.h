@@ -45,6 +45,8 @@ struct Context {
   std::function<void()> wake_control;  // any thread
   // The control thread looks seldom, for nothing that it saw has to be seen soon.
   std::atomic<Rest> rest{Rest::none};
+  // Since the control thread began its last look, somebody has begun something.
+  std::atomic<bool> stirred{false};
 
   // Any thread, when something begins of which it cannot know: the next looks come in time.
   void stir() { rouse(Rest::idle); }
@@ -60,8 +62,12 @@ struct Context {
 
  private:
   void rouse(Rest from) {
-    Rest is = rest.load(std::memory_order_relaxed);
-    if (is == from && rest.compare_exchange_strong(is, Rest::calm)) {
+    // Before `rest` is read: the control thread writes that one and then reads this.
+    if (!stirred.load(std::memory_order_relaxed)) {
+      stirred.store(true);
+    }
+    Rest is = rest.load();
+    if (is >= from && rest.compare_exchange_strong(is, Rest::calm)) {
       wake_control();
     }
   }
@@ -74,6 +80,7 @@ struct PeerFacts {
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
   core::PathSet control_live = 0;                     // the control link over these rails answers
   std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
+  std::int64_t linked_at = 0;                         // when one of these links came up last
   core::PathSet base = 0;                             // pairs that are connected from the start
   core::PathSet homes = 0;                            // of all comms to this peer
   bool homeless = false;                              // one of them has lost its home

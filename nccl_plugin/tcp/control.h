@@ -67,6 +67,7 @@ class Control {
   struct Receiving {
     std::shared_ptr<Receiver> comm;
     Peer* peer = nullptr;
+    std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Groups::Index group = 0;
     Harvest harvest;
     int missed = 0;
@@ -101,6 +102,7 @@ class Control {
   void judge(Peer& peer, std::int64_t now);
   void give_up(Peer& peer, const std::string& text);
   void bury(const Receiving& receiving);
+  void show_rest();
 
   Peer& outbound_peer(const Handle& handle);
   Peer& inbound_peer(const Hello& hello, const Secret& secret);
@@ -119,6 +121,7 @@ class Control {
   std::shared_ptr<Receiver> receiver_for(const Hello& hello, const Secret& secret);
   void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
                 std::span<const std::byte> body);
+  void say_closed(Peer& peer, core::PathIndex link, std::uint64_t comm);
   void watch(int fd, const std::function<void()>& on_hangup);
 
   Context& context_;
@@ -152,6 +155,7 @@ class Control {
   bool hurry_ = false;          // a comm was passed over
   Rest rest_ = Rest::none;      // how long nothing need be looked at
   bool roused_ = false;         // a caller said otherwise
+  std::int64_t links_ = 0;      // live, to peers that we send to
   int pings_ = 0;               // events that were nothing but pings and their answers
   bool closed_ = false;         // a comm was, in this tick
   std::uint64_t reported_ = 0;  // number of the last rails report sent

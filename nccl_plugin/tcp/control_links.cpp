@@ -107,7 +107,7 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
           return;
         }
         if (result.outcome != DialOutcome::failed) {  // refused, or a stranger there
-          peer.refused(then);
+          peer.refused(path, then);
         }
         peer.dial_failed(path, then);
       });
@@ -130,11 +130,11 @@ void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
 void Control::knock(Peer& peer, core::PathIndex path) {
   dialer_.dial(
       peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
-      hello_to(peer, HelloKind::knock, path), peer.secret, [&peer](DialResult result) {
+      hello_to(peer, HelloKind::knock, path), peer.secret, [&peer, path](DialResult result) {
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
           peer.answered();
         } else if (result.outcome != DialOutcome::failed) {
-          peer.refused(monotonic_ns());
+          peer.refused(path, monotonic_ns());
         }
       });
 }
@@ -162,7 +162,7 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
                      result.welcome.status == WelcomeStatus::stale ||
                      result.welcome.status == WelcomeStatus::stranger) {
                    if (result.outcome == DialOutcome::refused) {
-                     peer.refused(then);
+                     peer.refused(path, then);
                    }
                    comm->dial_failed(path, then);
                    return;
@@ -170,6 +170,11 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
                  if (result.welcome.status == WelcomeStatus::closed) {
                    comm->dial_failed(path, then);
                    comm->on_refused();
+                   // Its close may have been lost with the links that it was said on. The answer to
+                   // a fence says it again, after the receiver's last word.
+                   peer.broadcast([&](Bytes& out) {
+                     append_path(out, FrameType::fence, comm->id(), {path, epoch});
+                   });
                    return;
                  }
                  peer.learn_absent(result.welcome.listeners, result.welcome.rails, then);
@@ -280,7 +285,11 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   constexpr std::uint32_t kChunkMax = 4U << 20U;
   const auto known = receivers_.find(hello.comm);
   if (known != receivers_.end()) {
-    return known->second.comm->closed() ? nullptr : known->second.comm;
+    // Whoever holds another listener's secret may know the comm's number, and is no part of it.
+    const Receiving& receiving = known->second;
+    const bool theirs =
+        receiving.peer->incarnation == hello.initiator && receiving.listen_id == hello.listen_id;
+    return receiving.comm->closed() || !theirs ? nullptr : receiving.comm;
   }
   const std::scoped_lock lock(registry_);
   const auto listener = listeners_.find(hello.listen_id);
@@ -295,9 +304,15 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   peer.facts.version = version_with(hello);
   peer.homes |= core::bit(home);
   ++peer.comms;
-  receivers_.insert_or_assign(hello.comm, Receiving{receiver, &peer, join_group(peer), {}});
+  receivers_.insert_or_assign(hello.comm,
+                              Receiving{receiver, &peer, hello.listen_id, join_group(peer), {}});
   listener->second->ready.push_back(receiver);
   return receiver;
+}
+
+// The comm is not here any more: the close that said so did not arrive, or not yet.
+void Control::say_closed(Peer& peer, core::PathIndex link, std::uint64_t comm) {
+  peer.send(link, [comm](Bytes& out) { append_frame(out, FrameType::close, comm); });
 }
 
 void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
@@ -323,14 +338,18 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
       }
       return;
     case FrameType::state:
-      if (sender != senders_.end() && sender->second.peer == &peer) {
+      if (sender == senders_.end()) {
+        say_closed(peer, link, header.comm);
+      } else if (sender->second.peer == &peer) {
         if (const auto frame = decode_state(body)) {
           sender->second.comm->on_state(*frame);
         }
       }
       return;
     case FrameType::retired:
-      if (sender != senders_.end() && sender->second.peer == &peer) {
+      if (sender == senders_.end()) {
+        say_closed(peer, link, header.comm);
+      } else if (sender->second.peer == &peer) {
         const auto frame = decode_state(body);
         if (frame && frame->fenced) {
           sender->second.comm->on_retired(*frame);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -52,10 +53,10 @@ void Control::run() {
   while (!stopping_.load()) {
     const bool alone = senders_.empty() && receivers_.empty();
     const bool hurry = std::exchange(hurry_, false);
+    show_rest();
     const std::int64_t every = tick_every(rest_);
     const std::int64_t left =
         std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
-    context_.rest.store(alone ? Rest::none : rest_);
     pings_ = 0;
     const int events = poller_.run(alone ? kAloneTickMs : static_cast<int>((left + kMs - 1) / kMs));
     now = monotonic_ns();
@@ -73,6 +74,16 @@ void Control::run() {
   }
 }
 
+// What was begun in a comm after this look had passed it must not wait for a seldom next one.
+void Control::show_rest() {
+  const bool alone = senders_.empty() && receivers_.empty();
+  context_.rest.store(alone ? Rest::none : rest_);
+  if (rest_ == Rest::idle && context_.stirred.load()) {
+    rest_ = Rest::calm;
+    context_.rest.store(alone ? Rest::none : rest_);
+  }
+}
+
 void Control::tick_comms(std::int64_t now, Which which) {
   tick_senders(now, which);
   tick_receivers(now, which);
@@ -80,6 +91,7 @@ void Control::tick_comms(std::int64_t now, Which which) {
 
 void Control::tick(std::int64_t now) {
   const Rest was = std::exchange(rest_, Rest::idle);
+  context_.stirred.store(false);
   roused_ = context_.rest.load() < was;
   take_newcomers();
   renew_rails(now);
@@ -97,6 +109,10 @@ void Control::tick(std::int64_t now) {
   }
   dialer_.tick(now);
   acceptor_.tick(now);
+  links_ = 0;
+  for (const auto& [id, peer] : outbound_) {
+    links_ += std::popcount(peer->live());
+  }
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
       tick_peer(*peer, now, was);
@@ -180,8 +196,7 @@ void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
   if (hints_.local().number != reported_) {
     peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
   }
-  const auto links = static_cast<std::int64_t>(outbound_.size() * context_.rails.size());
-  peer.tick(now, std::max(ping_every(was), links * kPingPerLinkNs));
+  peer.tick(now, std::max(ping_every(was), links_ * kPingPerLinkNs));
   const bool whole = (peer.facts.base & ~peer.live()) == 0;
   // Links are judged often enough so; more would have each end ping for the other's pings.
   rest_ = std::min(rest_, whole && peer.calm(now) ? Rest::idle : Rest::calm);

@@ -15,6 +15,10 @@ namespace {
 constexpr std::int64_t kCrossAfterNs = 50 * kMs;  // the pairs from the start come first
 constexpr std::int64_t kGoneAfterNs = 200 * kMs;  // refused for so long, nothing alive
 constexpr int kGoneRefusals = 2;
+// One rail refuses and the others are silent: they may be dead and the process with them gone, or
+// the one that answers may be a firewall that reloads, or another host's by now.
+constexpr std::int64_t kGoneAloneNs = 2'000 * kMs;
+constexpr std::int64_t kRefusalsApartNs = 4 * kDialMaxNs;  // further: not in a row
 constexpr std::int64_t kPingMinNs = 8 * kMs;
 // The answer to a ping is the last word, so its ACK waits for a word that does not come.
 constexpr std::int64_t kDelayedAckNs = 45 * kMs;
@@ -70,6 +74,7 @@ void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
     return;
   }
   link.life.on(core::LinkEvent::connected);
+  facts.linked_at = now;
   link.fd = std::move(fd);
   link.in.clear();
   link.out.clear();
@@ -291,19 +296,34 @@ core::PathSet Peer::to_knock(std::int64_t now) {
   return set;
 }
 
-void Peer::refused(std::int64_t now) {
+void Peer::refused(core::PathIndex index, std::int64_t now) {
   if (live_ != 0) {
     return;
   }
-  if (refusals_++ == 0) {
-    first_refusal_ = now;
+  Refusals& row = refusals_[remote_rail(index)];
+  if (row.count == 0 || now - row.last > kRefusalsApartNs) {
+    row = {0, now, now};
   }
+  ++row.count;
+  row.last = now;
 }
 
-// A closed port on the peer's own address means that its process is gone, whatever its other rails
-// (which may be dead) do not say; a pause in which nothing refuses proves nothing.
+// A closed port on the peer's own address means that its process is gone; a pause in which nothing
+// refuses proves nothing, and one address alone little.
 bool Peer::dead(std::int64_t now) const {
-  return live_ == 0 && refusals_ >= kGoneRefusals && now - first_refusal_ >= kGoneAfterNs;
+  bool every = true;
+  std::int64_t longest = -1;
+  for (std::size_t rail = 0; rail < addresses.size(); ++rail) {
+    const Refusals& row = refusals_[rail];
+    const bool lasting = row.count >= kGoneRefusals && now - row.first >= kGoneAfterNs &&
+                         now - row.last <= kRefusalsApartNs;
+    if (lasting) {
+      longest = std::max(longest, row.last - row.first);
+    } else if (addresses[rail].present()) {
+      every = false;
+    }
+  }
+  return live_ == 0 && longest >= 0 && (every || longest >= kGoneAloneNs);
 }
 
 void Peer::send(core::PathIndex index, const std::function<void(Bytes&)>& append) {

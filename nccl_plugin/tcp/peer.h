@@ -61,12 +61,14 @@ class Peer {
   void dial_failed(core::PathIndex link, std::int64_t now);
   // Inbound without a link: which links to knock at now.
   core::PathSet to_knock(std::int64_t now);
-  // Somebody answered, or nobody listens: evidence on whether the process lives.
-  void answered() { refusals_ = 0; }
+  // Somebody answered, or nobody listens there: evidence on whether the process lives.
+  void answered() { refusals_.fill({}); }
   // It is there, perhaps elsewhere: dialled at once.
   void found();
   void knock_soon();
-  void refused(std::int64_t now);
+  void refused(core::PathIndex link, std::int64_t now);
+  // The process is gone: each of its addresses refuses, or one does for long while the others are
+  // silent.
   [[nodiscard]] bool dead(std::int64_t now) const;
 
   // Appends a frame to every live link and sends.
@@ -119,8 +121,13 @@ class Peer {
   std::int64_t created_ = 0;
   std::int64_t next_knock_ = 0;
   std::int64_t knock_backoff_ = 0;
-  int refusals_ = 0;
-  std::int64_t first_refusal_ = 0;
+  // Of one of its rails, in a row: without a pause, and nobody answering meanwhile.
+  struct Refusals {
+    int count = 0;
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+  };
+  std::array<Refusals, core::kMaxRails> refusals_{};
 };
 
 }  // namespace fabric::tcp

@@ -42,6 +42,7 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
       patience_(context.clock) {
   dead_since_ = monotonic_ns();
   busy_at_ = dead_since_;
+  last_state_ = dead_since_;
   facts_.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
 }

@@ -94,6 +94,9 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
     }
   }
+  // A link is back: what was said on those that died may be lost, the sender's close too. Where the
+  // comm is no more, that is the answer.
+  wants.say_state = wants.say_state || facts.linked_at > last_state_;
   if (wants.say_state) {
     last_state_ = now;
   }

@@ -66,6 +66,14 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
       counter->store(0, std::memory_order_relaxed);
     }
   }
+  for (auto* counter : {&errors, &refused_peers, &steer_rejected}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  {
+    const std::scoped_lock lock(events_mutex_);
+    events_ = {};  // the new page has none of them, whatever their number says
+    event_count_ = 0;
+  }
   groups = {};
   deliveries = {};
   table_.assign(rail_list.size(), StatsRail{});

@@ -103,9 +103,9 @@ TEST_CASE("addresses: a peer that knocks lives, and is dialled at once") {
   peer.learn(Known::at(kX), 1, 1, 1);
   const std::int64_t now = monotonic_ns();
   peer.dialing(path, now);
-  peer.refused(now);
+  peer.refused(path, now);
   peer.dial_failed(path, now);
-  peer.refused(now + 1);
+  peer.refused(path, now + 1);
   CHECK(peer.dead(now + 300 * kMs));
   CHECK((peer.to_dial(now + 1) & core::bit(path)) == 0);  // backs off
   SUBCASE("the same address") { peer.knocked(Known::at(kX), 1, 1, now + 2); }
@@ -113,6 +113,40 @@ TEST_CASE("addresses: a peer that knocks lives, and is dialled at once") {
   SUBCASE("told over another link") { peer.learn(Known::at(kZ), 1, 2, now + 2); }
   CHECK_FALSE(peer.dead(now + 300 * kMs));
   CHECK((peer.to_dial(now + 2) & core::bit(path)) != 0);
+}
+
+TEST_CASE("a process is gone when each of its rails refuses, or one for long") {
+  Known known;
+  Peer& peer = known.peer;
+  peer.learn(Known::at(kX, kY), 2, 1, 1);
+  const core::PathIndex first = core::path_index(0, 0);
+  const core::PathIndex second = core::path_index(1, 1);
+  const std::int64_t start = monotonic_ns();
+  peer.refused(first, start);
+  SUBCASE("both") {
+    peer.refused(first, start + 150 * kMs);
+    peer.refused(second, start + 10 * kMs);
+    CHECK_FALSE(peer.dead(start + 250 * kMs));  // a single word of the second
+    peer.refused(second, start + 200 * kMs);
+    CHECK(peer.dead(start + 250 * kMs));
+    peer.answered();
+    CHECK_FALSE(peer.dead(start + 250 * kMs));
+  }
+  SUBCASE("one, while the other is silent: a firewall that reloads, or a rail that died before") {
+    std::int64_t now = start;
+    for (; now < start + 1900 * kMs; now += 400 * kMs) {
+      peer.refused(first, now);
+      CHECK_FALSE(peer.dead(now));
+    }
+    peer.refused(first, now);
+    CHECK(peer.dead(now));
+  }
+  SUBCASE("now and then is not in a row") {
+    peer.refused(second, start);
+    peer.refused(first, start + 60'000 * kMs);
+    peer.refused(second, start + 60'000 * kMs);
+    CHECK_FALSE(peer.dead(start + 60'300 * kMs));
+  }
 }
 
 TEST_CASE("addresses: connections older than a move are outdated once the control link is new") {

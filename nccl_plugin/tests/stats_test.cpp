@@ -166,6 +166,29 @@ TEST_CASE("every message that a real comm delivers is on both ends' pages, once"
   std::filesystem::remove_all(run_dir);
 }
 
+TEST_CASE("a page of the next life begins at nothing") {
+  char made[] = "/tmp/fabric-stats-XXXXXX";
+  REQUIRE(::mkdtemp(made) != nullptr);
+  Params params;
+  params.run_dir = made;
+  Stats stats;
+  REQUIRE(stats.open(params, {loopback(1)}, 1).empty());
+  stats.event(pages::StatsEventKind::path_down, 5, 0, 0, 1);
+  add(stats.errors, 2);
+  add(stats.refused_peers, 3);
+  stats.close();
+  REQUIRE(stats.open(params, {loopback(1)}, 2).empty());
+  CHECK(stats.events().empty());
+  stats.publish(3);
+  const auto pages = read_pages(made);
+  REQUIRE(pages.size() == 1);
+  CHECK(pages[0].header.event_count == 0);
+  CHECK(pages[0].header.errors == 0);
+  CHECK(pages[0].header.refused_peers == 0);
+  stats.close();
+  std::filesystem::remove_all(made);
+}
+
 TEST_CASE("a latency's bucket is the power of two above it, in microseconds") {
   const TickClock nanoseconds;  // not calibrated
   CHECK(nanoseconds.bucket(0) == 0);
