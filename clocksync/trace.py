@@ -55,6 +55,8 @@ class _Heard(NamedTuple):
 
 
 _NONE: Final = Source()
+_ROUNDED_NS: Final = 2.0
+"""Of both hosts' fabric times the part of a nanosecond is left out."""
 
 
 class TaiKeeper:
@@ -78,9 +80,8 @@ class TaiKeeper:
         """Times that TAI turned out to be another than it was within both bounds."""
         self._epoch = max(epoch, last.line.epoch + 1)
         self._heard: dict[int, _Heard] = {}
+        self._came: list[Trace | Origin] = []
         self._words: list[Word] = []
-        self._tag = self._under = -1
-        """Of our fabric time."""
 
     def forget(self) -> None:
         """Our own clock is another: nothing over it is true."""
@@ -92,20 +93,20 @@ class TaiKeeper:
         Also what we said ourselves: should our clock begin anew while no master is there, the
         neighbours still know what we knew. It grows old as anybody's words do.
         """
-        if word.tag != self._tag:
-            return  # of another mesh
+        self._came.append(word)  # until `step` knows what time it is
+
+    def _take(self, word: Trace | Origin, fabric: Fabric) -> None:
         known = self._heard.get(word.id)
+        trace = word if isinstance(word, Trace) else known.trace if known is not None else None
+        if trace is None or self._void(word, trace, fabric):
+            return
         if isinstance(word, Trace):
-            if known is None or self._prefers(word, known.trace):
+            if known is None or _prefers(word, known.trace, fabric.under):
                 self._heard[word.id] = _Heard(word, known.origin if known else None)
         elif known is not None and (
             known.origin is None or known.origin.fabric_ns < word.fabric_ns
         ):
             self._heard[word.id] = known._replace(origin=word)
-
-    def _prefers(self, word: Trace, held: Trace) -> bool:
-        fits = [each.under == self._under for each in (word, held)]
-        return fits[0] if fits[0] != fits[1] else word.fabric_ns > held.fabric_ns
 
     def step(self, now_ns: int, fabric: Fabric | None, own: MasterTime | None) -> TaiLine:
         """What to publish as of now.
@@ -116,11 +117,14 @@ class TaiKeeper:
             own: of a host with a master.
         """
         self._words = []
+        came, self._came = self._came, []
         if own is not None and not own.grandmaster.ptp_timescale:
             own = None  # its epoch is its own affair
         found = [] if own is None else [(_rank(_source(own), self.id, own.tracking), self.id)]
         if fabric is not None:
             self._weed(fabric)
+            for word in came:
+                self._take(word, fabric)
             found += [
                 (_rank(_named(heard.origin), host, self._fresh(heard, fabric)), host)
                 for host, heard in self._heard.items()
@@ -163,13 +167,32 @@ class TaiKeeper:
             return False
         return fabric.time.ns - heard.trace.fabric_ns < self.rules.word_ns
 
+    def _void(self, word: Trace | Origin, trace: Trace, fabric: Fabric) -> bool:
+        """Whether a word is of another mesh, too old, or of the future.
+
+        The last would keep all later ones out. It is one when it was said later than now, by more
+        than the two hosts' clocks may be apart. A TRACE's bound has that of its host's fabric time
+        in it. Another reference's time is another one: nothing is known of how far that is ahead.
+        Whatever a host says of its bound, it keeps later words out no longer than a word is fresh.
+
+        Args:
+            word: which.
+            trace: itself, or the TRACE that an ORIGIN belongs to.
+            fabric: fabric time now.
+        """
+        most: float = self.rules.word_ns
+        if trace.under == fabric.under:
+            most = min(most, trace.bound_ns + fabric.bound_ns + _ROUNDED_NS)
+        age = fabric.time.ns - word.fabric_ns
+        return word.tag != fabric.tag or not -most <= age < self.rules.end_ns
+
     def _weed(self, fabric: Fabric) -> None:
-        self._tag, self._under = fabric.tag, fabric.under
-        for host, heard in list(self._heard.items()):
-            age = fabric.time.ns - heard.trace.fabric_ns
-            # What was said later than now would keep all others out.
-            if heard.trace.tag != fabric.tag or not -self.rules.word_ns < age < self.rules.end_ns:
+        for host, (trace, origin) in list(self._heard.items()):
+            if self._void(trace, trace, fabric):
                 del self._heard[host]
+            elif origin is not None and self._void(origin, trace, fabric):
+                # Each new TRACE takes it over: it would never grow old by itself.
+                self._heard[host] = _Heard(trace, None)
 
     def _say(self, fabric: Fabric | None, own: MasterTime) -> None:
         if fabric is None:
@@ -221,6 +244,11 @@ class TaiKeeper:
     def _next(self) -> int:
         self._epoch += 1
         return self._epoch
+
+
+def _prefers(word: Trace, held: Trace, under: int) -> bool:
+    fits = [each.under == under for each in (word, held)]
+    return fits[0] if fits[0] != fits[1] else word.fabric_ns > held.fabric_ns
 
 
 def _rank(source: Source, host: int, fresh: bool) -> tuple[bool, bool, int, int]:

@@ -352,6 +352,9 @@ def decode(data: bytes) -> Word:
             return Reference(tag, byte, first, rest[2], one, other, part, rest[0] / _SLOPE)
         case 6:
             bound, drift = 2.0 ** (rest[1] / _BOUND_STEPS), 2.0 ** (-byte / _DRIFT_STEPS)
+            if bound > MOST_BOUND:
+                # 16 bits reach to 2^128 ns, and a page that said so would be none to its readers.
+                raise WordError("a bound that is none")
             return Trace(tag, first, one, other, rest[0] / _SLOPE, bound, drift, rest[2])
         case 7:
             steps, flags, accuracy, grandmaster = rest

@@ -33,11 +33,20 @@ class CarrierBook:
         mono_ns: int,
         wall_ns: int,
         source: str,
+        current: bool = False,
     ) -> list[Event]:
-        """One reading of a present device; returns its events, oldest first."""
+        """One reading of a present device; returns its events, oldest first.
+
+        ``current``: it was read in this daemon's life, not told of an earlier moment.
+        """
         mark = self.ledger.mark(link.netdev)
         stale = mark is not None and mark.ifindex == ifindex and down_count < mark.down_count
-        if stale:
+        if stale and current and self.ledger.unseen(link.netdev):
+            # A kernel's count never falls: an earlier daemon served another network namespace,
+            # and this is another device that has the same number there.
+            self.ledger.forget(link.netdev)
+            mark = None
+        elif stale:
             return []
         known = link.carrier
         if known is None and mark is not None:
@@ -89,5 +98,8 @@ class CarrierBook:
         return Event(
             EventKind.FLAP, wall_ns, mono_ns, link=link.netdev, rail=link.rail, count=downs,
             reason=source,
-            data={"ifindex": ifindex, "down_count": down_count, "carrier": carrier},
+            data={
+                "ifindex": ifindex, "down_count": down_count, "carrier": carrier,
+                "told": self.ledger.told(link.netdev),
+            },
         )  # fmt: skip

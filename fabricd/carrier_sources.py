@@ -27,6 +27,7 @@ class CarrierSources:
         self.feed = feed
         self.inventory = inventory
         self._admin = AdminProbe()
+        self._began_ns = time.monotonic_ns()
         self._beating = False
         self._stall_row_ns = 0
 
@@ -99,6 +100,7 @@ class CarrierSources:
                 mono_ns=row.last_change_ns or row.read_ns,
                 wall_ns=_wall(row.last_change_ns or row.read_ns),
                 source="prober",
+                current=row.read_ns > self._began_ns,
             )
         return events
 
@@ -125,6 +127,7 @@ class CarrierSources:
                     mono_ns=now,
                     wall_ns=_wall(now),
                     source="netlink",
+                    current=True,  # of a dump that this daemon asked for, or what came after it
                 )
         return events
 

@@ -32,6 +32,7 @@ from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
 from fabricd.links.lldp_source import LldpSource
+from fabricd.links.portwatch import PortWatch
 from fabricd.links.watcher import LinkWatcher
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
@@ -227,18 +228,13 @@ class Daemon:
 
     async def _scan(self, host: Host, ports: IbPorts) -> None:
         """What may take long (other people's pages, verbs devices), away from the heartbeat."""
+        watch = PortWatch(host, ports)
         while True:
             await asyncio.sleep(SCAN_S)
             host.emit(await host.jobs.scan(settled=host.settled))
             if host.jobs.ended:
                 host.mark_changed()
-            netdevs, named = _netdevs(self.source.config), self.source.config.rdma_devices
-            if ports.changed(netdevs, named):  # another configuration, a device plugged in
-                ports = await asyncio.to_thread(IbPorts, netdevs, named)
-                host.ib_note = ports.note
-                host.ports_read({})
-            if ports.netdevs:
-                host.ports_read(await asyncio.to_thread(ports.read))
+            await watch.look(_netdevs(self.source.config), self.source.config.rdma_devices)
 
     async def _tick(self, host: Host) -> None:
         """Heartbeat, stop file, loss, state, watchdog."""

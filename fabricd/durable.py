@@ -6,12 +6,15 @@ import contextlib
 import os
 from pathlib import Path
 
+import structlog
+
 
 def replace_text(path: Path, text: str, mode: int = 0o644) -> None:
     """Replace a file's content as a whole, durably.
 
     Raises:
-        OSError: not stored; the old content stands.
+        OSError: not stored; the old content stands. Not raised for a directory that cannot be
+            synced: the new content is in force by then, and only a power cut may undo it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -21,12 +24,16 @@ def replace_text(path: Path, text: str, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    except OSError as error:
+        # Whoever is told "not stored" goes on with what the file no longer says.
+        structlog.get_logger().error("directory not synced", path=str(path), error=error.strerror)

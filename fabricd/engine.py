@@ -28,6 +28,8 @@ PROBER_GRACE_NS = 10 * 10**9
 """After that long without a prober a link returns on its carrier alone."""
 FRESH_NS = 100_000_000
 """A prober that runs writes its table every 20 ms."""
+MOST_LEFT = 1000
+"""Paths of earlier configurations that are remembered, the newest."""
 
 PORT_INACTIVE = "verbs port not active"
 FAREWELL = "farewell: the peer no longer probes this path"
@@ -58,6 +60,10 @@ class Link:
     forecast: Forecast | None = None
     named_ns: int = 0
     """Since when the forecast names it."""
+    held: bool = False
+    """Out after a hard fault, and by now probes alone keep it there."""
+    pathless_ns: int | None = None
+    """Since when none of the paths is left that could tell whether it is well."""
 
 
 @dataclass(slots=True)
@@ -74,6 +80,9 @@ class Path:
     """Never heard, though its peer says that it probes it."""
     gone: bool = False
     """The peer said farewell on it, and has not been heard since."""
+    returned: bool = False
+    """We gave it up, took it up again and have not heard it since. The prober shows it as gone
+    until then, but that it is silent was nobody's wish."""
 
     @property
     def key(self) -> str:
@@ -132,6 +141,8 @@ class Engine:
     def __init__(self, config: Config, paths: Sequence[PathSpec]) -> None:
         self.links: list[Link] = []
         self.paths: list[Path] = []
+        self._left: dict[str, Path] = {}
+        """Paths that the configuration or the links' addresses had once and do not have now."""
         self._jury = Jury(Rules())
         self.max_probe_share = 0.5
         self.predict = config.predict
@@ -155,6 +166,7 @@ class Engine:
         self.predict = config.predict
         old_links = {link.netdev: link for link in self.links}
         old_paths = {path.key: path for path in self.paths}
+        self._left |= old_paths
         self.links = []
         for index, table in enumerate(config.links):
             link = old_links.get(table.netdev) or Link(
@@ -164,10 +176,22 @@ class Engine:
             self.links.append(link)
         self.paths = []
         for index, spec in enumerate(paths):
-            path = Path(index, spec, self.links[spec.link].netdev, Health(damping, hold))
+            link = self.links[spec.link]
+            path = Path(index, spec, link.netdev, Health(damping, hold))
             if (known := old_paths.get(path.key)) is not None:
                 path.health, path.heard_ever = known.health, known.heard_ever
+                path.worse, path.gone, path.returned = known.worse, known.gone, known.returned
+            elif link.netdev in old_links and (known := self._left.get(path.key)) is not None:
+                path.returned = True
+                if self._already_out(link) or known.health.state in (
+                    LinkState.DOWN, LinkState.HOLD,
+                ):  # fmt: skip
+                    # An address that goes and comes back is no evidence that the fault is gone.
+                    path.health, path.heard_ever = known.health, known.heard_ever
             self.paths.append(path)
+        now_keys, netdevs = {p.key for p in self.paths}, {x.netdev for x in self.links}
+        left = [(k, p) for k, p in self._left.items() if k not in now_keys and p.netdev in netdevs]
+        self._left = dict(left[-MOST_LEFT:])
         for health in [x.health for x in self.links] + [x.health for x in self.paths]:
             health.hold, health.damping.rules = hold, damping
 
@@ -231,7 +255,7 @@ class Engine:
             [
                 policy.LinkInput(
                     x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained,
-                    share=self.share(x), since_ns=x.named_ns,
+                    share=self.share(x), since_ns=x.named_ns, by_probes=self._by_probes(x),
                 )
                 for x in self.links
             ],
@@ -242,9 +266,11 @@ class Engine:
                     (p.spec.address, *p.spec.others),
                     # Nobody probes there any more; whether traffic gets through, the plugin sees.
                     LinkState.UNKNOWN if p.gone else p.health.state,
+                    p.health.since_ns,
                 )
                 for p in (self.paths if some else ())
             ],
+            share=self.max_probe_share,
         )  # fmt: skip
 
     def share(self, link: Link) -> float:
@@ -347,9 +373,9 @@ class Engine:
         self._prober_lost_ns = None
         for view in views:
             path = self.paths[view.index]
-            path.gone = view.gone
             if view.heard:
-                path.heard_ever = True
+                path.heard_ever, path.returned = True, False
+            path.gone = view.gone and not path.returned
         return views
 
     def _expected(self, verdict: Verdict) -> Verdict:
@@ -390,6 +416,7 @@ class Engine:
         elif link.health.state in (LinkState.UNKNOWN, LinkState.ADMIN) and views is not None:
             facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
+        facts, fault = self._kept_out(link, facts, fault, out)
         loses = self.orders.worse(link.netdev, link.worse)
         own = any(f.rule.cls is Class.SOFT and f.rule.alone for f in link.counters)
         # What counts what happened anywhere on the way only adds to others.
@@ -417,13 +444,33 @@ class Engine:
     def _already_out(link: Link) -> bool:
         return link.health.state in (LinkState.DOWN, LinkState.HOLD)
 
+    def _kept_out(self, link: Link, facts: Facts, fault: str, out: Outcome) -> tuple[Facts, str]:
+        """What probes may say against a link that hard evidence took out: all, or nothing.
+
+        Once that evidence is over, probes alone keep it out, and then their share is the limit.
+        """
+        link.held = False
+        if not self._already_out(link) or facts.carrier is False or facts.hard:
+            return facts, fault
+        if not fault and facts.clean:
+            return facts, fault
+        if link.health.hard and not self._may_take(link):
+            out.refused[link.netdev] = fault or "probes are not heard again"
+            suspect = facts.suspect if facts.planned else fault or facts.suspect
+            return replace(facts, clean=True, suspect=suspect), ""
+        link.held = True
+        return facts, fault
+
+    @staticmethod
+    def _by_probes(link: Link) -> bool:
+        """Whether probes alone take traffic from it (or counters half of it)."""
+        if link.health.state in (LinkState.DOWN, LinkState.HOLD):
+            return link.held or link.health.out_by_probes
+        return link.health.state is LinkState.DEGRADED
+
     def _may_take(self, link: Link) -> bool:
         """Whether probes alone may take this link's traffic too."""
-        taken = sum(
-            other is not link
-            and (other.health.out_by_probes or other.health.state is LinkState.DEGRADED)
-            for other in self.links
-        )
+        taken = sum(other is not link and self._by_probes(other) for other in self.links)
         left = [
             x for x in self.links
             if x is not link and x.carrier is not False and x.health.state in CARRYING
@@ -431,11 +478,23 @@ class Engine:
         return taken + 1 <= self.max_probe_share * len(self.links) and bool(left)
 
     def _clean(self, link: Link, views: Sequence[PathView] | None, now: int) -> bool:
+        if not self.orders.heeds_links:
+            return True  # Who does not believe that it is dead does not wait for it to live.
         if views is None:
             lost = self._prober_lost_ns
             return link.health.hard or (lost is not None and now - lost >= PROBER_GRACE_NS)
         known = [p.index for p in self.paths if p.heard_ever and p.spec.link == link.index]
-        own = [v for v in views if v.link == link.index]
+        if not known and any(p.heard_ever and p.netdev == link.netdev for p in self._left.values()):
+            # Its address went: as without a prober, for it may be back in a moment.
+            if link.pathless_ns is None:
+                link.pathless_ns = now
+            return link.health.hard or now - link.pathless_ns >= PROBER_GRACE_NS
+        link.pathless_ns = None
+        own = [
+            v._replace(gone=self.paths[v.index].gone) if v.gone else v
+            for v in views
+            if v.link == link.index
+        ]
         return healthy(own, known, live_peers(views, link.index))
 
     def _path_facts(
@@ -444,6 +503,8 @@ class Engine:
         verdict: Verdict,
         views: Sequence[PathView] | None,
     ) -> Facts:
+        if not self.orders.heeds_paths and path.health.state in (LinkState.DOWN, LinkState.HOLD):
+            return Facts(worse=self.orders.worse(path.netdev, path.worse))  # No more exception.
         if views is None:
             return Facts(carrier=None, clean=False)
         view = views[path.index]

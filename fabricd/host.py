@@ -129,9 +129,7 @@ class Host:
         self.nics.configure(x.netdev for x in config.links)
         self.modes.retarget(Path(config.paths.stop_file))
         self.desk.heed(self)
-        before = self.jobs.save()
-        self.jobs = self._make_jobs()
-        self.jobs.restore(before)
+        self.jobs.configure(x.netdev for x in config.links)
         self.carriers.netlink()
         self.step()
 
@@ -154,7 +152,11 @@ class Host:
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self.last_path_rows = ()
         self._table = None
-        self.losses.reset([link.netdev for link in self.config.links])
+        names = [link.netdev for link in self.config.links]
+        keys = [
+            (p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in self.engine.paths
+        ]
+        self.losses.configure(names, keys)
         self.where.configure(self.config)
 
     # -- input --------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ class Host:
         now = time.monotonic_ns()
         self._emit(self.delay.tick(self.feed, rows or (), self.engine, now))
         if rows is None:
-            self.losses.reset()
+            self.losses.rebase()
             return
         stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
@@ -406,7 +408,7 @@ class Host:
         return events
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:
-        self.losses.reset()
+        self.losses.rebase()
         if "pid" in numbers:
             self.prober_seen(numbers["pid"])
         self._emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])

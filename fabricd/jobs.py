@@ -84,6 +84,15 @@ class Jobs:
         self._ended.keep(self._directory.names)
         return events
 
+    def configure(self, netdevs: Iterable[str]) -> None:
+        """Other links. What was seen stays seen, also by a scan that is in a thread now."""
+        state = self.totals.to_state()
+        self.totals = JobTotals(netdevs)
+        try:
+            self.totals.restore(state)
+        except (ValueError, KeyError, TypeError) as error:
+            structlog.get_logger().warning("job totals not restored", error=str(error))
+
     def restore(self, document: object) -> None:
         """Go on from an earlier daemon's totals; a document that makes no sense is ignored."""
         try:

@@ -210,16 +210,16 @@ class ProberFeed:
                 self._client.nudge()
 
     async def _configure(self, client: ProberClient) -> None:
-        if self._config is None:
+        if (config := self._config) is None:
             raise ProberError("no configuration yet")
         self._dirty = False
-        self._epoch = await client.configure(self._config)
+        epoch = await client.configure(config)
         self._log.info(
-            "prober configured",
-            epoch=self._epoch,
-            links=len(self._config.links),
-            paths=len(self._config.paths),
+            "prober configured", epoch=epoch, links=len(config.links), paths=len(config.paths)
         )
+        # Another one may have come meanwhile (`_dirty` again): rows of this one's are none of its.
+        if config is self._config:
+            self._epoch = epoch
 
     def _open(self) -> None:
         reader = RingReader(self._directory / "ring")

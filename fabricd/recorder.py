@@ -3,7 +3,8 @@
 Disks stall and fill; steering must not notice. What always holds: events and state documents are
 stored in the order in which they were put (so a state that accounts for a flap is never stored
 before its FLAP row); a store that fails is tried again; when the queue is full, FLAP rows are
-merged per link (the count stays exact) and other rows are dropped and counted.
+merged per link (the count stays exact) and other rows are dropped and counted. What no store can
+take is given up alone: neither its neighbours nor the thread go with it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Store(Protocol):
 
 
 Item = Event | tuple[str, Any]
+Batch = list[Event] | list[tuple[str, Any]]
 
 
 class Recorder:
@@ -46,7 +48,7 @@ class Recorder:
     Attributes:
         stored: events stored since the start.
         failures: appends that failed (and were tried again).
-        dropped: events given up because the queue was full.
+        dropped: events given up because the queue was full, or no store could take them.
         size_bytes: of the database, as last seen.
         retention: how much is kept from now on; None: as the store was opened.
     """
@@ -140,19 +142,33 @@ class Recorder:
                 if self._stop and not self._queue and not self._merged:
                     break
                 batch = self._take()
-            delay = _RETRY_S[0]
-            while batch and not self._write(batch):
-                if self._stop:
-                    return
-                time.sleep(delay)
-                delay = min(delay * 2, _RETRY_S[1])
+            if not self._store_all(batch):
+                return
             if time.monotonic() >= next_prune:
                 next_prune = time.monotonic() + _PRUNE_S
                 self._prune()
         if self._store is not None:
             self._store.close()
 
-    def _take(self) -> list[Event] | list[tuple[str, Any]]:
+    def _store_all(self, batch: Batch) -> bool:
+        """Store a batch, as a whole or in parts; False when told to stop before it was."""
+        left = [batch] if batch else []
+        delay = _RETRY_S[0]
+        while left:
+            parts = self._write(left[0])
+            if parts is not None:
+                left[:1] = parts
+                delay = _RETRY_S[0]
+                continue
+            if self._stop:
+                return False
+            time.sleep(delay)
+            delay = min(delay * 2, _RETRY_S[1])
+        self._busy = 0
+        self._writing = False
+        return True
+
+    def _take(self) -> Batch:
         """The next events, or the next documents: never both, so that order is kept."""
         if not self._queue and self._merged:
             self._queue.extend(self._merged.values())
@@ -177,8 +193,13 @@ class Recorder:
         self._writing = bool(events or states)
         return events or list(states.items())
 
-    def _write(self, batch: list[Event] | list[tuple[str, Any]]) -> bool:
-        """Store one batch; True when it is done with (stored, or hopeless)."""
+    def _write(self, batch: Batch) -> list[Batch] | None:
+        """Store a batch, all or none of its events.
+
+        Returns:
+            What is left to be stored, in order: nothing when it is done with, its halves when it
+            cannot be stored as it is; None: the same again later.
+        """
         try:
             if self._store is None:
                 self._store = self._opener()
@@ -189,22 +210,31 @@ class Recorder:
             for item in batch:
                 if not isinstance(item, Event):
                     self._store.set_state(item[0], item[1])
-        except TimelineError as error:
+        except Exception as error:
+            # Not only the store's own: an integer too wide for SQLite or text that is no Unicode
+            # raise others, and without this thread nothing would be stored ever again.
             if self.failures % 20 == 0:
-                self._log.error("timeline not written", error=str(error), waiting=self.waiting)
+                self._log.error("timeline not written", error=_said(error), waiting=self.waiting)
             self.failures += 1
-            if error.retryable:
-                return False
+            if self._store is None or (isinstance(error, TimelineError) and error.retryable):
+                return None
+            if len(batch) > 1:
+                half = len(batch) // 2
+                return [batch[:half], batch[half:]]
+            self._log.error("given up: no store takes it", what=str(batch[0])[:300])
             self.dropped += sum(isinstance(item, Event) for item in batch)
-        self._busy = 0
-        self._writing = False
-        return True
+        self._busy = max(0, self._busy - sum(isinstance(item, Event) for item in batch))
+        return []
 
     def _prune(self) -> None:
         try:
             if self._store is not None:
                 self._store.prune(time.time_ns(), self.retention)
                 self.size_bytes = self._store.size_bytes()
-        except TimelineError as error:
+        except Exception as error:
             self.failures += 1
-            self._log.warning("timeline not pruned", error=str(error))
+            self._log.warning("timeline not pruned", error=_said(error))
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, TimelineError) else repr(error)

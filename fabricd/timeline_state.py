@@ -72,9 +72,12 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
         if not rows or rows[0].boot_id != boot:
             continue
         data = rows[0].data
-        ifindex, count = data.get("ifindex"), data.get("down_count")
+        ifindex, count, told = data.get("ifindex"), data.get("down_count"), data.get("told")
         if isinstance(ifindex, int) and isinstance(count, int):
-            ledger.restore_row(netdev, ifindex, count, carrier=bool(data.get("carrier")))
+            ledger.restore_row(
+                netdev, ifindex, count, carrier=bool(data.get("carrier")),
+                told=told if isinstance(told, int) else None,
+            )  # fmt: skip
     return store, document, ledger, totals
 
 

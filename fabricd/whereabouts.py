@@ -6,6 +6,7 @@ otherwise nobody needs it, and it costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,9 @@ ASK_UNSEEN_NS = 2 * 10**9
 """How often the neighbours are asked while nothing fails, but a path was never heard."""
 RECENT_NS = 5 * 10**9
 """Older words say nothing: each neighbour repeats all it sees about once a second."""
+ANSWER_S = 0.1
+"""The tick waits so long for the prober's answer: it is there in milliseconds, or the prober hangs,
+and the tick also has to say that the steer page is alive."""
 
 
 class Whereabouts:
@@ -43,6 +47,7 @@ class Whereabouts:
         self._farewells = Farewells()
         self._unseen = Unseen(host)
         self._asked_ns = 0
+        self._asking: asyncio.Task[None] | None = None
         self.lldp: LldpSource | None = None
         self._config: Config | None = None
 
@@ -86,9 +91,23 @@ class Whereabouts:
         return [*places, *(_farewell(engine, peer, links) for peer, links in gone)]
 
     async def ask(self, feed: ProberFeed, engine: Engine) -> None:
-        """Each tick, where needed: what the peers say they see."""
-        if self.wants_words(engine, time.monotonic_ns()):
-            self.hear(await feed.views(), time.monotonic_ns())
+        """Each tick, where needed: what the peers say they see.
+
+        An answer that takes longer than `ANSWER_S` is heard when it comes; nothing is asked until
+        then.
+        """
+        if self._asking is None and self.wants_words(engine, time.monotonic_ns()):
+            self._asking = asyncio.create_task(self._hear_views(feed))
+            self._asking.add_done_callback(self._answered)
+            await asyncio.wait({self._asking}, timeout=ANSWER_S)
+
+    async def _hear_views(self, feed: ProberFeed) -> None:
+        self.hear(await feed.views(), time.monotonic_ns())
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.result()  # A mistake of ours ends the daemon, as one in the tick itself does.
 
     async def observations(
         self, feed: ProberFeed, engine: Engine, views: Sequence[PathView]
@@ -104,7 +123,7 @@ class Whereabouts:
 
     def _expect(self, views: Sequence[PathView], engine: Engine, now: int) -> None:
         ends = [
-            Ends(link.rail, p.spec.peer_rail, p.heard_ever, link.carrier is True)
+            Ends(link.rail, p.spec.peer_rail, p.heard_ever, link.carrier is True, p.returned)
             for p in engine.paths
             for link in (engine.links[p.spec.link],)
         ]

@@ -139,7 +139,7 @@ class Watched:
                 self._read(rail, carrier=carrier)
             alive = gone is None or not gone[0] <= now < gone[1]
             if alive and not lived:
-                self.loss.reset()
+                self.loss.rebase()
             lived = alive
             born = gone[1] if gone is not None and now >= gone[1] else 0.0
             pace = TICK_S / 2 if self.loss.suspects else TICK_S

@@ -175,7 +175,10 @@ class Client:
     def _choose(self) -> None:
         ready = [m for m in self.masters if m.alive and m.estimator.last is not None]
         if not ready:
-            return  # the last one's line goes on
+            if self.best is not None and self.best.estimator.last is None:
+                # A line that it has later may be another grandmaster's.
+                self._grandmaster = None
+            return  # else the last one's line goes on
         best = min(ready, key=cmp_to_key(_order))
         if best is not self.best:
             self.status.changes += self.best is not None

@@ -145,6 +145,10 @@ class Master:
             # Another device at this address.
             self.port = message.header.source
             self._forget()
+        elif self.said is not None and _whose(self.said) != _whose(message):
+            # The port gives another time. The line is still that of before, and would be said
+            # with the new grandmaster's timescale and accuracy until its step is seen.
+            self._restart()
         self._announced += 1
         self.said = message
         self.contracts[Type.ANNOUNCE].heard(now_ns)
@@ -270,13 +274,22 @@ class Master:
     def _header(self, sequence: int) -> Header:
         return Header(self.us, sequence, self.domain, Flag.UNICAST)
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
+        """Nothing that was timed so far is of the time that it gives now."""
         self.estimator.reset()
         self._syncs.clear()
         self._delays.clear()
+
+    def _forget(self) -> None:
+        self._restart()
         self._announced = 0
         for kind in (Type.SYNC, Type.DELAY_RESP):
             self.contracts[kind].void()
+
+
+def _whose(said: Announce) -> tuple[bytes, bool]:
+    """Whose time a port gives: another grandmaster's, or another timescale's, is another time."""
+    return said.grandmaster, bool(said.header.flags & Flag.PTP_TIMESCALE)
 
 
 def _pending(table: dict[int, _Exchange], sequence: int, now_ns: int) -> _Exchange:

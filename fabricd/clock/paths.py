@@ -117,6 +117,8 @@ class PathTable:
         self._trains: TrainReader | None = None
         self._config = 0
         self._looked_ns: int | None = None
+        self._bare: tuple[int, int] | None = None
+        """A configuration without paths, and since when that is so; our clock."""
         self._log = structlog.get_logger()
 
     def all(self) -> list[ClockPath]:
@@ -134,7 +136,7 @@ class PathTable:
             due = self._looked_ns is None or abs(now_ns - self._looked_ns) >= ROWS_NS
             if header.config_epoch != self._config or due:
                 self._looked_ns = now_ns
-                self._look(self._ring, header.config_epoch)
+                self._look(self._ring, header.config_epoch, now_ns)
                 self._trains.want(self._config, self.by_index)
             return self._trains.read()
         except RingError as error:
@@ -174,7 +176,7 @@ class PathTable:
         if self._ring is not None:
             self._ring.close()
         self._ring = self._trains = None
-        self.by_index, self._config = {}, 0
+        self.by_index, self._config, self._bare = {}, 0, None
 
     def _open(self) -> None:
         self.close()
@@ -184,16 +186,28 @@ class PathTable:
             return  # The prober will come.
         self._trains = TrainReader(self._ring)
 
-    def _look(self, ring: RingReader, config: int) -> None:
+    def _without(self, config: int, now_ns: int) -> bool:
+        """Whether a configuration has no paths, rather than that they are still to be written.
+
+        A prober that is being configured says its number first and the paths when their sockets are
+        open; one that was not yet told anything has the number 0, and what was known holds.
+        """
+        if self._bare is None or self._bare[0] != config:
+            self._bare = config, now_ns
+        return config != 0 and abs(now_ns - self._bare[1]) >= ROWS_NS
+
+    def _look(self, ring: RingReader, config: int, now_ns: int) -> None:
         """Where the paths lead, and who is at their ends."""
         links = {row.index: row for row in ring.links()}
         rows = ring.paths()
         header = ring.header()
-        if header.config_epoch != config or not rows:
+        if header.config_epoch != config or (not rows and not self._without(config, now_ns)):
             return  # changed just now: at the next tick
         self._config = config
         self.by_index = {}
-        peers = max(Counter(row.link for row in rows).values())
+        if rows:
+            self._bare = None
+        peers = max(Counter(row.link for row in rows).values(), default=1)
         self.lost_ns = MISSES * peers * header.link_interval_ns
         self.silence_ns = max(LEAST_SILENCE_NS, self.lost_ns - NEXT_LOOK_NS)
         for row in rows:

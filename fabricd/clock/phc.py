@@ -7,6 +7,7 @@ is opened for reading.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -56,6 +57,8 @@ RETRY_NS: Final = 5 * SECOND
 QUIET_NS: Final = 60 * SECOND
 MISSES: Final = 20
 """So many readings in a row that failed: the next way is tried."""
+AGAIN: Final = 600
+"""After so many readings, a minute at least, the better way that was busy is tried again."""
 _NO_SUCH_WAY: Final = {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 _NOT_NOW: Final = {errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.EIO, errno.ETIMEDOUT}
 
@@ -78,6 +81,9 @@ class PhcDevice:
             PhcError: there is none, or it may not be read.
         """
         self._ioctl, self._way, self._missed = ioctl, 0, 0
+        self._busy: list[int] = []
+        """Better ways that were given up though the driver has them."""
+        self._until_again = 0
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -99,8 +105,17 @@ class PhcDevice:
         Raises:
             PhcError: it is gone, or there is no way to read it.
         """
+        ways = (self._precise, self._extended, self._extended_wall, self._plain)
+        if self._busy:
+            self._until_again -= 1
+            if self._until_again <= 0:
+                self._until_again = AGAIN
+                for number, way in enumerate(self._busy):
+                    with contextlib.suppress(OSError):
+                        found = ways[way]()
+                        self._way, self._missed, self._busy = way, 0, self._busy[:number]
+                        return found
         while True:
-            ways = (self._precise, self._extended, self._extended_wall, self._plain)
             try:
                 found = ways[self._way]()
             except OSError as error:
@@ -111,6 +126,8 @@ class PhcDevice:
                     raise PhcError(f"{self._path}: {error.strerror}") from error
                 self._missed += 1
                 if self._missed >= MISSES:
+                    self._busy.append(self._way)
+                    self._until_again = AGAIN
                     self._next(error)
                 return None
             self._missed = 0
@@ -120,6 +137,7 @@ class PhcDevice:
         self._missed = 0
         if self._way == len(self.WAYS) - 1:
             self._way = 0
+            self._busy.clear()
             raise PhcError(f"{self._path}: no way to read it ({error.strerror})") from error
         self._way += 1
 

@@ -20,11 +20,11 @@ from clocksync.crossing import PhcLine, carried
 from clocksync.estimator import PairEstimator, feed
 from clocksync.host import MeshHost
 from clocksync.moves import Mover
-from clocksync.page import ClockPage, Line, State
+from clocksync.page import NOTHING, ClockPage, Line, State
 from clocksync.pair import SECOND
 from clocksync.ports import PortPage
 from clocksync.standing import HostRules
-from clocksync.tai import NO_TAI, TaiPage
+from clocksync.tai import NO_TAI, TaiLine, TaiPage
 from clocksync.trace import TaiKeeper
 from clocksync.trains import Ints, Trains
 from clocksync.words import (
@@ -38,6 +38,7 @@ from clocksync.words import (
     link_id,
     phc,
 )  # fmt: skip
+from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
 from fabricd.clock.clocks import Clocks, RawClocks
 from fabricd.clock.document import NAME
@@ -61,6 +62,9 @@ FOUND_NS = 600 * SECOND
 """A peer takes less to boot; the page has few places."""
 SUSPENDED_NS = 10_000_000
 """The host slept when CLOCK_BOOTTIME has gained so much on CLOCK_MONOTONIC."""
+LOOKS = 5
+UNKNOWN = Boot("?", 0)
+"""No boot has this name."""
 
 
 class ClockService:
@@ -100,12 +104,15 @@ class ClockService:
         # Epochs never come again: whoever holds an old page sees that time is another.
         epoch = max(time.time_ns() // SECOND, self.page.last.epoch + 1 if self.page.last else 0)
         now = self.clocks.now()
-        self._bridge = Bridge(self.page.last, now)
+        self._log = structlog.get_logger()
+        # One look may come out too low, which later would pass for sleep.
+        self._asleep_ns = max(_asleep() for _ in range(LOOKS))
+        self._tai_page = TaiPage(run_dir)
+        found, before = self._believed(now)
+        self._bridge = Bridge(found, now)
         self.core = MeshHost(host, priority, now, epoch, rules, self._bridge.rate(rate))
         self.core.mover = Mover(may_move=may_move)
         self.edge = edge
-        self._tai_page = TaiPage(run_dir)
-        before = self._tai_page.last
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
         self.refused = 0
         """Words that made no sense."""
@@ -115,16 +122,17 @@ class ClockService:
         self.phcs = phcs or Phcs()
         self.table = PathTable(run_dir, lambda path: self.core.drop(path.number), self._rerouted)
         self._judge_ns = 0
-        # One look may come out too low, which later would pass for sleep.
-        self._asleep_ns = max(_asleep() for _ in range(5))
         self._said = State.UNSYNCED
-        self._log = structlog.get_logger()
 
     def tick(self) -> None:
         """Take what came, step, publish."""
         asleep = _asleep()
         if asleep - self._asleep_ns > SUSPENDED_NS:
             self._forget("the host slept")
+            # Before the file says that the pages are of after it.
+            self._unsay()
+            asleep = max(_asleep() for _ in range(LOOKS))
+            self._remember(this_boot(asleep))
         self._asleep_ns = max(asleep, self._asleep_ns)
         came = self.table.read(self.clocks.now())
         now = self.clocks.now()
@@ -191,6 +199,41 @@ class ClockService:
             draft.write_text(json.dumps(document))
             draft.chmod(0o644)
             draft.rename(path)
+
+    def _believed(self, now: int) -> tuple[Line | None, TaiLine]:
+        """What an earlier service left on the pages, as far as it is true over this clock."""
+        boot = this_boot(self._asleep_ns)
+        line, said = self.page.last, self._tai_page.last
+        try:
+            then = load(self._directory)
+        except (BootError, OSError) as error:
+            self._log.warning("of which boot the clock page is is not known", reason=str(error))
+            then = UNKNOWN
+        found = None if line is None else still(line, then, boot, now)
+        tai_line = still(said.line, then, boot, now)
+        if line is not None and found is None:
+            self._log.warning("the clock page is of another boot, or the host slept")
+        if (found, tai_line) != (line, said.line):
+            # Before the file says that the pages are of this boot and of after this sleep.
+            self._unsay()
+            if found is not None:
+                self.page.write(found)
+            if tai_line is not None:
+                self._tai_page.write(said._replace(line=tai_line))
+        self._remember(boot)
+        return found, NO_TAI if tai_line is None else said._replace(line=tai_line)
+
+    def _unsay(self) -> None:
+        """No time is on the pages, until there is one again."""
+        self.page.write(NOTHING)
+        self._tai_page.write(NO_TAI)
+
+    def _remember(self, boot: Boot) -> None:
+        try:
+            store(self._directory, boot)
+        except OSError as error:
+            # What is there is of before: the next service believes too little, not too much.
+            self._log.warning("of which boot the clock page is is not kept", reason=str(error))
 
     def _forget(self, why: str) -> None:
         self._log.warning("clock starts anew", reason=why)

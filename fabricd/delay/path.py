@@ -39,6 +39,8 @@ from fabricd.probes.stamps import Exchange
 
 STEPPED_NS = 10**9
 """A difference of clocks that jumped so far is a stepped clock, not a delay."""
+DRIFTED_NS = 10**8
+"""So far from where it began the difference is counted anew from where the line has it."""
 
 
 class Reading(NamedTuple):
@@ -131,7 +133,8 @@ class PathDelay:
     _epoch: int = 0
     """Our clock at x = 0."""
     _zero: int | None = None
-    """t2 − t1 at first: taken off, so that what is left fits a float."""
+    """t2 − t1 at first, and then where drift has taken it: taken off, so that what is left fits a
+    float, and is small but for a step."""
     _kind: int = -1
     _other_kind: int = 0
     _sums: deque[float] = field(default_factory=lambda: deque(maxlen=60))
@@ -246,10 +249,12 @@ class PathDelay:
 
         The hottest loop of the daemon: 900 exchanges a second where eight rails have ten peers.
         """
-        kind, zero, drift = self._kind, self._zero, self._line.slope * 1e-9
+        kind, drift = self._kind, self._line.slope * 1e-9
         # Kinds may be mixed, of two clocks, and an exchange may have neither of its halves.
         ours = (max(e.sent, e.heard) for e in reversed(exchanges) if e.hardware == kind)
         latest = next((at for at in ours if at), 0)
+        self._follow(latest)
+        zero = self._zero
         tx: list[float] = []
         rx: list[float] = []
         sums: list[float] = []
@@ -283,6 +288,15 @@ class PathDelay:
         rx.sort()
         sums.sort()
         return _Halves((latest - self._epoch) / 1e9, tx, rx, sums, (least, *lowest))
+
+    def _follow(self, latest: int) -> None:
+        """Drift is no step: 40 ppm are a second in 7 hours. Line and zero go the same way."""
+        if self._zero is None or not latest or not self.ready:
+            return
+        drifted = self._line.at((latest - self._epoch) / 1e9)
+        if abs(drifted) > DRIFTED_NS:
+            self._zero += round(drifted)
+            self._line.shift(-round(drifted))
 
     def _rezero(self, sent: int, arrived: int) -> None:
         """The first exchange, or a clock was stepped far: the base stays, the line does not."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -180,6 +180,8 @@ _Counts = tuple[tuple[float, float], tuple[float, float]]
 class _Path:
     row: LossCounters
     absent: tuple[int, int]
+    anew: bool = False
+    """What its counters say next is where they go on from."""
     settled_ns: int = 0
     halves: tuple[_Half, _Half] = field(default_factory=lambda: (_Half(), _Half()))
 
@@ -211,6 +213,7 @@ class LossTest:
         self._paths: dict[int, _Path] = {}
         self._links: dict[tuple[int, Direction], _Link] = {}
         self._names: tuple[str, ...] = ()
+        self._keys: tuple[Hashable, ...] = ()
         self._relapse = replace(self.rules.idle, back=1.0)
         self._cost = self.rules.idle.cost
         self._gap_ns = -1
@@ -231,26 +234,49 @@ class LossTest:
             for link in self._links.values()
         )
 
-    def reset(self, names: Sequence[str] | None = None) -> None:
-        """The counters began anew: another prober, or another configuration.
+    def rebase(self) -> None:
+        """The counters begin anew, perhaps: another prober. What was found until now stays.
 
-        What is usual of a link is a rate, and stays.
+        A link that loses too much does so whoever counts it.
+        """
+        for path in self._paths.values():
+            path.anew = True
+
+    def configure(self, names: Sequence[str], paths: Sequence[Hashable]) -> None:
+        """Another configuration: paths that stay keep their evidence, and so do their links.
+
+        What is usual of a link is a rate, and stays as long as the link.
 
         Args:
-            names: of the links, by index; None: as they were.
+            names: of the links, by index.
+            paths: what each path is (its link by name), by index.
         """
-        kept = {
-            (index, way): _Link(link.usual)
-            for (index, way), link in self._links.items()
-            if names is None or self._names[index : index + 1] == tuple(names[index : index + 1])
-        }
-        if names is not None:
-            self._names = tuple(names)
-        self._paths.clear()
-        self._links = kept
-        self._history.clear()
-        self._placed.clear()
-        self._place_at = None
+        at = {key: index for index, key in enumerate(paths)}
+        moved = {i: at[key] for i, key in enumerate(self._keys) if key in at}
+        stay = {path.row.link for i, path in self._paths.items() if i in moved}
+        links = {}
+        for (index, way), link in self._links.items():
+            name = self._names[index] if index < len(self._names) else None
+            if name not in names:
+                continue
+            if index in stay:
+                link.before = {moved[i]: counts for i, counts in link.before.items() if i in moved}
+            else:
+                link = _Link(link.usual)  # Whom it could be asked about is gone.
+            links[names.index(name), way] = link
+        self._links = links
+        for path in self._paths.values():
+            name = self._names[path.row.link] if path.row.link < len(self._names) else None
+            if name in names:
+                path.row = path.row._replace(link=names.index(name))
+        self._paths = {moved[i]: path for i, path in self._paths.items() if i in moved}
+        history = [
+            (when, {moved[i]: n for i, n in counts.items() if i in moved})
+            for when, counts in self._history
+        ]
+        self._history = deque(history, maxlen=self._history.maxlen)
+        self._names, self._keys = tuple(names), tuple(paths)
+        self.rebase()
 
     def save(self) -> dict[str, dict[str, list[float]]]:
         """A JSON document of what is usual, by link and direction."""
@@ -324,6 +350,9 @@ class LossTest:
             half.before = half.lost, half.packets
         if row.outage or self._gap_ns == now:
             path.settled_ns = now + rules.settle_ns + (REORDER + 2) * row.interval_ns
+        if path.anew:
+            path.anew = False
+            return
         if now < path.settled_ns or row.sent < old.sent or row.received < old.received:
             return
         queued = row.queue_ns > rules.queue_ns

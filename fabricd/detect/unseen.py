@@ -37,6 +37,8 @@ class Ends:
     peer_rail: int
     heard_ever: bool
     carrier: bool
+    returned: bool = False
+    """We took it up again: that the prober has it as gone is not the peer's wish."""
 
 
 class Unseen:
@@ -58,7 +60,13 @@ class Unseen:
             now: CLOCK_MONOTONIC ns.
         """
         said = self._said(words, now)
-        waiting = [v for v in views if not ends[v.index].heard_ever and not v.heard and not v.gone]
+        waiting = [
+            v
+            for v in views
+            if not ends[v.index].heard_ever
+            and not v.heard
+            and (ends[v.index].returned or not v.gone)
+        ]
         accusing = [v for v in waiting if self._expects(v, ends[v.index], views, said)]
         heard_on = {v.link for v in views if v.heard or ends[v.index].heard_ever}
         found: dict[tuple[str, int], str] = {}

@@ -6,6 +6,8 @@ evidence (docs/detection.md):
 * errors of an interval in which the carrier was away, or that touches one: cables being pulled and
   links that train make them;
 * a port's ``link_downed`` that the carrier's own events have told already;
+* for a rule of which any event is a fault: what a counter shows that fell. Somebody cleared it, or
+  it lost a part; what it shows may be old, and a link goes out by it at once;
 * readings older than `DROP_NS`: a NIC that does not answer is neither sick nor well.
 """
 
@@ -34,6 +36,9 @@ AGAIN_NS = {Class.HARD: 0, Class.SOFT: 60 * S, Class.CONGESTION: 600 * S}
 """A finding begins on the timeline once in this time at most: congestion comes and goes."""
 _UNTOTALLED = frozenset({"xmit_wait"})
 """Ticks, not events."""
+_ON_THE_WIRE = frozenset({"local_link_integrity_errors", "buffer_overrun_errors"})
+"""Hard, and a cable that is pulled makes them. A device that reset itself takes the carrier along:
+what tells of that holds whatever the carrier did."""
 _FORETELL = (
     *("fec_corrected_bits", "fec_uncorrectable", "retransmits", "out_of_sequence"),
     *("packet_seq_err", "ecn_marked", "cnp_received"),
@@ -296,10 +301,12 @@ class NicBook:
             if name not in _UNTOTALLED:
                 nic.totals[rule.cls.value] = nic.totals.get(rule.cls.value, 0) + step.increase
             if name == "link_downed":
-                self._downed(nic, step.increase, step.inexact, reading.at_ns)
+                self._downed(nic, 0 if step.fell else step.increase, step.inexact, reading.at_ns)
+                continue
+            if step.fell and rule.cls is Class.HARD:
                 continue
             explained = reading.at_ns - step.interval_ns <= nic.calm_ns or link.health.state in _OUT
-            if explained and rule.cls is Class.SOFT:
+            if explained and (rule.cls is Class.SOFT or name in _ON_THE_WIRE):
                 continue
             by_interval.setdefault(step.interval_ns, {})[name] = step.increase
         for interval_ns, more in by_interval.items():

@@ -87,9 +87,6 @@ class Desk:
         """
         if netdev not in self.wishes.of(Kind.DRAIN):
             _link(host, netdev)
-        for link in host.engine.links:
-            if link.netdev == netdev and self.wishes.get(Kind.DRAIN, netdev):
-                link.health.damping.forgive()  # Somebody has worked on it and vouches for it.
         return self._take_back(host, Kind.DRAIN, netdev, by, "not drained")
 
     def open_window(self, host: Host, target: str, *, seconds: float, reason: str, by: str) -> Wish:
@@ -233,6 +230,11 @@ class Desk:
         if wish is None:
             raise WishError(f"{target[:32]} is {otherwise}")
         self._store_or_undo(before)
+        if kind is Kind.DRAIN:
+            for link in host.engine.links:
+                if link.netdev == target:
+                    # Somebody has worked on it and vouches for it.
+                    link.health.damping.forgive()
         host.emit([_told(host, wish, f"{_name(wish)} taken back", by)])
         self.heed(host)
         self._settle(host)

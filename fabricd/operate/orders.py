@@ -53,6 +53,16 @@ class Orders:
         return True if "carrier" in self.off else carrier
 
     @property
+    def heeds_links(self) -> bool:
+        """Whether what probes say of a whole link matters, also for its way back."""
+        return "probe-link" not in self.off
+
+    @property
+    def heeds_paths(self) -> bool:
+        """Whether what probes say of one path alone matters, also for its way back."""
+        return "probe-path" not in self.off
+
+    @property
     def heeds_ports(self) -> bool:
         """Whether a verbs port that is not active takes its link down."""
         return "port" not in self.off

@@ -10,6 +10,9 @@ Rules:
 * A hint never removes the last: when no link would carry, those least bad carry in full (a drained
   link before one that is down); when no link would reach a peer, the exceptions for that peer are
   dropped.
+* Exceptions (probes alone make them) take at most ``share`` of the host's rails from a peer, the
+  links that probes took out or degraded included. A rail counts when all its paths to the peer have
+  less than the full weight; the one that lost them first comes first.
 * In observe every weight is full. Groups of links may observe while others are steered.
 """
 
@@ -40,6 +43,8 @@ class LinkInput:
     """What a forecast leaves it."""
     since_ns: int = 0
     """Since when."""
+    by_probes: bool = False
+    """Out or degraded by what probes say alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class PathInput:
     peer: str
     addresses: tuple[str, ...]
     state: LinkState
+    since_ns: int = 0
+    """Since when it has that state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +95,24 @@ def weight_of(state: LinkState, carrier: bool | None = True) -> int:
     return FULL if state in CARRYING else 0
 
 
-def plan(links: Sequence[LinkInput], paths: Sequence[PathInput]) -> Plan:
-    """What steering would do."""
+def plan(links: Sequence[LinkInput], paths: Sequence[PathInput], *, share: float = 1.0) -> Plan:
+    """What steering would do.
+
+    Args:
+        links: all of the host's.
+        paths: all of theirs; none where no path is out or degraded.
+        share: of the rails that probes may take from a peer.
+    """
     weights = {link.netdev: weight_of(link.state, link.carrier) for link in links}
     weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
-    out = _keep_last([p for p in paths if p.state not in CARRYING], paths, weights)
+    refused = _refused(links, paths, share)
+    listed = [p for p in paths if (p.netdev, p.peer) not in refused]
+    out = _keep_last([p for p in listed if p.state not in CARRYING], paths, weights)
     # Those that carry nothing first: the page has room for so many.
     said = [(p, 0) for p in out]
-    said += [(p, HALF) for p in paths if p.state is LinkState.DEGRADED]
+    said += [(p, HALF) for p in listed if p.state is LinkState.DEGRADED]
     return Plan(
         tuple(RailEntry(link.netdev, link.state, weights[link.netdev]) for link in links),
         tuple(
@@ -138,6 +153,30 @@ def _least_bad(links: Sequence[LinkInput]) -> list[str]:
             if found := [x.netdev for x in known if x.state is state]:
                 return found
     return []
+
+
+def _refused(
+    links: Sequence[LinkInput], paths: Sequence[PathInput], share: float
+) -> set[tuple[str, str]]:
+    """(Netdev, peer) whose exceptions would take too many rails from that peer."""
+    by_peer: dict[str, dict[str, list[PathInput]]] = {}
+    for path in paths:
+        by_peer.setdefault(path.peer, {}).setdefault(path.netdev, []).append(path)
+    taken = {link.netdev for link in links if link.by_probes}
+    refused: set[tuple[str, str]] = set()
+    for peer, rails in by_peer.items():
+        lost = [
+            (max(p.since_ns for p in own), netdev)
+            for netdev, own in rails.items()
+            if netdev not in taken and all(_less(p.state) for p in own)
+        ]
+        room = max(0, int(share * len(links)) - len(taken))
+        refused |= {(netdev, peer) for _, netdev in sorted(lost)[room:]}
+    return refused
+
+
+def _less(state: LinkState) -> bool:
+    return state is LinkState.DEGRADED or state not in CARRYING
 
 
 def _keep_last(

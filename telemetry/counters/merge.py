@@ -71,7 +71,7 @@ class Merger:
     def _rest(self, name: str, step: Step, by_others: int, at_ns: int) -> Step:
         interval = at_ns - self._told_ns.get(name, at_ns - step.interval_ns)
         increase = max(step.increase - by_others, 0)
-        return Step(increase, interval or step.interval_ns, step.inexact)
+        return step._replace(increase=increase, interval_ns=interval or step.interval_ns)
 
     def _learn(self, updates: Iterable[Update], on: frozenset[str]) -> None:
         news = on != self._on

@@ -5,10 +5,14 @@ A step between two readings of one counter is one of
 * **rise**: the difference;
 * **wrap** of a counter narrower than 64 bits: the value fell, and going on past its maximum would
   need an increase that is plausible;
-* **reset**: the value fell to what can have been counted since the last reading; the increase is
-  the new value, and what was counted between the last reading and the reset is lost;
+* **reset**: the value fell to what can have been counted since the last reading. Of a narrow
+  counter the increase is the new value, and what was counted between the last reading and the reset
+  is lost. One of 64 bits may be a sum, and its new value what is left of one that lost a part (a
+  driver adds up its queues, and some were closed): that counts nothing;
 * **setback**: the value fell, but to more than can have been counted since (a sum lost a part, a
   driver corrected itself). It counts nothing: a million old errors must not pass for new ones;
+* **leap**: the value rose by more than any hardware counts in the time (an underflow, a register
+  that reads as all ones). It counts nothing, and is a new baseline;
 * **saturated**: at its maximum, where the counter stays; how much more there was is unknown;
 * **reborn**: another incarnation of the device; its counters are a new baseline.
 
@@ -29,6 +33,12 @@ HASTE = 16
 """How many times its last rate a counter may reach and still be plausible."""
 WRAP_SHARE = 16
 """A wrap may need at most this part of the counter's range at any rate."""
+MAX_PER_S = 2**42
+"""No hardware counts faster: 40 times the bytes of a link of 800 Gbit/s."""
+LEAST_S = 1
+"""Counters that a driver refreshes by itself rise in leaps: a leap is looked at as of so long."""
+MAX_STEP = 2**56
+"""No step is believed to be larger, however long it took: sums of some hundred fit in 64 bits."""
 _NO_BASELINE = -1
 
 
@@ -39,11 +49,13 @@ class Step(NamedTuple):
         increase: at least so much was counted.
         interval_ns: between the readings of this counter.
         inexact: why it may have been more; empty: exact.
+        fell: the value fell, and not by a wrap: what it shows may be older than the interval.
     """
 
     increase: int
     interval_ns: int
     inexact: str = ""
+    fell: bool = False
 
     @property
     def per_s(self) -> float:
@@ -105,6 +117,9 @@ def step(last: Total, value: int, now_ns: int, shape: Shape = WIDE) -> Step:
         shape: how it is kept.
     """
     interval = now_ns - last.at_ns
+    most = min(MAX_STEP, int(MAX_PER_S * max(LEAST_S, interval / 1e9)))
+    if value - last.value > most:
+        return Step(0, interval, f"leap: from {last.value} to {value}")
     if value >= last.value and shape.width == WIDE.width:
         return Step(value - last.value, interval)
     if shape.saturates and value >= shape.maximum:
@@ -120,12 +135,14 @@ def step(last: Total, value: int, now_ns: int, shape: Shape = WIDE) -> Step:
         return Step(value - last.value, interval, unseen)
     if wraps:
         onward = value + shape.maximum + 1 - last.value
-        if onward <= max(plausible, (shape.maximum + 1) // WRAP_SHARE):
+        if onward <= min(most, max(plausible, (shape.maximum + 1) // WRAP_SHARE)):
             return Step(onward, interval)
     fell = f"fell from {last.value} to {value}"
     if value <= plausible:
-        return Step(value, interval, f"reset: {fell}")
-    return Step(0, interval, f"set back: {fell}")
+        # Only counters of 64 bits are added up by whoever reads them.
+        since = value if shape.width < WIDE.width else 0
+        return Step(since, interval, f"reset: {fell}", fell=True)
+    return Step(0, interval, f"set back: {fell}", fell=True)
 
 
 class Tracker:

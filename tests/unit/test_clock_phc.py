@@ -139,6 +139,30 @@ def test_a_device_that_is_busy_is_read_later_and_after_long_in_another_way(devic
     assert one.way == "extended"
 
 
+def test_a_better_way_that_was_busy_is_tried_again_later(device):
+    kernel = Kernel(precise=errno.EBUSY, extended=errno.EBUSY)
+    one = device(kernel)
+    while one.way != "extended over the wall clock":
+        one.read()
+    kernel.asked.clear()
+    for _ in range(phc.AGAIN):
+        assert isinstance(one.read(), Reading)
+    assert kernel.asked.count("precise") == kernel.asked.count("extended") == 1
+    assert one.way == "extended over the wall clock", "both are still busy"
+    del kernel.errors["extended"]
+    for _ in range(phc.AGAIN):
+        assert isinstance(one.read(), Reading)
+    assert one.way == "extended"
+    del kernel.errors["precise"]
+    for _ in range(phc.AGAIN):
+        assert isinstance(one.read(), Reading)
+    assert one.way == "precise"
+    kernel.asked.clear()
+    for _ in range(phc.AGAIN + 1):
+        one.read()
+    assert set(kernel.asked) == {"precise"}, "there is no better one"
+
+
 @pytest.mark.parametrize("refusal", [errno.ENODEV, errno.ENXIO, errno.EPERM])
 def test_a_device_that_is_gone_is_an_error(device, refusal):
     with pytest.raises(PhcError, match="ptp3"):

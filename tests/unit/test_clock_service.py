@@ -26,6 +26,7 @@ from clocksync.words import (
     encode,
 )
 from fabricd.clock import service as module
+from fabricd.clock.boot import Boot
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS, ClockService
 from fabricd.clock.telling import telling
@@ -267,6 +268,90 @@ def test_over_a_restart_readers_have_time_all_the_while(make, run_dir, clocks):
     assert line.raw_ns == clocks.ns, "and the new one publishes again"
 
 
+HOUR = 3600 * 10**9
+
+
+def lived(make, clocks):
+    """A service has published fabric time and TAI, and ended."""
+    first = make(edge=Edge(clocks))
+    for _ in range(3):
+        clocks.ns += 10**8
+        first.tick()
+    first.close()
+
+
+def said(run_dir):
+    with ClockReader(run_dir) as clock, TaiReader(run_dir) as tai:
+        return clock._line, tai.line().line
+
+
+@pytest.mark.parametrize("way", ["slept", "booted", "damaged"])
+def test_pages_of_before_sleep_or_boot_are_not_believed(make, run_dir, clocks, monkeypatch, way):
+    asleep, boot = 5 * HOUR, "one"
+    monkeypatch.setattr(module, "_asleep", lambda: asleep)
+    monkeypatch.setattr(module, "this_boot", lambda slept: Boot(boot, slept))
+    lived(make, clocks)
+    epoch = said(run_dir)[0].epoch
+    clocks.ns += 10**9
+    if way == "slept":
+        asleep += HOUR
+    elif way == "booted":
+        boot = "two"
+    else:
+        (run_dir / "clock-boot.json").write_text("{")
+    second = make(rules=HostRules())
+    assert [line.state for line in said(run_dir)] == [State.UNSYNCED] * 2, "at once"
+    clocks.ns += 10**8
+    second.tick()
+    assert [line.state for line in said(run_dir)] == [State.UNSYNCED] * 2
+    assert second.core.epoch > epoch
+    for _ in range(40):
+        clocks.ns += 10**8
+        second.tick()
+    found = said(run_dir)
+    assert (found[0].state, found[1].state) == (State.LOCKED, State.UNSYNCED)
+    second.close()
+    clocks.ns += 10**8
+    make(rules=HostRules()).tick()
+    assert said(run_dir)[0] == found[0], "that page is of this boot and of after the sleep"
+
+
+def test_sleep_that_the_service_saw_is_none_of_the_page_it_leaves(
+    make, run_dir, clocks, monkeypatch
+):
+    asleep = 0
+    monkeypatch.setattr(module, "_asleep", lambda: asleep)
+    first = make()
+    first.tick()
+    asleep = HOUR
+    for _ in range(5):
+        clocks.ns += 10**8
+        first.tick()
+    first.close()
+    found = said(run_dir)[0]
+    assert found.state is State.LOCKED
+    clocks.ns += 10**8
+    make(rules=HostRules()).tick()
+    assert said(run_dir)[0] == found
+
+
+def test_a_page_of_the_version_before_is_taken_as_it_is(make, run_dir, clocks):
+    lived(make, clocks)
+    (run_dir / "clock-boot.json").unlink()
+    found = said(run_dir)
+    clocks.ns += 10**8
+    make(rules=HostRules()).tick()
+    assert said(run_dir)[0] == found[0]
+
+
+def test_a_directory_that_takes_no_file_keeps_no_service_from_starting(make, run_dir, clocks):
+    (run_dir / "clock-boot.json").mkdir()
+    service = make()
+    clocks.ns += 10**8
+    service.tick()
+    assert said(run_dir)[0].state is State.LOCKED
+
+
 def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
     make, run_dir, clocks, monkeypatch
 ):
@@ -324,6 +409,39 @@ def test_a_path_that_never_was_heard_hides_no_silence_of_the_others(run_dir):
     assert table.silent(8, 5 * 10**9 + 1) is None, "heard a moment ago"
     assert table.silent(9, 6 * 10**9) is None
     assert table.silent(7, 6 * 10**9) is None, "no path leads there"
+    table.close()
+
+
+def test_paths_that_the_configuration_has_no_more_are_gone(run_dir):
+    void = []
+    table = PathTable(run_dir, lambda path: void.append(path.number), lambda _: None)
+    file, data = run_dir / "prober" / "ring", ring_with(run_dir)
+    file.write_bytes(data)
+    now = 10**12
+    table.read(now)
+    assert [path.key.host for path in table.all()] == [8, 9]
+
+    def configured(epoch, paths, seconds):
+        nonlocal now
+        put(data, lay.RING_HEADER, 0, config_epoch=epoch, path_count=paths)
+        file.write_bytes(data)
+        for _ in range(round(seconds * 10)):
+            now += 10**8
+            table.read(now)
+
+    configured(2, 0, 0.9)
+    assert len(table.all()) == 2, "they are still to be written"
+    configured(2, 2, 2)
+    assert len(table.all()) == 2
+    configured(0, 0, 5)
+    assert len(table.all()) == 2, "a prober that was told nothing yet"
+    configured(3, 0, 1.5)
+    assert table.all() == []
+    assert void == [0, 1]
+    configured(4, 2, 0.5)
+    assert len(table.all()) == 2
+    configured(5, 0, 1.5)
+    assert table.all() == [], "each time anew"
     table.close()
 
 

@@ -243,6 +243,47 @@ def test_old_words_do_not_take_the_place_of_new_ones_nor_those_of_the_future(cha
     assert abs(chain[1].error(now + STEP)[0]) < 200
 
 
+@pytest.mark.parametrize("later", [2**60, 3600 * SECOND, SECOND])
+def test_an_origin_of_the_future_does_not_stay(chain, later):
+    now = run(chain[:2], 30)
+    keeper = chain[1].keeper
+    said = Origin(TAG, EDGE, chain[1].fabric(now).time.ns + later, 0xBAD, 6, 0x21, 0, 30, True, 0)
+    keeper.hear(said)
+    chain[1].step(now)
+    assert keeper.said.source.grandmaster == GM.identity, "it is not taken"
+    now = run(chain[:2], 10, now + STEP)
+    assert keeper.said.source == chain[0].keeper.said.source
+
+
+def test_a_trace_of_the_future_does_not_keep_the_true_one_out_for_a_moment(chain):
+    now = run(chain[:2], 30)
+    keeper, fabric = chain[1].keeper, chain[1].fabric(now).time.ns
+    lie = Trace(TAG, EDGE, fabric + SECOND, TAI - FABRIC + 10**6, 0.0, 10.0, 1e-9, UNDER)
+    keeper.hear(lie)
+    assert chain[1].step(now).line.state is State.LOCKED
+    assert abs(chain[1].error(now)[0]) < 200
+    keeper.hear(lie._replace(bound_ns=1e17))
+    chain[1].step(now + STEP)
+    now = run(chain[:2], 31, now + 2 * STEP)
+    assert abs(chain[1].error(now)[0]) < 200, "with a bound of years it is one for seconds"
+
+
+def test_an_origin_grows_old_though_its_host_goes_on(chain):
+    now = run(chain[:2], 3)
+    keeper = chain[1].keeper
+    assert keeper.said.source.grandmaster == GM.identity
+    for later in (1800, 3590, 3601, 3700):
+        at = now + later * SECOND
+        chain[0].step(at, chain[0].own(at))
+        for word in map(decode, chain[0].keeper.words()):
+            if isinstance(word, Trace):
+                keeper.hear(word)
+        chain[1].step(at)
+        assert keeper.said.line.state is State.LOCKED
+        named = GM.identity if later < 3600 else 0
+        assert keeper.said.source.grandmaster == named
+
+
 def test_an_origin_without_a_trace_is_nothing():
     keeper = TaiKeeper(OTHER)
     keeper.hear(Origin(TAG, EDGE, FABRIC, 1, 6, 0x21, 0, 37, True, 0))

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from fabricd import control
 from fabricd.access import Access, Caller, caller_of
-from fabricd.control import MAX_LINE, ControlServer, RequestError, parse_request
+from fabricd.control import (
+    MAX_LINE,
+    ControlServer,
+    RequestError,
+    encode,
+    encode_in_turns,
+    parse_request,
+)
 
 
 async def echo(request, caller):
@@ -64,6 +71,23 @@ async def test_requests_are_answered_in_order_on_one_connection(tmp_path):
         answers = await talk(tmp_path, b'{"op":"echo","n":1}\n{"op":"echo","n":2}\n')
         assert [a["data"]["got"]["n"] for a in answers] == [1, 2]
         assert server.refused == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 200, 201, 2000])
+async def test_a_long_answer_is_encoded_in_turns(rows):
+    document = {"ok": True, "data": [{"at": at, "text": "é"} for at in range(rows)]}
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    assert await encode_in_turns(document) == encode(document)
+    counting.cancel()
+    assert turns >= (rows // 200 if rows > 200 else 0)
 
 
 async def test_errors_keep_the_connection(tmp_path):

@@ -1,5 +1,6 @@
 """The prober as the daemon sees it: what does not fit together is no answer."""
 
+import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -94,3 +95,27 @@ def test_records_wait_until_it_is_known_of_which_configuration_they_are(tmp_path
     del ring.events
     made._epoch = 5
     assert made.events() == [HEARD]
+
+
+async def test_a_configuration_that_comes_while_another_is_answered(tmp_path):
+    made = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+    made.configure(CONFIG)
+    asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+    other = replace(CONFIG, host_id=2)
+
+    async def configure(config):
+        if config is other:
+            return 6
+        asked.set()
+        return await answer
+
+    client = SimpleNamespace(configure=configure)
+    first = asyncio.create_task(made._configure(client))
+    await asked.wait()
+    made.configure(other)
+    answer.set_result(5)
+    await first
+    assert made.epoch == 0, "rows of the old paths have the old paths' numbers"
+    assert made._dirty
+    await made._configure(client)
+    assert made.epoch == 6

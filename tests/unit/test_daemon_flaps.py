@@ -18,10 +18,10 @@ def book(ledger=None):
     return CarrierBook(engine, ledger or FlapLedger("boot"), {})
 
 
-def read(b, count, carrier=True, ifindex=2, at=1):
+def read(b, count, carrier=True, ifindex=2, at=1, current=False):
     return b.reading(
         b.engine.links[0], ifindex=ifindex, down_count=count, carrier=carrier, mono_ns=at,
-        wall_ns=at, source="t",
+        wall_ns=at, source="t", current=current,
     )  # fmt: skip
 
 
@@ -102,6 +102,59 @@ def test_a_row_newer_than_the_document_wins_and_an_older_does_not():
     assert ledger.observe("r", 2, 15, carrier=True) == 1
     ledger.restore_row("r", 2, 3, carrier=False)
     assert ledger.observe("r", 2, 15, carrier=True) == 0
+
+
+def restored(ledger):
+    again = FlapLedger("boot")
+    assert again.restore(ledger.save())
+    return again
+
+
+@pytest.mark.parametrize("told", [None, 1])
+def test_a_row_of_a_carrier_that_is_back_by_the_document_is_older(told):
+    ledger = FlapLedger("boot")
+    ledger.observe("r", 2, 13, carrier=True)
+    ledger.observe("r", 2, 14, carrier=False)
+    ledger.observe("r", 2, 14, carrier=True)
+    again = restored(ledger)
+    again.restore_row("r", 2, 14, carrier=False, told=told)
+    assert again.mark("r").carrier
+    assert again.observe("r", 3, 0, carrier=True) == 1, "the driver was reloaded meanwhile"
+
+
+def test_a_device_that_went_after_the_document_is_not_counted_again():
+    b = book()
+    read(b, 14)
+    document = restored(b.ledger)
+    (row,) = b.gone(b.engine.links[0], mono_ns=1, wall_ns=1, source="t")
+    data = row.data
+    document.restore_row("r", data["ifindex"], data["down_count"], carrier=data["carrier"],
+                         told=data["told"])  # fmt: skip
+    assert document.observe("r", 3, 0, carrier=True) == 0
+
+
+def test_a_row_of_an_earlier_device_does_not_win_over_its_successor():
+    b = book()
+    read(b, 14)
+    (row,) = b.gone(b.engine.links[0], mono_ns=1, wall_ns=1, source="t")
+    read(b, 0, ifindex=3)
+    again = restored(b.ledger)
+    again.restore_row("r", 2, 14, carrier=False, told=row.data["told"])
+    assert again.observe("r", 3, 1, carrier=True) == 1
+
+
+def test_a_kept_state_in_another_network_namespace_is_a_starting_point():
+    ledger = FlapLedger("boot")
+    ledger.observe("r", 2, 12, carrier=True)
+    b = book(restored(ledger))
+    assert read(b, 3) == [], "a record may be old"
+    assert b.ledger.mark("r").down_count == 12
+    assert read(b, 3, carrier=False, current=True) == []
+    assert b.engine.links[0].carrier is False
+    assert [e.kind for e in read(b, 3, current=True)] == [EventKind.CARRIER_UP]
+    assert [e.count for e in read(b, 4, carrier=False, current=True)] == [1]
+    assert read(b, 2, current=True) == [], "it has been read in this life: that one is late"
+    assert b.totals == {"r": 1}
 
 
 def test_another_boot_begins_anew():

@@ -6,9 +6,11 @@ import socket
 import time
 
 import pytest
+import whole_host
 from whole_host import WholeHost
 
 from fabricd.config import parse
+from fabricd.detect.loss import LossCounters
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
@@ -231,6 +233,71 @@ async def test_losses_are_placed_by_the_same_map_as_silence(tmp_path, monkeypatc
     whole.host.feed_loss()
     assert whole.host.losses.topology.leaf(("h", 2)) == "tor-7"
     whole.close()
+
+
+@pytest.fixture
+async def losing(tmp_path, monkeypatch):
+    """A host of which rail1 loses a tenth of all it should hear, until that is known."""
+    links = "".join(
+        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1)
+    )
+    whole = WholeHost(tmp_path, extra=PEERS, links=links)
+    host, sent = whole.host, [0]
+    for r in (0, 1):
+        netdev(host.inventory, 5 + r, f"rail{r}", f"10.{r}.0.1")
+    began = time.monotonic_ns()
+    monkeypatch.setattr(host, "path_rows", lambda *, recent=False: [])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: began + sent[0] * 10**6)
+
+    def counters(*_):
+        for p in host.engine.paths:
+            lost = sent[0] // 10 if p.spec.link == 1 else 0
+            yield LossCounters(
+                p.index, p.spec.link, p.spec.link, p.spec.peer, p.spec.peer_rail, sent[0],
+                sent[0] - lost, lost, 0,
+            )  # fmt: skip
+
+    def feed():
+        sent[0] += 500
+        host.feed_loss()
+        return whole.states()
+
+    monkeypatch.setattr("fabricd.detect.evidence.loss_counters", counters)
+    while feed()["rail1"] != "DEGRADED":
+        assert sent[0] < 60_000
+    whole.feed, whole.counters = feed, sent
+    yield whole
+    whole.close()
+
+
+async def test_a_reload_forgets_no_loss(losing, monkeypatch):
+    host = losing.host
+    losing.told.clear()
+    host.reconfigure(host.config)
+    with monkeypatch.context() as no_answer_yet:
+        no_answer_yet.setattr(host, "path_rows", lambda *, recent=False: None)
+        host.feed_loss()
+    for _ in range(3):
+        assert losing.feed() == {"rail0": "UP", "rail1": "DEGRADED"}
+    assert losing.weights()["rail1"] == 500
+    assert not [row for row in losing.told if row["kind"] in ("state", "steer")]
+
+
+async def test_another_prober_s_counters_forget_no_loss(losing):
+    losing.host._prober_told("vanished", {})
+    losing.host._prober_told("restarted", {"pid": 7, "incarnation": 8})
+    for _ in range(3):
+        assert losing.feed() == {"rail0": "UP", "rail1": "DEGRADED"}
+
+
+async def test_a_link_with_other_paths_begins_anew(losing, tmp_path):
+    host = losing.host
+    peers = PEERS.replace(".0.2", ".9.2").replace(".0.3", ".9.3")
+    links = "".join(
+        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1)
+    )
+    host.reconfigure(parse(whole_host.text(tmp_path, peers, links), "f"))
+    assert losing.feed()["rail1"] == "UP"
 
 
 def missed(link, number, path=0):

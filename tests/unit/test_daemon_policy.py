@@ -1,5 +1,7 @@
 """Policy: weights from states; a hint never removes the last."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,38 @@ def test_a_path_that_loses_much_has_half_of_the_weight_after_those_that_have_non
     ]
     said = [(p.remote, p.weight) for p in plan(links(S.UP, S.UP), paths).paths]
     assert said == [("10.0.0.3", 0), ("10.0.0.2", HALF), ("fd00::2", HALF)]
+
+
+def rails_to(peer, states, since=0):
+    return [PathInput(f"rail{i}", peer, (f"10.{i}.0.2",), s, since) for i, s in enumerate(states)]
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.25, 1), (0.5, 2), (0.99, 3), (1.0, 3)])
+def test_exceptions_take_their_share_of_the_rails_from_a_peer(share, kept):
+    paths = rails_to("a", [S.DOWN, S.HOLD, S.DEGRADED, S.UP])
+    assert len(plan(links(*[S.UP] * 4), paths, share=share).paths) == kept
+
+
+def test_the_rail_that_lost_a_peer_first_is_kept_from_it():
+    paths = rails_to("a", [S.DOWN] * 3, since=9)
+    paths[2] = replace(paths[2], since_ns=3)
+    said = plan(links(*[S.UP] * 4), paths, share=0.25).paths
+    assert [p.netdev for p in said] == ["rail2"]
+
+
+def test_a_dead_port_of_a_peer_is_left_out_from_everywhere():
+    """Across rails each link has another way to that peer: none is taken."""
+    dead = [PathInput(f"rail{i}", "a", ("10.3.0.2",), S.DOWN) for i in range(4)]
+    paths = [*rails_to("a", [S.UP] * 3), *dead]
+    assert len(plan(links(*[S.UP] * 4), paths, share=0.25).paths) == 4
+
+
+def test_links_that_probes_took_are_of_the_share_and_those_without_carrier_are_not():
+    paths = rails_to("a", [S.DOWN] * 3 + [S.UP] * 3)
+    some = links(*[S.UP] * 4, S.DOWN, S.DOWN)
+    assert len(plan(some, paths, share=0.5).paths) == 3
+    some[4] = replace(some[4], by_probes=True)
+    assert len(plan(some, paths, share=0.5).paths) == 2
 
 
 def test_never_seen_up_without_carrier_carries_nothing():

@@ -133,6 +133,41 @@ def test_hopeless_batch_is_dropped_and_counted(disk):
     assert disk.log == [("flap", "a", 1)]
 
 
+def test_what_no_store_takes_costs_neither_the_thread_nor_its_neighbours(tmp_path):
+    recorder = Recorder(lambda: Timeline(tmp_path / "t.db", host="h"))
+    recorder.put([flap("a", 1, 1), event(count=2**64), event(reason="\ud800"), flap("a", 2, 3)])
+    recorder.put_state("k", object())
+    recorder.put_state("l", 1)
+    recorder.put([event(count=2**64)])
+    recorder.put([flap("b", 1, 1)])
+    recorder.start(None)
+    until(lambda: recorder.idle)
+    assert (recorder.stored, recorder.dropped, recorder.waiting) == (4, 2, 0)
+    assert recorder.stop(60)
+    with Timeline(tmp_path / "t.db", read_only=True, host="h") as timeline:
+        assert timeline.flap_totals() == {"a": 3, "b": 1}
+        assert timeline.states() == {"l": 1}
+
+
+def test_a_batch_in_parts_is_stored_once_when_the_disk_fails_in_between(disk):
+    appended = disk.append
+
+    def append(events):
+        if len(events) > 1:
+            raise OverflowError("too wide")
+        if events[0].link == "c" and recorder.failures < 6:
+            raise TimelineError("disk full", retryable=True)
+        return appended(events)
+
+    disk.append = append
+    recorder = Recorder(lambda: disk)
+    recorder.put([flap(link, 1, 1) for link in "abcd"])
+    recorder.start(disk)
+    until(lambda: recorder.idle)
+    assert recorder.stop(60)
+    assert [link for _, link, _ in disk.log] == ["a", "b", "c", "d"]
+
+
 def test_another_retention_goes_to_the_store(disk):
     recorder = Recorder(lambda: disk)
     recorder._store = disk

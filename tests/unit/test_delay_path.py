@@ -205,6 +205,43 @@ def test_a_step_while_queued_leaves_the_direction_open():
     assert p50(step.tx) + p50(step.rx) == pytest.approx(270 * US, rel=0.3)
 
 
+def drifting(seconds, *, ppm=40, queue_us=0):
+    """Two exchanges of each of these seconds; the peer's clock runs fast."""
+    for second in seconds:
+        found = []
+        for at in (1_000 * SEC + second * SEC, 1_000 * SEC + second * SEC + SEC // 2):
+            there = at + (20 + (queue_us + second % 7 * 10 if queue_us else second % 3)) * US
+            ahead = 3 * SEC + ppm * (there - 1_000 * SEC) // 10**6
+            found.append(Exchange(at, there + ahead, there + ahead, there + 20 * US, 0))
+        yield found
+
+
+@pytest.mark.parametrize("ppm", [40, -40])
+def test_drift_that_adds_up_to_a_second_is_no_step_not_even_while_a_queue_stands(ppm):
+    path = PathDelay()
+    for exchanges in drifting(range(24_000), ppm=ppm):
+        path.step(exchanges)
+    for exchanges in drifting(range(24_000, 26_000), ppm=ppm, queue_us=300):
+        step = path.step(exchanges)
+        assert step is not None, "blind while the queue stands"
+        assert step.sure
+        assert p50(step.tx) == pytest.approx(330 * US, abs=40 * US)
+        assert p50(step.rx) < 10 * US
+        assert step.change is None
+    assert path.base_ns == pytest.approx(40 * US, abs=3 * US)
+
+
+def test_hours_without_a_packet_are_drift_and_no_step():
+    path = PathDelay()
+    for exchanges in drifting(range(600)):
+        path.step(exchanges)
+    known = [path.step(each) for each in drifting(range(600 + 26_000, 600 + 26_030))]
+    assert known[0] is not None, "the line leads there, but for what its slope is wrong by"
+    assert known[-1] is not None
+    assert known[-1].sure
+    assert p50(known[-1].tx) + p50(known[-1].rx) < 10 * US
+
+
 def test_fabric_time_gives_one_way_delays():
     link, path = Link(14, out=50, back=20, drift_ppm=25), PathDelay()
 

@@ -153,7 +153,7 @@ def test_a_single_burst_is_no_verdict():
 @pytest.fixture(scope="module")
 def an_hour_of_little_loss():
     feed = Feed(12, base=2e-5)
-    feed.test.reset(["a", "b", "c", "d"])
+    feed.test.configure(["a", "b", "c", "d"], range(32))
     feed.run(3600)
     return feed
 
@@ -253,14 +253,66 @@ def test_who_was_sick_not_long_ago_has_to_be_well_for_longer():
     assert took[1] < 300 * SEC
 
 
-def test_what_is_usual_of_a_link_outlives_a_reset_but_not_the_link(an_hour_of_little_loss):
+def test_what_is_usual_of_a_link_outlives_a_reload_but_not_the_link(an_hour_of_little_loss):
     feed = deepcopy(an_hour_of_little_loss)
     known = feed.test._links[1, Direction.RX].usual
     assert known.rate > 3e-6
-    feed.test.reset()
-    feed.test.reset(["a", "b", "x"])
+    feed.test.rebase()
+    feed.test.configure(["a", "b", "x"], [])
     assert feed.test._links[1, Direction.RX].usual is known
     assert {index for index, _ in feed.test._links} == {0, 1}
+
+
+LINKS = ["a", "b", "c", "d"]
+
+
+def keys(links=LINKS):
+    return [(link, peer) for link in links for peer in PEERS]
+
+
+def sick(way="rx"):
+    """Link b loses much, and that is known."""
+    feed = Feed(8)
+    feed.test.configure(LINKS, keys())
+    feed.run(10, at_link(1, way, 0.05))
+    assert list(feed.verdict.links) == [1]
+    return feed
+
+
+def test_what_is_known_of_a_lossy_link_outlives_a_reload_and_a_prober():
+    feed = sick()
+    feed.test.configure(LINKS, keys())
+    assert list(feed.run(0.5, at_link(1, "rx", 0.05)).links) == [1]
+    feed.test.rebase()
+    feed.totals.clear()
+    assert list(feed.run(0.5, at_link(1, "rx", 0.05)).links) == [1]
+    assert list(feed.run(20, at_link(1, "rx", 0.05)).links) == [1]
+    assert not feed.run(120).links, "and it ends as ever"
+
+
+def test_links_and_paths_that_stay_keep_their_evidence_at_another_index():
+    feed = sick()
+    before = feed.test._links[1, Direction.RX]
+    feed.test.configure(["x", "d", "b"], keys(["x", "d", "b"])[:-1])
+    assert feed.test._links == {
+        key: feed.test._links[key] for key in feed.test._links if key[0] in (1, 2)
+    }
+    assert feed.test._links[2, Direction.RX] is before
+    assert set(before.before) == set(range(8, 23)), "of the paths that stay, where they are now"
+    feed.rails, feed.totals = 3, {}
+    rows = [row for row in feed.rows(None, {}) if row.path < 23]
+    assert list(feed.test.feed(rows, feed.now + STEP).links) == [2]
+
+
+def test_paths_that_changed_begin_anew_and_a_link_with_none_left_too():
+    feed = sick()
+    usual = feed.test._links[1, Direction.RX].usual
+    others = [(link, f"new {peer}") if link == "b" else (link, peer) for link, peer in keys()]
+    feed.test.configure(LINKS, others)
+    assert set(feed.test._paths) == set(range(32)) - set(range(8, 16))
+    link = feed.test._links[1, Direction.RX]
+    assert (link.cusum.sick, link.blamed, link.usual) == (False, "", usual)
+    assert not feed.run(1).links
 
 
 def test_a_peer_s_lasting_loss_is_asked_about_enough_some_time():
@@ -270,13 +322,13 @@ def test_a_peer_s_lasting_loss_is_asked_about_enough_some_time():
     assert (feed.found, feed.test.suspects) == ({}, False)
 
 
-def test_counters_that_went_back_and_a_reset_are_left_out():
+def test_counters_that_went_back_and_another_prober_s_are_left_out():
     feed = Feed(9)
     feed.run(10)
     feed.totals.clear()
     feed.run(10)
-    feed.test.reset()
-    feed.totals.clear()
+    feed.test.rebase()
+    feed.totals = {index: [0, 0, 10**6, 10**6] for index in feed.totals}
     feed.run(10)
     assert feed.found == {}
 
@@ -343,11 +395,10 @@ def test_suspicion_ends_with_the_verdict_or_with_the_evidence():
 
 def test_what_is_usual_is_kept_for_the_next_daemon(an_hour_of_little_loss):
     feed = deepcopy(an_hour_of_little_loss)
-    feed.test.reset(["a", "b", "c", "d"])
     kept = feed.test.save()
     assert set(kept) == {"a", "b", "c", "d"}
     other = LossTest("h")
-    other.reset(["d", "new", "a"])
+    other.configure(["d", "new", "a"], [])
     assert other.restore(kept) == []
     again = other.save()
     assert again["a"] == kept["a"]
@@ -363,7 +414,7 @@ def test_what_is_usual_is_kept_for_the_next_daemon(an_hour_of_little_loss):
 )  # fmt: skip
 def test_a_document_that_is_wrong_is_refused_by_parts(document):
     test = LossTest("h")
-    test.reset(["a"])
+    test.configure(["a"], [])
     assert test.restore(document)
     kept = [counts for ways in test.save().values() for counts in ways.values()]
     assert all(0 <= events <= exposure for events, exposure in kept)

@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_daemon_engine import MS, SEC, Host
+from test_daemon_engine import MS, SEC, Host, config
 from test_detect_evidence import row
 from typer.testing import CliRunner
 
@@ -201,6 +202,28 @@ def test_a_peer_that_has_not_configured_a_path_never_makes_it_a_failure():
     found = judged(never, expect("b"))
     assert list(found.paths.values()) == ["never heard, though b probes this path"]
     assert found.links == {}
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_what_we_gave_up_and_took_up_again_is_asked_about(returned):
+    """The prober has such a path as gone until it hears it: that is no wish of the peer's."""
+    views, ends = unseen_views(Host(), {(1, p) for p in "abc"})
+    views = [v._replace(gone=not v.heard) for v in views]
+    ends = [replace(e, returned=returned and not e.heard_ever) for e in ends]
+    unseen, words = Unseen("h"), expect("a", "b", heard=Seen.SILENT)
+    unseen.judge(views, ends, words, SEC)
+    assert bool(unseen.judge(views, ends, words, SEC + LASTS_NS).links) is returned
+
+
+def test_the_neighbours_are_asked_about_paths_taken_up_again():
+    host, where = Host(), Whereabouts("h")
+    kept = [p.spec for p in host.engine.paths]
+    host.engine.configure(config(), [spec for spec in kept if spec.link != 1])
+    host.run(SEC)
+    host.engine.configure(config(), kept)
+    host.gone = {(1, peer) for peer in "abc"}
+    host.run(SEC)
+    assert where.wants_words(host.engine, host.now + 10 * SEC)
 
 
 def test_a_peer_that_is_not_heard_elsewhere_is_no_witness():

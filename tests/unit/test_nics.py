@@ -36,9 +36,9 @@ class Nics:
         self.now = time.monotonic_ns()
 
     def read(self, netdev="rail1", seconds=1.0, **counters):
-        inexact = counters.pop("inexact", "")
+        inexact, fell = counters.pop("inexact", ""), counters.pop("fell", False)
         self.now += round(seconds * S)
-        steps = {n: Step(k, round(seconds * S), inexact) for n, k in counters.items()}
+        steps = {n: Step(k, round(seconds * S), inexact, fell) for n, k in counters.items()}
         return self.take(Reading(netdev, "counters", self.now, steps=steps, statuses=ON))
 
     def take(self, *readings):
@@ -61,6 +61,17 @@ async def nics(tmp_path):
     made = WholeHost(tmp_path, links=LINKS)
     yield Nics(made)
     made.close()
+
+
+async def test_what_a_counter_shows_that_fell_is_no_hard_fault(nics):
+    nics.read(local_link_integrity_errors=3, link_downed=0, fell=True, inexact="reset: fell")
+    nics.read(local_link_integrity_errors=0, link_downed=2, fell=True, inexact="reset: fell")
+    nics.read(local_link_integrity_errors=0, link_downed=0)
+    assert nics.whole.states()["rail1"] == "UP"
+    assert nics.host.nics.nics["rail1"].counted["local_link_integrity_errors"] == 3
+    assert "reset: fell" in nics.explain()["nic"]["flaps_inexact"]
+    nics.read(local_link_integrity_errors=1)
+    assert nics.whole.states()["rail1"] == "DOWN", "what it counts from then on is"
 
 
 async def test_soft_errors_halve_the_weight_and_say_why(nics):
@@ -131,6 +142,23 @@ async def test_errors_of_a_carrier_that_was_away_are_no_evidence(nics):
     for _ in range(5):
         nics.read(symbol_errors=10**6)
     assert [f.rule.counter for f in link.counters] == ["symbol_errors"]
+
+
+async def test_a_pulled_cable_makes_no_hard_fault_of_its_own(nics):
+    link = nics.whole.link("rail1")
+    link.carrier = False
+    nics.read(local_link_integrity_errors=3, buffer_overrun_errors=1)
+    link.carrier = True
+    nics.read(local_link_integrity_errors=1)
+    assert link.counters == [], "as any error of an interval that a carrier loss touches"
+    assert nics.host.nics.nics["rail1"].totals["hard"] == 5, "counted all the same"
+    link.carrier = False
+    nics.read(resets=1)
+    assert [f.rule.counter for f in link.counters] == ["resets"], "it took the carrier along"
+    link.carrier = True
+    nics.read()
+    nics.read(local_link_integrity_errors=1)
+    assert "local_link_integrity_errors" in [f.rule.counter for f in link.counters]
 
 
 async def test_link_downed_counts_what_no_event_told_and_says_when_it_is_not_exact(nics):

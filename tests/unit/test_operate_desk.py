@@ -1,6 +1,8 @@
 """The desk: drains, windows and switches on a whole host, and what is refused."""
 
 import errno
+import os
+import stat
 import time
 
 import pytest
@@ -197,8 +199,28 @@ async def test_garbage_in_the_file_is_set_aside(make, tmp_path):
     assert make().states()["rail1"] == "ADMIN"
 
 
+async def test_a_directory_that_cannot_be_synced_is_no_refusal(make, monkeypatch):
+    """The file says the new thing by then: who undid the wish would find it again after a start."""
+    whole = make()
+    fsync = os.fsync
+
+    def fails_for_directories(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(durable.os, "fsync", fails_for_directories)
+    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    assert whole.weights()["rail1"] == 0
+    assert list(make().desk.wishes.of(Kind.DRAIN)) == ["rail1"]
+
+
 async def test_a_full_disk_refuses_the_wish_and_changes_nothing(make, monkeypatch):
     whole = make()
+    link = whole.link("rail0")
+    for carrier, downs in ((False, 2), (True, 0)):
+        link.carrier, link.pending_downs = carrier, downs
+        whole.host.step()
     whole.desk.drain(whole.host, "rail0", seconds=60, **BY)
 
     def full(_fd):
@@ -210,6 +232,7 @@ async def test_a_full_disk_refuses_the_wish_and_changes_nothing(make, monkeypatc
     with pytest.raises(WishError, match="not stored"):
         whole.desk.undrain(whole.host, "rail0", "uid 0")
     assert whole.weights() == {"rail0": 0, "rail1": 1000, "rail2": 1000}
+    assert whole.link("rail0").health.damping.penalty(time.monotonic_ns()) > 0, "nobody vouched"
     whole.desk.tick(whole.host, time.monotonic_ns() + 61 * 10**9)
     assert whole.weights()["rail0"] == 1000, "an end needs no disk"
     assert whole.desk.errors == 1

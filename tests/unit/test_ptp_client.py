@@ -371,6 +371,54 @@ def test_a_time_that_is_no_tai_is_said_to_be_none():
     assert (whose.ptp_timescale, whose.utc_offset_s, whose.traceable) == (False, None, False)
 
 
+def switched(world, **said):
+    """Looks at the first master's time for 10 s, after what it gives became what is given."""
+    looks = []
+
+    def look():
+        found = world.client.time(world.now)
+        if found is not None:
+            error, bound = world.error()
+            looks.append((found.grandmaster, abs(error) <= bound))
+
+    master = world.masters[0]
+    master.flags = said.pop("flags", master.flags)
+    master.ahead_ns = said.pop("ahead_ns", master.ahead_ns)
+    master.said |= said
+    world.run(10, look)
+    return looks
+
+
+def test_another_grandmaster_behind_the_same_port_has_nothing_of_the_line_before():
+    world = World({"ahead_ns": -1000 * SECOND})
+    world.masters[0].flags = Flag(0)
+    world.run(12)
+    assert not world.client.time(world.now).grandmaster.ptp_timescale
+    looks = switched(world, flags=FLAGS, ahead_ns=0, grandmaster=b"\x77" * 8)
+    tai = [within for whose, within in looks if whose.ptp_timescale]
+    assert len(tai) > 50
+    assert all(tai), "TAI, but for the line of before"
+    assert world.client.masters[0].estimator.steps == 0, "nobody's time was stepped"
+
+
+def test_a_grandmaster_that_changes_its_timescale_gives_another_time():
+    world = World({"ahead_ns": -1000 * SECOND})
+    world.masters[0].flags = Flag(0)
+    world.run(12)
+    tai = [within for whose, within in switched(world, flags=FLAGS, ahead_ns=0)
+           if whose.ptp_timescale]  # fmt: skip
+    assert len(tai) > 50
+    assert all(tai)
+
+
+def test_a_grandmaster_that_only_says_more_of_itself_keeps_its_line():
+    world = World({})
+    world.run(12)
+    looks = switched(world, accuracy=0x21, clock_class=7)
+    assert len(looks) == 100, "without a gap"
+    assert all(within for _, within in looks)
+
+
 def test_messages_of_others_and_nonsense_are_counted_and_change_nothing():
     world = World({})
     world.run(15)

@@ -117,6 +117,26 @@ class Scans:
             self.events += await self.jobs.scan(settled=self.settled, now=self.now)
 
 
+async def test_a_reload_while_pages_are_read_tells_no_event_twice(tmp_path):
+    rail = {"netdev": "rail0", "tx_bytes": 100}
+    lay(tmp_path, make(rails=(rail,), events=[{"time_ns": NOW + 1}, {"time_ns": NOW + 2}]))
+    scans = Scans(tmp_path, 100)
+    read = scans.jobs._read
+
+    def read_and_reload(now):
+        found = read(now)
+        scans.jobs.configure(["rail0", "rail1"])  # in the loop, before the thread's answer is
+        return found
+
+    scans.jobs._read = read_and_reload
+    await scans.run(5 * SECOND)
+    scans.jobs._read = read
+    scans.jobs.configure(["rail0"])
+    await scans.run(15 * SECOND)
+    assert len(scans.events) == 2
+    assert scans.jobs.totals.rail("rail0").tx_bytes == 100
+
+
 async def test_page_of_a_killed_process_goes_after_its_events_were_taken(tmp_path):
     rail = {"netdev": "rail0", "tx_bytes": 100}
     lay(tmp_path, make(rails=(rail,), events=[{"time_ns": NOW + 1}, {"time_ns": NOW + 2}]))

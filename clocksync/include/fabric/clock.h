@@ -12,8 +12,10 @@
  * are two lines, of which one holds while the other is written (a latch, as in the kernel's
  * seqcount_latch_t): a writer that dies in between, or is not scheduled, keeps nobody waiting. The
  * file is created whole, renamed into place, and never cut: a mapping of it stays sound. Only a page
- * of another version takes its place; who has the old one open gets ESTALE and opens it anew. Layout
- * as in clocksync/page.py. Little-endian hosts only.
+ * of another version takes its place, and nothing here looks for one: who has the old one open reads
+ * HOLDOVER with a bound that grows, then ESTALE when the line ends (an hour at most). Close and open
+ * it anew then, or when it says HOLDOVER for long. Layout as in clocksync/page.py. Little-endian
+ * hosts only.
  */
 #ifndef FABRIC_CLOCK_H
 #define FABRIC_CLOCK_H

@@ -71,8 +71,38 @@ def test_a_counter_that_was_thought_to_wrap_but_stays_at_its_maximum():
 
 def test_a_64_bit_counter_never_wraps():
     update, _ = run(2**64 - 2, 1)
-    assert update.steps["c"].increase == 1
+    assert update.steps["c"].increase == 0, "what it shows may be what is left of a sum"
     assert update.steps["c"].inexact.startswith("reset")
+    assert update.steps["c"].fell
+
+
+@pytest.mark.parametrize("values", [(7, 3), (7, 1), (5000, 12)])
+def test_what_is_left_of_a_sum_counts_nothing(values):
+    # virtio_net's tx_timeouts are added up over its queues: with fewer of them the sum is smaller.
+    update, total = run(*values)
+    assert (update.steps["c"].increase, total.count, total.resets) == (0, 0, 1)
+    assert total.inexact == f"reset: fell from {values[0]} to {values[1]}"
+    _, total = run(*values, values[1] + 2)
+    assert total.count == 2, "what comes after is new"
+
+
+@pytest.mark.parametrize("value", [2**64 - 3, 2**64 - 1, 2**57])
+def test_a_leap_that_no_hardware_makes_is_not_believed(value):
+    update, total = run(5, value)
+    assert (update.steps["c"].increase, total.count) == (0, 0)
+    assert total.inexact == f"leap: from 5 to {value}"
+    _, total = run(5, value, 7, 9)
+    assert total.count == 2, "and it counts on from where it is then"
+
+
+def test_what_a_fast_link_counts_is_believed():
+    rate = 10**11  # bytes a second of 800 Gbit/s
+    _, total = run(0, rate, 11 * rate)  # refreshed every 10 s
+    assert (total.count, total.inexact) == (11 * rate, "")
+    tracker = Tracker()
+    tracker.take(sample(1, {"c": 0}))
+    got = tracker.take(sample(1 + 86_400, {"c": 86_400 * rate})).steps["c"]
+    assert (got.increase, got.inexact) == (86_400 * rate, "")
 
 
 def test_a_setback_counts_nothing():

@@ -1,0 +1,80 @@
+"""Blocking calls in a thread of their own, waited for only so long: a driver may never answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Aside:
+    """One call at a time; while one hangs there is no other.
+
+    Not `asyncio.to_thread`: its few threads are shared, and the loop waits for them when it ends.
+    """
+
+    def __init__(self, name: str, limit_s: float) -> None:
+        """Args: ``name`` of the thread; ``limit_s``: a call that takes longer hangs."""
+        self.limit_s = limit_s
+        self._name = name
+        self._busy = False
+
+    @property
+    def busy(self) -> bool:
+        """A call has not returned yet."""
+        return self._busy
+
+    async def call(self, work: Callable[[], T], take: Callable[[T], None]) -> bool:
+        """Call ``work`` in a thread, and ``take`` in the loop with what it returns, however late.
+
+        Returns:
+            False when it hangs; also when an earlier call still does, then nothing was begun.
+
+        Raises:
+            Exception: whatever ``work`` or ``take`` raised in time.
+        """
+        if self._busy:
+            return False
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._busy = True
+
+        def back(finish: Callable[[], None]) -> None:
+            self._busy = False
+            if done.done():
+                finish()  # Late: what it raises goes to the loop's handler of exceptions.
+                return
+            try:
+                finish()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                finish = _raiser(error)
+            else:
+                finish = lambda: take(result)  # noqa: E731
+            with contextlib.suppress(RuntimeError):  # The loop is closed: the daemon ended.
+                loop.call_soon_threadsafe(back, finish)
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limit_s):
+                await done
+                return True
+        return False
+
+
+def _raiser(error: Exception) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it

@@ -1,0 +1,87 @@
+"""Looks at the state of verbs ports again and again; a driver that hangs holds up nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from fabricd.aside import Aside
+from fabricd.links.ibports import IbPorts
+from telemetry.events import EventKind
+
+LIMIT_S = 3.0
+DROP_S = 60.0
+"""A state so old is no evidence any more, as with the NICs' counters."""
+
+
+class Told(Protocol):
+    """What it needs of `fabricd.host.Host`."""
+
+    ib_note: str
+
+    def ports_read(self, active: dict[str, bool | None]) -> None: ...  # noqa: D102
+    def record(self, kind: EventKind, reason: str, **data: Any) -> None: ...  # noqa: ANN401, D102
+
+
+class PortWatch:
+    """Of one host. ``ib_note`` says when ports do not answer, and so does the timeline, once."""
+
+    def __init__(
+        self,
+        host: Told,
+        ports: IbPorts,
+        *,
+        make: Callable[[Sequence[str], Mapping[str, str]], IbPorts] = IbPorts,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._host = host
+        self._ports = ports
+        self._make = make
+        self._aside = Aside("verbs", limit_s)
+        self._hangs_ns: int | None = None
+        """Since when."""
+
+    async def look(
+        self, netdevs: Sequence[str], named: Mapping[str, str], *, now: int | None = None
+    ) -> None:
+        """Look once; ``now``: CLOCK_MONOTONIC, ns; None: as the clock says."""
+        began = time.monotonic_ns() if now is None else now
+        if self._aside.busy:
+            self._hanging(began)
+            return
+        if self._ports.changed(netdevs, named):  # another configuration, a device plugged in
+            made = partial(self._make, list(netdevs), dict(named))
+            if not await self._aside.call(made, self._made):
+                self._hanging(began)
+                return
+        if self._ports.netdevs:
+            ports = self._ports
+            if not await self._aside.call(ports.read, partial(self._read, ports)):
+                self._hanging(began)
+
+    def _made(self, ports: IbPorts) -> None:
+        self._ports = ports
+        self._answered()
+        self._host.ports_read({})
+
+    def _read(self, ports: IbPorts, active: dict[str, bool | None]) -> None:
+        self._answered()
+        if ports is self._ports:
+            self._host.ports_read(active)
+
+    def _answered(self) -> None:
+        self._host.ib_note = self._ports.note
+        if self._hangs_ns is not None:
+            self._hangs_ns = None
+            self._host.record(EventKind.DAEMON, "verbs ports answer again")
+
+    def _hanging(self, now: int) -> None:
+        if self._hangs_ns is None:
+            self._hangs_ns = now
+            self._host.record(EventKind.DAEMON, "verbs ports do not answer: their state is old")
+        seconds = (now - self._hangs_ns) / 1e9
+        self._host.ib_note = f"no answer for {seconds:.0f} s: {self._ports.note}"
+        if seconds > DROP_S:
+            self._host.ports_read({})

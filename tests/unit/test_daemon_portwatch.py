@@ -1,0 +1,99 @@
+"""Verbs ports that hang: looked at no more, said so, and nobody waits."""
+
+import asyncio
+import threading
+
+import pytest
+
+from fabricd.links.portwatch import DROP_S, PortWatch
+
+S = 10**9
+ACTIVE = {"rail0": True}
+
+
+class Ports:
+    """Stands for IbPorts; ``gate`` closed: its driver hangs."""
+
+    def __init__(self, netdevs=("rail0",)):
+        self.netdevs = list(netdevs)
+        self.note = "rail0=mlx5_0/1"
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reads = 0
+
+    def changed(self, netdevs, _named):
+        return list(netdevs) != self.netdevs
+
+    def read(self):
+        self.reads += 1
+        self.gate.wait(60)
+        return dict.fromkeys(self.netdevs, True)
+
+
+class Host:
+    def __init__(self):
+        self.ib_note, self.active, self.rows = "", None, []
+
+    def ports_read(self, active):
+        self.active = active
+
+    def record(self, _kind, reason, **_):
+        self.rows.append(reason)
+
+
+@pytest.fixture
+def ports():
+    made = Ports()
+    yield made
+    made.gate.set()
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
+    host = Host()
+    watch = PortWatch(host, ports, limit_s=60)
+    await watch.look(["rail0"], {}, now=0)
+    assert (host.active, host.ib_note, host.rows) == (ACTIVE, "rail0=mlx5_0/1", [])
+    watch._aside.limit_s = 0.02
+    ports.gate.clear()
+    for second in range(1, 5):
+        await watch.look(["rail0"], {}, now=second * S)
+    assert ports.reads == 2, "no second one beside it"
+    assert host.rows == ["verbs ports do not answer: their state is old"]
+    assert host.ib_note == "no answer for 3 s: rail0=mlx5_0/1"
+    assert host.active == ACTIVE, "for a while what it said last holds"
+    await watch.look(["rail0"], {}, now=round((2 + DROP_S) * S))
+    assert host.active == {}
+    ports.gate.set()
+    await until(lambda: host.active)
+    assert host.active == ACTIVE, "what comes late is taken"
+    assert host.rows[1:] == ["verbs ports answer again"]
+    assert host.ib_note == "rail0=mlx5_0/1"
+    watch._aside.limit_s = 60
+    await watch.look(["rail0"], {}, now=100 * S)
+    assert ports.reads == 3
+
+
+async def test_other_links_wait_for_a_read_that_hangs(ports):
+    host, other = Host(), Ports(["rail1"])
+    watch = PortWatch(host, ports, make=lambda *_: other, limit_s=0.02)
+    ports.gate.clear()
+    await watch.look(["rail0"], {}, now=S)
+    await watch.look(["rail1"], {}, now=2 * S)
+    assert other.reads == 0
+    ports.gate.set()
+    await until(lambda: host.active)
+    watch._aside.limit_s = 60
+    await watch.look(["rail1"], {}, now=3 * S)
+    assert host.active == {"rail1": True}
+
+
+async def test_a_mistake_in_a_read_is_told(ports):
+    ports.read = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        await PortWatch(Host(), ports, limit_s=60).look(["rail0"], {})
