@@ -83,7 +83,9 @@ class MeshHost:
         self._locked_ns: int | None = None
         self._calm: float | None = None
         self._compare = False
-        """Whether another reference is followed, and its followers have not been looked at yet."""
+        """Whether another reference is followed, or one that was lost is heard again, and its
+        followers have not been looked at yet. Until then nobody is to follow us: among all who
+        were cut off together each would take the others for such a follower."""
         self._bounds = BoundKeeper(self.rules.wander)
         self._root_ns = 0.0
         """Root delay as it is told."""
@@ -231,7 +233,7 @@ class MeshHost:
         if self.gauge is None or self.mesh is None:
             return []
         tag, mesh, held = self.gauge.tag, self.mesh, self.election.reference
-        follows = held.id if held else 0
+        follows = held.id if held and not self._compare else 0
         gauge: Gauge | Accused = self.gauge
         if self._accused:
             # In turn: there is room for one.
@@ -317,9 +319,16 @@ class MeshHost:
         mesh = self.mesh.moved(now_ns) if self.mesh else None
         # How old a word is a host that is about to join knows by its neighbours' mesh time.
         near = mesh or (seen[0].mesh if seen else None)
+        lost = was is not None and mesh is not None and not self.election.alive(was, mesh.ns)
+        before = self.fabric(now_ns)
         new = self.election.choose(words, near.ns if near else None)
-        if new is not None and was is not None:
+        held, after = self.election.reference, self.fabric(now_ns)
+        again = lost and held is not None and mesh is not None and self.election.alive(held, mesh.ns)
+        if (new is not None and was is not None) or again:
             self._compare = True
+        if self._compare and before is not None and after is not None:
+            if abs(after.ahead(now_ns, before.ns) - before.part) > self.rules.apart_ns:
+                self._join(now_ns)  # another time, whose mesh may be ours all the same
 
     def _stand(self, now_ns: int) -> None:
         if self.mesh is None or self.gauge is None:
@@ -361,11 +370,12 @@ class MeshHost:
 
     def _mesh_step(self, seen: list[View], now_ns: int) -> None:
         held = self.election.reference
-        mine = [view for view in seen if held is None or view.follows == held.id]
+        mine = [view for view in seen if held is None or self._fellow(view, held, now_ns)]
         self.status.neighbours = len(mine)
+        damping = DAMPING
         if self._compare and self.mesh is not None and mine:
-            # Those who follow another reference now may have been without each other for long.
-            self._compare = False
+            # We may have been without them for long, and they do not come to meet us.
+            self._compare, damping = False, 1.0
             mesh = self.mesh.moved(now_ns)
             off = min(abs(view.mesh.ahead(now_ns, mesh.ns) - mesh.part) for view in mine)
             if off > self.rules.apart_ns:
@@ -378,9 +388,24 @@ class MeshHost:
             return
         self.mesh = self.mesh.moved(now_ns)
         if mine:
-            self._pull(mine, now_ns, DAMPING)
+            self._pull(mine, now_ns, damping)
         elif self._calm is not None and held is not None and not self.election.is_reference:
             self.mesh = self.mesh._replace(slope=self._calm - held.slope)
+
+    def _fellow(self, view: View, held: Reference, now_ns: int) -> bool:
+        """Whether a neighbour lives by the reference that we follow.
+
+        One that follows it and has not heard of it for long was cut off with what it has of that
+        time; while nobody has heard of it, all of us are.
+        """
+        if view.follows != held.id:
+            return False
+        if self.mesh is None or not self.election.alive(held, self.mesh.moved(now_ns).ns):
+            return True
+        said, mesh = view.edge.reference, view.edge.mesh
+        if said is None or mesh is None or said.id != held.id:
+            return False
+        return mesh.mesh_ns - said.mesh_ns <= self.rules.election.lost_ns
 
     def _pull(self, seen: list[View], now_ns: int, damping: float) -> None:
         assert self.mesh is not None

@@ -293,3 +293,66 @@ def test_nonsense_of_a_neighbour_stops_nobody():
         world.run(0.1)
     assert states(world) == {State.LOCKED}
     assert max(map(abs, world.errors().values())) < 100
+
+
+def worst_of(world, reference, hosts, seconds):
+    """Farthest that any of these is from the reference's time meanwhile, ns; all stay locked."""
+    worst = 0.0
+    for _ in range(round(seconds * 10)):
+        world.run(0.1)
+        for host in hosts:
+            assert world.nodes[host].core.status.state is State.LOCKED
+            worst = max(worst, abs(world.fabric(host)[0] - world.truth(reference)))
+    return worst
+
+
+def moved_ahead(world, hosts, ns):
+    """As if their clocks had drifted for long."""
+    for host in hosts:
+        core = world.nodes[host].core
+        core.mesh = core.mesh.moved(core.mesh.at_ns, ns)
+        if core.election.own is not None:
+            core.election.own = core.election.own.moved(core.election.own.at_ns, ns)
+
+
+def test_who_comes_back_from_holdover_pulls_nobody():
+    world = World(
+        SEED, 4, [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)],
+        priority=lambda host: 100 if host <= 2 else 255,
+    )  # fmt: skip
+    world.run(9)
+    (reference,) = references(world)
+    alone, epoch = world.nodes[4].core, world.nodes[4].core.epoch
+    world.cut = {path for path, pair in enumerate(world.pairs) if 4 in pair}
+    world.run(5)
+    assert alone.status.state is State.HOLDOVER
+    moved_ahead(world, [4], 6000.0)
+    world.cut = set()
+    assert worst_of(world, reference, {1, 2, 3} - {reference}, 3) < 20.0
+    assert alone.status.state is State.LOCKED
+    assert alone.epoch == epoch + 1, "too far to slew"
+    assert abs(world.fabric(4)[0] - world.truth(reference)) < 20
+
+
+def test_halves_that_meet_again_leave_the_better_one_alone():
+    """The others take over its time, in another epoch, and their neighbours do not meet them."""
+    world = World(SEED, 6, [(1, 2), (2, 3), (1, 3), (4, 5), (5, 6), (4, 6), (3, 4)])
+    world.run(14)
+    world.cut = {6}
+    world.run(20)
+    kept, other = sorted(references(world))
+    assert (kept in (1, 2, 3)) != (other in (1, 2, 3))
+    stay = {1, 2, 3} if kept in (1, 2, 3) else {4, 5, 6}
+    epochs = {host: world.nodes[host].core.epoch for host in world.nodes}
+    moved_ahead(world, set(world.nodes) - stay, 50_000.0)
+    world.cut = set()
+    for host in (3, 4):  # Words come at once, a line takes a while.
+        world.nodes[host].fits[6] = world.now_ns + SECOND
+    assert worst_of(world, kept, stay, 4) < 20.0
+    world.run(3)
+    assert states(world) == {State.LOCKED}
+    assert references(world) == {kept}
+    for host in world.nodes:
+        core = world.nodes[host].core
+        assert (core.epoch > epochs[host]) == (host not in stay)
+        assert abs(world.fabric(host)[0] - world.truth(kept)) < 30
