@@ -319,16 +319,19 @@ class MeshHost:
         mesh = self.mesh.moved(now_ns) if self.mesh else None
         # How old a word is a host that is about to join knows by its neighbours' mesh time.
         near = mesh or (seen[0].mesh if seen else None)
-        lost = was is not None and mesh is not None and not self.election.alive(was, mesh.ns)
+        lost = not self._heard_of(was, mesh)
         before = self.fabric(now_ns)
         new = self.election.choose(words, near.ns if near else None)
         held, after = self.election.reference, self.fabric(now_ns)
-        again = lost and held is not None and mesh is not None and self.election.alive(held, mesh.ns)
-        if (new is not None and was is not None) or again:
+        if was is not None and (new is not None or (lost and self._heard_of(held, mesh))):
             self._compare = True
-        if self._compare and before is not None and after is not None:
-            if abs(after.ahead(now_ns, before.ns) - before.part) > self.rules.apart_ns:
-                self._join(now_ns)  # another time, whose mesh may be ours all the same
+            if before and after:
+                off = after.ahead(now_ns, before.ns) - before.part
+                if abs(off) > self.rules.apart_ns:
+                    self._join(now_ns)  # another time, though its mesh may be ours
+
+    def _heard_of(self, held: Reference | None, mesh: Linear | None) -> bool:
+        return held is not None and mesh is not None and self.election.alive(held, mesh.ns)
 
     def _stand(self, now_ns: int) -> None:
         if self.mesh is None or self.gauge is None:
@@ -400,7 +403,7 @@ class MeshHost:
         """
         if view.follows != held.id:
             return False
-        if self.mesh is None or not self.election.alive(held, self.mesh.moved(now_ns).ns):
+        if self.mesh is None or not self._heard_of(held, self.mesh.moved(now_ns)):
             return True
         said, mesh = view.edge.reference, view.edge.mesh
         if said is None or mesh is None or said.id != held.id:
