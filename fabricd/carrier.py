@@ -6,8 +6,9 @@ so it does not matter which comes first or twice: each carrier loss is one count
 
 from __future__ import annotations
 
-from fabricd.engine import Engine, Link
+from fabricd.engine import Engine
 from fabricd.links.flaps import FlapLedger
+from fabricd.subjects import Link
 from telemetry.events import Event, EventKind
 
 

@@ -22,6 +22,7 @@ from fabricd.operate.orders import Orders
 from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
 from fabricd.steer import policy
+from fabricd.subjects import OUT, Link, Path
 from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
@@ -36,58 +37,6 @@ FAREWELL = "farewell: the peer no longer probes this path"
 
 _WORKING = CARRYING - {LinkState.UNKNOWN}
 _WELL = CARRYING - {LinkState.DEGRADED}
-
-
-@dataclass(slots=True)
-class Link:
-    """One configured link."""
-
-    index: int
-    netdev: str
-    rail: int
-    health: Health
-    admin_up: bool = True
-    carrier: bool | None = None
-    port_active: bool | None = None
-    """Of the verbs port behind it; None: there is none, or it is not known."""
-    pending_downs: int = 0
-    worse: str = ""
-    """By probes: loses too much."""
-    unseen: str = ""
-    """Never heard anything, though peers say that they probe it."""
-    counters: Sequence[Finding] = ()
-    """What the rules say about the counters behind it."""
-    forecast: Forecast | None = None
-    named_ns: int = 0
-    """Since when the forecast names it."""
-    held: bool = False
-    """Out after a hard fault, and by now probes alone keep it there."""
-    pathless_ns: int | None = None
-    """Since when none of the paths is left that could tell whether it is well."""
-
-
-@dataclass(slots=True)
-class Path:
-    """One probed path."""
-
-    index: int
-    spec: PathSpec
-    netdev: str
-    health: Health
-    heard_ever: bool = False
-    worse: str = ""
-    unseen: str = ""
-    """Never heard, though its peer says that it probes it."""
-    gone: bool = False
-    """The peer said farewell on it, and has not been heard since."""
-    returned: bool = False
-    """We gave it up, took it up again and have not heard it since. The prober shows it as gone
-    until then, but that it is silent was nobody's wish."""
-
-    @property
-    def key(self) -> str:
-        """Stable over restarts and reloads."""
-        return f"{self.netdev} {self.spec.address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +132,7 @@ class Engine:
                 path.worse, path.gone, path.returned = known.worse, known.gone, known.returned
             elif link.netdev in old_links and (known := self._left.get(path.key)) is not None:
                 path.returned = True
-                if self._already_out(link) or known.health.state in (
-                    LinkState.DOWN, LinkState.HOLD,
-                ):  # fmt: skip
+                if link.out or known.health.state in OUT:
                     # An address that goes and comes back is no evidence that the fault is gone.
                     path.health, path.heard_ever = known.health, known.heard_ever
             self.paths.append(path)
@@ -255,7 +202,7 @@ class Engine:
             [
                 policy.LinkInput(
                     x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained,
-                    share=self.share(x), since_ns=x.named_ns, by_probes=self._by_probes(x),
+                    share=self.share(x), since_ns=x.named_ns, by_probes=x.by_probes,
                 )
                 for x in self.links
             ],
@@ -410,7 +357,7 @@ class Engine:
             # One that was never active is no failure; else it is one of its own.
             never = link.health.state is LinkState.UNKNOWN
             facts = replace(facts, carrier=False) if never else replace(facts, hard=PORT_INACTIVE)
-        if self._already_out(link) or facts.downs or facts.hard or verdict.link_faults:
+        if link.out or facts.downs or facts.hard or verdict.link_faults:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
         elif link.health.state in (LinkState.UNKNOWN, LinkState.ADMIN) and views is not None:
@@ -431,7 +378,7 @@ class Engine:
             or facts.downs > 0
             or not facts.admin_up
         )
-        if (fault or worse) and not hard and not self._already_out(link):
+        if (fault or worse) and not hard and not link.out:
             degraded_only = not fault
             if not self._may_take(link):
                 out.refused[link.netdev] = fault or worse
@@ -440,17 +387,13 @@ class Engine:
                 return replace(facts, worse=worse)
         return replace(facts, fault=fault, worse=worse)
 
-    @staticmethod
-    def _already_out(link: Link) -> bool:
-        return link.health.state in (LinkState.DOWN, LinkState.HOLD)
-
     def _kept_out(self, link: Link, facts: Facts, fault: str, out: Outcome) -> tuple[Facts, str]:
         """What probes may say against a link that hard evidence took out: all, or nothing.
 
         Once that evidence is over, probes alone keep it out, and then their share is the limit.
         """
         link.held = False
-        if not self._already_out(link) or facts.carrier is False or facts.hard:
+        if not link.out or facts.carrier is False or facts.hard:
             return facts, fault
         if not fault and facts.clean:
             return facts, fault
@@ -461,16 +404,9 @@ class Engine:
         link.held = True
         return facts, fault
 
-    @staticmethod
-    def _by_probes(link: Link) -> bool:
-        """Whether probes alone take traffic from it (or counters half of it)."""
-        if link.health.state in (LinkState.DOWN, LinkState.HOLD):
-            return link.held or link.health.out_by_probes
-        return link.health.state is LinkState.DEGRADED
-
     def _may_take(self, link: Link) -> bool:
         """Whether probes alone may take this link's traffic too."""
-        taken = sum(other is not link and self._by_probes(other) for other in self.links)
+        taken = sum(other is not link and other.by_probes for other in self.links)
         left = [
             x for x in self.links
             if x is not link and x.carrier is not False and x.health.state in CARRYING
@@ -503,7 +439,7 @@ class Engine:
         verdict: Verdict,
         views: Sequence[PathView] | None,
     ) -> Facts:
-        if not self.orders.heeds_paths and path.health.state in (LinkState.DOWN, LinkState.HOLD):
+        if not self.orders.heeds_paths and path.health.state in OUT:
             return Facts(worse=self.orders.worse(path.netdev, path.worse))  # No more exception.
         if views is None:
             return Facts(carrier=None, clean=False)

@@ -22,9 +22,9 @@ from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
 if TYPE_CHECKING:
-    from fabricd.engine import Link
     from fabricd.host import Host
     from fabricd.links.health import Health
+    from fabricd.subjects import Link
 
 SEC = 1e9
 

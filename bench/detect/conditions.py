@@ -16,7 +16,8 @@ from bench.report import Row
 from fabricd.delay.condition import Condition, LinkCondition, Seen
 from fabricd.delay.rails import SlowRails
 from fabricd.delay.view import DelayView
-from fabricd.detect.loss import LossCounters, LossTest
+from fabricd.detect.loss import LossTest
+from fabricd.detect.loss_rules import LossCounters
 from fabricd.probes.records import Direction
 from telemetry.events import LinkState
 

@@ -18,7 +18,8 @@ import numpy as np
 from bench.detect.alarms import alarms_of_bursts, years_to_alarm
 from bench.detect.play import TICK_S
 from bench.report import Row
-from fabricd.detect.loss import TRAIN, LossCounters, LossRules, LossTest
+from fabricd.detect.loss import LossTest
+from fabricd.detect.loss_rules import TRAIN, LossCounters, LossRules
 from fabricd.detect.mesh import Node, choose, train_rate
 
 RAILS = 4

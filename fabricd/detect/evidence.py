@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fabricd.detect import neighbours
 from fabricd.detect.locate import CLEAN, SILENT, Blame, Flow, Port, Topology, locate
-from fabricd.detect.loss import LossCounters
+from fabricd.detect.loss_rules import LossCounters
 from fabricd.detect.silence import PathView
-from fabricd.engine import Engine, Path
+from fabricd.engine import Engine
 from fabricd.probes.records import PathRow
+from fabricd.subjects import Path
 from telemetry.events import LinkState
 
 STEADY_NS = 10**9

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fabricd.detect.rules import PCIE_DOWNGRADE, RULES, Class, CounterJudge, Finding
-from fabricd.engine import Engine, Link
+from fabricd.engine import Engine
 from fabricd.nics.reader import Reading
 from fabricd.predict.forecast import Forecast
 from fabricd.predict.gather import Gather, Rows
 from fabricd.publisher import event
+from fabricd.subjects import Link
 from telemetry.counters.downs import PortDowns
 from telemetry.counters.types import CounterClass, Status
 from telemetry.counters.vocabulary import COUNTERS

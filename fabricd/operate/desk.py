@@ -22,8 +22,8 @@ from fabricd.steer.policy import weight_of
 from telemetry.events import Event, EventKind
 
 if TYPE_CHECKING:
-    from fabricd.engine import Link
     from fabricd.host import Host
+    from fabricd.subjects import Link
 
 
 class WishError(Exception):

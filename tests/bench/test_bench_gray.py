@@ -7,7 +7,7 @@ import pytest
 
 from bench.detect.alarms import YEAR_S, alarms_of_bursts, years_to_alarm
 from bench.detect.gray import DEFAULT, FAST, RAILS, found_after, paths
-from fabricd.detect.loss import LossRules
+from fabricd.detect.loss_rules import LossRules
 from fabricd.detect.sequential import Cusum, Test
 
 Test.__test__ = False

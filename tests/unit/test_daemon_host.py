@@ -10,7 +10,7 @@ import whole_host
 from whole_host import WholeHost
 
 from fabricd.config import parse
-from fabricd.detect.loss import LossCounters
+from fabricd.detect.loss_rules import LossCounters
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory

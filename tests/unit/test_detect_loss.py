@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fabricd.detect.locate import Kind
-from fabricd.detect.loss import FULL, LossCounters, LossTest, holes, shared_ratio
+from fabricd.detect.loss import LossTest
+from fabricd.detect.loss_rules import FULL, LossCounters, holes, shared_ratio
 from fabricd.probes.records import Direction
 
 SEC = 10**9
