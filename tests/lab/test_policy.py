@@ -8,6 +8,7 @@ from test_failover import (
     PATIENCE_S,
     assert_given_up,
     assert_progress,
+    bytes_done,
     events_of,
     job,
     rails_of,
@@ -15,7 +16,7 @@ from test_failover import (
 )
 
 from lab.cluster import wait_until
-from lab.faults import Carrier
+from lab.faults import BlackHole, Carrier
 from telemetry.statspage import StatsEventKind
 
 TOLD = (StatsEventKind.PATH_DOWN, StatsEventKind.PATH_UP, StatsEventKind.RAIL_TOLD_DOWN)
@@ -175,3 +176,35 @@ def test_a_path_that_passes_small_packets_only_stays_out(cluster):
         shaper("3:", lab.topology.burst_bytes)
         wait_until(lambda: returned(lab, healthy), PATIENCE_S, "the rail's return")
         assert_progress(perf)
+
+
+def test_any_rail_that_returns_is_enough(cluster):
+    lab = cluster(hosts=2, rails=3, rate="200mbit")
+    with job(lab) as perf:
+        assert_progress(perf)
+        with lab.inject(Carrier("h0:rail0")), lab.inject(Carrier("h0:rail1")):
+            with lab.inject(Carrier("h0:rail2")):
+                time.sleep(1)
+                before = bytes_done(perf)
+                time.sleep(1)
+                assert bytes_done(perf) == before, "nothing is left that could carry"
+            assert_progress(perf)
+        assert_progress(perf)
+
+
+def test_a_comm_on_which_nothing_passes_finds_its_path_dead(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    work = ["--iters", "4", "--size", "64K", "--channels", "1", "--wait", "block"]
+    perf = lab.start_perf("p2p", *work, "--linger", "15")
+    perf.wait_started(PATIENCE_S)
+    node = lab.nodes[0]
+    wait_until(lambda: sent(node, "rail0") >= 4 << 16, PATIENCE_S, "the last message")
+    time.sleep(2)  # so long that nobody looks often any more
+    before = {name: rail.tx_bytes for name, rail in rails_of(node).items()}
+    since = time.monotonic_ns()
+    with lab.inject(BlackHole("h0:rail0", "both")):
+        wait_until(lambda: given_up(lab, since), 10, "the path given up")
+        after = {name: rail.tx_bytes for name, rail in rails_of(node).items()}
+        assert after == before, "by no message of the job"
+    for result in perf.wait(PATIENCE_S):
+        assert result.status == 0, perf.log(result.rank).read_text()[-1500:]
