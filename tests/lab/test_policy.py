@@ -17,7 +17,7 @@ from test_failover import (
 
 from lab.cluster import wait_until
 from lab.faults import BlackHole, Carrier
-from telemetry.statspage import StatsEventKind
+from telemetry.statspage import PathDownReason, StatsEventKind
 
 TOLD = (StatsEventKind.PATH_DOWN, StatsEventKind.PATH_UP, StatsEventKind.RAIL_TOLD_DOWN)
 
@@ -208,3 +208,27 @@ def test_a_comm_on_which_nothing_passes_finds_its_path_dead(cluster):
         assert after == before, "by no message of the job"
     for result in perf.wait(PATIENCE_S):
         assert result.status == 0, perf.log(result.rank).read_text()[-1500:]
+
+
+def test_a_path_that_stays_slow_is_opened_again_from_another_port(cluster):
+    lab = cluster(hosts=2, rails=2, rate="200mbit")
+    node, port = lab.nodes[0], lab.topology.leaf_port(1, 1)
+
+    def data_ports():
+        """Of the connections that carry payload on rail 1, on the sender's side."""
+        lines = node.run(["ss", "-Htn", "state", "established"]).stdout.splitlines()
+        return {line.split()[2] for line in lines if f"{node.address(1)}%" in line}
+
+    with job(lab, "p2p", env={"FABRIC_ADAPT": "1", "FABRIC_STRIPE": "1"}, channels=1) as perf:
+        assert_progress(perf)
+        before = data_ports()
+        where = ["-n", port.ns, "qdisc", "replace", "dev", port.ifname, "root", "handle", "2:"]
+        node.run(["tc", *where, "tbf", "rate", "20mbit", "burst", "64k", "latency", "100ms"])
+
+        def opened_again():
+            downs = events_of(node, StatsEventKind.PATH_DOWN)
+            return any(event.detail == PathDownReason.REHASH for event in downs)
+
+        wait_until(opened_again, PATIENCE_S, "a path opened again")
+        wait_until(lambda: data_ports() - before, PATIENCE_S, "another source port")
+        assert_progress(perf)
