@@ -82,6 +82,35 @@ TEST_CASE("A path that comes back goes on with its sequence, and is judged again
   CHECK(row(w.hosts[2], kRail1ToOne).rx_missed >= 3);
 }
 
+TEST_CASE("What is lost after a return is counted at both ends, as before it") {
+  World w = three();
+  const Config before = w.hosts[1].engine->config();
+  std::uint64_t lost = 0;
+  int number = 0;
+  const auto lossy = [&](auto from, auto to, auto rail) {
+    const bool hit = from == 1 && to == 2 && rail == 1 && ++number % 4 == 0;
+    lost += hit ? 1U : 0U;
+    return hit;
+  };
+  const auto check = [&] {
+    w.lost = lossy;
+    w.run(2000 * kMs);
+    w.lost = [](auto, auto, auto) { return false; };
+    w.run(500 * kMs);
+    CHECK(row(w.hosts[2], kRail1ToOne).rx_lost == lost);
+    CHECK(row(w.hosts[1], kRail1ToOne).tx_lost == lost);  // both have it as their third
+  };
+  check();
+  const std::uint64_t first = lost;
+  CHECK(first >= 10);
+  drop(w, 1, 1, 2);
+  w.run(1000 * kMs);
+  w.hosts[1].engine->configure(before, w.now, 0);
+  w.run(1000 * kMs);
+  check();
+  CHECK(lost > first + 10);
+}
+
 TEST_CASE("Lost farewells are said again") {
   World w = three();
   int left = 2;

@@ -102,6 +102,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
     nonce_ = random_();
   } while (nonce_ == 0);
   rx_lost_before_ += window_.lost();
+  rx_lost_away_ = 0;
   window_ = {};
   promises_.forget();
   said_ = said_single_ = 0;  // of another clock, if the host was booted anew
@@ -135,6 +136,7 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
     // What was sent while nobody was to listen is not lost.
     gone_ = false;
     rx_lost_before_ += window_.lost();
+    rx_lost_away_ += window_.lost();  // its sender goes on counting from there
     window_ = {};
   }
   const bool seen = (packet.seq <= window_.highest()) && window_.highest() - packet.seq < 64;
@@ -396,7 +398,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   }
   p.rx_max = window_.highest();
   p.rx_bitmap = window_.bitmap();
-  p.rx_lost = static_cast<std::uint32_t>(window_.lost());
+  p.rx_lost = static_cast<std::uint32_t>(rx_lost_away_ + window_.lost());
   p.rx_missed = rx_missed_;
   if (last_heard_ != 0) {
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(

@@ -192,6 +192,7 @@ class Path {
   std::uint64_t received_ = 0;
   std::uint64_t duplicates_ = 0;
   std::uint64_t rx_lost_before_ = 0;  // in earlier incarnations of the peer
+  std::uint64_t rx_lost_away_ = 0;    // in this one, before it went and came back
   Nanos peer_interval_ = 0;
   Nanos last_heard_ = 0;
   Nanos on_time_ = 0;  // when the last single packet came
