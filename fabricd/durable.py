@@ -37,3 +37,20 @@ def replace_text(path: Path, text: str, mode: int = 0o644) -> None:
     except OSError as error:
         # Whoever is told "not stored" goes on with what the file no longer says.
         structlog.get_logger().error("directory not synced", path=str(path), error=error.strerror)
+
+
+def read(path: Path, most: int) -> bytes | None:
+    """A small file; None: there is none.
+
+    Raises:
+        ValueError: it is longer than ``most`` bytes.
+        OSError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > most:
+        raise ValueError("too long")
+    return data

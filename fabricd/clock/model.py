@@ -103,13 +103,10 @@ def load(directory: Path) -> Model | None:
         OSError: it cannot be read.
     """
     try:
-        with (directory / NAME).open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    if len(data) > MOST_BYTES:
-        raise ModelError("too long")
-    return parse(data)
+        data = durable.read(directory / NAME, MOST_BYTES)
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    return None if data is None else parse(data)
 
 
 def store(directory: Path, model: Model) -> None:
