@@ -11,14 +11,10 @@ using namespace fabric::tcp::loopback;
 
 namespace {
 
-int dial(const Address& to) {
-  sockaddr_storage storage{};
-  const socklen_t length = to.to(storage);
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
+// Whoever says nothing for so long says nothing.
+void be_patient(int fd) {
   const timeval patience{5, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  return fd;
 }
 
 Hello hello_for(const Handle& handle, HelloKind kind, std::uint64_t initiator) {
@@ -35,6 +31,7 @@ Hello hello_for(const Handle& handle, HelloKind kind, std::uint64_t initiator) {
 
 // Says hello; the welcome.
 Welcome greet(int fd, const Hello& hello, const Secret& secret) {
+  be_patient(fd);
   const HelloBytes bytes = encode(hello, secret);
   REQUIRE(::send(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   WelcomeBytes answer{};
@@ -193,8 +190,6 @@ TEST_CASE("without a descriptor for whoever connects nothing spins, and later th
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   REQUIRE(connected == 0);
   CHECK(took < 500);
-  const timeval patience{5, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   CHECK(greet(fd, hello_for(*handle, HelloKind::control, 1), handle->secret).status ==
         WelcomeStatus::ok);
   ::close(fd);

@@ -38,6 +38,15 @@ inline Rail rail_of(std::size_t host, std::size_t rail) {
   return made;
 }
 
+// A bare connection, with nothing said on it.
+inline int dial(const Address& to) {
+  sockaddr_storage storage{};
+  const socklen_t length = to.to(storage);
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
+  return fd;
+}
+
 struct Pair {
   std::unique_ptr<Net> a;
   std::unique_ptr<Net> b;

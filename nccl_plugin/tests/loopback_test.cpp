@@ -6,18 +6,6 @@ using namespace fabric;
 using namespace fabric::tcp;
 using namespace fabric::tcp::loopback;
 
-namespace {
-
-int stranger(const Address& to) {
-  sockaddr_storage storage{};
-  const socklen_t length = to.to(storage);
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
-  return fd;
-}
-
-}  // namespace
-
 TEST_CASE("messages of all sizes arrive") {
   Pair pair(2);
   const Outcome outcome = exchange(pair, milliseconds(300), 50);
@@ -84,10 +72,10 @@ TEST_CASE("strangers are counted, and hold up nobody") {
   const Address door = handle->listeners[0];
   std::vector<int> half_open;
   for (int i = 0; i < 40; ++i) {
-    half_open.push_back(stranger(door));  // says nothing
+    half_open.push_back(dial(door));  // says nothing
   }
   const std::string http = "GET / HTTP/1.1\r\n\r\n";
-  const int garbage = stranger(door);
+  const int garbage = dial(door);
   CHECK(::send(garbage, http.data(), http.size(), 0) == static_cast<ssize_t>(http.size()));
   // A perfect hello but for the secret.
   Hello hello;
@@ -95,7 +83,7 @@ TEST_CASE("strangers are counted, and hold up nobody") {
   hello.listen_id = handle->listen_id;
   hello.acceptor = handle->incarnation;
   hello.comm = 5;
-  const int forged = stranger(door);
+  const int forged = dial(door);
   const HelloBytes bytes = encode(hello, Secret{});
   CHECK(::send(forged, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   std::array<char, 8> answer{};
