@@ -3,84 +3,15 @@
 import itertools
 
 import pytest
+from engine_host import MS, SEC, Host, I, config, flap, specs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.config import parse
-from fabricd.detect.mesh import PathSpec
 from fabricd.detect.rules import Class, CounterJudge
-from fabricd.detect.silence import PathView
 from fabricd.engine import PORT_INACTIVE, PROBER_GRACE_NS, Engine
 from fabricd.links.health import Facts
 from fabricd.operate.orders import Orders
 from telemetry.events import LinkState as S
-
-MS, SEC = 10**6, 10**9
-PEERS = "abc"
-I = 30 * MS  # noqa: E741 - a path's interval
-
-
-def config(rails=4, extra=""):
-    links = "".join(
-        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in range(rails)
-    )
-    return parse(f'[host]\nname = "h"\n{links}{extra}', "f")
-
-
-def specs(rails=4, peers=PEERS):
-    return [PathSpec(r, p, r, f"10.{r}.0.{ord(p)}") for r in range(rails) for p in peers]
-
-
-class Host:
-    """An engine with peers that are heard, except what is silenced."""
-
-    def __init__(self, rails=4, peers=PEERS, extra=""):
-        self.engine = Engine(config(rails, extra), specs(rails, peers))
-        self.now = SEC
-        self.silent = {}
-        self.gone = set()
-        self.fresh_prober = False
-        for link in self.engine.links:
-            link.carrier = True
-        self.changes = []
-        self.outcome = None
-        self.run(2 * I)
-
-    def silence(self, *where):
-        """Silence (link, peer) pairs from now on; a number silences the whole link."""
-        for item in where:
-            for path in self.engine.paths:
-                if item == path.spec.link or item == (path.spec.link, path.spec.peer):
-                    self.silent.setdefault(path.index, self.now)
-
-    def restore(self):
-        self.silent.clear()
-
-    def views(self):
-        out = []
-        for path in self.engine.paths:
-            heard = self.silent.get(path.index, self.now)
-            missed = max(0, (self.now - heard - I // 2) // I)
-            gone = (path.spec.link, path.spec.peer) in self.gone
-            known = not (self.fresh_prober and path.index in self.silent) and not gone
-            out.append(
-                PathView(path.index, path.spec.link, path.spec.peer, known,
-                         missed if known else 0, 0, I, heard if known else 0,
-                         said_ns=heard, next_ns=heard + I, awake_ns=10**15, gone=gone)
-            )  # fmt: skip
-        return out
-
-    def run(self, duration, step=10 * MS, prober=True):
-        for _ in range(max(1, duration // step)):
-            self.now += step
-            self.outcome = self.engine.evaluate(self.views() if prober else None, self.now)
-            self.changes += self.outcome.changes
-
-    def states(self):
-        return [link.health.state for link in self.engine.links]
-
-    def weights(self):
-        return [rail.weight for rail in self.engine.plan().rails]
 
 
 def test_everything_comes_up():
@@ -111,13 +42,6 @@ def test_black_hole_and_back():
     assert host.states()[1] is S.PROBATION
     host.run(11 * SEC)
     assert host.states() == [S.UP] * 4
-
-
-def flap(host, link):
-    """Carrier lost for less time than probes take to miss it."""
-    host.engine.links[link].carrier, host.engine.links[link].pending_downs = False, 1
-    host.run(20 * MS)
-    host.engine.links[link].carrier = True
 
 
 def moves(host, link):
@@ -323,57 +247,6 @@ def test_probes_alone_take_no_more_than_half_of_the_rails():
     assert not host.engine.plan().paths, "nor its paths one by one"
 
 
-def flaps_of_all_kept(host):
-    kept = [x for x in host.engine.links if x.health.state in (S.SUSPECT, S.UP)]
-    for link in kept:
-        link.pending_downs = 1
-
-
-def test_a_flap_of_kept_links_does_not_let_probes_take_them_too():
-    host = Host(rails=8)
-    host.silence(*range(7))
-    host.run(SEC)
-    assert host.weights().count(0) == 4
-    flaps_of_all_kept(host)
-    host.run(10 * MS)
-    assert host.weights().count(0) == 8 - host.weights().count(1000) > 4, "the flap itself counts"
-    host.run(15 * SEC)
-    assert host.weights().count(0) == 4
-    assert len(host.outcome.refused) == 3
-
-
-def test_links_that_probes_keep_out_after_a_flap_are_of_their_share():
-    host = Host(rails=8)
-    for link in range(4):
-        flap(host, link)
-    host.silence(*range(7))
-    host.run(5 * SEC)
-    assert host.weights() == [0] * 4 + [1000] * 4
-    host.restore()
-    host.run(20 * SEC)
-    assert host.weights() == [1000] * 8
-
-
-def test_probe_evidence_takes_no_more_than_half_of_the_rails_from_one_peer():
-    host = Host(rails=8, peers="a")
-    host.silence(*range(7))
-    host.run(SEC)
-    assert host.weights() == [1000] * 8, "one peer accuses no link"
-    assert len(host.engine.plan().paths) == 4
-    host.restore()
-    host.run(3 * SEC)
-    assert host.engine.plan().paths == ()
-
-
-def test_links_that_probes_took_count_with_each_peer():
-    host = Host(rails=8)
-    host.silence(0, 1, 2, *((rail, "b") for rail in range(3, 7)))
-    host.run(SEC)
-    assert host.weights().count(0) == 3
-    said = [p for p in host.engine.plan().paths if not p.netdev < "rail3"]
-    assert len(said) == 1
-
-
 def test_carrier_may_take_more_than_half():
     host = Host()
     for link in host.engine.links[:3]:
@@ -498,117 +371,6 @@ def test_reload_keeps_what_stays():
     assert host.engine.links[0].health.hold.hold_down_ns == 9 * SEC
     host.engine.configure(config(4), specs(4))
     assert host.states()[3] is S.UNKNOWN, "what went away begins anew"
-
-
-PROBES_OFF = Orders(off=frozenset({"probe-link", "probe-path", "probe-doubt"}))
-
-
-@pytest.mark.parametrize("prober", [True, False])
-def test_a_detector_that_is_off_releases_what_it_took(prober):
-    host = Host()
-    host.silence(1, (2, "b"))
-    host.run(SEC)
-    assert host.states()[1] is S.DOWN
-    assert [(p.netdev, p.remote) for p in host.engine.plan().paths] == [("rail2", "10.2.0.98")]
-    host.engine.orders = PROBES_OFF
-    host.run(SEC, prober=prober)
-    assert host.weights()[1] == 0, "the hold-down is as ever"
-    host.run(20 * SEC, prober=prober)
-    assert host.states() == [S.UP] * 4
-    assert host.engine.plan().paths == ()
-    host.engine.orders = Orders()
-    host.run(SEC)
-    assert host.states()[1] is S.DOWN
-
-
-def test_other_evidence_holds_a_link_though_its_probes_are_not_heeded():
-    host = Host()
-    host.silence(1)
-    host.run(SEC)
-    host.engine.orders = PROBES_OFF
-    host.engine.links[1].carrier = False
-    host.run(20 * SEC)
-    assert host.states()[1] is S.DOWN
-    host.engine.links[1].carrier = True
-    host.run(3 * SEC)
-    assert host.states()[1] is S.PROBATION
-
-
-def test_a_restarted_prober_holds_nothing_that_is_switched_off():
-    host = Host()
-    host.silence(1, (2, "b"))
-    host.run(SEC)
-    host.fresh_prober, host.engine.orders = True, PROBES_OFF
-    host.run(20 * SEC)
-    assert host.states() == [S.UP] * 4
-    assert host.engine.plan().paths == ()
-
-
-def without(link):
-    return [spec for spec in specs() if spec.link != link]
-
-
-def back_again(host, link, away):
-    """The link's addresses go and come back; the prober has its paths as gone until it hears."""
-    host.engine.configure(config(), without(link))
-    host.silent = {i - (i > 3 * link) * 3: t for i, t in host.silent.items() if i // 3 != link}
-    host.run(away)
-    host.engine.configure(config(), specs())
-    host.silent.clear()
-    host.silence(link)
-    host.gone = {(link, peer) for peer in PEERS}
-
-
-@pytest.mark.parametrize("away", [100 * MS, 3 * SEC])
-def test_an_address_that_comes_back_does_not_undo_a_black_hole(away):
-    host = Host()
-    host.silence(1)
-    host.run(SEC)
-    back_again(host, 1, away)
-    host.run(60 * SEC)
-    assert host.weights()[1] == 0
-    host.restore()
-    host.gone.clear()
-    host.run(20 * SEC)
-    assert host.states() == [S.UP] * 4
-
-
-def test_an_address_that_comes_back_does_not_undo_an_exception():
-    host = Host()
-    host.silence((1, "b"))
-    host.run(SEC)
-    back_again(host, 1, SEC)
-    host.silent = {4: host.now}
-    host.gone = {(1, "b")}
-    host.run(30 * SEC)
-    assert [(p.netdev, p.remote) for p in host.engine.plan().paths] == [("rail1", "10.1.0.98")]
-
-
-def test_a_link_whose_address_is_gone_for_good_returns_on_its_carrier():
-    host = Host()
-    host.silence(1)
-    host.run(SEC)
-    host.engine.configure(config(), without(1))
-    host.silent.clear()
-    host.run(9 * SEC)
-    assert host.states()[1] is S.DOWN
-    host.run(15 * SEC)
-    assert host.states()[1] is S.UP
-    host.engine.configure(config(), specs())
-    host.gone = {(1, peer) for peer in PEERS}
-    host.run(10 * SEC)
-    assert host.states()[1] is S.UP, "peers have to say that they probe it"
-    assert [p.returned for p in host.engine.paths if p.spec.link == 1] == [True] * 3
-
-
-def test_a_link_that_lost_its_carrier_waits_for_no_address():
-    host = Host()
-    host.engine.links[1].carrier = False
-    host.run(SEC)
-    host.engine.configure(config(), without(1))
-    host.engine.links[1].carrier = True
-    host.run(3 * SEC)
-    assert host.states()[1] is S.PROBATION
 
 
 def test_due_at_is_when_the_next_timer_runs_out():

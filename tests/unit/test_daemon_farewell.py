@@ -1,6 +1,6 @@
 """Farewells: silence by intent is no fault, in engine and timeline."""
 
-from test_daemon_engine import PEERS, SEC, Host, config, specs
+from engine_host import PEERS, SEC, Host, config, specs
 from test_detect_evidence import row
 
 from fabricd.detect.evidence import flows, path_views

@@ -1,6 +1,6 @@
 """Between the prober's table and the detectors; where a host says its faults are."""
 
-from test_daemon_engine import MS, SEC, Host, I, config, flap, specs
+from engine_host import MS, SEC, Host, I, config, flap, specs
 
 from fabricd.detect.evidence import Places, flows, loss_counters, path_views
 from fabricd.detect.locate import CLEAN, SILENT, Kind

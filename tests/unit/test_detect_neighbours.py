@@ -5,9 +5,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from engine_host import MS, SEC, Host, config
 from hypothesis import given
 from hypothesis import strategies as st
-from test_daemon_engine import MS, SEC, Host, config
 from test_detect_evidence import row
 from typer.testing import CliRunner
 
