@@ -352,6 +352,9 @@ class MeshHost:
             fabric, self.mesh.moved(now_ns), self.gauge.tag, may=first or may,
             locked_ns=0 if self._locked_ns is None else now_ns - self._locked_ns,
         )  # fmt: skip
+        if self.election.is_reference:
+            # The time is ours: who follows us is to compare itself with us.
+            self._compare = False
 
     def _told_lately(self, now_ns: int) -> bool:
         """Whether the reference that is lost by our clock lives by that of a neighbour.

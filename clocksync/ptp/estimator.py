@@ -36,7 +36,8 @@ class Rules:
     odd: int = 3
     """Points where none can be, before anything is made of it."""
     others: int = 6
-    """Of the other direction since the first of those, all of which have to have moved away."""
+    """Of the other direction since the first of those, all of which have to have moved away. Where
+    so many came of the same direction and fewer than ``odd`` are odd, those are bad stamps."""
     step_ns: float = 1000.0
     """A smaller step is averaged in; half of it is in the bound."""
     step_spreads: float = 10.0
@@ -129,7 +130,7 @@ class MasterEstimator:
             _drop(points, now_ns - self.rules.window_ns)
         if self.last is not None:
             stepped = self._look(self.last, now_ns)
-            if self.doubt:
+            if stepped is None:
                 return self.last
             if stepped:
                 self.steps += 1
@@ -175,11 +176,16 @@ class MasterEstimator:
             len(up) + len(down), max(rules.step_ns, rules.step_spreads * line.spread_ns), rules,
         )  # fmt: skip
 
-    def _look(self, last: Estimate, now_ns: int) -> int:
+    def _look(self, last: Estimate, now_ns: int) -> int | None:
         """Since when points are of another time than the last line's; 0: they are not.
 
         Points beyond an edge were never there before. If the other direction has moved away since
         then, the master's time (or our clock) was stepped; else a way became shorter.
+
+        Returns:
+            None while that is open. No line may rest on such points until then: they are few, so it
+            would lie where the last one lay, but its scatter would be the step's own height, and
+            what is as high as the scatter is not seen as a step any more.
         """
         most = last.step_ns + last.error_ns(now_ns)
         above = self._beyond(last, self._up, last.half_rtt_ns)
@@ -188,13 +194,31 @@ class MasterEstimator:
         behind = [at for at, off in above if off < -most]
         self.doubt = False
         sides = [len(odd) >= self.rules.odd for odd in (ahead, behind)]
-        if sides[0] == sides[1]:
-            return 0  # or both ways are shorter
+        if all(sides):
+            return 0  # both ways are shorter
+        if not any(sides):
+            waits = [self._spare(self._down, ahead), self._spare(self._up, behind)]
+            return None if any(waits) else 0
         since = ahead[0] if sides[0] else behind[0]
         sign = 1 if sides[0] else -1
         others = [off * sign for at, off in (above if sides[0] else below) if at >= since]
-        self.doubt = len(others) < self.rules.others
-        return since if not self.doubt and min(others) > most else 0
+        if len(others) < self.rules.others:
+            self.doubt = True
+            return None
+        return since if min(others) > most else 0
+
+    def _spare(self, points: deque[tuple[int, int]], odd: list[int]) -> bool:
+        """Whether more of a direction's points are to be waited for, where a few are odd.
+
+        Once enough came that are not, the odd ones were bad stamps, and are thrown away.
+        """
+        if not odd or sum(at >= odd[0] for at, _ in points) < self.rules.others:
+            return bool(odd)
+        bad = set(odd)
+        kept = [point for point in points if point[0] not in bad]
+        points.clear()
+        points.extend(kept)
+        return False
 
     def _beyond(
         self, last: Estimate, points: deque[tuple[int, int]], edge: float

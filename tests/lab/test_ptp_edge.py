@@ -133,6 +133,38 @@ def lab(module_cluster):
     master.kill()
 
 
+@pytest.fixture
+def tracked(lab):
+    """All hosts know TAI, whichever test is the first to ask for that."""
+    _, master, _ = lab
+    master.settings()
+    known(lab, START_S, "all hosts know TAI")
+    return lab
+
+
+def known(lab, timeout_s, what, condition=lambda _: True, state=State.LOCKED):
+    """Wait until all hosts are in that state, and the condition holds for each.
+
+    Raises:
+        AssertionError: they do not come to be; with what everybody says of it.
+    """
+    cluster, master, observer = lab
+
+    def so():
+        return all(observer.state(host) is state and condition(host) for host in range(HOSTS))
+
+    try:
+        wait_until(so, timeout_s, what)
+    except TimeoutError as error:
+        logs = [node.dir / "fabric-clock.log" for node in cluster.nodes] + [master.log]
+        lines = [observer.line(host) for host in range(HOSTS)]
+        running = master.process is not None and master.process.poll() is None
+        raise AssertionError(
+            f"{error}: {lines}\nmaster runs: {running}; {document(cluster)}\n"
+            + "".join(f"--- {log}\n{log.read_text()}" for log in logs)
+        ) from None
+
+
 def document(cluster):
     try:
         text = (cluster.nodes[EDGE].run_dir / "clock.json").read_text()
@@ -150,13 +182,8 @@ def test_a_master_whose_time_is_no_tai_gives_none(lab):
     assert all(observer.state(host) is State.UNSYNCED for host in range(HOSTS))
 
 
-def test_a_minute_of_tai_on_every_host_within_its_bound(lab):
-    cluster, master, observer = lab
-    master.settings()
-    wait_until(
-        lambda: all(observer.state(host) is State.LOCKED for host in range(HOSTS)), START_S,
-        "all hosts know TAI",
-    )  # fmt: skip
+def test_a_minute_of_tai_on_every_host_within_its_bound(tracked):
+    cluster, _, observer = tracked
     observer.watch(RUN_S)
     for host in range(HOSTS):
         assert len(observer.errors[host]) > RUN_S, "it was there all the while"
@@ -172,8 +199,8 @@ def test_a_minute_of_tai_on_every_host_within_its_bound(lab):
     assert (row["lost"], row["denied"], row["steps"]) == (0, 0, 0)
 
 
-def test_fabricctl_and_readers_say_it(lab):
-    cluster, _, _ = lab
+def test_fabricctl_and_readers_say_it(tracked):
+    cluster, _, _ = tracked
     words = [sys.executable, "-m", "fabricd.cli", "clock"]
     text = cluster.nodes[EDGE].run(words).stdout
     for name in ("TAI", "UTC offset", "Grandmaster", "Steps removed", "TAI root delay"):
@@ -184,50 +211,35 @@ def test_fabricctl_and_readers_say_it(lab):
     assert other["ptp"] is None
 
 
-def test_a_master_that_is_killed_and_returns_moves_no_fabric_time(lab):
-    cluster, master, observer = lab
+def test_a_master_that_is_killed_and_returns_moves_no_fabric_time(tracked):
+    cluster, master, observer = tracked
     before = FabricWatch(observer)
     epochs = [observer.line(host).line.epoch for host in range(HOSTS)]
     master.kill()
-    try:
-        wait_until(
-            lambda: all(observer.state(host) is State.HOLDOVER for host in range(HOSTS)), 30,
-            "it is held over",
-        )  # fmt: skip
-    except TimeoutError as error:
-        logs = [(node.dir / "fabric-clock.log").read_text() for node in cluster.nodes]
-        states = [observer.state(host).name for host in range(HOSTS)]
-        raise AssertionError(f"{error}: {states}, {document(cluster)}\n{''.join(logs)}") from None
+    known(tracked, 30, "it is held over", state=State.HOLDOVER)
     observer.watch(5)
     assert document(cluster)["masters"][0]["alive"] is False
     master.start()
     master.settings()
-    wait_until(
-        lambda: all(observer.state(host) is State.LOCKED for host in range(HOSTS)), START_S,
-        "and tracked again",
-    )  # fmt: skip
+    known(tracked, START_S, "and tracked again")
     observer.watch(5)
     assert not observer.missed
     assert [observer.line(host).line.epoch for host in range(HOSTS)] == epochs, "the same TAI"
     assert all(moved <= slack for moved, slack in before.moved_ns())
 
 
-def test_a_master_whose_time_steps_is_followed_by_tai_and_not_by_fabric_time(lab):
-    _, master, observer = lab
+def test_a_master_whose_time_steps_is_followed_by_tai_and_not_by_fabric_time(tracked):
+    _, master, observer = tracked
     before = FabricWatch(observer)
     epochs = [observer.line(host).line.epoch for host in range(HOSTS)]
     step_s = 0.25
     master.kill()
     master.start(ahead_s=step_s)
     master.settings()
-
-    def followed():
-        return all(
-            observer.state(host) is State.LOCKED and observer.line(host).line.epoch != epoch
-            for host, epoch in enumerate(epochs)
-        )
-
-    wait_until(followed, START_S, "TAI is what the master says")
+    known(
+        tracked, START_S, "TAI is what the master says",
+        lambda host: observer.line(host).line.epoch != epochs[host],
+    )  # fmt: skip
     observer.ahead_ns = round(step_s * SECOND)
     observer.missed.clear()
     observer.watch(10)
@@ -235,8 +247,8 @@ def test_a_master_whose_time_steps_is_followed_by_tai_and_not_by_fabric_time(lab
     assert all(moved <= slack for moved, slack in before.moved_ns())
 
 
-def test_another_master_over_ipv6_after_a_restart_of_the_service(lab):
-    cluster, first, observer = lab
+def test_another_master_over_ipv6_after_a_restart_of_the_service(tracked):
+    cluster, first, observer = tracked
     before = FabricWatch(observer)
     edge = cluster.nodes[EDGE]
     first.kill()
@@ -248,13 +260,9 @@ def test_another_master_over_ipv6_after_a_restart_of_the_service(lab):
     try:
         master.settings(clock_class=7)
         edge.start_clock(seed=SEED, origin_ns=observer.origin, restart=False)
-        wait_until(
-            lambda: all(
-                observer.state(host) is State.LOCKED
-                and observer.line(host).source.clock_class == 7
-                for host in range(HOSTS)
-            ),
-            START_S, "TAI is the other master's",
+        known(
+            (cluster, master, observer), START_S, "TAI is the other master's",
+            lambda host: observer.line(host).source.clock_class == 7,
         )  # fmt: skip
         observer.ahead_ns = 0
         observer.missed.clear()

@@ -334,6 +334,28 @@ def test_who_comes_back_from_holdover_pulls_nobody():
     assert abs(world.fabric(4)[0] - world.truth(reference)) < 20
 
 
+def test_who_takes_over_before_it_could_compare_itself_is_followed():
+    """Halves hear each other for less time than a line takes, and are apart again."""
+    world = World(SEED, 4, [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)])
+    world.run(14)
+    between = {1, 2, 3, 4}
+    world.cut = between
+    world.run(5)
+    world.cut = set()
+    for path in between:
+        for host in world.pairs[path]:
+            world.nodes[host].fits[path] = world.now_ns + SECOND
+    world.run(0.2)
+    world.cut = between
+    world.run(5)
+    assert len(references(world)) == 2
+    assert states(world) == {State.LOCKED}
+    world.cut = set()
+    world.run(5)
+    assert len(references(world)) == 1
+    assert states(world) == {State.LOCKED}
+
+
 def test_halves_that_meet_again_leave_the_better_one_alone():
     """The others take over its time, in another epoch, and their neighbours do not meet them."""
     world = World(SEED, 6, [(1, 2), (2, 3), (1, 3), (4, 5), (5, 6), (4, 6), (3, 4)])
