@@ -14,6 +14,9 @@ void World::connect(PathIndex index) {
     return;
   }
   const Epoch epoch = sender_.dial(index);
+  if (path.refused) {
+    return;
+  }
   if (path.cut || random_.one_in(4)) {
     path.hellos.push_back(epoch);  // late, when the sender waits for it no more
     return;
@@ -54,7 +57,7 @@ bool World::hello(PathIndex index, Epoch epoch) {
 
 void World::late_hello(PathIndex index) {
   Path& path = paths_[index];
-  if (!path.hellos.empty() && !path.sender_live && !path.cut) {
+  if (!path.hellos.empty() && !path.sender_live && !path.dead()) {
     saw(Seen::late_hello);
     hello(index, path.hellos[random_.pick(path.hellos.size())]);
   }
@@ -103,7 +106,7 @@ void World::break_path(PathIndex index) {
 void World::receiver_gives_up(PathIndex index) {
   Path& path = paths_[index];
   retire(index);
-  path.telling = random_.one_in(2);
+  path.telling = path.cut || random_.one_in(2);  // the end of a connection is seen, but not there
   saw(Seen::retired_unasked, path.telling);
   if (path.sender_live && !path.telling) {
     lose(index);
@@ -118,49 +121,6 @@ PathSet World::live(End end) const {
     set |= (end == End::sender ? path.sender_live : path.receiver_live) ? bit(index) : 0;
   }
   return set;
-}
-
-void World::trouble() {
-  switch (random_.pick(5)) {
-    case 0:  // a partition: nothing gets through, whatever it is
-      for (const PathIndex index : indices_) {
-        paths_[index].cut = true;
-      }
-      saw(Seen::partition);
-      break;
-    case 1: {  // a rail of one end dies
-      const PathIndex dead = any();
-      const bool sending = random_.one_in(2);
-      for (const PathIndex index : indices_) {
-        if (sending ? sender_rail(index) == sender_rail(dead)
-                    : receiver_rail(index) == receiver_rail(dead)) {
-          paths_[index].cut = true;
-        }
-      }
-      saw(Seen::rail_death);
-      break;
-    }
-    case 2: {  // both ends give up at once: the same path, or one each
-      const PathIndex of_sender = any();
-      const PathIndex of_receiver = any();
-      if (paths_[of_sender].sender_live && paths_[of_receiver].receiver_live) {
-        saw(Seen::both_ends_at_once);
-        lose(of_sender);
-        receiver_gives_up(of_receiver);
-      }
-      break;
-    }
-    default:
-      heal();
-      break;
-  }
-}
-
-void World::heal() {
-  for (const PathIndex index : indices_) {
-    saw(Seen::healed, paths_[index].cut);
-    paths_[index].cut = false;
-  }
 }
 
 void World::heed() {

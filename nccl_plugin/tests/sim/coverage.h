@@ -33,6 +33,12 @@ enum class Seen : std::uint8_t {
   hints_vanish,        // the daemon of one end is gone
   all_without_weight,  // every live path of the sender has weight 0
   only_untrusted,      // or has just come back
+  one_left,            // of several paths one alone lives, and all has to arrive
+  another_left,        // none that lives then had a connection before, and others had
+  black_hole,          // one of the others swallows what is sent, and its ends do not know
+  refusal,             // or both ends are told, and whoever dials
+  silence_found,       // an end gave a black hole up
+  carried_again,       // every path carried once the others had come back
   count,
 };
 inline constexpr auto kSeenCount = static_cast<std::size_t>(Seen::count);
@@ -61,6 +67,12 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "vanished hints",
     "all weights 0",
     "no path trusted",
+    "one path alone",
+    "another path than before",
+    "black holes",
+    "refusing paths",
+    "silence found",
+    "all paths carried again",
 };
 
 struct Coverage {

@@ -37,7 +37,7 @@ void Job::plan(std::size_t receives) {
     const std::size_t first = messages_.size();
     for (std::size_t slot = 0; slot < slots; ++slot) {
       Message& message = messages_.emplace_back();
-      message.receive = i;
+      message.receive = receives_.size() - 1;
       message.slot = slot;
       message.bytes.resize(sizes[random_.pick(small ? 3 : sizes.size())]);
       random_.fill(message.bytes);
@@ -54,6 +54,8 @@ void Job::plan(std::size_t receives) {
     }
   }
 }
+
+void Job::more() { plan(1 + random_.pick(4)); }
 
 void Job::post_send() {
   if (sent_ == messages_.size()) {

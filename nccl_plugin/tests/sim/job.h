@@ -49,6 +49,7 @@ class Job {
 
   void post_send();     // the next message, if one is left and the core takes it
   void post_receive();  // the next receive, if one is left
+  void more();          // messages are added to the list
   void complete();      // asks both cores what is done, checks it, reuses the buffers
   // Where a one-sided write of this chunk lands. Nothing: outside of what was granted.
   std::byte* landing(const core::ChunkHeader& header);

@@ -44,6 +44,7 @@ struct Path {
   bool receiver_live = false;
   bool telling = false;  // the receiver gave it up and says so until a fence comes
   bool cut = false;      // nothing passes, and nobody knows
+  bool refused = false;  // nothing passes, and whoever tries is told
   core::Epoch epoch = 0;
   core::Epoch floor = 0;            // what the receiver promised: nothing below is admitted
   std::vector<core::Epoch> hellos;  // that may arrive late, and twice
@@ -54,6 +55,8 @@ struct Path {
   std::deque<Packet> wire;           // in order, as a connection keeps it
   std::deque<Answer> back;
   std::vector<Packet> old;  // of retired connections: may turn up at any time
+
+  [[nodiscard]] bool dead() const { return cut || refused; }
 };
 
 }  // namespace fabric::sim

@@ -23,6 +23,9 @@ if(name STREQUAL send_core.cpp)
         [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
   plant([=[buffer.tag != message.tag)]=]
         [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
+  plant([=[if (!has_chunk()) {]=]
+        [=[if (!has_chunk() || (is(Fault::replay_waits) && !again_.empty() &&
+                         messages_[again_.front().sequence - base_].path != index)) {]=])
 elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (!path.fencing || epoch != path.fence) {
     return std::nullopt;
@@ -89,6 +92,11 @@ elseif(name STREQUAL schedule.cpp)
     return 0;
   }
   const PathSet weighted =]=])
+  plant([=[const PathSet full =]=]
+        [=[if (is(Fault::crossing_unused)) {
+    return where(live, [](const PathView& view) { return view.base; });
+  }
+  const PathSet full =]=])
 else()
   message(FATAL_ERROR "no faults for ${SOURCE}")
 endif()

@@ -32,6 +32,8 @@ enum class Fault {
   overtaking_dropped,  // an acknowledgement that overtook its grant is lost
   lost_grant_missed,   // a state says that a group is done, its grant was lost, nobody notices
   era_not_looked_at,   // what was sent ahead in vain is taken
+  replay_waits,        // what a failed path had waits until that path is back
+  crossing_unused,     // a path between different rails carries nothing, though there is no other
 };
 
 struct Planted {
@@ -65,6 +67,8 @@ inline constexpr std::array kPlanted{
     Planted{Fault::overtaking_dropped, "an acknowledgement that came early is dropped"},
     Planted{Fault::lost_grant_missed, "a grant that was lost is not inferred"},
     Planted{Fault::era_not_looked_at, "what was sent ahead in vain is taken"},
+    Planted{Fault::replay_waits, "what a failed path had waits for its return"},
+    Planted{Fault::crossing_unused, "a crossing alone is never used"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -21,8 +22,11 @@ class World {
   void add_to(Coverage& coverage) const;
 
  private:
+  enum class Phase : std::uint8_t { storm, few, whole };
+
   core::PathIndex any() { return indices_[random_.pick(indices_.size())]; }
-  void step(bool calm);
+  void step();
+  bool play_on(int steps, const std::function<bool()>& over);
 
   // Connections.
   void connect(core::PathIndex index);
@@ -37,6 +41,9 @@ class World {
   // Faults of many paths at once, and of those who tell of them.
   void trouble();
   void heal();
+  void strand();
+  void refuse(core::PathIndex index);
+  void notice(core::PathIndex index);
   void heed();
   [[nodiscard]] core::PathSet live(End end) const;
   void saw(Seen what, bool it = true) { seen_[static_cast<std::size_t>(what)] |= it; }
@@ -63,9 +70,12 @@ class World {
   bool one_sided_ = false;
   bool lazy_ = false;  // the receiver's caller comes late, and so does what may wait
   bool by_policy_ = false;
+  bool pings_ = false;  // an idle connection, too, is found dead by its end
+  Phase phase_ = Phase::storm;
   std::vector<core::PathIndex> indices_;
   Steering steering_;
   std::int64_t now_ = 1;
+  core::PathSet delivered_ = 0;  // paths whose connection brought a chunk while it stood
   std::array<bool, kSeenCount> seen_{};
   std::map<std::pair<core::GroupId, std::uint8_t>, core::PathSet> used_;  // by a message
   std::array<Path, core::kMaxPaths> paths_;

@@ -40,6 +40,17 @@ bool Steering::hear(std::int64_t now) {
   return gone;
 }
 
+void Steering::well(std::int64_t now) {
+  said_ = {};
+  for (Hearsay& hearsay : hearsay_) {
+    hearsay.hear(0, now);
+  }
+  weight_.fill(kFullWeight);
+  trusted_ = ~PathSet{0};
+  policy_ = {};
+  policy_.stripe = true;
+}
+
 bool Steering::contradict() const { return said_[0] != said_[1]; }
 
 bool Steering::condemns(End end, PathIndex path, std::int64_t since, PathSet live) const {

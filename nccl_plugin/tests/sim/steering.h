@@ -26,6 +26,8 @@ class Steering {
   // One end hears something else than before. True: nothing any more.
   bool hear(std::int64_t now);
   [[nodiscard]] bool contradict() const;
+  // Nothing is wrong any more, and all paths of the same rail at both ends share.
+  void well(std::int64_t now);
   // Is this path, connected since `since`, to be given up at this end?
   [[nodiscard]] bool condemns(End end, core::PathIndex path, std::int64_t since,
                               core::PathSet live) const;

@@ -1,7 +1,5 @@
-#include "tests/sim/world.h"
-
+// What travels over the paths of the simulated comm: chunks, answers, fences.
 #include <algorithm>
-#include <exception>
 
 #include "tests/sim/play.h"
 
@@ -11,8 +9,6 @@ using namespace fabric::core;
 
 namespace {
 
-constexpr int kStormSteps = 3000;    // faults cease at the latest then
-constexpr int kCalmSteps = 60'000;   // then it has to end: 5,000 right runs all did within 6,000
 constexpr std::size_t kKept = 64;    // control messages that may turn up again
 constexpr std::size_t kWindow = 12;  // chunks that fit into one connection
 
@@ -21,6 +17,7 @@ constexpr std::size_t kWindow = 12;  // chunks that fit into one connection
 World::World(std::uint64_t seed)
     : random_(seed), job_(random_, sender_, receiver_, finding_), steering_(random_, indices_) {
   one_sided_ = random_.one_in(2);
+  pings_ = random_.one_in(2);
   by_policy_ = random_.one_in(2);
   const bool ahead = !one_sided_ && !random_.one_in(3);
   lazy_ = ahead && random_.one_in(2);
@@ -39,16 +36,6 @@ World::World(std::uint64_t seed)
     indices_.push_back(path_index(0, 1));
   }
 }
-
-// The receiver hears a hello. False: refused.
-
-// The receiver takes what its kernel holds of the connection, keeps whole chunks, closes.
-
-// The answers in it are lost.
-
-// Both ends act on what they were told.
-
-// In two steps, so that a failure or an acknowledgement may fall between them.
 
 void World::transmit_by_policy() {
   PathSet blocked = 0;
@@ -70,6 +57,7 @@ void World::transmit_by_policy() {
   }
 }
 
+// In two steps, so that a failure or an acknowledgement may fall between them.
 void World::transmit(PathIndex index) {
   Path& path = paths_[index];
   if (!path.sender_live || (!path.leaving && path.wire.size() >= kWindow)) {
@@ -154,6 +142,7 @@ void World::receive(PathIndex index) {
   }
   if (path.arriving) {
     finish(index);
+    delivered_ |= bit(index);
     return;
   }
   if (path.wire.empty()) {
@@ -168,6 +157,7 @@ void World::receive(PathIndex index) {
   begin(index, std::move(packet));
   if (!finding_.any() && !random_.one_in(3)) {
     finish(index);
+    delivered_ |= bit(index);
   }
 }
 
@@ -255,7 +245,7 @@ void World::run_control() {
   const Control message = std::move(control_[at]);
   control_.erase(control_.begin() + static_cast<std::ptrdiff_t>(at));
   const bool nothing_passes = std::all_of(indices_.begin(), indices_.end(),
-                                          [&](PathIndex index) { return paths_[index].cut; });
+                                          [&](PathIndex index) { return paths_[index].dead(); });
   if (nothing_passes || random_.one_in(5)) {
     saw(Seen::loss);
     return;
@@ -277,99 +267,6 @@ void World::run_control() {
   }
   const auto again = sender_.on_fence_answer(message.path, message.epoch, message.state);
   saw(Seen::replay, again && *again != 0);
-}
-
-void World::step(bool calm) {
-  switch (random_.pick(12)) {
-    case 0:
-      job_.post_send();
-      break;
-    case 1:
-      if (!lazy_ || random_.one_in(6)) {
-        job_.post_receive();
-      }
-      break;
-    case 2:
-      connect(any());
-      break;
-    case 3:
-      if (!calm && random_.one_in(3)) {
-        break_path(any());
-      } else if (random_.one_in(3)) {
-        late_hello(any());
-      }
-      break;
-    case 4:
-      announce_fences();
-      break;
-    case 5:
-      run_control();
-      break;
-    case 6:
-      answer(any());
-      break;
-    case 7:
-      hear(any());
-      break;
-    case 8:
-      receive(any());
-      break;
-    case 9:  // a daemon that dies leaves its last words
-      if (by_policy_ && !calm && random_.one_in(3)) {
-        saw(Seen::hints_vanish, steering_.hear(now_));
-        saw(Seen::hints_contradict, steering_.contradict());
-      }
-      heed();
-      break;
-    case 10:
-      if (!calm && random_.one_in(5)) {
-        trouble();
-      }
-      break;
-    default:
-      by_policy_ ? transmit_by_policy() : transmit(any());
-      break;
-  }
-}
-
-void World::run() {
-  // Often early: what a later failure would repair has to show.
-  const int calm = 20 + static_cast<int>(random_.pick(random_.pick(kStormSteps) + 1));
-  for (int at = 1; at < calm + kCalmSteps; ++at) {
-    now_ = at;
-    if (at == calm + 1) {
-      heal();
-    }
-    step(at > calm);
-    if (finding_.any()) {
-      return;
-    }
-    job_.complete();
-    if (job_.finished()) {
-      job_.check_end();
-      return;
-    }
-  }
-  finding_.expect(false, "it did not end");
-}
-
-void World::add_to(Coverage& coverage) const {
-  for (std::size_t i = 0; i < kSeenCount; ++i) {
-    coverage.schedules[i] += seen_[i] ? 1U : 0U;
-  }
-}
-
-std::string play(std::uint64_t seed, Coverage* coverage) {
-  World world(seed);
-  try {
-    world.run();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  if (coverage != nullptr) {
-    world.add_to(*coverage);
-  }
-  return world.finding().what();
 }
 
 }  // namespace fabric::sim

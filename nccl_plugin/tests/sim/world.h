@@ -4,8 +4,10 @@
 //
 // Checked: every byte right, each message once and in posted order, no completion before the
 // receiver has all, no read of a buffer that the sender's caller has back, no write into one that
-// the receiver's caller has back, no chunk on two paths at once, and an end in bounded time once
-// faults cease.
+// the receiver's caller has back, no chunk on two paths at once. Once faults cease, some paths stay
+// dead, often all but one: everything has to arrive over those that live, in bounded time. Then the
+// others come back, and each has to carry again (a policy leaves crossings alone where both their
+// rails have paths of their own).
 //
 // Half of the schedules move bytes as a stream does (the receiver asks its core where a chunk goes
 // before a byte of it lands), half as one-sided writes do (bytes land while the connection stands,
