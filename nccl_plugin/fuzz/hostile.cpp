@@ -71,7 +71,8 @@ void handle(View bytes) {
     const auto again = decode_handle(written);
     expect(again.has_value(), "a handle does not survive");
     expect(again->home_rail == read->home_rail && again->listen_id == read->listen_id &&
-               again->secret == read->secret &&
+               again->secret == read->secret && again->wire_min == read->wire_min &&
+               again->wire_max == read->wire_max &&
                again->listeners[read->home_rail] == read->listeners[read->home_rail],
            "a handle changes");
   }

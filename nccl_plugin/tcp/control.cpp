@@ -63,6 +63,7 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   handle.secret = listener->secret;
   handle.home_rail = listener->rail;
   handle.rails = static_cast<std::uint8_t>(context_.rails.size());
+  handle.wire_max = static_cast<std::uint8_t>(context_.params.wire_max);
   for (std::size_t i = 0; i < context_.rails.size(); ++i) {
     const Address& address = context_.rails[i].address;
     if (address.reachable() || i == rail) {  // a handle has to name its home
@@ -84,20 +85,32 @@ void Control::close(const std::shared_ptr<Listener>& listener) {
   }
 }
 
-std::shared_ptr<Receiver> Control::accept(const std::shared_ptr<Listener>& listener) {
+Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out) {
   const std::scoped_lock lock(registry_);
   if (listener->ready.empty()) {
-    return nullptr;
+    return listener->unfit ? Result::remote_error : Result::success;
   }
-  auto receiver = listener->ready.front();
+  out = std::move(listener->ready.front());
   listener->ready.pop_front();
-  return receiver;
+  return Result::success;
 }
 
-std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle) {
+std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {
+  const std::string name = "peer " + handle.listeners[handle.home_rail].text();
+  if (common_version(handle.wire_min, handle.wire_max,
+                     static_cast<std::uint8_t>(context_.params.wire_max)) == 0) {
+    why = unfit_text(name, handle.wire_min, handle.wire_max);
+    return nullptr;
+  }
+  {
+    const std::scoped_lock lock(registry_);
+    if (const auto refused = unfit_.find(handle.incarnation); refused != unfit_.end()) {
+      why = refused->second;
+      return nullptr;
+    }
+  }
   const core::PathIndex home = core::path_index(rail, handle.home_rail);
-  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, home,
-                                         "peer " + handle.listeners[handle.home_rail].text());
+  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, home, name);
   {
     const std::scoped_lock lock(registry_);
     newcomers_.push_back({sender, handle});

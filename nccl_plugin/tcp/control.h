@@ -31,6 +31,7 @@ struct Listener {
   Secret secret{};
   std::uint8_t rail = 0;
   bool open = true;
+  bool unfit = false;  // who has the handle came, and speaks no version of the wire that we do
   std::deque<std::shared_ptr<Receiver>> ready;
 };
 
@@ -49,8 +50,10 @@ class Control {
   // Any thread.
   std::shared_ptr<Listener> listen(std::size_t rail, Handle& handle);
   void close(const std::shared_ptr<Listener>& listener);
-  std::shared_ptr<Receiver> accept(const std::shared_ptr<Listener>& listener);
-  std::shared_ptr<Sender> connect(std::size_t rail, const Handle& handle);
+  // `out` stays null: nobody has come yet. An error: who came cannot be talked to.
+  Result accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out);
+  // Null: no version of the wire in common, and `why` says so.
+  std::shared_ptr<Sender> connect(std::size_t rail, const Handle& handle, std::string& why);
 
  private:
   struct Sending {
@@ -109,7 +112,10 @@ class Control {
   [[nodiscard]] Hello hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const;
   [[nodiscard]] Welcome welcome_for(const Hello& hello, WelcomeStatus status) const;
   [[nodiscard]] std::uint8_t version_with(const Hello& hello) const;
+  [[nodiscard]] std::string unfit_text(const std::string& who, std::uint8_t min,
+                                       std::uint8_t max) const;
   void refuse_version(Peer& peer, const Welcome& welcome);
+  void refuse_version(const Hello& hello);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
   void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
   void knock(Peer& peer, core::PathIndex path);
@@ -136,10 +142,11 @@ class Control {
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex registry_;  // guards the next three
+  std::mutex registry_;  // guards the next four
   std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
   std::vector<Newcomer> newcomers_;
   std::uint32_t next_listen_ = 1;
+  std::map<std::uint64_t, std::string> unfit_;  // processes that refused our versions, and how
 
   // Control thread only.
   std::map<std::uint64_t, std::unique_ptr<Peer>> outbound_;

@@ -71,19 +71,43 @@ Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
 }
 
 std::uint8_t Control::version_with(const Hello& hello) const {
-  return common_version(hello, static_cast<std::uint8_t>(context_.params.wire_max));
+  return common_version(hello.version_min, hello.version_max,
+                        static_cast<std::uint8_t>(context_.params.wire_max));
 }
 
-// Waiting would not make the peer another: an error now, and what has to be done.
+std::string Control::unfit_text(const std::string& who, std::uint8_t min, std::uint8_t max) const {
+  return who + " runs a plugin that speaks wire versions " + std::to_string(min) + " to " +
+         std::to_string(max) + ", this one " + std::to_string(kWireVersionMin) + " to " +
+         std::to_string(context_.params.wire_max) + ": install the same release on all hosts";
+}
+
+// Waiting would not make the peer another: an error now, and what has to be done. Its handle said
+// otherwise, or the comm would not be.
 void Control::refuse_version(Peer& peer, const Welcome& welcome) {
-  if (!peer.gone) {
-    give_up(peer, peer.name() + " runs a plugin that speaks wire versions " +
-                      std::to_string(welcome.version_min) + " to " +
-                      std::to_string(welcome.version) + ", this one " +
-                      std::to_string(kWireVersionMin) + " to " +
-                      std::to_string(context_.params.wire_max) +
-                      ": install the same release on all hosts");
+  if (peer.gone) {
+    return;
   }
+  const std::string text = unfit_text(peer.name(), welcome.version_min, welcome.version);
+  {
+    const std::scoped_lock lock(registry_);
+    unfit_[peer.incarnation] = text;
+  }
+  give_up(peer, text);
+}
+
+// Only who has a handle of ours can sign a hello: nobody else will come for it.
+void Control::refuse_version(const Hello& hello) {
+  add(context_.stats.refused_peers, 1);
+  context_.say(LogLevel::warn,
+               "refused: " + unfit_text("a peer", hello.version_min, hello.version_max));
+  if (hello.kind != HelloKind::knock) {  // that is signed with the handle of its own listener
+    const std::scoped_lock lock(registry_);
+    const auto listener = listeners_.find(hello.listen_id);
+    if (listener != listeners_.end()) {
+      listener->second->unfit = true;
+    }
+  }
+  context_.waits.signal();
 }
 
 void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
@@ -221,12 +245,7 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     return;
   }
   if (version_with(hello) == 0) {
-    add(context_.stats.refused_peers, 1);
-    context_.say(LogLevel::warn, "refused a peer whose plugin speaks wire versions " +
-                                     std::to_string(hello.version_min) + " to " +
-                                     std::to_string(hello.version_max) + "; this one " +
-                                     std::to_string(kWireVersionMin) + " to " +
-                                     std::to_string(context_.params.wire_max));
+    refuse_version(hello);
     reply(WelcomeStatus::version);
     return;
   }

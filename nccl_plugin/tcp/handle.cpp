@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::uint32_t kHandleMagic = 0x4c484e46;  // "FNHL"
 constexpr std::uint8_t kHandleVersion = 1;
+// Versions of the wire, four bits each. A release that left the byte 0 spoke these two.
+constexpr unsigned kWireBits = 4;
+constexpr std::uint8_t kWireMask = (1U << kWireBits) - 1;
+constexpr std::uint8_t kWireUnsaid = (1U << kWireBits) | 2U;
+static_assert(kWireVersion <= kWireMask);
 
 }  // namespace
 
@@ -20,7 +25,7 @@ void encode(const Handle& handle, std::span<std::byte, kHandleSize> out) {
   writer.put(kHandleVersion);
   writer.put(handle.rails);
   writer.put(handle.home_rail);
-  writer.put(std::uint8_t{0});
+  writer.put(static_cast<std::uint8_t>((handle.wire_min << kWireBits) | handle.wire_max));
   writer.put(handle.listen_id);
   writer.put(handle.incarnation);
   writer.put(handle.secret);
@@ -55,12 +60,16 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
   }
   handle.rails = reader.get<std::uint8_t>();
   handle.home_rail = reader.get<std::uint8_t>();
-  reader.get<std::uint8_t>();
+  const auto said = reader.get<std::uint8_t>();
+  const std::uint8_t wire = said != 0 ? said : kWireUnsaid;
+  handle.wire_min = static_cast<std::uint8_t>(wire >> kWireBits);
+  handle.wire_max = wire & kWireMask;
   handle.listen_id = reader.get<std::uint32_t>();
   handle.incarnation = reader.get<std::uint64_t>();
   handle.secret = reader.get<Secret>();
   const auto count = reader.get<std::uint8_t>();
-  if (handle.rails == 0 || handle.rails > core::kMaxRails || handle.home_rail >= handle.rails) {
+  if (handle.rails == 0 || handle.rails > core::kMaxRails || handle.home_rail >= handle.rails ||
+      handle.wire_min == 0 || handle.wire_min > handle.wire_max) {
     return std::nullopt;
   }
   for (std::uint8_t i = 0; i < count; ++i) {

@@ -1,6 +1,9 @@
 // The 128 bytes that NCCL carries from the listening process to the connecting one: who listens,
-// the secret, and as many rail addresses as fit (8 of IPv4, 4 of IPv6); the first welcome brings
-// the rest.
+// what versions of the wire it speaks, the secret, and as many rail addresses as fit (8 of IPv4, 4
+// of IPv6); the first welcome brings the rest.
+//
+// A connect() returns before anything was said on the wire, so only the handle can tell it that the
+// two have no version in common.
 #pragma once
 
 #include <optional>
@@ -16,9 +19,11 @@ struct Handle {
   std::uint32_t listen_id = 0;
   std::uint64_t incarnation = 0;
   Secret secret{};
-  std::uint8_t home_rail = 0;  // the device that NCCL listens on
-  std::uint8_t rails = 0;      // how many the process has
-  RailTable listeners{};       // those that fitted
+  std::uint8_t home_rail = 0;               // the device that NCCL listens on
+  std::uint8_t rails = 0;                   // how many the process has
+  std::uint8_t wire_min = kWireVersionMin;  // versions of the wire that it speaks
+  std::uint8_t wire_max = kWireVersion;
+  RailTable listeners{};  // those that fitted
 };
 
 void encode(const Handle& handle, std::span<std::byte, kHandleSize> out);

@@ -219,6 +219,7 @@ Result TcpNet::listen(int device, std::span<std::byte, kHandleSize> handle, List
 
 Result TcpNet::connect(int device, std::span<const std::byte, kHandleSize> handle,
                        int /*traffic_class*/, SendComm** out) {
+  *out = nullptr;
   const auto decoded = decode_handle(handle);
   if (!decoded) {
     context_.say(LogLevel::warn, "connect: " + handle_fault(handle));
@@ -228,7 +229,12 @@ Result TcpNet::connect(int device, std::span<const std::byte, kHandleSize> handl
     return Result::invalid_argument;
   }
   auto comm = std::make_unique<SendComm>();
-  comm->sender = control_->connect(static_cast<std::size_t>(device), *decoded);
+  std::string why;
+  comm->sender = control_->connect(static_cast<std::size_t>(device), *decoded, why);
+  if (comm->sender == nullptr) {
+    context_.say(LogLevel::warn, "connect: " + why);
+    return Result::remote_error;
+  }
   *out = comm.release();
   return Result::success;
 }
@@ -238,12 +244,14 @@ Result TcpNet::accept(ListenComm* comm, RecvComm** out) {
   if (control_ == nullptr) {
     return Result::invalid_usage;  // after finalize
   }
-  if (auto receiver = control_->accept(comm->listener)) {
+  std::shared_ptr<tcp::Receiver> receiver;
+  const Result result = control_->accept(comm->listener, receiver);
+  if (receiver != nullptr) {
     auto made = std::make_unique<RecvComm>();
     made->receiver = std::move(receiver);
     *out = made.release();
   }
-  return Result::success;
+  return result;
 }
 
 Result TcpNet::close(ListenComm* comm) {

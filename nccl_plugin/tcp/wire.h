@@ -1,9 +1,10 @@
 // What travels between two plugins. Little-endian, fixed sizes.
 //
 // Versions: both ends take the highest that both know; this code speaks version 2 and the one
-// before. Hello and welcome keep their layout in all versions, so that two that have none in common
-// can say so. Version 2 added `trial`, `trial_done`, `addresses` and
-// `ahead`; on a connection that agreed on version 1 they are refused.
+// before. The handle (tcp/handle.h) says what the listener speaks, so that who connects knows
+// before it dials that they have none in common. Hello and welcome keep their layout in all
+// versions, so that two that have none in common can say so. Version 2 added `trial`, `trial_done`,
+// `addresses` and `ahead`; on a connection that agreed on version 1 they are refused.
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -90,8 +91,9 @@ std::optional<HelloClaim> claim_of(std::span<const std::byte, kHelloSize> bytes)
 // Nothing: wrong tag or shape. The versions are the caller's to compare (common_version).
 std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
                                   const Secret& secret);
-// The highest that the initiator and this end (which offers up to `highest`) know; 0: none.
-std::uint8_t common_version(const Hello& hello, std::uint8_t highest);
+// The highest that the other (which speaks `min` to `max`) and this end (which offers up to
+// `highest`) know; 0: none.
+std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t highest);
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
 std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
                                       const Secret& secret);

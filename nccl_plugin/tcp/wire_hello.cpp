@@ -116,9 +116,9 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   return hello;
 }
 
-std::uint8_t common_version(const Hello& hello, std::uint8_t highest) {
-  const std::uint8_t version = std::min(hello.version_max, highest);
-  return version >= std::max(hello.version_min, kWireVersionMin) ? version : std::uint8_t{0};
+std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t highest) {
+  const std::uint8_t version = std::min(max, highest);
+  return version >= std::max(min, kWireVersionMin) ? version : std::uint8_t{0};
 }
 
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret) {

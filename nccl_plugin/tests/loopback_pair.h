@@ -128,6 +128,22 @@ inline int kill_connections(const std::string& ip) {
   return killed;
 }
 
+inline std::uint64_t moved(const Net& net, std::size_t rail) {
+  return stats_of(net).rails[rail].tx_bytes;
+}
+
+// Waits until the path of this rail is there (connected, or connected again).
+inline bool connected(const Net& net, std::size_t rail) {
+  const auto until = Clock::now() + milliseconds(5000);
+  while (Clock::now() < until) {
+    if (stats_of(net).rails[rail].live_paths != 0) {
+      return true;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return false;
+}
+
 struct Outcome {
   int messages = 0;
   Result result = Result::success;

@@ -83,18 +83,21 @@ TEST_CASE("hello: round trip, and whoever lacks the secret is refused") {
 }
 
 TEST_CASE("hello: versions") {
+  const auto common_of = [](const Hello& said, std::uint8_t highest) {
+    return common_version(said.version_min, said.version_max, highest);
+  };
   const Secret secret = secret_of(1);
   Hello newer = hello();
   newer.version_max = kWireVersion + 1;  // speaks ours too
   CHECK(decode_hello(encode(newer, secret), secret));
-  CHECK(common_version(newer, kWireVersion) == kWireVersion);
-  CHECK(common_version(newer, kWireVersion - 1) == kWireVersion - 1);
+  CHECK(common_of(newer, kWireVersion) == kWireVersion);
+  CHECK(common_of(newer, kWireVersion - 1) == kWireVersion - 1);
   newer.version_min = kWireVersion + 1;
   CHECK(decode_hello(encode(newer, secret), secret));  // it has to be told
-  CHECK(common_version(newer, kWireVersion) == 0);
+  CHECK(common_of(newer, kWireVersion) == 0);
   Hello older = hello();
   older.version_max = older.version_min;
-  CHECK(common_version(older, kWireVersion) == kWireVersionMin);
+  CHECK(common_of(older, kWireVersion) == kWireVersionMin);
   Hello odd = hello();
   odd.rails = 9;
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
@@ -155,6 +158,32 @@ TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the home ra
                       [](const Address& address) { return address.present(); }) == 4);
   bytes[0] ^= std::byte{1};
   CHECK_FALSE(decode_handle(bytes));
+}
+
+TEST_CASE("handle: versions of the wire") {
+  constexpr std::size_t kWireAt = 7;
+  Handle handle;
+  handle.rails = 1;
+  handle.listeners[0] = v4(1, 1000);
+  handle.wire_min = 3;
+  handle.wire_max = 11;
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  auto back = decode_handle(bytes);
+  REQUIRE(back);
+  CHECK(back->wire_min == 3);
+  CHECK(back->wire_max == 11);
+  bytes[kWireAt] = std::byte{0};  // of a release that did not say
+  back = decode_handle(bytes);
+  REQUIRE(back);
+  CHECK(back->wire_min == 1);
+  CHECK(back->wire_max == 2);
+  for (const unsigned damaged : {0x21U, 0x02U, 0x10U}) {
+    CAPTURE(damaged);
+    bytes[kWireAt] = static_cast<std::byte>(damaged);
+    CHECK_FALSE(decode_handle(bytes));
+    CHECK(handle_fault(bytes) == "the handle is damaged");
+  }
 }
 
 TEST_CASE("frames: round trips") {

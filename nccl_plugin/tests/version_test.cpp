@@ -1,0 +1,287 @@
+// Peers that speak another version of the wire, and handles of those that speak none of ours: over
+// real sockets.
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <mutex>
+
+#include "tests/loopback_pair.h"
+
+using namespace fabric;
+using namespace fabric::tcp;
+using namespace fabric::tcp::loopback;
+
+namespace {
+
+// A log that a test reads.
+std::mutex log_mutex;
+std::string log_text;
+void keep_log(int, unsigned long, const char*, int, const char* format, ...) {
+  std::array<char, 1024> line{};
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line.data(), line.size(), format, arguments);
+  va_end(arguments);
+  const std::scoped_lock lock(log_mutex);
+  log_text += line.data();
+  log_text += '\n';
+}
+std::string logged() {
+  const std::scoped_lock lock(log_mutex);
+  return log_text;
+}
+
+// A small message before its receive is posted: did it go out? Then it is received.
+bool goes_out_early(Pair& pair) {
+  const auto chunks = [&] {
+    return stats_of(*pair.a).rails[0].tx_chunks + stats_of(*pair.a).rails[1].tx_chunks;
+  };
+  std::this_thread::sleep_for(milliseconds(50));  // a tick: it knows the version
+  const auto before = chunks();
+  std::array<std::byte, 8> bytes{};
+  std::array<std::byte, 8> room{};
+  Request* sent = nullptr;
+  const auto until = Clock::now() + milliseconds(5000);
+  while (sent == nullptr && Clock::now() < until) {
+    REQUIRE(pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &sent) == Result::success);
+  }
+  std::this_thread::sleep_for(milliseconds(100));
+  const bool early = chunks() != before;
+  const ReceiveSlot slot{room.data(), room.size(), 0};
+  Request* received = nullptr;
+  REQUIRE(pair.b->irecv(pair.receive, {&slot, 1}, false, &received) == Result::success);
+  bool gone = false;
+  bool here = false;
+  while (!(gone && here) && Clock::now() < until) {
+    CHECK((gone || pair.a->test(sent, &gone, nullptr) == Result::success));
+    CHECK((here || pair.b->test(received, &here, nullptr) == Result::success));
+  }
+  CHECK(gone);
+  CHECK(here);
+  return early;
+}
+
+// What connect() says to a listener that speaks these versions, when it offers up to `highest`
+// itself. Nobody listens there: what is decided is decided by the handle.
+Result connects(int highest, std::uint8_t min, std::uint8_t max) {
+  Params params = Pair::usual();
+  params.wire_max = highest;
+  const auto net = make_net(params, std::vector<Rail>{rail_of(0, 0)});
+  REQUIRE(net->init(keep_log) == Result::success);
+  Handle handle;
+  handle.rails = 1;
+  handle.incarnation = 99;
+  handle.listeners[0] = rail_of(1, 0).address;
+  handle.listeners[0].port = 9;
+  handle.wire_min = min;
+  handle.wire_max = max;
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  SendComm* comm = nullptr;
+  const Result result = net->connect(0, bytes, 0, &comm);
+  CHECK((comm != nullptr) == (result == Result::success));
+  if (comm != nullptr) {
+    CHECK(net->close(comm) == Result::success);
+  }
+  net->finalize();
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("wire version N works with N-1, either way") {
+  Params newer = Pair::usual();
+  Params older = Pair::usual();
+  older.wire_max = kWireVersion - 1;
+  {
+    Pair pair(2);
+    REQUIRE(connected(*pair.a, 1));
+    CHECK(goes_out_early(pair));
+  }
+  for (const bool first : {true, false}) {
+    Pair pair(2, first ? older : newer, first ? newer : older);
+    REQUIRE(connected(*pair.a, 1));
+    CHECK_FALSE(goes_out_early(pair));
+    CHECK(exchange(pair, milliseconds(50), 10).intact);
+    // What only the newer version has is refused here, which costs the connection.
+    for (const Net* net : {pair.a.get(), pair.b.get()}) {
+      for (std::size_t rail = 0; rail < 2; ++rail) {
+        CHECK(stats_of(*net).rails[rail].failovers == 0);
+      }
+    }
+    CHECK(kill_connections("127.0.10.1") > 0);
+    const auto until = Clock::now() + milliseconds(10'000);
+    const std::uint64_t before = moved(*pair.a, 0);
+    while (moved(*pair.a, 0) == before && Clock::now() < until) {
+      CHECK(exchange(pair, milliseconds(50), 5).intact);
+    }
+    CHECK(moved(*pair.a, 0) > before);  // back without a trial
+    CHECK(stats_of(*pair.a).rails[0].trials == 0);
+    CHECK(stats_of(*pair.a).errors + stats_of(*pair.b).errors == 0);
+  }
+}
+
+TEST_CASE("a dialler without a common version is told so, and accept() returns an error") {
+  log_text.clear();
+  const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(1, 0)});
+  REQUIRE(net->init(keep_log) == Result::success);
+  std::array<std::byte, kHandleSize> own{};
+  ListenComm* listener = nullptr;
+  REQUIRE(net->listen(0, own, &listener) == Result::success);
+  ListenComm* other = nullptr;
+  std::array<std::byte, kHandleSize> unused{};
+  REQUIRE(net->listen(0, unused, &other) == Result::success);
+  const auto handle = decode_handle(own);
+  REQUIRE(handle);
+  Hello hello;
+  hello.version_min = kWireVersion + 1;
+  hello.version_max = kWireVersion + 2;
+  hello.rails = 1;
+  hello.listen_id = handle->listen_id;
+  hello.acceptor = handle->incarnation;
+  hello.nonce = 77;
+  const int fd = dial(handle->listeners[0]);
+  const HelloBytes bytes = encode(hello, handle->secret);
+  REQUIRE(::send(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  WelcomeBytes answer{};
+  REQUIRE(::recv(fd, answer.data(), answer.size(), MSG_WAITALL) ==
+          static_cast<ssize_t>(answer.size()));
+  const auto welcome = decode_welcome(answer, handle->secret);
+  REQUIRE(welcome);
+  CHECK(welcome->status == WelcomeStatus::version);
+  CHECK(welcome->version == kWireVersion);
+  CHECK(welcome->version_min == kWireVersionMin);
+  CHECK(welcome->nonce == 77);
+  ::close(fd);
+  CHECK(logged().find("wire versions 3 to 4, this one 1 to 2") != std::string::npos);
+  RecvComm* comm = nullptr;
+  CHECK(net->accept(listener, &comm) == Result::remote_error);
+  CHECK(comm == nullptr);
+  CHECK(net->accept(other, &comm) == Result::success);  // nobody has come for that one
+  CHECK(comm == nullptr);
+  CHECK(net->close(listener) == Result::success);
+  CHECK(net->close(other) == Result::success);
+  net->finalize();
+}
+
+TEST_CASE("a peer without a common version is an error at once that names both") {
+  log_text.clear();
+  const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(0, 0)});
+  REQUIRE(net->init(keep_log) == Result::success);
+  // A listener of a plugin from the future.
+  const int door = ::socket(AF_INET, SOCK_STREAM, 0);
+  Rail there = rail_of(1, 0);
+  sockaddr_storage storage{};
+  socklen_t length = there.address.to(storage);
+  REQUIRE(::bind(door, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
+  REQUIRE(::listen(door, 8) == 0);
+  length = sizeof storage;
+  ::getsockname(door, reinterpret_cast<sockaddr*>(&storage), &length);
+  Handle handle;
+  handle.listen_id = 1;
+  handle.incarnation = 99;
+  handle.rails = 1;
+  handle.listeners[0] = Address::from(reinterpret_cast<const sockaddr*>(&storage));
+  std::thread future([&] {
+    const int fd = ::accept(door, nullptr, nullptr);
+    HelloBytes bytes{};
+    ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL);
+    const auto hello = decode_hello(bytes, handle.secret);
+    Welcome welcome;
+    welcome.status = WelcomeStatus::version;
+    welcome.version = 9;
+    welcome.version_min = 8;
+    welcome.rails = 1;
+    welcome.incarnation = 99;
+    welcome.nonce = hello ? hello->nonce : 0;
+    const WelcomeBytes answer = encode(welcome, handle.secret);
+    ::send(fd, answer.data(), answer.size(), 0);
+    ::close(fd);
+  });
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  SendComm* comm = nullptr;
+  REQUIRE(net->connect(0, bytes, 0, &comm) == Result::success);  // the handle said otherwise
+  Request* request = nullptr;
+  Result result = Result::success;
+  const auto until = Clock::now() + milliseconds(5000);
+  std::byte byte{};
+  while (result == Result::success && Clock::now() < until) {
+    bool done = false;
+    result = request == nullptr ? net->isend(comm, &byte, 1, 0, &request)
+                                : net->test(request, &done, nullptr);
+    net->wait(2000);
+  }
+  CHECK(result == Result::remote_error);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 2") != std::string::npos);
+  future.join();
+  ::close(door);
+  // Now it is known: the next comm to that process is refused before there is one.
+  log_text.clear();
+  SendComm* next = nullptr;
+  CHECK(net->connect(0, bytes, 0, &next) == Result::remote_error);
+  CHECK(next == nullptr);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 2") != std::string::npos);
+  CHECK(net->close(comm) == Result::success);
+  net->finalize();
+}
+
+TEST_CASE("connect() refuses a handle without a common version at once, and names both") {
+  log_text.clear();
+  CHECK(connects(kWireVersion, kWireVersion + 1, kWireVersion + 2) == Result::remote_error);
+  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 3 to 4, "
+                      "this one 1 to 2") != std::string::npos);
+  log_text.clear();
+  CHECK(connects(kWireVersion - 1, kWireVersion, kWireVersion) == Result::remote_error);
+  CHECK(logged().find("wire versions 2 to 2, this one 1 to 1") != std::string::npos);
+  // One in common is enough: the next release drops the oldest, the one before lacks the newest.
+  CHECK(connects(kWireVersion, kWireVersion, kWireVersion + 1) == Result::success);
+  CHECK(connects(kWireVersion, kWireVersion - 1, kWireVersion - 1) == Result::success);
+  CHECK(connects(kWireVersion - 1, kWireVersionMin, kWireVersion) == Result::success);
+}
+
+TEST_CASE("a handle says what its listener speaks") {
+  for (const std::uint8_t highest : {kWireVersionMin, kWireVersion}) {
+    Params params = Pair::usual();
+    params.wire_max = highest;
+    const auto net = make_net(params, std::vector<Rail>{rail_of(0, 0)});
+    REQUIRE(net->init(nullptr) == Result::success);
+    std::array<std::byte, kHandleSize> bytes{};
+    ListenComm* listener = nullptr;
+    REQUIRE(net->listen(0, bytes, &listener) == Result::success);
+    const auto handle = decode_handle(bytes);
+    REQUIRE(handle);
+    CHECK(handle->wire_min == kWireVersionMin);
+    CHECK(handle->wire_max == highest);
+    CHECK(net->close(listener) == Result::success);
+    net->finalize();
+  }
+}
+
+TEST_CASE("a handle that is not ours is refused at once, with the reason") {
+  log_text.clear();
+  const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(0, 0)});
+  REQUIRE(net->init(keep_log) == Result::success);
+  std::array<std::byte, kHandleSize> bytes{};
+  SendComm* comm = nullptr;
+  CHECK(net->connect(0, bytes, 0, &comm) == Result::invalid_argument);
+  CHECK(logged().find("not of this plugin") != std::string::npos);
+  Handle handle;
+  handle.rails = 1;
+  handle.listeners[0] = rail_of(1, 0).address;
+  encode(handle, bytes);
+  bytes[4] = std::byte{200};
+  CHECK(net->connect(0, bytes, 0, &comm) == Result::invalid_argument);
+  CHECK(logged().find("handles of version 200") != std::string::npos);
+  encode(handle, bytes);
+  bytes[7] = std::byte{0x21};  // speaks versions 2 to 1
+  CHECK(net->connect(0, bytes, 0, &comm) == Result::invalid_argument);
+  CHECK(logged().find("the handle is damaged") != std::string::npos);
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 1000; ++i) {
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+    CHECK(net->connect(0, bytes, 0, &comm) == Result::invalid_argument);
+  }
+  CHECK(comm == nullptr);
+  net->finalize();
+}
