@@ -346,9 +346,12 @@ def carried(pair: Pair, own: PhcLine | None, theirs: PhcLine | None) -> Pair | N
         spread = math.hypot(spread, theirs.error_ns(peer_ns))
         slope_error = math.hypot(slope_error, theirs.slope_error)
     slope -= 1
+    crossed = pair.sigmas * math.hypot(
+        own.spread_ns if own else 0.0, theirs.error_ns(peer_ns) if theirs else 0.0
+    )
     # The errors of rates count from where the path's line is best known.
     return pair._replace(
         at_ns=made, base_ns=peer_ns - at, apart_ns=peer_part + slope * (made - at), slope=slope,
         seen_ns=seen, asymmetry_ns=pair.asymmetry_ns + half, spread_ns=spread,
-        slope_error=slope_error,
+        slope_error=slope_error, limit_ns=pair.limit_ns + half + crossed,
     )  # fmt: skip

@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.fit import FEWEST, Cloud, Line, edge, fit
+from clocksync.fit import FEWEST, MOST_SLOPE, Cloud, Line, edge, fit
 from clocksync.oneway import Expected, clean, weighed
-from clocksync.pair import SECOND, Pair, Rules, off
+from clocksync.pair import SECOND, WALK, Pair, Rules, off
 from clocksync.points import Points, least_rtt, take
 from clocksync.trains import Ints, Packets, Trains
 
 Floats = NDArray[np.float64]
-WALK = 1.5e-9
-"""How far the rates of two crystals part in a second: 1 ppb/√s each."""
+CRYSTALS = 2e-4
+"""Two of them, 100 ppm off each, the worst there are in hosts. A steeper line is not theirs."""
 
 
 class _Window(NamedTuple):
@@ -67,6 +67,13 @@ class PairEstimator:
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
         """Half of the path's least round trip; what it usually is, and how lines scatter."""
+        self._clear_ns = 0.0
+        """Half of the least round trip, once it has been steady for a while; 0: it has not."""
+        self._halves: deque[tuple[int, float]] = deque()
+        """When windows ended, and theirs: until it is, or of those that share points with the
+        present one."""
+        self._since_ns = 0
+        """The first of them."""
         self._skew_ns = 0.0
         """Half of what a way became longer by, or shorter, than it was when the other one led on:
         taken off the middle between the edges."""
@@ -76,8 +83,8 @@ class PairEstimator:
         """Of the lines that were taken, the one that leads best to now."""
         self._anchor: Pair | None = None
         """The same, of those by both directions: bounds rest on it."""
-        self._known_ns = 0
-        """Since when there have been lines."""
+        self._known_ns = self._taken_ns = 0
+        """Since when there have been lines, and when the last one was taken."""
         self._before: deque[Pair] = deque(maxlen=64)
         """Lines that were taken, the newest last."""
         self._out, self._back = self.ways = Points(), Points()
@@ -89,6 +96,7 @@ class PairEstimator:
         self._back.drop(2**62)
         self.last, self.doubt = None, False
         self._window_ns = self.rules.window_ns
+        self._clear()
 
     def feed(self, out: Packets, back: Packets) -> None:
         """Take packets, each once; a train is to be whole in one call.
@@ -127,22 +135,24 @@ class PairEstimator:
                 self.last = None
             return None
         found = self._shorter(found)
-        if not self._queued(found, now_ns):
+        if not self._queued(window, found, now_ns):
             self.last = found
             self._before.append(found)
+            self._taken_ns = now_ns
             self._learn(found, now_ns)
             self._adapt(found)
             self._alone_ns = None
         elif self.last and (line := self._one_way(window, found, self.last, now_ns)):
             self.last = line
             self._before.append(line)
+            self._taken_ns = now_ns
             self._sure = self._better(line, self._sure, now_ns)
             self._settle(found, line, now_ns)
         elif self._before:
             # The first of what bent this window is in the last one too: back by a window.
             while len(self._before) > 1 and self._before[-1].seen_ns > now_ns - found.window_ns:
                 self._before.pop()
-            self.last = self._before[-1]
+            self.last = self._led(self._before[-1], found, now_ns)
         return self.last
 
     def _warming(self, seen_ns: int) -> bool:
@@ -181,8 +191,9 @@ class PairEstimator:
         """What is usual, and which line leads best to now."""
         first = self._sure is None
         share = 1.0 if first else 1 / 8
-        self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
-        self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
+        if not found.queue_ns or not self._clear_ns:
+            self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
+            self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
         self._sure = self._better(found, self._sure, now_ns)
         self._anchor = self._better(found, self._anchor, now_ns)
 
@@ -204,12 +215,16 @@ class PairEstimator:
         self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
         self._floor_ns = self._usual_ns = found.half_rtt_ns
         self._sure = self._anchor = line
+        self._clear(found.half_rtt_ns)
         self._alone_ns = None
 
-    def _queued(self, found: Pair, now_ns: int) -> bool:
+    def _queued(self, window: _Window, found: Pair, now_ns: int) -> bool:
         """Whether what was known is better than this line, which met queues."""
         last, rules = self._sure, self.rules
-        if self.last is None or last is None or self._worn(found, last, now_ns):
+        worn = self.last is not None and self._worn(window, found, self.last, now_ns)
+        if self.last is None or last is None or worn:
+            if worn:
+                self._clear(found.half_rtt_ns)
             self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
             self._sure = self._anchor = None
             self._before.clear()
@@ -225,23 +240,46 @@ class PairEstimator:
         turned -= rules.sigmas * math.hypot(found.slope_error, last.slope_error)
         # While a queue builds up or a route changes, the edge bends: a rate that no crystal has.
         # By what the queue may have put this line off, what was known surely is not by now.
-        longer = found.half_rtt_ns - self._floor_ns > aged
+        # That far off, at most, is the new line, and so far, likely, by now the one that is known.
+        likely = max(rules.clean_ns, 2 * last.likely_ns(now_ns))
+        excess = found.half_rtt_ns - self._floor_ns
+        longer = excess > likely
         moved = off(found, last, now_ns)
         # Few points of a shorter route lie far from the rest of the edge.
         torn = found.spread_ns > rules.torn * (1.0 + self._scatter_ns)
+        sharp = found.spread_ns <= rules.sharp * (1.0 + self._scatter_ns)
+        own = self._aged(found, now_ns) + max(excess, 0.0)
+        if sharp and not longer and moved > rules.clean_ns + 4 * own:
+            # Edges as near to each other as ever leave no room for that: what was known is wrong.
+            self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
+            self._sure = self._anchor = None
+            return False
         if longer or torn or moved > aged or turned > rules.turned:
             self.queued += 1
             return True
         self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
         return False
 
-    def _worn(self, found: Pair, last: Pair, now_ns: int) -> bool:
-        """Whether what was known is too old to be held against a new line."""
-        assert self.last is not None
-        if now_ns - self.last.seen_ns <= self.rules.patience_ns:
+    def _worn(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> bool:
+        """Whether it is no queue but a longer path: both edges are sharp after so long.
+
+        And neither lies where it was.
+        """
+        if now_ns - self._taken_ns <= self.rules.patience_ns:
             return False
         sharp = found.spread_ns <= self.rules.sharp * (1.0 + self._scatter_ns)
-        return sharp or found.half_rtt_ns - self._floor_ns <= self._aged(last, now_ns)
+        return sharp and self._one_way(window, found, last, now_ns) is None
+
+    def _led(self, last: Pair, found: Pair, now_ns: int) -> Pair:
+        """The line of before the queues. It is good for long, and its bound for a minute.
+
+        Then whatever is seen through the queues says where the truth is, if not so well where in
+        there: between the edges, and the line is as far off as they are at most.
+        """
+        if now_ns - last.seen_ns <= self.rules.patience_ns:
+            return last
+        limit = found.bound_ns(now_ns) + off(last, found, now_ns)
+        return last._replace(limit_ns=limit, seen_ns=now_ns)
 
     def _one_way(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
         """The line by the one direction that meets no queue; None: there is no such."""
@@ -284,7 +322,7 @@ class PairEstimator:
         """How far off a line may be by now: what its slope was, and as a random walk goes."""
         age = max(now_ns - last.at_ns, 0)
         walked = self.rules.wander * SECOND * math.pow(age / SECOND, 1.5)
-        return last.sigmas * (last.spread_ns + last.slope_error * age) + walked
+        return last.sigmas * (last.spread_ns + last.slope_error * age) + last.queue_ns + walked
 
     def _window(self, now_ns: int) -> _Window | None:
         """The newest points; None: too few."""
@@ -321,8 +359,9 @@ class PairEstimator:
         if self.last is None:
             self._skew_ns = 0.0
         least += abs(self._skew_ns)
+        bent = self._bent(line, window)
         line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
-        found = self._pair(line, window, least)
+        found = self._pair(line, window, least, bent)
         if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > self.rules.vague):
             # Edges that cross, or are torn, are of two clocks: one was stepped within the window.
             self.doubt = True
@@ -331,7 +370,9 @@ class PairEstimator:
             return None
         return found
 
-    def _pair(self, line: Line, window: _Window, least: float) -> Pair:
+    def _pair(
+        self, line: Line, window: _Window, least: float, bent: tuple[float, float] = (0.0, 0.0)
+    ) -> Pair:
         rules, length = self.rules, window.length_ns
         at = window.origin + round(line.middle_s * SECOND)
         apart = line.offset_ns + line.slope * SECOND * line.middle_s
@@ -343,8 +384,42 @@ class PairEstimator:
         return Pair(
             at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
             line.spread_ns / (span * SECOND), length, seen, window.kept, step, rules.wander,
-            rules.sigmas * (rules.warm if warming else 1.0), self._skew_ns,
+            rules.sigmas * (rules.warm if warming else 1.0), self._skew_ns, *bent,
         )  # fmt: skip
+
+    def _bent(self, line: Line, window: _Window) -> tuple[float, float]:
+        """By how much queues may have put a line off, ns, and turned it, ns/ns.
+
+        They filled or drained by what its least round trip differs from the path's.
+
+        All of its round trip, while nothing steady has been seen: who begins in queues that come
+        and go takes them for the path.
+        """
+        ended, recent = window.origin + window.length_ns // 2, self._halves
+        self._since_ns = self._since_ns or ended
+        recent.append((ended, line.half_rtt_ns))
+        if self._clear_ns:
+            while recent[0][0] <= ended - window.length_ns:
+                self._clear_ns = min(recent.popleft()[1], self._clear_ns)
+        elif ended - self._since_ns >= self.rules.steady_ns:
+            while recent[0][0] < ended - self.rules.steady_ns:
+                recent.popleft()
+            least, most = (way(half for _, half in recent) for way in (min, max))
+            if most - least <= max(self.rules.steady * least, self.rules.sigmas * line.spread_ns):
+                self._clear_ns = least
+        changed = abs(line.half_rtt_ns - self._clear_ns)
+        if changed <= self.rules.sigmas * line.spread_ns:
+            changed = 0.0  # the edge's own scatter
+        # The truth lies between the edges all along the window, and may go from one to the other
+        # within half of it; but not faster than crystals do.
+        bend = min(4 * changed / window.length_ns, MOST_SLOPE + abs(line.slope))
+        bend = max(bend, abs(line.slope) - CRYSTALS)
+        return (changed if self._clear_ns else 0.0), bend
+
+    def _clear(self, half_rtt_ns: float = 0.0) -> None:
+        """What the path takes without queues is this; 0: nothing is known of it."""
+        self._clear_ns, self._since_ns = half_rtt_ns, 0
+        self._halves.clear()
 
     def _look(self, last: Pair, now_ns: int) -> tuple[_Look, int]:
         """Whether the newest points can be of the clocks that the last line is of; since when not.
@@ -353,7 +428,8 @@ class PairEstimator:
         moved away since then, the clock was stepped; if it has not, a way became shorter.
         """
         above, below = self._beyond(last, self._out, 1), self._beyond(last, self._back, -1)
-        most = last.step_ns + last.error_ns(now_ns)
+        # A queue that goes from one direction to the other is no step.
+        most = last.step_ns + last.error_ns(now_ns) + last.queue_ns
         ahead, behind = below[0][below[1] > most], above[0][above[1] < -most]
         up, down = (len(x) >= self.rules.odd_points for x in (ahead, behind))
         if up == down:

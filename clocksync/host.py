@@ -42,6 +42,8 @@ from clocksync.words import (
 
 NO_DELAY_NS = 1.0
 """Root delay of the reference, as it is told."""
+TELLING_NS = 12 * SECOND
+"""An older line, of a path that is flooded, tells more of crystals than of its ways: 40 ns then."""
 MOST_DELAY_NS = 2.0 * SECOND
 """Of more it is not known: where a reference is gone and nobody took over yet, each step adds."""
 
@@ -420,8 +422,9 @@ class MeshHost:
             off = view.mesh.ahead(now_ns, self.mesh.ns) - self.mesh.part
             pulls.append(Pull(off, view.mesh.slope - self.mesh.slope, view.weight))
             # A way that became longer while it was watched is known, and its line right again.
-            shifted = view.edge.pair.skew_ns if view.edge.pair else 0.0
-            view.edge.surplus.look(off + shifted, now_ns)
+            pair = view.edge.pair
+            if pair is not None and now_ns - pair.at_ns <= TELLING_NS:
+                view.edge.surplus.look(off + pair.skew_ns, now_ns)
         move = step(pulls, damping)
         self.status.residual_ns, self.status.offset_ns = move.residual_ns, move.ns / damping
         self.mesh = self.mesh.moved(now_ns, move.ns, self.mesh.slope + move.faster)

@@ -95,9 +95,7 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
         more = said.part + peer_part + said.slope * age
         ns, part = split(more, said.mesh_ns + age)
         slope = (1 + said.slope) * (1 + pair.slope) - 1
-        # What the line may have drifted since it was made is error like its scatter.
-        aged = pair.slope_error * (now_ns - pair.at_ns)
-        weight = 1.0 / (1.0 / pair.weight + aged * aged) * (GUILTY_SHARE if edge.guilty else 1.0)
+        weight = pair.weight(now_ns) * (GUILTY_SHARE if edge.guilty else 1.0)
         mesh = Linear(now_ns, ns, part, slope)
         out.append(View(edge, peer_ns, peer_part, mesh, weight, said.reference))
     return out

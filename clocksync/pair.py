@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 SECOND = 10**9
+WALK = 1.5e-9
+"""How far the rates of two crystals part in a second: 1 ppb/√s each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,12 @@ class Rules:
     """An edge that scatters by no more than so many times what is usual met no queue. A queue
     breathes: the edge of one scatters by a tenth of its height."""
     patience_ns: int = 60 * SECOND
-    """For so long: then a path whose edges are sharp has become a longer one; of others, what was
-    known is too old once it may be off by as much as the queue makes it. In a minute a line that
-    was good to 2 ns/s and a crystal's walk are off by some 0.3 us."""
+    """For so long: then a path whose edges are sharp has become a longer one."""
+    steady_ns: int = 8 * SECOND
+    """A least round trip that has been the same for so long is the path's own, as far as anyone can
+    tell who did not see it before: TCP both ways, and queues change it by multiples within that."""
+    steady: float = 0.05
+    """The same within so much of it."""
     sigmas: float = 4.0
     """Of the spread, in the bound."""
     warm: float = 2.0
@@ -96,6 +102,12 @@ class Pair(NamedTuple):
     sigmas: float
     skew_ns: float = 0.0
     """By so much our packets' edge lies further from the line, and the peer's nearer."""
+    queue_ns: float = 0.0
+    """By so much queues may have put it off; in ``asymmetry_ns``."""
+    bend: float = 0.0
+    """How far they may have turned it, ns/ns."""
+    limit_ns: float = math.inf
+    """Of a line that is led on through queues: what the edges of ``seen_ns`` leave of its bound."""
 
     def apart(self, now_ns: int) -> float:
         """The peer's clock minus ours at ``now_ns`` (our clock), beyond ``base_ns``."""
@@ -105,21 +117,32 @@ class Pair(NamedTuple):
         """How far off the line is at ``now_ns``, should both ways be alike."""
         age = abs(now_ns - self.at_ns)
         drift = self.sigmas * self.slope_error * age + self.wander * age * age / SECOND / 2
-        return self.sigmas * self.spread_ns + self.step_ns / 2 + drift
+        return self.sigmas * self.spread_ns + self.queue_ns + self.step_ns / 2 + drift
 
     def drift(self, now_ns: int) -> float:
-        """How fast `error_ns` grows at ``now_ns``."""
+        """How fast `bound_ns` grows at ``now_ns``."""
         age = abs(now_ns - self.at_ns)
-        return self.sigmas * self.slope_error + self.wander * age / SECOND
+        return self.sigmas * self.slope_error + self.bend + self.wander * age / SECOND
 
     def bound_ns(self, now_ns: int) -> float:
         """How far off it is at ``now_ns``, whatever the two ways are like."""
-        return self.asymmetry_ns + self.error_ns(now_ns)
+        if self.limit_ns < math.inf:
+            return self.limit_ns + self.drift(now_ns) * max(now_ns - self.seen_ns, 0)
+        turned = self.bend * abs(now_ns - self.at_ns)
+        return self.asymmetry_ns + self.error_ns(now_ns) + turned
 
-    @property
-    def weight(self) -> float:
+    def likely_ns(self, now_ns: int) -> float:
+        """Standard deviation of how far off it is at ``now_ns``, should both ways be alike.
+
+        What a random walk of the rate makes of the time is its integral: σ √(T³/3).
+        """
+        age = abs(now_ns - self.at_ns)
+        walked = WALK * SECOND * math.sqrt((age / SECOND) ** 3 / 3)
+        return math.hypot(self.spread_ns, self.slope_error * age, walked, self.queue_ns / 2)
+
+    def weight(self, now_ns: int) -> float:
         """One over the variance, for the mesh; no path is trusted to better than a nanosecond."""
-        return 1.0 / (1.0 + self.spread_ns * self.spread_ns)
+        return 1.0 / (1.0 + self.likely_ns(now_ns) ** 2)
 
 
 def off(one: Pair, other: Pair, now_ns: int) -> float:

@@ -167,13 +167,17 @@ class Fabric:
             self.pairs, self.estimators, batches, strict=True
         ):
             estimator.feed(out, back)
-            now = round(self.now_s * SECOND + float(self.clocks.ahead(one, self.now_s)))
+            now = self._shown(one)
             pair = estimator.estimate(now)
             error = (
                 np.nan if pair is None else pair.base_ns + pair.apart(now) - self.apart(one, other)
             )
             found.append((pair, float(error)))
         return found
+
+    def _shown(self, host: int) -> int:
+        """What a host's clock shows."""
+        return round(self.now_s * SECOND + float(self.clocks.ahead(host, self.now_s)))
 
     def apart(self, one: int, other: int) -> float:
         """The truth: the other's clock minus the one's, now."""
@@ -193,5 +197,5 @@ class Fabric:
             np.array([ends[0] for ends, _, _ in known], dtype=np.intp),
             np.array([ends[1] for ends, _, _ in known], dtype=np.intp),
             np.array([error for _, _, error in known]),
-            np.array([pair.weight for _, pair, _ in known]),
+            np.array([pair.weight(self._shown(ends[0])) for ends, pair, _ in known]),
         )

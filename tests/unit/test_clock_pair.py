@@ -20,6 +20,10 @@ class Path:
     def __init__(self, seed=0, *, trains_hz=100, load=(0.0, 0.0), delay=(DELAY_NS, DELAY_NS)):
         self.rng = np.random.default_rng(seed)
         self.trains_hz, self.load, self.delay = trains_hz, load, delay
+        self.standing = (0.0, 0.0)
+        """Queues that never end, ns: on average a half more, at least half of it."""
+        self.waves = ((0.0, 1.0), (0.0, 1.0))
+        """Queues that fill and drain: most that they hold, ns, and how long that takes, s."""
         self.stepped_ns = 0
         self.now = 1_700_000_000 * SECOND
         self.began = self.now
@@ -48,6 +52,11 @@ class Path:
         queued = np.repeat(self.rng.random(count) < self.load[way], 3)
         queue = queued * (self.rng.exponential(40e3, 3 * count) + self.rng.exponential(20e3))
         cold = np.tile([3000.0, 0, 0], count)
+        most, period = self.waves[way]
+        phase = (self.now - self.began + begin) / SECOND / period
+        queue += np.repeat(most * (1 + np.sin(2 * np.pi * phase)) / 2, 3)
+        if self.standing[way]:
+            queue += np.repeat(self.standing[way] * (1 + self.rng.gamma(2, size=count)) / 2, 3)
         delay = self.delay[way] + np.abs(self.rng.normal(0, JITTER_NS, 3 * count)) + queue + cold
         heard = sent + np.rint(delay).astype(np.int64)
         seq = self.seq[way] + np.arange(3 * count)
@@ -165,6 +174,24 @@ def test_who_began_in_a_standing_queue_knows_better_when_it_is_gone():
     assert abs(path.error(path.estimator.last)) < 40
 
 
+@pytest.mark.parametrize("slope", [-90e-9, -40e-9, 40e-9, 90e-9, 150e-9])
+def test_a_line_that_was_taken_with_a_wrong_slope_gives_way_to_those_that_prove_it_wrong(slope):
+    """As one is that was made while a starting host was busy: later ones lie elsewhere."""
+    path = Path(16)
+    path.walk(30)
+    list(path.run(8))
+    estimator = path.estimator
+    wrong = estimator.last._replace(slope=estimator.last.slope + slope)
+    estimator.last = estimator._sure = estimator._anchor = wrong
+    estimator._before.clear()
+    estimator._before.append(wrong)
+    for pair, error in path.run(10):
+        assert pair is not None
+        assert abs(error) <= pair.bound_ns(path.now)
+    assert abs(path.error(path.estimator.last)) < 40
+    assert path.estimator.steps == 0
+
+
 def test_a_single_packet_that_cannot_be_is_nothing():
     path = Path(4)
     list(path.run(3))
@@ -268,3 +295,51 @@ def test_too_few_points_for_a_while_do_not_make_a_queue_the_truth():
     path.delay = (DELAY_NS, DELAY_NS)
     list(path.run(3))
     assert abs(path.error(path.estimator.last)) < 30
+
+
+@pytest.mark.parametrize("standing", [(7_000, 1_000), (1_000, 9_000), (5_000, 5_000)])
+def test_a_flood_of_minutes_both_ways_is_no_step_and_leaves_the_time_to_the_crystals(standing):
+    """A line through queues is off by microseconds, the one of before by what crystals wander."""
+    path = Path(13)
+    path.walk(200)
+    list(path.run(8))
+    path.standing = standing
+    for pair, error in path.run(150, step=0.5):
+        assert pair is not None
+        assert abs(error) <= pair.bound_ns(path.now)
+        assert abs(error) < 1500
+    # A queue goes from one direction to the other; and then there is none.
+    for one, other in ((0, 1), (1, 0), (1, 1), (0, 0)):
+        path.standing = (one * standing[0], other * standing[1])
+        for pair, error in path.run(5):
+            assert pair is not None
+            assert abs(error) <= pair.bound_ns(path.now)
+        assert path.estimator.steps == 0
+    assert abs(path.error(path.estimator.last)) < 40
+
+
+def test_the_bound_of_a_line_that_is_led_on_is_what_the_edges_leave():
+    path = Path(14)
+    path.walk(200)
+    list(path.run(8))
+    path.standing = (4_000, 6_000)
+    bounds = [pair.bound_ns(path.now) for pair, _ in path.run(150, step=0.5)]
+    # Half of the least round trip, and of both queues twice; after a minute alone it would be 40 us
+    # and 90 us after two and a half.
+    assert max(bounds[-100:]) < DELAY_NS + 30_000
+    assert path.estimator.queued > 250, "in nearly every window"
+
+
+@pytest.mark.parametrize("periods", [(3, 4), (7, 9), (13, 5), (40, 40)])
+@pytest.mark.parametrize("most", [50_000, 500_000])
+def test_the_bound_holds_for_who_began_in_queues_that_come_and_go(periods, most):
+    """They turn the line, and with nothing known of before no other line speaks against it."""
+    path = Path(15)
+    path.waves = ((most, periods[0]), (most, periods[1]))
+    path.standing = (most / 10, most / 10)
+    for pair, error in path.run(45, step=0.3):
+        assert pair is None or abs(error) <= pair.bound_ns(path.now)
+    path.waves, path.standing = ((0.0, 1.0), (0.0, 1.0)), (0.0, 0.0)
+    for pair, error in path.run(5):
+        assert pair is None or abs(error) <= pair.bound_ns(path.now)
+    assert abs(path.error(path.estimator.last)) < 60
