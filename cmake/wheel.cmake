@@ -51,4 +51,4 @@ install(FILES
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/systemd/
   DESTINATION ${SKBUILD_DATA_DIR}/share/fabricd/systemd
   FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml"
-                 PATTERN "*.rules")
+                 PATTERN "*.rules" PATTERN "*.sed")

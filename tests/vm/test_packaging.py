@@ -6,17 +6,24 @@ The tests share two installed hosts and go on from where the one before stopped.
 import json
 import re
 import time
-from pathlib import Path
 
 import pytest
+from installed import (
+    KEY,
+    LONG,
+    SLOW_START,
+    SOCKET,
+    UNITS,
+    ask,
+    block,
+    follow,
+    journal,
+    show,
+    until,
+)  # fmt: skip
 
 from lab.vm import pair
-from lab.vm.wire import VmError
 
-REPO = Path(__file__).resolve().parents[2]
-DOC = REPO / "docs" / "install.md"
-UNITS = REPO / "systemd"
-KEY = "".join(f"{i:02x}" for i in range(32))
 # Under emulation a host is 20 times slower than the default cadence is meant for; there is no path
 # across the rails, and no use for a clock.
 CONFIG = """
@@ -45,56 +52,8 @@ host = "{peer}"
 addresses = [{{ rail = 0, address = "{a0}" }}, {{ rail = 1, address = "{a1}" }}]
 """
 
-
-# The units' own limits, but for the start: imports that take 0.3 s take 20 s here.
-SLOW_START = "[Service]\nTimeoutStartSec=300\n"
-SOCKET = "/run/fabricd/ctl.sock"
-LONG = 240
 CALM = "/etc/fabricd/conf.d/calm.toml"
 UP = ("up", "probation")
-
-
-def block(name):
-    """The shell block of that name in docs/install.md."""
-    found = re.findall(rf"^```sh {name}\n(.*?)^```$", DOC.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, f"docs/install.md has {len(found)} blocks {name}"
-    return found[0]
-
-
-def follow(vm, name):
-    return vm.run("bash", "-ec", block(name), timeout=LONG).check().out
-
-
-def until(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.5)
-
-
-def show(vm, unit, *names):
-    out = vm.run("systemctl", "show", unit, "-p", ",".join(names)).check().out
-    return dict(line.split("=", 1) for line in out.splitlines())
-
-
-def journal(vm, unit, lines=60):
-    return vm.run("journalctl", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat").out
-
-
-def ask(vm, op, **fields):
-    """Data of one control request; None while nobody answers."""
-    try:
-        answer = vm.ask(SOCKET, json.dumps({"op": op, **fields}))
-    except VmError:
-        return None
-    if not answer:
-        return None
-    document = json.loads(answer)
-    assert document["ok"], document
-    return document["data"]
 
 
 def link_states(vm):
