@@ -269,11 +269,11 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
         assert all(rank.poll() is None for rank in ranks), [
             path.read_text()[-1000:] for path in sorted(lab.dir.root.glob("*.log"))
         ]
-        return len(list(stats.glob("*.page"))) == 4
+        return len(list(stats.glob("[!.]*.page"))) == 4
 
     wait_until(four_pages, PATIENCE_S, "four pages")
     # A page in a job's own directory, made there by its user.
-    copied = next(path for path in stats.glob("*.page") if path.stat().st_uid == BOB)
+    copied = next(path for path in stats.glob("[!.]*.page") if path.stat().st_uid == BOB)
     taken = as_user(BOB, "sh", "-c", f"umask 027; cp {copied} {apart}/")
     assert taken.returncode == 0, taken.stderr
     script = "import sys,time; from pathlib import Path; from telemetry.statsdir import *;"
@@ -285,9 +285,9 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
     for uid in (ALICE, BOB):
         read = as_user(uid, *python)
         assert read.stdout.strip() == "[] 0 {'open': 1}", read.stderr
-        own = {path for path in stats.glob("*.page") if path.stat().st_uid == uid}
+        own = {path for path in stats.glob("[!.]*.page") if path.stat().st_uid == uid}
         assert len(own) == 2
-        for path in stats.glob("*.page"):
+        for path in stats.glob("[!.]*.page"):
             assert (as_user(uid, "head", "-c", "4", str(path)).returncode == 0) == (path in own)
     for process in ranks:
         process.terminate()

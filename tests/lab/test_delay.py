@@ -105,11 +105,11 @@ def test_a_rail_of_less_rate_is_slow(calm):
         "65536",
     ]
     shape += ["latency", "10ms", "rate"]
-    job = calm.start_perf("ring", "--duration", "60", "--channels", str(RAILS), "--size", "8M")
+    job = calm.start_perf("ring", "--duration", "180", "--channels", str(RAILS), "--size", "8M")
     try:
         job.wait_started()
         node.run([*shape, "100mbit"])
-        wait_until(lambda: link(node, "rail1")["condition"] == "slow", 40, "slow")
+        wait_until(lambda: link(node, "rail1")["condition"] == "slow", 120, "slow")
         assert {k: v for k, v in conditions(node).items() if k != "rail1"} == {
             "rail0": "fine", "rail2": "fine",
         }  # fmt: skip
