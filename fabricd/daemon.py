@@ -40,6 +40,7 @@ from fabricd.operate.store import WishStore
 from fabricd.picture import Picture
 from fabricd.recorder import Recorder
 from fabricd.requests import CHANGING, Requests
+from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.systemd_notify import Notifier
@@ -78,6 +79,7 @@ class Daemon:
         self._failure = ""
         self._control: ControlServer
         self._nics: NicWatch
+        self._softnet: SoftnetStat
 
     async def run(self) -> None:
         """Start, serve, stop.
@@ -140,6 +142,9 @@ class Daemon:
         recorder.start(store)
         watcher.changed = host.devices_changed
         host.netlink_refused = lambda: watcher.refused
+        softnet = self._softnet = SoftnetStat()
+        host.engine.receive_path.read = softnet.read
+        host.receive_note = lambda: softnet.note
         ports = IbPorts(_netdevs(config), config.rdma_devices)
         host.ib_note = ports.note
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
@@ -338,6 +343,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._nics.close(0.2)
+        self._softnet.close()
         host.give_back()
         host.record(EventKind.DAEMON, "stopped")
         host.mark_changed()

@@ -12,6 +12,7 @@ from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.rules import Class, Finding
 from fabricd.detect.silence import PathView, Rules
 from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
@@ -92,7 +93,8 @@ class Engine:
         self.paths: list[Path] = []
         self._left: dict[str, Path] = {}
         """Paths that the configuration or the links' addresses had once and do not have now."""
-        self._jury = Jury(Rules())
+        self.receive_path = ReceivePath()
+        self._jury = Jury(Rules(), self.receive_path)
         self.max_probe_share = 0.5
         self.predict = config.predict
         self.orders = Orders()
@@ -159,11 +161,12 @@ class Engine:
         """
         views = self._take_views(views, now)
         seen = now if as_of is None else as_of
-        verdict = Verdict()
+        verdict, again = Verdict(), None
         if views is not None:
             # The prober is not running now: what it wrote before it stopped waits for it.
             if now - seen <= FRESH_NS:
                 self._judged = self._jury.judge(views, seen)
+                again = self._judged.again_ns
             verdict = self._expected(self._judged)
         else:
             self._judged = Verdict()  # another prober's table is to come
@@ -191,7 +194,8 @@ class Engine:
                     )
                 )  # fmt: skip
         everything = [x.health for x in self.links] + [x.health for x in self.paths]
-        out.due_at = min((t for h in everything if (t := h.due_at()) is not None), default=None)
+        due = [again, *(health.due_at() for health in everything)]
+        out.due_at = min((t for t in due if t is not None), default=None)
         return out
 
     def plan(self) -> policy.Plan:

@@ -92,6 +92,7 @@ class Host:
         self.prober_seen: Callable[[int], None] = lambda _: None
         self.control_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
+        self.receive_note: Callable[[], str] = lambda: "not read"
         self.last_path_rows: Sequence[PathRow] = ()
         self._table: _Table | None = None
         self.inventory = inventory

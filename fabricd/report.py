@@ -129,6 +129,7 @@ def _daemon(host: Host) -> DaemonSnapshot:
         timeline_waiting=host.recorder.waiting,
         timeline_dropped=host.recorder.dropped,
         timeline_bytes=host.recorder.size_bytes,
+        verdicts_held=host.engine.receive_path.held,
         steer_generation=host.page.generation,
         groups={g: mode != "observe" for g, mode in group_modes(host).items()},
         config_hash=source.hash if source else "",
@@ -175,6 +176,10 @@ def status(host: Host) -> dict[str, Any]:
         "counters": {x.netdev: why(host, x.netdev, now) for x in shot.links},
         "at_risk": [x.netdev for x in host.engine.links if x.forecast and x.forecast.named],
         "refused": dict(shot.daemon.refused),
+        "receive_path": {
+            "backlogs": host.receive_note(),
+            "verdicts_held": shot.daemon.verdicts_held,
+        },
         "ib_ports": host.ib_note,
         "lldp": host.where.lldp.note if host.where.lldp else "off",
         "operator": host.desk.document(host),

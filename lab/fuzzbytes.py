@@ -15,6 +15,7 @@ from typing import Any
 from clocksync import words
 from clocksync.ptp import messages as ptp
 from fabricd.clock import model
+from fabricd.detect import receive_path
 from fabricd.links import rtnl as links
 from fabricd.links.inventory import Inventory
 from lab import kernelreplies as kernel
@@ -139,6 +140,19 @@ def _clock_rate(data: bytes) -> None:
         raise AssertionError(kept)
 
 
+def _softnet(data: bytes) -> None:
+    try:
+        queues = receive_path.parse(data)
+    except receive_path.SoftnetError as error:
+        raise CounterError(str(error)) from error
+    if not all(0 <= number < 1 << 32 for queue in queues for number in queue):
+        raise AssertionError(queues)
+    waits = receive_path.ReceivePath(lambda: receive_path.Reading(10**9, queues))
+    waits.begin()
+    if waits.ask(0, 10**9, 3_000_000).wait != any(queue.waiting for queue in queues):
+        raise AssertionError(queues)
+
+
 def _ptp(data: bytes) -> None:
     try:
         message = ptp.decode(data)
@@ -201,6 +215,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
     "clock_words": (_clock_word, _WORDS),
     "clock_rate": (_clock_rate, [_RATE]),
     "link_stats": (_link, [kernel.u64(1, *range(25))]),
+    "softnet_stat": (_softnet, [kernel.softnet_stat((7, 0), (0xFFFF_FFF0, 40))]),
     "ptp_messages": (_ptp, [ptp.encode(message) for message in _PTP]),
 }
 """Name → parser and whole inputs."""

@@ -1,6 +1,7 @@
 """Kernel replies packed byte by byte, without pyroute2: what parsers are tested and measured with.
 
-Layouts: net/ethtool/{stats,fec,pause}.c, drivers/infiniband/core/nldev.c, include/uapi/linux.
+Layouts: net/ethtool/{stats,fec,pause}.c, net/core/net-procfs.c, drivers/infiniband/core/nldev.c,
+include/uapi/linux.
 """
 
 from __future__ import annotations
@@ -121,3 +122,12 @@ def address_news(index: int, address: bytes = b"\x0a\0\0\1", *, kind: int = 20) 
     family = 2 if len(address) == 4 else 10
     body = struct.pack("=BBBBi", family, 24, 0x80, 0, index) + attribute(1, address)
     return _message(kind, body + (attribute(2, address) if family == 2 else b"") + u32(8, 0x80))
+
+
+def softnet_stat(*queues: tuple[int, int], columns: int = 15) -> bytes:
+    """``/proc/net/softnet_stat``; of CPU 0, 1 and so on: packets processed, and waiting."""
+    lines = []
+    for cpu, (processed, waiting) in enumerate(queues):
+        row = [processed, *[0] * 10, waiting, cpu, waiting, 0]
+        lines.append(" ".join(f"{number:08x}" for number in row[:columns]) + "\n")
+    return "".join(lines).encode()

@@ -322,6 +322,12 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.daemon.timeline_bytes,
     ),
     host_metric(
+        "verdicts_held_total",
+        "counter",
+        "Verdicts of silence that waited because the kernel's receive path was behind.",
+        lambda s: s.daemon.verdicts_held,
+    ),
+    host_metric(
         "refused_inputs_total",
         "counter",
         "Inputs refused as malformed or not allowed, by source.",

@@ -124,6 +124,8 @@ class DaemonSnapshot:
     timeline_dropped: int = 0
     """Events given up: the queue was full, or the store will never take them."""
     timeline_bytes: int = 0
+    verdicts_held: int = 0
+    """Verdicts of silence that waited for the kernel's receive path."""
     steer_generation: int = 0
     groups: Mapping[str, bool] = field(default_factory=dict)
     """Group of links → steered; empty: there are no groups."""

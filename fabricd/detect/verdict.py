@@ -14,6 +14,9 @@ Rules, in the order in which they are asked:
   us) are judged apart.
 * Otherwise a path that missed ``misses`` in a row is at fault alone, once its peer is known to live
   for one more of its intervals; while the link may still turn out to be the cause, its paths wait.
+* What we do not hear is a verdict only when all that had reached this host's kernel is delivered
+  (`fabricd.detect.receive_path`); until then it is a suspicion. What peers do not hear of us waits
+  for nothing: they judge.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.silence import PathView, Rules, Silences
 
 
@@ -35,13 +39,16 @@ class Verdict:
     """Path index → reason; never of a link that is itself at fault."""
     silent_hosts: frozenset[str] = frozenset()
     """Peers heard before and silent now on all links."""
+    again_ns: int | None = None
+    """When to judge again though nothing happens: a verdict waits for the kernel's receive path."""
 
 
 class Jury:
     """Judges all paths of the host together; remembers since when each silence has a witness."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, receive_path: ReceivePath | None = None) -> None:
         self.rules = rules
+        self.receive_path = receive_path or ReceivePath()
         self._silences = Silences()
         self._witnessed: dict[int, int] = {}
         self._reported: dict[int, int] = {}
@@ -51,6 +58,7 @@ class Jury:
         self._silences = Silences()
         self._witnessed.clear()
         self._reported.clear()
+        self.receive_path.reset()
 
     def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
         """The verdict; call it whenever a path's misses changed.
@@ -68,13 +76,15 @@ class Jury:
         faults: dict[int, str] = {}
         suspects: dict[int, str] = {}
         path_faults: dict[int, str] = {}
+        self.receive_path.begin()
         for link, all_paths in by_link.items():
             if all(path.clean for path in all_paths):
                 self._forget(link, all_paths, now)
                 continue
             sent = {p.index: self._sent(p, by_peer[p.peer], now) for p in all_paths}
-            if reason := self._link_fault(link, all_paths, sent, now):
-                faults[link] = reason
+            reason, waits = self._link_fault(link, all_paths, sent, now)
+            if reason:
+                (suspects if waits else faults)[link] = reason
                 continue
             own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
             missed = [(p.peer, p.rx_missed + p.tx_missed) for p in own if not p.clean]
@@ -87,15 +97,17 @@ class Jury:
             for path in own:
                 wait = path.interval_ns + self.rules.link_interval_ns
                 if self._counts(path, wait, now) and (
-                    reason := _path_fault(path, sent[path.index], self.rules)
+                    reason := self._path_fault(path, sent[path.index], now)
                 ):
                     path_faults[path.index] = reason
+        self.receive_path.end()
         silent = {
             peer
             for peer, own in by_peer.items()
             if all(p.rx_missed >= self.rules.misses for p in own)
         }
-        return Verdict(faults, suspects, path_faults, frozenset(silent))
+        again = self.receive_path.again_ns
+        return Verdict(faults, suspects, path_faults, frozenset(silent), again)
 
     def _forget(self, link: int, paths: list[PathView], now: int) -> None:
         self._silences.broken(link, now)
@@ -103,16 +115,35 @@ class Jury:
         for path in paths:
             self._witnessed.pop(path.index, None)
 
-    def _link_fault(self, link: int, paths: list[PathView], sent: dict[int, int], now: int) -> str:
-        rules = self.rules
+    def _link_fault(
+        self, link: int, paths: list[PathView], sent: dict[int, int], now: int
+    ) -> tuple[str, bool]:
+        """Why the link is at fault ("": it is not), and whether that is still to wait."""
+        rules, waiting = self.rules, ""
         heard = self._silences.rx(link, paths, sent, rules, now)
         if heard.proven(rules):
-            return f"nothing heard from {_names(heard.peers)}"
+            waits, why = self.receive_path.ask(("link", link), now, rules.link_interval_ns)
+            reason = f"nothing heard from {_names(heard.peers)}" + (f"; {why}" if why else "")
+            if not waits:
+                return reason, False
+            waiting = reason
         reported = {
             p.index for p in paths if p.tx_missed and self._counts(p, rules.link_interval_ns, now)
         }
         told = self._silences.tx(link, paths, reported, rules, now)
-        return f"not heard by {_names(told.peers)}" if told.proven(rules) else ""
+        if told.proven(rules):
+            return f"not heard by {_names(told.peers)}", False
+        return waiting, bool(waiting)
+
+    def _path_fault(self, path: PathView, sent: int, now: int) -> str:
+        rules = self.rules
+        if sent >= rules.misses:
+            waits, why = self.receive_path.ask(("path", path.index), now, rules.link_interval_ns)
+            if not waits:
+                return f"{path.peer} not heard on this path" + (f"; {why}" if why else "")
+        if path.tx_missed >= rules.misses:
+            return f"not heard by {path.peer} on this path"
+        return ""
 
     def _sent(self, path: PathView, same_peer: list[PathView], now: int) -> int:
         """How many of the missing packets the peer sent; notes since when it is known to live."""
@@ -173,14 +204,6 @@ def live_peers(paths: Iterable[PathView], without_link: int) -> frozenset[str]:
 def _enough(missing: list[tuple[str, int]], rules: Rules) -> bool:
     peers = {peer for peer, _ in missing}
     return len(peers) >= rules.min_peers and sum(n for _, n in missing) >= rules.misses
-
-
-def _path_fault(path: PathView, sent: int, rules: Rules) -> str:
-    if sent >= rules.misses:
-        return f"{path.peer} not heard on this path"
-    if path.tx_missed >= rules.misses:
-        return f"not heard by {path.peer} on this path"
-    return ""
 
 
 def _names(peers: set[str]) -> str:

@@ -291,6 +291,26 @@ def test_exposure_of_a_host_with_ptp_masters(tmp_path):
     assert exposure(REPO / "systemd/fabric-clock.service") < exposure(unit) <= 2.5
 
 
+@pytest.mark.parametrize(
+    ("unit", "limit"), [("fabricd", 2.5), ("fabric-prober", 3.5), ("fabric-clock", 2.5)]
+)
+def test_templates_for_a_pods_namespace_are_as_closed_as_the_units(unit, limit, tmp_path):
+    units = REPO / "systemd"
+    script = str(units / "netns" / "units.sed")
+    made = subprocess.run(
+        ["sed", "-E", "-f", script, str(units / f"{unit}.service")],
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+    # Nothing of the host's own is left in it, and the namespace is entered by who has a network.
+    assert not re.search(r"/run/fabricd[ \n]|fabric-prober\.service|=fabricd$|/fabricd/fabricd.t",
+                         re.sub(r"^(User|Group)=.*\n", "", made, flags=re.MULTILINE),
+                         re.MULTILINE)  # fmt: skip
+    assert ("NetworkNamespacePath=" in made) == ("PrivateNetwork=yes" not in made)
+    template = tmp_path / f"{unit}@.service"
+    template.write_text(made)
+    assert exposure(template) <= limit
+
+
 LOG = """
 from fabricd import logs
 import structlog

@@ -61,6 +61,7 @@ FULL = HostSnapshot(
         timeline_waiting=2,
         timeline_dropped=8,
         timeline_bytes=4096,
+        verdicts_held=3,
         steer_generation=7,
         groups={"front": True, "back": False},
         config_hash="00aa",
@@ -115,6 +116,7 @@ def test_values(scrape):
     assert link("last_change_timestamp_seconds") == 1_700_000_000.5
     assert got["fabricd_prober_refused_packets_total", (("reason", "auth"),)] == 3
     assert got["fabricd_refused_inputs_total", (("source", "stats_page"),)] == 6
+    assert got["fabricd_verdicts_held_total", ()] == 3
     assert got["fabricd_mode", (("mode", "steer"),)] == 1
     assert got["fabricd_timeline_dropped_events_total", ()] == 8
     assert got["fabricd_build_info", (("version", "0.1.0"),)] == 1
