@@ -77,10 +77,14 @@ def percentile(values: list[float], q: float) -> float:
 
 
 def _revision() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    """The commit; "-dirty" where the code is another. Results and documents are no code."""
+    commit = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--", ":/", ":!/bench/results", ":!/docs", ":!/*.md")
+    return (commit + ("-dirty" if changed else "")) or "unknown"
+
+
+def _git(*argv: str) -> str:
+    return subprocess.run(["git", *argv], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def stolen_s(stat: str) -> float:

@@ -180,7 +180,7 @@ class Vm:
             raise VmError(f"{err}\nqemu: {log_text[-2000:]}") from err
         return self
 
-    def wait_booted(self, timeout: float = 180) -> Self:
+    def wait_booted(self, timeout: float = 400) -> Self:
         """Wait until the guest's agent answers and systemd has finished starting."""
         deadline = time.monotonic() + timeout
         assert self._agent is not None
@@ -200,13 +200,13 @@ class Vm:
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def begin(self, *argv: str, timeout: float = 120, stdin: str = "") -> Job:
+    def begin(self, *argv: str, timeout: float = 300, stdin: str = "") -> Job:
         """Start a command in the guest; it is killed after ``timeout`` seconds."""
         if self._agent is None:
             raise VmError(f"{self.name} is not running")
         return Job(self._agent, argv, timeout, stdin)
 
-    def run(self, *argv: str, timeout: float = 120, stdin: str = "") -> Result:
+    def run(self, *argv: str, timeout: float = 300, stdin: str = "") -> Result:
         """Run a command in the guest to its end."""
         return self.begin(*argv, timeout=timeout, stdin=stdin).wait()
 

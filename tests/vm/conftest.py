@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(items):
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.vm)
             # The first test of a fresh checkout builds the image, too.
-            item.add_marker(pytest.mark.timeout(1200))
+            item.add_marker(pytest.mark.timeout(2400))
 
 
 @pytest.fixture(scope="session")
