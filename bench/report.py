@@ -84,7 +84,9 @@ def _revision() -> str:
 
 
 def _git(*argv: str) -> str:
-    return subprocess.run(["git", *argv], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["git", *argv], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def stolen_s(stat: str) -> float:

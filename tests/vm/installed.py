@@ -11,8 +11,8 @@ REPO = Path(__file__).resolve().parents[2]
 DOC = REPO / "docs" / "install.md"
 UNITS = REPO / "systemd"
 KEY = "".join(f"{i:02x}" for i in range(32))
-# The units' own limits, but for the start: imports that take 0.3 s take 20 s here, and several times
-# that where others have the processors.
+# The units' own limits, but for the start: imports that take 0.3 s take 20 s here, and several
+# times that where others have the processors.
 SLOW_START = "[Service]\nTimeoutStartSec=900\n"
 SOCKET = "/run/fabricd/ctl.sock"
 LONG = 600

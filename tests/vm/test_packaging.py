@@ -111,7 +111,9 @@ def hosts(machines):
         logs = "".join(journal(vm, x) for x in ("fabricd", "fabric-prober", "fabric-clock"))
         assert result.rc == 0, f"{result.err}\n{logs}"
         # Ten times a second numpy: an emulated core has time for little else.
-        vm.run("systemctl", "set-property", "--runtime", "fabric-clock.service", "CPUQuota=25%").check()
+        vm.run(
+            "systemctl", "set-property", "--runtime", "fabric-clock.service", "CPUQuota=25%"
+        ).check()
     machines.beta.run("systemctl", "stop", "fabric-clock").check()
     yield machines
     for rail in range(machines.rails):
