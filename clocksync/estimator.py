@@ -113,6 +113,9 @@ class PairEstimator:
         In doubt the last line may no longer be true. Otherwise who needs a time all the same may
         extrapolate it, with a bound that grows (`Pair.bound_ns`).
         """
+        if self._out.set_back or self._back.set_back:
+            self._out.set_back = self._back.set_back = False
+            self._stepped(2**62)
         for points in (self._out, self._back):
             points.drop(now_ns - self.rules.longest_ns)
         self.doubt = False
@@ -122,11 +125,7 @@ class PairEstimator:
                 self.doubt = True
                 return None
             if verdict is _Look.STEP:
-                self.steps += 1
-                self._out.drop(since)
-                self._back.drop(since)
-                self.last = None
-                self._window_ns = self.rules.window_ns
+                self._stepped(since)
         window = self._window(now_ns)
         found = self._fit(window) if window else None
         if window is None or found is None:
@@ -154,6 +153,15 @@ class PairEstimator:
                 self._before.pop()
             self.last = self._led(self._before[-1], found, now_ns)
         return self.last
+
+    def _stepped(self, since_ns: int) -> None:
+        """One of the clocks is another since then."""
+        self._out.drop(since_ns)
+        self._back.drop(since_ns)
+        if self.last is not None:
+            self.steps += 1
+        self.last = None
+        self._window_ns = self.rules.window_ns
 
     def _warming(self, seen_ns: int) -> bool:
         """Whether there have been lines for less than two windows."""
@@ -436,11 +444,20 @@ class PairEstimator:
             return _Look.WELL, 0  # or both ways are shorter
         since = int(ahead[0] if up else behind[0])
         others = above if up else below
-        away = others[1][others[0] >= since]
+        late = others[0] >= since
+        at, away = others[0][late], others[1][late]
         if len(away) < self.rules.newest_points:
             return _Look.WAIT, since
-        moved = away.min() > most if up else away.max() < -most
-        return (_Look.STEP if moved else _Look.WELL), since
+        moved = away > most if up else away < -most
+        if moved.all():
+            return _Look.STEP, since
+        if up:
+            # If it is ours, and went back by so much, some of before it seem to be of after it.
+            back = since + round(float(np.median(below[1][below[1] > most])))
+            if moved[at >= back].all():
+                enough = np.count_nonzero(at >= back) >= self.rules.newest_points
+                return (_Look.STEP, back) if enough else (_Look.WAIT, since)
+        return _Look.WELL, since
 
     def _beyond(self, last: Pair, points: Points, side: int) -> tuple[Ints, Floats]:
         """The newest points, from the edge of the last line."""

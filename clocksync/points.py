@@ -13,6 +13,8 @@ from clocksync.trains import Ints, TrainFilter, Trains
 
 ROOM = 512
 """Points that there is room for at first."""
+SET_BACK_NS = 10**6
+"""Packets of one path overtake each other by less; who seems to, came after our clock was set."""
 
 
 class Points:
@@ -27,6 +29,8 @@ class Points:
         self._when: list[int] = []
         self._before: list[tuple[int, int]] = []
         self._trains = self._kept = 0
+        self.set_back = False
+        """Whether our clock went back since the last look: what is here is of after that."""
 
     @property
     def newest_ns(self) -> int:
@@ -70,10 +74,22 @@ class Points:
             self._make_room(count)
         end = self._end + count
         self._room[:, self._end : end] = points
-        self._end = end
+        before, self._end = self._end, end
         if not in_order:
-            held = self._room[:, self._first : end]
-            held[:] = held[:, held[0].argsort(kind="stable")]
+            self._arrange(before)
+
+    def _arrange(self, new: int) -> None:
+        """Have all oldest first again, of which those from ``new`` on came just now."""
+        held = self._room[:, self._first : self._end]
+        came = held[0, max(new - self._first - 1, 0) :]
+        back = np.flatnonzero(came[1:] - came[:-1] < -SET_BACK_NS)
+        if len(back):
+            # Of two clocks, whose times overlap: by them nobody could tell which is of which.
+            self._first = self._end - len(came) + int(back[-1]) + 1
+            self._when, self._before = self._when[-1:], self._before[-1:]
+            self.set_back = True
+            held = self._room[:, self._first : self._end]
+        held[:] = held[:, held[0].argsort(kind="stable")]
 
     def _at(self) -> Ints:
         return self._room[0, self._first : self._end]

@@ -25,6 +25,8 @@ class Path:
         self.waves = ((0.0, 1.0), (0.0, 1.0))
         """Queues that fill and drain: most that they hold, ns, and how long that takes, s."""
         self.stepped_ns = 0
+        self.set_ns, self.set_at = 0, 2**62
+        """By so much our own clock is set, and when, as it was until then."""
         self.now = 1_700_000_000 * SECOND
         self.began = self.now
         self.seq = [0, 0]
@@ -36,6 +38,10 @@ class Path:
         elapsed = np.asarray(at - self.began, dtype=float)
         walk = np.interp(elapsed / SECOND, self.wander_at, self.wander)
         return np.rint(7e6 + SLOPE * elapsed + walk).astype(np.int64) + self.stepped_ns
+
+    def own(self, at):
+        """What our clock shows."""
+        return at + np.where(np.asarray(at) >= self.set_at, self.set_ns, 0)
 
     def walk(self, seconds, ppb=1.0):
         """Let the frequency walk by so much per square root of a second."""
@@ -63,15 +69,15 @@ class Path:
         self.seq[way] += 3 * count + 1
         position = np.tile([1, 2, 3], count)
         if way == 0:
-            return Packets(seq, position, sent, heard + self.truth(heard))
-        return Packets(seq, position, sent + self.truth(sent), heard)
+            return Packets(seq, position, self.own(sent), heard + self.truth(heard))
+        return Packets(seq, position, sent + self.truth(sent), self.own(heard))
 
     def run(self, seconds, *, step=0.1):
         """Yields (estimate, its error, doubt) each tenth of a second."""
         for _ in range(round(seconds / step)):
             self.estimator.feed(self.packets(0, step), self.packets(1, step))
             self.now += round(step * SECOND)
-            pair = self.estimator.estimate(self.now)
+            pair = self.estimator.estimate(int(self.own(self.now)))
             yield pair, None if pair is None else self.error(pair)
 
     def error(self, pair, later_ns=0):
@@ -109,6 +115,23 @@ def test_the_bound_is_wider_at_warm_up_and_contains_the_truth():
             if age < 3.5 or age > 5.5:
                 (first if age < 3.5 else later).append(pair.error_ns(now) - pair.step_ns / 2)
     assert np.median(first) > 1.5 * np.median(later)
+
+
+@pytest.mark.parametrize("by", [
+    -(10**9), -200 * MS, -50 * MS, -10 * MS, -MS, -3000, 3000, 50 * MS, 10**9,
+])  # fmt: skip
+def test_our_own_clock_is_set_back_or_ahead_and_that_is_recognized(by):
+    """Back: stamps of before then seem to be of after it, for as long as it went back."""
+    for seed in range(12):
+        path = Path(seed, trains_hz=50, load=(0.3, 0.3) if seed % 2 else (0.0, 0.0))
+        list(path.run(5))
+        path.set_ns, path.set_at = by, path.now + 8 * MS * seed
+        for _ in path.run(3, step=(0.1, 0.3)[seed % 2]):
+            pass
+        assert path.estimator.steps == 1, seed
+        after = int(path.own(path.now))
+        gone = path.estimator.last.apart(after) + path.estimator.last.base_ns
+        assert abs(gone - (int(path.truth(path.now)) - by)) < 200
 
 
 @pytest.mark.parametrize("load", [(0.0, 0.0), (0.6, 0.6)])
