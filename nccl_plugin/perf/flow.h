@@ -118,6 +118,8 @@ class ReceiveFlow final : public Work {
   void begin(std::size_t set) override;
   bool progress() override;
   bool done() const override { return finished_ == messages_.size(); }
+  // As much as may be in flight.
+  bool posted() const { return posted_ == messages_.size() || queue_.size() >= in_flight_; }
   std::uint64_t moved() const override { return moved_; }
 
  private:

@@ -12,16 +12,28 @@
 namespace fabric::perf {
 namespace {
 
-using Flows = std::vector<std::unique_ptr<Work>>;
+using Sends = std::vector<std::unique_ptr<SendFlow>>;
+using Receives = std::vector<std::unique_ptr<ReceiveFlow>>;
 
-void begin(Flows& flows) {
+void begin(Sends& flows) {
   for (auto& flow : flows) {
     flow->begin(0);
     flow->progress();
   }
 }
 
-void finish(Flows& flows, Idle& idle) {
+// Until they are posted: two rounds share a comm, and what is posted first is filled first.
+void begin(Receives& flows) {
+  for (auto& flow : flows) {
+    flow->begin(0);
+    do {
+      flow->progress();
+    } while (!flow->posted());
+  }
+}
+
+template <typename Flow>
+void finish(std::vector<std::unique_ptr<Flow>>& flows, Idle& idle) {
   while (true) {
     bool moved = false;
     bool done = true;
@@ -61,8 +73,8 @@ PingPongResult ping_pong(Plugin& plugin, Mesh& mesh, const Options& options, int
   const int peer = first ? options.rank + 1 : options.rank - 1;
   Buffer out(options.size);
   const std::array<Buffer, kSets> in{Buffer(options.size), Buffer(options.size)};
-  Flows sends;
-  std::array<Flows, kSets> receives;
+  Sends sends;
+  std::array<Receives, kSets> receives;
   for (int c = 0; c < channels; ++c) {
     const Link send_link{options.rank, peer, c};
     const Link receive_link{peer, options.rank, c};

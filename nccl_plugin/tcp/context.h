@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct Context {
   core::Policy policy;    // what holds for every comm of this process
   std::uint64_t incarnation = 0;
   std::atomic<bool> ended{false};  // finalized: the control thread is gone
+  // For copied messages that are done to be acknowledged, before a comm is closed.
+  std::int64_t close_budget_ns = 5'000'000'000;
+  // When a comm last closed owing messages that no path could carry any more.
+  std::atomic<std::int64_t> closed_in_vain{std::numeric_limits<std::int64_t>::min() / 2};
   Stats stats;
   TickClock clock;
   WaitSet waits;

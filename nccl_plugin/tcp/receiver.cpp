@@ -38,6 +38,7 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
       home_(home),
       peer_(std::move(peer)),
       chunk_size_(chunk_size),
+      tenure_(context.waits),
       core_(chunk_size),
       patience_(context.clock) {
   dead_since_ = monotonic_ns();
@@ -49,8 +50,12 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
 
 Receiver::~Receiver() { context_.stats.recv_comms.fetch_sub(1); }
 
-Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) {
-  const std::scoped_lock lock(mutex_);
+Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group) {
+  taken = false;
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return Result::success;
+  }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
     return error_;
@@ -68,11 +73,16 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, core::GroupId& group) 
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
   }
   answer(Tell::worthwhile);
+  taken = true;
   return Result::success;
 }
 
 Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes) {
-  const std::scoped_lock lock(mutex_);
+  done = false;
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return Result::success;
+  }
   done = core_.done(group);
   if (!done && error_ == Result::success) {
     progress();
@@ -85,7 +95,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
       done = core_.done(group);
     }
     if (!done && peer_closed_ && heard_out()) {
-      abort_locked(Result::remote_error, "the peer closed the communicator; receives are pending");
+      abort_inside(Result::remote_error, "the peer closed the communicator; receives are pending");
     }
   }
   if (done) {
@@ -105,23 +115,32 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
 }
 
 void Receiver::close() {
-  {
-    const std::scoped_lock lock(mutex_);
-    core::each(live_, [this](core::PathIndex index) {
-      // The last word on each connection says all: an acknowledgement on another may come later.
-      Path& path = paths_[index];
-      append_state(path.out, id_, {std::nullopt, core_.state()});
-      append_frame(path.out, FrameType::close, id_);
-      [[maybe_unused]] const auto sent =
-          ::send(path.fd.get(), path.out.data() + path.out_at, path.out.size() - path.out_at,
-                 MSG_DONTWAIT | MSG_NOSIGNAL);
-      path.life.on(core::LinkEvent::close);
-      path.fd.reset();
-    });
-    live_ = 0;
-    closed_.store(true, std::memory_order_release);
+  while (!hang_up()) {
+    context_.waits.wait(1000);
   }
   context_.wake_control();
+}
+
+// False: the control thread is inside.
+bool Receiver::hang_up() {
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return false;
+  }
+  core::each(live_, [this](core::PathIndex index) {
+    // The last word on each connection says all: an acknowledgement on another may come later.
+    Path& path = paths_[index];
+    append_state(path.out, id_, {std::nullopt, core_.state()});
+    append_frame(path.out, FrameType::close, id_);
+    [[maybe_unused]] const auto sent =
+        ::send(path.fd.get(), path.out.data() + path.out_at, path.out.size() - path.out_at,
+               MSG_DONTWAIT | MSG_NOSIGNAL);
+    path.life.on(core::LinkEvent::close);
+    path.fd.reset();
+  });
+  live_ = 0;
+  closed_.store(true, std::memory_order_release);
+  return true;
 }
 
 void Receiver::progress() {

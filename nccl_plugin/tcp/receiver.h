@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <span>
 
@@ -16,6 +15,7 @@
 #include "tcp/context.h"
 #include "tcp/patience.h"
 #include "tcp/tally.h"
+#include "tcp/tenure.h"
 
 namespace fabric::tcp {
 
@@ -29,7 +29,8 @@ class Receiver {
   Receiver& operator=(const Receiver&) = delete;
 
   // The caller's side.
-  Result post(std::span<const ReceiveSlot> slots, core::GroupId& group);
+  // `taken` is false when the receive has to be offered again.
+  Result post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group);
   Result test(core::GroupId group, std::size_t count, bool& done, int* sizes);
   void close();
 
@@ -82,6 +83,7 @@ class Receiver {
     std::int64_t announced = 0;
   };
 
+  bool hang_up();
   void progress();
   bool drain(core::PathIndex index);
   // All that the kernel holds now, however much.
@@ -106,14 +108,14 @@ class Receiver {
   void send_state(core::PathIndex index);
   [[nodiscard]] Rest rest(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
-  void abort_locked(Result result, const std::string& text);
+  void abort_inside(Result result, const std::string& text);
 
   Context& context_;
   const std::uint64_t id_;
   const core::PathIndex home_;
   const std::string peer_;
   const std::uint32_t chunk_size_;
-  mutable std::mutex mutex_;
+  mutable Tenure tenure_;
   core::ReceiveCore core_;
   Patience patience_;
   Tally tally_;

@@ -23,10 +23,8 @@ std::uint8_t remote_of(core::PathIndex path) {
 }  // namespace
 
 std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (wait) {
-    lock.lock();
-  } else if (!lock.try_lock()) {
+  const Tenure::Visit visit(tenure_, wait);
+  if (!visit) {
     return std::nullopt;
   }
   Wants wants;
@@ -121,7 +119,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }
   if (now - dead_since_ >= context_.params.deadline_ns) {
-    abort_locked(Result::remote_error,
+    abort_inside(Result::remote_error,
                  "no path from " + peer_ + " for " +
                      std::to_string((now - dead_since_) / 1'000 / kMs) + " s (FABRIC_DEADLINE)" +
                      (last_failure_.empty()
@@ -150,7 +148,7 @@ Rest Receiver::rest(std::int64_t now) const {
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
                                             std::span<const std::byte> welcome,
                                             std::uint8_t version) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
   if (core_.open(index) && epoch > core_.epoch(index)) {
@@ -190,7 +188,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
 }
 
 void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   if (!path.life.live() || path.epoch != epoch) {
     return;
@@ -239,14 +237,14 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   if (!context_.params.failover) {
-    abort_locked(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
+    abort_inside(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
     return;
   }
   context_.wake_control();
 }
 
 StateFrame Receiver::on_fence(const PathEpoch& fence) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[fence.path];
   if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
     fail(fence.path, pages::PathDownReason::peer_told);
@@ -261,12 +259,12 @@ StateFrame Receiver::on_fence(const PathEpoch& fence) {
 }
 
 core::ReceiverState Receiver::state() const {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   return core_.state();
 }
 
 void Receiver::on_peer_close() {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   note_close();
   // What is in the kernel may still complete a receive, or one that is yet to be posted: its sender
   // may have been told that it is done.
@@ -275,13 +273,13 @@ void Receiver::on_peer_close() {
 }
 
 void Receiver::abort(Result result, const std::string& text) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   if (!closed() && !peer_closed_) {
-    abort_locked(result, text);
+    abort_inside(result, text);
   }
 }
 
-void Receiver::abort_locked(Result result, const std::string& text) {
+void Receiver::abort_inside(Result result, const std::string& text) {
   if (error_ != Result::success) {
     return;
   }
@@ -298,8 +296,8 @@ void Receiver::abort_locked(Result result, const std::string& text) {
 }
 
 const RailCounts& Receiver::counts() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) {
+  const Tenure::Visit visit(tenure_, false);
+  if (!visit) {
     return counts_;
   }
   counts_ = {};

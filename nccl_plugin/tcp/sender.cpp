@@ -13,7 +13,6 @@ namespace fabric::tcp {
 
 namespace {
 
-constexpr std::int64_t kCloseBudgetNs = 5'000 * kMs;
 // Chunks in one call to the kernel, a mebibyte in all: one a call cost a quarter of the throughput.
 constexpr std::size_t kBatch = 4;
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
@@ -25,6 +24,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       id_(id),
       home_(home),
       peer_(std::move(peer)),
+      tenure_(context.waits),
       core_(context.params.chunk_size),
       patience_(context.clock) {
   idle_since_ = monotonic_ns();
@@ -39,10 +39,13 @@ Sender::~Sender() { context_.stats.send_comms.fetch_sub(1); }
 
 Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
                     core::Sequence& sequence) {
-  const std::scoped_lock lock(mutex_);
   taken = false;
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return Result::success;
+  }
   if (peer_closed_) {
-    abort_locked(Result::remote_error, "the peer closed the communicator");
+    abort_inside(Result::remote_error, "the peer closed the communicator");
   }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
@@ -72,7 +75,11 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
 }
 
 Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
-  const std::scoped_lock lock(mutex_);
+  done = false;
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return Result::success;
+  }
   done = core_.done(sequence);
   if (!done && error_ == Result::success) {
     progress();
@@ -94,38 +101,52 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
 
 void Sender::close() {
   // Nobody is left to serve the connections after finalize: what they hold by themselves is all.
-  const std::int64_t budget = context_.ended.load() ? 0 : kCloseBudgetNs;
+  const std::int64_t budget = context_.ended.load() ? 0 : context_.close_budget_ns;
   const std::int64_t until = monotonic_ns() + budget;
-  while (true) {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (error_ == Result::success && !peer_closed_) {
-        progress();
-      }
-      if (error_ != Result::success || peer_closed_ || !core_.owes() || monotonic_ns() >= until) {
-        closing_ = true;
-        core::each(live_, [this](core::PathIndex index) {
-          Path& path = paths_[index];
-          // In the middle of a chunk the close frame would be taken for payload: just hang up.
-          if (!path.sending) {
-            Bytes frame;
-            append_frame(frame, FrameType::close, id_);
-            [[maybe_unused]] const auto sent_bytes =
-                ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-          }
-          path.life.on(core::LinkEvent::close);
-          core_.quiesced(index);
-          path.fd.reset();
-        });
-        live_ = 0;
-        eligible_ = 0;
-        closed_.store(true, std::memory_order_release);
-        break;
-      }
-    }
+  while (!hang_up(until)) {
     context_.waits.wait(1000);
   }
   context_.wake_control();
+}
+
+// False: before `until` there is something to wait for, or the control thread is inside.
+bool Sender::hang_up(std::int64_t until) {
+  const Tenure::Call call(tenure_);
+  if (!call) {
+    return false;
+  }
+  if (error_ == Result::success && !peer_closed_) {
+    progress();
+  }
+  if (error_ == Result::success && !peer_closed_ && core_.owes()) {
+    // Hundreds are closed one after the other: where nothing carries, only the first waits.
+    const std::int64_t now = monotonic_ns();
+    const bool in_vain =
+        live_ == 0 && now - context_.closed_in_vain.load() < context_.close_budget_ns;
+    if (now < until && !in_vain) {
+      return false;
+    }
+    if (live_ == 0) {
+      context_.closed_in_vain.store(now);
+    }
+  }
+  core::each(live_, [this](core::PathIndex index) {
+    Path& path = paths_[index];
+    // In the middle of a chunk the close frame would be taken for payload: just hang up.
+    if (!path.sending) {
+      Bytes frame;
+      append_frame(frame, FrameType::close, id_);
+      [[maybe_unused]] const auto sent_bytes =
+          ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    path.life.on(core::LinkEvent::close);
+    core_.quiesced(index);
+    path.fd.reset();
+  });
+  live_ = 0;
+  eligible_ = 0;
+  closed_.store(true, std::memory_order_release);
+  return true;
 }
 
 void Sender::progress() {

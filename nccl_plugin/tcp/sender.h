@@ -1,7 +1,7 @@
 // The sending end of a comm over TCP: core/SendCore with its connections.
 //
-// Threads: the caller's (isend, test, close) and the control thread. Each takes the comm's own
-// mutex; two comms share no lock. The caller drives payload; the control thread attaches
+// Threads: the caller's (isend, test, close) and the control thread, one of them inside at a time
+// (tcp/tenure.h); two comms share nothing. The caller drives payload; the control thread attaches
 // connections, detects dead ones, runs the fences, and pushes on what they freed, so that nothing
 // waits for the caller.
 #pragma once
@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "tcp/context.h"
 #include "tcp/patience.h"
 #include "tcp/tally.h"
+#include "tcp/tenure.h"
 
 namespace fabric::tcp {
 
@@ -98,6 +98,7 @@ class Sender {
     std::int64_t announced = 0;
   };
 
+  bool hang_up(std::int64_t until);
   void progress();
   void pump();
   bool flush(core::PathIndex index);
@@ -116,7 +117,7 @@ class Sender {
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   void choose();  // makes eligible_ anew
-  void abort_locked(Result result, const std::string& text);
+  void abort_inside(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
   void weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now, Wants& wants);
   void watch_trust(std::int64_t now);
@@ -129,7 +130,7 @@ class Sender {
   const std::uint64_t id_;
   const core::PathIndex home_;
   const std::string peer_;
-  mutable std::mutex mutex_;
+  Tenure tenure_;
   core::SendCore core_;
   Patience patience_;
   Tally tally_;
@@ -148,7 +149,6 @@ class Sender {
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   std::optional<core::PathIndex> awaiting_first_byte_;
   bool peer_closed_ = false;
-  bool closing_ = false;
   std::atomic<bool> closed_{false};
   Result error_ = Result::success;
   std::string last_failure_;

@@ -122,7 +122,7 @@ bool Sender::handle(core::PathIndex index, const FrameHeader& header,
     case FrameType::close:
       peer_closed_ = true;
       if (core_.unacknowledged()) {
-        abort_locked(Result::remote_error, "the peer closed the communicator with sends pending");
+        abort_inside(Result::remote_error, "the peer closed the communicator with sends pending");
       }
       return true;
     default:

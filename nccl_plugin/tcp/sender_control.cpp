@@ -27,10 +27,8 @@ std::int64_t Sender::staggered(std::int64_t backoff) const {
 }
 
 std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (wait) {
-    lock.lock();
-  } else if (!lock.try_lock()) {
+  const Tenure::Visit visit(tenure_, wait);
+  if (!visit) {
     return std::nullopt;
   }
   Wants wants;
@@ -109,7 +107,7 @@ Rest Sender::rest(bool settled, std::int64_t now) const {
 }
 
 core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   if (!path.life.may(core::LinkEvent::dial)) {
     return 0;
@@ -121,7 +119,7 @@ core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
 }
 
 void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   if (path.life.phase() != core::LinkPhase::dialing) {
     return;
@@ -129,12 +127,12 @@ void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
   path.life.on(core::LinkEvent::lost);
   path.next_dial = now + staggered(path.backoff);
   if (!context_.params.failover) {
-    abort_locked(Result::remote_error, "cannot connect to " + peer_);
+    abort_inside(Result::remote_error, "cannot connect to " + peer_);
   }
 }
 
 void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_t now) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   // Closed or aborted while it was dialled: nobody would close it any more.
   if (closed() || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
@@ -178,7 +176,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
 }
 
 void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   if (!path.life.live() || path.epoch != epoch) {
     return;
@@ -226,7 +224,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
     awaiting_first_byte_ = index;
   }
   if (!context_.params.failover) {
-    abort_locked(Result::remote_error, "the connection to " + peer_ + " died: " + last_failure_);
+    abort_inside(Result::remote_error, "the connection to " + peer_ + " died: " + last_failure_);
     return;
   }
   choose();
@@ -261,7 +259,7 @@ void Sender::choose() {
 }
 
 void Sender::on_state(const StateFrame& frame) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   if (frame.fenced) {
     fenced(frame);
   } else {
@@ -274,7 +272,7 @@ void Sender::on_state(const StateFrame& frame) {
 }
 
 void Sender::on_retired(const StateFrame& frame) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   const core::PathIndex index = frame.fenced->path;
   Path& path = paths_[index];
   if (path.life.live() && path.epoch < frame.fenced->epoch) {
@@ -305,34 +303,34 @@ void Sender::fenced(const StateFrame& frame) {
 }
 
 void Sender::on_peer_close() {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   if (peer_closed_ || closed()) {
     return;
   }
   peer_closed_ = true;
   if (core_.unacknowledged()) {
-    abort_locked(Result::remote_error, "the peer closed the communicator with sends pending");
+    abort_inside(Result::remote_error, "the peer closed the communicator with sends pending");
   }
 }
 
 // Once connected, the answer to a fence brings the receiver's last word; a refusal proves nothing.
 void Sender::on_refused() {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   const bool connected =
       std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
   if (!connected && !closed()) {
-    abort_locked(Result::remote_error, peer_ + " closed the communicator before it was accepted");
+    abort_inside(Result::remote_error, peer_ + " closed the communicator before it was accepted");
   }
 }
 
 void Sender::abort(Result result, const std::string& text) {
-  const std::scoped_lock lock(mutex_);
+  const Tenure::Visit visit(tenure_);
   if (!closed() && !(peer_closed_ && !core_.unacknowledged())) {
-    abort_locked(result, text);
+    abort_inside(result, text);
   }
 }
 
-void Sender::abort_locked(Result result, const std::string& text) {
+void Sender::abort_inside(Result result, const std::string& text) {
   if (error_ != Result::success) {
     return;
   }
@@ -351,8 +349,8 @@ void Sender::abort_locked(Result result, const std::string& text) {
 }
 
 const RailCounts& Sender::counts() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) {
+  const Tenure::Visit visit(tenure_, false);
+  if (!visit) {
     return counts_;
   }
   counts_ = {};

@@ -155,7 +155,7 @@ bool Sender::watch_deadline(std::int64_t now) {
   if (now - dead_since_ < context_.params.deadline_ns) {
     return true;
   }
-  abort_locked(
+  abort_inside(
       Result::remote_error,
       "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
           " s (FABRIC_DEADLINE)" +

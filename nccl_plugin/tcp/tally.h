@@ -1,5 +1,5 @@
-// What one comm counts. Written by whoever holds the comm's mutex, read by the control thread at
-// any time without it: plain loads and stores, no locked instruction.
+// What one comm counts. Written by whoever is inside the comm, read by the control thread at any
+// time from outside: plain loads and stores, no locked instruction.
 #pragma once
 
 #include <array>

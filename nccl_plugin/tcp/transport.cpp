@@ -298,9 +298,10 @@ Result TcpNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   if (comm->requests.out() >= kMaxPosted) {
     return Result::success;  // not yet
   }
+  bool taken = false;
   core::GroupId group = 0;
-  const Result result = comm->receiver->post(slots, group);
-  if (result == Result::success) {
+  const Result result = comm->receiver->post(slots, taken, group);
+  if (taken) {
     Request* request = comm->requests.get();
     *request = {};
     request->receive = comm;

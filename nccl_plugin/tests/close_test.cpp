@@ -18,12 +18,11 @@ TEST_CASE("the sender closes with sends in flight: what is said to be received i
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       buffers[i].assign(std::size_t{128} * 1024, kUntouched);
       const ReceiveSlot slot{buffers[i].data(), buffers[i].size(), 0};
-      REQUIRE(pair.b->irecv(ends.receive, {&slot, 1}, false, &receives[i]) == Result::success);
+      receives[i] = post(*pair.b, ends.receive, {&slot, 1});
     }
     for (std::size_t i = 0; i < sends.size(); ++i) {
       bytes[i] = contents(9 * 1024 + random() % (119 * 1024) / 8 * 8, random());
-      REQUIRE(pair.a->isend(ends.send, bytes[i].data(), bytes[i].size(), 0, &sends[i]) ==
-              Result::success);
+      sends[i] = post(*pair.a, ends.send, bytes[i]);
     }
     // Even rounds: all of it lies with the receiver's kernel, and the close overtakes it.
     const bool lies = round % 2 == 0;
@@ -123,11 +122,10 @@ TEST_CASE("the receiver closes with receives posted: the sender hears of it") {
     std::vector<std::byte> buffer(4 << 20);
     const std::vector<std::byte> bytes(buffer.size());
     const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
-    Request* receive = nullptr;
-    REQUIRE(pair.b->irecv(ends.receive, {&slot, 1}, false, &receive) == Result::success);
+    Request* const receive = post(*pair.b, ends.receive, {&slot, 1});
     std::array<Request*, 2> sends{};
     for (Request*& send : sends) {
-      REQUIRE(pair.a->isend(ends.send, bytes.data(), bytes.size(), 0, &send) == Result::success);
+      send = post(*pair.a, ends.send, bytes);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(300 * round));
     bool over = false;
@@ -173,10 +171,8 @@ TEST_CASE("both ends close at once with requests in flight") {
     std::vector<std::byte> buffer(1 << 20);
     const std::vector<std::byte> bytes(buffer.size());
     const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
-    Request* receive = nullptr;
-    Request* send = nullptr;
-    REQUIRE(pair.b->irecv(ends.receive, {&slot, 1}, false, &receive) == Result::success);
-    REQUIRE(pair.a->isend(ends.send, bytes.data(), bytes.size(), 0, &send) == Result::success);
+    post(*pair.b, ends.receive, {&slot, 1});
+    post(*pair.a, ends.send, bytes);
     std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
     std::thread other([&] { CHECK(pair.b->close(ends.receive) == Result::success); });
     CHECK(pair.a->close(ends.send) == Result::success);

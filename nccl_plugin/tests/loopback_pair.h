@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -144,6 +145,27 @@ inline bool connected(const Net& net, std::size_t rail) {
   return false;
 }
 
+// Offers it until it is taken: the control thread may be inside the comm.
+inline Request* post(Net& net, SendComm* comm, std::span<const std::byte> bytes, int tag = 0) {
+  Request* made = nullptr;
+  const auto until = Clock::now() + milliseconds(5000);
+  while (made == nullptr && Clock::now() < until) {
+    REQUIRE(net.isend(comm, bytes.data(), bytes.size(), tag, &made) == Result::success);
+  }
+  REQUIRE(made != nullptr);
+  return made;
+}
+inline Request* post(Net& net, RecvComm* comm, std::span<const ReceiveSlot> slots,
+                     bool optional = false) {
+  Request* made = nullptr;
+  const auto until = Clock::now() + milliseconds(5000);
+  while (made == nullptr && Clock::now() < until) {
+    REQUIRE(net.irecv(comm, slots, optional, &made) == Result::success);
+  }
+  REQUIRE(made != nullptr);
+  return made;
+}
+
 struct Outcome {
   int messages = 0;
   Result result = Result::success;
@@ -204,9 +226,9 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap
     const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
     Request* request = nullptr;
     bool done = false;
-    outcome.result = pair.b->irecv(pair.receive, {&slot, 1}, false, &request);
     while (!done && !failed && outcome.result == Result::success) {
-      outcome.result = pair.b->test(request, &done, &size);
+      outcome.result = request == nullptr ? pair.b->irecv(pair.receive, {&slot, 1}, false, &request)
+                                          : pair.b->test(request, &done, &size);
       if (!done) {
         pair.b->wait(nap_us);
       }

@@ -111,11 +111,9 @@ TEST_CASE("grouped receives") {
   std::vector<std::byte> to_two(100'000);
   const std::array<ReceiveSlot, 2> slots{ReceiveSlot{to_one.data(), to_one.size(), 1},
                                          ReceiveSlot{to_two.data(), to_two.size(), 2}};
-  Request* receive = nullptr;
-  REQUIRE(pair.b->irecv(pair.receive, slots, true, &receive) == Result::success);
-  std::array<Request*, 2> sends{};
-  REQUIRE(pair.a->isend(pair.send, two.data(), two.size(), 2, &sends[0]) == Result::success);
-  REQUIRE(pair.a->isend(pair.send, one.data(), one.size(), 1, &sends[1]) == Result::success);
+  Request* const receive = post(*pair.b, pair.receive, slots, true);
+  const std::array<Request*, 2> sends{post(*pair.a, pair.send, two, 2),
+                                      post(*pair.a, pair.send, one, 1)};
   std::array<bool, 3> done{};
   std::array<int, 2> sizes{};
   const auto until = Clock::now() + milliseconds(5000);
@@ -177,10 +175,8 @@ TEST_CASE("close with requests in flight") {
   const std::vector<std::byte> bytes = contents(1 << 20, 3);
   Pair pair(2);
   const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
-  Request* receive = nullptr;
-  REQUIRE(pair.b->irecv(pair.receive, {&slot, 1}, false, &receive) == Result::success);
-  Request* request = nullptr;
-  REQUIRE(pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request) == Result::success);
+  post(*pair.b, pair.receive, {&slot, 1});
+  post(*pair.a, pair.send, bytes);
   CHECK(pair.b->close(pair.receive) == Result::success);
   pair.receive = nullptr;
 }

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -106,4 +107,42 @@ TEST_CASE("a receiver that sends payload is cut off before its body is kept") {
     CHECK(one.sender->test(0, done, size) == Result::success);  // there may be other paths
     CHECK(one.hung_up());
   }
+}
+
+TEST_CASE("where nothing carries any more, only the first comm to close waits for its messages") {
+  Context context;
+  context.rails.push_back({});
+  context.wake_control = [] {};
+  context.close_budget_ns = 200 * kMs;
+  std::vector<std::unique_ptr<Sender>> senders;
+  PeerFacts facts;
+  facts.version = 2;
+  facts.base = facts.control_live = core::bit(kHome);
+  facts.weight.fill(core::kFullWeight);
+  for (std::uint64_t id = 0; id < 3; ++id) {
+    Sender& sender = *senders.emplace_back(std::make_unique<Sender>(context, id, kHome, "peer"));
+    std::array<int, 2> pair{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
+    const core::Epoch epoch = sender.dial(kHome, 1);
+    sender.attach(kHome, epoch, Fd(pair[0]), 2);
+    REQUIRE(sender.tick(monotonic_ns(), facts, true));
+    bool taken = false;
+    bool done = false;
+    core::Sequence sequence = 0;
+    std::size_t size = 0;
+    const std::array<std::byte, 8> bytes{};
+    REQUIRE(sender.post(bytes.data(), bytes.size(), 0, taken, sequence) == Result::success);
+    REQUIRE(taken);
+    REQUIRE(sender.test(sequence, done, size) == Result::success);
+    REQUIRE(done);  // and the receiver has not said that it has it
+    ::close(pair[1]);
+    sender.hangup(kHome, epoch);
+  }
+  const auto closing = [&](std::size_t i) {
+    const std::int64_t start = monotonic_ns();
+    senders[i]->close();
+    return monotonic_ns() - start;
+  };
+  CHECK(closing(0) >= context.close_budget_ns);
+  CHECK(closing(1) + closing(2) < context.close_budget_ns / 2);
 }

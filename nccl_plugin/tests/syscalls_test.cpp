@@ -126,27 +126,25 @@ TEST_CASE("small messages: one call to the kernel each way, and none for what is
     int size = 0;
     for (std::size_t i = 0; i < 2; ++i) {
       const ReceiveSlot slot{to[i].data(), to[i].size(), 0};
-      CHECK(calls_in([&] {
-              REQUIRE(b->irecv(ends.receive, {&slot, 1}, false, &receives[i]) == Result::success);
-            }) == 0);
+      CHECK(calls_in([&] { receives[i] = post(*b, ends.receive, {&slot, 1}); }) == 0);
     }
     for (std::size_t i = 0; i < 2; ++i) {
-      const int took = calls_in([&] {
-        REQUIRE(a->isend(ends.send, from.data(), from.size(), 0, &send) == Result::success);
-      });
+      const int took = calls_in([&] { send = post(*a, ends.send, from); });
       // After a pause (another process had the core) the control thread rests, and has to be woken.
       const bool paused = Clock::now() - last > milliseconds(1);
       CHECK(took >= 1);
       CHECK(took <= (paused ? 2 : 1));
       prompt += paused ? 0 : 1;
       last = Clock::now();
-      REQUIRE(send != nullptr);
-      CHECK(calls_in([&] { REQUIRE(a->test(send, &done, &size) == Result::success); }) == 0);
+      done = false;
+      while (!done && Clock::now() < until) {
+        CHECK(calls_in([&] { REQUIRE(a->test(send, &done, &size) == Result::success); }) == 0);
+      }
       CHECK(done);
     }
     done = false;
     while (!done && Clock::now() < until) {
-      CHECK(calls_in([&] { REQUIRE(b->test(receives[1], &done, &size) == Result::success); }) == 1);
+      CHECK(calls_in([&] { REQUIRE(b->test(receives[1], &done, &size) == Result::success); }) <= 1);
     }
     REQUIRE(done);
     // The first came before it.

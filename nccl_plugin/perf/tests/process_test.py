@@ -284,6 +284,10 @@ class Faults(unittest.TestCase):
                 args = ("ring", "--size", "300001", "--iters", "5", "--slice", "8K")
                 with Ranks(3, *args, faults=faults) as ranks:
                     assert ranks.wait() == [0, 0, 0], ranks.err
+                # Whose rounds share a comm, and what is posted first is filled first.
+                args = ("p2p", "--size", "70001", "--iters", "3", "--pingpong", "50")
+                with Ranks(2, *args, faults=faults) as ranks:
+                    assert ranks.wait() == [0, 0], ranks.err
 
     def test_samples_go_on_while_it_stalls_and_sigint_ends_it(self) -> None:
         faults = {"FAULTY_MODE": "stall", "FAULTY_AFTER": "4"}
