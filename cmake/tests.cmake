@@ -9,11 +9,15 @@ target_compile_definitions(fabric_doctest PUBLIC DOCTEST_CONFIG_SUPER_FAST_ASSER
 
 fabric_precompiled_tests()
 
-# fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS]): an executable, and a test of that name.
-# Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
+# What the tests of a build need.
+add_custom_target(fabric_checks)
+
+# fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS] [BUILDS BUILD...]): an executable, and a test
+# of that name in these builds; by default asan: what goes wrong without the sanitizers does so with
+# them. Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
 # OPTIMIZED. Without a COST a test begins after those that have one.
 function(fabric_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg OPTIMIZED COST "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg OPTIMIZED COST BUILDS)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE fabric_doctest fabric_options)
   if(NOT arg_OPTIMIZED)
@@ -22,6 +26,14 @@ function(fabric_test name)
       target_precompile_headers(${name} REUSE_FROM fabric_precompiled_tests)
     endif()
   endif()
+  if(NOT arg_BUILDS)
+    set(arg_BUILDS asan)
+  endif()
+  if(NOT FABRIC_BUILD IN_LIST arg_BUILDS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
+  add_dependencies(fabric_checks ${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST "${arg_COST}")
 endfunction()

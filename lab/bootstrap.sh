@@ -10,8 +10,8 @@ usage() {
 usage: ./run COMMAND [ARGS]
 
   demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
-  test [unit|lab|vm|all|nightly] [PYTEST ARGS]
-                                no word: unit + lab + vm
+  test [unit|native|lab|vm|all|nightly] [PYTEST ARGS]
+                                no word: unit + native + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
   bench NAME [--quick]          one table, and bench/results/NAME.json
   lint                          ruff, mypy --strict, clang-format, clang-tidy
@@ -100,26 +100,29 @@ ensure_venv() {
   : >"$stamp"
 }
 
-# $1: release, asan or tsan; ninja decides what is stale.
+# $1: release, asan or tsan; further words: targets, else all. ninja decides what is stale.
 ensure_native() {
-  local flavour=$1 dir=$BUILD/$1 sanitize='' log=$BUILD/log/build-$1.log
+  local flavour=$1 dir=$BUILD/$1 options=() log=$BUILD/log/build-$1.log
+  shift
   case $flavour in
-    release) ;;
-    asan) sanitize=address,undefined ;;
-    tsan) sanitize=thread ;;
+    release) options=(-DFABRIC_CCACHE=ON) ;; # lab/vm/payload.py compiles it again
+    asan) options=(-DFABRIC_SANITIZE=address,undefined) ;;
+    tsan) options=(-DFABRIC_SANITIZE=thread) ;;
     *) echo "unknown build '$flavour': release, asan or tsan" >&2; exit 2 ;;
   esac
   mkdir -p $BUILD/log
   if [ ! -e "$dir/build.ninja" ]; then
     say "configuring $flavour"
     cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-      -DFABRIC_SANITIZE="$sanitize" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+      "${options[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
   fi
-  ninja -C "$dir" -n 2>/dev/null | grep -q 'no work to do' && return
+  ninja -C "$dir" -n "$@" 2>/dev/null | grep -q 'no work to do' && return
   say "building $flavour"
-  ninja -C "$dir" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
+  ninja -C "$dir" "$@" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
 }
 
+# Beside the builds, and the same for all of them, whatever their directory.
+export CCACHE_DIR=$PWD/$BUILD/ccache CCACHE_NOHASHDIR=1
 # Without it each daemon of a lab would compile its sources anew: half of the time to its start.
 unset PYTHONDONTWRITEBYTECODE
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The tiers of `./run test`; sourced by bootstrap.sh with its functions in scope.
 TIER=core
-case ${1:-} in unit | lab | vm | all | nightly) TIER=$1; shift ;; esac
+case ${1:-} in unit | native | lab | vm | all | nightly) TIER=$1; shift ;; esac
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -12,12 +12,14 @@ lint() {
   bash lab/lint.sh --fast
 }
 
-# $1: a build. Its C++ tests, in the background beside something else: many of them wait.
+# $1: a build, further arguments are ctest's. Its C++ tests, in the background beside something
+# else: many of them wait.
 ctest_begin() {
   local flavour=$1 prefix=()
+  shift
   # GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
   [ "$flavour" = tsan ] && prefix=(setarch -R)
-  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
+  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 "$@" \
     >"build/log/ctest-$flavour.log" 2>&1 &
   CTEST=$!
 }
@@ -33,21 +35,25 @@ ctest_end() {
 unit() {
   local rc=0
   ensure_native release
-  ctest_begin release
+  ctest_begin release -LE processes
   # What the tests of a file share is made once.
   FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' -n 2 --dist loadfile "$@" || rc=$?
   ctest_end release && return $rc
 }
 
-sanitized_unit() {
-  ensure_native asan
-  # The release build has played all of the simulator's schedules; here memory is what is looked at.
-  FABRIC_SIM_RUNS=3000 ctest_begin asan
-  ensure_native tsan
-  ctest_end asan || return
-  # The simulator has one thread; a few of its schedules are enough here.
-  FABRIC_SIM_RUNS=500 ctest_begin tsan
+# C++ under the sanitizers; with the release build only the processes of fabric-perf.
+native() {
   local rc=0
+  ensure_native release
+  ctest_begin release -L processes
+  ensure_native asan
+  ctest_end release || return
+  # The release build has played all of the simulator's schedules; here memory is what is looked at.
+  # fabric-perf is what most lab tests run with this build, and the nightly matrix with TSan.
+  FABRIC_SIM_RUNS=3000 ctest_begin asan -LE processes
+  ensure_native tsan fabric_checks
+  ctest_end asan || return
+  ctest_begin tsan -LE processes
   simulators || rc=$?
   ctest_end tsan && return $rc
 }
@@ -123,7 +129,7 @@ nightly() {
   python -m lab.nightly "$@"
 }
 
-core() { lint && unit "$@" && machines_begin && sanitized_unit && lab "$@" && vm "$@"; }
+core() { lint && unit "$@" && machines_begin && native && lab "$@" && vm "$@"; }
 
 case $TIER in
   all) core "$@" && nightly "$@" ;;

@@ -56,12 +56,15 @@ def wheelhouse() -> Path:
     log.write_text("")
 
     def fetch(out: Path) -> None:
-        _pip("wheel", "-q", "--no-build-isolation", "-w", str(out), ".", log=log)
+        argv = ["wheel", "-q", "--no-build-isolation", "--config-settings=wheel.cmake=false"]
+        _pip(*argv, "-w", str(out), ".", log=log)
         for ours in out.glob("fabricd-*.whl"):
             ours.unlink()
 
     def build(out: Path) -> None:
-        _pip("wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), ".", log=log)
+        argv = ["wheel", "-q", "--no-deps", "--no-build-isolation"]
+        argv += ["--config-settings=cmake.define.FABRIC_CCACHE=ON"]  # what the release build was
+        _pip(*argv, "-w", str(out), ".", log=log)
         for wheel in dependencies.glob("*.whl"):
             shutil.copy2(wheel, out)
 

@@ -53,13 +53,13 @@ def check(lab, node, kernel_before, expected):
     assert truth == expected
 
 
-@pytest.mark.parametrize("period_ms", [2, 20, 200, 600])
-def test_hundred_flaps_exact(cluster, period_ms):
+@pytest.mark.parametrize(("period_ms", "count"), [(2, 100), (20, 100), (200, 100), (600, 30)])
+def test_flaps_are_counted_exactly(cluster, period_ms, count):
     lab, node = lab_with_one_watched_host(cluster)
     before = node.carrier_down_count(1)
-    with lab.inject(Flap("h0:rail1", period_ms=period_ms, count=100)) as fault:
+    with lab.inject(Flap("h0:rail1", period_ms=period_ms, count=count)) as fault:
         fault.wait()
-    check(lab, node, before, 100)
+    check(lab, node, before, count)
 
 
 @pytest.mark.parametrize("who", ["daemon", "prober", "both"])

@@ -112,10 +112,6 @@ class FabricWatch:
         return moved
 
 
-# Beside other tests the master of a lab was once not held over for half a minute, unexplained.
-pytestmark = pytest.mark.alone
-
-
 @pytest.fixture(scope="module")
 def lab(module_cluster):
     cluster = module_cluster(hosts=HOSTS, rails=1)
