@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clocksync.fit import FEWEST, MOST_SLOPE, Cloud, Line, edge, fit
+from clocksync.follow import Follower
 from clocksync.oneway import Expected, clean, weighed
 from clocksync.pair import SECOND, WALK, Pair, Rules, off
 from clocksync.points import Points, least_rtt, take
@@ -63,6 +64,12 @@ class PairEstimator:
         self.doubt = False
         """Whether the newest points speak against the last line, and it is open what they mean."""
         self.last: Pair | None = None
+        """As said last."""
+        self._line: Pair | None = None
+        """The window's, which it is led on from."""
+        self._both = False
+        """Whether it is of both directions, neither in a queue."""
+        self._follower = Follower()
         self.queued = 0
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
@@ -94,7 +101,9 @@ class PairEstimator:
         """Our own clock was stepped, or the peer is another: nothing of before is true."""
         self._out.drop(2**62)
         self._back.drop(2**62)
-        self.last, self.doubt = None, False
+        self.last = self._line = None
+        self.doubt = False
+        self._follower.reset()
         self._window_ns = self.rules.window_ns
         self._clear()
 
@@ -113,14 +122,26 @@ class PairEstimator:
         In doubt the last line may no longer be true. Otherwise who needs a time all the same may
         extrapolate it, with a bound that grows (`Pair.bound_ns`).
         """
+        found = self._window_line(now_ns)
+        if self._line is None:
+            self._follower.reset()
+            self.last = None
+            return None
+        emptied = self._line.half_rtt_ns - self._floor_ns <= self.rules.clean_ns
+        sure = self._both and emptied and not self._warming(now_ns)
+        self.last = self._follower.follow(self._line, sure, self.ways, now_ns)
+        return None if found is None else self.last
+
+    def _window_line(self, now_ns: int) -> Pair | None:
+        self._both = False
         if self._out.set_back or self._back.set_back:
             self._out.set_back = self._back.set_back = False
             self._stepped(2**62)
         for points in (self._out, self._back):
             points.drop(now_ns - self.rules.longest_ns)
         self.doubt = False
-        if self.last is not None:
-            verdict, since = self._look(self.last, now_ns)
+        if self._line is not None:
+            verdict, since = self._look(self._line, now_ns)
             if verdict is _Look.WAIT:
                 self.doubt = True
                 return None
@@ -130,19 +151,20 @@ class PairEstimator:
         found = self._fit(window) if window else None
         if window is None or found is None:
             # Too few points say nothing against what is known.
-            if self.doubt or (self.last and now_ns - self.last.seen_ns > self.rules.patience_ns):
-                self.last = None
+            if self.doubt or (self._line and now_ns - self._line.seen_ns > self.rules.patience_ns):
+                self._line = None
             return None
         found = self._shorter(found)
-        if not self._queued(window, found, now_ns):
-            self.last = found
+        self._both = not self._queued(window, found, now_ns)
+        if self._both:
+            self._line = found
             self._before.append(found)
             self._taken_ns = now_ns
             self._learn(found, now_ns)
             self._adapt(found)
             self._alone_ns = None
-        elif self.last and (line := self._one_way(window, found, self.last, now_ns)):
-            self.last = line
+        elif self._line and (line := self._one_way(window, found, self._line, now_ns)):
+            self._line = line
             self._before.append(line)
             self._taken_ns = now_ns
             self._sure = self._better(line, self._sure, now_ns)
@@ -151,16 +173,17 @@ class PairEstimator:
             # The first of what bent this window is in the last one too: back by a window.
             while len(self._before) > 1 and self._before[-1].seen_ns > now_ns - found.window_ns:
                 self._before.pop()
-            self.last = self._led(self._before[-1], found, now_ns)
-        return self.last
+            self._line = self._led(self._before[-1], found, now_ns)
+        return self._line
 
     def _stepped(self, since_ns: int) -> None:
         """One of the clocks is another since then."""
         self._out.drop(since_ns)
         self._back.drop(since_ns)
-        if self.last is not None:
+        if self._line is not None:
             self.steps += 1
-        self.last = None
+        self._line = None
+        self._follower.reset()
         self._window_ns = self.rules.window_ns
 
     def _warming(self, seen_ns: int) -> bool:
@@ -229,8 +252,8 @@ class PairEstimator:
     def _queued(self, window: _Window, found: Pair, now_ns: int) -> bool:
         """Whether what was known is better than this line, which met queues."""
         last, rules = self._sure, self.rules
-        worn = self.last is not None and self._worn(window, found, self.last, now_ns)
-        if self.last is None or last is None or worn:
+        worn = self._line is not None and self._worn(window, found, self._line, now_ns)
+        if self._line is None or last is None or worn:
             if worn:
                 self._clear(found.half_rtt_ns)
             self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
@@ -344,7 +367,7 @@ class PairEstimator:
         if min(len(upper[0]), len(lower[0])) < FEWEST:
             return None
         since = max(upper[0][0], lower[0][0])
-        known = self.last is not None and now_ns - self.last.seen_ns < rules.longest_ns
+        known = self._line is not None and now_ns - self._line.seen_ns < rules.longest_ns
         if not known and now_ns - since < rules.first_ns:
             return None
         origin = now_ns - window // 2
@@ -360,17 +383,17 @@ class PairEstimator:
         return _Window(origin, base, window, (over, under), nu, kept)
 
     def _fit(self, window: _Window) -> Pair | None:
-        line = fit(*window.clouds, window.nu, self.last.slope if self.last else 0.0)
+        line = fit(*window.clouds, window.nu, self._line.slope if self._line else 0.0)
         if line is None:
             return None
         least = max(line.half_rtt_ns, least_rtt(*window.clouds, line.slope) / 2)
-        if self.last is None:
+        if self._line is None:
             self._skew_ns = 0.0
         least += abs(self._skew_ns)
         bent = self._bent(line, window)
         line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
         found = self._pair(line, window, least, bent)
-        if line.half_rtt_ns <= 0 or (self.last is None and found.slope_error > self.rules.vague):
+        if line.half_rtt_ns <= 0 or (self._line is None and found.slope_error > self.rules.vague):
             # Edges that cross, or are torn, are of two clocks: one was stepped within the window.
             self.doubt = True
             self._out.drop(window.origin)
@@ -388,7 +411,7 @@ class PairEstimator:
         span = max(line.span_s, 1e-3) / math.sqrt(12)
         step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
         seen = window.origin + length // 2
-        warming = self.last is None or self._warming(seen)
+        warming = self._line is None or self._warming(seen)
         return Pair(
             at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
             line.spread_ns / (span * SECOND), length, seen, window.kept, step, rules.wander,

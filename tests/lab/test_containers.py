@@ -274,14 +274,19 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
     wait_until(four_pages, PATIENCE_S, "four pages")
     # A page in a job's own directory, made there by its user.
     copied = next(path for path in stats.glob("[!.]*.page") if path.stat().st_uid == BOB)
-    taken = as_user(BOB, "sh", "-c", f"umask 027; cp {copied} {apart}/")
-    assert taken.returncode == 0, taken.stderr
+
+    def whole():
+        """Copied between two publishes: a copy of half a page stays torn."""
+        taken = as_user(BOB, "sh", "-c", f"umask 027; cp {copied} {apart}/")
+        assert taken.returncode == 0, taken.stderr
+        read = as_user(DAEMON, *python)
+        return read.stdout.strip() == "['alice', 'bob'] 5 {}"
+
     script = "import sys,time; from pathlib import Path; from telemetry.statsdir import *;"
     script += "d=StatsDirectory(Path(sys.argv[1])); pages=d.scan(time.monotonic_ns());"
     script += "print(sorted({p.page.job for p in pages}), len(pages), dict(d.refused))"
     python = [sys.executable, "-c", script, str(stats)]
-    read = as_user(DAEMON, *python)
-    assert read.stdout.strip() == "['alice', 'bob'] 5 {}", read.stderr
+    wait_until(whole, PATIENCE_S, "the daemon reads all five")
     for uid in (ALICE, BOB):
         read = as_user(uid, *python)
         assert read.stdout.strip() == "[] 0 {'open': 1}", read.stderr

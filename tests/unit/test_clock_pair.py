@@ -17,8 +17,16 @@ MS = 10**6
 class Path:
     """Two hosts and what lies between them; the truth is known."""
 
-    def __init__(self, seed=0, *, trains_hz=100, load=(0.0, 0.0), delay=(DELAY_NS, DELAY_NS)):
+    def __init__(
+        self, seed=0, *, trains_hz=100, load=(0.0, 0.0), delay=(DELAY_NS, DELAY_NS),
+        jitter=JITTER_NS,
+    ):  # fmt: skip
         self.rng = np.random.default_rng(seed)
+        self.jitter = jitter
+        self.warm = (0.0, 0.0)
+        """Share of the packets that take 70 ns less."""
+        self.slewed, self.slewed_at = 0.0, None
+        """By how much faster the peer's clock goes from some moment on."""
         self.trains_hz, self.load, self.delay = trains_hz, load, delay
         self.standing = (0.0, 0.0)
         """Queues that never end, ns: on average a half more, at least half of it."""
@@ -37,6 +45,10 @@ class Path:
         """The peer's clock minus ours: 7 ms, 21 ppm, a step, and a crystal's random walk."""
         elapsed = np.asarray(at - self.began, dtype=float)
         walk = np.interp(elapsed / SECOND, self.wander_at, self.wander)
+        if self.slewed and self.slewed_at is None:
+            self.slewed_at = self.now
+        if self.slewed_at is not None:
+            walk = walk + self.slewed * np.maximum(np.asarray(at) - self.slewed_at, 0)
         return np.rint(7e6 + SLOPE * elapsed + walk).astype(np.int64) + self.stepped_ns
 
     def own(self, at):
@@ -63,7 +75,10 @@ class Path:
         queue += np.repeat(most * (1 + np.sin(2 * np.pi * phase)) / 2, 3)
         if self.standing[way]:
             queue += np.repeat(self.standing[way] * (1 + self.rng.gamma(2, size=count)) / 2, 3)
-        delay = self.delay[way] + np.abs(self.rng.normal(0, JITTER_NS, 3 * count)) + queue + cold
+        jitter = np.abs(self.rng.normal(0, self.jitter, 3 * count))
+        if self.warm[way]:
+            jitter -= 70 * (self.rng.random(3 * count) < self.warm[way])
+        delay = self.delay[way] + jitter + queue + cold
         heard = sent + np.rint(delay).astype(np.int64)
         seq = self.seq[way] + np.arange(3 * count)
         self.seq[way] += 3 * count + 1
@@ -107,13 +122,17 @@ def test_the_bound_is_wider_at_warm_up_and_contains_the_truth():
     first, later = [], []
     for seed in range(4):
         path = Path(seed, load=(0.5, 0.5))
-        said = [(pair, error, path.now) for pair, error in path.run(9) if pair is not None]
-        began = said[0][2]
-        for pair, error, now in said:
-            assert abs(error) <= pair.error_ns(now)
-            age = (now - began) / SECOND
+        began = None
+        for pair, error in path.run(9):
+            if pair is None:
+                continue
+            assert abs(error) <= pair.error_ns(path.now)
+            began = began or path.now
+            age = (path.now - began) / SECOND
             if age < 3.5 or age > 5.5:
-                (first if age < 3.5 else later).append(pair.error_ns(now) - pair.step_ns / 2)
+                line = path.estimator._line  # what bounds rest on
+                known = line.error_ns(path.now) - line.step_ns / 2
+                (first if age < 3.5 else later).append(known)
     assert np.median(first) > 1.5 * np.median(later)
 
 

@@ -1,0 +1,290 @@
+"""How far apart two clocks are, followed from one look at a path to the next. Pure.
+
+The line through a window (`clocksync.estimator`) is of all that came in some seconds. While a queue
+begins or ends on one way, that edge has packets at one end of the window only and the line turns;
+and a way that is shorter now and then (a warm cache, one core instead of two) moves it. Crystals do
+neither: within a second two of 1 ppb/√s part by two nanoseconds from where they were going.
+
+So where the clocks are to be by now is led on from look to look, by a Kalman filter of an offset
+and a rate whose noise is a random walk of the rate (Galleani and Tavella, "Time and the Kalman
+filter", IEEE Control Systems 2010), and each direction is held against that by itself. Its edge is
+the earliest packets of the last seconds that are not alone. What such an edge is off is the clock,
+or a queue, or another way, and a queue only ever makes it later:
+
+- both are as far apart as usual: half of what they differ by is the clock;
+- one is where it is to be, the other not: that one alone is, and is trusted less;
+- neither is: the clocks go on as they went, and are known less and less.
+
+It begins with a window's line that both directions bear out, and begins again where such lines and
+this do not agree for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clocksync.pair import SECOND, WALK, Pair, off
+from clocksync.points import Points
+
+Floats = NDArray[np.float64]
+WAYS = (1, -1)
+"""Our packets are late above the line, the peer's below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRules:
+    """Parameters."""
+
+    window_ns: int = 2 * SECOND
+    """Of edges: long enough for a way that is empty now and then, and the clock turns by less than
+    its edge scatters."""
+    least: int = 20
+    """Points in it that have an edge."""
+    dense: int = 4
+    """So many, this near to each other, are not alone; of 200 in a queue of 100 µs none are."""
+    dense_ns: float = 25.0
+    gate_ns: float = 25.0
+    """So much less or more is the same, of both ways together and of the clocks."""
+    wide_ns: float = 120.0
+    """Both ways together may be so much longer or shorter than usual, and say the time all the
+    same if they agree."""
+    turns: int = 3
+    """Looks in a row at which both say another time: then the clocks are others."""
+    above_ns: float = 20.0
+    """An edge alone may be so much later, or by ``above`` deviations of where it is to be."""
+    above: float = 2.5
+    below: float = 4.0
+    """Both ways agree with it within so many."""
+    most_ns: float = 240.0
+    """Nor later than this, however long nothing has been known: queues that stand are."""
+    near_ns: float = 60.0
+    """A packet so near to an edge bears it out."""
+    both_ns: float = 6.0
+    """Standard deviations of measurements. They share most of their window with the last one, so
+    these are larger than what an edge scatters."""
+    one_ns: float = 25.0
+    rate_ns: float = 10.0
+    """The same of the rate that it begins with, ns/s: the first lines after a flood are turned."""
+    apart_ns: float = 150.0
+    """Nor may it be so far from a window's line that is sure."""
+    learn: float = 1 / 64
+    """Share of what is new in the usual delays."""
+    sure_ns: int = SECOND
+    """So long windows' lines have to be sure before it begins."""
+    patience_ns: int = 3 * SECOND
+    """And so long it lasts until they are believed instead."""
+
+
+class _State(NamedTuple):
+    """What is known at a moment."""
+
+    at_ns: int
+    ns: float
+    """Offset beyond the base."""
+    rate: float
+    """Nanoseconds a second."""
+    variance: float
+    shared: float
+    """Covariance of both."""
+    rate_variance: float
+
+    def led(self, now_ns: int) -> _State:
+        """The same later."""
+        passed, walk = (now_ns - self.at_ns) / SECOND, (WALK * SECOND) ** 2
+        return _State(
+            now_ns, self.ns + self.rate * passed, self.rate,
+            self.variance + passed * (2 * self.shared + self.rate_variance * passed)
+            + walk * passed**3 / 3,
+            self.shared + self.rate_variance * passed + walk * passed**2 / 2,
+            self.rate_variance + walk * passed,
+        )  # fmt: skip
+
+    def variance_at(self, lag: float) -> float:
+        """Variance of the offset ``lag`` seconds later, by this state alone."""
+        return self.variance + lag * (2 * self.shared + self.rate_variance * lag)
+
+    def told(self, off_ns: float, variance: float, lag: float) -> _State:
+        """With a measurement of ``lag`` seconds later (less than 0: before): so much ahead."""
+        height = self.variance + self.shared * lag
+        turn = self.shared + self.rate_variance * lag
+        total = self.variance_at(lag) + variance
+        return _State(
+            self.at_ns, self.ns + height / total * off_ns, self.rate + turn / total * off_ns,
+            self.variance - height / total * height, self.shared - height / total * turn,
+            self.rate_variance - turn / total * turn,
+        )  # fmt: skip
+
+
+class Follower:
+    """Of one path."""
+
+    def __init__(self, rules: FollowRules | None = None) -> None:
+        self.rules = rules or FollowRules()
+        self._state: _State | None = None
+        self._base_ns = 0
+        self._usual: tuple[float, ...] = (0.0, 0.0)
+        """What either way takes without queues."""
+        self._both_ns = self._unsure_ns = 0
+        """When both ways last said the same, and when a window's line was last none to begin
+        with."""
+        self._turned = 0
+        """Looks at which they did not agree."""
+        self._grain = 1.0
+        """As many times as coarse as what the rules are for are this path's stamps."""
+
+    def reset(self) -> None:
+        """Of clocks that are no more nothing is led on."""
+        self._state = None
+        self._unsure_ns = 0
+
+    def follow(self, line: Pair, sure: bool, ways: tuple[Points, Points], now_ns: int) -> Pair:
+        """Where the clocks are, by the newest points.
+
+        Args:
+            line: the window's.
+            sure: whether it is of both directions, and neither was in a queue.
+            ways: all points, of our packets and of the peer's.
+            now_ns: our clock.
+
+        Returns:
+            The line that is led on, or the window's while there is none. Bounds rest on the
+            window's: this one's is that, and how far it is off.
+        """
+        rules = self.rules
+        if not (sure and self._borne_out(line, ways, now_ns)) or not self._unsure_ns:
+            self._unsure_ns = now_ns
+        sure_now = self._unsure_ns < now_ns
+        sure = now_ns - self._unsure_ns >= rules.sure_ns
+        if self._state is not None:
+            # What was usual had queues in it, or both ways have long been others.
+            shorter = sum(self._usual) - 2 * line.half_rtt_ns > 2 * rules.near_ns * self._grain
+            if shorter or (sure and now_ns - self._both_ns > rules.patience_ns):
+                self._state = None
+        if self._state is not None:
+            self._state = self._look(self._state.led(now_ns), ways)
+        elif sure:
+            self._state = self._begin(line, ways, now_ns)
+        if self._state is None:
+            return line
+        made = self._made(self._state, line)
+        # A clock that was turned, and both directions bear that out.
+        most = max(rules.apart_ns * self._grain, rules.below * math.sqrt(self._state.variance))
+        if sure_now and off(made, line, now_ns) > most:
+            self._state = None
+            return line
+        return made
+
+    def _made(self, state: _State, line: Pair) -> Pair:
+        made = line._replace(
+            at_ns=state.at_ns, base_ns=self._base_ns, apart_ns=state.ns,
+            slope=state.rate / SECOND, spread_ns=math.sqrt(state.variance),
+            slope_error=math.sqrt(state.rate_variance) / SECOND, queue_ns=0.0, seen_ns=state.at_ns,
+        )  # fmt: skip
+        now = state.at_ns
+        turned = line.drift(now) + abs(made.slope - line.slope)
+        return made._replace(limit_ns=line.bound_ns(now) + off(made, line, now), bend=turned)
+
+    def _borne_out(self, line: Pair, ways: tuple[Points, Points], now_ns: int) -> bool:
+        """Whether the newest points of both directions lie at the edges of a window's line."""
+        for way, points in zip(WAYS, ways, strict=True):
+            at, apart = points.since(now_ns - SECOND // 2)
+            middle = line.apart_ns + line.slope * (at - line.at_ns)
+            over = way * ((apart - line.base_ns) - middle) - _length(line, way)
+            near = np.abs(over) < self.rules.near_ns * self._grain
+            if np.count_nonzero(near) < self.rules.dense:
+                return False
+        return True
+
+    def _begin(self, line: Pair, ways: tuple[Points, Points], now_ns: int) -> _State | None:
+        self._base_ns = line.base_ns
+        height = max(line.spread_ns, self.rules.both_ns) ** 2
+        turn = max(line.slope_error * SECOND, self.rules.rate_ns) ** 2
+        age = min((now_ns - line.at_ns) / SECOND, 1.0)
+        state = _State(now_ns, line.apart(now_ns), line.slope * SECOND, height + turn * age**2,
+                       turn * age, turn)  # fmt: skip
+        self._grain = self._coarse(line, state, ways)
+        edges = [
+            self._edge(state, points, way, _length(line, way))
+            for way, points in zip(WAYS, ways, strict=True)
+        ]
+        if any(edge is None or abs(edge) > self.rules.near_ns * self._grain for edge in edges):
+            return None
+        out, back = (edge or 0.0 for edge in edges)
+        # The window's edges are a little further in or out than these, each by itself.
+        half = (out - back) / 2
+        self._usual = _length(line, 1) + out - half, _length(line, -1) + back + half
+        self._both_ns = now_ns
+        return state._replace(ns=state.ns + half)
+
+    def _coarse(self, line: Pair, state: _State, ways: tuple[Points, Points]) -> float:
+        """How coarse this path's stamps are: how far the first tenth of its packets lie apart."""
+        found = 1.0
+        for way, points in zip(WAYS, ways, strict=True):
+            over = self._late(state, points, way, _length(line, way))
+            few, more = len(over) // 50, len(over) // 10
+            if more > few:
+                ordered = np.partition(over, (few, more))
+                found = max(found, float(ordered[more] - ordered[few]) / self.rules.dense_ns)
+        return found
+
+    def _late(self, state: _State, points: Points, way: int, usual_ns: float) -> Floats:
+        """How much later than usual the newest points are, by where the clocks are to be."""
+        at, apart = points.since(state.at_ns - self.rules.window_ns)
+        to_be = state.ns + state.rate * ((at - state.at_ns) / SECOND)
+        late: Floats = way * ((apart - self._base_ns) - to_be) - usual_ns
+        return late
+
+    def _edge(self, state: _State, points: Points, way: int, usual_ns: float) -> float | None:
+        """The earliest points that are not alone, as `_late`; None: there are none."""
+        rules = self.rules
+        late = self._late(state, points, way, usual_ns)
+        if len(late) < rules.least:
+            return None
+        late.sort()
+        apart = late[rules.dense - 1 :] - late[: len(late) - rules.dense + 1]
+        first = int((apart <= rules.dense_ns * self._grain).argmax())
+        if apart[first] > rules.dense_ns * self._grain:
+            return None
+        return float(late[first : first + rules.dense].mean())
+
+    def _look(self, state: _State, ways: tuple[Points, Points]) -> _State | None:
+        """With what the newest points say; None: these are other clocks."""
+        rules, grain = self.rules, self._grain
+        lag = -rules.window_ns / 2 / SECOND
+        deviation = math.sqrt(state.variance_at(lag))
+        out, back = (
+            self._edge(state, points, way, usual)
+            for way, points, usual in zip(WAYS, ways, self._usual, strict=True)
+        )
+        latest = min(max(rules.above_ns * grain, rules.above * deviation), rules.most_ns * grain)
+        steady = max(rules.gate_ns * grain, rules.below * deviation)
+        self._turned += 1
+        if out is not None and back is not None and abs(out + back) < rules.wide_ns * grain:
+            longer, ahead = (out + back) / 2, (out - back) / 2
+            if abs(ahead) < steady:
+                self._turned, self._both_ns = 0, state.at_ns
+                self._usual = tuple(usual + rules.learn * longer for usual in self._usual)
+                # Which way is the longer one by how much of it nobody knows.
+                return state.told(ahead, (rules.both_ns * grain) ** 2 + longer**2 / 2, lag)
+            if 2 * abs(longer) < rules.gate_ns * grain:
+                return None if self._turned > rules.turns else state
+        self._turned = 0
+        there = [
+            (way, edge) for way, edge in zip(WAYS, (out, back), strict=True)
+            if edge is not None and edge < latest
+        ]  # fmt: skip
+        if not there:
+            return state
+        way, edge = min(there, key=lambda found: abs(found[1]))
+        # Where it is to be, or before that: then the clock is another, or the way a shorter one.
+        return state.told(way * edge, (rules.one_ns * grain) ** 2 + min(edge, 0.0) ** 2 / 4, lag)
+
+
+def _length(line: Pair, way: int) -> float:
+    """What a way takes without queues, by a window's line."""
+    return line.half_rtt_ns + way * line.skew_ns
