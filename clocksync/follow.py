@@ -74,6 +74,14 @@ class FollowRules:
     """Nor may it be so far from a window's line that is sure."""
     learn: float = 1 / 64
     """Share of what is new in the usual delays."""
+    grain_ns: float = 16.0
+    """So far apart lie the first fiftieth and the first tenth of a path's packets where the rules are
+    as they stand here; as coarse or fine as its are, are its rules."""
+    finest: float = 0.3
+    coarsest: float = 1.5
+    """Where stamps are coarser, or hardly a packet finds all queues empty, windows' lines are better:
+    they average more, and what is led on through that lags behind its crystals, on all paths of a
+    host alike, which the mesh does not average out."""
     sure_ns: int = SECOND
     """So long windows' lines have to be sure before it begins."""
     patience_ns: int = 3 * SECOND
@@ -166,28 +174,33 @@ class Follower:
             if shorter or (sure and now_ns - self._both_ns > rules.patience_ns):
                 self._state = None
         if self._state is not None:
-            self._state = self._look(self._state.led(now_ns), ways)
+            self._state = self._look(self._state, ways, now_ns)
         elif sure:
             self._state = self._begin(line, ways, now_ns)
         if self._state is None:
             return line
-        made = self._made(self._state, line)
+        made = self._made(self._state, line, now_ns)
         # A clock that was turned, and both directions bear that out.
-        most = max(rules.apart_ns * self._grain, rules.below * math.sqrt(self._state.variance))
+        deviation = math.sqrt(self._state.led(now_ns).variance)
+        most = max(rules.apart_ns * self._grain, rules.below * deviation)
         if sure_now and off(made, line, now_ns) > most:
             self._state = None
             return line
         return made
 
-    def _made(self, state: _State, line: Pair) -> Pair:
+    def _made(self, state: _State, line: Pair, now_ns: int) -> Pair:
+        """The line of a state, which is as old as its last measurement."""
         made = line._replace(
             at_ns=state.at_ns, base_ns=self._base_ns, apart_ns=state.ns,
-            slope=state.rate / SECOND, spread_ns=math.sqrt(state.variance),
-            slope_error=math.sqrt(state.rate_variance) / SECOND, queue_ns=0.0, seen_ns=state.at_ns,
+            slope=state.rate / SECOND, slope_error=math.sqrt(state.rate_variance) / SECOND,
+            # Where a window's edges scatter, or met queues, these measurements did.
+            spread_ns=math.hypot(math.sqrt(state.variance), line.spread_ns),
         )  # fmt: skip
-        now = state.at_ns
-        turned = line.drift(now) + abs(made.slope - line.slope)
-        return made._replace(limit_ns=line.bound_ns(now) + off(made, line, now), bend=turned)
+        made = made._replace(bend=line.drift(now_ns) + abs(made.slope - line.slope))
+        # What it grows by since the window's line was made is in that one's bound already.
+        grown = made.drift(now_ns) * max(now_ns - made.seen_ns, 0)
+        bound = line.bound_ns(now_ns) + off(made, line, now_ns)
+        return made._replace(limit_ns=bound - grown)
 
     def _borne_out(self, line: Pair, ways: tuple[Points, Points], now_ns: int) -> bool:
         """Whether the newest points of both directions lie at the edges of a window's line."""
@@ -212,6 +225,8 @@ class Follower:
             self._edge(state, points, way, _length(line, way))
             for way, points in zip(WAYS, ways, strict=True)
         ]
+        if self._grain > self.rules.coarsest:
+            return None
         if any(edge is None or abs(edge) > self.rules.near_ns * self._grain for edge in edges):
             return None
         out, back = (edge or 0.0 for edge in edges)
@@ -223,13 +238,13 @@ class Follower:
 
     def _coarse(self, line: Pair, state: _State, ways: tuple[Points, Points]) -> float:
         """How coarse this path's stamps are: how far the first tenth of its packets lie apart."""
-        found = 1.0
+        found = self.rules.finest
         for way, points in zip(WAYS, ways, strict=True):
             over = self._late(state, points, way, _length(line, way))
             few, more = len(over) // 50, len(over) // 10
             if more > few:
                 ordered = np.partition(over, (few, more))
-                found = max(found, float(ordered[more] - ordered[few]) / self.rules.dense_ns)
+                found = max(found, float(ordered[more] - ordered[few]) / self.rules.grain_ns)
         return found
 
     def _late(self, state: _State, points: Points, way: int, usual_ns: float) -> Floats:
@@ -252,8 +267,9 @@ class Follower:
             return None
         return float(late[first : first + rules.dense].mean())
 
-    def _look(self, state: _State, ways: tuple[Points, Points]) -> _State | None:
-        """With what the newest points say; None: these are other clocks."""
+    def _look(self, known: _State, ways: tuple[Points, Points], now_ns: int) -> _State | None:
+        """With what the newest points say, if anything; None: these are other clocks."""
+        state = known.led(now_ns)
         rules, grain = self.rules, self._grain
         lag = -rules.window_ns / 2 / SECOND
         deviation = math.sqrt(state.variance_at(lag))
@@ -272,14 +288,14 @@ class Follower:
                 # Which way is the longer one by how much of it nobody knows.
                 return state.told(ahead, (rules.both_ns * grain) ** 2 + longer**2 / 2, lag)
             if 2 * abs(longer) < rules.gate_ns * grain:
-                return None if self._turned > rules.turns else state
+                return None if self._turned > rules.turns else known
         self._turned = 0
         there = [
             (way, edge) for way, edge in zip(WAYS, (out, back), strict=True)
             if edge is not None and edge < latest
         ]  # fmt: skip
         if not there:
-            return state
+            return known
         way, edge = min(there, key=lambda found: abs(found[1]))
         # Where it is to be, or before that: then the clock is another, or the way a shorter one.
         return state.told(way * edge, (rules.one_ns * grain) ** 2 + min(edge, 0.0) ** 2 / 4, lag)
