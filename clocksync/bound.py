@@ -5,11 +5,14 @@ path it is known within that path's bound (`Pair.bound_ns`); how far our own tim
 up. The best neighbour counts. By induction over the hosts, the reference's time is within it,
 whatever the mesh makes of things. Without neighbours what was known last grows by what the clocks
 may have drifted, and by what we moved our own time since.
+
+Neighbours who cannot all be right all count: the bound takes in whatever any of them says. One of
+them has a clock that was set, and does not know it yet; which one it is nobody can tell (Marzullo,
+"Maintaining the Time in a Distributed System", 1984, leaves out whom most disagree with).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,6 +44,24 @@ class Sight(NamedTuple):
     drift: float
     reference: int
     term: int
+
+
+class _Claim(NamedTuple):
+    """The reference's time lies within ``bound_ns`` of so much ahead of ours."""
+
+    off_ns: float
+    bound_ns: float
+    drift: float
+
+
+def _within(claims: list[_Claim]) -> tuple[float, float]:
+    """How far off our time is by them, and by how much a nanosecond that grows."""
+    first = max(claim.off_ns - claim.bound_ns for claim in claims)
+    last = min(claim.off_ns + claim.bound_ns for claim in claims)
+    far = [(abs(claim.off_ns) + claim.bound_ns, claim.drift) for claim in claims]
+    if first <= last:
+        return min(far)
+    return max(bound for bound, _ in far), max(drift for _, drift in far)
 
 
 @dataclass(slots=True)
@@ -79,24 +100,25 @@ class BoundKeeper:
         """
         now = fabric.at_ns
         wanted = said.id, said.term & 0xFF
-        best: dict[tuple[int, int], tuple[float, float]] = {}
+        said_of: dict[tuple[int, int], list[_Claim]] = {}
         if self.known is not None and self._was is not None:
             at, bound, drift, *whose = self.known
             moved = abs(self._was.moved(now).ahead(now, fabric.ns) - fabric.part)
             # Our line may run at another rate now than when its drift was known.
             drift += abs(self._was.slope - fabric.slope)
             bound = self.grown(bound, drift, now - at) + moved
-            best[whose[0], whose[1]] = bound, self.faster(drift, now - at)
+            claim = _Claim(0.0, bound, self.faster(drift, now - at))
+            said_of.setdefault((whose[0], whose[1]), []).append(claim)
         for sight in sights:
-            off = abs(sight.theirs.ahead(now, fabric.ns) - fabric.part)
-            key, bound = (sight.reference, sight.term), sight.bound_ns + off
-            if bound < best.get(key, (math.inf, 0.0))[0]:
-                best[key] = bound, sight.drift + abs(sight.theirs.slope - fabric.slope)
+            off = sight.theirs.ahead(now, fabric.ns) - fabric.part
+            drift = sight.drift + abs(sight.theirs.slope - fabric.slope)
+            claim = _Claim(off, sight.bound_ns, drift)
+            said_of.setdefault((sight.reference, sight.term), []).append(claim)
         key = wanted
-        if key not in best and self.known is not None:
+        if key not in said_of and self.known is not None:
             key = self.known.reference, self.known.term
-        if key not in best:
+        if key not in said_of:
             return None
-        self.known = Known(now, *best[key], *key)
+        self.known = Known(now, *_within(said_of[key]), *key)
         self._was = fabric
         return self.known

@@ -75,13 +75,13 @@ class FollowRules:
     learn: float = 1 / 64
     """Share of what is new in the usual delays."""
     grain_ns: float = 16.0
-    """So far apart lie the first fiftieth and the first tenth of a path's packets where the rules are
-    as they stand here; as coarse or fine as its are, are its rules."""
+    """So far apart lie the first fiftieth and the first tenth of a path's packets where the rules
+    are as they stand here; as coarse or fine as its are, are its rules."""
     finest: float = 0.3
     coarsest: float = 1.5
-    """Where stamps are coarser, or hardly a packet finds all queues empty, windows' lines are better:
-    they average more, and what is led on through that lags behind its crystals, on all paths of a
-    host alike, which the mesh does not average out."""
+    """Where stamps are coarser, or hardly a packet finds all queues empty, windows' lines are
+    better: they average more, and what is led on through that lags behind its crystals, on all
+    paths of a host alike, which the mesh does not average out."""
     sure_ns: int = SECOND
     """So long windows' lines have to be sure before it begins."""
     patience_ns: int = 3 * SECOND
@@ -168,6 +168,8 @@ class Follower:
             self._unsure_ns = now_ns
         sure_now = self._unsure_ns < now_ns
         sure = now_ns - self._unsure_ns >= rules.sure_ns
+        if self._state is not None and now_ns < self._state.at_ns:
+            self.reset()  # our clock went back
         if self._state is not None:
             # What was usual had queues in it, or both ways have long been others.
             shorter = sum(self._usual) - 2 * line.half_rtt_ns > 2 * rules.near_ns * self._grain

@@ -107,16 +107,8 @@ class MeshHost:
         """A neighbour's word came over a path."""
         edge = self.edge(path, peer)
         match word:
-            case Mesh():
-                if edge.mesh is None or now_ns - edge.heard_ns > self.rules.gap_ns:
-                    # Its clock may be another one by now, which no line of before is of.
-                    edge.resumed_ns = now_ns
-                    edge.time = edge.reference = None
-                edge.mesh, edge.heard_ns = word, now_ns
-            case Time():
-                edge.time = word
-            case Reference():
-                edge.reference = word
+            case Mesh() | Reference() | Time():
+                edge.hear(word, now_ns, self.rules.gap_ns)
             case Gauge():
                 edge.gauge = word
             case Accused():

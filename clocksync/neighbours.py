@@ -20,8 +20,6 @@ OLDEST_NS = 5 * SECOND
 TOGETHER_NS = SECOND // 2
 """A host says its mesh time and its bound ten times a second, one packet after the other; one that
 says the former alone for so long has lost the latter."""
-CRYSTALS = 1e-4
-"""Most by which the rates of two hosts' clocks differ: no oscillator is off by 50 ppm."""
 
 
 @dataclass(slots=True)
@@ -32,6 +30,8 @@ class Edge:
     pair: Pair | None = None
     mesh: Mesh | None = None
     time: Time | None = None
+    rate: float = 0.0
+    """How fast that ran over its clock as it said so, beyond 1."""
     reference: Reference | None = None
     gauge: Gauge | None = None
     heard_ns: int = 0
@@ -45,6 +45,35 @@ class Edge:
     blame: Blame | None = None
     guilty: bool = False
     """The path is known to be asymmetric."""
+    _held_ns: int | None = None
+    """When ``reference`` was said, by the sender's clock."""
+
+    def hear(self, word: Mesh | Reference | Time, now_ns: int, gap_ns: int) -> None:
+        """Take a word of the neighbour's time. It says all three of a moment, in this order.
+
+        Its time runs at the rates of its mesh and of what it heard of its reference together. Both
+        change together too, so its time is taken when it came with both; else the one before goes
+        on.
+
+        Args:
+            word: what came.
+            now_ns: our clock.
+            gap_ns: after so long a silence its clock may be another one, which no line and no word
+                of before is of.
+        """
+        match word:
+            case Mesh():
+                if self.mesh is None or now_ns - self.heard_ns > gap_ns:
+                    self.resumed_ns = now_ns
+                    self.time = self.reference = None
+                self.mesh, self.heard_ns = word, now_ns
+            case Reference():
+                self.reference = word
+                self._held_ns = self.mesh.raw_ns if self.mesh else None
+            case Time():
+                mesh, held = self.mesh, self.reference
+                if mesh and held and mesh.raw_ns == self._held_ns == word.raw_ns:
+                    self.time, self.rate = word, mesh.slope + held.slope
 
     @property
     def surplus_ns(self) -> float | None:
@@ -111,14 +140,9 @@ def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: i
         if abs(mesh.raw_ns - said.raw_ns) > TOGETHER_NS:
             continue  # it says no time any more
         age = view.peer_ns - said.raw_ns
-        slope = mesh.slope + held.slope
-        ns, part = split(view.peer_part + slope * age, said.fabric_ns + age)
+        ns, part = split(view.peer_part + view.edge.rate * age, said.fabric_ns + age)
         bound = bounds.grown(said.bound_ns, said.drift, abs(age)) + pair.bound_ns(now_ns)
         drift = bounds.faster(said.drift, abs(age)) + pair.drift(now_ns)
-        if (said.reference, said.term) != (held.id, held.term & 0xFF):
-            # At another host's rate, which is not that of the one that we follow.
-            bound += CRYSTALS * abs(age)
-            drift += CRYSTALS
-        theirs = Linear(now_ns, ns, part, slope + pair.slope)
+        theirs = Linear(now_ns, ns, part, view.edge.rate + pair.slope)
         out.append(Sight(theirs, bound, drift, said.reference, said.term))
     return out

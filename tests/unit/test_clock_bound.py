@@ -43,6 +43,24 @@ def test_a_bound_carried_from_step_to_step_is_that_of_one_long_step():
     assert known.drift == pytest.approx(1.4e-8 + 6e-6)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_neighbours_who_cannot_all_be_right_all_count(order):
+    """The reference's clock was set by 50 µs, and one of its neighbours has a new line already."""
+    keeper, said = BoundKeeper(1e-17), Reference(1, 100, 7, 1, 0, 0, 0.0, 0.0)
+    ours = Linear(0, 26_000, 0.0, 0.0)
+
+    def sights(*claims):
+        made = [Sight(Linear(0, at, 0.0, 0.0), bound, 0.0, 7, 1) for at, bound in claims]
+        return made[::order]
+
+    before, set_one = [(0, 5000.0), (10, 6000.0)], (50_000, 1100.0)
+    assert keeper.look(ours, said, sights(*before)).bound_ns == 31_000.0
+    keeper.forget()
+    known = keeper.look(ours, said, sights(*before, set_one))
+    assert known.bound_ns == 10 + 31_980.0, "of two that cannot be, the one that is further off"
+    assert keeper.look(ours, said, sights(*before)).bound_ns == 31_000.0, "and once it is gone"
+
+
 def test_whole_nanoseconds_are_in_the_bound_of_who_was_reference_a_moment_ago():
     """Its bound is a few nanoseconds, and its reader and the other's leave parts of one out."""
     scenario = SCENARIOS["references are lost"]

@@ -4,7 +4,7 @@ import pytest
 
 from clocksync.bound import BoundKeeper
 from clocksync.host import MeshHost
-from clocksync.neighbours import CRYSTALS, TOGETHER_NS, sights, views
+from clocksync.neighbours import TOGETHER_NS, sights, views
 from clocksync.pair import SECOND, Pair
 from clocksync.words import Mesh, Reference, Time
 
@@ -24,6 +24,8 @@ def said(core, now_ns, *, time=True, term=1, ahead_ns=0):
     """The neighbour's words of a moment."""
     core.hear(PATH, PEER, Mesh(TAG, now_ns, now_ns + ahead_ns, 0.0, 0.0, PEER), now_ns)
     if time:
+        held = Reference(TAG, 100, PEER, term, now_ns, 0, 0.0, 0.0)
+        core.hear(PATH, PEER, held, now_ns)
         core.hear(PATH, PEER, Time(TAG, PEER, term, now_ns, now_ns, 10.0, 0.0), now_ns)
 
 
@@ -74,10 +76,23 @@ def test_a_bound_that_is_said_no_more_is_not_used(core):
         assert len(found) == (now - NOW <= TOGETHER_NS)
 
 
-def test_the_rate_of_another_reference_is_not_that_of_ours(core):
-    now, keeper = NOW + 100 * MS, BoundKeeper(0.0)
-    ours, other = (Reference(TAG, 100, PEER, term, NOW, 0, 0.0, 0.0) for term in (1, 2))
-    (same,) = sights(seen(core, now), ours, keeper, now)
-    (differs,) = sights(seen(core, now), other, keeper, now)
-    assert differs.bound_ns - same.bound_ns == pytest.approx(CRYSTALS * 100 * MS)
-    assert differs.drift - same.drift == pytest.approx(CRYSTALS)
+@pytest.mark.parametrize("lost", [Mesh, Reference, Time])
+def test_a_time_runs_at_the_rates_that_were_said_with_it(core, lost):
+    """A reference whose mesh rate is turned says the opposite of its own time's: the sum stays."""
+    keeper, ours = BoundKeeper(0.0), Reference(TAG, 100, PEER, 1, NOW, 0, 0.0, -1e-4)
+
+    def theirs(at_ns):
+        (found,) = sights(seen(core, at_ns), ours, keeper, at_ns)
+        return found.theirs.slope, found.bound_ns
+
+    for step, turned in enumerate((1e-5, 3e-5), start=1):
+        at = NOW + step * 100 * MS
+        words = (
+            Mesh(TAG, at, at, 0.0, turned, PEER), Reference(TAG, 100, PEER, 1, at, 0, 0.0, -turned),
+            Time(TAG, PEER, 1, at, at, 10.0, 0.0),
+        )  # fmt: skip
+        for word in words:
+            if step == 1 or not isinstance(word, lost):
+                core.hear(PATH, PEER, word, at)
+            assert theirs(at)[0] == pytest.approx(0.0), "between the words as well"
+    assert core.edges[PATH].time.raw_ns == NOW + 100 * MS
