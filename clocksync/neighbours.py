@@ -17,6 +17,8 @@ GUILTY_SHARE = 1e-3
 all the same where there is no other."""
 OLDEST_NS = 5 * SECOND
 """By the neighbour's own clock; a word comes ten times a second, and is used for a second."""
+CRYSTALS = 1e-4
+"""Most by which the rates of two hosts' clocks differ: no oscillator is off by 50 ppm."""
 TOGETHER_NS = SECOND // 2
 """A host says its mesh time and its bound ten times a second, one packet after the other; one that
 says the former alone for so long has lost the latter."""
@@ -30,8 +32,6 @@ class Edge:
     pair: Pair | None = None
     mesh: Mesh | None = None
     time: Time | None = None
-    rate: float = 0.0
-    """How fast that ran over its clock as it said so, beyond 1."""
     reference: Reference | None = None
     gauge: Gauge | None = None
     heard_ns: int = 0
@@ -45,18 +45,14 @@ class Edge:
     blame: Blame | None = None
     guilty: bool = False
     """The path is known to be asymmetric."""
-    _held_ns: int | None = None
-    """When ``reference`` was said, by the sender's clock."""
+    _turned: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """By how much the rates of ``mesh`` and of ``reference`` changed last."""
 
     def hear(self, word: Mesh | Reference | Time, now_ns: int, gap_ns: int) -> None:
-        """Take a word of the neighbour's time. It says all three of a moment, in this order.
-
-        Its time runs at the rates of its mesh and of what it heard of its reference together. Both
-        change together too, so its time is taken when it came with both; else the one before goes
-        on.
+        """Take a word of the neighbour's time.
 
         Args:
-            word: what came.
+            word: what came; the same one as before, often.
             now_ns: our clock.
             gap_ns: after so long a silence its clock may be another one, which no line and no word
                 of before is of.
@@ -66,14 +62,29 @@ class Edge:
                 if self.mesh is None or now_ns - self.heard_ns > gap_ns:
                     self.resumed_ns = now_ns
                     self.time = self.reference = None
+                elif word != self.mesh:
+                    self._turned[0] = abs(word.slope - self.mesh.slope)
                 self.mesh, self.heard_ns = word, now_ns
             case Reference():
+                if self.reference is not None and word != self.reference:
+                    self._turned[1] = abs(word.slope - self.reference.slope)
                 self.reference = word
-                self._held_ns = self.mesh.raw_ns if self.mesh else None
             case Time():
-                mesh, held = self.mesh, self.reference
-                if mesh and held and mesh.raw_ns == self._held_ns == word.raw_ns:
-                    self.time, self.rate = word, mesh.slope + held.slope
+                self.time = word
+
+    def rate(self, held: Reference) -> tuple[float, float]:
+        """How fast the neighbour's time runs over its clock, beyond 1, and how far off that may be.
+
+        It is the sum of two rates that change together (a reference whose mesh is turned says the
+        opposite of its own time's), and of the words that came last one may be of before that.
+
+        Args:
+            held: whom we follow, should it not have said yet whom it does.
+        """
+        mesh = self.mesh.slope if self.mesh else 0.0
+        if self.reference is None:
+            return mesh + held.slope, CRYSTALS
+        return mesh + self.reference.slope, sum(self._turned)
 
     @property
     def surplus_ns(self) -> float | None:
@@ -140,9 +151,11 @@ def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: i
         if abs(mesh.raw_ns - said.raw_ns) > TOGETHER_NS:
             continue  # it says no time any more
         age = view.peer_ns - said.raw_ns
-        ns, part = split(view.peer_part + view.edge.rate * age, said.fabric_ns + age)
-        bound = bounds.grown(said.bound_ns, said.drift, abs(age)) + pair.bound_ns(now_ns)
-        drift = bounds.faster(said.drift, abs(age)) + pair.drift(now_ns)
-        theirs = Linear(now_ns, ns, part, view.edge.rate + pair.slope)
+        rate, wrong = view.edge.rate(held)
+        ns, part = split(view.peer_part + rate * age, said.fabric_ns + age)
+        told = bounds.grown(said.bound_ns, said.drift + wrong, abs(age))
+        drift = bounds.faster(said.drift + wrong, abs(age)) + pair.drift(now_ns)
+        theirs = Linear(now_ns, ns, part, rate + pair.slope)
+        bound = told + pair.bound_ns(now_ns)
         out.append(Sight(theirs, bound, drift, said.reference, said.term))
     return out

@@ -4,7 +4,7 @@ import pytest
 
 from clocksync.bound import BoundKeeper
 from clocksync.host import MeshHost
-from clocksync.neighbours import TOGETHER_NS, sights, views
+from clocksync.neighbours import CRYSTALS, TOGETHER_NS, sights, views
 from clocksync.pair import SECOND, Pair
 from clocksync.words import Mesh, Reference, Time
 
@@ -76,23 +76,33 @@ def test_a_bound_that_is_said_no_more_is_not_used(core):
         assert len(found) == (now - NOW <= TOGETHER_NS)
 
 
-@pytest.mark.parametrize("lost", [Mesh, Reference, Time])
+@pytest.mark.parametrize("lost", [None, Mesh, Reference, Time])
 def test_a_time_runs_at_the_rates_that_were_said_with_it(core, lost):
     """A reference whose mesh rate is turned says the opposite of its own time's: the sum stays."""
     keeper, ours = BoundKeeper(0.0), Reference(TAG, 100, PEER, 1, NOW, 0, 0.0, -1e-4)
-
-    def theirs(at_ns):
-        (found,) = sights(seen(core, at_ns), ours, keeper, at_ns)
-        return found.theirs.slope, found.bound_ns
-
-    for step, turned in enumerate((1e-5, 3e-5), start=1):
+    worst = 0.0
+    for step, turned in enumerate((1e-5, 3e-5, 2e-5), start=1):
         at = NOW + step * 100 * MS
         words = (
             Mesh(TAG, at, at, 0.0, turned, PEER), Reference(TAG, 100, PEER, 1, at, 0, 0.0, -turned),
             Time(TAG, PEER, 1, at, at, 10.0, 0.0),
         )  # fmt: skip
         for word in words:
-            if step == 1 or not isinstance(word, lost):
+            if step == 1 or not isinstance(word, lost or int):
                 core.hear(PATH, PEER, word, at)
-            assert theirs(at)[0] == pytest.approx(0.0), "between the words as well"
-    assert core.edges[PATH].time.raw_ns == NOW + 100 * MS
+                core.hear(PATH, PEER, word, at)
+            (found,) = sights(seen(core, at), ours, keeper, at)
+            worst = max(worst, abs(found.theirs.slope))
+            line_drift = core.edges[PATH].pair.drift(at)
+            assert abs(found.theirs.slope) <= found.drift - line_drift + 1e-12
+    assert worst == pytest.approx(2e-5)
+
+
+def test_who_did_not_say_whom_it_follows_may_run_at_any_crystals_rate(core):
+    now, keeper = NOW + 100 * MS, BoundKeeper(0.0)
+    ours = Reference(TAG, 100, PEER, 1, NOW, 0, 0.0, 0.0)
+    (same,) = sights(seen(core, now), ours, keeper, now)
+    core.edges[PATH].reference = None
+    (differs,) = sights(seen(core, now), ours, keeper, now)
+    assert differs.bound_ns - same.bound_ns == pytest.approx(CRYSTALS * 100 * MS)
+    assert differs.drift - same.drift == pytest.approx(CRYSTALS)
