@@ -16,7 +16,6 @@ PATIENCE_S = 40.0
 CHANNELS = 4
 _LOOK_S = 0.04  # two publications of a stats page
 _FLOW_S = 0.4
-_REST_S = 0.5
 _STEP_BYTES = 4 << 20
 
 Place = tuple[int, int]
@@ -122,8 +121,8 @@ class Job:
 
         return self.wait(moved, "progress of every rank")
 
-    def comes_to_rest(self, seconds: float) -> None:
-        """Until nothing gets done for half a second: what was on the far side still arrives.
+    def comes_to_rest(self, seconds: float, rest_s: float = 0.5) -> None:
+        """Until nothing gets done for ``rest_s``: what was on the far side still arrives.
 
         Raises:
             CellError: something did all the time.
@@ -131,7 +130,7 @@ class Job:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             before = self.done()
-            time.sleep(_REST_S)
+            time.sleep(rest_s)
             if self.done() == before:
                 return
         raise CellError(f"no rest within {seconds} s of a fault that stops it: {self.done()}")
