@@ -164,12 +164,12 @@ class Follower:
             window's: this one's is that, and how far it is off.
         """
         rules = self.rules
+        if now_ns < max(self._unsure_ns, self._state.at_ns if self._state else 0):
+            self.reset()  # our clock was set back
         if not (sure and self._borne_out(line, ways, now_ns)) or not self._unsure_ns:
             self._unsure_ns = now_ns
         sure_now = self._unsure_ns < now_ns
         sure = now_ns - self._unsure_ns >= rules.sure_ns
-        if self._state is not None and now_ns < self._state.at_ns:
-            self.reset()  # our clock went back
         if self._state is not None:
             # What was usual had queues in it, or both ways have long been others.
             shorter = sum(self._usual) - 2 * line.half_rtt_ns > 2 * rules.near_ns * self._grain

@@ -190,7 +190,7 @@ def _stopped_peer(job: Job, host: int) -> Evidence:
     process = job.ranks[host].process
     process.send_signal(signal.SIGSTOP)
     try:
-        job.comes_to_rest(2 * STOPPED_S, 2.0)  # 64 MB are verified, under TSan too
+        job.comes_to_rest(STOPPED_S, 2.0)  # 64 MB are verified, under TSan too
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state != "T":
             raise CellError(f"rank {host} is in state {state}, not stopped")

@@ -108,3 +108,12 @@ def test_nothing_is_led_on_that_did_not_begin_with_a_sure_line():
         now = path.now + later * SECOND // 10
         assert follower.follow(line, False, path.estimator.ways, now) is line
     assert line.slope == pytest.approx(SLOPE, abs=60e-9)
+
+
+def test_of_a_clock_that_was_set_back_nothing_is_led_on():
+    path = learnt(6)
+    follower, line = path.estimator._follower, path.estimator._line
+    assert follower.follow(line, True, path.estimator.ways, path.now) is not line
+    earlier = path.now - SECOND // 20
+    assert follower.follow(line, True, path.estimator.ways, earlier) is line
+    assert follower.follow(line, False, path.estimator.ways, earlier + SECOND // 10) is line
