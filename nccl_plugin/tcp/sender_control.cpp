@@ -50,6 +50,10 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
   watch_paths(now, facts, wants);
   watch_trust(now);
+  // Whose caller does not look: an answer that nobody has read is no stall.
+  if (core_.awaits_grant() || (core_.busy() && !moved_)) {
+    core::each(live_, [this](core::PathIndex index) { read_back(index); });
+  }
   watch_stall(now);
   if (error_ != Result::success || !watch_deadline(now)) {
     return wants;
@@ -72,9 +76,6 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   }
   // A home that is still being connected for the first time is not lost.
   wants.homeless = homeless_ && settled;
-  if (core_.awaits_grant()) {
-    core::each(live_, [this](core::PathIndex index) { read_back(index); });
-  }
   pump();
   wants.rest = rest(settled, now);
   return wants;

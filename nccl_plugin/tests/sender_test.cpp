@@ -146,3 +146,39 @@ TEST_CASE("where nothing carries any more, only the first comm to close waits fo
   CHECK(closing(0) >= context.close_budget_ns);
   CHECK(closing(1) + closing(2) < context.close_budget_ns / 2);
 }
+
+TEST_CASE("what was acknowledged while the caller did not look is no stall") {
+  One one;
+  one.attach();
+  PeerFacts facts;
+  facts.version = 2;
+  facts.base = facts.control_live = core::bit(kHome);
+  facts.weight.fill(core::kFullWeight);
+  const std::int64_t begun = monotonic_ns();
+  REQUIRE(one.sender->tick(begun, facts, true));
+  Bytes frames;
+  core::Grant grant;
+  grant.count = 1;
+  grant.slots[0].size = 8;
+  append_grant(frames, kId, grant);
+  one.says(frames);
+  bool taken = false;
+  bool done = false;
+  core::Sequence sequence = 0;
+  std::size_t size = 0;
+  const std::array<std::byte, 8> bytes{};
+  REQUIRE(one.sender->post(bytes.data(), bytes.size(), 0, taken, sequence) == Result::success);
+  REQUIRE(one.sender->test(sequence, done, size) == Result::success);
+  REQUIRE(done);  // it is copied: the caller need not come back for it
+  REQUIRE(one.sender->tick(begun + kMs, facts, true));
+  std::uint64_t expected = 0;
+  SUBCASE("acknowledged") {
+    Bytes answer;
+    append_acknowledge(answer, kId, grant.group, 0);
+    one.says(answer);
+    expected = 0;
+  }
+  SUBCASE("not acknowledged") { expected = 1; }
+  REQUIRE(one.sender->tick(begun + 3 * kStallCountNs, facts, true));
+  CHECK(one.context.stats.rails[core::sender_rail(kHome)].stalls.load() == expected);
+}
