@@ -2,9 +2,32 @@
 
 import os
 import signal
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from probe_pair import Pair, until
+
+from lab.node import REPO
+
+
+@pytest.fixture(scope="session")
+def open_checkout():
+    """The checkout by a path that every user may follow, for what the tests run as another user.
+
+    A clone in /root is closed to others: then it is mounted once more, where they can get at it.
+    """
+    if all(above.stat().st_mode & 0o001 for above in REPO.parents):
+        yield REPO
+        return
+    where = Path(tempfile.mkdtemp(prefix="fabric-checkout-", dir="/run"))
+    subprocess.run(["mount", "--bind", REPO, where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", where], check=True)
+        where.rmdir()
 
 
 @pytest.fixture

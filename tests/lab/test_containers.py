@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from fabricd.jobs import prepare_stats_directory
 from fabricd.steer.page import PageError, decode
 from lab.cluster import wait_until
 from lab.faults import Carrier
+from lab.node import REPO
 from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEventKind
 
@@ -47,6 +50,11 @@ exec setpriv --reuid $uid --regid $uid --clear-groups --no-new-privs --bounding-
 """
 
 
+def in_checkout(lab, checkout):
+    """fabric-perf and the plugin, by paths below ``checkout``."""
+    return [checkout / path.relative_to(REPO) for path in (lab.binaries.perf, lab.binaries.plugin)]
+
+
 def as_user(uid, *command, **how):
     """Run a command as a user of no other group and no capability."""
     drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
@@ -59,12 +67,12 @@ def as_user(uid, *command, **how):
 class Job:
     """p2p of fabric-perf over two hosts, each rank in a container of its own."""
 
-    def __init__(self, lab, name, uid, *args, stats=None):
+    def __init__(self, lab, checkout, name, uid, *args, stats=None):
         self.dir = lab.dir.root / name
         (self.dir / "rendezvous").mkdir(parents=True)
         for path in (self.dir, self.dir / "rendezvous"):
             path.chmod(0o777)
-        binaries = lab.binaries
+        perf, plugin = in_checkout(lab, checkout)
         self.ranks = []
         for rank, node in enumerate(lab.nodes):
             command = [
@@ -79,7 +87,7 @@ class Job:
             ]
             shown = str(node.run_dir / "stats") if stats is None else stats(node)
             command += ["sh", str(uid), str(node.run_dir), shown]
-            command += [str(binaries.perf), "p2p", "--plugin", str(binaries.plugin)]
+            command += [str(perf), "p2p", "--plugin", str(plugin)]
             command += ["--rank", str(rank), "--world", "2", "--size", "1M", "--wait", "block"]
             command += ["--rendezvous", f"file:{self.dir / 'rendezvous'}"]
             command += ["--jsonl", str(self.dir / f"{rank}.jsonl"), *args]
@@ -144,8 +152,11 @@ def lab(cluster):
     return lab
 
 
-def test_two_jobs_in_containers_fail_over_and_are_seen(lab):
-    jobs = [Job(lab, "alice", ALICE, "--duration", "15"), Job(lab, "bob", BOB, "--duration", "15")]
+def test_two_jobs_in_containers_fail_over_and_are_seen(lab, open_checkout):
+    jobs = [
+        Job(lab, open_checkout, "alice", ALICE, "--duration", "15"),
+        Job(lab, open_checkout, "bob", BOB, "--duration", "15"),
+    ]
     for job in jobs:
         job.wait_moving()
     for node in lab.nodes:
@@ -207,7 +218,7 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab):
         assert "stats_page" in {row["rails_from"] for row in samples}
 
 
-def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab):
+def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab, open_checkout):
     def own(name):
         def made(node):
             path = node.run_dir / "stats" / name
@@ -219,7 +230,8 @@ def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab):
         return made
 
     jobs = [
-        Job(lab, name, ALICE, "--duration", "6", stats=own(name)) for name in ("job-1", "job-2")
+        Job(lab, open_checkout, name, ALICE, "--duration", "6", stats=own(name))
+        for name in ("job-1", "job-2")
     ]
     for job in jobs:
         job.wait_moving()
@@ -232,13 +244,13 @@ def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab):
         job.wait_clean()
 
 
-def test_without_a_place_for_its_page_a_job_counts_and_goes_on(lab):
-    job = Job(lab, "nowhere", ALICE, "--iters", "50", stats=lambda node: "")
+def test_without_a_place_for_its_page_a_job_counts_and_goes_on(lab, open_checkout):
+    job = Job(lab, open_checkout, "nowhere", ALICE, "--iters", "50", stats=lambda node: "")
     job.wait_clean()
     assert "nowhere" not in jobs_seen(lab.nodes[0])
 
 
-def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path_factory):
+def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, open_checkout):
     """Real files of two users, read by a third who owns the directory, as the unit's user does."""
     lab = cluster(hosts=1, rails=1, rail_only=True)
     stats = lab.dir.root / "stats"
@@ -247,7 +259,7 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
     assert prepare_stats_directory(stats, uid=DAEMON)
     apart = stats / "job-3"  # as docs/install.md makes it
     subprocess.run(["install", "-d", "-o", str(BOB), "-m", "0750", apart], check=True)
-    binaries = lab.binaries
+    perf, plugin = in_checkout(lab, open_checkout)
     ranks = []
     for job, uid in (("alice", ALICE), ("bob", BOB)):
         rendezvous = lab.dir.root / f"rendezvous-{job}"
@@ -255,7 +267,7 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
         rendezvous.chmod(0o777)
         for rank in (0, 1):
             command = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
-            command += [str(binaries.perf), "p2p", "--plugin", str(binaries.plugin), "--size", "8"]
+            command += [str(perf), "p2p", "--plugin", str(plugin), "--size", "8"]
             command += ["--rank", str(rank), "--world", "2", "--duration", "120"]
             command += ["--rendezvous", f"file:{rendezvous}", "--wait", "block"]
             env = {"FABRIC_RUN_DIR": str(lab.dir.root), "NCCL_SOCKET_IFNAME": "rail"}
@@ -288,7 +300,11 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, tmp_path
     script = "import sys,time; from pathlib import Path; from telemetry.statsdir import *;"
     script += "d=StatsDirectory(Path(sys.argv[1])); pages=d.scan(time.monotonic_ns());"
     script += "print(sorted({p.page.job for p in pages}), len(pages), dict(d.refused))"
-    python = [sys.executable, "-c", script, str(stats)]
+    interpreter = open_checkout / Path(sys.executable).relative_to(REPO)
+    # Without site: its hook for an editable install knows the packages by the closed path.
+    packages = open_checkout / Path(sysconfig.get_path("purelib")).relative_to(REPO)
+    python = ["env", f"PYTHONPATH={open_checkout}:{packages}", interpreter, "-S", "-c"]
+    python += [script, stats]
     wait_until(whole, PATIENCE_S, "the daemon reads all five")
     for uid in (ALICE, BOB):
         read = as_user(uid, *python)

@@ -119,10 +119,11 @@ def test_no_such_lab(lab_root):
         assert "no lab 'nobody'" in done.stderr
 
 
-def test_without_root(lab_root):
+def test_without_root(lab_root, open_checkout):
+    python = open_checkout / Path(sys.executable).relative_to(REPO)
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "lab", "up"],
-        cwd=REPO,
+        ["setpriv", "--reuid=65534", "--clear-groups", python, "-m", "lab", "up"],
+        cwd=open_checkout,
         capture_output=True,
         text=True,
         check=False,
