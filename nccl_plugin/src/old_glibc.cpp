@@ -133,9 +133,11 @@ int look(dl_phdr_info* object, std::size_t /*size*/, void* raw) {
     return 0;
   }
   *search->out = {};
+  // NOLINTBEGIN(performance-no-int-to-ptr): the loader gives numbers, its answer has pointers
   search->out->dlfo_map_start = reinterpret_cast<void*>(low);
   search->out->dlfo_map_end = reinterpret_cast<void*>(high);
   search->out->dlfo_eh_frame = reinterpret_cast<void*>(object->dlpi_addr + frames->p_vaddr);
+  // NOLINTEND(performance-no-int-to-ptr)
   return 1;
 }
 

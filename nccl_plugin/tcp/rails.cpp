@@ -156,6 +156,7 @@ std::vector<Rail> find_rails(const Params& params, std::string& notes) {
     }
   });
   std::vector<Candidate> candidates;
+  candidates.reserve(loopback.size());
   for (const auto& [name, is_loopback] : loopback) {
     candidates.push_back({name, is_loopback});
   }

@@ -38,7 +38,10 @@ Rail open_rail(const std::string& text, std::uint16_t port,
   LinkConfig link;
   link.netdev = text.substr(0, own);
   link.address = *from;
-  return {std::make_unique<ProbeSocket>(link, 0, buffers), Outgoing{0, *to, {}}};
+  Rail rail;
+  rail.socket = std::make_unique<ProbeSocket>(link, 0, buffers);
+  rail.packet.destination = *to;
+  return rail;
 }
 
 void drain(Rail& rail, Nanos now) {

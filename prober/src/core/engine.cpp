@@ -75,7 +75,9 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     paths_.push_back(std::move(entry));
   }
   for (Entry& left : old) {
-    if (left.path) park(std::move(left.path), old_links[left.path->config().link], now);
+    if (!left.path) continue;
+    const LinkConfig& link = old_links[left.path->config().link];
+    park(std::move(left.path), link, now);
   }
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
   want_ports();

@@ -201,12 +201,14 @@ class Path {
   Nanos said_ = 0;
   Nanos said_single_ = 0;
   Nanos established_ = 0;  // when the peer's present life was first heard
-  std::uint32_t awake_us_ = 0;
   Promises promises_{};
   Nanos next_inconclusive_ = 0;
+  Nanos last_report_ = 0;
+  std::uint32_t awake_us_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
   bool gone_ = false;    // it said farewell, and has not come back
+  bool report_ = false;  // the peer is to be told of a miss, or our challenge
 
   // What the peer hears of us.
   std::uint64_t feedback_seq_ = 0;
@@ -229,9 +231,6 @@ class Path {
   References untold_arrived_{};
   Rtt rtt_{};
   SourcePort source_{};
-
-  bool report_ = false;
-  Nanos last_report_ = 0;
 };
 
 }  // namespace fabric::prober

@@ -52,6 +52,15 @@ std::optional<bool> admin_up(int query, const std::string& netdev) {
   return (request.ifr_flags & IFF_UP) != 0;
 }
 
+// The number of the device of this name now; 0: there is none. With a socket that is there: what
+// if_nametoindex does but for opening and closing one.
+unsigned index_of(int query, const std::string& netdev) {
+  ifreq request{};
+  netdev.copy(request.ifr_name, IFNAMSIZ - 1);
+  return ::ioctl(query, SIOCGIFINDEX, &request) == 0 ? static_cast<unsigned>(request.ifr_ifindex)
+                                                     : 0;
+}
+
 // The device's hardware address as sysfs prints it.
 std::string hardware_address(const std::string& netdev) {
   const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -205,7 +214,7 @@ CarrierReading CarrierReader::read() {
   ++calls_;
   // A device that was renamed or moved away keeps its sysfs files readable.
   if (source_ == Source::kSysfs && calls_ % kFlagsEvery == 0 &&
-      ::if_nametoindex(netdev_.c_str()) != ifindex_) {
+      index_of(query_.get(), netdev_) != ifindex_) {
     close();
   }
   if (source_ == Source::kSysfs) {
