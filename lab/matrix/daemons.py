@@ -111,9 +111,15 @@ def _rejected(job: Job, host: int) -> int:
 class PathsLostError(CellError):
     """Paths were given up under a fault that takes none."""
 
-    def __init__(self, events: list[StatsEvent]) -> None:
-        super().__init__(f"paths were given up: {events[:6]}")
-        reasons = [event.detail for event in sorted(events, key=lambda event: event.time_ns)]
+    def __init__(self, lost: list[tuple[int, StatsEvent]]) -> None:
+        lost = sorted(lost, key=lambda entry: entry[1].time_ns)
+        first = "; ".join(
+            f"rank {rank} rail {e.local_rail}-{e.remote_rail}: {PathDownReason(e.detail).name} "
+            f"{(e.time_ns - lost[0][1].time_ns) / 1e6:.1f} ms later"
+            for rank, e in lost[:6]
+        )
+        super().__init__(f"{len(lost)} paths were given up: {first}")
+        reasons = [event.detail for _, event in lost]
         self.by_silence = (
             reasons[0] == PathDownReason.NO_ACK and PathDownReason.STEER_PAGE not in reasons
         )
@@ -121,7 +127,7 @@ class PathsLostError(CellError):
 
 
 def _undisturbed(job: Job, since_ns: int) -> None:
-    lost = [e for r in job.ranks for e in r.since(StatsEventKind.PATH_DOWN, since_ns)]
+    lost = [(r.rank, e) for r in job.ranks for e in r.since(StatsEventKind.PATH_DOWN, since_ns)]
     if lost:
         raise PathsLostError(lost)
 

@@ -45,6 +45,8 @@ class Stand:
     def _run(self, cell: Cell) -> Evidence:
         host = self._struck % world_of(cell, self.lab.topology.hosts)
         self._struck += 1
+        if cell.stage is not Stage.DAEMONS:
+            self._stop_daemons()
         if cell.stage is Stage.OWN:
             self.finish()
             return OWN[cell.fault](self.lab, cell, host)
@@ -72,6 +74,13 @@ class Stand:
             self._job = Job(self.lab, cell, env=clock)
             self._job.wait_moving()
         return self._job
+
+    def _stop_daemons(self) -> None:
+        """Other cells are of the plugin alone: a daemon would damp the rails that they let flap."""
+        daemons, self._daemons = self._daemons, None
+        if daemons is not None:
+            self.finish()
+            daemons.stop()
 
     def finish(self) -> Evidence:
         """End the job under way, if any, in good order.
