@@ -65,6 +65,10 @@ class ReceiveCore {
   // both at once, when its notification arrives. finish() says whether a message is whole by it.
   Placement begin(PathIndex path, Epoch epoch, const ChunkHeader& header);
   bool finish(PathIndex path);
+  // How many chunks of the message, right behind the one that arrives on this path, are neither
+  // here nor arriving: until another begins anything may be written where they belong. At most
+  // `most`.
+  [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait.
   void expect_ahead(bool expected) { ahead_expected_ = expected; }

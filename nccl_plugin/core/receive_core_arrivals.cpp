@@ -175,6 +175,22 @@ bool ReceiveCore::finish(PathIndex index) {
   return deliver(partial.group, partial.slot, partial.chunk);
 }
 
+std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const {
+  const auto& partial = paths_[index].partial;
+  const Group* group =
+      partial && !partial->duplicate && !partial->kept ? find(partial->group) : nullptr;
+  if (group == nullptr) {
+    return 0;
+  }
+  const std::vector<bool>& chunks = group->pieces[partial->slot].chunks;
+  std::uint32_t chunk = partial->chunk + 1;
+  while (chunk < chunks.size() && chunk - partial->chunk <= most && !chunks[chunk] &&
+         !arriving(partial->group, partial->slot, chunk)) {
+    ++chunk;
+  }
+  return chunk - partial->chunk - 1;
+}
+
 // What came ahead, for a receive that is posted now: its message, or nothing that belongs there.
 bool ReceiveCore::take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era) {
   Group* group = find(id);

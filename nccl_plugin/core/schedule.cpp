@@ -95,6 +95,17 @@ void Share::change(PathSet from, PathSet to) {
   each(joining, [&](PathIndex path) { carried_[path] = *least; });
 }
 
+void BatchSize::through(std::size_t chunks, std::int64_t took_ns) {
+  if (chunks < most_) {
+    return;  // there were no more
+  }
+  if (took_ns < 1'000'000) {
+    most_ = std::min(2 * most_, kMost);
+  } else if (took_ns > 4'000'000) {
+    most_ = std::max(most_ / 2, kLeast);
+  }
+}
+
 std::size_t most_outstanding(std::uint16_t weight, std::uint16_t heaviest, std::size_t window) {
   return weight >= heaviest ? std::numeric_limits<std::size_t>::max()
                             : std::max(kBacklog, window) / heaviest * weight;

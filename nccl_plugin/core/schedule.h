@@ -72,6 +72,21 @@ class Share {
   std::array<std::uint64_t, kMaxPaths> carried_{};  // bytes / weight, scaled
 };
 
+// How many chunks go out in one call on a path that shares with no other. The end of a call makes
+// a packet that is not full, and what was taken for a call keeps to its path: so as many as the path
+// takes in about a millisecond.
+class BatchSize {
+ public:
+  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMost = 16;
+  [[nodiscard]] std::size_t most() const { return most_; }
+  // So many are through, after `took`.
+  void through(std::size_t chunks, std::int64_t took_ns);
+
+ private:
+  std::size_t most_ = kLeast;
+};
+
 // Bytes that a path may have outstanding. One of less weight than the heaviest that shares with it
 // may hold that much less: what waits there, its latency, is what the weight is there to lower. The
 // heaviest has no limit but its socket's, so that its room is an event and nobody waits for a tick.

@@ -68,7 +68,12 @@ class Receiver {
     bool trial = false;  // what comes in is a trial: dropped and answered
     std::byte* data = nullptr;
     std::size_t left = 0;
-    std::size_t behind = 0;     // bytes of the message after this chunk, if it comes in order
+    std::size_t behind = 0;  // bytes of the message after this chunk, if it comes in order
+    // Whose chunk that is and where the next would begin; whether they come in order.
+    core::GroupId group = 0;
+    std::uint8_t slot = 0;
+    bool in_order = false;
+    std::uint64_t next_offset = 0;
     std::size_t low_water = 1;  // of the socket
     std::size_t low_left = 0;   // `left` when the last tick saw it
     // Grants and acknowledgements that the kernel did not take yet.
@@ -85,6 +90,9 @@ class Receiver {
 
   bool hang_up();
   void progress();
+  struct Scatter;
+  void aim(core::PathIndex index, Scatter& into);
+  bool take(core::PathIndex index, const Scatter& into, std::size_t got);
   bool drain(core::PathIndex index);
   // All that the kernel holds now, however much.
   void exhaust(core::PathIndex index);

@@ -13,8 +13,6 @@ namespace fabric::tcp {
 
 namespace {
 
-// Chunks in one call to the kernel, a mebibyte in all: one a call cost a quarter of the throughput.
-constexpr std::size_t kBatch = 4;
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
 
 }  // namespace
@@ -180,7 +178,8 @@ void Sender::pump() {
     }
     // As many as fit one call; where paths share, one at a time, so that none runs ahead.
     const bool alone = std::popcount(eligible_ & live_) == 1;
-    const std::size_t most = alone ? kBatch : 1;
+    Path& path = paths_[*index];
+    const std::size_t most = alone ? path.batch_size.most() : 1;
     for (std::size_t i = 0; i < most && core_.has_chunk(); ++i) {
       const auto out = core_.take(*index);
       if (!out) {
@@ -188,8 +187,11 @@ void Sender::pump() {
       }
       start(*index, *out);
     }
-    if (!paths_[*index].sending) {
+    if (!path.sending) {
       return;
+    }
+    if (path.batch.size() >= core::BatchSize::kLeast) {
+      path.batch_began = monotonic_ns();
     }
     if (!flush(*index)) {
       blocked |= core::bit(*index);
@@ -250,7 +252,7 @@ bool Sender::flush(core::PathIndex index) {
 // Nothing: the kernel takes no more now, or the connection is over.
 std::optional<std::size_t> Sender::write(core::PathIndex index) {
   Path& path = paths_[index];
-  std::array<iovec, 2 * kBatch> parts{};
+  std::array<iovec, 2 * core::BatchSize::kMost> parts;  // as far as `used`
   std::size_t used = 0;
   const auto add_part = [&](const std::byte* data, std::size_t length, std::size_t& skip) {
     const std::size_t skipped = std::min(skip, length);
@@ -300,6 +302,9 @@ void Sender::wrote(core::PathIndex index, std::size_t bytes) {
       piece_sent(index, piece);
       path.piece_at = 0;
       path.sending = ++path.batch_at != path.batch.size();
+      if (!path.sending && path.batch.size() >= core::BatchSize::kLeast) {
+        path.batch_size.through(path.batch.size(), monotonic_ns() - path.batch_began);
+      }
     }
   }
 }

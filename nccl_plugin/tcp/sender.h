@@ -76,6 +76,8 @@ class Sender {
     std::vector<Piece> batch;
     std::size_t batch_at = 0;  // the piece under way
     std::size_t piece_at = 0;  // bytes of it, header included, that the kernel has
+    core::BatchSize batch_size;
+    std::int64_t batch_began = 0;  // of a batch as large as it may be
     Bytes in;                  // what came back and is not a whole frame yet
     core::Silence silence;
     bool maybe_unacked = false;
