@@ -208,6 +208,43 @@ TEST_CASE("a send larger than its receive is cut to it") {
   CHECK(sender.size(*sequence) == 9'000);
 }
 
+TEST_CASE(
+    "what is missing right behind a chunk ends where something is here or arrives elsewhere") {
+  ReceiveCore receiver(kChunk);
+  Memory into(8 * kChunk - 100);
+  const Buffer buffer = into.buffer();
+  const GroupId group = receiver.post({&buffer, 1});
+  REQUIRE(receiver.admit(kHome, 1));
+  REQUIRE(receiver.admit(kOther, 1));
+  const auto begin = [&](PathIndex path, std::uint64_t chunk) {
+    ChunkHeader header;
+    header.group = group;
+    header.message_size = into.bytes.size();
+    header.offset = chunk * kChunk;
+    header.length = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(kChunk, header.message_size - header.offset));
+    return receiver.begin(path, 1, header).verdict;
+  };
+  CHECK(receiver.missing_behind(kHome, 15) == 0);  // nothing arrives
+  REQUIRE(begin(kHome, 1) == Verdict::place);
+  CHECK(receiver.missing_behind(kHome, 15) == 6);
+  CHECK(receiver.missing_behind(kHome, 4) == 4);
+  REQUIRE(begin(kOther, 5) == Verdict::place);
+  CHECK(receiver.missing_behind(kHome, 15) == 3);
+  CHECK(receiver.missing_behind(kOther, 15) == 2);
+  receiver.finish(kOther);
+  CHECK(receiver.missing_behind(kHome, 15) == 3);
+  receiver.finish(kHome);
+  REQUIRE(begin(kHome, 5) == Verdict::duplicate);
+  CHECK(receiver.missing_behind(kHome, 15) == 0);
+  receiver.finish(kHome);
+  REQUIRE(begin(kOther, 3) == Verdict::place);
+  receiver.retire(kOther);
+  CHECK(receiver.missing_behind(kOther, 15) == 0);
+  REQUIRE(begin(kHome, 2) == Verdict::place);
+  CHECK(receiver.missing_behind(kHome, 15) == 2);
+}
+
 TEST_CASE("stale epochs, repeated fences and late packets change nothing") {
   SendCore sender(kChunk);
   ReceiveCore receiver(kChunk);

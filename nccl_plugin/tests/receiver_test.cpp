@@ -1,4 +1,5 @@
-// One Receiver without its control thread: the peer's close overtakes what lies in the kernel.
+// One Receiver without its control thread: the peer's close overtakes what lies in the kernel, and
+// chunks come in any order, over two paths, in pieces of any length.
 #include "tcp/receiver.h"
 
 #include <doctest/doctest.h>
@@ -6,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@ namespace {
 
 constexpr core::PathIndex kHome = core::path_index(0, 0);
 constexpr std::uint64_t kId = 7;
+constexpr core::PathIndex kOther = core::path_index(1, 0);
 constexpr std::uint32_t kChunk = 128 * 1024;
 
 struct One {
@@ -26,19 +29,22 @@ struct One {
   std::unique_ptr<Receiver> receiver;
   Fd peer;
 
-  One() {
+  explicit One(std::uint32_t chunk = kChunk) {
     context.rails.push_back({});
     context.wake_control = [] {};
-    receiver = std::make_unique<Receiver>(context, kId, kHome, kChunk, "peer");
+    receiver = std::make_unique<Receiver>(context, kId, kHome, chunk, "peer");
     PeerFacts facts;
     facts.version = 2;
     receiver->tick(1, facts, true);
+    peer = connect(kHome);
+  }
+  Fd connect(core::PathIndex path) const {
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
     Fd near(pair[0]);
-    peer = Fd(pair[1]);
     const std::array<std::byte, 1> welcome{};
-    REQUIRE_FALSE(receiver->attach(kHome, 1, near, welcome, 2));
+    REQUIRE_FALSE(receiver->attach(path, 1, near, welcome, 2));
+    return Fd(pair[1]);
   }
   void says(std::span<const std::byte> bytes) const {
     REQUIRE(::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -141,4 +147,105 @@ TEST_CASE("what went ahead is received after the peer has closed") {
   }
   REQUIRE(one.post({&slot, 1}, group));
   CHECK(one.test(group, done) == Result::remote_error);
+}
+
+namespace {
+
+constexpr std::uint32_t kSmallChunk = 4096;
+
+// What goes over one connection: chunks of messages that were posted.
+struct Stream {
+  Fd fd;
+  std::vector<std::byte> bytes;
+  std::size_t at = 0;
+
+  void chunk(core::GroupId group, std::uint8_t slot, const std::vector<std::byte>& message,
+             std::size_t number) {
+    core::ChunkHeader header;
+    header.group = group;
+    header.slot = slot;
+    header.message_size = message.size();
+    header.offset = number * kSmallChunk;
+    header.length = static_cast<std::uint32_t>(
+        std::min<std::size_t>(kSmallChunk, message.size() - header.offset));
+    const auto head = encode_chunk(kId, header);
+    bytes.insert(bytes.end(), head.begin(), head.end());
+    const auto from = message.begin() + static_cast<std::ptrdiff_t>(header.offset);
+    bytes.insert(bytes.end(), from, from + header.length);
+  }
+  // As much as the kernel takes of so many bytes.
+  void write(std::size_t most) {
+    const std::size_t size = std::min(most, bytes.size() - at);
+    const ssize_t sent = ::send(fd.get(), bytes.data() + at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    at += sent > 0 ? static_cast<std::size_t>(sent) : 0;
+  }
+};
+
+struct Piece {
+  core::GroupId group;
+  std::uint8_t slot;
+  std::size_t number;
+};
+
+}  // namespace
+
+TEST_CASE("chunks in any order, twice, over two paths and in pieces of any length are put right") {
+  constexpr std::size_t kGroups = 3;
+  constexpr std::size_t kSlots = 2;
+  std::mt19937_64 random(20261125);
+  for (int round = 0; round < 400; ++round) {
+    CAPTURE(round);
+    One one(kSmallChunk);
+    std::array<Stream, 2> streams;
+    streams[0].fd = std::move(one.peer);
+    streams[1].fd = one.connect(kOther);
+    // Few out of place, so that runs in order begin, break off and begin again.
+    const std::uint64_t disorder = random() % 3 == 0 ? 0 : 1 + random() % 6;
+    const bool shared = random() % 2 == 0;
+    std::array<std::array<std::vector<std::byte>, kSlots>, kGroups> messages;
+    std::array<std::array<std::vector<std::byte>, kSlots>, kGroups> buffers;
+    std::vector<Piece> pieces;
+    for (std::size_t g = 0; g < kGroups; ++g) {
+      std::array<ReceiveSlot, kSlots> slots{};
+      for (std::size_t s = 0; s < kSlots; ++s) {
+        messages[g][s] = contents(9000 + random() % 80'000, random());
+        buffers[g][s].resize(messages[g][s].size() + random() % 2);
+        slots[s] = {buffers[g][s].data(), buffers[g][s].size(), static_cast<int>(s)};
+        const std::size_t chunks = (messages[g][s].size() + kSmallChunk - 1) / kSmallChunk;
+        for (std::size_t i = 0; i < chunks; ++i) {
+          pieces.push_back({g, static_cast<std::uint8_t>(s), i});
+        }
+      }
+      core::GroupId group = 0;
+      REQUIRE(one.post(slots, group));
+    }
+    for (std::uint64_t i = 0; i < disorder; ++i) {
+      std::swap(pieces[random() % pieces.size()], pieces[random() % pieces.size()]);
+    }
+    for (const Piece& p : pieces) {
+      // Again only behind itself: elsewhere it would need a fence.
+      Stream& stream = streams[shared ? random() % 2 : 0];
+      const std::size_t times = disorder != 0 && random() % 16 == 0 ? 2 : 1;
+      for (std::size_t i = 0; i < times; ++i) {
+        stream.chunk(p.group, p.slot, messages[p.group][p.slot], p.number);
+      }
+    }
+    std::array<bool, kGroups> done{};
+    for (int turns = 0; turns < 100'000 && !(done[0] && done[1] && done[2]); ++turns) {
+      streams[random() % 2].write(1 + random() % (random() % 2 == 0 ? 30'000 : 100));
+      const std::size_t g = random() % kGroups;
+      bool now = done[g];
+      if (!done[g]) {
+        REQUIRE(one.receiver->test(g, kSlots, now, nullptr) == Result::success);
+        done[g] = now;
+      }
+    }
+    for (std::size_t g = 0; g < kGroups; ++g) {
+      REQUIRE(done[g]);
+      for (std::size_t s = 0; s < kSlots; ++s) {
+        buffers[g][s].resize(messages[g][s].size());
+        CHECK(buffers[g][s] == messages[g][s]);
+      }
+    }
+  }
 }

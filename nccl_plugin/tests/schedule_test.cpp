@@ -64,6 +64,25 @@ TEST_CASE("schedule: who comes back neither starves nor makes up for its absence
   CHECK(*share.next(both) == kOther);
 }
 
+TEST_CASE("schedule: as many chunks at once as a path takes in about a millisecond") {
+  BatchSize size;
+  CHECK(size.most() == BatchSize::kLeast);
+  size.through(BatchSize::kLeast, 900'000);
+  CHECK(size.most() == 2 * BatchSize::kLeast);
+  size.through(BatchSize::kLeast, 900'000);  // there were no more: that says nothing
+  CHECK(size.most() == 2 * BatchSize::kLeast);
+  size.through(2 * BatchSize::kLeast, 2'000'000);
+  CHECK(size.most() == 2 * BatchSize::kLeast);
+  for (int i = 0; i < 10; ++i) {
+    size.through(size.most(), 1000);
+  }
+  CHECK(size.most() == BatchSize::kMost);
+  for (int i = 0; i < 10; ++i) {
+    size.through(size.most(), 8'000'000);
+  }
+  CHECK(size.most() == BatchSize::kLeast);
+}
+
 TEST_CASE("schedule: only a path beside a heavier one is limited") {
   constexpr auto kNoLimit = std::numeric_limits<std::size_t>::max();
   CHECK(most_outstanding(1000, 1000, 0) == kNoLimit);
