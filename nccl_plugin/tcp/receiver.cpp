@@ -98,7 +98,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
 
 void Receiver::close() {
   while (!hang_up()) {
-    context_.waits.wait(1000);
+    context_.waits.nap(1000);
   }
   context_.wake_control();
 }
@@ -125,10 +125,20 @@ bool Receiver::hang_up() {
   return true;
 }
 
+void Receiver::watch(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.watched && context_.waits.wanted()) {
+    path.watched = true;
+    context_.waits.add(path.fd.get());
+  }
+}
+
 void Receiver::progress() {
   const std::uint64_t generation = context_.waits.generation();
   core::PathSet look = live_;
-  if (generation == seen_generation_ && ++calls_ % kGlance != 0 && (busy_ & live_) != 0) {
+  if (generation != seen_generation_) {
+    core::each(live_, [this](core::PathIndex index) { watch(index); });
+  } else if (++calls_ % kGlance != 0 && (busy_ & live_) != 0) {
     look &= busy_;
   }
   seen_generation_ = generation;

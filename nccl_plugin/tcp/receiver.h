@@ -58,6 +58,7 @@ class Receiver {
   struct Path {
     core::Lifecycle life;
     Fd fd;
+    bool watched = false;  // it is in the wait set
     core::Epoch epoch = 0;
     // The chunk coming in: first its header, then `left` bytes to `data` (null: to be dropped).
     std::array<std::byte, kChunkHeaderSize> header{};
@@ -90,6 +91,8 @@ class Receiver {
 
   bool hang_up();
   void progress();
+  // Those who wait hear of it from now on, if there are any.
+  void watch(core::PathIndex index);
   struct Scatter;
   void aim(core::PathIndex index, Scatter& into);
   bool take(core::PathIndex index, const Scatter& into, std::size_t got);

@@ -182,7 +182,8 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   }
   path.ever_live = true;
   live_ |= core::bit(index);
-  context_.waits.add(path.fd.get());
+  path.watched = false;
+  watch(index);
   answer();
   return std::nullopt;
 }

@@ -102,7 +102,7 @@ void Sender::close() {
   const std::int64_t budget = context_.ended.load() ? 0 : context_.close_budget_ns;
   const std::int64_t until = monotonic_ns() + budget;
   while (!hang_up(until)) {
-    context_.waits.wait(1000);
+    context_.waits.nap(1000);
   }
   context_.wake_control();
 }
@@ -147,10 +147,20 @@ bool Sender::hang_up(std::int64_t until) {
   return true;
 }
 
+void Sender::watch(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.watched && context_.waits.wanted()) {
+    path.watched = true;
+    context_.waits.add(path.fd.get());
+  }
+}
+
 void Sender::progress() {
   const std::uint64_t generation = context_.waits.generation();
   core::PathSet look = live_;
-  if (generation == seen_generation_ && ++calls_ % kGlance != 0 && (answering_ & live_) != 0) {
+  if (generation != seen_generation_) {
+    core::each(live_, [this](core::PathIndex index) { watch(index); });
+  } else if (++calls_ % kGlance != 0 && (answering_ & live_) != 0) {
     look &= answering_;
   }
   seen_generation_ = generation;

@@ -69,6 +69,7 @@ class Sender {
   struct Path {
     core::Lifecycle life;
     Fd fd;
+    bool watched = false;   // it is in the wait set
     core::Epoch epoch = 0;  // of the open connection
     // The chunks going out, in one call as far as the kernel takes them. Valid while `sending`.
     bool sending = false;
@@ -78,7 +79,7 @@ class Sender {
     std::size_t piece_at = 0;  // bytes of it, header included, that the kernel has
     core::BatchSize batch_size;
     std::int64_t batch_began = 0;  // of a batch as large as it may be
-    Bytes in;                  // what came back and is not a whole frame yet
+    Bytes in;                      // what came back and is not a whole frame yet
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
@@ -102,6 +103,8 @@ class Sender {
 
   bool hang_up(std::int64_t until);
   void progress();
+  // Those who wait hear of it from now on, if there are any.
+  void watch(core::PathIndex index);
   void pump();
   bool flush(core::PathIndex index);
   std::optional<std::size_t> write(core::PathIndex index);

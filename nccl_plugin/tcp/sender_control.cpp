@@ -171,7 +171,8 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   }
   path.ever_live = true;
   live_ |= core::bit(index);
-  context_.waits.add(path.fd.get());
+  path.watched = false;
+  watch(index);
   choose();
   pump();
 }

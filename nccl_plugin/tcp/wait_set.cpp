@@ -33,6 +33,14 @@ void WaitSet::signal() {
 }
 
 void WaitSet::wait(int timeout_us) {
+  if (!wanted() && !wanted_.exchange(true)) {
+    generation_.fetch_add(1, std::memory_order_acq_rel);
+    return;
+  }
+  nap(timeout_us);
+}
+
+void WaitSet::nap(int timeout_us) {
   thread_local std::uint64_t seen = 0;
   const std::uint64_t before = generation();
   if (seen != before) {
