@@ -73,8 +73,8 @@ class Share {
 };
 
 // How many chunks go out in one call on a path that shares with no other. The end of a call makes
-// a packet that is not full, and what was taken for a call keeps to its path: so as many as the path
-// takes in about a millisecond.
+// a packet that is not full, and what was taken for a call keeps to its path: so as many as the
+// path takes in about a millisecond.
 class BatchSize {
  public:
   static constexpr std::size_t kLeast = 4;
