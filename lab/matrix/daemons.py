@@ -108,13 +108,17 @@ def _rejected(job: Job, host: int) -> int:
     return 0 if page is None else page.steer_rejected
 
 
+def _reason(detail: int) -> str:
+    return PathDownReason(detail).name if detail in set(PathDownReason) else f"reason {detail}"
+
+
 class PathsLostError(CellError):
     """Paths were given up under a fault that takes none."""
 
     def __init__(self, lost: list[tuple[int, StatsEvent]]) -> None:
         lost = sorted(lost, key=lambda entry: entry[1].time_ns)
         first = "; ".join(
-            f"rank {rank} rail {e.local_rail}-{e.remote_rail}: {PathDownReason(e.detail).name} "
+            f"rank {rank} rail {e.local_rail}-{e.remote_rail}: {_reason(e.detail)} "
             f"{(e.time_ns - lost[0][1].time_ns) / 1e6:.1f} ms later"
             for rank, e in lost[:6]
         )

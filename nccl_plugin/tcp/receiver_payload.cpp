@@ -35,7 +35,7 @@ std::span<std::byte> scratch() {
 // - else aside, where little is expected.
 struct Receiver::Scatter {
   static constexpr std::size_t kRun = 15;  // chunks in advance
-  std::array<iovec, 2 + 2 * kRun> parts{};
+  std::array<iovec, 2 + 2 * kRun> parts;   // as far as `used`
   std::size_t used = 0;
   std::size_t wanted = 0;
   std::array<std::array<std::byte, kChunkHeaderSize>, kRun> headers;  // written by the kernel
