@@ -253,7 +253,7 @@ class Faults(unittest.TestCase):
     def test_a_straggler_after_completion(self) -> None:
         faults = {"FAULTY_MODE": "late", "FAULTY_AFTER": "3"}
         # Small slices: the iteration has to last longer than the straggler takes.
-        args = ("alltoall", "--size", "64M", "--iters", "4", "--slice", "8K")
+        args = ("alltoall", "--size", "256M", "--iters", "4", "--slice", "8K")
         with Ranks(2, *args, faults=faults) as ranks:
             assert ranks.wait()[1] == 3, ranks.err
 
