@@ -86,9 +86,9 @@ class BoundKeeper:
         """How fast it grows by then: rates wander on."""
         return drift + self.wander * age_ns
 
-    def of_reference(self, fabric: Linear, said: Reference) -> Known:
-        """We are the reference: our time is right."""
-        self.known = Known(fabric.at_ns, 0.0, 0.0, said.id, said.term & 0xFF)
+    def of_reference(self, fabric: Linear, said: Reference, off_ns: float = 0.0) -> Known:
+        """We are the reference: our time is right; others see it by stamps so far off at most."""
+        self.known = Known(fabric.at_ns, off_ns, 0.0, said.id, said.term & 0xFF)
         self._was = fabric
         return self.known
 

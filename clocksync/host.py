@@ -89,6 +89,8 @@ class MeshHost:
         followers have not been looked at yet. Until then nobody is to follow us: among all who
         were cut off together each would take the others for such a follower."""
         self._bounds = BoundKeeper(self.rules.wander)
+        self.stamps_off_ns = 0.0
+        """Our own stamps may be off our clock by so much, all alike."""
         self._root_ns = 0.0
         """Root delay as it is told."""
         self._steps: dict[int, int] = {}
@@ -424,9 +426,13 @@ class MeshHost:
     # -- the bound, and the page --------------------------------------------------------------
 
     def _known(self, fabric: Linear, held: Reference, seen: list[View]) -> Known | None:
+        off = self.stamps_off_ns
         if self.election.is_reference:
-            return self._bounds.of_reference(fabric, held)
-        found = sights(seen, held, self._bounds, fabric.at_ns)
+            return self._bounds.of_reference(fabric, held, off)
+        found = [
+            sight._replace(bound_ns=sight.bound_ns + off)
+            for sight in sights(seen, held, self._bounds, fabric.at_ns)
+        ]
         return self._bounds.look(fabric, held, found)
 
     def _line(self, seen: list[View], now_ns: int) -> Line:

@@ -108,6 +108,7 @@ def _prober(host: Host) -> ProberSnapshot:
         refused={reason.value: count for reason, count in header.refused.items()},
         synchronized=header.synchronized,
         promises_refused=header.promises_refused,
+        clock_read_s=header.clock_read_ns / 1e9,
     )
 
 

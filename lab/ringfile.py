@@ -29,7 +29,7 @@ def fresh_ring(events: int = 0, samples: int = 0, *, links: int = 1, paths: int 
         event_offset=lay.EVENT_OFFSET, sample_offset=lay.SAMPLE_OFFSET, pid=42, flags=3,
         incarnation=99, start_ns=5, heartbeat_ns=6, event_head=events, sample_head=samples,
         config_epoch=1, link_count=links, path_count=paths, misses=3,
-        link_interval_ns=10_000_000, clock_train_hz=100, refused=(1, 2, 3, 4, 5, 6, 7, 0),
+        link_interval_ns=10_000_000, clock_train_hz=100, refused=(1, 2, 3, 4, 5, 6, 7),
     )  # fmt: skip
     for index in range(links):
         put(

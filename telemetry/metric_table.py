@@ -381,6 +381,12 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.prober.promises_refused,
     ),
     host_metric(
+        "prober_clock_read_seconds",
+        "gauge",
+        "Least time of late to read two clocks together; software stamps are off by up to half.",
+        lambda s: s.prober.clock_read_s,
+    ),
+    host_metric(
         "plugin_processes",
         "gauge",
         "Job processes alive that use the plugin.",

@@ -103,6 +103,8 @@ class ProberSnapshot:
     """Packets go by fabric time."""
     promises_refused: int = 0
     """Due times told by peers that made no sense."""
+    clock_read_s: float = 0.0
+    """See `fabricd.probes.records.RingHeader.clock_read_ns`."""
 
 
 @dataclass(frozen=True, slots=True)

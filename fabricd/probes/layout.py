@@ -114,7 +114,8 @@ RING_HEADER: Final = Record(
     "max_paths:I event_slots:I sample_slots:I path_offset:Q event_offset:Q sample_offset:Q pid:I "
     "flags:I incarnation:Q start_ns:Q heartbeat_ns:Q event_head:Q sample_head:Q config_epoch:I "
     "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I promises_refused:I "
-    "sent:Q received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:8Q",
+    "sent:Q received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:7Q "
+    "clock_read_ns:Q",
 )
 LINK_ROW: Final = Record(
     "LinkRow",

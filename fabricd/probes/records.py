@@ -310,6 +310,9 @@ class RingHeader(NamedTuple):
     """Packets go by a grid of fabric time; else by one of the wall clock."""
     promises_refused: int = 0
     """Packets of which the promised due time of the next did not fit their path's pace."""
+    clock_read_ns: int = 0
+    """What reading two clocks together takes: the kernel's stamps are off by up to half of it, all
+    alike. 0: not known yet."""
 
     @property
     def refused(self) -> dict[Refusal, int]:

@@ -26,7 +26,6 @@ from fabricd.probes.records import (
     LinkRow,
     PathRow,
     ProbeSample,
-    Refusal,
     RingHeader,
 )
 
@@ -34,7 +33,6 @@ _R = TypeVar("_R")
 _LAST_HEARD = [field.name for field in lay.PATH_ROW.fields].index("last_heard_ns")
 _TRIES = 64
 _HEAD_WORD = 8
-_REFUSALS = tuple(Refusal)
 _NAMES = tuple(f.name for f in lay.RING_HEADER.fields)
 # What never changes in a ring of this version.
 _FIXED = {
@@ -147,7 +145,7 @@ class RingReader:
             raise RingError(f"{self.path}: {_difference(data)}: not a ring of this version")
         (pid, flags, incarnation, start, beat, events, samples, epoch, links, paths, misses,
          interval, trains, refused_promises, sent, received, stalls, stall, stall_max, errors,
-         *refused) = _VARIABLE.unpack(data)  # fmt: skip
+         *refused, clock_read) = _VARIABLE.unpack(data)  # fmt: skip
         if links > lay.MAX_LINKS or paths > lay.MAX_PATHS:
             raise RingError(f"{self.path}: {links} links and {paths} paths cannot be")
         # In the order of RingHeader; it is read many times a second.
@@ -155,8 +153,8 @@ class RingReader:
             lay.RING_VERSION, pid, incarnation, start, beat, bool(flags & lay.HEADER_RUNNING),
             epoch, links, paths, interval, misses, trains, bool(flags & lay.HEADER_REALTIME),
             bool(flags & lay.HEADER_LOCKED), events, samples, sent, received, stalls, stall,
-            stall_max, errors, tuple(refused[: len(_REFUSALS)]),
-            bool(flags & lay.HEADER_SYNCHRONIZED), refused_promises,
+            stall_max, errors, tuple(refused),
+            bool(flags & lay.HEADER_SYNCHRONIZED), refused_promises, clock_read,
         )  # fmt: skip
 
     def links(self) -> list[LinkRow]:

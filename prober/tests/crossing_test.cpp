@@ -103,6 +103,49 @@ TEST_CASE("a step leaves no stamp that mixes both times") {
   CHECK(world.crossing.steps() == 1);
 }
 
+TEST_CASE("where reading a clock is slow, stamps are converted within half of what it takes") {
+  World world;
+  world.rate = 20e-6;
+  for (const Nanos end = world.raw + 400 * kMs; world.raw < end;) {
+    world.pass(2 * kMs);
+    world.read(5'000);
+  }
+  CHECK(world.crossing.width_ns() == 5'000);
+  CHECK(world.crossing.steps() == 0);
+  for (int i = 0; i < 500; ++i) {
+    world.pass(2 * kMs);
+    world.read(5'000);
+    CHECK(std::abs(world.off()) <= 2'500);
+  }
+}
+
+TEST_CASE("a wall clock that is slewed by percents is a new rate, not a step at each reading") {
+  for (const double rate : {0.08333, -0.1, 0.002}) {
+    World world;
+    world.run(400 * kMs);
+    world.rate = rate;
+    world.run(70 * kMs);
+    CHECK(world.worst(300 * kMs) <= 40);
+    world.rate = 0;
+    world.run(70 * kMs);
+    CHECK(world.worst(300 * kMs) <= 40);
+    CHECK(world.crossing.steps() <= 4);  // two at a change whose first readings lie close
+  }
+}
+
+TEST_CASE("two steps, one after the other, are no rate") {
+  World world;
+  world.run(400 * kMs);
+  for (const Nanos step : {5 * kMs, -7 * kMs}) {
+    world.base += step;
+    world.pass(kMs);
+    world.read();
+  }
+  CHECK(world.crossing.steps() == 2);
+  world.run(250 * kMs);
+  CHECK(world.worst(300 * kMs) <= 12);
+}
+
 TEST_CASE("readings that took long say nothing, and far stamps are not converted") {
   World world;
   world.run(400 * kMs);

@@ -65,8 +65,12 @@ class Host:
         number = number or self.number
         return f"10.77.{rail}.{number}" if rail == 0 else f"fd77:{rail}::{number}"
 
-    def start(self, *arguments: str, sysfs: bool = True) -> None:
-        """Starts the prober; without ``sysfs`` its /sys shows another namespace."""
+    def start(self, *arguments: str, sysfs: bool = True, preload: Path | None = None) -> None:
+        """Starts the prober; without ``sysfs`` its /sys shows another namespace.
+
+        ``preload``: a shared library that stands in for calls of the C library.
+        """
+        environment = os.environ | ({} if preload is None else {"LD_PRELOAD": str(preload)})
         enter = (
             ["ip", "netns", "exec", self.name]
             if sysfs
@@ -78,7 +82,7 @@ class Host:
             self.process = subprocess.Popen(
                 [*enter, BUILD / "prober" / "fabric-prober", "--run-dir", self.run_dir,
                  *(["--key-file", self.key_file] if self.key_file else []), *arguments],
-                stderr=log,
+                stderr=log, env=environment,
             )  # fmt: skip
         until(lambda: ring.exists() and ring.stat().st_ino != before, "a new ring")
         until(self.listens, "the control socket")

@@ -147,7 +147,9 @@ def test_with_fabric_time_the_base_delays_are_one_way(calm):
         # Each is of the path in the middle, and not of the same.
         assert abs(delay["base_tx_us"] - delay["base_rx_us"]) < 2 * delay["bound_us"] + 10
         assert 0 < delay["bound_us"] <= 50
-        assert 0.3 < delay["base_tx_us"] / delay["base_rtt_us"] < 0.7
+        # As far as the clocks are known; a busy machine's least times are longer for a while.
+        half = delay["base_rtt_us"] / 2
+        assert abs(delay["base_tx_us"] - half) < 0.2 * half + delay["bound_us"] + 10
     paths = client.request(node.run_dir / "ctl.sock", {"op": "explain", "link": "rail0"})
     assert paths["delay"]["base_rx_us"] is not None
     for each in calm.nodes:

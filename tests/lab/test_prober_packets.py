@@ -12,6 +12,7 @@ import signal
 import socket
 import statistics
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,10 @@ def test_paths_become_heard_and_rtt_is_plausible(probing):
         for row in host.ring.paths():
             assert row.address == host.address(row.index, host.other)
             assert row.interval_ns == row.peer_interval_ns == INTERVAL_NS
-            assert 0 < row.rtt_min_ns <= row.rtt_smoothed_ns
+            assert 0 < row.rtt_min_ns <= row.rtt_smoothed_ns, (
+                f"clocks are read in {host.ring.header().clock_read_ns} ns; samples: "
+                f"{Counter((s.path, s.has_out, s.has_back) for s in host.ring.samples())}"
+            )
             assert row.rx_lost == row.tx_lost == 0
             assert row.rx_bitmap.bit_count() == 64
         for link in host.ring.links():

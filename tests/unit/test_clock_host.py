@@ -378,3 +378,17 @@ def test_halves_that_meet_again_leave_the_better_one_alone():
         core = world.nodes[host].core
         assert (core.epoch > epochs[host]) == (host not in stay)
         assert abs(world.fabric(host)[0] - world.truth(kept)) < 30
+
+
+def test_what_our_own_stamps_may_be_off_by_is_in_the_bound_once_at_each_host():
+    bounds = {}
+    for off in (0.0, 700.0):
+        world = mesh(3, 2, scatter_ns=0.0)
+        for node in world.nodes.values():
+            node.core.stamps_off_ns = off
+        world.run(9)
+        for host, node in world.nodes.items():
+            bounds[off, host] = node.core.status.bound_ns
+    for host, node in world.nodes.items():
+        more = 700.0 if node.core.status.is_reference else 1400.0
+        assert bounds[700.0, host] - bounds[0.0, host] == pytest.approx(more, abs=60)

@@ -62,10 +62,13 @@ def test_tables_and_header(ring):
 
 def test_a_prober_that_goes_by_fabric_time(ring):
     data = fresh_ring()
-    put(data, lay.RING_HEADER, 0, flags=1 | lay.HEADER_SYNCHRONIZED, promises_refused=4)
+    flags = 1 | lay.HEADER_SYNCHRONIZED
+    put(data, lay.RING_HEADER, 0, flags=flags, promises_refused=4, clock_read_ns=55)
     put(data, lay.PATH_ROW, lay.PATH_OFFSET, flags=lay.PATH_PROMISED, late_ns=2_600_000)
     with RingReader(ring(data)) as reader:
-        assert (reader.header().synchronized, reader.header().promises_refused) == (True, 4)
+        header = reader.header()
+        assert (header.synchronized, header.promises_refused) == (True, 4)
+        assert header.clock_read_ns == 55
         (path,) = reader.paths()
         assert (path.promised, path.late_ns) == (True, 2_600_000)
 

@@ -134,7 +134,10 @@ struct RingHeader {
   std::uint64_t stall_ns;
   std::uint64_t stall_max_ns;
   std::uint64_t control_errors;
-  std::uint64_t refused[8];
+  std::uint64_t refused[kRefusals];
+  // How long it takes to read the wall clock and CLOCK_MONOTONIC_RAW together: the kernel's stamps
+  // are off by up to half of it, all alike. 0: not known yet.
+  std::uint64_t clock_read_ns;
 };
 static_assert(sizeof(RingHeader) == 256);
 inline constexpr std::size_t kHeaderSize = 4096;

@@ -5,7 +5,12 @@
 // clock is read a little after the other), so what lies between them is filtered: a straight line
 // with fading memory (Morrison, Introduction to Sequential Smoothing and Prediction, 1969), whose
 // rate follows what an NTP daemon makes of the wall clock. A jump is a step: until a new line has
-// settled there is no conversion, and so no stamp that mixes both times.
+// settled there is no conversion, and so no stamp that mixes both times. Two jumps in a row are a
+// new rate: chrony slews by up to 8.3 % (maxslewrate), the kernel by 10 % (adjtimex, tick).
+//
+// How long a reading takes is the machine's: 40 ns where the vDSO reads the TSC, microseconds where
+// each is a system call to a HPET or an ACPI timer. Those much longer than the shortest say
+// nothing.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/recent_least.h"
 #include "core/stalls.h"
 
 namespace fabric::prober {
@@ -26,7 +32,9 @@ class Crossing {
   static constexpr double kJump = 2'000.0;
   static constexpr Nanos kSettling = 200'000'000;  // of the first line
   static constexpr Nanos kAgain = 50'000'000;      // after a step, which changes no rate
-  static constexpr Nanos kWidest = 1'000;          // a reading that took longer is none
+  static constexpr Nanos kWide = 1'000;            // any reading may take so long
+  static constexpr Nanos kWidest = 100'000;        // a reading that took longer is none, anywhere
+  static constexpr double kFastest = 0.11;         // no wall clock is slewed by more
   // A stamp that is further from the last reading is not converted.
   static constexpr Nanos kFarthest = 2'000'000'000;
 
@@ -35,16 +43,25 @@ class Crossing {
     const Nanos width = after - before;
     if (width < 0 || width > kWidest) return;
     const Nanos raw = before + width / 2;
+    widths_.add(std::max<Nanos>(width, 1), raw);
+    if (width > std::max(kWide, 2 * width_ns())) return;
     const Nanos apart = wall - raw;
     if (count_ == 0) return begin(raw, wall, apart, kSettling);
     const double dt = static_cast<double>(raw - raw_);
     if (dt <= 0) return;
     const double predicted = x_ + rate_ * dt;
     const double off = static_cast<double>(apart - base_) - predicted;
-    if (std::abs(off) > kJump + static_cast<double>(width) / 2) {
-      ++steps_;
-      return begin(raw, wall, apart, count_ > kFew ? kAgain : kSettling);
+    if (std::abs(off) > kJump + static_cast<double>(width)) {
+      const double rate = static_cast<double>(apart - base_) / dt;
+      const bool slewed = jumped_ && std::abs(rate) < kFastest;
+      const Nanos settling = count_ > kFew || slewed ? kAgain : kSettling;
+      if (!slewed) ++steps_;
+      jumped_ = true;
+      begin(raw, wall, apart, settling);
+      if (slewed) rate_ = rate;
+      return;
     }
+    jumped_ = false;
     // While there are few readings, as if each counted alike (least squares); then they fade.
     const double n = static_cast<double>(std::min(count_, kMany));
     const double fading = std::exp(-dt / kMemory);
@@ -66,6 +83,8 @@ class Crossing {
   }
 
   std::uint64_t steps() const { return steps_; }
+  // The shortest reading of late; what is converted is off by half of it at most, and noise.
+  Nanos width_ns() const { return widths_.get(); }
 
  private:
   static constexpr std::uint64_t kFew = 16;
@@ -90,6 +109,8 @@ class Crossing {
   double rate_ = 0;  // of its change, ns/ns
   Nanos settled_ = 0;
   std::uint64_t steps_ = 0;
+  RecentLeast widths_;
+  bool jumped_ = false;  // the last reading was a jump
 };
 
 }  // namespace fabric::prober

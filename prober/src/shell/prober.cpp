@@ -203,7 +203,7 @@ void Prober::open_sources(Nanos now) {
 }
 
 void Prober::cross() {
-  const CrossingReading read = read_crossing();
+  const CrossingReading read = read_crossing(crossing_.width_ns());
   crossing_.add(read.before, read.wall, read.after);
 }
 
@@ -311,6 +311,11 @@ ring::LinkRow Prober::link_row(const Port& port) const {
 
 void Prober::publish(Nanos now) {
   next_publish_ = now + kPublish;
+  if (!slow_clock_ && crossing_.width_ns() > Crossing::kWide) {
+    slow_clock_ = true;
+    log_warning("reading the clocks takes " + std::to_string(crossing_.width_ns()) +
+                " ns (see /sys/devices/system/clocksource): half of it is in the clock's bound");
+  }
   for (std::size_t i = 0; i < ports_.size(); ++i) ring_.write_link(i, link_row(ports_[i]));
   for (std::size_t i = 0; i < engine_.path_count(); ++i) {
     ring::PathRow row{};
@@ -322,7 +327,7 @@ void Prober::publish(Nanos now) {
   ring_.publish_totals(
       {static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
        static_cast<std::uint64_t>(c.stall_ns), static_cast<std::uint64_t>(c.stall_max_ns),
-       control_->errors(), c.promises_refused},
+       control_->errors(), c.promises_refused, static_cast<std::uint64_t>(crossing_.width_ns())},
       c.refused.data(), c.refused.size());
 }
 

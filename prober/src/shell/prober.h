@@ -101,6 +101,7 @@ class Prober : private RecordSink {
   std::vector<Outgoing> outgoing_;
   Herald herald_;
   Crossing crossing_;
+  bool slow_clock_ = false;  // it has been said
   ClockWords words_;
   ClockPorts wishes_;
   std::vector<PortWish> granted_;  // those that the engine knows of

@@ -38,6 +38,7 @@ class RingFile final : public RecordSink {
   struct Totals {
     std::uint64_t heartbeat_ns, sent, received, stalls, stall_ns, stall_max_ns, control_errors;
     std::uint32_t promises_refused;
+    std::uint64_t clock_read_ns;
   };
   void publish_totals(const Totals& totals, const std::uint64_t* refused, std::size_t count);
 

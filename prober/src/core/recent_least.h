@@ -1,0 +1,35 @@
+// The least of the last 10 to 20 s. Pure.
+#pragma once
+
+#include <algorithm>
+
+#include "core/stalls.h"
+
+namespace fabric::prober {
+
+class RecentLeast {
+ public:
+  static constexpr Nanos kBucket = 10'000'000'000;
+
+  // `value` is above 0.
+  void add(Nanos value, Nanos now) {
+    if (now - bucket_start_ >= kBucket) {
+      previous_ = now - bucket_start_ >= 2 * kBucket ? 0 : current_;
+      current_ = value;
+      bucket_start_ = now;
+    } else {
+      current_ = current_ == 0 ? value : std::min(current_, value);
+    }
+  }
+  // 0: there is none.
+  Nanos get() const {
+    return previous_ == 0 ? current_ : (current_ == 0 ? previous_ : std::min(current_, previous_));
+  }
+
+ private:
+  Nanos current_ = 0;
+  Nanos previous_ = 0;
+  Nanos bucket_start_ = 0;
+};
+
+}  // namespace fabric::prober
