@@ -73,7 +73,7 @@ double Job::bus_factor() const {
 
 void Job::make_p2p() {
   // More messages than there is room for take turns in it; nobody looks at them then.
-  const std::uint64_t room = messages_per_batch(options_.size, group_);
+  const std::uint64_t room = messages_per_batch(options_.size, group_, options_.memory);
   batch_ = options_.batch > 0 ? static_cast<std::uint64_t>(options_.batch) : room;
   if (options_.iterations) batch_ = std::min(batch_, *options_.iterations);
   const bool sends = options_.rank % 2 == 0;

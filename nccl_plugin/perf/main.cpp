@@ -32,8 +32,8 @@ std::string settings(const Options& o) {
   text << "mode=" << mode_name(o.mode) << " world=" << o.world << " size=" << o.size
        << " iters=" << o.iterations.value_or(0) << " slice=" << o.slice
        << " type=" << (o.element == Element::float32 ? "float32" : "int32")
-       << " pingpong=" << o.pingpong << " batch=" << o.batch << " channels=" << o.channels
-       << " group=" << o.group;
+       << " pingpong=" << o.pingpong << " batch=" << o.batch << " memory=" << o.memory
+       << " channels=" << o.channels << " group=" << o.group;
   return text.str();
 }
 

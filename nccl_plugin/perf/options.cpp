@@ -104,8 +104,11 @@ ParseResult parse_options(int argc, const char* const* argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option(
          "--batch", o.batch,
-         "p2p: messages per iteration (default: what fits 32 MiB; more needs --verify none)")
+         "p2p: messages per iteration (default: what fits --memory; more needs --verify none)")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--memory", o.memory, "p2p: bytes that an iteration's messages take turns in")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
   app.add_option("--timeout", o.timeout_s, "seconds for rendezvous and connection set-up")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
@@ -126,12 +129,13 @@ ParseResult parse_options(int argc, const char* const* argv) {
     }
     if (o.mode == Mode::p2p && o.world % 2 != 0) refuse("p2p needs an even --world");
     if (o.verify && static_cast<std::size_t>(o.batch) >
-                        messages_per_batch(o.size, static_cast<std::size_t>(o.group))) {
-      refuse("--batch " + std::to_string(o.batch) + " does not fit 32 MiB: use --verify none");
+                        messages_per_batch(o.size, static_cast<std::size_t>(o.group), o.memory)) {
+      refuse("--batch " + std::to_string(o.batch) + " does not fit --memory: use --verify none");
     }
     if (o.group > o.in_flight) refuse("--group must not be above --in-flight");
     if (o.slice < 64 || o.slice > (std::size_t{1} << 30U)) refuse("--slice must be 64 to 1G");
     if (o.size > (std::size_t{1} << 40U)) refuse("--size must be at most 1T");
+    if (o.memory > (std::size_t{1} << 40U)) refuse("--memory must be at most 1T");
     parse_rendezvous(o.rendezvous);
   } catch (const CLI::ParseError& error) {
     return {std::nullopt, app.exit(error) == 0 ? 0 : 2};

@@ -12,6 +12,8 @@ enum class Mode { p2p, ring, alltoall };
 enum class Wait { block, spin };
 enum class Element { float32, int32 };
 
+inline constexpr std::size_t kBatchMemory = std::size_t{32} << 20U;
+
 struct Options {
   Mode mode = Mode::ring;
   std::string plugin;
@@ -30,12 +32,13 @@ struct Options {
   std::optional<int> device;  // all channels on this one
   Element element = Element::float32;
   std::size_t slice = std::size_t{512} << 10U;
-  int in_flight = 8;        // messages per comm at a time
-  int group = 1;            // messages per receive
-  int batch = 0;            // p2p: messages between two words of rank 0; 0: what fits 32 MiB
-  double linger_s = 0;      // between the last iteration and the close
-  int pingpong = -1;        // round trips before p2p's stream; -1: chosen from the size
-  double timeout_s = 60.0;  // rendezvous and connection set-up
+  int in_flight = 8;  // messages per comm at a time
+  int group = 1;      // messages per receive
+  int batch = 0;      // p2p: messages between two words of rank 0; 0: what fits `memory`
+  std::size_t memory = kBatchMemory;  // p2p: messages beyond that take turns in it
+  double linger_s = 0;                // between the last iteration and the close
+  int pingpong = -1;                  // round trips before p2p's stream; -1: chosen from the size
+  double timeout_s = 60.0;            // rendezvous and connection set-up
   bool verbose = false;
 };
 

@@ -72,9 +72,8 @@ std::vector<Extent> slices_of(Extent range, std::size_t slice, std::size_t least
   return all;
 }
 
-std::size_t messages_per_batch(std::size_t size, std::size_t least) {
-  constexpr std::size_t kBatchBytes = std::size_t{32} << 20U;
-  return size == 0 ? 256 : std::clamp<std::size_t>(kBatchBytes / size, least, 256);
+std::size_t messages_per_batch(std::size_t size, std::size_t least, std::size_t memory) {
+  return size == 0 ? 256 : std::clamp<std::size_t>(memory / size, least, 256);
 }
 
 }  // namespace fabric::perf

@@ -67,8 +67,9 @@ std::vector<Link> links_of(Mode mode, int world, int channels, bool answers = tr
 // Messages of at most `slice` bytes that cover `range`; at least `least`, empty ones if need be.
 std::vector<Extent> slices_of(Extent range, std::size_t slice, std::size_t least = 1);
 
-// p2p: how many messages of `size` bytes make one batch (an iteration of the loop): at least
-// `least`.
-std::size_t messages_per_batch(std::size_t size, std::size_t least = 1);
+// p2p: how many messages of `size` bytes fit `memory`, which makes one batch (an iteration of the
+// loop): at least `least`.
+std::size_t messages_per_batch(std::size_t size, std::size_t least = 1,
+                               std::size_t memory = kBatchMemory);
 
 }  // namespace fabric::perf

@@ -44,6 +44,9 @@ LATE_NS = 12_000_000
 
 
 def test_paths_become_heard_and_rtt_is_plausible(probing):
+    for host in probing.hosts:
+        # From then on there are stamps: what turns them into the raw clock has settled.
+        until(lambda host=host: all(r.rtt_min_ns for r in host.ring.paths()), "round trips")
     begin = [host.published() for host in probing.hosts]
     for host in probing.hosts:
         host.hears(100)

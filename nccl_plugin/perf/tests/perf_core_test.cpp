@@ -190,6 +190,7 @@ TEST_CASE("slices and batches") {
   CHECK(messages_per_batch(0) == 256);
   CHECK(messages_per_batch(std::size_t{1} << 40U) == 1);
   CHECK(messages_per_batch(std::size_t{1} << 20U) == 32);
+  CHECK(messages_per_batch(std::size_t{1} << 20U, 1, std::size_t{4} << 20U) == 4);
 }
 
 TEST_CASE("groups: at least so many messages, empty ones if need be") {

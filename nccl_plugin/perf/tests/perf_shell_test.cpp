@@ -43,6 +43,7 @@ TEST_CASE("options: what is asked, and what is refused with status 2") {
   CHECK_FALSE(full.options->verify);
   CHECK(with({"--batch", "100", "--verify", "none"}).options->batch == 100);
   CHECK(with({"--batch", "2", "--size", "16M"}).options);  // fits
+  CHECK(with({"--batch", "3", "--size", "16M", "--memory", "48M"}).options->memory == 48U << 20U);
   CHECK(parse({"--help"}).status == 0);
   CHECK(parse({"ring"}).status == 2);
   CHECK(parse({}).status == 2);
