@@ -133,6 +133,24 @@ TEST_CASE("a wall clock that is slewed by percents is a new rate, not a step at 
   }
 }
 
+TEST_CASE("neither a slow first reading nor readings on end make the first stamps wrong") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    World world;
+    world.rng.seed(seed);
+    world.read(4'000);
+    // Three readings in each wake, ten of them until there are stamps.
+    while (!world.crossing.to_raw(world.wall()).has_value()) {
+      world.pass(10 * kMs);
+      for (int i = 0; i < 3; ++i) {
+        world.pass(5'000);
+        world.read(60);
+      }
+    }
+    CHECK(std::abs(world.off()) <= 60);
+    CHECK(world.worst(100 * kMs) <= 60);
+  }
+}
+
 TEST_CASE("two steps, one after the other, are no rate") {
   World world;
   world.run(400 * kMs);

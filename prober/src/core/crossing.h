@@ -32,8 +32,9 @@ class Crossing {
   static constexpr double kJump = 2'000.0;
   static constexpr Nanos kSettling = 200'000'000;  // of the first line
   static constexpr Nanos kAgain = 50'000'000;      // after a step, which changes no rate
-  static constexpr Nanos kWide = 1'000;            // any reading may take so long
+  static constexpr Nanos kWide = 200;              // any reading may take so long
   static constexpr Nanos kWidest = 100'000;        // a reading that took longer is none, anywhere
+  static constexpr double kClose = 500'000;        // two so close say nothing of a new line's rate
   static constexpr double kFastest = 0.11;         // no wall clock is slewed by more
   // A stamp that is further from the last reading is not converted.
   static constexpr Nanos kFarthest = 2'000'000'000;
@@ -44,11 +45,17 @@ class Crossing {
     if (width < 0 || width > kWidest) return;
     const Nanos raw = before + width / 2;
     widths_.add(std::max<Nanos>(width, 1), raw);
-    if (width > std::max(kWide, 2 * width_ns())) return;
+    const Nanos limit = std::max(kWide, 2 * width_ns());
+    if (width > limit) return;
     const Nanos apart = wall - raw;
-    if (count_ == 0) return begin(raw, wall, apart, kSettling);
+    // The first one came with a page fault, or the like.
+    if (first_width_ > limit && count_ <= kFew) count_ = 0;
+    if (count_ == 0) {
+      first_width_ = width;
+      return begin(raw, wall, apart, kSettling);
+    }
     const double dt = static_cast<double>(raw - raw_);
-    if (dt <= 0) return;
+    if (dt <= 0 || (count_ < kNew && dt < kClose)) return;
     const double predicted = x_ + rate_ * dt;
     const double off = static_cast<double>(apart - base_) - predicted;
     if (std::abs(off) > kJump + static_cast<double>(width)) {
@@ -76,7 +83,7 @@ class Crossing {
 
   // A stamp of the wall clock; nothing while it is not known, or too long ago.
   std::optional<Nanos> to_raw(Nanos stamp) const {
-    if (count_ == 0 || raw_ < settled_) return std::nullopt;
+    if (count_ < kFew || raw_ < settled_) return std::nullopt;
     const Nanos since = stamp - wall_;
     if (since > kFarthest || since < -kFarthest) return std::nullopt;
     return stamp - base_ - std::llround(x_ + rate_ * static_cast<double>(since));
@@ -88,6 +95,7 @@ class Crossing {
 
  private:
   static constexpr std::uint64_t kFew = 16;
+  static constexpr std::uint64_t kNew = 64;  // up to here each reading counts for much
   static constexpr std::uint64_t kMany = 1'000'000;
 
   void begin(Nanos raw, Nanos wall, Nanos apart, Nanos settling) {
@@ -110,7 +118,8 @@ class Crossing {
   Nanos settled_ = 0;
   std::uint64_t steps_ = 0;
   RecentLeast widths_;
-  bool jumped_ = false;  // the last reading was a jump
+  Nanos first_width_ = 0;  // of the reading with which the first line began
+  bool jumped_ = false;    // the last reading was a jump
 };
 
 }  // namespace fabric::prober

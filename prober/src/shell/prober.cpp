@@ -311,7 +311,8 @@ ring::LinkRow Prober::link_row(const Port& port) const {
 
 void Prober::publish(Nanos now) {
   next_publish_ = now + kPublish;
-  if (!slow_clock_ && crossing_.width_ns() > Crossing::kWide) {
+  constexpr Nanos kSlow = 1'000;
+  if (!slow_clock_ && crossing_.width_ns() > kSlow) {
     slow_clock_ = true;
     log_warning("reading the clocks takes " + std::to_string(crossing_.width_ns()) +
                 " ns (see /sys/devices/system/clocksource): half of it is in the clock's bound");
