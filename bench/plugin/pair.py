@@ -22,6 +22,24 @@ DIRECT = ("10.99.0", "10.99.1")
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What a stream of messages is like."""
+
+    size: int
+    """Bytes of a message."""
+    in_flight: int
+    memory: int
+    """Bytes of each of two buffers that messages take turns in, at either end."""
+
+
+FIFO = Shape(1 << 20, 4, 4 << 20)
+"""NCCL's of one channel: NCCL_BUFFSIZE is 4 MiB in 8 steps, and a ring's slice in the protocol
+Simple is two of them (NCCL's src/include/collectives.h, ALLREDUCE_SLICESTEPS)."""
+WIDE = Shape(4 << 20, 8, 32 << 20)
+"""Through more memory than the cores have cache."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """One stream: goodput in Gbit/s, CPU seconds of both ends together per 10⁹ bytes."""
 
@@ -61,8 +79,8 @@ class Pair:
         self.devices = devices
         self.address = address
         """The receiver's, for those that take an address."""
-        self.batch = max(8, round(gbps * 1e9 / 8 * BATCH_S / (4 << 20)))
-        """Messages of a stream between two pauses; ``gbps`` is about what it will do."""
+        self.gbps = gbps
+        """About what a stream will do."""
 
     def iperf(self, seconds: int) -> Stream:
         """One TCP stream of iperf3."""
@@ -77,11 +95,14 @@ class Pair:
         wait: str,
         env: Mapping[str, str] | None = None,
         plugin: str = "",
+        shape: Shape = WIDE,
     ) -> Stream:
-        """One comm of a plugin (ours by default), 4 MiB messages, not verified."""
+        """One comm of a plugin (ours by default), not verified."""
+        batch = max(8, round(self.gbps * 1e9 / 8 * BATCH_S / shape.size))
         sender, receiver = self._perf(
-            *("--size", "4M", "--duration", str(seconds), "--wait", wait, "--pingpong", "0"),
-            *("--batch", str(self.batch)),
+            *("--size", str(shape.size), "--in-flight", str(shape.in_flight)),
+            *("--memory", str(shape.memory), "--batch", str(batch)),
+            *("--duration", str(seconds), "--wait", wait, "--pingpong", "0"),
             env=env,
             plugin=plugin,
         )

@@ -97,12 +97,16 @@ def test_bulk_rows_compare_with_each_peer():
         "fabric": [Stream(19, 0.4), Stream(9.5, 0.8)],
         "failover off": [Stream(19, 0.4), Stream(9.5, 0.8)],
         "blocking": [Stream(15, 0.5), Stream(8, 1.0)],
+        "plain, wide": [Stream(16, 0.4), Stream(8, 0.8)],
+        "fabric, wide": [Stream(16, 0.4), Stream(8, 0.8)],
     }
-    iperf_row, plain_row, cost, cpu = direct.bulk_rows(taken)
+    iperf_row, plain_row, cost, wide, wide_iperf, cpu = direct.bulk_rows(taken)
     assert (iperf_row.got, iperf_row.ok) == (0.95, True)
     assert (plain_row.got, plain_row.ok) == (0.95, False)
     assert (cost.got, cost.ok) == (1, True)
     assert (cpu.got, cpu.ok) == (1.25, False)
+    assert (wide.got, wide.ok) == (1, True)
+    assert (wide_iperf.got, wide_iperf.ok) == (0.8, None)
 
 
 def test_pingpong_rows():
