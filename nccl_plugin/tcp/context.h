@@ -156,6 +156,7 @@ inline constexpr std::int64_t kBriefTickNs = 50 * kMs;
 // thread; meanwhile it looks for hints and keeps the control links speaking.
 inline constexpr std::int64_t kIdleTickNs = 100 * kMs;
 inline constexpr std::int64_t kIdleAfterNs = 1'000 * kMs;
+inline constexpr std::int64_t kBusyNs = 100 * kMs;  // a path that carried nothing for so long rests
 inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until answered
 inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;

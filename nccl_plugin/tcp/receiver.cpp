@@ -51,6 +51,9 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   group = core_.post({buffers.data(), slots.size()});
   context_.stir();
   moved_ = true;
+  if (context_.waits.wanted()) {
+    core::each(live_, [this](core::PathIndex index) { watch(index); });  // who posts may wait next
+  }
   if (core_.done(group)) {  // it came ahead
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
   }

@@ -137,7 +137,9 @@ class Receiver {
   std::uint64_t seen_sleeps_ = 0;
   unsigned awake_ = ~0U >> 1U;  // looks since the callers last slept
   unsigned calls_ = 0;
-  core::PathSet busy_ = 0;  // paths that carried payload lately
+  core::PathSet busy_ = 0;     // paths that carried payload lately
+  core::PathSet carried_ = 0;  // of these, since aged_at_
+  std::int64_t aged_at_ = 0;
   std::optional<core::PathIndex> last_payload_;
   bool owe_state_ = false;  // a path died with answers in it, none is left
   // Said on a connection or a control link: others may still hold what was sent before it.

@@ -102,6 +102,14 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     wants.state = core_.state();
   }
   answer(Tell::all);
+  if (now - aged_at_ >= kBusyNs) {
+    // A path that took over for a while, or carried a trial, is none of those for ever.
+    aged_at_ = now;
+    busy_ = std::exchange(carried_, 0);
+    core::each(live_, [this](core::PathIndex index) {
+      busy_ |= paths_[index].in_payload ? core::bit(index) : 0;
+    });
+  }
   if (std::exchange(moved_, false) || core_.has_output()) {
     busy_at_ = now;
   }

@@ -294,6 +294,7 @@ bool Receiver::take_header(core::PathIndex index) {
   path.next_offset = header->offset + header->length;
   path.header_at = 0;
   busy_ |= core::bit(index);
+  carried_ |= core::bit(index);
   moved_ = true;
   context_.stir();
   last_payload_ = index;

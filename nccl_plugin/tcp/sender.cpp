@@ -66,6 +66,10 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   }
   if (posted) {
     context_.stir();
+    if (context_.waits.wanted()) {
+      core::each(live_,
+                 [this](core::PathIndex index) { watch(index); });  // who posts may wait next
+    }
     taken = true;
     sequence = *posted;
   }

@@ -163,6 +163,7 @@ class Sender {
   bool told_all_down_ = false;
   bool moved_ = false;           // payload or acknowledgements since the last tick
   std::int64_t idle_since_ = 0;  // nothing moved since, though it should
+  bool heard_ = false;           // something was read back
   std::int64_t busy_at_ = 0;     // something moved or should have
   bool stalled_ = false;
 };

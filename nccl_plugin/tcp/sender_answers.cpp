@@ -49,6 +49,7 @@ void Sender::read_back(core::PathIndex index) {
       return;
     }
     answering_ |= core::bit(index);
+    heard_ = true;
     path.in.insert(path.in.end(), buffer.begin(), buffer.begin() + count);
     const bool ours = parse(index);
     count_delivered();

@@ -48,11 +48,15 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   core_.send_ahead(goes_ahead(facts) && settled);
   const std::uint64_t sleeps = context_.waits.sleeps();
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
+  heard_ = false;
   watch_paths(now, facts, wants);
   watch_trust(now);
   // Whose caller does not look: an answer that nobody has read is no stall.
   if (core_.awaits_grant() || (core_.busy() && !moved_)) {
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
+  }
+  if (heard_ && context_.waits.wanted()) {
+    context_.waits.signal();  // the caller may sleep for just what was read here
   }
   watch_stall(now);
   if (error_ != Result::success || !watch_deadline(now)) {

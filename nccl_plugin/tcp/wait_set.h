@@ -1,6 +1,7 @@
 // Lets callers block until some comm may have progressed. Edge-triggered: whoever wakes is expected
-// to test all its requests. A wake-up harvested by one thread is seen by the others through
-// generation(), so none is lost.
+// to test all its requests. An event is harvested by one thread and meant for any of them, so all
+// are woken: one of those who sleep does so on the connections, and wakes the others when it
+// leaves.
 //
 // A connection that is watched costs its sender some 3 % of a core (each packet takes the lock of
 // this set), and NCCL only polls: so comms add theirs when somebody waits, and not before.
@@ -32,11 +33,17 @@ class WaitSet {
   }
 
  private:
+  bool harvest();
+  void ring();
+
   Fd epoll_;
   Fd event_;
   std::atomic<std::uint64_t> generation_{1};
   std::atomic<std::uint64_t> sleeps_{0};
   std::atomic<bool> wanted_{false};
+  std::atomic<bool> led_{false};        // a thread sleeps on the connections
+  std::atomic<std::uint32_t> turn_{0};  // grows when it leaves; the others sleep on this
+  std::atomic<std::uint32_t> followers_{0};
 };
 
 }  // namespace fabric::tcp
