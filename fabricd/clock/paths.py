@@ -118,7 +118,8 @@ class PathTable:
         self._config = 0
         self._looked_ns: int | None = None
         self.clock_read_ns = 0
-        """Of the prober (`fabricd.probes.records.RingHeader`)."""
+        """Of the prober (`fabricd.probes.records.RingHeader`), as it last said it: what it stamped
+        before it restarted is used for a while."""
         self._bare: tuple[int, int] | None = None
         """A configuration without paths, and since when that is so; our clock."""
         self._log = structlog.get_logger()
@@ -135,7 +136,7 @@ class PathTable:
             if self._ring is None or self._trains is None:
                 return {}
             header = self._ring.header()
-            self.clock_read_ns = header.clock_read_ns
+            self.clock_read_ns = header.clock_read_ns or self.clock_read_ns
             due = self._looked_ns is None or abs(now_ns - self._looked_ns) >= ROWS_NS
             if header.config_epoch != self._config or due:
                 self._looked_ns = now_ns

@@ -145,7 +145,8 @@ class ClockService:
         self._fit(now)
         self.glance()
         now = self.clocks.now()
-        software = len(stamping) < len(self.table.by_index)
+        paths = self.table.all()
+        software = not paths or not all(path.hardware[0] for path in paths)
         self.core.stamps_off_ns = self.table.clock_read_ns / 2 if software else 0.0
         line = self.core.step(now, self._bridge.wall_ns(now, time.time_ns()))
         published = self._bridge.cross(line, now, alone=not self.core.status.neighbours)

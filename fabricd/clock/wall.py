@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-WIDEST_NS: Final = 2_000
-"""A reading that took longer is none: the reader was not running meanwhile."""
+WIDE_NS: Final = 2_000
+"""A reading that took longer, and twice as long as the shortest of late, is none: the reader was
+not running meanwhile."""
+WIDEST_NS: Final = 100_000
+"""None that took longer than this, on any machine."""
 BENT_NS: Final = 1_000
 """So much more than its rate before says, the wall clock may have gained between two readings."""
 BENT: Final = 1e-5
@@ -39,6 +42,7 @@ class WallCrossing:
         self.steps = 0
         """Of the wall clock, seen so far."""
         self._readings: deque[_Reading] = deque(maxlen=KEPT)
+        self._widths: deque[int] = deque(maxlen=KEPT)
         self._rate: float | None = None
         self._rate_error = 0.0
         self._settling = 0
@@ -51,6 +55,9 @@ class WallCrossing:
         """
         width = after_ns - before_ns
         if not 0 <= width <= WIDEST_NS:
+            return False
+        self._widths.append(width)
+        if width > max(WIDE_NS, 2 * min(self._widths)):
             return False
         raw = before_ns + width // 2
         if not self._readings:

@@ -18,8 +18,8 @@ from lab.matrix.cells import Fault
 from lab.matrix.job import PATIENCE_S, CellError, Job
 from lab.matrix.pulse import Pulse
 from lab.matrix.strikes import Evidence
-from lab.node import Node, build_dir
-from lab.registry import LabError
+from lab.node import Node
+from lab.preload import preload
 from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 Strike = Callable[["Daemons", Job, int], Evidence]
@@ -47,16 +47,7 @@ class ClockShift:
         Raises:
             LabError: the library is not built.
         """
-        library = build_dir() / "lab" / "native" / "libclockshift.so"
-        if not library.exists():
-            raise LabError(f"no {library}; build it: ./run build {build_dir().name}")
-        # AddressSanitizer wants to be first; the library leaves it its own interceptors.
-        asan = "detect_leaks=1:detect_stack_use_after_return=1:exitcode=99:verify_asan_link_order=0"
-        return {
-            "LD_PRELOAD": str(library),
-            "FABRIC_CLOCKSHIFT": str(self.path),
-            "ASAN_OPTIONS": asan,
-        }
+        return {**preload("clockshift"), "FABRIC_CLOCKSHIFT": str(self.path)}
 
     def shift(self, seconds: int) -> None:
         """From now on the clock is so far from the true time."""

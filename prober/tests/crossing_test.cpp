@@ -111,11 +111,45 @@ TEST_CASE("where reading a clock is slow, stamps are converted within half of wh
     world.read(5'000);
   }
   CHECK(world.crossing.width_ns() == 5'000);
+  CHECK(world.crossing.least_ns() == 5'000);
   CHECK(world.crossing.steps() == 0);
   for (int i = 0; i < 500; ++i) {
     world.pass(2 * kMs);
     world.read(5'000);
     CHECK(std::abs(world.off()) <= 2'500);
+  }
+}
+
+TEST_CASE("what a line may be off by follows from the readings that are in it") {
+  World world;
+  CHECK(world.crossing.width_ns() == 0);
+  world.read();
+  CHECK(world.crossing.width_ns() == 0);  // nothing is converted yet
+  world.run(400 * kMs);
+  CHECK(world.crossing.width_ns() == 40);
+  for (int i = 0; i < 200; ++i) {  // each is read early
+    const Nanos width = i % 4 == 0 ? 40 : 180;
+    world.pass(2 * kMs);
+    world.crossing.add(world.raw - width + 1, world.wall(), world.raw + 1);
+  }
+  CHECK(world.crossing.width_ns() > 120);
+  CHECK(world.crossing.width_ns() < 180);
+  CHECK(std::abs(world.off()) <= static_cast<double>(world.crossing.width_ns()) / 2 + 1);
+}
+
+TEST_CASE("when reading becomes slower or faster while it runs stamps go on") {
+  World world;
+  world.rate = 20e-6;
+  world.run(400 * kMs);
+  for (const Nanos width : {240, 6'000, 40}) {
+    for (int i = 0; i < 1'500; ++i) {
+      world.pass(2 * kMs);
+      world.read(width);
+      REQUIRE(world.crossing.to_raw(world.wall()).has_value());
+      CHECK(std::abs(world.off()) <= 3'100);
+    }
+    CHECK(std::abs(world.off()) <= static_cast<double>(width));
+    CHECK(world.crossing.width_ns() <= width + 40);
   }
 }
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -65,12 +65,10 @@ class Host:
         number = number or self.number
         return f"10.77.{rail}.{number}" if rail == 0 else f"fd77:{rail}::{number}"
 
-    def start(self, *arguments: str, sysfs: bool = True, preload: Path | None = None) -> None:
-        """Starts the prober; without ``sysfs`` its /sys shows another namespace.
-
-        ``preload``: a shared library that stands in for calls of the C library.
-        """
-        environment = os.environ | ({} if preload is None else {"LD_PRELOAD": str(preload)})
+    def start(
+        self, *arguments: str, sysfs: bool = True, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts the prober; without ``sysfs`` its /sys shows another namespace."""
         enter = (
             ["ip", "netns", "exec", self.name]
             if sysfs
@@ -82,7 +80,7 @@ class Host:
             self.process = subprocess.Popen(
                 [*enter, BUILD / "prober" / "fabric-prober", "--run-dir", self.run_dir,
                  *(["--key-file", self.key_file] if self.key_file else []), *arguments],
-                stderr=log, env=environment,
+                stderr=log, env=os.environ | dict(env or {}),
             )  # fmt: skip
         until(lambda: ring.exists() and ring.stat().st_ino != before, "a new ring")
         until(self.listens, "the control socket")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from probe_pair import BUILD, until
+from probe_pair import until
+
+from lab.preload import preload
 
 SLOW_NS = 2_000
-"""What one reading takes with the library preloaded (prober/tests/slow_clock.cpp)."""
+"""What a reading takes at least with that library in front."""
 
 
 def test_where_clocks_are_slow_to_read_there_are_round_trips_and_samples_all_the_same(pair):
     for host in pair.hosts:
-        host.start(preload=BUILD / "prober" / "fabric-slow-clock.so")
+        host.start(env=preload("slowclock"))
         host.configure()
     for host in pair.hosts:
         until(host.heard, "all paths heard")

@@ -140,6 +140,27 @@ def test_words_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clo
     assert service.core.gauge == gauge, "the neighbour's mesh is the one to be in"
 
 
+def test_what_the_prober_takes_to_read_the_clocks_is_in_the_bound(make, run_dir, clocks):
+    ring, data = run_dir / "prober" / "ring", ring_with(run_dir)
+    put(data, lay.RING_HEADER, 0, clock_read_ns=5_000)
+    ring.write_bytes(data)
+    service = make()
+
+    def step():
+        clocks.ns += 10**8
+        service.tick()
+        with ClockReader(run_dir) as reader:
+            return reader._line.bound_ns
+
+    step()
+    assert step() == pytest.approx(2_500, abs=10), "the reference's own time is right"
+    ring.unlink()
+    assert step() == pytest.approx(2_500, abs=10), "what it stamped is still used"
+    for path in service.table.all():
+        path.hardware = (True, True)
+    assert step() == pytest.approx(0, abs=10), "NICs' stamps pass no clock of the kernel"
+
+
 class Edge:
     """A PTP edge that knows."""
 

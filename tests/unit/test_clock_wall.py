@@ -2,7 +2,7 @@
 
 import random
 
-from fabricd.clock.wall import KEPT, WIDEST_NS, WallCrossing
+from fabricd.clock.wall import KEPT, WIDE_NS, WallCrossing
 
 SECOND = 10**9
 STEP = SECOND // 10
@@ -103,9 +103,20 @@ def test_readings_close_to_each_other_tell_no_rate_and_are_no_step():
 def test_a_reading_that_was_interrupted_does_not_count():
     wall = Wall()
     now = wall.run(10**12, 20)
-    assert not wall.read(now + STEP, WIDEST_NS + 1)
+    assert not wall.read(now + STEP, WIDE_NS + 1)
     assert not wall.read(now, 300), "nor one of no later moment"
     assert wall.crossing.to_raw(wall.at(now + STEP // 2)) is None
+
+
+def test_where_every_reading_takes_long_they_count_all_the_same():
+    wall = Wall()
+    now = 10**12
+    for number in range(20):
+        assert wall.read(now + number * STEP, 9_000)
+    raw = now + 18 * STEP + STEP // 2
+    assert abs(wall.crossing.to_raw(wall.at(raw)) - raw) <= 9_000
+    assert not wall.read(now + 20 * STEP, 18_001), "twice as long as the shortest"
+    assert wall.crossing.steps == 0
 
 
 def test_after_a_long_stop_nothing_of_it_is_converted():

@@ -45,15 +45,12 @@ class Crossing {
     if (width < 0 || width > kWidest) return;
     const Nanos raw = before + width / 2;
     widths_.add(std::max<Nanos>(width, 1), raw);
-    const Nanos limit = std::max(kWide, 2 * width_ns());
+    const Nanos limit = std::max(kWide, 2 * widths_.get());
     if (width > limit) return;
     const Nanos apart = wall - raw;
     // The first one came with a page fault, or the like.
     if (first_width_ > limit && count_ <= kFew) count_ = 0;
-    if (count_ == 0) {
-      first_width_ = width;
-      return begin(raw, wall, apart, kSettling);
-    }
+    if (count_ == 0) return begin(raw, wall, apart, width, kSettling);
     const double dt = static_cast<double>(raw - raw_);
     if (dt <= 0 || (count_ < kNew && dt < kClose)) return;
     const double predicted = x_ + rate_ * dt;
@@ -64,7 +61,7 @@ class Crossing {
       const Nanos settling = count_ > kFew || slewed ? kAgain : kSettling;
       if (!slewed) ++steps_;
       jumped_ = true;
-      begin(raw, wall, apart, settling);
+      begin(raw, wall, apart, width, settling);
       if (slewed) rate_ = rate;
       return;
     }
@@ -76,6 +73,7 @@ class Crossing {
     const double beta = std::max((1 - fading) * (1 - fading), 6 / ((n + 1) * (n + 2)));
     x_ = predicted + std::min(alpha, 1.0) * off;
     rate_ += std::min(beta, 1.0) * off / dt;
+    width_ += std::min(alpha, 1.0) * (static_cast<double>(width) - width_);
     raw_ = raw;
     wall_ = wall;
     ++count_;
@@ -83,22 +81,29 @@ class Crossing {
 
   // A stamp of the wall clock; nothing while it is not known, or too long ago.
   std::optional<Nanos> to_raw(Nanos stamp) const {
-    if (count_ < kFew || raw_ < settled_) return std::nullopt;
+    if (!settled()) return std::nullopt;
     const Nanos since = stamp - wall_;
     if (since > kFarthest || since < -kFarthest) return std::nullopt;
     return stamp - base_ - std::llround(x_ + rate_ * static_cast<double>(since));
   }
 
   std::uint64_t steps() const { return steps_; }
-  // The shortest reading of late; what is converted is off by half of it at most, and noise.
-  Nanos width_ns() const { return widths_.get(); }
+  // The shortest reading of late; 0: there was none.
+  Nanos least_ns() const { return widths_.get(); }
+  // How long the line's readings took, in the mean by which they count: each is off by half of its
+  // own at most, and so what is converted by half of this. 0: nothing is converted yet.
+  Nanos width_ns() const { return settled() ? std::llround(std::ceil(width_)) : 0; }
 
  private:
   static constexpr std::uint64_t kFew = 16;
   static constexpr std::uint64_t kNew = 64;  // up to here each reading counts for much
   static constexpr std::uint64_t kMany = 1'000'000;
 
-  void begin(Nanos raw, Nanos wall, Nanos apart, Nanos settling) {
+  bool settled() const { return count_ >= kFew && raw_ >= settled_; }
+
+  void begin(Nanos raw, Nanos wall, Nanos apart, Nanos width, Nanos settling) {
+    first_width_ = width;
+    width_ = static_cast<double>(width);
     raw_ = raw;
     wall_ = wall;
     base_ = apart;
@@ -117,8 +122,10 @@ class Crossing {
   double rate_ = 0;  // of its change, ns/ns
   Nanos settled_ = 0;
   std::uint64_t steps_ = 0;
-  RecentLeast widths_;
-  Nanos first_width_ = 0;  // of the reading with which the first line began
+  // Of a second or so: a machine's way of reading may change (the kernel gives up the TSC).
+  RecentLeast widths_{1'000'000'000};
+  Nanos first_width_ = 0;  // of the reading with which the line began
+  double width_ = 0;       // mean of those in the line
   bool jumped_ = false;    // the last reading was a jump
 };
 

@@ -1,4 +1,4 @@
-// The least of the last 10 to 20 s. Pure.
+// The least of the last bucket or two of time. Pure.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@ namespace fabric::prober {
 
 class RecentLeast {
  public:
-  static constexpr Nanos kBucket = 10'000'000'000;
+  explicit RecentLeast(Nanos bucket) : bucket_(bucket) {}
 
   // `value` is above 0.
   void add(Nanos value, Nanos now) {
-    if (now - bucket_start_ >= kBucket) {
-      previous_ = now - bucket_start_ >= 2 * kBucket ? 0 : current_;
+    if (now - bucket_start_ >= bucket_) {
+      previous_ = now - bucket_start_ >= 2 * bucket_ ? 0 : current_;
       current_ = value;
       bucket_start_ = now;
     } else {
@@ -27,6 +27,7 @@ class RecentLeast {
   }
 
  private:
+  Nanos bucket_;
   Nanos current_ = 0;
   Nanos previous_ = 0;
   Nanos bucket_start_ = 0;

@@ -11,7 +11,7 @@ namespace fabric::prober {
 
 class Rtt {
  public:
-  static constexpr Nanos kBucket = RecentLeast::kBucket;
+  static constexpr Nanos kBucket = 10'000'000'000;
   static constexpr Nanos kMost = 10'000'000'000;  // beyond this a clock was stepped
 
   // Returns false, and ignores it, when `rtt` cannot be one.
@@ -29,7 +29,7 @@ class Rtt {
  private:
   Nanos last_ = 0;
   Nanos smoothed_ = 0;
-  RecentLeast least_;
+  RecentLeast least_{kBucket};
 };
 
 }  // namespace fabric::prober

@@ -47,7 +47,8 @@ std::optional<FabricReading> ClockPage::look(Nanos now) {
     const int error = ::fabric_clock_now(clock_.get(), &time);
     const Nanos width = read_clock(CLOCK_MONOTONIC) - before;
     if (error != 0 || time.ns < 0 || time.ns > kLatest) return last_ = std::nullopt;
-    if (width > kWidest) continue;
+    widths_.add(std::max<Nanos>(width, 1), now);
+    if (width > std::max(kWide, 2 * widths_.get())) continue;
     const double most = static_cast<double>(FabricTime::kMostBound);
     const Nanos bound = std::llround(std::fmin(time.bound_ns, 2 * most)) + width / 2;
     last_ = FabricReading{time.ns - before - width / 2, bound, time.epoch};

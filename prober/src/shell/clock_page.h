@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/fabric_time.h"
+#include "core/recent_least.h"
 
 struct fabric_clock;
 
@@ -26,7 +27,7 @@ class ClockPage {
   static constexpr Nanos kSame = 1'000'000'000;
   static constexpr Nanos kMissing = 100'000'000;
   // A reading during which we were interrupted says little; the last one is good for so long.
-  static constexpr Nanos kWidest = 5'000;
+  static constexpr Nanos kWide = 5'000;
   static constexpr Nanos kKept = 100'000'000;
   static constexpr int kTries = 3;
 
@@ -38,6 +39,7 @@ class ClockPage {
   std::uint64_t inode_ = 0;
   Nanos next_open_ = 0;
   Nanos read_ = 0;
+  RecentLeast widths_{1'000'000'000};  // where clocks are slow to read no reading is short
   std::optional<FabricReading> last_;
 };
 

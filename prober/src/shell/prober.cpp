@@ -203,7 +203,7 @@ void Prober::open_sources(Nanos now) {
 }
 
 void Prober::cross() {
-  const CrossingReading read = read_crossing(crossing_.width_ns());
+  const CrossingReading read = read_crossing(crossing_.least_ns());
   crossing_.add(read.before, read.wall, read.after);
 }
 
