@@ -114,10 +114,10 @@ def one_outage(
             at == f"h{(host - 1) % hosts}" and back == rail
         )
 
+    # It may have returned while we still waited for the job.
+    ended = start + round((FAULT_S - 0.05) * 1e9)
     wait_until(
-        lambda: any(
-            e.event.kind is StatsEventKind.PATH_UP for e in follower.since(healthy - 50_000_000)
-        ),
+        lambda: any(e.event.kind is StatsEventKind.PATH_UP for e in follower.since(ended)),
         GIVE_UP_S,
         f"the return of {fault.target_text}",
     )

@@ -108,6 +108,7 @@ std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
   if (acknowledgements_.empty()) {
     untold_bytes_ = 0;
     untold_messages_ = 0;
+    soon_ = false;
     urgent_ = urgent_ && (below_untold_ || !grants_.empty());
     return std::nullopt;
   }
@@ -146,6 +147,7 @@ void ReceiveCore::clear_output() {
   grants_.clear();
   acknowledgements_.clear();
   urgent_ = false;
+  soon_ = false;
   untold_bytes_ = 0;
   untold_messages_ = 0;
   settle();

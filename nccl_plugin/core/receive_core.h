@@ -75,7 +75,7 @@ class ReceiveCore {
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
   [[nodiscard]] bool urgent() const { return urgent_ || untold(6); }
   // There is enough to tell that it is worth a moment in which nothing comes in.
-  [[nodiscard]] bool worth_telling() const { return urgent_ || untold(4); }
+  [[nodiscard]] bool worth_telling() const { return urgent_ || soon_ || untold(4); }
   // Groups that were whole and forgotten before they were told are told in one number: all below
   // it are whole. Comes before the grants and acknowledgements of the others.
   std::optional<GroupId> next_done_below();
@@ -161,6 +161,7 @@ class ReceiveCore {
   std::size_t ahead_bytes_ = 0;
   bool ahead_expected_ = false;
   bool urgent_ = false;
+  bool soon_ = false;                // a large message is not acknowledged yet
   std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits
   std::size_t untold_messages_ = 0;  // and how many they are
   bool below_untold_ = false;        // base_ says more than was told

@@ -222,11 +222,15 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   acknowledgements_.push_back({id, slot});
   untold_bytes_ += piece.size;
   ++untold_messages_;
-  urgent_ = urgent_ || !ahead_expected_ || piece.size > kCopyLimit;
   if (++group->whole == group->count) {
     --unfinished_;
     unfinished_large_ -= group->large ? 1U : 0U;
   }
+  // Where more is to come the caller will look again at once, or post again first: then one call to
+  // the kernel tells both. The last one's sender should not have to wait.
+  const bool large = piece.size > kCopyLimit;
+  urgent_ = urgent_ || !ahead_expected_ || (large && unfinished_large_ == 0);
+  soon_ = soon_ || large;
   return true;
 }
 

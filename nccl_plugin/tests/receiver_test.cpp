@@ -1,83 +1,16 @@
 // One Receiver without its control thread: the peer's close overtakes what lies in the kernel, and
 // chunks come in any order, over two paths, in pieces of any length.
-#include "tcp/receiver.h"
-
 #include <doctest/doctest.h>
-#include <sys/socket.h>
 
 #include <array>
-#include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
-#include "tests/loopback_pair.h"
+#include "tests/receiver_kit.h"
 
 using namespace fabric;
 using namespace fabric::tcp;
 using fabric::tcp::loopback::contents;
-
-namespace {
-
-constexpr core::PathIndex kHome = core::path_index(0, 0);
-constexpr std::uint64_t kId = 7;
-constexpr core::PathIndex kOther = core::path_index(1, 0);
-constexpr std::uint32_t kChunk = 128 * 1024;
-
-struct One {
-  Context context;
-  std::unique_ptr<Receiver> receiver;
-  Fd peer;
-
-  explicit One(std::uint32_t chunk = kChunk) {
-    context.rails.push_back({});
-    context.wake_control = [] {};
-    receiver = std::make_unique<Receiver>(context, kId, kHome, chunk, "peer");
-    PeerFacts facts;
-    facts.version = 2;
-    receiver->tick(1, facts, true);
-    peer = connect(kHome);
-  }
-  Fd connect(core::PathIndex path) const {
-    std::array<int, 2> pair{};
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
-    Fd near(pair[0]);
-    const std::array<std::byte, 1> welcome{};
-    REQUIRE_FALSE(receiver->attach(path, 1, near, welcome, 2));
-    return Fd(pair[1]);
-  }
-  void says(std::span<const std::byte> bytes) const {
-    REQUIRE(::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-            static_cast<ssize_t>(bytes.size()));
-  }
-  void sends(core::GroupId group, std::uint8_t slot, const std::vector<std::byte>& bytes,
-             bool ahead = false) const {
-    core::ChunkHeader header;
-    header.group = group;
-    header.slot = slot;
-    header.message_size = bytes.size();
-    header.length = static_cast<std::uint32_t>(bytes.size());
-    header.ahead = ahead;
-    says(encode_chunk(kId, header));
-    says(bytes);
-  }
-  void closes() {
-    Bytes frame;
-    append_frame(frame, FrameType::close, kId);
-    says(frame);
-    peer.reset();
-  }
-  bool post(std::span<const ReceiveSlot> slots, core::GroupId& group) const {
-    bool taken = false;
-    return receiver->post(slots, taken, group) == Result::success && taken;
-  }
-  Result test(core::GroupId group, bool& done) const {
-    done = false;
-    return receiver->test(group, 1, done, nullptr);
-  }
-};
-
-}  // namespace
 
 TEST_CASE("a close over the control link overtakes large messages: they are received whole") {
   One one;
@@ -150,36 +83,6 @@ TEST_CASE("what went ahead is received after the peer has closed") {
 }
 
 namespace {
-
-constexpr std::uint32_t kSmallChunk = 4096;
-
-// What goes over one connection: chunks of messages that were posted.
-struct Stream {
-  Fd fd;
-  std::vector<std::byte> bytes;
-  std::size_t at = 0;
-
-  void chunk(core::GroupId group, std::uint8_t slot, const std::vector<std::byte>& message,
-             std::size_t number) {
-    core::ChunkHeader header;
-    header.group = group;
-    header.slot = slot;
-    header.message_size = message.size();
-    header.offset = number * kSmallChunk;
-    header.length = static_cast<std::uint32_t>(
-        std::min<std::size_t>(kSmallChunk, message.size() - header.offset));
-    const auto head = encode_chunk(kId, header);
-    bytes.insert(bytes.end(), head.begin(), head.end());
-    const auto from = message.begin() + static_cast<std::ptrdiff_t>(header.offset);
-    bytes.insert(bytes.end(), from, from + header.length);
-  }
-  // As much as the kernel takes of so many bytes.
-  void write(std::size_t most) {
-    const std::size_t size = std::min(most, bytes.size() - at);
-    const ssize_t sent = ::send(fd.get(), bytes.data() + at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    at += sent > 0 ? static_cast<std::size_t>(sent) : 0;
-  }
-};
 
 struct Piece {
   core::GroupId group;

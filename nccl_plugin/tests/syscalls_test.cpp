@@ -14,6 +14,7 @@
 #include <cstdarg>
 
 #include "tests/comm_kit.h"
+#include "tests/receiver_kit.h"
 
 namespace {
 
@@ -204,6 +205,48 @@ TEST_CASE("what the host's own queue did not take is pushed; a closed window is 
   CHECK(pushed_in(0, 30) == 0);
   CHECK(pushed_in(1'000'000, 2'000) > 0);
   close(*a, *b, ends);
+}
+
+TEST_CASE("a message's chunks are read on end, also when another path has carried some before") {
+  constexpr std::size_t kChunks = 24;
+  One one(kSmallChunk);
+  std::array<Stream, 2> streams;
+  streams[0].fd = std::move(one.peer);
+  streams[1].fd = one.connect(kOther);
+  const auto message = contents(kChunks * kSmallChunk, 1);
+  std::vector<std::byte> buffer(message.size());
+  const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
+  core::GroupId group = 0;
+  PeerFacts facts;
+  facts.version = 2;
+  const auto reads = [&](std::size_t other) {
+    REQUIRE(one.post({&slot, 1}, group));
+    for (std::size_t i = 0; i < kChunks; ++i) {
+      streams[i < other ? 1 : 0].chunk(group, 0, message, i);
+    }
+    for (Stream& stream : streams) {
+      stream.write(stream.bytes.size());
+      REQUIRE(stream.at == stream.bytes.size());
+    }
+    std::ranges::fill(buffer, kUntouched);
+    bool done = false;
+    const int took = calls_in([&] {
+      // A path that has carried nothing of late is looked at now and then only.
+      for (int i = 0; i < 1000 && !done; ++i) {
+        REQUIRE(one.test(group, done) == Result::success);
+      }
+    });
+    REQUIRE(done);
+    CHECK(buffer == message);
+    return took;
+  };
+  const int alone = reads(0);
+  CHECK(reads(3) > alone);  // both have a part in it
+  CHECK(reads(0) > alone);  // and may have again
+  for (std::int64_t now : {std::int64_t{1} << 40U, std::int64_t{2} << 40U}) {
+    one.receiver->tick(now, facts, true);
+  }
+  CHECK(reads(0) == alone);
 }
 
 }  // namespace fabric::tcp::loopback
