@@ -130,7 +130,8 @@ ParseResult parse_options(int argc, const char* const* argv) {
     if (o.mode == Mode::p2p && o.world % 2 != 0) refuse("p2p needs an even --world");
     if (o.verify && static_cast<std::size_t>(o.batch) >
                         messages_per_batch(o.size, static_cast<std::size_t>(o.group), o.memory)) {
-      refuse("--batch " + std::to_string(o.batch) + " is more than 256, or than fit --memory: use --verify none");
+      refuse("--batch " + std::to_string(o.batch) +
+             " is more than 256, or than fit --memory: use --verify none");
     }
     if (o.group > o.in_flight) refuse("--group must not be above --in-flight");
     if (o.slice < 64 || o.slice > (std::size_t{1} << 30U)) refuse("--slice must be 64 to 1G");
