@@ -71,6 +71,7 @@ class Host:
 
     def __init__(self, world, number, run_dir, hardware):
         self.world, self.id, self.hardware = world, number, hardware
+        self.clock_read_ns = 60
         self.raw = Ticking(10**15 * number, 20e-6 * (number - 1))
         self.phc = Ticking(18 * 10**17 + 10**12 * number, -15e-6 * number)
         self.stamps = self.phc if hardware else self.raw
