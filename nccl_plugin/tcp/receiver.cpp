@@ -51,9 +51,7 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   group = core_.post({buffers.data(), slots.size()});
   context_.stir();
   moved_ = true;
-  if (context_.waits.wanted()) {
-    core::each(live_, [this](core::PathIndex index) { watch(index); });  // who posts may wait next
-  }
+  watch_all();              // who posts may wait next
   if (core_.done(group)) {  // it came ahead
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
   }
@@ -136,11 +134,17 @@ void Receiver::watch(core::PathIndex index) {
   }
 }
 
+void Receiver::watch_all() {
+  if (context_.waits.wanted()) {
+    core::each(live_, [this](core::PathIndex index) { watch(index); });
+  }
+}
+
 void Receiver::progress() {
   const std::uint64_t generation = context_.waits.generation();
   core::PathSet look = live_;
   if (generation != seen_generation_) {
-    core::each(live_, [this](core::PathIndex index) { watch(index); });
+    watch_all();
   } else if (++calls_ % kGlance != 0 && (busy_ & live_) != 0) {
     look &= busy_;
   }

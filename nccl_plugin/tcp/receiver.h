@@ -93,6 +93,7 @@ class Receiver {
   void progress();
   // Those who wait hear of it from now on, if there are any.
   void watch(core::PathIndex index);
+  void watch_all();
   struct Scatter;
   void aim(core::PathIndex index, Scatter& into);
   bool take(core::PathIndex index, const Scatter& into, std::size_t got);

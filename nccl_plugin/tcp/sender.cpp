@@ -66,10 +66,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   }
   if (posted) {
     context_.stir();
-    if (context_.waits.wanted()) {
-      core::each(live_,
-                 [this](core::PathIndex index) { watch(index); });  // who posts may wait next
-    }
+    watch_all();  // who posts may wait next
     taken = true;
     sequence = *posted;
   }
@@ -159,11 +156,17 @@ void Sender::watch(core::PathIndex index) {
   }
 }
 
+void Sender::watch_all() {
+  if (context_.waits.wanted()) {
+    core::each(live_, [this](core::PathIndex index) { watch(index); });
+  }
+}
+
 void Sender::progress() {
   const std::uint64_t generation = context_.waits.generation();
   core::PathSet look = live_;
   if (generation != seen_generation_) {
-    core::each(live_, [this](core::PathIndex index) { watch(index); });
+    watch_all();
   } else if (++calls_ % kGlance != 0 && (answering_ & live_) != 0) {
     look &= answering_;
   }

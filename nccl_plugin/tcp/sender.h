@@ -105,6 +105,7 @@ class Sender {
   void progress();
   // Those who wait hear of it from now on, if there are any.
   void watch(core::PathIndex index);
+  void watch_all();
   void pump();
   bool flush(core::PathIndex index);
   std::optional<std::size_t> write(core::PathIndex index);

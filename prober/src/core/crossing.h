@@ -55,7 +55,8 @@ class Crossing {
     if (dt <= 0 || (count_ < kNew && dt < kClose)) return;
     const double predicted = x_ + rate_ * dt;
     const double off = static_cast<double>(apart - base_) - predicted;
-    if (std::abs(off) > kJump + static_cast<double>(width)) {
+    // Either is off by half of what it took: this reading, and the line by half of its own.
+    if (std::abs(off) > kJump + (static_cast<double>(width) + width_) / 2) {
       const double rate = static_cast<double>(apart - base_) / dt;
       const bool slewed = jumped_ && std::abs(rate) < kFastest;
       const Nanos settling = count_ > kFew || slewed ? kAgain : kSettling;
