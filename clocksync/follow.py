@@ -5,15 +5,17 @@ begins or ends on one way, that edge has packets at one end of the window only a
 and a way that is shorter now and then (a warm cache, one core instead of two) moves it. Crystals do
 neither: within a second two of 1 ppb/√s part by two nanoseconds from where they were going.
 
-So where the clocks are to be by now is led on from look to look, by a Kalman filter of an offset
-and a rate whose noise is a random walk of the rate (Galleani and Tavella, "Time and the Kalman
-filter", IEEE Control Systems 2010), and each direction is held against that by itself. Its edge is
-the earliest packets of the last seconds that are not alone. What such an edge is off is the clock,
-or a queue, or another way, and a queue only ever makes it later:
+So where the clocks are to be by now is led on from look to look, by a Kalman filter
+(`clocksync.wayfilter`), and each direction is held against that by itself. Its edge is the
+earliest packets of the last seconds that are not alone. What such an edge is off is the clock, or
+a queue, or another way, and a queue only ever makes it later:
 
-- both are as far apart as usual: half of what they differ by is the clock;
-- one is where it is to be, the other not: that one alone is, and is trusted less;
-- neither is: the clocks go on as they went, and are known less and less.
+- both are as far apart as usual, or nearly: half of what they differ by is the clock, and half of
+  their sum is by how much the ways are longer or shorter now;
+- one is where it is to be, the other not: that one alone is measured. If it has jumped, the way is
+  another, for crystals do not; it still says how fast the clocks part;
+- one is late, and the other not there: a queue, unless many packets lie at that edge;
+- neither is there: the clocks go on as they went, and are known less and less.
 
 It begins with a window's line that both directions bear out, and begins again where such lines and
 this do not agree for a while.
@@ -28,8 +30,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.pair import SECOND, WALK, Pair, off
+from clocksync.pair import SECOND, Pair, off
 from clocksync.points import Points
+from clocksync.wayfilter import Breath, Covariance, State
 
 Floats = NDArray[np.float64]
 WAYS = (1, -1)
@@ -50,26 +53,45 @@ class FollowRules:
     dense_ns: float = 25.0
     gate_ns: float = 25.0
     """So much less or more is the same, of both ways together and of the clocks."""
-    wide_ns: float = 120.0
+    wide_ns: float = 240.0
     """Both ways together may be so much longer or shorter than usual, and say the time all the
     same if they agree."""
+    uneven: float = 0.5
+    """Ways that are longer than usual are unlike, too: that part of its square is in the variance
+    of what they say."""
     turns: int = 3
     """Looks in a row at which both say another time: then the clocks are others."""
-    above_ns: float = 20.0
-    """An edge alone may be so much later, or by ``above`` deviations of where it is to be."""
-    above: float = 2.5
     below: float = 4.0
-    """Both ways agree with it within so many."""
+    """Both ways agree with it within so many deviations."""
+    jump: float = 2.0
+    """What an edge alone is off by more than so many is another way."""
+    short_ns: float = 60.0
+    """By so much one may become shorter."""
+    late: float = 2.0
+    """How much longer a way has become that is later, nobody knows: so many times that, likely."""
+    crowd: float = 0.03
+    """That share of the points, and half as many again as ``dense`` of them, within ``dense_ns``
+    bear an edge out that is late by more than ``alone`` deviations of the ways; queues that stand
+    leave no such edge."""
+    alone: float = 3.0
     most_ns: float = 240.0
-    """Nor later than this, however long nothing has been known: queues that stand are."""
+    """Nor is any heeded that is later than this, however long nothing has been known."""
+    crowded_ns: float = 1000.0
+    """Nor is a crowded one that is later than this."""
+    lonely_ns: float = 100.0
+    """Standard deviation of one that is not crowded."""
     near_ns: float = 60.0
     """A packet so near to an edge bears it out."""
     both_ns: float = 6.0
-    """Standard deviations of measurements. They share most of their window with the last one, so
-    these are larger than what an edge scatters."""
-    one_ns: float = 25.0
+    """Standard deviations of what both ways say. They share most of their window with the last
+    look, so this is larger than what edges scatter."""
+    breath_ns: float = 18.0
+    """And by so much ways are longer or shorter than usual."""
+    calm_s: float = 5.0
+    """For so long."""
     rate_ns: float = 10.0
-    """The same of the rate that it begins with, ns/s: the first lines after a flood are turned."""
+    """Standard deviation of the rate that it begins with, ns/s: the first lines after a flood are
+    turned."""
     apart_ns: float = 150.0
     """Nor may it be so far from a window's line that is sure."""
     learn: float = 1 / 64
@@ -88,44 +110,14 @@ class FollowRules:
     """And so long it lasts until they are believed instead."""
 
 
-class _State(NamedTuple):
-    """What is known at a moment."""
+class _Edge(NamedTuple):
+    """The earliest points of a way that are not alone."""
 
-    at_ns: int
+    way: int
     ns: float
-    """Offset beyond the base."""
-    rate: float
-    """Nanoseconds a second."""
-    variance: float
-    shared: float
-    """Covariance of both."""
-    rate_variance: float
-
-    def led(self, now_ns: int) -> _State:
-        """The same later."""
-        passed, walk = (now_ns - self.at_ns) / SECOND, (WALK * SECOND) ** 2
-        return _State(
-            now_ns, self.ns + self.rate * passed, self.rate,
-            self.variance + passed * (2 * self.shared + self.rate_variance * passed)
-            + walk * passed**3 / 3,
-            self.shared + self.rate_variance * passed + walk * passed**2 / 2,
-            self.rate_variance + walk * passed,
-        )  # fmt: skip
-
-    def variance_at(self, lag: float) -> float:
-        """Variance of the offset ``lag`` seconds later, by this state alone."""
-        return self.variance + lag * (2 * self.shared + self.rate_variance * lag)
-
-    def told(self, off_ns: float, variance: float, lag: float) -> _State:
-        """With a measurement of ``lag`` seconds later (less than 0: before): so much ahead."""
-        height = self.variance + self.shared * lag
-        turn = self.shared + self.rate_variance * lag
-        total = self.variance_at(lag) + variance
-        return _State(
-            self.at_ns, self.ns + height / total * off_ns, self.rate + turn / total * off_ns,
-            self.variance - height / total * height, self.shared - height / total * turn,
-            self.rate_variance - turn / total * turn,
-        )  # fmt: skip
+    """Later than usual, by where the clocks are to be."""
+    crowded: bool
+    """Many lie there."""
 
 
 class Follower:
@@ -133,9 +125,9 @@ class Follower:
 
     def __init__(self, rules: FollowRules | None = None) -> None:
         self.rules = rules or FollowRules()
-        self._state: _State | None = None
+        self._state: State | None = None
         self._base_ns = 0
-        self._usual: tuple[float, ...] = (0.0, 0.0)
+        self._usual = (0.0, 0.0)
         """What either way takes without queues."""
         self._both_ns = self._unsure_ns = 0
         """When both ways last said the same, and when a window's line was last none to begin
@@ -183,20 +175,20 @@ class Follower:
             return line
         made = self._made(self._state, line, now_ns)
         # A clock that was turned, and both directions bear that out.
-        deviation = math.sqrt(self._state.led(now_ns).variance)
+        deviation = self._led(self._state, now_ns).deviation()
         most = max(rules.apart_ns * self._grain, rules.below * deviation)
         if sure_now and off(made, line, now_ns) > most:
             self._state = None
             return line
         return made
 
-    def _made(self, state: _State, line: Pair, now_ns: int) -> Pair:
+    def _made(self, state: State, line: Pair, now_ns: int) -> Pair:
         """The line of a state, which is as old as its last measurement."""
         made = line._replace(
             at_ns=state.at_ns, base_ns=self._base_ns, apart_ns=state.ns,
-            slope=state.rate / SECOND, slope_error=math.sqrt(state.rate_variance) / SECOND,
+            slope=state.rate / SECOND, slope_error=math.sqrt(state.spread.bb) / SECOND,
             # Where a window's edges scatter, or met queues, these measurements did.
-            spread_ns=math.hypot(math.sqrt(state.variance), line.spread_ns),
+            spread_ns=math.hypot(state.deviation(), line.spread_ns),
         )  # fmt: skip
         made = made._replace(bend=line.drift(now_ns) + abs(made.slope - line.slope))
         # What it grows by since the window's line was made is in that one's bound already.
@@ -215,13 +207,13 @@ class Follower:
                 return False
         return True
 
-    def _begin(self, line: Pair, ways: tuple[Points, Points], now_ns: int) -> _State | None:
+    def _begin(self, line: Pair, ways: tuple[Points, Points], now_ns: int) -> State | None:
         self._base_ns = line.base_ns
         height = max(line.spread_ns, self.rules.both_ns) ** 2
         turn = max(line.slope_error * SECOND, self.rules.rate_ns) ** 2
         age = min((now_ns - line.at_ns) / SECOND, 1.0)
-        state = _State(now_ns, line.apart(now_ns), line.slope * SECOND, height + turn * age**2,
-                       turn * age, turn)  # fmt: skip
+        spread = Covariance(height + turn * age**2, turn * age, 0.0, turn, 0.0, 1.0)
+        state = State(now_ns, line.apart(now_ns), line.slope * SECOND, 0.0, spread)
         self._grain = self._coarse(line, state, ways)
         edges = [
             self._edge(state, points, way, _length(line, way))
@@ -229,16 +221,16 @@ class Follower:
         ]
         if self._grain > self.rules.coarsest:
             return None
-        if any(edge is None or abs(edge) > self.rules.near_ns * self._grain for edge in edges):
+        out, back = (math.inf if edge is None else edge.ns for edge in edges)
+        if max(abs(out), abs(back)) > self.rules.near_ns * self._grain:
             return None
-        out, back = (edge or 0.0 for edge in edges)
         # The window's edges are a little further in or out than these, each by itself.
         half = (out - back) / 2
         self._usual = _length(line, 1) + out - half, _length(line, -1) + back + half
         self._both_ns = now_ns
         return state._replace(ns=state.ns + half)
 
-    def _coarse(self, line: Pair, state: _State, ways: tuple[Points, Points]) -> float:
+    def _coarse(self, line: Pair, state: State, ways: tuple[Points, Points]) -> float:
         """How coarse this path's stamps are: how far the first tenth of its packets lie apart."""
         found = self.rules.finest
         for way, points in zip(WAYS, ways, strict=True):
@@ -249,58 +241,94 @@ class Follower:
                 found = max(found, float(ordered[more] - ordered[few]) / self.rules.grain_ns)
         return found
 
-    def _late(self, state: _State, points: Points, way: int, usual_ns: float) -> Floats:
+    def _late(self, state: State, points: Points, way: int, usual_ns: float) -> Floats:
         """How much later than usual the newest points are, by where the clocks are to be."""
         at, apart = points.since(state.at_ns - self.rules.window_ns)
         to_be = state.ns + state.rate * ((at - state.at_ns) / SECOND)
         late: Floats = way * ((apart - self._base_ns) - to_be) - usual_ns
         return late
 
-    def _edge(self, state: _State, points: Points, way: int, usual_ns: float) -> float | None:
-        """The earliest points that are not alone, as `_late`; None: there are none."""
-        rules = self.rules
+    def _edge(self, state: State, points: Points, way: int, usual_ns: float) -> _Edge | None:
+        """That of a direction; None: there is none."""
+        rules, near = self.rules, self.rules.dense_ns * self._grain
         late = self._late(state, points, way, usual_ns)
         if len(late) < rules.least:
             return None
         late.sort()
         apart = late[rules.dense - 1 :] - late[: len(late) - rules.dense + 1]
-        first = int((apart <= rules.dense_ns * self._grain).argmax())
-        if apart[first] > rules.dense_ns * self._grain:
+        first = int((apart <= near).argmax())
+        if apart[first] > near:
             return None
-        return float(late[first : first + rules.dense].mean())
+        last = first + max(round(rules.crowd * len(late)), rules.dense * 3 // 2) - 1
+        crowded = last < len(late) and bool(late[last] - late[first] <= near)
+        return _Edge(way, float(late[first : first + rules.dense].mean()), crowded)
 
-    def _look(self, known: _State, ways: tuple[Points, Points], now_ns: int) -> _State | None:
+    def _look(self, known: State, ways: tuple[Points, Points], now_ns: int) -> State | None:
         """With what the newest points say, if anything; None: these are other clocks."""
-        state = known.led(now_ns)
         rules, grain = self.rules, self._grain
+        state = self._led(known, now_ns)
         lag = -rules.window_ns / 2 / SECOND
-        deviation = math.sqrt(state.variance_at(lag))
-        out, back = (
+        edges = [
             self._edge(state, points, way, usual)
             for way, points, usual in zip(WAYS, ways, self._usual, strict=True)
-        )
-        latest = min(max(rules.above_ns * grain, rules.above * deviation), rules.most_ns * grain)
-        steady = max(rules.gate_ns * grain, rules.below * deviation)
+        ]
         self._turned += 1
-        if out is not None and back is not None and abs(out + back) < rules.wide_ns * grain:
+        if edges[0] is not None and edges[1] is not None:
+            out, back = edges[0].ns, edges[1].ns
             longer, ahead = (out + back) / 2, (out - back) / 2
-            if abs(ahead) < steady:
-                self._turned, self._both_ns = 0, state.at_ns
-                self._usual = tuple(usual + rules.learn * longer for usual in self._usual)
-                # Which way is the longer one by how much of it nobody knows.
-                return state.told(ahead, (rules.both_ns * grain) ** 2 + longer**2 / 2, lag)
-            if 2 * abs(longer) < rules.gate_ns * grain:
-                return None if self._turned > rules.turns else known
+            if abs(longer) < rules.wide_ns / 2 * grain:
+                if abs(ahead) < max(rules.gate_ns * grain, rules.below * state.deviation(lag)):
+                    self._turned, self._both_ns = 0, state.at_ns
+                    return self._both(state, out, back, lag)
+                if 2 * abs(longer) < rules.gate_ns * grain:
+                    return None if self._turned > rules.turns else known
         self._turned = 0
+        return self._alone(state, edges, lag) or known
+
+    def _both(self, state: State, out: float, back: float, lag: float) -> State:
+        """With both edges, each so much later than usual."""
+        rules = self.rules
+        longer, offset = (out + back) / 2, state.offset(lag)
+        jump = longer - state.longer
+        # Which way is the longer one by how much of it nobody knows.
+        variance = self._variance() + jump**2 + rules.uneven * max(longer, 0.0) ** 2
+        told = state.freed(jump).told(1, offset + out, variance, lag)
+        told = told.told(-1, back - offset, variance, lag)
+        gate = rules.gate_ns * self._grain / 2
+        learnt = rules.learn * min(max(longer, -gate), gate)
+        self._usual = self._usual[0] + learnt, self._usual[1] + learnt
+        return told._replace(longer=told.longer - learnt)
+
+    def _alone(self, state: State, edges: list[_Edge | None], lag: float) -> State | None:
+        """With the edge that is nearer to where it is to be; None: there is none to be believed."""
+        rules, grain, variance = self.rules, self._grain, self._variance()
+        own = rules.alone * math.sqrt(state.spread.cc + variance)
+        most = min(max(own, state.deviation(lag)), rules.most_ns * grain)
         there = [
-            (way, edge) for way, edge in zip(WAYS, (out, back), strict=True)
-            if edge is not None and edge < latest
+            edge for edge in edges
+            if edge is not None
+            and edge.ns - state.longer < (rules.crowded_ns * grain if edge.crowded else most)
         ]  # fmt: skip
         if not there:
-            return known
-        way, edge = min(there, key=lambda found: abs(found[1]))
-        # Where it is to be, or before that: then the clock is another, or the way a shorter one.
-        return state.told(way * edge, (rules.one_ns * grain) ** 2 + min(edge, 0.0) ** 2 / 4, lag)
+            return None
+        way, ns, crowded = min(there, key=lambda edge: abs(edge.ns - state.longer))
+        late = ns - state.longer
+        if late > rules.jump * math.sqrt(state.spread.cc + variance):
+            state = state.freed(rules.late * late)
+        elif late < -rules.jump * math.sqrt(state.variance(way, lag) + variance):
+            # No way is shorter than it can be: the rest is the clocks.
+            short = min(max(rules.short_ns * grain + state.longer, 0.0), -late)
+            state = state.freed(short, -late - short)
+        if not crowded:
+            variance += (rules.lonely_ns * grain) ** 2
+        return state.told(way, state.expected(way, lag) + late, variance, lag)
+
+    def _variance(self) -> float:
+        """Of where one edge is, but for the length of its way."""
+        return 2 * (self.rules.both_ns * self._grain) ** 2
+
+    def _led(self, state: State, now_ns: int) -> State:
+        return state.led(now_ns, Breath(self.rules.breath_ns * self._grain, self.rules.calm_s))
 
 
 def _length(line: Pair, way: int) -> float:

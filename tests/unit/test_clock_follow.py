@@ -48,6 +48,34 @@ def test_a_way_that_is_shorter_now_and_then_is_no_clock(seed):
     assert max(errors(path, 3)) < 60
 
 
+@pytest.mark.parametrize("way", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_one_way_without_a_queue_may_become_shorter_for_a_while(seed, way):
+    """A machine that ran faster for 4 s made all ways 50 ns shorter; the rate that this was taken
+    for led the clocks on by 15 ns/s, and the way as it had been passed for a queue."""
+    path = learnt(seed)
+    path.standing = (7_000.0, 0.0) if way == 0 else (0.0, 7_000.0)
+    list(path.run(6, step=0.3))
+    path.shorter = (50.0, 50.0)
+    worst = errors(path, 4.2)
+    path.shorter = (0.0, 0.0)
+    worst += errors(path, 20)
+    assert max(worst) < 70
+    assert np.median(worst[-20:]) < 40
+
+
+def test_ways_that_are_longer_together_do_not_move_the_clocks():
+    """By 60 ns, whichever way is in a queue meanwhile."""
+    path = learnt(7)
+    path.shorter = (-60.0, -60.0)
+    worst = errors(path, 3)
+    path.standing = (0.0, 7_000.0)
+    worst += errors(path, 6)
+    path.shorter = (0.0, 0.0)
+    worst += errors(path, 6)
+    assert max(worst) < 60
+
+
 def test_both_ways_flooded_leave_it_to_the_crystals_as_they_went():
     """0.8 T^1.5 ns after T seconds, and what the rate was known to."""
     after = []

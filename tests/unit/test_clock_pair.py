@@ -25,6 +25,8 @@ class Path:
         self.jitter = jitter
         self.warm = (0.0, 0.0)
         """Share of the packets that take 70 ns less."""
+        self.shorter = (0.0, 0.0)
+        """All take so much less, ns."""
         self.slewed, self.slewed_at = 0.0, None
         """By how much faster the peer's clock goes from some moment on."""
         self.trains_hz, self.load, self.delay = trains_hz, load, delay
@@ -78,7 +80,7 @@ class Path:
         jitter = np.abs(self.rng.normal(0, self.jitter, 3 * count))
         if self.warm[way]:
             jitter -= 70 * (self.rng.random(3 * count) < self.warm[way])
-        delay = self.delay[way] + jitter + queue + cold
+        delay = self.delay[way] - self.shorter[way] + jitter + queue + cold
         heard = sent + np.rint(delay).astype(np.int64)
         seq = self.seq[way] + np.arange(3 * count)
         self.seq[way] += 3 * count + 1
