@@ -41,5 +41,5 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 
 MINUTES: Mapping[str, float] = {
     "clos": 15, "scale": 2, "mesh": 2, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "untold": 6,
-    "holdover": 9, "reference": 7, "live": 8, "plot": 4, "synchronized": 8,
+    "holdover": 9, "reference": 7, "live": 10, "plot": 4, "synchronized": 8,
 }  # fmt: skip

@@ -143,3 +143,8 @@ def test_offload_packets_fit_the_burst_with_their_headers():
     lab = Topology()
     segments = -(-lab.gso_max_bytes // 1448)
     assert lab.gso_max_bytes + segments * 66 <= 65500
+
+
+def test_a_shaper_that_is_to_cut_them_gets_them_as_the_kernel_makes_them():
+    lab = Topology(whole=False)
+    assert lab.gso_max_bytes == 65536 >= lab.burst_bytes
