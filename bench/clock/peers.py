@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -167,12 +167,15 @@ class Chrony:
 
 
 @contextmanager
-def load(cluster: Cluster, kind: str) -> Iterator[None]:
+def load(
+    cluster: Cluster, kind: str, wait: Callable[[float], object] = time.sleep
+) -> Iterator[None]:
     """Traffic between the first two hosts until the block ends.
 
     Args:
         cluster: the lab.
         kind: ``idle``, ``udp400``, ``udp800``, ``tcp`` (one way) or ``tcp2`` (both).
+        wait: so many seconds; what has to go on meanwhile does it.
     """
     one, other = cluster.nodes[:2]
     ways = {"idle": [], "tcp2": [(one, other), (other, one)]}.get(kind, [(one, other)])
@@ -189,5 +192,5 @@ def load(cluster: Cluster, kind: str) -> Iterator[None]:
                 process = node.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 stack.callback(process.wait)
                 stack.callback(process.kill)
-                time.sleep(0.5)
+                wait(0.5)
         yield

@@ -112,7 +112,7 @@ def plot(*, quick: bool) -> list[Row]:
         began = time.monotonic()
         for kind in ORDER:
             since = time.monotonic() - began
-            with load(cluster, kind):
+            with load(cluster, kind, fabric.run):
                 _watch(fabric, chrony, story, began, seconds)
             story.loads.append((since, time.monotonic() - began, kind))
         story.ptp4l = ptp4l_points((cluster.nodes[1].dir / "ptp4l-client.log").read_text(), began)
