@@ -137,8 +137,8 @@ class SwitchTarget:
 Target = HostTarget | RailTarget | SwitchTarget
 
 
-FRAME_BYTES = 1514
-"""Of Ethernet, without its checksum."""
+MOST_GSO = 65536
+"""Bytes; the kernel's default (GSO_LEGACY_MAX_SIZE)."""
 
 
 def parse_rate(text: str) -> int:
@@ -164,8 +164,9 @@ class Topology:
     queue_us: int = 10_000
     """Longest wait in a shaper's queue at full rate, before it drops."""
     whole: bool = True
-    """Shapers pass offload packets whole, which are made no larger than that. False: hosts send
-    frames, as a wire carries them; that takes ten times the CPU."""
+    """Shapers pass offload packets whole, which are made no larger than that. False: they are as
+    large as the kernel makes them, and what is larger than a burst leaves in frames, as on a wire;
+    that takes ten times the CPU."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -189,8 +190,8 @@ class Topology:
 
     @property
     def gso_max_bytes(self) -> int:
-        """Largest offload packet that passes a shaper whole, headers of its segments included."""
-        return min(65536, self.burst_bytes * 9 // 10) if self.whole else FRAME_BYTES
+        """Largest offload packet; of `whole` ones, with the headers of its segments."""
+        return min(MOST_GSO, self.burst_bytes * 9 // 10) if self.whole else MOST_GSO
 
     # Namespaces
 

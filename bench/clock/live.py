@@ -8,6 +8,8 @@ same hosts.
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,6 +24,7 @@ from clocksync.page import State
 from fabricd.clock.service import STEP_S, ClockService
 from fabricd.probes.client import host_id
 from lab.cluster import Cluster, wait_until
+from lab.node import Node
 from lab.topology import Topology, parse_rate
 from lab.virtualclock import VirtualClock, VirtualClocks
 
@@ -34,6 +37,7 @@ SEED = 5
 PAIR_NS, PAIR_P99_NS, MESH_NS = 20.0, 40.0, 10.0
 P99_NS = {"idle": 15.0, "udp400": 40.0, "udp800": 30.0, "tcp": 40.0, "tcp2": 40.0}
 HOP_NS = 1000.0
+FLOOD = 0.95
 PTP4L, CHRONY = 100.0, 10.0
 """So many times better than these: than ptp4l's median, than the p99 of chronyd's regression."""
 DEEP_BURST = 256 * 1024
@@ -62,6 +66,8 @@ class Seen:
     """Of hosts' times, a hop: by as many as there are to the reference."""
     missed: int = 0
     checks: int = 0
+    carried: float = math.nan
+    """Part of what the loaded link can carry that it did; both ways: of the one that did less."""
     silent: int = 0
     """Times that a path had no line, or a host no time."""
     ptp4l: list[float] = field(default_factory=list)
@@ -162,14 +168,22 @@ class Fabric:
             service.close()
 
 
+def _sent_bytes(node: Node) -> int:
+    """What a host's rail has sent so far."""
+    said = node.run(["ip", "-json", "-stats", "link", "show", "dev", "rail0"]).stdout
+    return int(json.loads(said)[0]["stats64"]["tx"]["bytes"])
+
+
 def _watch(
     cluster: Cluster, fabric: Fabric, peers: tuple[Ptp4l, Chrony], kind: str, seconds: float
 ) -> Seen:
     seen = Seen()
     ptp4l, chrony = peers
     before = len(ptp4l.errors_ns())
+    senders = cluster.nodes[: 2 if kind == "tcp2" else 1]
     with load(cluster, kind, fabric.run):
-        asked = time.monotonic()
+        asked = began = time.monotonic()
+        sent = [_sent_bytes(node) for node in senders]
 
         def look() -> None:
             nonlocal asked
@@ -181,6 +195,9 @@ def _watch(
                     seen.chrony.append(abs(error))
 
         fabric.run(seconds, look)
+        passed = time.monotonic() - began
+        least = min(_sent_bytes(node) - then for node, then in zip(senders, sent, strict=True))
+        seen.carried = 8 * least / passed / cluster.topology.rate_bps
         seen.ptp4l = [abs(error) for error in ptp4l.errors_ns(before)]
     return seen
 
@@ -209,10 +226,10 @@ def running(topology: Topology) -> Iterator[tuple[Cluster, Fabric]]:
 
 
 def topology(name: str = "clock") -> Topology:
-    """Eight hosts of one rail, whose wire carries frames.
+    """Eight hosts of one rail, with offload packets as the kernel makes them.
 
-    A wire passes nothing else. Behind offload packets that pass a shaper whole a probe waits for
-    59 KB each time, so that in a flood none ever finds a queue empty.
+    The shapers cut into frames what is larger than a burst. Where all of them pass whole a probe
+    waits for 59 KB each time, so that in a flood none ever finds a queue empty; no wire does that.
     """
     return Topology(name, hosts=HOSTS, rails=1, rate_bps=parse_rate("1gbit"), whole=False)
 
@@ -277,6 +294,9 @@ def live_rows(kind: str, seen: Seen) -> list[Row]:
             note=f"its p99 in ours: {ptp[1] / two[1]:.0f}"),
     ] if seen.ptp4l else []  # fmt: skip
     return [
+        # Less is no flood.
+        Row(f"{name}: part of its rate that the loaded link carries", FLOOD if flooded else None,
+            seen.carried, "", better="higher"),
         Row(f"{name}: a pair, median", PAIR_NS, pair[0], "ns"),
         Row(f"{name}: a pair, p99", PAIR_P99_NS, pair[1], "ns"),
         Row(f"{name}: after the mesh, median", MESH_NS, mesh[0], "ns"),
