@@ -127,7 +127,8 @@ class PairEstimator:
             self._follower.reset()
             self.last = None
             return None
-        emptied = self._line.half_rtt_ns - self._floor_ns <= self.rules.clean_ns
+        most = self.rules.alike * self.rules.clean_ns
+        emptied = self._line.half_rtt_ns - self._floor_ns <= most
         sure = self._both and emptied and not self._warming(now_ns)
         self.last = self._follower.follow(self._line, sure, self.ways, now_ns)
         return None if found is None else self.last
@@ -274,18 +275,23 @@ class PairEstimator:
         # That far off, at most, is the new line, and so far, likely, by now the one that is known.
         likely = max(rules.clean_ns, 2 * last.likely_ns(now_ns))
         excess = found.half_rtt_ns - self._floor_ns
-        longer = excess > likely
         moved = off(found, last, now_ns)
         # Few points of a shorter route lie far from the rest of the edge.
         torn = found.spread_ns > rules.torn * (1.0 + self._scatter_ns)
         sharp = found.spread_ns <= rules.sharp * (1.0 + self._scatter_ns)
+        # Both ways alike became longer: a machine that ran faster for a while is as it was. A queue
+        # on one of them, or two queues, would have moved the line, or blurred an edge.
+        anchor = self._anchor or last
+        near = off(found, anchor, now_ns) <= max(rules.clean_ns, 2 * anchor.likely_ns(now_ns))
+        alike = sharp and near and excess <= rules.alike * rules.clean_ns
+        longer = excess > likely and not alike
         own = self._aged(found, now_ns) + max(excess, 0.0)
         if sharp and not longer and moved > rules.clean_ns + 4 * own:
             # Edges as near to each other as ever leave no room for that: what was known is wrong.
             self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
             self._sure = self._anchor = None
             return False
-        if longer or torn or moved > aged or turned > rules.turned:
+        if longer or torn or (moved > aged and not alike) or turned > rules.turned:
             self.queued += 1
             return True
         self._floor_ns = min(self._floor_ns, found.half_rtt_ns)

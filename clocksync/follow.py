@@ -276,7 +276,8 @@ class Follower:
         if edges[0] is not None and edges[1] is not None:
             out, back = edges[0].ns, edges[1].ns
             longer, ahead = (out + back) / 2, (out - back) / 2
-            if abs(longer) < rules.wide_ns / 2 * grain:
+            # However fine the stamps are: a slow machine is as slow.
+            if abs(longer) < rules.wide_ns / 2 * max(grain, 1.0):
                 if abs(ahead) < max(rules.gate_ns * grain, rules.below * state.deviation(lag)):
                     self._turned, self._both_ns = 0, state.at_ns
                     return self._both(state, out, back, lag)

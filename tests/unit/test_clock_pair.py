@@ -387,3 +387,18 @@ def test_the_bound_holds_for_who_began_in_queues_that_come_and_go(periods, most)
     for pair, error in path.run(5):
         assert pair is None or abs(error) <= pair.bound_ns(path.now)
     assert abs(path.error(path.estimator.last)) < 60
+
+
+@pytest.mark.parametrize("first_s", [5, 9])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_machine_that_ran_faster_at_first_leaves_no_skew(seed, first_s):
+    """All ways were 70 ns shorter when the path was learnt. Then one of them passed for a queue,
+    and after a minute for a longer way: 70 ns off for ever."""
+    path = Path(seed, jitter=12)
+    path.walk(120)
+    path.shorter = (70.0, 70.0)
+    list(path.run(first_s, step=0.3))
+    path.shorter = (0.0, 0.0)
+    errors = [abs(error) for pair, error in path.run(75, step=0.3) if pair is not None]
+    assert max(errors) < 40
+    assert max(errors[-30:]) < 25
