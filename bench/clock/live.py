@@ -257,8 +257,9 @@ def live(*, quick: bool) -> list[Row]:
             for kind in kinds:
                 seen = _watch(cluster, fabric, peers, kind, seconds)
                 made = live_rows(kind, seen)
+                made = [replace(row, name=f"{prefix}{row.name}") for row in made]
                 if shape.burst_bytes == DEEP_BURST:  # no figure is asked
-                    made = [replace(row, name=f"{prefix}{row.name}", asked=None) for row in made]
+                    made = [replace(row, asked=None) for row in made]
                 rows += made
                 total.missed += seen.missed
                 total.checks += seen.checks
