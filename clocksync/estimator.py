@@ -1,13 +1,9 @@
 """How far a peer's clock is from ours, from the packets of one path, window after window. Pure.
 
 A window is 2 s of points that the train filter kept; it grows, up to 8 s, while they scatter, and
-up to 16 s while they are few. The
-line through them (`clocksync.fit`) is the estimate. Clocks are also *stepped*, by an operator or by
-a daemon that sets the time; a line through a step is wrong by half of it for a whole window. A step
-moves both edges the same way, and one of them to where no delay can put a point: packets of ours
-arrive before they could, or the peer's do. A queue moves one edge, or both apart; a shorter route
-moves both together. So the newest points are held against the last line before each fit, and what
-was before a step is dropped.
+up to 16 s while they are few. The line through them (`clocksync.fit`) is the estimate. The newest
+points are held against the last line before each fit (`clocksync.steps`), and what was before a
+step of a clock is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +22,9 @@ from clocksync.follow import Follower
 from clocksync.oneway import Expected, clean, weighed
 from clocksync.pair import SECOND, WALK, Pair, Rules, off
 from clocksync.points import Points, least_rtt, take
-from clocksync.trains import Ints, Packets, Trains
+from clocksync.steps import Look, look
+from clocksync.trains import Packets, Trains
 
-Floats = NDArray[np.float64]
 CRYSTALS = 2e-4
 """Two of them, 100 ppm off each, the worst there are in hosts. A steeper line is not theirs."""
 
@@ -44,14 +39,6 @@ class _Window(NamedTuple):
     clouds: tuple[Cloud, Cloud]
     nu: tuple[float, float]
     kept: tuple[float, float]
-
-
-class _Look(Enum):
-    """What the newest points say of the last line."""
-
-    WELL = "well"
-    WAIT = "wait"
-    STEP = "step"
 
 
 class PairEstimator:
@@ -142,11 +129,11 @@ class PairEstimator:
             points.drop(now_ns - self.rules.longest_ns)
         self.doubt = False
         if self._line is not None:
-            verdict, since = self._look(self._line, now_ns)
-            if verdict is _Look.WAIT:
+            verdict, since = look(self._line, self.ways, self.rules, now_ns)
+            if verdict is Look.WAIT:
                 self.doubt = True
                 return None
-            if verdict is _Look.STEP:
+            if verdict is Look.STEP:
                 self._stepped(since)
         window = self._window(now_ns)
         found = self._fit(window) if window else None
@@ -457,42 +444,6 @@ class PairEstimator:
         """What the path takes without queues is this; 0: nothing is known of it."""
         self._clear_ns, self._since_ns = half_rtt_ns, 0
         self._halves.clear()
-
-    def _look(self, last: Pair, now_ns: int) -> tuple[_Look, int]:
-        """Whether the newest points can be of the clocks that the last line is of; since when not.
-
-        A point nearer than the edge was never there before. If the other direction's edge has
-        moved away since then, the clock was stepped; if it has not, a way became shorter.
-        """
-        above, below = self._beyond(last, self._out, 1), self._beyond(last, self._back, -1)
-        # A queue that goes from one direction to the other is no step.
-        most = last.step_ns + last.error_ns(now_ns) + last.queue_ns
-        ahead, behind = below[0][below[1] > most], above[0][above[1] < -most]
-        up, down = (len(x) >= self.rules.odd_points for x in (ahead, behind))
-        if up == down:
-            return _Look.WELL, 0  # or both ways are shorter
-        since = int(ahead[0] if up else behind[0])
-        others = above if up else below
-        late = others[0] >= since
-        at, away = others[0][late], others[1][late]
-        if len(away) < self.rules.newest_points:
-            return _Look.WAIT, since
-        moved = away > most if up else away < -most
-        if moved.all():
-            return _Look.STEP, since
-        if up:
-            # If it is ours, and went back by so much, some of before it seem to be of after it.
-            back = since + round(float(np.median(below[1][below[1] > most])))
-            if moved[at >= back].all():
-                enough = np.count_nonzero(at >= back) >= self.rules.newest_points
-                return (_Look.STEP, back) if enough else (_Look.WAIT, since)
-        return _Look.WELL, since
-
-    def _beyond(self, last: Pair, points: Points, side: int) -> tuple[Ints, Floats]:
-        """The newest points, from the edge of the last line."""
-        at, apart = points.since(last.seen_ns - self.rules.newest_ns)
-        height = last.apart_ns + side * last.half_rtt_ns + last.skew_ns
-        return at, (apart - last.base_ns) - (last.slope * (at - last.at_ns) + height)
 
 
 def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:

@@ -64,11 +64,12 @@ class FollowRules:
     below: float = 4.0
     """Both ways agree with it within so many deviations."""
     jump: float = 2.0
-    """What an edge alone is off by more than so many is another way."""
+    """Where an edge alone is off by more than so many deviations the way is another."""
     short_ns: float = 60.0
-    """By so much one may become shorter."""
+    """By so much a way may become shorter than usual."""
     late: float = 2.0
-    """How much longer a way has become that is later, nobody knows: so many times that, likely."""
+    """By how much a way is longer whose edge is later nobody knows: standard deviation, in times
+    of how much later it is."""
     crowd: float = 0.03
     """That share of the points, and half as many again as ``dense`` of them, within ``dense_ns``
     bear an edge out that is late by more than ``alone`` deviations of the ways; queues that stand
@@ -86,9 +87,9 @@ class FollowRules:
     """Standard deviations of what both ways say. They share most of their window with the last
     look, so this is larger than what edges scatter."""
     breath_ns: float = 18.0
-    """And by so much ways are longer or shorter than usual."""
+    """Standard deviation of by how much ways are longer than usual."""
     calm_s: float = 5.0
-    """For so long."""
+    """And how long they stay so (`clocksync.wayfilter.Breath`)."""
     rate_ns: float = 10.0
     """Standard deviation of the rate that it begins with, ns/s: the first lines after a flood are
     turned."""

@@ -48,8 +48,8 @@ class Rules:
     """A window whose least round trip is longer than the path's by twice that is of packets that
     all stood in a queue, which may be one direction's. What was known before is better."""
     alike: float = 3.0
-    """Nor of packets that stood in a queue where it is by no more than so many times that, both
-    edges are sharp, and the line is where it was."""
+    """A least round trip that is longer by twice so many ``clean_ns`` is still the path's own if
+    both edges are sharp and the line is where it was: both ways became longer alike."""
     turned: float = 20e-9
     """Nor does the rate change by more from one window to the next, beyond errors and wander."""
     torn: float = 20.0

@@ -18,7 +18,7 @@ from clocksync.pair import SECOND, WALK
 
 
 class Covariance(NamedTuple):
-    """Of offset (a), rate (b) and length (c)."""
+    """Of offset (a, ns), rate (b, ns/s) and length (c, ns)."""
 
     aa: float
     ab: float
@@ -67,15 +67,15 @@ class State(NamedTuple):
         )  # fmt: skip
 
     def offset(self, lag: float) -> float:
-        """How far apart the clocks were ``lag`` seconds later (less than 0: before)."""
+        """How far apart the clocks were ``lag`` seconds later (less than 0: before), ns."""
         return self.ns + self.rate * lag
 
     def deviation(self, lag: float = 0.0) -> float:
-        """Standard deviation of that, by this state alone."""
+        """Standard deviation of that, by this state alone, ns."""
         return math.sqrt(self.spread.aa + lag * (2 * self.spread.ab + self.spread.bb * lag))
 
     def expected(self, way: int, lag: float) -> float:
-        """Where the edge of a way is to be, beyond what it takes usually.
+        """Where the edge of a way is to be, beyond what it takes usually, ns.
 
         Args:
             way: 1: our packets, late above the line; -1: the peer's, late below it.
@@ -91,14 +91,21 @@ class State(NamedTuple):
         )  # fmt: skip
 
     def variance(self, way: int, lag: float) -> float:
-        """Of `expected`."""
+        """Of `expected`, ns²."""
         a, b, c = self.shared(way, lag)
         return way * (a + lag * b) + c
 
     def told(self, way: int, edge_ns: float, variance: float, lag: float) -> State:
-        """With a measurement of where the edge of a way is (`expected`)."""
+        """With a measurement of where the edge of a way is.
+
+        Args:
+            way: as of `expected`.
+            edge_ns: what `expected` was to be.
+            variance: of the measurement, ns².
+            lag: as of `expected`, seconds.
+        """
         a, b, c = self.shared(way, lag)
-        by = 1.0 / (self.variance(way, lag) + variance)
+        by = 1.0 / (way * (a + lag * b) + c + variance)
         off = (edge_ns - self.expected(way, lag)) * by
         aa, ab, ac, bb, bc, cc = self.spread
         return State(
@@ -108,7 +115,7 @@ class State(NamedTuple):
         )  # fmt: skip
 
     def freed(self, ns: float, clocks_ns: float = 0.0) -> State:
-        """Where ways may have become longer or shorter by so much at once, and clocks be off."""
+        """Known less: ways may be longer or shorter by so many ns, and clocks off by so many."""
         spread = self.spread
         return self._replace(
             spread=spread._replace(cc=spread.cc + ns**2, aa=spread.aa + clocks_ns**2)
