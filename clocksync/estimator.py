@@ -14,9 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from clocksync.fit import FEWEST, MOST_SLOPE, Cloud, Line, edge, fit
 from clocksync.follow import Follower
 from clocksync.oneway import Expected, clean, weighed
