@@ -65,6 +65,93 @@ TEST_CASE("who blocks is woken for all that counts, also when the connection in 
   CHECK(Clock::now() - since < std::chrono::microseconds(kNapUs));
 }
 
+TEST_CASE("who posts and then waits, without a test between, is woken by what comes") {
+  constexpr int kNapUs = 20'000'000;
+  Pair pair(1);
+  // The other way round, so that it is the receiver that never waited before: its connections are
+  // not watched yet.
+  std::array<std::byte, kHandleSize> handle{};
+  ListenComm* listener = nullptr;
+  SendComm* send = nullptr;
+  RecvComm* receive = nullptr;
+  REQUIRE(pair.a->listen(0, handle, &listener) == Result::success);
+  REQUIRE(pair.b->connect(0, handle, 0, &send) == Result::success);
+  const auto until = Clock::now() + milliseconds(5000);
+  while (receive == nullptr && Clock::now() < until) {
+    REQUIRE(pair.a->accept(listener, &receive) == Result::success);
+  }
+  REQUIRE(receive != nullptr);
+  REQUIRE(connected(*pair.b, 0));
+  pair.a->wait(0);  // the first one makes them wanted
+  pair.a->wait(0);
+  pair.a->wait(0);
+  std::vector<std::byte> to(1'000'000);
+  const std::vector<std::byte> bytes = contents(to.size(), 1);
+  const ReceiveSlot slot{to.data(), to.size(), 0};
+  Request* const request = post(*pair.a, receive, {&slot, 1});
+  std::thread sender([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    Request* const sent = post(*pair.b, send, bytes);
+    bool done = false;
+    while (!done && Clock::now() < until + milliseconds(20'000)) {
+      REQUIRE(pair.b->test(sent, &done, nullptr) == Result::success);
+    }
+    CHECK(done);
+  });
+  const auto since = Clock::now();
+  bool done = false;
+  do {
+    pair.a->wait(kNapUs);
+    REQUIRE(pair.a->test(request, &done, nullptr) == Result::success);
+  } while (!done);
+  CHECK(Clock::now() - since < std::chrono::microseconds(kNapUs / 2));
+  sender.join();
+  CHECK(to == bytes);
+  pair.b->close(send);
+  pair.a->close(receive);
+  pair.a->close(listener);
+}
+
+// A caller is woken by an acknowledgement, finds the control thread inside its comm ("not yet") and
+// waits again, while the control thread reads what it was woken for.
+TEST_CASE("who waits is woken by what the control thread has read for him") {
+  Pair pair(1);
+  REQUIRE(exchange(pair, milliseconds(50), 5).intact);
+  // Too large to be done before it is acknowledged, small enough to be with the kernel at once.
+  const std::vector<std::byte> bytes = contents(20'000, 1);
+  bool woken = false;
+  // Once in a while the control thread is the first to see it, and nothing is left to wake for.
+  for (int round = 0; round < 10 && !woken; ++round) {
+    std::vector<std::byte> to(bytes.size());
+    const ReceiveSlot slot{to.data(), to.size(), 0};
+    Request* const receive = post(*pair.b, pair.receive, {&slot, 1});
+    std::this_thread::sleep_for(milliseconds(200));  // it is granted
+    Request* const send = post(*pair.a, pair.send, bytes);
+    for (int i = 0; i < 3; ++i) {
+      pair.a->wait(1000);  // nothing is left over that would wake at once
+    }
+    std::thread receiver([&] {
+      std::this_thread::sleep_for(milliseconds(50));
+      bool whole = false;
+      while (!whole) {
+        REQUIRE(pair.b->test(receive, &whole, nullptr) == Result::success);
+      }
+    });
+    pair.a->wait(20'000'000);
+    receiver.join();
+    std::this_thread::sleep_for(milliseconds(300));  // the control thread reads it
+    const auto since = Clock::now();
+    pair.a->wait(1'000'000);
+    woken = Clock::now() - since < milliseconds(500);
+    bool done = false;
+    while (!done) {
+      REQUIRE(pair.a->test(send, &done, nullptr) == Result::success);
+    }
+    CHECK(to == bytes);
+  }
+  CHECK(woken);
+}
+
 TEST_CASE("strangers are counted, and hold up nobody") {
   Pair pair(1);
   const auto handle = decode_handle(pair.handle);
