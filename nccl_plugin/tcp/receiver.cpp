@@ -54,6 +54,11 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   watch_all();              // who posts may wait next
   if (core_.done(group)) {  // it came ahead
     tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
+  } else if (context_.waits.wanted() && context_.waits.generation() != seen_generation_) {
+    progress();  // what came before woke a caller who had no receive for it, and wakes no more
+  }
+  if (core_.done(group)) {
+    context_.waits.nudge();
   }
   answer(Tell::worthwhile);
   taken = true;
@@ -169,6 +174,7 @@ void Receiver::exhaust(core::PathIndex index) {
 void Receiver::note_close() {
   if (!peer_closed_) {
     peer_closed_ = true;
+    heard_ = true;
     peer_closed_at_ = monotonic_ns();
   }
 }

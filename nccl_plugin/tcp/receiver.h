@@ -155,6 +155,7 @@ class Receiver {
   RailCounts counts_;
   bool told_all_down_ = false;
   bool moved_ = false;        // a receive was posted, or a chunk came, since the last tick
+  bool heard_ = false;        // a message became whole, or the peer's close came
   std::int64_t busy_at_ = 0;  // when that was last so
 };
 

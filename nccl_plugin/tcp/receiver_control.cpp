@@ -35,6 +35,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   }
   facts_ = facts;
   core_.expect_ahead(goes_ahead(facts));
+  heard_ = false;
   core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
@@ -84,6 +85,10 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       path.silence.reset();
     }
   });
+  if (heard_ && context_.waits.wanted()) {
+    // The caller may sleep for just that, and a connection that was closed here wakes nobody.
+    context_.waits.signal();
+  }
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     Path& path = paths_[i];
     if (path.announce && now - path.announced >= kAnnounceNs) {

@@ -327,6 +327,7 @@ void Receiver::finish_chunk(core::PathIndex index) {
     return;  // the control thread's next tick sends it
   }
   if (core_.finish(index)) {
+    heard_ = true;
     tally_.messages[core::receiver_rail(index)].add(1);
   }
   if (!paths_[index].duplicate) {

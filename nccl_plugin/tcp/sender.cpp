@@ -67,6 +67,9 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   if (posted) {
     context_.stir();
     watch_all();  // who posts may wait next
+    if (core_.done(*posted)) {
+      context_.waits.nudge();
+    }
     taken = true;
     sequence = *posted;
   }

@@ -192,6 +192,7 @@ void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
     fail(index, pages::PathDownReason::socket_error);
   }
   pump();
+  context_.waits.signal();  // for what was read: the connection is closed, and wakes nobody
 }
 
 void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {

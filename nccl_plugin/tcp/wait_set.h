@@ -23,6 +23,13 @@ class WaitSet {
   void wait(int timeout_us);
   // Somebody has waited: connections are to be added.
   [[nodiscard]] bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  // For who posts and waits, without a test between: it is done already. His next wait returns at
+  // once; those who sleep go on.
+  void nudge() {
+    if (wanted()) {
+      generation_.fetch_add(1);
+    }
+  }
   // Until a signal(), or something on a connection that is in.
   void nap(int timeout_us);
   // Grows whenever a caller blocks here; of those who poll it knows nothing.

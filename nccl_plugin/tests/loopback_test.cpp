@@ -112,6 +112,40 @@ TEST_CASE("who posts and then waits, without a test between, is woken by what co
   pair.a->close(listener);
 }
 
+TEST_CASE("who posts what is done by then, and waits, does not sleep") {
+  constexpr int kNapUs = 20'000'000;
+  Pair pair(1);
+  REQUIRE(exchange(pair, milliseconds(50), 5, 2000).intact);
+  const std::vector<std::byte> bytes = contents(8, 1);
+  std::vector<std::byte> to(bytes.size());
+  std::this_thread::sleep_for(milliseconds(300));  // all of that is told
+  for (Net* net : {pair.b.get(), pair.a.get()}) {
+    for (int i = 0; i < 3; ++i) {
+      net->wait(1000);  // nothing is left over that would wake at once
+    }
+  }
+  const auto since = Clock::now();
+  // Copied and sent ahead: it is done.
+  Request* const send = post(*pair.a, pair.send, bytes);
+  pair.a->wait(kNapUs);
+  bool done = false;
+  while (!done) {
+    REQUIRE(pair.a->test(send, &done, nullptr) == Result::success);
+  }
+  // Woken by what it has no receive for: nothing will wake for that again.
+  pair.b->wait(kNapUs);
+  pair.b->wait(1000);
+  const ReceiveSlot slot{to.data(), to.size(), 0};
+  Request* const receive = post(*pair.b, pair.receive, {&slot, 1});
+  pair.b->wait(kNapUs);
+  done = false;
+  while (!done) {
+    REQUIRE(pair.b->test(receive, &done, nullptr) == Result::success);
+  }
+  CHECK(to == bytes);
+  CHECK(Clock::now() - since < std::chrono::microseconds(kNapUs / 2));
+}
+
 // A caller is woken by an acknowledgement, finds the control thread inside its comm ("not yet") and
 // waits again, while the control thread reads what it was woken for.
 TEST_CASE("who waits is woken by what the control thread has read for him") {
