@@ -77,6 +77,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     done = core_.done(group);
     if (!done) {
       answer(Tell::worthwhile);
+      acknowledge_small();
     }
     if (!done && peer_closed_) {
       core::each(live_, [this](core::PathIndex index) { exhaust(index); });

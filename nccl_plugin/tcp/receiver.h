@@ -66,6 +66,7 @@ class Receiver {
     bool in_payload = false;
     bool ended = false;  // nothing more is read from it: it said close, or it broke off
     bool duplicate = false;
+    bool small = false;  // a whole small message came, which TCP may not have acknowledged
     bool trial = false;  // what comes in is a trial: dropped and answered
     std::byte* data = nullptr;
     std::size_t left = 0;
@@ -115,6 +116,8 @@ class Receiver {
   enum class Tell { urgent, worthwhile, all };
   void answer(Tell what = Tell::urgent);
   void flush(core::PathIndex index);
+  // Of small messages, to the peer's kernel, at a moment in which nothing comes in.
+  void acknowledge_small();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);
   void send_state(core::PathIndex index);

@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "tcp/receiver.h"
 
@@ -61,6 +62,14 @@ void Receiver::send_state(core::PathIndex index) {
   core_.clear_output();
   append_state(paths_[index].out, id_, {std::nullopt, core_.state()});
   flush(index);
+}
+
+void Receiver::acknowledge_small() {
+  core::each(busy_ & live_, [this](core::PathIndex index) {
+    if (std::exchange(paths_[index].small, false)) {
+      acknowledge(paths_[index].fd.get());
+    }
+  });
 }
 
 void Receiver::flush(core::PathIndex index) {

@@ -328,6 +328,7 @@ void Receiver::finish_chunk(core::PathIndex index) {
   }
   if (core_.finish(index)) {
     heard_ = true;
+    path.small = path.next_offset <= core::kCopyLimit;
     tally_.messages[core::receiver_rail(index)].add(1);
   }
   if (!paths_[index].duplicate) {

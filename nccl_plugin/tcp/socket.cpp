@@ -158,6 +158,15 @@ std::optional<core::TcpSample> sample(int fd) {
 
 void push(int fd) { set(fd, IPPROTO_TCP, TCP_NODELAY, 1); }
 
+void acknowledge(int fd) {
+  // Even: once, and then as before. Where nothing was due it leaves the interactive mode
+  // ("pingpong") for good, in which reading does not acknowledge; zero goes back to it
+  // (__tcp_sock_set_quickack and tcp_cleanup_rbuf in net/ipv4/tcp.c).
+  for (const int value : {2, 0}) {
+    ::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &value, sizeof value);
+  }
+}
+
 std::size_t waiting_bytes(int fd) {
   int queued = 0;
   return ::ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0 ? static_cast<std::size_t>(queued) : 0;

@@ -67,6 +67,9 @@ std::optional<core::TcpSample> sample(int fd);
 // For a connection that is held: a full queue of our own host took its last packet, and the kernel
 // waits 200 ms before it tries again (tcp_check_probe_timer) unless it is told to.
 void push(int fd);
+// What has come is acknowledged now, and what is yet to come not while it is read: that would be a
+// packet out (some 2 us) before the reader can do anything about what it has read.
+void acknowledge(int fd);
 // Of ours, unacknowledged or unsent in this socket.
 std::size_t waiting_bytes(int fd);
 // None.

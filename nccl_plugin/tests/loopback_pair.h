@@ -103,9 +103,9 @@ struct Pair {
   Pair& operator=(const Pair&) = delete;
 };
 
-// Shuts down every established socket of this process whose local or remote address is `ip`.
-inline int kill_connections(const std::string& ip) {
-  int killed = 0;
+// Calls with each established IPv4 connection of this process: its descriptor and its own address.
+template <typename Call>
+void each_connection(Call call) {
   DIR* directory = ::opendir("/proc/self/fd");
   for (const dirent* entry = ::readdir(directory); entry != nullptr; entry = ::readdir(directory)) {
     const int fd = std::atoi(entry->d_name);
@@ -120,12 +120,20 @@ inline int kill_connections(const std::string& ip) {
     }
     std::array<char, INET_ADDRSTRLEN> text{};
     ::inet_ntop(AF_INET, &name.sin_addr, text.data(), text.size());
-    if (ip == text.data()) {
+    call(fd, std::string(text.data()));
+  }
+  ::closedir(directory);
+}
+
+// Shuts down every established socket of this process whose own address is `ip`.
+inline int kill_connections(const std::string& ip) {
+  int killed = 0;
+  each_connection([&](int fd, const std::string& local) {
+    if (ip == local) {
       ::shutdown(fd, SHUT_RDWR);
       ++killed;
     }
-  }
-  ::closedir(directory);
+  });
   return killed;
 }
 
