@@ -54,6 +54,8 @@ class PairEstimator:
         self._both = False
         """Whether it is of both directions, neither in a queue."""
         self._follower = Follower()
+        self.shorter = False
+        """Whether a round trip takes less than twice what a way is said to take at least."""
         self.queued = 0
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
@@ -377,6 +379,9 @@ class PairEstimator:
         if line is None:
             return None
         least = max(line.half_rtt_ns, least_rtt(*window.clouds, line.slope) / 2)
+        self.shorter = line.half_rtt_ns < self.rules.least_way_ns
+        # What is known not to be true says nothing of how the ways share the round trip.
+        least -= 0.0 if self.shorter else self.rules.least_way_ns
         if self._line is None:
             self._skew_ns = 0.0
         least += abs(self._skew_ns)

@@ -72,6 +72,9 @@ class Rules:
     warm: float = 2.0
     """So many times that, of lines of the first two windows: few points say how they scatter, and
     no line of before bears them out."""
+    least_way_ns: float = 0.0
+    """No packet takes less than this one way, by who knows the cables and switches. By what half of
+    the least round trip is more than it, and by no more, the line may be off for unlike ways."""
     wander: float = 5e-9
     """Most that the slope changes within a second: five times a crystal's 1 ppb/√s."""
 
@@ -89,8 +92,9 @@ class Pair(NamedTuple):
     half_rtt_ns: float
     """Half of what lies between the edges: of the least round trip, if the line is true."""
     asymmetry_ns: float
-    """Half of the least round trip of packets that followed each other. If the two ways differ, or
-    a clock was stepped within the window, the line may be off by so much."""
+    """Half of the least round trip of packets that followed each other, less what every way takes
+    (`Rules.least_way_ns`). If the two ways differ, or a clock was stepped within the window, the
+    line may be off by so much."""
     spread_ns: float
     slope_error: float
     """Standard error of the slope."""

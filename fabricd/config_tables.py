@@ -194,6 +194,8 @@ class ClockTable(Table):
     ] = ()
     ptp_domain: Annotated[int, integer(0, 239, "(domainNumber)")] = 0
     ptp_interface: Netdev | None = None
+    least_way_ns: Annotated[int, integer(0, 1_000_000, "(nanoseconds)")] = 0
+    """What a packet takes at least from a host to any other it probes, by cables and switches."""
     move_paths: Annotated[bool, Field(strict=True, description="true or false")] = True
     """Probes of a path whose two ways differ leave from another UDP source port."""
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from clocksync.pair import Rules
 from fabricd import logs
 from fabricd.clock.__main__ import edge, run
 from fabricd.clock.service import ClockService
@@ -35,6 +36,7 @@ def main() -> int:
             clocks=clocks,
             edge=edge(host, config.clock),
             may_move=config.clock.move_paths,
+            paths=Rules(least_way_ns=config.clock.least_way_ns),
         ),
         Notifier(),
     )

@@ -14,9 +14,10 @@ from contextlib import ExitStack
 import numpy as np
 
 from bench.clock.clos import regular_graph
-from bench.clock.live import raw_ns, running, topology
+from bench.clock.live import running, topology
 from bench.clock.packets import PacketWorld
 from bench.clock.peers import Chrony, Ptp4l
+from bench.clock.services import raw_ns
 from bench.report import Row
 from clocksync.page import State
 

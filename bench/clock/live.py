@@ -9,31 +9,27 @@ same hosts.
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bench.clock.peers import Chrony, Ptp4l, load
+from bench.clock.services import Fabric, Seen
 from bench.outage import links_up
 from bench.report import Row
-from clocksync.page import State
-from fabricd.clock.service import STEP_S, ClockService
-from fabricd.probes.client import host_id
 from lab.cluster import Cluster, wait_until
 from lab.node import Node
 from lab.topology import Topology, parse_rate
-from lab.virtualclock import VirtualClock, VirtualClocks
 
 LOADS = {
     "idle": "idle", "udp400": "UDP 400 Mbit/s", "udp800": "UDP 800 Mbit/s", "tcp": "TCP one way",
     "tcp2": "TCP both ways",
 }  # fmt: skip
+FLOODS = ("tcp", "tcp2")
 HOSTS, DEGREE = 8, 4
-SEED = 5
 PAIR_NS, PAIR_P99_NS, MESH_NS = 20.0, 40.0, 10.0
 P99_NS = {"idle": 15.0, "udp400": 40.0, "udp800": 30.0, "tcp": 40.0, "tcp2": 40.0}
 HOP_NS = 1000.0
@@ -43,129 +39,10 @@ PTP4L, CHRONY = 100.0, 10.0
 DEEP_BURST = 256 * 1024
 LOCK_S = 120.0
 WARM_S = 15.0
-LOOK_S = 0.02
-
-
-def raw_ns() -> int:
-    """The machine's clock under all virtual ones."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-
-
-@dataclass(slots=True)
-class Seen:
-    """What one load made of it; ns, without sign."""
-
-    pairs: list[float] = field(default_factory=list)
-    mesh: list[float] = field(default_factory=list)
-    """Of each host's time, by the reference's."""
-    loaded_pair: list[float] = field(default_factory=list)
-    """Of the paths between the two hosts that the load is between; ptp4l and chronyd are there."""
-    loaded: list[float] = field(default_factory=list)
-    """Of one of these two's time, by the other's."""
-    bounds: list[float] = field(default_factory=list)
-    """Of hosts' times, a hop: by as many as there are to the reference."""
-    missed: int = 0
-    checks: int = 0
-    carried: float = math.nan
-    """Part of what the loaded link can carry that it did; both ways: of the one that did less."""
-    silent: int = 0
-    """Times that a path had no line, or a host no time."""
-    ptp4l: list[float] = field(default_factory=list)
-    chrony: list[float] = field(default_factory=list)
-
-
-class Fabric:
-    """The services of all hosts of a lab."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        origin = raw_ns()
-        self.clocks = {}
-        self.services = {}
-        self.loaded = {host_id(node.name) for node in cluster.nodes[:2]}
-        for node in cluster.nodes:
-            host = host_id(node.name)
-            self.clocks[host] = VirtualClock(SEED, host, origin)
-            self.services[host] = ClockService(
-                host, node.run_dir, priority=100, clocks=VirtualClocks(SEED, host, origin)
-            )
-
-    def hops(self, reference: int) -> Mapping[int, int]:
-        """From each host to the reference."""
-        near = {host: {path.key.host for path in service.table.all()}
-                for host, service in self.services.items()}  # fmt: skip
-        out, edge = {reference: 0}, {reference}
-        while edge:
-            beyond = {host for host, to in near.items() if to & edge} | {
-                to for host in edge for to in near.get(host, ())
-            }
-            edge = beyond - set(out)
-            out |= dict.fromkeys(edge, max(out.values()) + 1)
-        return out
-
-    def run(self, seconds: float, look: Callable[[], None] | None = None) -> None:
-        """So long; ``look`` is called in between, 50 times a second."""
-        end = time.monotonic() + seconds
-        due = time.monotonic()
-        while (now := time.monotonic()) < end:
-            if now >= due:
-                for service in self.services.values():
-                    service.tick()
-                due = max(due + STEP_S, now)
-            for service in self.services.values():
-                service.glance()
-            if look is not None:
-                look()
-            time.sleep(LOOK_S)
-
-    def locked(self) -> bool:
-        """Whether every host has fabric time."""
-        self.run(STEP_S)
-        return all(x.core.status.state is State.LOCKED for x in self.services.values())
-
-    def agreed(self) -> bool:
-        """Whether they all have that of one host."""
-        return self.locked() and len({x.core.status.reference for x in self.services.values()}) == 1
-
-    def look(self, seen: Seen) -> None:
-        """Hold everything against the truth, at one moment."""
-        now = raw_ns()
-        shown = {host: clock.at(now) for host, clock in self.clocks.items()}
-        fabric = {}
-        for host, service in self.services.items():
-            for path in service.table.all():
-                pair = path.estimator.last
-                if pair is None:
-                    seen.silent += 1
-                    continue
-                true = shown[path.key.host] - shown[host]
-                said = pair.base_ns - true + pair.apart(shown[host])
-                seen.pairs.append(abs(said))
-                if {host, path.key.host} == self.loaded:
-                    seen.loaded_pair.append(abs(said))
-            line = service.line
-            if line is None or line.state is State.UNSYNCED:
-                seen.silent += 1
-                continue
-            fabric[host] = line.at(shown[host])
-        one, other = (fabric.get(host) for host in self.loaded)
-        if one is not None and other is not None and one.reference == other.reference:
-            seen.loaded.append(abs(one.ns - other.ns))
-        hops: Mapping[int, int] = {}
-        for host, own in fabric.items():
-            there = fabric.get(own.reference)
-            if there is None or own.reference == host or there.reference != own.reference:
-                continue
-            off = abs(own.ns - there.ns)
-            seen.mesh.append(off)
-            hops = hops or self.hops(own.reference)
-            seen.bounds.append(own.bound_ns / max(hops.get(host, 1), 1))
-            seen.checks += 1
-            seen.missed += off > own.bound_ns
-
-    def close(self) -> None:
-        """Let go of all files."""
-        for service in self.services.values():
-            service.close()
+TOLD = 2 / 3
+"""Of the least way: an operator knows cables and switches, not what the stack takes."""
+SETTLE_S = 20.0
+"""Longer than any window."""
 
 
 def _sent_bytes(node: Node) -> int:
@@ -241,11 +118,10 @@ def live(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     total = Seen()
     steps = 0
-    floods = ("tcp", "tcp2")
     for prefix, shape, kinds in (
         ("", topology(), tuple(LOADS)),
-        ("offload packets of 59 KB, ", replace(topology(), whole=True), floods),
-        ("bursts of 256 KB, ", replace(topology(), burst_bytes=DEEP_BURST), floods),
+        ("offload packets of 59 KB, ", replace(topology(), whole=True), FLOODS),
+        ("bursts of 256 KB, ", replace(topology(), burst_bytes=DEEP_BURST), FLOODS),
     ):
         with ExitStack() as stack:
             cluster, fabric = stack.enter_context(running(shape))
@@ -263,6 +139,8 @@ def live(*, quick: bool) -> list[Row]:
                 rows += made
                 total.missed += seen.missed
                 total.checks += seen.checks
+            if not prefix:
+                rows += _told(cluster, fabric, peers, seconds / 2, total)
             steps += sum(path.estimator.steps for service in fabric.services.values()
                          for path in service.table.all())  # fmt: skip
     return [
@@ -271,6 +149,27 @@ def live(*, quick: bool) -> list[Row]:
             note=f"{total.checks} checks"),
         Row("steps of clocks that were seen where there were none", 0, steps, "", better="equal"),
     ]  # fmt: skip
+
+
+def _told(
+    cluster: Cluster, fabric: Fabric, peers: tuple[Ptp4l, Chrony], seconds: float, total: Seen
+) -> list[Row]:
+    """The bound where an operator said what a way takes at least: most of what it does take."""
+    least = fabric.least_way_ns()
+    told = int(TOLD * least)
+    fabric.tell(told)
+    fabric.run(SETTLE_S)
+    rows = []
+    for kind in FLOODS:
+        seen = _watch(cluster, fabric, peers, kind, seconds)
+        median, most = _quantiles(seen.bounds)
+        rows.append(
+            Row(f"{LOADS[kind]}, least_way_ns = {told}: bound a hop, p99", HOP_NS, most, "ns",
+                note=f"median {median:.0f} ns; the least way takes {least:.0f} ns")
+        )  # fmt: skip
+        total.missed += seen.missed
+        total.checks += seen.checks
+    return rows
 
 
 def live_rows(kind: str, seen: Seen) -> list[Row]:

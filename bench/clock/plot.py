@@ -11,8 +11,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from bench.clock.live import LOADS, Fabric, Seen, running, topology
+from bench.clock.live import LOADS, running, topology
 from bench.clock.peers import Chrony, Ptp4l, load
+from bench.clock.services import Fabric, Seen
 from bench.report import Row, percentile
 from lab.node import REPO
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.clock.clos import regular_graph
-from bench.clock.live import DEGREE, LOCK_S, Fabric, raw_ns, running, topology
+from bench.clock.live import DEGREE, LOCK_S, running, topology
 from bench.clock.packets import PacketWorld
 from bench.clock.peers import CHRONY_POLL, Chrony, Ptp4l
+from bench.clock.services import Fabric, raw_ns
 from bench.report import Row
 from clocksync.linear import Linear
 from clocksync.page import State

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from clocksync.pair import Rules
 from fabricd import entry, logs, pinning
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.rate import RateKeeper
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         service = ClockService(
             host, run_dir, priority=config.clock.priority, rate=keeper.start(),
             edge=edge(host, config.clock), may_move=config.clock.move_paths,
+            paths=Rules(least_way_ns=config.clock.least_way_ns),
         )  # fmt: skip
     except OSError as error:
         where = error.filename or run_dir

@@ -14,7 +14,7 @@ import structlog
 from clocksync.election import fallen_silent
 from clocksync.estimator import PairEstimator
 from clocksync.moves import Taken, path_mark
-from clocksync.pair import SECOND
+from clocksync.pair import SECOND, Rules
 from clocksync.ports import Ends
 from clocksync.words import Phc, link_id
 from fabricd.clock.samples import Exchanged, TrainReader
@@ -72,6 +72,8 @@ class ClockPath:
     taken: Taken = field(default_factory=lambda: Taken(0, refused=False))
     """From where the prober sends."""
     peer_moves: int = 0
+    told: bool = False
+    """That it is shorter than it can be."""
 
     def hear(self, word: Phc) -> None:
         """The peer told of a NIC's clock: if it is that of this path."""
@@ -94,7 +96,7 @@ class PathTable:
 
     def __init__(
         self, run_dir: Path, void: Callable[[ClockPath], None],
-        rerouted: Callable[[ClockPath], None],
+        rerouted: Callable[[ClockPath], None], rules: Rules | None = None,
     ) -> None:  # fmt: skip
         """A table without paths.
 
@@ -102,6 +104,7 @@ class PathTable:
             run_dir: the host's.
             void: told of a path that is another now, or whose peer began a new life.
             rerouted: told of one of whose ends another source port is used now.
+            rules: of the paths' estimators.
         """
         self.by_index: dict[int, ClockPath] = {}
         """As the ring numbers them now."""
@@ -111,6 +114,7 @@ class PathTable:
         """So long after it fell silent that is to be known."""
         self._file = run_dir / "prober" / "ring"
         self._void, self._rerouted = void, rerouted
+        self._rules = rules or Rules()
         self._known: dict[PathKey, ClockPath] = {}
         self._numbers = itertools.count()
         self._ring: RingReader | None = None
@@ -221,7 +225,9 @@ class PathTable:
             key = PathKey(link.netdev, row.address, row.port, row.host_id)
             path = self._known.get(key)
             if path is None:
-                path = self._known[key] = ClockPath(next(self._numbers), key)
+                path = self._known[key] = ClockPath(
+                    next(self._numbers), key, estimator=PairEstimator(self._rules)
+                )
                 path.taken, path.peer_moves = _taken(row), row.peer_moves
             path.link, path.address, path.phc = row.link, link.address, link.phc
             path.own = link.address, link.port

@@ -21,7 +21,7 @@ from clocksync.estimator import PairEstimator, feed
 from clocksync.host import MeshHost
 from clocksync.moves import Mover
 from clocksync.page import NOTHING, ClockPage, Line, State
-from clocksync.pair import SECOND
+from clocksync.pair import SECOND, Rules
 from clocksync.ports import PortPage
 from clocksync.standing import HostRules
 from clocksync.tai import NO_TAI, TaiLine, TaiPage
@@ -73,7 +73,7 @@ class ClockService:
     def __init__(
         self, host: int, run_dir: Path, *, priority: int, clocks: Clocks | None = None,
         rules: HostRules | None = None, phcs: Phcs | None = None, rate: float = 0.0,
-        edge: PtpEdge | None = None, may_move: bool = True,
+        edge: PtpEdge | None = None, may_move: bool = True, paths: Rules | None = None,
     ) -> None:  # fmt: skip
         """Open the pages.
 
@@ -88,6 +88,7 @@ class ClockService:
                 better.
             edge: of a host with PTP masters.
             may_move: asymmetric paths are probed from other source ports.
+            paths: rules of the paths' estimators.
 
         Raises:
             OSError: a page cannot be written.
@@ -120,7 +121,9 @@ class ClockService:
         self.line: Line | None = None
         """As published last."""
         self.phcs = phcs or Phcs()
-        self.table = PathTable(run_dir, lambda path: self.core.drop(path.number), self._rerouted)
+        self.table = PathTable(
+            run_dir, lambda path: self.core.drop(path.number), self._rerouted, paths
+        )
         self._judge_ns = 0
         self._said = State.UNSYNCED
 
@@ -367,6 +370,10 @@ class ClockService:
             steps = path.estimator.steps
             pair = path.estimator.estimate(now if own is None else own.phc(now)[0])
             self.fits += 1
+            if path.estimator.shorter and not path.told:
+                path.told = True
+                self._log.warning("a path is shorter than [clock] least_way_ns: not heeded there",
+                                  netdev=path.key.netdev, peer=path.key.address)  # fmt: skip
             stepped = path.estimator.steps != steps
             if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
                 self._forget("its clock was stepped")

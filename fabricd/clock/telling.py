@@ -82,6 +82,7 @@ def _path(core: MeshHost, path: ClockPath) -> dict[str, Any]:
     row = {
         "netdev": path.key.netdev, "peer": path.key.address, "host": path.key.host,
         "steps": path.estimator.steps, "queued": path.estimator.queued,
+        "shorter_than_least": path.estimator.shorter,
         "surplus_ns": None if edge is None else edge.surplus_ns,
         "stamps": ["hardware" if kind else "software" for kind in path.hardware],
         "judged": "watching" if watched is None else watched.state.value,

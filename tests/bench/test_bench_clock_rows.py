@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from bench.clock.live import CHRONY, PTP4L, Seen, live_rows
+from bench.clock.live import CHRONY, PTP4L, live_rows
 from bench.clock.plot import Story, draw, ptp4l_points
 from bench.clock.reference import jump, ptp4l_lost_s
+from bench.clock.services import Seen
 
 LOG = """\
 ptp4l[100.500]: master offset      -1200 s0 freq      +0 path delay      9000

@@ -374,6 +374,31 @@ def test_the_bound_of_a_line_that_is_led_on_is_what_the_edges_leave():
     assert path.estimator.queued > 250, "in nearly every window"
 
 
+@pytest.mark.parametrize("standing", [(0, 0), (4_000, 6_000), (5_000, 0)])
+def test_what_a_way_takes_at_least_is_taken_off_the_bound(standing):
+    """27 and 33 us are both more than the 26 that were told: 4 of 30 us are open."""
+    path, untold = Path(16, delay=(27_000, 33_000)), Path(16, delay=(27_000, 33_000))
+    path.estimator = PairEstimator(Rules(least_way_ns=26_000))
+    for each in (path, untold):
+        each.walk(80)
+        list(each.run(8))
+        each.standing = standing
+    for (pair, error), (other, _) in zip(path.run(60), untold.run(60), strict=True):
+        assert abs(error) <= pair.bound_ns(path.now)
+        assert abs(error) > 2000, "the ways are unlike, and nobody can see it"
+        assert pair.bound_ns(path.now) == pytest.approx(other.bound_ns(path.now) - 26_000, abs=1)
+    assert not path.estimator.shorter
+
+
+def test_a_least_way_that_a_round_trip_proves_wrong_is_not_heeded():
+    path = Path(17, delay=(27_000, 33_000))
+    path.estimator = PairEstimator(Rules(least_way_ns=31_000))
+    for pair, _ in path.run(8):
+        if pair is not None:
+            assert pair.bound_ns(path.now) > 30_000
+            assert path.estimator.shorter
+
+
 @pytest.mark.parametrize("periods", [(3, 4), (7, 9), (13, 5), (40, 40)])
 @pytest.mark.parametrize("most", [50_000, 500_000])
 def test_the_bound_holds_for_who_began_in_queues_that_come_and_go(periods, most):

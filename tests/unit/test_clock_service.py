@@ -4,10 +4,11 @@ import json
 import struct
 
 import pytest
+from structlog.testing import capture_logs
 
 from clocksync.linear import Linear
 from clocksync.page import ClockReader, State
-from clocksync.pair import Pair
+from clocksync.pair import Pair, Rules
 from clocksync.ports import Ends, PortPage
 from clocksync.ptp.client import Grandmaster, MasterTime
 from clocksync.standing import HostRules
@@ -159,6 +160,28 @@ def test_what_the_prober_takes_to_read_the_clocks_is_in_the_bound(make, run_dir,
     for path in service.table.all():
         path.hardware = (True, True)
     assert step() == pytest.approx(0, abs=10), "NICs' stamps pass no clock of the kernel"
+
+
+def test_what_a_way_takes_at_least_is_told_to_each_path_and_said_once_where_it_is_wrong(
+    make, run_dir, clocks
+):
+    (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
+    service = make(paths=Rules(least_way_ns=700))
+    service.tick()
+    paths = service.table.all()
+    assert [path.estimator.rules.least_way_ns for path in paths] == [700, 700]
+    paths[1].estimator.shorter = True
+    with capture_logs() as logs:
+        for path in paths:
+            path.estimator.estimate = lambda now: None
+        for _ in range(8):
+            clocks.ns += 10**8
+            service.tick()
+    said = [each for each in logs if "least_way_ns" in each["event"]]
+    assert [each["peer"] for each in said] == [paths[1].key.address]
+    service.store()
+    shown = json.loads((run_dir / "clock.json").read_text())["paths"]
+    assert [path["shorter_than_least"] for path in shown] == [False, True]
 
 
 class Edge:
