@@ -150,8 +150,8 @@ class Sender {
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
   std::uint64_t seen_sleeps_ = 0;  // at the last tick
-  bool sleeps_ = false;            // the callers, lately
   unsigned calls_ = 0;
+  bool sleeps_ = false;          // the callers, lately
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   std::optional<core::PathIndex> awaiting_first_byte_;
   bool peer_closed_ = false;
@@ -161,11 +161,11 @@ class Sender {
   std::int64_t last_failure_at_ = 0;
   std::int64_t dead_since_ = 0;
   RailCounts counts_;
-  bool told_all_down_ = false;
-  bool moved_ = false;           // payload or acknowledgements since the last tick
   std::int64_t idle_since_ = 0;  // nothing moved since, though it should
-  bool heard_ = false;           // something was read back
   std::int64_t busy_at_ = 0;     // something moved or should have
+  bool told_all_down_ = false;
+  bool moved_ = false;  // payload or acknowledgements since the last tick
+  bool heard_ = false;  // something was read back
   bool stalled_ = false;
 };
 
