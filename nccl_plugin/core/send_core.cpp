@@ -78,6 +78,16 @@ void SendCore::forget(Sequence sequence) {
   }
 }
 
+bool SendCore::send_ahead(bool allowed) {
+  const bool now = allowed && !ahead_allowed_;
+  ahead_allowed_ = allowed;
+  const std::size_t waiting = unmatched_.size();
+  if (now) {
+    match();
+  }
+  return unmatched_.size() != waiting;
+}
+
 bool SendCore::may_go_ahead(const Message& message) const {
   return ahead_allowed_ && single_ && early_many_ == 0 && message.copy != nullptr &&
          message.size <= chunk_size_;

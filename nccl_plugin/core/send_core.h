@@ -50,7 +50,8 @@ class SendCore {
   explicit SendCore(std::uint32_t chunk_size);
 
   // May small messages go before their grant? Not with one-sided writes, nor to an older peer.
-  void send_ahead(bool allowed) { ahead_allowed_ = allowed; }
+  // Says whether some that were posted already go now.
+  bool send_ahead(bool allowed);
 
   // Takes a message. nullopt: too many small ones wait for acknowledgement, try again later.
   // `stamp` comes back in delivered().

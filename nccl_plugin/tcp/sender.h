@@ -165,7 +165,7 @@ class Sender {
   std::int64_t busy_at_ = 0;     // something moved or should have
   bool told_all_down_ = false;
   bool moved_ = false;  // payload or acknowledgements since the last tick
-  bool heard_ = false;  // something was read back
+  bool heard_ = false;  // something was read back, or may go now
   bool stalled_ = false;
 };
 

@@ -45,10 +45,9 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   count_delivered();
   // The first path to connect does not take what belongs to the home.
   const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
-  core_.send_ahead(goes_ahead(facts) && settled);
+  heard_ = core_.send_ahead(goes_ahead(facts) && settled);
   const std::uint64_t sleeps = context_.waits.sleeps();
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
-  heard_ = false;
   watch_paths(now, facts, wants);
   watch_trust(now);
   // Whose caller does not look: an answer that nobody has read is no stall.
@@ -56,7 +55,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
   if (heard_ && context_.waits.wanted()) {
-    context_.waits.signal();  // the caller may sleep for just what was read here
+    context_.waits.signal();  // the caller may sleep for just what came of this
   }
   watch_stall(now);
   if (error_ != Result::success || !watch_deadline(now)) {

@@ -95,6 +95,20 @@ TEST_CASE("a message that came ahead waits for its receive") {
   CHECK_FALSE(pair.sender.awaits_grant());
 }
 
+TEST_CASE("what was posted before messages might go ahead goes when they may") {
+  SendCore sender(64);
+  sender.dial(kHome);
+  const std::string text = "early";
+  CHECK(sender.post(text.data(), text.size(), 0) == Sequence{0});
+  CHECK_FALSE(sender.send_ahead(false));
+  CHECK_FALSE(sender.has_chunk());
+  CHECK(sender.send_ahead(true));
+  REQUIRE(sender.has_chunk());
+  CHECK(sender.take(kHome)->header.ahead);
+  CHECK_FALSE(sender.send_ahead(true));
+  CHECK_FALSE(sender.has_chunk());
+}
+
 TEST_CASE("what was whole and forgotten before it was told is told in one number") {
   Pair pair;
   std::string to(8, '-');
