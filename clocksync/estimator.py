@@ -55,7 +55,8 @@ class PairEstimator:
         """Whether it is of both directions, neither in a queue."""
         self._follower = Follower()
         self.shorter = False
-        """Whether a round trip takes less than twice what a way is said to take at least."""
+        """Whether a round trip took less than twice what a way is said to take at least, which is
+        not heeded since."""
         self.queued = 0
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
@@ -88,7 +89,7 @@ class PairEstimator:
         self._out.drop(2**62)
         self._back.drop(2**62)
         self.last = self._line = None
-        self.doubt = False
+        self.doubt = self.shorter = False
         self._follower.reset()
         self._window_ns = self.rules.window_ns
         self._clear()
@@ -170,6 +171,7 @@ class PairEstimator:
         if self._line is not None:
             self.steps += 1
         self._line = None
+        self.shorter = False  # that may have been a round trip by two clocks
         self._follower.reset()
         self._window_ns = self.rules.window_ns
 
@@ -379,8 +381,11 @@ class PairEstimator:
         if line is None:
             return None
         least = max(line.half_rtt_ns, least_rtt(*window.clouds, line.slope) / 2)
-        self.shorter = line.half_rtt_ns < self.rules.least_way_ns
-        # What is known not to be true says nothing of how the ways share the round trip.
+        if not self.shorter and line.half_rtt_ns < self.rules.least_way_ns:
+            # Not true, then, and no later queue makes it so; bounds that rested on it are none.
+            self.shorter = True
+            self._sure = self._anchor = None
+            self._before.clear()
         least -= 0.0 if self.shorter else self.rules.least_way_ns
         if self._line is None:
             self._skew_ns = 0.0

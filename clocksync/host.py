@@ -153,6 +153,10 @@ class MeshHost:
         self.stepped(now_ns)
         return True
 
+    def distrust(self) -> None:
+        """The bound rests on what is not true: the next step makes it of what is seen now alone."""
+        self._bounds.forget()
+
     def rerouted(self, path: int) -> None:
         """One of its ends sends from another port now."""
         if path in self.edges:

@@ -164,8 +164,8 @@ def _told(
         seen = _watch(cluster, fabric, peers, kind, seconds)
         median, most = _quantiles(seen.bounds)
         rows.append(
-            Row(f"{LOADS[kind]}, least_way_ns = {told}: bound a hop, p99", HOP_NS, most, "ns",
-                note=f"median {median:.0f} ns; the least way takes {least:.0f} ns")
+            Row(f"{LOADS[kind]}, a least way told: bound a hop, p99", HOP_NS, most, "ns",
+                note=f"median {median:.0f} ns; least_way_ns = {told}, of {least:.0f} in truth")
         )  # fmt: skip
         total.missed += seen.missed
         total.checks += seen.checks

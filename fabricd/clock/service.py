@@ -372,6 +372,7 @@ class ClockService:
             self.fits += 1
             if path.estimator.shorter and not path.told:
                 path.told = True
+                self.core.distrust()
                 self._log.warning("a path is shorter than [clock] least_way_ns: not heeded there",
                                   netdev=path.key.netdev, peer=path.key.address)  # fmt: skip
             stepped = path.estimator.steps != steps

@@ -392,3 +392,19 @@ def test_what_our_own_stamps_may_be_off_by_is_in_the_bound_once_at_each_host():
     for host, node in world.nodes.items():
         more = 700.0 if node.core.status.is_reference else 1400.0
         assert bounds[700.0, host] - bounds[0.0, host] == pytest.approx(more, abs=60)
+
+
+def test_a_bound_that_rested_on_what_is_not_true_is_made_anew():
+    world = mesh(4, 2)
+    world.run(8)
+    cores = [node.core for node in world.nodes.values() if not node.core.status.is_reference]
+    honest = [core.status.bound_ns for core in cores]
+    for core in cores:
+        core._bounds.known = core._bounds.known._replace(bound_ns=1.0)
+    world.run(1)
+    assert max(core.status.bound_ns for core in cores) < min(honest) / 2
+    for core in cores:
+        core.distrust()
+    world.run(1)
+    # By whichever neighbour is best now; none is better than a path.
+    assert min(core.status.bound_ns for core in cores) > 0.9 * min(honest)

@@ -390,13 +390,32 @@ def test_what_a_way_takes_at_least_is_taken_off_the_bound(standing):
     assert not path.estimator.shorter
 
 
-def test_a_least_way_that_a_round_trip_proves_wrong_is_not_heeded():
-    path = Path(17, delay=(27_000, 33_000))
+@pytest.mark.parametrize("standing", [(4_000, 4_000), (6_000, 0), (0, 6_000)])
+def test_a_least_way_that_a_round_trip_proves_wrong_is_not_heeded_nor_later_behind_queues(standing):
+    path = Path(17, delay=(20_000, 40_000))
     path.estimator = PairEstimator(Rules(least_way_ns=31_000))
-    for pair, _ in path.run(8):
-        if pair is not None:
-            assert pair.bound_ns(path.now) > 30_000
-            assert path.estimator.shorter
+    for later in ((0, 0), standing, (0, 0)):
+        path.standing = later
+        for pair, error in path.run(12):
+            if pair is not None:
+                assert abs(error) <= pair.bound_ns(path.now)
+                assert path.estimator.shorter
+    assert path.estimator.last.bound_ns(path.now) > 30_000
+
+
+@pytest.mark.parametrize("standing", [(4_000, 4_000), (6_000, 0), (0, 6_000)])
+def test_a_least_way_that_is_proved_wrong_late_leaves_no_bound_of_before(standing):
+    """Who began in queues could not know."""
+    path = Path(18, delay=(20_000, 40_000))
+    path.estimator = PairEstimator(Rules(least_way_ns=31_000))
+    path.standing = standing
+    list(path.run(12))
+    for later in ((0, 0), standing):
+        path.standing = later
+        list(path.run(3))
+        for pair, error in path.run(40, step=0.2):
+            assert pair is None or abs(error) <= pair.bound_ns(path.now)
+    assert path.estimator.shorter
 
 
 @pytest.mark.parametrize("periods", [(3, 4), (7, 9), (13, 5), (40, 40)])

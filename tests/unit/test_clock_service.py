@@ -171,6 +171,8 @@ def test_what_a_way_takes_at_least_is_told_to_each_path_and_said_once_where_it_i
     paths = service.table.all()
     assert [path.estimator.rules.least_way_ns for path in paths] == [700, 700]
     paths[1].estimator.shorter = True
+    distrusted = []
+    service.core.distrust = lambda: distrusted.append(clocks.ns)
     with capture_logs() as logs:
         for path in paths:
             path.estimator.estimate = lambda now: None
@@ -179,6 +181,7 @@ def test_what_a_way_takes_at_least_is_told_to_each_path_and_said_once_where_it_i
             service.tick()
     said = [each for each in logs if "least_way_ns" in each["event"]]
     assert [each["peer"] for each in said] == [paths[1].key.address]
+    assert len(distrusted) == 1, "bounds rested on it"
     service.store()
     shown = json.loads((run_dir / "clock.json").read_text())["paths"]
     assert [path["shorter_than_least"] for path in shown] == [False, True]
