@@ -29,8 +29,9 @@ Floats = NDArray[np.float64]
 MOST_SLOPE = 500e-6
 """Of two crystals, and one of them slewed as fast as the kernel lets NTP: past it something else is
 being fitted."""
-ENOUGH_SLOPE = 1e-12
-"""How well the slope is found: 2 ps over a window of 2 s."""
+ENOUGH_SLOPE = 5e-16
+"""How well the slope is found, where the next test does not end it: in a window of 2 s the edges
+are then within ``ENOUGH_NS`` of as far apart as can be, for they rise by 2e9 ns at most."""
 ENOUGH_NS = 1e-6
 """Edges that are within this of as far apart as can be are on the corner."""
 FIRST_BRACKET = 4e-9
