@@ -107,11 +107,9 @@ class State(NamedTuple):
         a, b, c = self.shared(way, lag)
         by = 1.0 / (way * (a + lag * b) + c + variance)
         off = (edge_ns - self.expected(way, lag)) * by
-        aa, ab, ac, bb, bc, cc = self.spread
         return State(
             self.at_ns, self.ns + a * off, self.rate + b * off, self.longer + c * off,
-            Covariance(aa - a * a * by, ab - a * b * by, ac - a * c * by,
-                       bb - b * b * by, bc - b * c * by, cc - c * c * by),
+            _less(self.spread, (a * by, b * by, c * by), (way, way * lag), variance),
         )  # fmt: skip
 
     def freed(self, ns: float, clocks_ns: float = 0.0) -> State:
@@ -120,3 +118,50 @@ class State(NamedTuple):
         return self._replace(
             spread=spread._replace(cc=spread.cc + ns**2, aa=spread.aa + clocks_ns**2)
         )
+
+
+def _less(
+    spread: Covariance, gain: tuple[float, float, float], row: tuple[float, float], variance: float
+) -> Covariance:
+    """What a measurement leaves of it, in Joseph's form: (1 - g r) P (1 - g r)' + v g g'.
+
+    P less what was learnt is the same on paper, and a difference of two almost like numbers where
+    the clocks may be hours off: a peer that began anew made 4e28 ns² into less than nothing.
+    (Bierman, "Factorization Methods for Discrete Sequential Estimation", 1977, II.)
+
+    Args:
+        spread: before.
+        gain: of offset, rate and length.
+        row: how much of offset and of rate is in what was measured; of the length all is.
+        variance: of the measurement, ns².
+    """
+    aa, ab, ac, bb, bc, cc = spread
+    p, q, r = gain
+    x, y = row
+    # 1 - g r, by rows; and that times P.
+    a1, a2, a3 = 1 - p * x, -p * y, -p
+    b1, b2, b3 = -q * x, 1 - q * y, -q
+    c1, c2, c3 = -r * x, -r * y, 1 - r
+    u1, u2, u3 = (
+        a1 * aa + a2 * ab + a3 * ac,
+        a1 * ab + a2 * bb + a3 * bc,
+        a1 * ac + a2 * bc + a3 * cc,
+    )
+    v1, v2, v3 = (
+        b1 * aa + b2 * ab + b3 * ac,
+        b1 * ab + b2 * bb + b3 * bc,
+        b1 * ac + b2 * bc + b3 * cc,
+    )
+    w1, w2, w3 = (
+        c1 * aa + c2 * ab + c3 * ac,
+        c1 * ab + c2 * bb + c3 * bc,
+        c1 * ac + c2 * bc + c3 * cc,
+    )
+    return Covariance(
+        u1 * a1 + u2 * a2 + u3 * a3 + variance * p * p,
+        u1 * b1 + u2 * b2 + u3 * b3 + variance * p * q,
+        u1 * c1 + u2 * c2 + u3 * c3 + variance * p * r,
+        v1 * b1 + v2 * b2 + v3 * b3 + variance * q * q,
+        v1 * c1 + v2 * c2 + v3 * c3 + variance * q * r,
+        w1 * c1 + w2 * c2 + w3 * c3 + variance * r * r,
+    )  # fmt: skip

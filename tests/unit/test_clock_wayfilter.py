@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clocksync.pair import SECOND, WALK
 from clocksync.wayfilter import Breath, Covariance, State
@@ -60,3 +62,22 @@ def test_a_way_that_may_be_another_leaves_the_clocks_as_they_were():
     led = BEGUN.freed(500.0).told(1, BEGUN.expected(1, 0.0) + 50.0, 72.0, 0.0)
     assert led.longer == pytest.approx(BEGUN.longer + 50.0, abs=1.0)
     assert led.ns == pytest.approx(BEGUN.ns, abs=0.5)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, -1]), st.floats(-2, 0), st.floats(0, 1000),
+                  st.floats(-2, 15), st.floats(0, 60)),
+        min_size=1, max_size=12,
+    )
+)  # fmt: skip
+def test_however_far_off_the_clocks_may_be_what_is_left_is_a_spread(steps):
+    """A peer that began anew is as far off as it pleases: 1.9e14 ns made a variance of -4e12."""
+    state = BEGUN
+    for way, lag, ways_ns, far, passed_s in steps:
+        state = state.led(state.at_ns + round(passed_s * SECOND), BREATH).freed(ways_ns, 10**far)
+        state = state.told(way, state.expected(way, lag) - 10**far, 900.0, lag)
+        assert min(state.spread.aa, state.spread.bb, state.spread.cc) >= 0
+        # Of the sum that was measured no more is left than the measurement may be off by.
+        assert 0 <= state.variance(way, lag) <= 900.0 * (1 + 1e-3)
+        assert np.linalg.eigvalsh(matrix(state)).min() >= -1e-9 * np.trace(matrix(state))
