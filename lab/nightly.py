@@ -33,6 +33,7 @@ FUZZ_SECONDS = 1800
 PARSER_INPUTS = 10_000_000
 EXAMPLES = 1000
 MATRIX = "tests/lab/test_matrix.py"
+BOUNDS = "tests/bench/test_clock_bounds.py"
 
 Commands = list[tuple[list[str], Mapping[str, str]]]
 
@@ -97,7 +98,16 @@ STEPS = [
         f"{EXAMPLES:,} examples of each property of the unit tests",
         _pytest(["tests/unit"], "release", marked="hypothesis", FABRIC_EXAMPLES=str(EXAMPLES)),
     ),
-    Step("tests", "long tests", _pytest(["tests"], "release", f"--ignore={MATRIX}")),
+    Step(
+        "bounds",
+        "bounds of fabric time, in worlds of other seeds each time",
+        _pytest([BOUNDS], "release", "-n", "2", FABRIC_SEED=str(int(time.time()))),
+    ),
+    Step(
+        "tests",
+        "long tests",
+        _pytest(["tests"], "release", f"--ignore={MATRIX}", f"--ignore={BOUNDS}"),
+    ),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release")),
     Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan")),
     Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan")),
