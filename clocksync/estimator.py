@@ -33,6 +33,10 @@ class _Window(NamedTuple):
     """Our clock: the middle of the window."""
     base: int
     length_ns: int
+    since_ns: int
+    """Our clock: from here on both directions have points,"""
+    till_ns: int
+    """and to here."""
     clouds: tuple[Cloud, Cloud]
     nu: tuple[float, float]
     kept: tuple[float, float]
@@ -77,8 +81,9 @@ class PairEstimator:
         """Of the lines that were taken, the one that leads best to now."""
         self._anchor: Pair | None = None
         """The same, of those by both directions: bounds rest on it."""
-        self._known_ns = self._taken_ns = 0
-        """Since when there have been lines, and when the last one was taken."""
+        self._known_ns = self._heard_ns = self._taken_ns = 0
+        """Since when there have been lines, when the newest points came, and when the last line was
+        taken."""
         self._before: deque[Pair] = deque(maxlen=64)
         """Lines that were taken, the newest last."""
         self._out, self._back = self.ways = Points(), Points()
@@ -116,7 +121,7 @@ class PairEstimator:
             return None
         most = self.rules.alike * self.rules.clean_ns
         emptied = self._line.half_rtt_ns - self._floor_ns <= most
-        sure = self._both and emptied and not self._warming(now_ns)
+        sure = self._both and emptied and not self._warming()
         self.last = self._follower.follow(self._line, sure, self.ways, now_ns)
         return None if found is None else self.last
 
@@ -136,6 +141,7 @@ class PairEstimator:
             if verdict is Look.STEP:
                 self._stepped(since)
         window = self._window(now_ns)
+        self._heard_ns = window.till_ns if window else self._heard_ns
         found = self._fit(window) if window else None
         if window is None or found is None:
             # Too few points say nothing against what is known.
@@ -175,14 +181,14 @@ class PairEstimator:
         self._follower.reset()
         self._window_ns = self.rules.window_ns
 
-    def _warming(self, seen_ns: int) -> bool:
-        """Whether there have been lines for less than two windows."""
-        return seen_ns - self._known_ns < 2 * self.rules.window_ns
+    def _warming(self) -> bool:
+        """Whether there have been lines for less than two windows, and points for them."""
+        return self._heard_ns - self._known_ns < 2 * self.rules.window_ns
 
     def _adapt(self, found: Pair) -> None:
         """How long the next window is to be."""
         rules = self.rules
-        if self._warming(found.seen_ns):
+        if self._warming():
             return
         if found.spread_ns > rules.loose_ns:
             self._window_ns = min(2 * self._window_ns, rules.wide_ns)
@@ -245,12 +251,12 @@ class PairEstimator:
         if self._line is None or last is None or worn:
             if worn:
                 self._clear(found.half_rtt_ns)
-            self._floor_ns, self._known_ns = found.half_rtt_ns, found.seen_ns
+            self._floor_ns, self._known_ns = found.half_rtt_ns, self._heard_ns
             self._sure = self._anchor = None
             self._before.clear()
             return False
         # A first line may be of a step within it: it has to be borne out by windows without it.
-        if self._warming(found.seen_ns):
+        if self._warming():
             self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
             self._sure = self._anchor = None
             return False
@@ -360,9 +366,9 @@ class PairEstimator:
             window = min(2 * window, rules.longest_ns)
         if min(len(upper[0]), len(lower[0])) < FEWEST:
             return None
-        since = max(upper[0][0], lower[0][0])
+        first, last = max(upper[0][0], lower[0][0]), min(upper[0][-1], lower[0][-1])
         known = self._line is not None and now_ns - self._line.seen_ns < rules.longest_ns
-        if not known and now_ns - since < rules.first_ns:
+        if not known and last - first < rules.first_ns:
             return None
         origin = now_ns - window // 2
         base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
@@ -370,11 +376,11 @@ class PairEstimator:
             Cloud((at - origin) / SECOND, (apart - base).astype(float))
             for at, apart in (upper, lower)
         )
-        kept = self._out.rate(since), self._back.rate(since)
+        kept = self._out.rate(first), self._back.rate(first)
         # A window that grew is to find packets that are rarer, not more of the same.
         part = rules.nu * rules.window_ns / self._window_ns
         nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
-        return _Window(origin, base, window, (over, under), nu, kept)
+        return _Window(origin, base, window, int(first), int(last), (over, under), nu, kept)
 
     def _fit(self, window: _Window) -> Pair | None:
         line = fit(*window.clouds, window.nu, self._line.slope if self._line else 0.0)
@@ -411,7 +417,7 @@ class PairEstimator:
         span = max(line.span_s, 1e-3) / math.sqrt(12)
         step = max(rules.step_ns, rules.step_spreads * line.spread_ns)
         seen = window.origin + length // 2
-        warming = self._line is None or self._warming(seen)
+        warming = self._line is None or self._warming()
         return Pair(
             at, window.base, apart, line.slope, line.half_rtt_ns, least, line.spread_ns,
             line.spread_ns / (span * SECOND), length, seen, window.kept, step, rules.wander,
@@ -426,7 +432,8 @@ class PairEstimator:
         All of its round trip, while nothing steady has been seen: who begins in queues that come
         and go takes them for the path.
         """
-        ended, recent = window.origin + window.length_ns // 2, self._halves
+        # Where nothing came, time that passes bears nothing out.
+        ended, recent = window.till_ns, self._halves
         self._since_ns = self._since_ns or ended
         recent.append((ended, line.half_rtt_ns))
         if self._clear_ns:
@@ -441,9 +448,9 @@ class PairEstimator:
         changed = abs(line.half_rtt_ns - self._clear_ns)
         if changed <= self.rules.sigmas * line.spread_ns:
             changed = 0.0  # the edge's own scatter
-        # The truth lies between the edges all along the window, and may go from one to the other
-        # within half of it; but not faster than crystals do.
-        bend = min(4 * changed / window.length_ns, MOST_SLOPE + abs(line.slope))
+        # The truth lies between the edges wherever there are points, and may go from one to the
+        # other within half of that; but not faster than crystals do.
+        bend = min(4 * changed / max(ended - window.since_ns, 1), MOST_SLOPE + abs(line.slope))
         bend = max(bend, abs(line.slope) - CRYSTALS)
         return (changed if self._clear_ns else 0.0), bend
 

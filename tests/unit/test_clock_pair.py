@@ -446,3 +446,31 @@ def test_a_machine_that_ran_faster_at_first_leaves_no_skew(seed, first_s):
     errors = [abs(error) for pair, error in path.run(75, step=0.3) if pair is not None]
     assert max(errors) < 40
     assert max(errors[-30:]) < 25
+
+
+@pytest.mark.parametrize("heard_s", [0.2, 0.45])
+def test_a_peer_that_was_heard_for_a_moment_and_fell_silent_makes_no_first_line(heard_s):
+    """A queue that fills in it turns the line, which only grows worse while nobody is heard."""
+    path = Path(3, trains_hz=200)
+    path.waves = ((60e3, 4 * heard_s), (0.0, 1.0))
+    list(path.run(heard_s, step=0.05))
+    path.trains_hz = 0
+    assert [pair for pair, _ in path.run(2) if pair is not None] == []
+
+
+@pytest.mark.parametrize("most_ns", [0.0, 20e3, 1e6])
+def test_silence_makes_no_bound_narrower(most_ns):
+    """That a round trip stays the same is no news while it is that of the same packets."""
+    path = Path(4)
+    path.waves = ((most_ns, 2.4), (0.0, 1.0))
+    list(path.run(0.6))
+    path.trains_hz = 0
+    before = 0.0
+    for pair, error in path.run(14):
+        assert abs(error) <= pair.bound_ns(path.now)
+        assert pair.sigmas == Rules().sigmas * Rules().warm
+        # In the 0.6 s queues may have turned the line from one edge to the other.
+        unseen = pair.asymmetry_ns + pair.bend * (path.now - pair.at_ns)
+        assert unseen > before
+        before = unseen
+    assert before > 14 * 2 * DELAY_NS / 0.6
