@@ -127,12 +127,12 @@ def _less(
 
     P less what was learnt is the same on paper, and a difference of two almost like numbers where
     the clocks may be hours off: a peer that began anew made 4e28 ns² into less than nothing.
-    (Bierman, "Factorization Methods for Discrete Sequential Estimation", 1977, II.)
+    (Bucy and Joseph, "Filtering for Stochastic Processes with Applications to Guidance", 1968.)
 
     Args:
         spread: before.
-        gain: of offset, rate and length.
-        row: how much of offset and of rate is in what was measured; of the length all is.
+        gain: of offset (ns), rate (ns/s) and length (ns) for a nanosecond of what was measured.
+        row: how much of offset and of rate (s) is in what was measured; of the length all is.
         variance: of the measurement, ns².
     """
     aa, ab, ac, bb, bc, cc = spread
