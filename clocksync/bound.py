@@ -56,9 +56,9 @@ class _Claim(NamedTuple):
 
 def _within(claims: list[_Claim]) -> tuple[float, float]:
     """How far off our time is by them, and by how much a nanosecond that grows."""
-    first = max(claim.off_ns - claim.bound_ns for claim in claims)
-    last = min(claim.off_ns + claim.bound_ns for claim in claims)
-    far = [(abs(claim.off_ns) + claim.bound_ns, claim.drift) for claim in claims]
+    first = max([off - bound for off, bound, _ in claims])
+    last = min([off + bound for off, bound, _ in claims])
+    far = [(abs(off) + bound, drift) for off, bound, drift in claims]
     if first <= last:
         return min(far)
     return max(bound for bound, _ in far), max(drift for _, drift in far)
@@ -78,11 +78,11 @@ class BoundKeeper:
         """Our time is another one."""
         self.known = self._was = None
 
-    def grown(self, bound_ns: float, drift: float, age_ns: int) -> float:
+    def grown(self, bound_ns: float, drift: float, age_ns: float) -> float:
         """A bound, that much later."""
         return bound_ns + (drift + self.wander * age_ns / 2) * age_ns
 
-    def faster(self, drift: float, age_ns: int) -> float:
+    def faster(self, drift: float, age_ns: float) -> float:
         """How fast it grows by then: rates wander on."""
         return drift + self.wander * age_ns
 
@@ -109,11 +109,11 @@ class BoundKeeper:
             bound = self.grown(bound, drift, now - at) + moved
             claim = _Claim(0.0, bound, self.faster(drift, now - at))
             said_of.setdefault((whose[0], whose[1]), []).append(claim)
-        for sight in sights:
-            off = sight.theirs.ahead(now, fabric.ns) - fabric.part
-            drift = sight.drift + abs(sight.theirs.slope - fabric.slope)
-            claim = _Claim(off, sight.bound_ns, drift)
-            said_of.setdefault((sight.reference, sight.term), []).append(claim)
+        _, ns, part, slope = fabric
+        for theirs, bound, drift, *whose in sights:
+            off = theirs.ahead(now, ns) - part
+            claim = _Claim(off, bound, drift + abs(theirs.slope - slope))
+            said_of.setdefault((whose[0], whose[1]), []).append(claim)
         key = wanted
         if key not in said_of and self.known is not None:
             key = self.known.reference, self.known.term

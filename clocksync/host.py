@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from clocksync.asymmetry import Blame, Evidence, judge
+from clocksync.asymmetry import Evidence, judge
 from clocksync.bound import BoundKeeper, Known
 from clocksync.election import NEVER, Election
 from clocksync.linear import Linear, split
@@ -105,18 +105,11 @@ class MeshHost:
             edge = self.edges[path] = Edge(peer, guilty=self.mover.guilty(path))
         return edge
 
-    def hear(self, path: int, peer: int, word: Word, now_ns: int) -> None:
-        """A neighbour's word came over a path."""
-        edge = self.edge(path, peer)
-        match word:
-            case Mesh() | Reference() | Time():
-                edge.hear(word, now_ns, self.rules.gap_ns)
-            case Gauge():
-                edge.gauge = word
-            case Accused():
-                edge.gauge = word.gauge
-                if word.mark == edge.mark:
-                    edge.blame = Blame(word.surplus_ns, now_ns)
+    def hear(self, path: int, peer: int, now_ns: int, *words: Word) -> None:
+        """Words of a neighbour's came over a path."""
+        edge, gap_ns = self.edge(path, peer), self.rules.gap_ns
+        for word in words:
+            edge.hear(word, now_ns, gap_ns)
 
     def estimate(self, path: int, peer: int, pair: Pair | None, mark: int = 0) -> None:
         """A path's newest line, or that there is none.
@@ -285,12 +278,17 @@ class MeshHost:
         return edge.mesh is not None and now_ns - edge.heard_ns <= self.rules.word_ns
 
     def _change_over(self, now_ns: int) -> None:
+        # Whoever has a mesh time knows the age of its own mesh by that.
+        known = self.gauge if self.mesh is not None else None
         heard = [
             (edge.gauge, edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.gauge.founded_ns)
             for edge in self.edges.values()
-            if edge.gauge is not None and edge.mesh is not None and self._fresh(edge, now_ns)
+            if edge.gauge is not None and edge.gauge != known
+            and edge.mesh is not None and self._fresh(edge, now_ns)
             and edge.gauge.tag == edge.mesh.tag
         ]  # fmt: skip
+        if not heard:
+            return
         age = None
         if self.gauge is not None and self.mesh is not None:
             age = self.mesh.moved(now_ns).ns - self.gauge.founded_ns
@@ -313,8 +311,11 @@ class MeshHost:
 
     def _follow(self, seen: list[View], now_ns: int) -> None:
         tag = self.gauge.tag if self.gauge else 0
-        words = [edge.reference for edge in self.edges.values() if edge.reference is not None
-                 and edge.reference.tag == tag and self._fresh(edge, now_ns)]  # fmt: skip
+        # What comes over all paths of a neighbour is one word, which one look is enough for.
+        words = {
+            id(word): word for edge in self.edges.values()
+            if (word := edge.reference) and word.tag == tag and self._fresh(edge, now_ns)
+        }.values()  # fmt: skip
         was = self.election.reference
         mesh = self.mesh.moved(now_ns) if self.mesh else None
         # How old a word is a host that is about to join knows by its neighbours' mesh time.
@@ -376,7 +377,7 @@ class MeshHost:
 
     def _mesh_step(self, seen: list[View], now_ns: int) -> None:
         held = self.election.reference
-        mine = [view for view in seen if held is None or self._fellow(view, held, now_ns)]
+        mine = seen if held is None else self._fellows(seen, held, now_ns)
         self.status.neighbours = len(mine)
         damping = DAMPING
         if self._compare and self.mesh is not None and mine:
@@ -398,31 +399,32 @@ class MeshHost:
         elif self._calm is not None and held is not None and not self.election.is_reference:
             self.mesh = self.mesh._replace(slope=self._calm - held.slope)
 
-    def _fellow(self, view: View, held: Reference, now_ns: int) -> bool:
-        """Whether a neighbour lives by the reference that we follow.
+    def _fellows(self, seen: list[View], held: Reference, now_ns: int) -> list[View]:
+        """Neighbours that live by the reference that we follow.
 
         One that follows it and has not heard of it for long was cut off with what it has of that
         time; while nobody has heard of it, all of us are.
         """
-        if view.follows != held.id:
-            return False
+        follow, lost_ns = held.id, self.rules.election.lost_ns
+        mine = [view for view in seen if view.follows == follow]
         if self.mesh is None or not self._heard_of(held, self.mesh.moved(now_ns)):
-            return True
-        said, mesh = view.edge.reference, view.edge.mesh
-        if said is None or mesh is None or said.id != held.id:
-            return False
-        return mesh.mesh_ns - said.mesh_ns <= self.rules.election.lost_ns
+            return mine
+        return [
+            view for view in mine
+            if (said := view.edge.reference) and (mesh := view.edge.mesh)
+            and said.id == follow and mesh.mesh_ns - said.mesh_ns <= lost_ns
+        ]  # fmt: skip
 
     def _pull(self, seen: list[View], now_ns: int, damping: float) -> None:
         assert self.mesh is not None
-        pulls = []
-        for view in seen:
-            off = view.mesh.ahead(now_ns, self.mesh.ns) - self.mesh.part
-            pulls.append(Pull(off, view.mesh.slope - self.mesh.slope, view.weight))
+        pulls, (_, ns, part, slope) = [], self.mesh
+        for edge, _, _, mesh, weight, _ in seen:
+            off = mesh.ahead(now_ns, ns) - part
+            pulls.append(Pull(off, mesh.slope - slope, weight))
             # A way that became longer while it was watched is known, and its line right again.
-            pair = view.edge.pair
+            pair = edge.pair
             if pair is not None and now_ns - pair.at_ns <= TELLING_NS:
-                view.edge.surplus.look(off + pair.skew_ns, now_ns)
+                edge.surplus.look(off + pair.skew_ns, now_ns)
         move = step(pulls, damping)
         self.status.residual_ns, self.status.offset_ns = move.residual_ns, move.ns / damping
         self.mesh = self.mesh.moved(now_ns, move.ns, self.mesh.slope + move.faster)
@@ -433,10 +435,7 @@ class MeshHost:
         off = self.stamps_off_ns
         if self.election.is_reference:
             return self._bounds.of_reference(fabric, held, off)
-        found = [
-            sight._replace(bound_ns=sight.bound_ns + off)
-            for sight in sights(seen, held, self._bounds, fabric.at_ns)
-        ]
+        found = sights(seen, held, self._bounds, fabric.at_ns, off)
         return self._bounds.look(fabric, held, found)
 
     def _line(self, seen: list[View], now_ns: int) -> Line:

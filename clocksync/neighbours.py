@@ -10,7 +10,7 @@ from clocksync.asymmetry import Blame, Surplus
 from clocksync.bound import BoundKeeper, Sight
 from clocksync.linear import Linear, split
 from clocksync.pair import SECOND, Pair
-from clocksync.words import Gauge, Mesh, Reference, Time
+from clocksync.words import Accused, Gauge, Mesh, Reference, Time, Word
 
 GUILTY_SHARE = 1e-3
 """Of its weight, of a path whose two ways are known to differ: it bends nobody any more, and counts
@@ -48,8 +48,8 @@ class Edge:
     _turned: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """By how much the rates of ``mesh`` and of ``reference`` changed last."""
 
-    def hear(self, word: Mesh | Reference | Time, now_ns: int, gap_ns: int) -> None:
-        """Take a word of the neighbour's time.
+    def hear(self, word: Word, now_ns: int, gap_ns: int) -> None:
+        """Take a word of the neighbour's.
 
         Args:
             word: what came; the same one as before, often.
@@ -59,18 +59,26 @@ class Edge:
         """
         match word:
             case Mesh():
-                if self.mesh is None or now_ns - self.heard_ns > gap_ns:
+                known = self.mesh
+                if known is None or now_ns - self.heard_ns > gap_ns:
                     self.resumed_ns = now_ns
                     self.time = self.reference = None
-                elif word != self.mesh:
-                    self._turned[0] = abs(word.slope - self.mesh.slope)
+                elif word != known:
+                    self._turned[0] = abs(word.slope - known.slope)
                 self.mesh, self.heard_ns = word, now_ns
             case Reference():
-                if self.reference is not None and word != self.reference:
-                    self._turned[1] = abs(word.slope - self.reference.slope)
+                held = self.reference
+                if held is not None and word != held:
+                    self._turned[1] = abs(word.slope - held.slope)
                 self.reference = word
             case Time():
                 self.time = word
+            case Gauge():
+                self.gauge = word
+            case Accused():
+                self.gauge = word.gauge
+                if word.mark == self.mark:
+                    self.blame = Blame(word.surplus_ns, now_ns)
 
     def rate(self, held: Reference) -> tuple[float, float]:
         """How fast the neighbour's time runs over its clock, beyond 1, and how far off that may be.
@@ -101,9 +109,9 @@ class View(NamedTuple):
 
     edge: Edge
     peer_ns: int
-    """Its clock; whole nanoseconds,"""
+    """Its clock, whole nanoseconds,"""
     peer_part: float
-    """and a part of one."""
+    """and so much more."""
     mesh: Linear
     """Its mesh time over our clock."""
     weight: float
@@ -128,34 +136,46 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
             continue
         if now_ns - pair.seen_ns > pair_ns or pair.seen_ns < edge.resumed_ns:
             continue
-        peer_ns, peer_part = split(pair.apart(now_ns), now_ns + pair.base_ns)
-        age = peer_ns - said.raw_ns
-        if abs(age) > OLDEST_NS:
+        peer_ns, peer_part = now_ns + pair.base_ns, pair.apart(now_ns)
+        _, raw_ns, mesh_ns, part, rate, reference, _ = said
+        age = peer_ns - raw_ns
+        if abs(age + peer_part) > OLDEST_NS:
             continue  # of a clock that was another then, or of nonsense
-        more = said.part + peer_part + said.slope * age
-        ns, part = split(more, said.mesh_ns + age)
-        slope = (1 + said.slope) * (1 + pair.slope) - 1
-        weight = pair.weight(now_ns) * (GUILTY_SHARE if edge.guilty else 1.0)
-        mesh = Linear(now_ns, ns, part, slope)
-        out.append(View(edge, peer_ns, peer_part, mesh, weight, said.reference))
+        ns, part = split(part + peer_part + rate * (age + peer_part), mesh_ns + age)
+        mesh = Linear(now_ns, ns, part, rate + pair.slope * (1 + rate))
+        weight = pair.weight(now_ns)
+        if edge.guilty:
+            weight *= GUILTY_SHARE
+        out.append(View(edge, peer_ns, peer_part, mesh, weight, reference))
     return out
 
 
-def sights(seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: int) -> list[Sight]:
-    """Fabric time by neighbours that say it, of the mesh of ``held``."""
+def sights(
+    seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: int, off_ns: float = 0.0
+) -> list[Sight]:
+    """Fabric time by neighbours that say it, of the mesh of ``held``.
+
+    Args:
+        seen: neighbours.
+        held: whom we follow.
+        bounds: how they grow.
+        now_ns: our clock.
+        off_ns: our own stamps may be off our clock by so much.
+    """
     out = []
     for view in seen:
-        said, pair, mesh = view.edge.time, view.edge.pair, view.edge.mesh
+        edge, peer_ns, peer_part, *_ = view
+        said, pair, mesh = edge.time, edge.pair, edge.mesh
         if said is None or pair is None or mesh is None or said.tag != held.tag:
             continue
         if abs(mesh.raw_ns - said.raw_ns) > TOGETHER_NS:
             continue  # it says no time any more
-        age = view.peer_ns - said.raw_ns
-        rate, wrong = view.edge.rate(held)
-        ns, part = split(view.peer_part + rate * age, said.fabric_ns + age)
-        told = bounds.grown(said.bound_ns, said.drift + wrong, abs(age))
-        drift = bounds.faster(said.drift + wrong, abs(age)) + pair.drift(now_ns)
+        whole = peer_ns - said.raw_ns
+        rate, wrong = edge.rate(held)
+        age, drift = abs(whole + peer_part), said.drift + wrong
+        ns, part = split(peer_part + rate * (whole + peer_part), said.fabric_ns + whole)
+        bound = bounds.grown(said.bound_ns, drift, age) + pair.bound_ns(now_ns) + off_ns
+        drift = bounds.faster(drift, age) + pair.drift(now_ns)
         theirs = Linear(now_ns, ns, part, rate + pair.slope)
-        bound = told + pair.bound_ns(now_ns)
         out.append(Sight(theirs, bound, drift, said.reference, said.term))
     return out

@@ -9,6 +9,8 @@ from typing import NamedTuple
 SECOND = 10**9
 WALK = 1.5e-9
 """How far the rates of two crystals part in a second: 1 ppb/√s each."""
+_WALKED = WALK**2 / (3 * SECOND)
+"""Of the cube of an age in ns: the variance of the time that it makes, ns²."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,17 @@ class Pair(NamedTuple):
 
         What a random walk of the rate makes of the time is its integral: σ √(T³/3).
         """
-        age = abs(now_ns - self.at_ns)
-        walked = WALK * SECOND * math.sqrt((age / SECOND) ** 3 / 3)
-        return math.hypot(self.spread_ns, self.slope_error * age, walked, self.queue_ns / 2)
+        return math.sqrt(self._variance(now_ns))
 
     def weight(self, now_ns: int) -> float:
         """One over the variance, for the mesh; no path is trusted to better than a nanosecond."""
-        return 1.0 / (1.0 + self.likely_ns(now_ns) ** 2)
+        return 1.0 / (1.0 + self._variance(now_ns))
+
+    def _variance(self, now_ns: int) -> float:
+        age = float(abs(now_ns - self.at_ns))
+        turned, spread, queue = self.slope_error * age, self.spread_ns, self.queue_ns
+        walked = _WALKED * age * age * age
+        return spread * spread + turned * turned + walked + queue * queue / 4
 
 
 def off(one: Pair, other: Pair, now_ns: int) -> float:

@@ -27,7 +27,8 @@ FACTOR = 2.0
 FEWEST = 8
 """Trains that ε is learned from."""
 MEMORY = 0.25
-"""Weight of the newest of them in ε."""
+"""Weight in ε of the newest ``LEARNED`` trains."""
+LEARNED = 10
 
 
 class Trains(NamedTuple):
@@ -97,6 +98,7 @@ class TrainFilter:
         at = int(low)
         quartile = seen[at] + part * (seen[at + 1] - seen[at]) if part else seen[at]
         new = min(max(FACTOR * quartile, LEAST_EPSILON_NS), MOST_EPSILON_NS)
-        self.epsilon_ns += (new - self.epsilon_ns) * (MEMORY if self.epsilon_ns else 1.0)
+        known = (1 - MEMORY) ** (count / LEARNED) if self.epsilon_ns else 0.0
+        self.epsilon_ns = new + known * (self.epsilon_ns - new)
         seen.clear()
         return self.epsilon_ns

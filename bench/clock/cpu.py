@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-import fabricd.clock.service
 from bench.report import Row, percentile
 from clocksync.page import ClockPage, State
 from clocksync.pair import SECOND
@@ -190,27 +189,37 @@ class Ring:
         rows["word"] = [words[peer][turn % 4] for turn, peer in turns]
         self._slots[(self._head + np.arange(count)) % lay.SAMPLE_SLOTS] = rows
         self._head, self._step = self._head + count, self._step + 1
+        now_heard = time.monotonic_ns().to_bytes(8, "little")
+        for index in range(len(self.wires)):
+            at = lay.PATH_OFFSET + index * lay.PATH_ROW.size + lay.PATH_ROW.offset("last_heard_ns")
+            self._map[at : at + 8] = now_heard
         head = lay.RING_HEADER.offset("sample_head")
         self._map[head : head + 8] = self._head.to_bytes(8, "little")
 
 
 class Meter:
-    """CPU of some calls, by name; ns."""
+    """CPU of some calls by name, without that of others within them; ns."""
 
     def __init__(self) -> None:
         self.ns: Counter[str] = Counter()
         self._metered: list[tuple[Any, str, Any]] = []
+        self._within: list[str] = []
 
     def on(self, owner: Any, call: str, name: str) -> None:  # noqa: ANN401
         """Count those of an object's."""
         inner = getattr(owner, call)
 
         def timed(*given: Any) -> Any:  # noqa: ANN401
+            self._within.append(name)
             began = time.process_time_ns()
             try:
                 return inner(*given)
             finally:
-                self.ns[name] += time.process_time_ns() - began
+                took = time.process_time_ns() - began
+                self._within.pop()
+                self.ns[name] += took
+                if self._within:
+                    self.ns[self._within[-1]] -= took
 
         setattr(owner, call, timed)
         self._metered.append((owner, call, inner))
@@ -239,7 +248,7 @@ def _run(
             if number * STEP_S == WARM_S and meter is not None:
                 for owner, call, name in (
                     (service.table, "read", "ring"), (service, "_take", "words"),
-                    (fabricd.clock.service, "feed", "train filter"), (service, "_fit", "fits"),
+                    (service.lines, "feed", "train filter"), (service.lines, "fit", "fits"),
                     (service.core, "step", "mesh step"), (service.core, "words", "own words"),
                     (WordPage, "write", "pages"), (ClockPage, "write", "pages"),
                     (service, "store", "document"),

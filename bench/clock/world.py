@@ -189,7 +189,7 @@ class World:
                 # Words wait for their turn in the prober, and die with it.
                 if there.up and self.nodes[source].up and path not in self.cut:
                     there.heard[path] = self.now_ns
-                    there.core.hear(path, source, decode(word), there.clock.raw(self.now_ns))
+                    there.core.hear(path, source, there.clock.raw(self.now_ns), decode(word))
             each()
 
     def _arrive(self) -> None:

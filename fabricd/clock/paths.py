@@ -17,7 +17,7 @@ from clocksync.moves import Taken, path_mark
 from clocksync.pair import SECOND, Rules
 from clocksync.ports import Ends
 from clocksync.words import Phc, link_id
-from fabricd.clock.samples import Exchanged, TrainReader
+from fabricd.clock.samples import Exchanged, Packets, SampleReader
 from fabricd.probes.records import PathRow
 from fabricd.probes.ring import RingError, RingReader
 
@@ -49,6 +49,8 @@ class ClockPath:
     key: PathKey
     incarnation: int = 0
     estimator: PairEstimator = field(default_factory=PairEstimator)
+    came: list[Packets] = field(default_factory=list)
+    """What it is still to be fed, the oldest first (`fabricd.clock.samples.trains`)."""
     hardware: tuple[bool, bool] = (False, False)
     """Whether stamps are the NIC's: ours, the peer's."""
     link: int = 0
@@ -74,6 +76,11 @@ class ClockPath:
     peer_moves: int = 0
     told: bool = False
     """That it is shorter than it can be."""
+
+    def reset(self) -> None:
+        """One of the two clocks is another, or a way: nothing that came before is of use."""
+        self.estimator.reset()
+        self.came.clear()
 
     def hear(self, word: Phc) -> None:
         """The peer told of a NIC's clock: if it is that of this path."""
@@ -118,7 +125,7 @@ class PathTable:
         self._known: dict[PathKey, ClockPath] = {}
         self._numbers = itertools.count()
         self._ring: RingReader | None = None
-        self._trains: TrainReader | None = None
+        self._samples: SampleReader | None = None
         self._config = 0
         self._looked_ns: int | None = None
         self.clock_read_ns = 0
@@ -137,7 +144,7 @@ class PathTable:
         try:
             if self._ring is None or self._ring.replaced():
                 self._open()
-            if self._ring is None or self._trains is None:
+            if self._ring is None or self._samples is None:
                 return {}
             header = self._ring.header()
             self.clock_read_ns = header.clock_read_ns or self.clock_read_ns
@@ -145,8 +152,8 @@ class PathTable:
             if header.config_epoch != self._config or due:
                 self._looked_ns = now_ns
                 self._look(self._ring, header.config_epoch, now_ns)
-                self._trains.want(self._config, self.by_index)
-            return self._trains.read()
+                self._samples.want(self._config, self.by_index)
+            return self._samples.read()
         except RingError as error:
             self._log.warning("no ring", reason=str(error))
             self.close()
@@ -166,10 +173,14 @@ class PathTable:
         if not own or self._ring is None:
             return None
         try:
-            heard = [self._ring.last_heard_ns(index) for index in own]
+            heard = []
+            for index in own:
+                heard.append(self._ring.last_heard_ns(index))
+                if now_ns - heard[-1] < self.silence_ns:
+                    return None  # the usual case
             # A path that never was heard (a rail that is dead) says nothing of the others.
-            if not max(heard) or now_ns - max(heard) < self.silence_ns:
-                return None  # the usual case
+            if not max(heard):
+                return None
             others = [self._ring.last_heard_ns(i) for i in self.by_index if i not in own]
             if self._ring.header().config_epoch != self._config:
                 return None  # these are rows of other paths
@@ -183,7 +194,7 @@ class PathTable:
         """Let go of the ring; `read` opens the next one."""
         if self._ring is not None:
             self._ring.close()
-        self._ring = self._trains = None
+        self._ring = self._samples = None
         self.by_index, self._config, self._bare = {}, 0, None
 
     def _open(self) -> None:
@@ -192,7 +203,7 @@ class PathTable:
             self._ring = RingReader(self._file)
         except (RingError, OSError):
             return  # The prober will come.
-        self._trains = TrainReader(self._ring)
+        self._samples = SampleReader(self._ring)
 
     def _without(self, config: int, now_ns: int) -> bool:
         """Whether a configuration has no paths, rather than that they are still to be written.
@@ -235,14 +246,14 @@ class PathTable:
                 # Another life of its prober, and perhaps of its host: of another clock then, which
                 # the estimator would see, but not before it has been fed for a while.
                 if path.incarnation:
-                    path.estimator.reset()
+                    path.reset()
                     path.theirs = None
                     self._void(path)
                 path.incarnation = row.peer_incarnation
             was, path.taken = path.taken, _taken(row)
             if path.taken.port != was.port or path.peer_moves != row.peer_moves:
                 path.peer_moves = row.peer_moves
-                path.estimator.reset()
+                path.reset()
                 self._rerouted(path)
             self.by_index[row.index] = path
         here = set(self.by_index.values())

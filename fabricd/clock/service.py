@@ -1,9 +1,8 @@
 """The clock service of a host: the prober's samples in, the clock page and the words out.
 
 Ten times a second it takes what the prober has sampled, hears the neighbours' words, fits a line to
-some of the paths, takes one step in the mesh (`clocksync.host`) and publishes. How often a path is
-fitted follows from how many there are: some three of them are each step, which takes about a
-hundredth of a core.
+some of the paths (`fabricd.clock.lines`), takes one step in the mesh (`clocksync.host`) and
+publishes.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from time import monotonic_ns
 
 import structlog
 
-from clocksync.crossing import PhcLine, carried
-from clocksync.estimator import PairEstimator, feed
 from clocksync.host import MeshHost
 from clocksync.moves import Mover
 from clocksync.page import NOTHING, ClockPage, Line, State
@@ -26,11 +23,11 @@ from clocksync.ports import PortPage
 from clocksync.standing import HostRules
 from clocksync.tai import NO_TAI, TaiLine, TaiPage
 from clocksync.trace import TaiKeeper
-from clocksync.trains import Ints, Trains
 from clocksync.words import (
     Origin,
     Phc,
     Trace,
+    Word,
     WordError,
     WordPage,
     decode,
@@ -42,6 +39,7 @@ from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
 from fabricd.clock.clocks import Clocks, RawClocks
 from fabricd.clock.document import NAME
+from fabricd.clock.lines import DEAF_NS, Lines
 from fabricd.clock.paths import ClockPath, PathTable
 from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
@@ -49,14 +47,6 @@ from fabricd.clock.samples import Exchanged
 from fabricd.clock.telling import ptp, tai, telling
 
 STEP_S = 0.1
-FIT_S = 0.25
-"""Between two fits of a path, where there are few paths."""
-FIT_SHARE_S = 0.035
-"""And so much for each path where there are many."""
-GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples' parts lie evenly, however many there are (Weyl, 1916)."""
-DEAF_NS = 300_000_000
-"""After a NIC's clock was set, or a path goes another way, older stamps may come for so long."""
 JUDGE_NS = SECOND
 FOUND_NS = 600 * SECOND
 """A peer takes less to boot; the page has few places."""
@@ -117,13 +107,13 @@ class ClockService:
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
         self.refused = 0
         """Words that made no sense."""
-        self.fits = 0
         self.line: Line | None = None
         """As published last."""
         self.phcs = phcs or Phcs()
         self.table = PathTable(
             run_dir, lambda path: self.core.drop(path.number), self._rerouted, paths
         )
+        self.lines = Lines(self.core, self.phcs, self.clocks)
         self._judge_ns = 0
         self._said = State.UNSYNCED
 
@@ -141,11 +131,12 @@ class ClockService:
         now = self.clocks.now()
         if self.core.went_back(now):
             self._forget("its clock went back")
-        fed = [self._take(self.table.by_index[index], each, now) for index, each in came.items()]
-        feed([each for each in fed if each is not None])
+        for index, each in came.items():
+            self._take(self.table.by_index[index], each, now)
         stamping = [path for path in self.table.by_index.values() if path.hardware[0]]
         self.phcs.read({path.phc for path in stamping if path.phc is not None}, now)
-        self._fit(now)
+        if self.lines.fit(self.table.by_index.values(), now):
+            self._forget("its clock was stepped")
         self.glance()
         now = self.clocks.now()
         paths = self.table.all()
@@ -198,7 +189,7 @@ class ClockService:
         path = self._directory / NAME
         draft = path.with_name(f".{NAME}")
         document = telling(self.core, self.table.all(), self.phcs) | {
-            "refused_words": self.refused, "fits": self.fits, "tai": tai(self.tai),
+            "refused_words": self.refused, "fits": self.lines.fits, "tai": tai(self.tai),
             "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
         }  # fmt: skip
         with contextlib.suppress(OSError):
@@ -249,7 +240,7 @@ class ClockService:
             self.edge.forget()
         self._bridge.drop()
         for path in self.table.all():
-            path.estimator.reset()
+            path.reset()
 
     def _rerouted(self, path: ClockPath) -> None:
         path.deaf_ns = self.clocks.now() + DEAF_NS
@@ -284,42 +275,30 @@ class ClockService:
         }
         self._ports.write({ends: port for ends, port in ports.items() if port} | self._found)
 
-    def _take(
-        self, path: ClockPath, came: Exchanged, now: int
-    ) -> tuple[PairEstimator, Trains, Trains] | None:
-        """Hear the words; what is to be fed."""
+    def _take(self, path: ClockPath, came: Exchanged, now: int) -> None:
+        """Hear the words; packets wait until a line is fitted to them."""
         if came.hardware != path.hardware:
             path.hardware = came.hardware
-            path.estimator.reset()
+            path.reset()
             self.core.drop(path.number)
+        heard: list[Word] = []
         for data in came.words:
             try:
                 word = decode(data)
             except WordError:
                 self.refused += 1
                 continue
-            if isinstance(word, Phc):
-                path.hear(word)
-            elif isinstance(word, Trace | Origin):
-                self.tai.hear(word)
-            else:
-                self.core.hear(path.number, path.key.host, word, now)
-        if now < path.deaf_ns:
-            return None
-        # A NIC's stamps are of its own clock, and go over to ours as a line (`_fit`).
-        host, (ours, theirs) = path.key.host, came.hardware
-        out, back = came.out, came.back
-        return (
-            path.estimator,
-            Trains(self._own(out.sent_ns, ours), self._peers(host, out.heard_ns, theirs)),
-            Trains(self._peers(host, back.sent_ns, theirs), self._own(back.heard_ns, ours)),
-        )
-
-    def _own(self, stamps: Ints, hardware: bool) -> Ints:
-        return stamps if hardware else self.clocks.own(stamps)
-
-    def _peers(self, host: int, stamps: Ints, hardware: bool) -> Ints:
-        return stamps if hardware else self.clocks.peers(host, stamps)
+            match word:
+                case Phc():
+                    path.hear(word)
+                case Trace() | Origin():
+                    self.tai.hear(word)
+                case _:
+                    heard.append(word)
+        if heard:
+            self.core.hear(path.number, path.key.host, now, *heard)
+        if now >= path.deaf_ns:
+            path.came.append(came.packets)
 
     def _phc_words(self, stamping: list[ClockPath], now: int) -> dict[int, bytes]:
         """What the peers need to know of the NICs' clocks, by link."""
@@ -331,59 +310,6 @@ class ClockService:
                 word = phc(link_id(path.address), crossing.generation, crossing.at(now))
                 said[path.link] = encode(word)
         return said
-
-    def _ends(self, path: ClockPath, now: int) -> tuple[PhcLine | None, PhcLine | None] | None:
-        """The crossings that a path's line goes through; None: one is not there."""
-        source = self.phcs.source(path.phc) if path.hardware[0] else None
-        theirs = path.theirs if path.hardware[1] else None
-        generation = (
-            source.crossing.generation if source else None, theirs.generation if theirs else None
-        )  # fmt: skip
-        if generation != path.generation:
-            # Stamps of before are of no use; the line that the mesh has, between the raw clocks, is
-            # as good as it was.
-            path.generation = generation
-            path.estimator.reset()
-            path.deaf_ns = now + DEAF_NS
-        own = source.crossing.at(now) if source else None
-        other = theirs.line if theirs else None
-        if (own is None) == path.hardware[0] or (other is None) == path.hardware[1]:
-            return None
-        return own, other
-
-    def _fit(self, now: int) -> None:
-        paths = self.table.by_index.values()
-        period = round(max(FIT_S, FIT_SHARE_S * len(paths)) * SECOND)
-        for path in paths:
-            ends = self._ends(path, now)
-            if now < path.fit_ns:
-                continue
-            # Each path at its own time: all at once would be a stop of all.
-            path.fit_ns = now + (period if path.fit_ns else int(path.number * GOLDEN % 1 * period))
-            if ends is None:
-                if now - path.crossed_ns > path.estimator.rules.longest_ns:
-                    path.estimator.reset()  # Nothing would drop what piles up.
-                    path.crossed_ns = now
-                continue
-            path.crossed_ns = now
-            own, theirs = ends
-            steps = path.estimator.steps
-            pair = path.estimator.estimate(now if own is None else own.phc(now)[0])
-            self.fits += 1
-            if path.estimator.shorter and not path.told:
-                path.told = True
-                self.core.distrust()
-                self._log.warning("a path is shorter than [clock] least_way_ns: not heeded there",
-                                  netdev=path.key.netdev, peer=path.key.address)  # fmt: skip
-            stepped = path.estimator.steps != steps
-            if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
-                self._forget("its clock was stepped")
-                return
-            if pair is not None:
-                pair = carried(pair, own, theirs)
-            if pair is not None or path.estimator.doubt or stepped:
-                mark = 0 if any(path.hardware) else path.mark  # those are not judged
-                self.core.estimate(path.number, path.key.host, pair, mark)
 
 
 def _asleep() -> int:

@@ -12,7 +12,6 @@ import pytest
 from clocksync.crossing import Reading
 from clocksync.page import State
 from clocksync.standing import HostRules
-from clocksync.trains import Trains
 from clocksync.words import SIZE
 from fabricd.clock import document
 from fabricd.clock.paths import ClockPath, PathKey
@@ -20,6 +19,7 @@ from fabricd.clock.phc import PhcError, Phcs
 from fabricd.clock.samples import Exchanged
 from fabricd.clock.service import ClockService
 from fabricd.clock.telling import telling
+from fabricd.probes import layout as lay
 
 SECOND = 10**9
 TICK = SECOND // 10
@@ -141,15 +141,17 @@ class World:
         left += np.tile([0, 700, 1400], 10) + 1000 * source.id
         queued = np.repeat(self.rng.exponential(300, 10) * (self.rng.random(10) < 0.5), 3)
         came = left + 1500 + queued + self.rng.uniform(0, 4, 30)
-        # Of each train the second and the third.
-        sent, heard = source.stamps.all(left), target.stamps.all(came)
-        return Trains(sent.reshape(10, 3)[:, 1:], heard.reshape(10, 3)[:, 1:])
+        return source.stamps.all(left), target.stamps.all(came)
 
     def exchanged(self, host):
         other = self.hosts[2 - host.id]
         kinds = host.hardware, other.hardware
-        words = self.heard.get(other.id, [])
-        return Exchanged(self.packets(host, other), self.packets(other, host), kinds, words)
+        position, seq = np.tile([1, 2, 3], 10), self.now // TICK * 30 + np.arange(30)
+        flags = lay.SAMPLE_HAS_OUT | lay.SAMPLE_HAS_BACK
+        flags |= position << lay.SAMPLE_OUT_TRAIN_SHIFT | position << lay.SAMPLE_BACK_TRAIN_SHIFT
+        out, back = self.packets(host, other), self.packets(other, host)
+        packets = np.stack((flags, seq, seq, *out, *back))
+        return Exchanged(packets, kinds, self.heard.get(other.id, []))
 
     def run(self, seconds):
         self.errors, self.misses, self.states = [], 0, []

@@ -289,7 +289,7 @@ def test_nonsense_of_a_neighbour_stops_nobody():
             path, peer, _ = world.ends[host][0]
             now = node.clock.raw(world.now_ns)
             whose = node.core.election.reference.id
-            node.core.hear(path, peer, Mesh(tag, -(2**62), 2**62, 0.0, 0.0, whose), now)
+            node.core.hear(path, peer, now, Mesh(tag, -(2**62), 2**62, 0.0, 0.0, whose))
         world.run(0.1)
     assert states(world) == {State.LOCKED}
     assert max(map(abs, world.errors().values())) < 100

@@ -22,11 +22,11 @@ def line(seen_ns):
 
 def said(core, now_ns, *, time=True, term=1, ahead_ns=0):
     """The neighbour's words of a moment."""
-    core.hear(PATH, PEER, Mesh(TAG, now_ns, now_ns + ahead_ns, 0.0, 0.0, PEER), now_ns)
+    core.hear(PATH, PEER, now_ns, Mesh(TAG, now_ns, now_ns + ahead_ns, 0.0, 0.0, PEER))
     if time:
         held = Reference(TAG, 100, PEER, term, now_ns, 0, 0.0, 0.0)
-        core.hear(PATH, PEER, held, now_ns)
-        core.hear(PATH, PEER, Time(TAG, PEER, term, now_ns, now_ns, 10.0, 0.0), now_ns)
+        core.hear(PATH, PEER, now_ns, held)
+        core.hear(PATH, PEER, now_ns, Time(TAG, PEER, term, now_ns, now_ns, 10.0, 0.0))
 
 
 def seen(core, now_ns):
@@ -89,8 +89,8 @@ def test_a_time_runs_at_the_rates_that_were_said_with_it(core, lost):
         )  # fmt: skip
         for word in words:
             if step == 1 or not isinstance(word, lost or int):
-                core.hear(PATH, PEER, word, at)
-                core.hear(PATH, PEER, word, at)
+                core.hear(PATH, PEER, at, word)
+                core.hear(PATH, PEER, at, word)
             (found,) = sights(seen(core, at), ours, keeper, at)
             worst = max(worst, abs(found.theirs.slope))
             line_drift = core.edges[PATH].pair.drift(at)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from fabricd.clock.samples import TrainReader
+from clocksync.trains import Trains
+from fabricd.clock.samples import REACH, SampleReader, trains
 from fabricd.probes import layout as lay
 from fabricd.probes.ring import RingReader
 from lab.ringfile import fresh_ring, put, sample_at
 
 OUT, BACK = lay.SAMPLE_HAS_OUT, lay.SAMPLE_HAS_BACK
+
+
+class Found(NamedTuple):
+    out: Trains
+    back: Trains
+    hardware: tuple[bool, bool]
+    words: list[bytes]
 
 
 class Ring:
@@ -23,7 +32,11 @@ class Ring:
         self.data = fresh_ring(0, head, paths=3)
         path.write_bytes(self.data)
         self.reader = RingReader(path)
-        self.trains = TrainReader(self.reader)
+        self.samples = SampleReader(self.reader)
+        self.came = {path: [] for path in range(3)}
+        """Of each path what is still to be taken apart."""
+        self.stamps = {}
+        """Of each path whose stamps these are."""
 
     def add(self, path=1, *, out=None, back=None, config=1, hardware=0, word=(0, 0, 0, 0)):
         """``out``, ``back``: (sequence, position in a train, sent, heard)."""
@@ -37,12 +50,28 @@ class Ring:
         sample_at(self.data, self.head, path=path, flags=flags, config=config, **values)
         self.head += 1
 
-    def read(self, config=1):
+    def read(self):
+        return self.take(self.read_packets())
+
+    def read_packets(self):
         put(self.data, lay.RING_HEADER, 0, sample_head=self.head)
         with self.path.open("r+b") as file:
             file.write(self.data)
-        self.trains.want(config, range(3))
-        return self.trains.read()
+        self.samples.want(1, range(3))
+        return self.samples.read()
+
+    def take(self, came):
+        """Trains and words of what came."""
+        found = {}
+        for path, each in came.items():
+            if self.stamps.setdefault(path, each.hardware) != each.hardware:
+                self.came[path].clear()  # as the service does
+                self.stamps[path] = each.hardware
+            self.came[path].append(each.packets)
+            ((out, back, rest),) = trains([self.came[path]])
+            self.came[path] = [rest]
+            found[path] = Found(out, back, each.hardware, each.words)
+        return found
 
 
 @pytest.fixture
@@ -52,7 +81,7 @@ def ring(tmp_path):
     made.reader.close()
 
 
-def trains(found):
+def listed(found):
     """(sent, heard) of second packets; those of third ones are a nanosecond later."""
     assert (np.diff(found.sent_ns) == 1).all()
     assert (np.diff(found.heard_ns) == 1).all()
@@ -73,10 +102,10 @@ def test_both_directions_of_each_path(ring):
         ring.add(1, out=(10 + at, 1 + at, 69 + at, 79 + at), back=(3 + at, 1 + at, -6 + at, 5 + at))
     found = ring.read()
     assert sorted(found) == [1, 2]
-    assert trains(found[1].out) == [(10, 20), (70, 80)]
-    assert trains(found[1].back) == [(-5, 6)]
-    assert trains(found[2].back) == [(30, 40)]
-    assert trains(found[2].out) == []
+    assert listed(found[1].out) == [(10, 20), (70, 80)]
+    assert listed(found[1].back) == [(-5, 6)]
+    assert listed(found[2].back) == [(30, 40)]
+    assert listed(found[2].out) == []
     assert ring.read() == {}, "each once"
 
 
@@ -84,18 +113,18 @@ def test_a_train_that_is_told_in_two_readings_is_whole_in_the_second(ring):
     ring.add(out=(1, 1, 1, 1))
     ring.add(out=(2, 2, 2, 2), back=(5, 3, 8, 8))
     add_train(ring, 2, 20, 5, 5)
-    assert trains(ring.read()[1].out) == []
+    assert listed(ring.read()[1].out) == []
     add_train(ring, 2, 24, 6, 6)
     assert sorted(ring.read()) == [2], "nothing new of the other"
     ring.add(out=(3, 3, 3, 3), back=(6, 2, 9, 9))
     ring.add(out=(4, 1, 4, 4))
     found = ring.read()[1]
-    assert trains(found.out) == [(2, 2)]
-    assert trains(found.back) == []
+    assert listed(found.out) == [(2, 2)]
+    assert listed(found.back) == []
     ring.add(out=(6, 3, 5, 5), back=(7, 3, 10, 10))
     found = ring.read()[1]
-    assert trains(found.out) == [], "its second never came"
-    assert trains(found.back) == [(9, 9)]
+    assert listed(found.out) == [], "its second never came"
+    assert listed(found.back) == [(9, 9)]
 
 
 def test_paths_that_are_not_wanted_are_left_out(ring):
@@ -103,13 +132,13 @@ def test_paths_that_are_not_wanted_are_left_out(ring):
     add_train(ring, 2, 7, 10, 20)
     put(ring.data, lay.RING_HEADER, 0, sample_head=ring.head)
     ring.path.write_bytes(ring.data)
-    assert ring.trains.read() == {}
-    ring.trains.want(1, [2])
+    assert ring.take(ring.samples.read()) == {}
+    ring.samples.want(1, [2])
     add_train(ring, 1, 10, 10, 20)
     add_train(ring, 2, 10, 10, 20)
     put(ring.data, lay.RING_HEADER, 0, sample_head=ring.head)
     ring.path.write_bytes(ring.data)
-    assert sorted(ring.trains.read()) == [2]
+    assert sorted(ring.take(ring.samples.read())) == [2]
 
 
 def test_order_is_that_of_the_sequence_also_where_its_low_bits_begin_anew(ring):
@@ -119,22 +148,49 @@ def test_order_is_that_of_the_sequence_also_where_its_low_bits_begin_anew(ring):
     assert found.sent_ns.tolist() == [[2**31 - 1, 0], [2, 3]]
 
 
+def test_a_prober_that_began_anew_is_later_than_what_it_said_before(ring):
+    """Its sequence begins anew too, wherever that is, and by it the new packets may be older."""
+    for seq, at in ((REACH + 9, 10), (REACH + 12, 20), (5, 30), (8, 40), (2**31 + 99, 50)):
+        add_train(ring, 1, seq, at, at)
+    assert listed(ring.read()[1].out) == [(at, at) for at in (10, 20, 30, 40, 50)]
+
+
+def test_many_readings_of_several_paths_are_taken_apart_together(ring):
+    """The third of each train comes with the next reading."""
+    came = [[], [], []]
+    for seq in range(0, 60, 3):
+        for path, way in ((1, "out"), (2, "back")):
+            for packet, position in ((seq, 3), (seq + 1, 1), (seq + 2, 2)):
+                at = 10 * seq + packet
+                ring.add(path, **{way: (packet, position, at, at + path)})
+        for path, each in ring.read_packets().items():
+            came[path].append(each.packets)
+    none, one, two = trains(came)
+    sent = [(11 * seq + 2, 11 * seq + 33) for seq in range(0, 57, 3)]
+    assert [tuple(each) for each in one[0].sent_ns.tolist()] == sent
+    assert [tuple(each) for each in two[1].sent_ns.tolist()] == sent
+    assert (two[1].heard_ns == two[1].sent_ns + 2).all()
+    assert [len(each.sent_ns) for each in (*none[:2], one[1], two[0])] == [0] * 4
+    assert [each[2].shape[1] for each in (none, one, two)] == [0, 1, 1], "the last wait"
+    assert trains([]) == []
+
+
 def test_other_configurations_and_other_clocks_are_left_out(ring):
     ring.add(out=(1, 2, 1, 1), config=2)
     ring.add(out=(2, 2, 2, 2))
     ring.add(out=(3, 3, 3, 3), hardware=lay.SAMPLE_HW_LOCAL)
     ring.add(out=(4, 2, 4, 4), hardware=lay.SAMPLE_HW_LOCAL)
     found = ring.read()[1]
-    assert trains(found.out) == []
+    assert listed(found.out) == []
     assert found.hardware == (True, False)
     ring.add(out=(5, 3, 5, 5), hardware=lay.SAMPLE_HW_LOCAL)
-    assert trains(ring.read()[1].out) == [(4, 4)]
+    assert listed(ring.read()[1].out) == [(4, 4)]
     ring.add(out=(6, 2, 6, 6), hardware=lay.SAMPLE_HW_LOCAL)
     ring.read()
     ring.add(out=(7, 3, 7, 7), hardware=lay.SAMPLE_HW_LOCAL | lay.SAMPLE_HW_PEER)
     found = ring.read()[1]
     assert found.hardware == (True, True)
-    assert trains(found.out) == []
+    assert listed(found.out) == []
 
 
 def test_a_stamp_that_the_nic_left_out_is_no_change_of_clocks(ring):
@@ -145,7 +201,7 @@ def test_a_stamp_that_the_nic_left_out_is_no_change_of_clocks(ring):
     ring.add(out=(6, 3, 6, 6))
     ring.add(word=(1, 2, 3, 4))
     found = ring.read()[1]
-    assert (trains(found.out), found.hardware) == ([(1, 1)], (True, True))
+    assert (listed(found.out), found.hardware) == ([(1, 1)], (True, True))
     ring.add(word=(1, 2, 3, 4))
     assert ring.read()[1].hardware == (True, True), "a word alone has no stamps"
     ring.add(out=(8, 2, 8, 8), hardware=both)
@@ -162,7 +218,7 @@ def test_what_was_overwritten_while_it_was_read_is_left_out(ring):
     add_train(ring, 1, 5, 9, 9)
     at = lay.SAMPLE_OFFSET + lay.SAMPLE_RECORD.size
     put(ring.data, lay.SAMPLE_RECORD, at, index=lay.SAMPLE_SLOTS + 2)
-    assert trains(ring.read()[1].out) == [(9, 9)]
+    assert listed(ring.read()[1].out) == [(9, 9)]
 
 
 def test_any_bytes_are_read_without_harm(ring):

@@ -80,6 +80,19 @@ def test_a_hand_of_trains_teaches_nothing_until_there_are_more():
         assert (filter_.epsilon_ns > known) is more
 
 
+def test_what_is_learnt_is_the_same_however_many_come_at_once():
+    rng = np.random.default_rng(3)
+    calm, noisy = (np.abs(rng.normal(0, noise, 400)).astype(int).tolist() for noise in (50, 300))
+    learnt = []
+    for batch in (10, 40, 100):
+        filter_ = TrainFilter()
+        for changes, wanted in ((calm, 32), (noisy, 191)):
+            for at in range(0, 400, batch):
+                filter_.learn(changes[at : at + batch])
+            learnt.append(filter_.epsilon_ns / wanted)
+    assert learnt == pytest.approx([1.0] * 6, rel=0.35)
+
+
 def test_nothing_gives_nothing():
     empty = np.array([], dtype=np.int64)
     assert Packets(empty, empty, empty, empty).trains().sent_ns.shape == (0, 2)
