@@ -339,15 +339,17 @@ class PairEstimator:
             (last.slope, math.hypot(last.slope_error, WALK * math.sqrt(age))),
         )
         height = line.ns + (line.slope - slope) * line.middle_s * SECOND
-        least = found.asymmetry_ns
         made = self._pair(
             Line(height, slope, self._usual_ns, line.spread_ns, line.middle_s, line.span_s),
-            window, least,
+            window, found.asymmetry_ns,
         )._replace(slope_error=error)  # fmt: skip
-        # Whatever the queues: the truth lies between the edges. And what was known still holds.
-        between = least + off(made, found, now_ns)
-        known_ns = known.bound_ns(now_ns) + off(made, known, now_ns)
-        return made._replace(asymmetry_ns=min(between, known_ns))
+        # Whatever the queues: the truth lies between the edges, as far as these are straight. And
+        # what was known still holds.
+        limit, rests = min(
+            (other.bound_ns(now_ns) + off(made, other, now_ns), other) for other in (found, known)
+        )
+        grows = rests.drift(now_ns) + abs(made.slope - rests.slope)
+        return made._replace(limit_ns=limit, bend=grows)
 
     def _aged(self, last: Pair, now_ns: int) -> float:
         """How far off a line may be by now: what its slope was, and as a random walk goes."""
@@ -435,12 +437,14 @@ class PairEstimator:
         # Where nothing came, time that passes bears nothing out.
         ended, recent = window.till_ns, self._halves
         self._since_ns = self._since_ns or ended
+        # Of long windows the same few packets are the least round trip for long.
+        steady_ns = self.rules.steady_ns + window.length_ns - self.rules.window_ns
         recent.append((ended, line.half_rtt_ns))
         if self._clear_ns:
             while recent[0][0] <= ended - window.length_ns:
                 self._clear_ns = min(recent.popleft()[1], self._clear_ns)
-        elif ended - self._since_ns >= self.rules.steady_ns:
-            while recent[0][0] < ended - self.rules.steady_ns:
+        elif ended - self._since_ns >= steady_ns:
+            while recent[0][0] < ended - steady_ns:
                 recent.popleft()
             least, most = (way(half for _, half in recent) for way in (min, max))
             if most - least <= max(self.rules.steady * least, self.rules.sigmas * line.spread_ns):
@@ -448,9 +452,10 @@ class PairEstimator:
         changed = abs(line.half_rtt_ns - self._clear_ns)
         if changed <= self.rules.sigmas * line.spread_ns:
             changed = 0.0  # the edge's own scatter
-        # The truth lies between the edges wherever there are points, and may go from one to the
+        # The truth lies between the edges wherever these have points, and may go from one to the
         # other within half of that; but not faster than crystals do.
-        bend = min(4 * changed / max(ended - window.since_ns, 1), MOST_SLOPE + abs(line.slope))
+        span = min(ended - window.since_ns, line.span_s * SECOND)
+        bend = min(4 * changed / max(span, 1), MOST_SLOPE + abs(line.slope))
         bend = max(bend, abs(line.slope) - CRYSTALS)
         return (changed if self._clear_ns else 0.0), bend
 

@@ -121,7 +121,8 @@ class MeshHost:
             mark: the path's number at both ends (`clocksync.moves.path_mark`); 0: it is not judged.
         """
         edge = self.edge(path, peer)
-        edge.pair, edge.mark = pair, mark
+        edge.line(pair)
+        edge.mark = mark
 
     def drop(self, path: int) -> None:
         """A path is no more, or its peer began a new life: nothing that came over it holds."""

@@ -36,6 +36,8 @@ class Edge:
     gauge: Gauge | None = None
     heard_ns: int = 0
     """Our clock, of the last word of its own (MESH)."""
+    lined_ns: int = 0
+    """Our clock, of the first line since there was none."""
     resumed_ns: int = 0
     """Our clock: since when it has said something without a gap."""
     surplus: Surplus = field(default_factory=Surplus)
@@ -79,6 +81,12 @@ class Edge:
                 self.gauge = word.gauge
                 if word.mark == self.mark:
                     self.blame = Blame(word.surplus_ns, now_ns)
+
+    def line(self, pair: Pair | None) -> None:
+        """The path's newest line, or that there is none."""
+        if self.pair is None and pair is not None:
+            self.lined_ns = pair.seen_ns
+        self.pair = pair
 
     def rate(self, held: Reference) -> tuple[float, float]:
         """How fast the neighbour's time runs over its clock, beyond 1, and how far off that may be.
@@ -135,6 +143,10 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
         if pair is None or said is None or said.tag != tag or now_ns - edge.heard_ns > word_ns:
             continue
         if now_ns - pair.seen_ns > pair_ns or pair.seen_ns < edge.resumed_ns:
+            continue
+        # The first line may be over a clock that was set, and older words of a host that did not
+        # know. It knows before anybody has such a line, and then says no more.
+        if edge.heard_ns <= edge.lined_ns:
             continue
         peer_ns, peer_part = now_ns + pair.base_ns, pair.apart(now_ns)
         _, raw_ns, mesh_ns, part, rate, reference, _ = said

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clocksync.fit import Cloud
-from clocksync.trains import Ints, TrainFilter, Trains
+from clocksync.trains import LEARNED, Ints, TrainFilter, Trains
 
 ROOM = 512
 """Points that there is room for at first."""
@@ -119,11 +119,15 @@ def take(came: Sequence[tuple[Points, Trains]], sign: int) -> None:
     listed = changes.tolist()
     if not listed:
         return
-    counts, limits, end = [len(new.sent_ns) for _, new in came], [], 0
+    counts, limits, sizes, end = [len(new.sent_ns) for _, new in came], [], [], 0
     for (points, _), count in zip(came, counts, strict=True):
-        limits.append(points.filter.learn(listed[end : end + count]))
         end += count
-    kept = changes <= np.repeat(limits, counts)
+        # However many came at once: what is kept follows what the path is like from train to train.
+        for begin in range(end - count, end, LEARNED):
+            some = listed[begin : min(begin + LEARNED, end)]
+            limits.append(points.filter.learn(some))
+            sizes.append(len(some))
+    kept = changes <= np.repeat(limits, sizes)
     apart = sign * (trains.heard_ns - trains.sent_ns)
     found = np.stack((ours[kept], apart[kept])).reshape(2, -1)
     ends = np.cumsum(counts)

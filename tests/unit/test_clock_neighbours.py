@@ -36,8 +36,9 @@ def seen(core, now_ns):
 @pytest.fixture
 def core():
     host = MeshHost(7, 100, 0, 1)
+    said(host, NOW - 100 * MS)
+    host.estimate(PATH, PEER, line(NOW - 50 * MS))
     said(host, NOW)
-    host.estimate(PATH, PEER, line(NOW + MS))
     return host
 
 
@@ -46,6 +47,22 @@ def test_a_neighbour_that_goes_on_saying_is_seen_by_the_line_that_there_is(core)
     for tenth in range(1, 40):
         said(core, NOW + tenth * SECOND // 10)
     assert len(seen(core, NOW + 4 * SECOND)) == 1, "a line goes on being used while there is none"
+
+
+def test_by_a_first_line_only_words_are_heard_that_came_after_it(core):
+    """Its clock was set; it said so much before it knew, and nothing since."""
+    for now, edge_is_new in ((NOW + SECOND, True), (NOW + 2 * SECOND, False)):
+        if edge_is_new:
+            core.path_stepped(PATH, NOW)
+        else:
+            core.estimate(PATH, PEER, None)
+        said(core, now - 100 * MS)
+        core.estimate(PATH, PEER, line(now))
+        assert seen(core, now + 50 * MS) == []
+        core.estimate(PATH, PEER, line(now + 60 * MS))
+        assert seen(core, now + 90 * MS) == [], "nor by the next line"
+        said(core, now + 100 * MS)
+        assert len(seen(core, now + 100 * MS)) == 1
 
 
 def test_after_a_silence_a_line_of_before_is_of_another_clock_perhaps(core):
