@@ -457,6 +457,9 @@ class PairEstimator:
         span = min(ended - window.since_ns, line.span_s * SECOND)
         bend = min(4 * changed / max(span, 1), MOST_SLOPE + abs(line.slope))
         bend = max(bend, abs(line.slope) - CRYSTALS)
+        if self._line is not None and len(recent) > 1 and recent[-2][0] == ended:
+            # The same packets again. Which of two that are level makes the edge is no news either.
+            bend = max(bend, self._line.bend)
         return (changed if self._clear_ns else 0.0), bend
 
     def _clear(self, half_rtt_ns: float = 0.0) -> None:

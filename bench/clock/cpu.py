@@ -189,10 +189,10 @@ class Ring:
         rows["word"] = [words[peer][turn % 4] for turn, peer in turns]
         self._slots[(self._head + np.arange(count)) % lay.SAMPLE_SLOTS] = rows
         self._head, self._step = self._head + count, self._step + 1
-        now_heard = time.monotonic_ns().to_bytes(8, "little")
+        beat = time.monotonic_ns().to_bytes(8, "little")
         for index in range(len(self.wires)):
             at = lay.PATH_OFFSET + index * lay.PATH_ROW.size + lay.PATH_ROW.offset("last_heard_ns")
-            self._map[at : at + 8] = now_heard
+            self._map[at : at + 8] = beat
         head = lay.RING_HEADER.offset("sample_head")
         self._map[head : head + 8] = self._head.to_bytes(8, "little")
 

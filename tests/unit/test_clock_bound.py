@@ -10,6 +10,7 @@ from bench.clock.clos import regular_graph
 from bench.clock.oscillator import GRID_NS, Oscillator
 from bench.clock.packets import PacketWorld
 from bench.clock.troubles import Checker, Stage, Trouble
+from bench.clock.untold import set_one
 from bench.clock.world import World
 from clocksync.bound import BoundKeeper, Sight
 from clocksync.election import Election, fallen_silent
@@ -53,12 +54,20 @@ def test_neighbours_who_cannot_all_be_right_all_count(order):
         made = [Sight(Linear(0, at, 0.0, 0.0), bound, 0.0, 7, 1) for at, bound in claims]
         return made[::order]
 
-    before, set_one = [(0, 5000.0), (10, 6000.0)], (50_000, 1100.0)
+    before, moved = [(0, 5000.0), (10, 6000.0)], (50_000, 1100.0)
     assert keeper.look(ours, said, sights(*before)).bound_ns == 31_000.0
     keeper.forget()
-    known = keeper.look(ours, said, sights(*before, set_one))
+    known = keeper.look(ours, said, sights(*before, moved))
     assert known.bound_ns == 10 + 31_980.0, "of two that cannot be, the one that is further off"
     assert keeper.look(ours, said, sights(*before)).bound_ns == 31_000.0, "and once it is gone"
+
+
+def test_nobody_takes_the_time_of_a_reference_whose_clock_was_set_and_who_does_not_know():
+    """A neighbour has a new line to it while what it said before it knew is young."""
+    told = set_one(2, 5_000, giver=True)
+    assert told.checks > 4000
+    assert told.known_s < 0.5
+    assert told.others == 0
 
 
 def test_whole_nanoseconds_are_in_the_bound_of_who_was_reference_a_moment_ago():

@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from clock_services import NOW, Stopped, ring_with, services
+from clock_services import NOW, ring_with
 from structlog.testing import capture_logs
 
 from clocksync.linear import Linear
@@ -31,23 +31,6 @@ from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService
 from fabricd.probes import layout as lay
 from lab.ringfile import put
-
-
-@pytest.fixture
-def clocks():
-    return Stopped()
-
-
-@pytest.fixture
-def run_dir(tmp_path):
-    (tmp_path / "prober").mkdir()
-    return tmp_path
-
-
-@pytest.fixture
-def make(run_dir, clocks):
-    with services(run_dir, clocks) as start:
-        yield start
 
 
 def told(run_dir):

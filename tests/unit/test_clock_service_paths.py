@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from clock_services import NOW, Stopped, ring_with, services
+from clock_services import NOW, ring_with
 
 from clocksync.linear import Linear
 from clocksync.pair import Pair
@@ -23,23 +23,6 @@ from fabricd.clock.service import FOUND_NS
 from fabricd.clock.telling import telling
 from fabricd.probes import layout as lay
 from lab.ringfile import fresh_ring, put, sample_at
-
-
-@pytest.fixture
-def clocks():
-    return Stopped()
-
-
-@pytest.fixture
-def run_dir(tmp_path):
-    (tmp_path / "prober").mkdir()
-    return tmp_path
-
-
-@pytest.fixture
-def make(run_dir, clocks):
-    with services(run_dir, clocks) as start:
-        yield start
 
 
 def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
