@@ -71,8 +71,7 @@ def run_parts(
             traceback.print_exc()
             failed.append(part)
             continue
-        store(bench, taken, quick=quick, lap=lap, part=part, order=list(parts))
-        rows += taken
+        rows += store(bench, taken, quick=quick, lap=lap, part=part, order=list(parts))
     return rows, failed
 
 
@@ -108,7 +107,7 @@ def main(
     else:
         lap = Lap()
         rows = module.run(quick=quick)
-        store(name, rows, quick=quick, lap=lap)
+        rows = store(name, rows, quick=quick, lap=lap)
     ok = show(name, rows, quick=quick)
     if failed:
         typer.echo(f"not measured, because it failed: {', '.join(failed)}", err=True)

@@ -1,9 +1,11 @@
 """Rows of a benchmark, printed as one table and written as JSON.
 
 The JSON is ``{"meta": {…}, "rows": [{"name", "asked", "got", "unit", "peer", "ratio", "ok"}]}``;
-``ok`` compares got with asked and nothing else, and is null for a row that asks nothing. A
-benchmark of several parts, which can be run one at a time, says in each row of which ``part`` it
-is; ``meta.parts`` tells when and from what each was taken.
+``ok`` compares got with asked and nothing else, and is null for a row that asks nothing. A row that
+is not met says in ``met_at`` at which revision it last was, so that what got worse is seen in the
+table instead of by comparing two files. A benchmark of several parts, which can be run one at a
+time, says in each row of which ``part`` it is; ``meta.parts`` tells when and from what each was
+taken.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +27,7 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 _STAT = Path("/proc/stat")
 Body = dict[str, Any]
+_OPTIONAL = ("samples", "part", "met_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Row:
     note: str = ""
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     part: str = ""
+    met_at: str = ""
+    """Of a row that is not met: the last revision that met it; empty where none is known."""
 
     @property
     def ok(self) -> bool | None:
@@ -121,12 +126,15 @@ def store(
     lap: Lap,
     part: str = "",
     order: Sequence[str] = (),
-) -> None:
-    """Write ``bench/results/NAME.json``.
+) -> list[Row]:
+    """Write ``bench/results/NAME.json``; the rows, with where they were last met.
 
     ``part``: the one that ``rows`` are of; rows of other parts that the file has stay there, all in
     the ``order`` of parts.
     """
+    target = RESULTS / f"{name}.json"
+    old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
+    rows = remembered(old, rows, part)
     meta: dict[str, Any] = {
         "bench": name,
         "quick": quick,
@@ -137,14 +145,25 @@ def store(
         **lap.meta(),
     }
     body = {"meta": meta, "rows": [_plain(row) for row in rows]}
-    target = RESULTS / f"{name}.json"
     if part:
-        old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
         body = merged(old, body, part, order)
     RESULTS.mkdir(exist_ok=True)
     draft = target.with_suffix(".tmp")
     draft.write_text(json.dumps(body, indent=2) + "\n")
     draft.replace(target)
+    return rows
+
+
+def remembered(old: Mapping[str, Any], rows: list[Row], part: str = "") -> list[Row]:
+    """Rows of ``part`` that are not met, with the last revision of the old body that did. Pure."""
+    meta = old["meta"].get("parts", {}).get(part, {}) if part else old["meta"]
+    then = {row["name"]: row for row in old["rows"] if row.get("part", "") == part}
+    told = []
+    for row in rows:
+        before = then.get(row.name, {})
+        at = meta.get("revision", "") if before.get("ok") else before.get("met_at", "")
+        told.append(replace(row, met_at=at) if row.ok is False else row)
+    return told
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any], part: str, order: Sequence[str]) -> Body:
@@ -164,13 +183,13 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any], part: str, order: Seq
 def markdown(body: Body) -> str:
     """The rows of a results file as a table for documentation. Pure."""
     sign = {"lower": "≤", "higher": "≥", "equal": "="}
-    verdict = {True: "yes", False: "**no**", None: ""}
     lines = ["| what | asked | measured | met | from |", "|---|---|---|---|---|"]
     for row in body["rows"]:
         unit = f" {row['unit']}" if row["unit"] else ""
         asked = "" if row["asked"] is None else f"{sign[row['better']]} {row['asked']:g}{unit}"
         got = f"{row['got']:.3g}{unit}"
-        lines.append(f"| {row['name']} | {asked} | {got} | {verdict[row['ok']]} | {row['note']} |")
+        met = _verdict(row["ok"], row.get("met_at", ""), yes="yes", no="**no**")
+        lines.append(f"| {row['name']} | {asked} | {got} | {met} | {row['note']} |")
     taken = body["meta"].get("parts", {"all": body["meta"]})
     for name, part in taken.items():
         quick = ", quick" if part["quick"] else ""
@@ -184,12 +203,18 @@ def markdown(body: Body) -> str:
     return "\n".join([*lines[:at], "", *lines[at:]]) + "\n"
 
 
+def _verdict(ok: bool | None, met_at: str, *, yes: str, no: str) -> str:
+    if ok is None:
+        return ""
+    return yes if ok else no + (f", was at {met_at}" if met_at else "")
+
+
 def _plain(row: Row) -> Body:
     plain: Body = asdict(row) | {"ratio": row.ratio, "ok": row.ok}
     plain["samples"] = {
         name: [float(f"{value:.4g}") for value in values] for name, values in row.samples.items()
     }
-    return {key: value for key, value in plain.items() if key not in ("samples", "part") or value}
+    return {key: value for key, value in plain.items() if key not in _OPTIONAL or value}
 
 
 def show(name: str, rows: list[Row], *, quick: bool) -> bool:
@@ -206,7 +231,7 @@ def show(name: str, rows: list[Row], *, quick: bool) -> bool:
             row.unit,
             "" if row.peer is None else f"{row.peer:.4g}",
             "" if row.ratio is None else f"{row.ratio:.3f}",
-            {True: "[green]yes", False: "[bold red]NO", None: ""}[row.ok],
+            _verdict(row.ok, row.met_at, yes="[green]yes", no="[bold red]NO"),
             row.note,
         )
     Console(width=None if os.isatty(1) else 150).print(table)
