@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,7 +27,29 @@ START_S = 30.0
 CHRONYD = str(UNPACKED / "usr/sbin/chronyd")
 CHRONYC = str(UNPACKED / "usr/bin/chronyc")
 """``./run`` puts them there: they are not installed."""
-_OFFSET = re.compile(r"master offset\s+(-?\d+) s\d")
+TX_STAMP_MS = 100
+"""So long ptp4l waits for the stamp of what it sent. Its default, 1 ms, is less than a shaper's
+queue: in a flood it would declare its port faulty, and say nothing at all."""
+_OFFSET = re.compile(r"ptp4l\[(\d+\.\d+)\]: master offset\s+(-?\d+) s\d")
+
+
+def ptp4l_offsets(log: str) -> list[tuple[float, float]]:
+    """What ptp4l's client logged: CLOCK_MONOTONIC, s, and its offset, ns. Pure."""
+    return [(float(at), float(ns)) for at, ns in _OFFSET.findall(log)]
+
+
+def led(offsets: Sequence[tuple[float, float]], ahead_s: float, last_s: float) -> float:
+    """Where a line through the offsets of the last seconds leads to, ns. Pure.
+
+    Args:
+        offsets: s and ns, of three or more moments, in their order.
+        ahead_s: from the last of them on.
+        last_s: so much of them.
+    """
+    at, ns = np.array(offsets).T
+    recent = at >= at[-1] - last_s
+    slope, height = np.polyfit(at[recent] - at[-1], ns[recent], 1)
+    return float(height + slope * ahead_s)
 
 
 class Ptp4l:
@@ -55,7 +77,8 @@ class Ptp4l:
             f"[global]\n{only} 1\ntime_stamping software\nfree_running 1\n"
             f"network_transport UDPv4\nlogSyncInterval {PTP_LOG_INTERVAL}\n"
             f"logMinDelayReqInterval {PTP_LOG_INTERVAL}\nsummary_interval {PTP_LOG_INTERVAL}\n"
-            "freq_est_interval 0\n"
+            f"freq_est_interval 0\ntx_timestamp_timeout {TX_STAMP_MS}\n"
+            "fault_reset_interval ASAP\n"
             f"uds_address {node.dir}/ptp4l-{role}.sock\n"
         )
         log = (node.dir / f"ptp4l-{role}.log").open("w")
@@ -64,16 +87,17 @@ class Ptp4l:
             stderr=subprocess.STDOUT,
         )  # fmt: skip
 
+    def offsets(self) -> list[tuple[float, float]]:
+        """All that it reported: `ptp4l_offsets`. One a second, for it may not report oftener."""
+        return ptp4l_offsets(self._log.read_text())
+
     def errors_ns(self, since: int = 0) -> list[float]:
         """Offsets reported, from the ``since``-th on."""
-        return [float(x) for x in _OFFSET.findall(self._log.read_text())[since:]]
+        return [ns for _, ns in self.offsets()[since:]]
 
     def led_ns(self, ahead_s: float, last_s: float = 15.0) -> float:
         """Where a line through the offsets of the last seconds leads to: the best it could say."""
-        every = 2.0**PTP_LOG_INTERVAL
-        recent = np.array(self.errors_ns()[-round(last_s / every) :])
-        slope, height = np.polyfit((np.arange(len(recent)) + 1 - len(recent)) * every, recent, 1)
-        return float(height + slope * ahead_s)
+        return led(self.offsets(), ahead_s, last_s)
 
     @contextmanager
     def running(self) -> Iterator[None]:

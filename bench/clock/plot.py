@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 from bench.clock.live import LOADS, running, topology
-from bench.clock.peers import Chrony, Ptp4l, load
+from bench.clock.peers import Chrony, Ptp4l, load, ptp4l_offsets
 from bench.clock.services import Fabric, Seen
 from bench.report import Row, percentile
 from lab.node import REPO
@@ -20,7 +19,6 @@ from lab.node import REPO
 TARGET = REPO / "docs" / "images" / "clock-error.png"
 ORDER = ("idle", "udp400", "udp800", "tcp", "tcp2", "idle")
 MOST_BYTES = 200_000
-_LINE = re.compile(r"ptp4l\[(\d+\.\d+)\].*master offset\s+(-?\d+) s\d")
 Points = list[tuple[float, float]]
 """Seconds since the beginning, and an error in ns without sign."""
 
@@ -38,7 +36,7 @@ class Story:
 
 def ptp4l_points(log: str, began_s: float) -> Points:
     """The offsets that ptp4l's client logged since then (CLOCK_MONOTONIC). Pure."""
-    found = ((float(at) - began_s, abs(float(ns))) for at, ns in _LINE.findall(log))
+    found = ((at - began_s, abs(ns)) for at, ns in ptp4l_offsets(log))
     return [point for point in found if point[0] >= 0]
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from bench.clock.live import CHRONY, PTP4L, live_rows
+from bench.clock.peers import led, ptp4l_offsets
 from bench.clock.plot import Story, draw, ptp4l_points
 from bench.clock.reference import jump, ptp4l_lost_s
 from bench.clock.services import Seen
@@ -38,6 +39,16 @@ def test_when_ptp4l_lost_its_grandmaster_is_read_from_its_log():
 def test_ptp4ls_offsets_are_points_from_the_beginning_on():
     assert ptp4l_points(LOG, 101.0) == [(0.25, 300.0)]
     assert ptp4l_points(LOG, 100.0) == [(0.5, 1200.0), (1.25, 300.0)]
+
+
+def test_a_peers_line_goes_by_when_it_said_what():
+    """At one a second or at eight: 50 ns a second lead to 3 us in a minute."""
+    log = "".join(f"ptp4l[{100 + at}.000]: master offset {50 * at} s0\n" for at in range(40))
+    assert led(ptp4l_offsets(log), 60.0, 15.0) == pytest.approx(39 * 50 + 60 * 50)
+    many = [(at / 8, 50 * at / 8) for at in range(320)]
+    assert led(many, 60.0, 15.0) == pytest.approx((319 / 8 + 60) * 50)
+    early = [(0.0, 1e6), (1.0, 1e6), (20.0, 0.0), (21.0, 0.0), (22.0, 0.0)]
+    assert led(early, 60.0, 15.0) == pytest.approx(0.0, abs=1e-6), "what is older does not count"
 
 
 def test_ratios_are_of_the_others_over_ours():

@@ -230,8 +230,22 @@ def test_rules_and_dashboard_use_only_metrics_that_exist():
         assert used <= known, path
 
 
-def test_the_dashboard_shows_each_family_of_a_link():
-    dashboard = json.loads((ROOT / "deploy" / "grafana" / "fabricd-links.json").read_text())
+DASHBOARDS = {
+    "fabricd-links": [
+        f"link_{family}"
+        for family in ("state", "flaps", "probe", "damping", "plugin_failovers", "plugin_delivery")
+    ],
+    "fabricd-clock": [
+        f"clock_{family}"
+        for family in ("state", "bound", "reference_info", "path_delay", "tai_bound", "ptp")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_shows_each_family(name):
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / f"{name}.json").read_text())
+    assert dashboard["uid"] == name
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = set()
@@ -246,12 +260,13 @@ def test_the_dashboard_shows_each_family_of_a_link():
         assert place["x"] + place["w"] <= 24
         places |= cells
     shown = "".join(target["expr"] for panel in panels for target in panel["targets"])
-    for family in ("state", "flaps", "probe", "damping", "plugin_failovers", "plugin_delivery"):
-        assert f"fabricd_link_{family}" in shown
+    for family in DASHBOARDS[name]:
+        assert f"fabricd_{family}" in shown
 
 
-def test_expressions_of_the_dashboard_are_promql(tmp_path):
-    dashboard = json.loads((ROOT / "deploy" / "grafana" / "fabricd-links.json").read_text())
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_expressions_of_a_dashboard_are_promql(tmp_path, name):
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / f"{name}.json").read_text())
     rules = [
         {"record": "a:b:c", "expr": target["expr"].replace("$__range", "1h")}
         for panel in dashboard["panels"]
