@@ -14,6 +14,7 @@ over (`clocksync.seniority`), which is another epoch of the clock page.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from clocksync.asymmetry import Evidence, judge
 from clocksync.bound import BoundKeeper, Known
@@ -81,7 +82,7 @@ class MeshHost:
         """By path: what the prober has done."""
         self._accused: list[tuple[int, float]] = []
         self._turn = 0
-        self._began_ns = self._joined_ns = self._stepped_ns = began_ns
+        self._listened_ns = self._joined_ns = self._stepped_ns = began_ns
         self._locked_ns: int | None = None
         self._calm: float | None = None
         self._compare = False
@@ -168,7 +169,8 @@ class MeshHost:
     def stepped(self, now_ns: int) -> None:
         """Our clock was stepped, or is another, at ``now_ns`` now: all lines over it are void."""
         self._leave()
-        self._began_ns = self._stepped_ns = now_ns
+        self._listened_ns = self._stepped_ns = now_ns
+        self.mover.anew(now_ns)
         self.edges.clear()
         self._steps.clear()
 
@@ -185,13 +187,13 @@ class MeshHost:
             What to publish on the clock page.
         """
         self._change_over(now_ns)
-        waited = now_ns - self._began_ns >= self.rules.listen_ns
+        waited = self._waited(now_ns)
         if self.gauge is None and waited and self.election.priority < NEVER:
             self.gauge = Gauge(self.id, wall_ns)
             self.mesh = Linear(now_ns, wall_ns, 0.0, self._rate)
             self._join(now_ns)
         tag = self.gauge.tag if self.gauge else 0
-        seen = views(self.edges.values(), tag, now_ns, self.rules.word_ns, self.rules.pair_ns)
+        seen = self._views(self.edges.values(), tag, now_ns)
         self._follow(seen, now_ns)
         self._mesh_step(seen, now_ns)
         self._stand(now_ns)
@@ -275,8 +277,24 @@ class MeshHost:
 
     # -- which mesh, and whose time -----------------------------------------------------------
 
+    def _views(self, edges: Iterable[Edge], tag: int, now_ns: int) -> list[View]:
+        return views(edges, tag, now_ns, self.rules.word_ns, self.rules.pair_ns)
+
     def _fresh(self, edge: Edge, now_ns: int) -> bool:
         return edge.mesh is not None and now_ns - edge.heard_ns <= self.rules.word_ns
+
+    def _waited(self, now_ns: int) -> bool:
+        """Whether a host without a mesh has heard of none for so long that it may begin one.
+
+        One that it heard of and never reached, as from a host that has died meanwhile, is none.
+        """
+        if self.mesh is None and self.gauge is not None:
+            if any(edge.gauge == self.gauge and self._fresh(edge, now_ns)
+                   for edge in self.edges.values()):  # fmt: skip
+                self._listened_ns = now_ns
+            elif now_ns - self._listened_ns >= self.rules.listen_ns:
+                self._leave()
+        return now_ns - self._listened_ns >= self.rules.listen_ns
 
     def _change_over(self, now_ns: int) -> None:
         # Whoever has a mesh time knows the age of its own mesh by that.
@@ -287,6 +305,9 @@ class MeshHost:
             if edge.gauge is not None and edge.gauge != known
             and edge.mesh is not None and self._fresh(edge, now_ns)
             and edge.gauge.tag == edge.mesh.tag
+            # What is heard and cannot be seen (packets come one way only, or nothing stamps them)
+            # is no reason to give up a time.
+            and (self.mesh is None or self._views((edge,), edge.mesh.tag, now_ns))
         ]  # fmt: skip
         if not heard:
             return
@@ -296,7 +317,7 @@ class MeshHost:
         best = senior(self.gauge, age, heard)
         if best is not None and best != self.gauge:
             self._leave()
-            self.gauge = best
+            self.gauge, self._listened_ns = best, now_ns
 
     def _leave(self) -> None:
         self.gauge = self.mesh = self._calm = self._locked_ns = None

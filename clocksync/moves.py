@@ -173,6 +173,13 @@ class Mover:
         if (gone := self.paths.pop(path, None)) is not None:
             self._moved += gone.moves
 
+    def anew(self, now_ns: int) -> None:
+        """Our clock is another, at ``now_ns`` now: what is waited for begins anew."""
+        for watched in self.paths.values():
+            watched.since_ns = watched.named_ns = watched.next_ns = now_ns
+            watched.clear_ns = None
+            watched.took_ns = None if watched.took_ns is None else now_ns
+
     def guilty(self, path: int) -> bool:
         """Whether it is known to be asymmetric."""
         watched = self.paths.get(path)

@@ -207,7 +207,8 @@ class ClockReader:
             self._numbers = (line.raw_ns, line.fabric_ns, line.slope, line.bound_ns, line.drift,
                              line.wander / 2)  # fmt: skip
             self._fresh = line.fresh_ns if line.state is not State.UNSYNCED else -1
-            if line.epoch != self._epoch:
+            # No time has no epoch of its own: what was said before it holds.
+            if line.epoch != self._epoch and line.state is not State.UNSYNCED:
                 self._last, self._epoch = 0, line.epoch
             return line
         raise why

@@ -248,6 +248,7 @@ _LAYOUT: Final = {
     _TRACE: struct.Struct("<BBHIqqiHH"),
     _ORIGIN: struct.Struct("<BBHIqhHBBxxQ"),
 }
+_FLOAT: Final = struct.Struct("<f")
 _BOUND_STEPS: Final = 512
 """Of a power of two: 16 bits of them reach past a day."""
 _DRIFT_STEPS: Final = 4
@@ -276,6 +277,12 @@ def _steps_up(value: float, steps: int) -> int:
     return math.ceil(math.log2(value) * steps - 1e-6)
 
 
+def _float_up(value: float) -> float:
+    """What 32 bits say of it is no less than it is; those of a float are rounded to the nearest."""
+    said: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
+    return said if said >= value else value * (1 + 2.0**-23)
+
+
 def encode(word: Word) -> bytes:
     """The word as it travels. Slopes beyond ±488 ppm are cut to that."""
     match word:
@@ -286,8 +293,8 @@ def encode(word: Word) -> bytes:
             )  # fmt: skip
         case Time():
             return _LAYOUT[_TIME].pack(
-                _TIME, word.term & 0xFF, word.tag, word.bound_ns, word.raw_ns, word.fabric_ns,
-                word.drift, word.reference,
+                _TIME, word.term & 0xFF, word.tag, _float_up(word.bound_ns), word.raw_ns,
+                word.fabric_ns, _float_up(word.drift), word.reference,
             )  # fmt: skip
         case Reference():
             return _LAYOUT[_REFERENCE].pack(

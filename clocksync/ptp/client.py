@@ -141,9 +141,9 @@ class Client:
         return [(each.master, each.message) for each in said]
 
     def reset(self) -> None:
-        """Our clock is another: all lines over it are void."""
+        """Our clock is another: all lines over it are void, and all times of it."""
         for master in self.masters:
-            master.estimator.reset()
+            master.reset()
 
     def refused(self) -> Counter[str]:
         """Messages that were not for us, by reason."""

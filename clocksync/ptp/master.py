@@ -81,7 +81,8 @@ class Master:
     lost: int = 0
     """Times that it fell silent."""
     _announced: int = 0
-    _outbox: list[Tlv] = field(default_factory=list)
+    _cancelled: set[Type] = field(default_factory=set)
+    """Of which it is still to hear that we know."""
     _syncs: dict[int, _Exchange] = field(default_factory=dict)
     _delays: dict[int, _Exchange] = field(default_factory=dict)
     _delay_due_ns: int = 0
@@ -163,7 +164,7 @@ class Master:
                     contract.answer(tlv, now_ns)
                 case Cancel():
                     contract.cancelled(now_ns)
-                    self._outbox.append(Acknowledge(tlv.type))
+                    self._cancelled.add(Type(tlv.type))
 
     def _sync(self, message: Sync, stamp_ns: int | None, now_ns: int) -> None:
         self.contracts[Type.SYNC].heard(now_ns)
@@ -227,8 +228,9 @@ class Master:
                     contract.void()
         if self.said is not None and announce.granted:
             asked += [self.contracts[kind].step(now_ns) for kind in (Type.SYNC, Type.DELAY_RESP)]
-        tlvs = [*(request for request in asked if request is not None), *self._outbox]
-        self._outbox.clear()
+        tlvs: list[Tlv] = [request for request in asked if request is not None]
+        tlvs += [Acknowledge(kind) for kind in sorted(self._cancelled)]
+        self._cancelled.clear()
         out = [self._signal(tlvs)] if tlvs else []
         if (request := self._delay_req(now_ns)) is not None:
             out.append(request)
@@ -236,6 +238,14 @@ class Master:
             self._fit_ns = now_ns + FIT_NS
             self.estimator.estimate(now_ns)
         return out
+
+    def reset(self) -> None:
+        """Our clock is another: what was timed by it is void, and so is when a grant ends."""
+        self._restart()
+        self.said, self._announced = None, 0
+        self._delay_due_ns = self._fit_ns = 0
+        for contract in self.contracts.values():
+            contract.void()
 
     def farewell(self) -> list[Outgoing]:
         """Cancels what was granted (16.1.4.3)."""

@@ -45,12 +45,13 @@ def still(line: Line, then: Boot | None, now: Boot, now_ns: int) -> Line | None:
         now_ns: the clock that the line lies over.
 
     Returns:
-        None: it is of another boot, or the host slept for longer than its bound can absorb.
+        None: it is of another boot, or of none that is known, or the host slept for longer than its
+        bound can absorb.
     """
     if then is None or line.state is State.UNSYNCED:
         return line
     slept = now.asleep_ns - then.asleep_ns
-    if then.boot != now.boot or slept <= -READ_NS:
+    if not now.boot or then.boot != now.boot or slept <= -READ_NS:
         return None
     if slept < READ_NS:
         return line

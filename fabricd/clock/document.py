@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 
 NAME = "clock.json"
 MOST_BYTES = 4 << 20
+MOST = 1e300
 FRESH_S = 5.0
 """It is written once a second."""
 _NUMBERS = ("residual_ns", "slope", "neighbours", "lost", "joins")
@@ -37,7 +37,10 @@ def read(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / NAME
     with path.open("rb") as file:
-        document = json.loads(file.read(MOST_BYTES))
+        try:
+            document = json.loads(file.read(MOST_BYTES))
+        except RecursionError:
+            raise ValueError(f"{path}: nested without end") from None
     if not isinstance(document, dict) or not isinstance(document.get("paths"), list):
         raise ValueError(f"{path}: not of a clock service")
     for row in document["paths"]:
@@ -128,7 +131,7 @@ def _known(value: Any) -> bool:  # noqa: ANN401 - anything that JSON has
     if value is None:
         return True
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return number and abs(value) <= MOST  # an integer of JSON may be more than a float can say
 
 
 def _paths(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -73,14 +73,11 @@ class Lines:
                 path.crossed_ns = now
         self.feed([path for path, _ in due])
         for path, (own, theirs) in due:
-            steps = path.estimator.steps
+            steps, shorter = path.estimator.steps, path.estimator.shorter
             pair = path.estimator.estimate(now if own is None else own.phc(now)[0])
             self.fits += 1
-            if path.estimator.shorter and not path.told:
-                path.told = True
-                self.core.distrust()
-                self._log.warning("a path is shorter than [clock] least_way_ns: not heeded there",
-                                  netdev=path.key.netdev, peer=path.key.address)  # fmt: skip
+            if path.estimator.shorter and not shorter:
+                self._distrust(path)
             stepped = path.estimator.steps != steps
             if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
                 return True
@@ -90,6 +87,14 @@ class Lines:
                 mark = 0 if any(path.hardware) else path.mark  # those are not judged
                 self.core.estimate(path.number, path.key.host, pair, mark)
         return False
+
+    def _distrust(self, path: ClockPath) -> None:
+        """Bounds that rested on what an operator said of it are none; said once of each path."""
+        self.core.distrust()
+        if not path.told:
+            path.told = True
+            self._log.warning("a path is shorter than [clock] least_way_ns: not heeded there",
+                              netdev=path.key.netdev, peer=path.key.address)  # fmt: skip
 
     def feed(self, paths: list[ClockPath]) -> None:
         """Give estimators what came, of all at once, and only before it is used.

@@ -41,7 +41,7 @@ class Clockwork:
     """What the raw clock is made of."""
 
     boot: str
-    """The kernel's boot id."""
+    """The kernel's boot id; empty: not known."""
     steady: bool
     """Whether the next boot's raw clock has the same rate."""
 
@@ -61,7 +61,8 @@ class Model:
         """How far off it may be by now; grows with its age."""
         age = max(0.0, wall_s - self.learnt_s) / DAY_S
         steady = self.steady and now.steady
-        base = SAME_BOOT if self.boot == now.boot else KNOWN if steady else MEASURED
+        same = bool(now.boot) and self.boot == now.boot
+        base = SAME_BOOT if same else KNOWN if steady else MEASURED
         return base + AGING * age
 
     def start(self, now: Clockwork, wall_s: float) -> float:

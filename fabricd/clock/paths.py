@@ -75,12 +75,17 @@ class ClockPath:
     """From where the prober sends."""
     peer_moves: int = 0
     told: bool = False
-    """That it is shorter than it can be."""
+    """That it is shorter than it can be: logged once, however often that is found anew."""
 
     def reset(self) -> None:
         """One of the two clocks is another, or a way: nothing that came before is of use."""
         self.estimator.reset()
         self.came.clear()
+
+    def anew(self) -> None:
+        """This host's clock is another: what is due is due now."""
+        self.reset()
+        self.fit_ns = self.crossed_ns = self.deaf_ns = 0
 
     def hear(self, word: Phc) -> None:
         """The peer told of a NIC's clock: if it is that of this path."""

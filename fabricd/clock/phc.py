@@ -255,6 +255,12 @@ class Phcs:
         """Numbers of those that are read, or were to be."""
         return [number for number, one in self.by_number.items() if one.device or one.why]
 
+    def anew(self) -> None:
+        """The raw clock is another: what is known over it is void, and each is to be read now."""
+        for source in self.by_number.values():
+            self._let_go(source)
+            source.due_ns = source.quiet_ns = 0
+
     def close(self) -> None:
         """Let go of all."""
         self.read((), 0)

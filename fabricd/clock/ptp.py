@@ -116,6 +116,7 @@ class PtpEdge:
     def forget(self) -> None:
         """This host's clock is another."""
         self.client.reset()
+        self.crossing = WallCrossing()
 
     def refused(self) -> Counter[str]:
         """Datagrams that were of no use, by reason."""

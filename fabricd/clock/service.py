@@ -239,8 +239,10 @@ class ClockService:
         if self.edge is not None:
             self.edge.forget()
         self._bridge.drop()
+        self.phcs.anew()
+        self._judge_ns, self._found_end = 0, None
         for path in self.table.all():
-            path.reset()
+            path.anew()
 
     def _rerouted(self, path: ClockPath) -> None:
         path.deaf_ns = self.clocks.now() + DEAF_NS

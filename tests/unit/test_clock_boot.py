@@ -29,12 +29,27 @@ THEN = Boot("one", 70 * SECOND)
         (THEN._replace(asleep_ns=3670 * SECOND), None),
         (THEN._replace(asleep_ns=0), None),
         (THEN._replace(boot="two"), None),
+        (THEN._replace(boot=""), None),
     ],
-    ids=["same", "looked", "looked before", "dozed", "slept", "an hour", "less", "booted"],
+    ids=[
+        "same",
+        "looked",
+        "looked before",
+        "dozed",
+        "slept",
+        "an hour",
+        "less",
+        "booted",
+        "not known",
+    ],
 )
 def test_what_a_line_is_worth(now, bound):
     found = still(LINE, THEN, now, RAW + SECOND)
     assert found == (None if bound is None else replace(LINE, bound_ns=bound))
+
+
+def test_two_boots_that_are_not_known_are_not_the_same():
+    assert still(LINE, Boot("", 0), Boot("", 0), RAW + SECOND) is None
 
 
 def test_what_nobody_said_is_taken_as_it_is():

@@ -73,6 +73,7 @@ def test_a_service_that_stopped_is_not_up(run_dir):
     "text", [None, "", "[]", "{}", '{"paths": 3}', json.dumps(SAID | {"lost": "x"}),
              json.dumps(SAID | {"slope": float("nan")}), json.dumps(SAID | {"joins": True}),
              json.dumps(SAID | {"skew": "x"}), "\0",
+             json.dumps(SAID | {"slope": 10**400}), "[" * 100_000,
              json.dumps(SAID | {"paths": [3]}), json.dumps(SAID | {"paths": [{"out_ns": "x"}]})],
 )  # fmt: skip
 def test_what_is_no_document_is_nothing(run_dir, text):

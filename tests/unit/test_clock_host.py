@@ -8,7 +8,7 @@ from bench.clock.world import HALF_RTT_NS, World
 from clocksync.host import MeshHost
 from clocksync.page import State
 from clocksync.pair import SECOND
-from clocksync.words import Mesh, Time, decode
+from clocksync.words import Gauge, Mesh, Time, decode
 
 SEED = 3
 
@@ -183,6 +183,47 @@ def test_a_clock_that_goes_back_is_another_one():
     assert core.status.state is State.LOCKED
     assert not core.went_back(world.nodes[host].clock.raw(world.now_ns))
     assert not world.misses()
+
+
+def one_way(world, core, gauge, seconds, path=99):
+    """A host of an older mesh is heard over a path that no line is ever known of."""
+    for _ in range(round(seconds * 10)):
+        now = core.now()
+        core.hear(path, 50, now, gauge, Mesh(gauge.tag, now, gauge.founded_ns + 10**14, 0.0, 0, 0))
+        world.run(0.1)
+
+
+OLD = Gauge(50, 10**18)
+
+
+def test_a_mesh_that_is_heard_and_not_seen_is_no_reason_to_give_up_a_time():
+    """Packets that come one way only, or that nothing stamps: there is no line over them."""
+    world = mesh(4, 2)
+    world.run(9)
+    epochs = {host: node.core.epoch for host, node in world.nodes.items()}
+    node = world.nodes[2]
+    node.core.now = lambda: node.clock.raw(world.now_ns)
+    watch = Watch(world)
+    one_way(world, node.core, OLD, 5)
+    world.run(1, watch)
+    assert states(world) == {State.LOCKED}
+    assert {host: node.core.epoch for host, node in world.nodes.items()} == epochs
+    assert not watch.missed
+
+
+def test_a_mesh_whose_only_host_died_before_it_was_reached_is_none():
+    world = World(SEED, 2, [(1, 2)])
+    for host in (1, 2):
+        core, clock = world.nodes[host].core, world.nodes[host].clock
+        core.now = lambda clock=clock: clock.raw(world.now_ns)
+        one_way(world, core, OLD, 0.5)
+        assert core.gauge == OLD
+    world.run(3)
+    assert states(world) == {State.UNSYNCED}
+    world.run(8)
+    assert states(world) == {State.LOCKED}, "they began one of their own"
+    assert len(references(world)) == 1
+    assert max(map(abs, world.errors().values())) < 30
 
 
 def test_most_paths_have_to_see_a_step_for_it_to_be_ours_whether_in_doubt_or_not():

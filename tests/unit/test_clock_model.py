@@ -37,6 +37,7 @@ def test_what_is_stored_is_read(tmp_path):
         (Model(3e-6, WALL, "boot-a", steady=False), STEADY, 0, False),
         (Model(3e-6, WALL, "boot-b", steady=False), MEASURED, 0, True),
         (Model(1e-7, WALL, "boot-a", steady=True), STEADY, 0, False),
+        (Model(3e-6, WALL, "", steady=False), Clockwork("", steady=False), 0, False),
     ],
 )
 def test_a_rate_counts_where_it_is_better_than_none(kept, now, days, used):

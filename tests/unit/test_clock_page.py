@@ -15,7 +15,16 @@ import pytest
 
 import clocksync
 from clocksync import latch, page
-from clocksync.page import ClockError, ClockPage, ClockReader, Line, State, decode, encode
+from clocksync.page import (
+    NOTHING,
+    ClockError,
+    ClockPage,
+    ClockReader,
+    Line,
+    State,
+    decode,
+    encode,
+)
 
 HEADER = Path(page.__file__).parent / "include"
 SECOND = 10**9
@@ -149,6 +158,20 @@ def test_time_does_not_go_back_but_for_another_epoch(tmp_path, written, lower_ns
         assert second.bound_ns > 10**9 * lower_ns / 2, "the bound holds all the same"
         written.write(replace(lower, epoch=4))
         assert reader.now().ns < first.ns
+
+
+def test_no_time_in_between_is_no_other_epoch(tmp_path, written):
+    began = line(slope=0.0)
+    written.write(began)
+    with ClockReader(tmp_path) as reader:
+        first = reader.now()
+        written.write(NOTHING)
+        with pytest.raises(ClockError, match="unsynchronized"):
+            reader.now()
+        written.write(replace(began, fabric_ns=began.fabric_ns - 10**9))
+        second = reader.now()
+        assert second.ns >= first.ns
+        assert second.bound_ns > 10**9 / 2
 
 
 def test_without_time_there_is_an_error(tmp_path, written, program):

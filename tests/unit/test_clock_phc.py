@@ -242,3 +242,24 @@ def test_the_clocks_that_stamp_are_read_and_others_let_go():
     assert source.crossing.generation == generation
     phcs.close()
     assert devices[4].closed == 1
+
+
+def test_over_a_raw_clock_that_went_back_a_nics_clock_is_known_again():
+    device, now = Fake(), 10**12
+    phcs = Phcs(lambda _: device)
+
+    def run(seconds):
+        nonlocal now
+        for _ in range(round(10 * seconds)):
+            now += SECOND // 10
+            device.now = now
+            phcs.read((3,), now)
+
+    run(3)
+    generation = phcs.source(3).crossing.generation
+    now -= 500 * SECOND
+    phcs.anew()
+    assert phcs.source(3).crossing.at(now) is None, "it was over the clock of before"
+    run(3)
+    assert phcs.source(3).crossing.at(now) is not None
+    assert phcs.source(3).crossing.generation > generation

@@ -111,18 +111,25 @@ def test_what_a_way_takes_at_least_is_told_to_each_path_and_said_once_where_it_i
     service.tick()
     paths = service.table.all()
     assert [path.estimator.rules.least_way_ns for path in paths] == [700, 700]
-    paths[1].estimator.shorter = True
     distrusted = []
     service.core.distrust = lambda: distrusted.append(clocks.ns)
+
+    def found_shorter(_now):
+        paths[1].estimator.shorter = True
+
     with capture_logs() as logs:
-        for path in paths:
-            path.estimator.estimate = lambda now: None
-        for _ in range(8):
-            clocks.ns += 10**8
-            service.tick()
+        paths[0].estimator.estimate = lambda now: None
+        paths[1].estimator.estimate = found_shorter
+        for life in range(1, 3):
+            for _ in range(8):
+                clocks.ns += 10**8
+                service.tick()
+            assert len(distrusted) == life, "bounds rested on it, in each life of the path"
+            paths[1].reset()
+            assert not paths[1].estimator.shorter
+    paths[1].estimator.shorter = True
     said = [each for each in logs if "least_way_ns" in each["event"]]
     assert [each["peer"] for each in said] == [paths[1].key.address]
-    assert len(distrusted) == 1, "bounds rested on it"
     service.store()
     shown = json.loads((run_dir / "clock.json").read_text())["paths"]
     assert [path["shorter_than_least"] for path in shown] == [False, True]
@@ -220,6 +227,27 @@ def test_after_the_host_slept_everything_begins_anew(make, clocks, monkeypatch):
     clocks.ns += 10**8
     service.tick()
     assert service.core.epoch > epoch
+
+
+def test_over_a_clock_that_went_back_paths_are_fitted_at_once(make, run_dir, clocks):
+    (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
+    service = make()
+
+    def run():
+        before = service.lines.fits
+        for _ in range(20):
+            clocks.ns += 10**8
+            service.tick()
+        return service.lines.fits - before
+
+    run()
+    usual = run()
+    assert usual >= 4
+    path = service.table.all()[0]
+    path.deaf_ns = clocks.ns + 10**8
+    clocks.ns -= 500 * 10**9
+    assert run() >= usual, "and not when it is as late again as it was"
+    assert path.deaf_ns <= clocks.ns
 
 
 def test_the_next_service_has_later_epochs(make, run_dir, clocks):

@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clocksync import latch, words
 from clocksync.crossing import PhcLine
@@ -65,6 +67,14 @@ def test_a_bound_travels_rounded_up_and_little():
         heard = decode(encode(SAID[4]._replace(bound_ns=bound, drift=drift)))
         assert max(bound, 1.0) <= heard.bound_ns <= max(bound, 1.0) * 1.0014
         assert min(drift, 1.0) <= heard.drift <= max(min(drift, 1.0) * 1.19, 2.0**-62)
+
+
+@given(st.floats(1e-3, 9e17), st.floats(1e-20, 0.49))
+def test_what_a_neighbour_says_it_is_within_never_shrinks(bound, drift):
+    heard = decode(encode(SAID[1]._replace(bound_ns=bound, drift=drift)))
+    assert bound <= heard.bound_ns <= bound * (1 + 2.0**-22)
+    assert drift <= heard.drift <= drift * (1 + 2.0**-22)
+    assert decode(encode(heard)) == heard, "passed on by many it stays where it is"
 
 
 def test_a_reference_of_another_term_is_another():

@@ -274,6 +274,12 @@ def test_exposure(unit, limit):
     assert exposure(REPO / "systemd" / unit) <= limit
 
 
+def test_the_clock_service_may_read_of_which_boot_it_is():
+    """ProcSubset=pid (systemd.exec(5)) hides /proc/sys and /proc/cpuinfo, which it goes by."""
+    unit = (REPO / "systemd" / "fabric-clock.service").read_text()
+    assert not re.search(r"^ProcSubset=pid", unit, re.MULTILINE)
+
+
 def exposure(unit):
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", str(unit)],

@@ -9,6 +9,7 @@ import pytest
 from clocksync.ptp.client import Client
 from clocksync.ptp.contract import Contract, Standing, Terms
 from clocksync.ptp.messages import (
+    Acknowledge,
     Announce,
     Cancel,
     DelayReq,
@@ -115,7 +116,8 @@ class World:
         self.client = Client(US, len(masters))
         self.now, self.count = 10**12, 0
         self.least, self.jitter, self.more_back, self.loss = least, jitter, more_back, loss
-        self.shuffle = 0
+        self.shuffle = self.shift = 0
+        """``shift``: of the client's clock, which is not that of the world then."""
         self.queue = []
         self.step_due = self.now
 
@@ -130,16 +132,16 @@ class World:
         if self.rng.random() < self.loss:
             return
         came = now + self.delay()
-        stamp = came if isinstance(message, Sync) else None
+        stamp = came + self.shift if isinstance(message, Sync) else None
         late = self.rng.randint(0, self.shuffle) if self.shuffle else 0
         self.at(
             came + late,
-            lambda: self.client.receive(number, encode(message), stamp, self.now),
+            lambda: self.client.receive(number, encode(message), stamp, self.now + self.shift),
         )
 
     def to_master(self, number, message):
         if isinstance(message, DelayReq):
-            self.client.sent(message.header.sequence, self.now)
+            self.client.sent(message.header.sequence, self.now + self.shift)
         if self.rng.random() < self.loss:
             return
         when = self.now + self.delay() + self.more_back
@@ -158,7 +160,7 @@ class World:
                     for part in range(2):
                         when = self.now + part * STEP // 2
                         self.at(when, lambda m=master: m.run(self.now))
-                for number, message in self.client.step(self.now):
+                for number, message in self.client.step(self.now + self.shift):
                     self.to_master(number, message)
                 self.step_due += STEP
                 if look:
@@ -166,7 +168,7 @@ class World:
 
     def error(self, number=0):
         """Of the client's time, and its bound."""
-        found = self.client.time(self.now)
+        found = self.client.time(self.now + self.shift)
         return found.time.ns + found.time.part - self.masters[number].tai(self.now), found.bound_ns
 
 
@@ -290,6 +292,36 @@ def test_a_grant_that_is_taken_back_is_acknowledged_and_asked_for_later():
     assert not world.client.time(world.now).tracking
     world.run(15)
     assert world.client.time(world.now).tracking
+
+
+def test_a_flood_of_cancels_is_answered_once():
+    """Anybody who can send with a master's address can say it."""
+    world = World({})
+    world.run(10)
+    master = world.masters[0]
+    kinds = (Type.ANNOUNCE, Type.SYNC, Type.DELAY_RESP)
+    for number in range(500):
+        said = Signaling(
+            Header(master.port, number), PortIdentity(US, 1), tuple(map(Cancel, kinds)) * 70
+        )
+        world.client.receive(0, encode(said), world.now, world.now)
+    (answer,) = [m for _, m in world.client.step(world.now) if isinstance(m, Signaling)]
+    assert encode(answer)
+    assert [t.type for t in answer.tlvs if isinstance(t, Acknowledge)] == sorted(kinds)
+    world.run(40)
+    assert world.client.time(world.now).tracking
+
+
+def test_over_a_clock_that_went_back_it_begins_anew_at_once():
+    world = World({"rate": 3e-6})
+    world.run(10)
+    world.shift = -500 * SECOND
+    world.client.reset()
+    assert world.client.time(world.now + world.shift) is None
+    world.run(20)
+    assert world.client.time(world.now + world.shift).tracking
+    error, bound = world.error()
+    assert abs(error) <= bound
 
 
 @pytest.mark.parametrize("step", [5 * 10**6, -5 * 10**6, 37 * SECOND])
