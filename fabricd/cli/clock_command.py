@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from clocksync.page import ClockError, ClockReader
+from clocksync.page import ClockError, ClockReader, State
 from clocksync.tai import TaiReader
-from fabricd.cli.base import Json, fail, out, put_json, why
+from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
 from fabricd.clock import document
 from fabricd.probes.ring import RingError, RingReader
 
@@ -26,8 +27,33 @@ Paths = Annotated[
 ]
 
 
-def clock(run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json = False) -> None:
-    """Fabric time on this host: whose it is, how sure, and what the paths say."""
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        "--wait",
+        metavar="DURATION",
+        help="First wait until it is locked, at most so long (90s; 0s: look once), else status 1.",
+    ),
+]
+MostBound = Annotated[
+    float | None,
+    typer.Option("--max-bound", metavar="US", min=0.0, help="With --wait: and within so many us."),
+]
+LOOK_S = 0.1
+
+
+def clock(
+    run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json = False,
+    wait: Wait = None, max_bound: MostBound = None,
+) -> None:  # fmt: skip
+    """Fabric time on this host: whose it is, how sure, and what the paths say.
+
+    As a job's first step: fabricctl clock --wait 60s --max-bound 5.
+    """
+    if max_bound is not None and wait is None:
+        raise typer.BadParameter("goes with --wait", param_hint="--max-bound")
+    if wait is not None:
+        until_locked(run_dir, parse_duration(wait), max_bound)
     said = read(run_dir)
     try:
         with ClockReader(run_dir) as reader:
@@ -51,6 +77,30 @@ def clock(run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json
         out.print(nic_clock(one), markup=False, soft_wrap=True)
     if said.get("ptp"):
         out.print(masters(said["ptp"]["masters"]))
+
+
+def until_locked(run_dir: Path, most_s: float, max_bound_us: float | None) -> None:
+    """Wait; ends the program with status 1 when it takes longer, and says what is amiss."""
+    end = time.monotonic() + most_s
+    while amiss := missing(run_dir, max_bound_us):
+        left = end - time.monotonic()
+        if left <= 0:
+            fail(f"no fabric time that will do after {most_s:g} s: {amiss}")
+        time.sleep(min(LOOK_S, left))
+
+
+def missing(run_dir: Path, max_bound_us: float | None) -> str:
+    """What keeps the page from being locked, and within that bound; empty: nothing."""
+    try:
+        with ClockReader(run_dir) as reader:
+            now = reader.now()
+    except ClockError as error:
+        return str(error)
+    if now.state is not State.LOCKED:
+        return f"{now.state.name.lower()}, within {_ns(now.bound_ns)}"
+    if max_bound_us is not None and now.bound_ns > 1e3 * max_bound_us:
+        return f"locked, but within {_ns(now.bound_ns)} only"
+    return ""
 
 
 def read(run_dir: Path) -> dict[str, Any]:

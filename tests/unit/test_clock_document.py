@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from clocksync.page import ClockPage, Line, State
+from clocksync.page import NOTHING, ClockPage, Line, State
 from clocksync.tai import Source, TaiLine, TaiPage
 from fabricd.cli import app
 from fabricd.clock import document
@@ -134,6 +136,43 @@ def test_an_operator_reads_it_in_chronys_words(run_dir):
         CliRunner().invoke(app, ["clock", "--json", "--run-dir", str(run_dir)]).output
     )
     assert said["page"]["state"] == "locked"
+
+
+def waiting(run_dir, *words):
+    return CliRunner().invoke(app, ["clock", "--run-dir", str(run_dir), "--wait", *words])
+
+
+def test_a_job_waits_for_fabric_time(run_dir):
+    done = waiting(run_dir, "0s")
+    assert done.exit_code == 0
+    assert "Reference ID    : host 00abcdef" in done.output, "and shows it"
+    assert waiting(run_dir, "0s", "--max-bound", "0.9").exit_code == 0
+    done = waiting(run_dir, "0s", "--max-bound", "0.8")
+    assert done.exit_code == 1
+    assert "after 0 s: locked, but within 812." in done.output
+    page = ClockPage(run_dir)
+    held = replace(page.last, state=State.HOLDOVER)
+    page.write(held)
+    done = waiting(run_dir, "0s")
+    assert (done.exit_code, "holdover, within 812." in done.output) == (1, True)
+    page.write(NOTHING)
+    done = waiting(run_dir, "0s")
+    assert (done.exit_code, "unsynchronized" in done.output) == (1, True)
+    later = threading.Timer(0.3, lambda: page.write(replace(held, state=State.LOCKED)))
+    later.start()
+    assert waiting(run_dir, "60s").exit_code == 0
+    later.join()
+    page.close()
+
+
+def test_what_a_job_cannot_wait_for(run_dir, tmp_path):
+    assert waiting(run_dir, "soon").exit_code == 2
+    assert waiting(run_dir, "1s", "--max-bound", "-1").exit_code == 2
+    asked = ["clock", "--run-dir", str(run_dir), "--max-bound", "1"]
+    assert CliRunner().invoke(app, asked).exit_code == 2
+    done = waiting(tmp_path / "nowhere", "0s")
+    assert done.exit_code == 1
+    assert "No such file" in done.output
 
 
 def test_whose_stamps_and_which_nics_clocks(run_dir):
