@@ -28,6 +28,7 @@ from clocksync.pair import SECOND, Pair
 from clocksync.seniority import senior
 from clocksync.standing import HostRules, Status
 from clocksync.trace import Fabric
+from clocksync.wire import encode
 from clocksync.words import (
     MOST_BOUND,
     MOST_DRIFT,
@@ -37,7 +38,6 @@ from clocksync.words import (
     Reference,
     Time,
     Word,
-    encode,
     under,
 )
 

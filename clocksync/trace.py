@@ -20,7 +20,8 @@ from clocksync.page import ClockError, Line, State
 from clocksync.pair import SECOND
 from clocksync.ptp.client import MasterTime
 from clocksync.tai import NO_TAI, Source, TaiLine
-from clocksync.words import Origin, Trace, Word, encode
+from clocksync.wire import encode
+from clocksync.words import Origin, Trace, Word
 
 
 class Fabric(NamedTuple):

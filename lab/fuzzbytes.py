@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clocksync import words
+from clocksync import wire, words
 from clocksync.ptp import messages as ptp
 from fabricd.clock import model
 from fabricd.detect import receive_path
@@ -122,10 +122,10 @@ def _driver(data: bytes) -> None:
 
 def _clock_word(data: bytes) -> None:
     try:
-        word = words.decode(data)
-    except words.WordError as error:
+        word = wire.decode(data)
+    except wire.WordError as error:
         raise CounterError(str(error)) from error
-    if words.decode(words.encode(word)) != word:
+    if wire.decode(wire.encode(word)) != word:
         raise AssertionError(word)
     if isinstance(word, words.Phc) and word.line is not None:
         word.line.phc(word.line.raw(word.phc_ns)[0])
@@ -173,7 +173,7 @@ _BINS = [kernel.fec_bin(n, n, 1 << 10 * n, 1, 2) for n in range(4)]
 _ERROR = b"\x14\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0\xa1\xff\xff\xff"
 _TAG = words.Gauge(7, 10**18).tag
 _WORDS = [
-    words.encode(word)
+    wire.encode(word)
     for word in (
         words.Mesh(_TAG, 10**12, 10**18, 0.5, 1e-6, 7),
         words.Time(_TAG, 7, 1, 10**12, 10**18, 900.0, 1e-9),

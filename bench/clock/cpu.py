@@ -26,7 +26,9 @@ from bench.report import Row, percentile
 from clocksync.page import ClockPage, State
 from clocksync.pair import SECOND
 from clocksync.trains import Ints
-from clocksync.words import Gauge, Mesh, Reference, Time, WordPage, encode
+from clocksync.wire import encode
+from clocksync.wordpage import WordPage
+from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock.__main__ import GLANCE_S, settle
 from fabricd.clock.samples import RECORD
 from fabricd.clock.service import STEP_S, ClockService

@@ -22,7 +22,8 @@ from clocksync.moves import Change, Taken
 from clocksync.page import Line, State
 from clocksync.pair import SECOND, Pair
 from clocksync.standing import HostRules
-from clocksync.words import Time, decode
+from clocksync.wire import decode
+from clocksync.words import Time
 
 STEP_NS = SECOND // 10
 TICK_NS = STEP_NS // 20

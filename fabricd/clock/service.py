@@ -23,18 +23,9 @@ from clocksync.ports import PortPage
 from clocksync.standing import HostRules
 from clocksync.tai import NO_TAI, TaiLine, TaiPage
 from clocksync.trace import TaiKeeper
-from clocksync.words import (
-    Origin,
-    Phc,
-    Trace,
-    Word,
-    WordError,
-    WordPage,
-    decode,
-    encode,
-    link_id,
-    phc,
-)  # fmt: skip
+from clocksync.wire import WordError, decode, encode
+from clocksync.wordpage import WordPage
+from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
 from fabricd.clock.clocks import Clocks, RawClocks

@@ -12,7 +12,7 @@ import pytest
 from clocksync.crossing import Reading
 from clocksync.page import State
 from clocksync.standing import HostRules
-from clocksync.words import SIZE
+from clocksync.wire import SIZE
 from fabricd.clock import document
 from fabricd.clock.paths import ClockPath, PathKey
 from fabricd.clock.phc import PhcError, Phcs

@@ -8,7 +8,8 @@ from bench.clock.world import HALF_RTT_NS, World
 from clocksync.host import MeshHost
 from clocksync.page import State
 from clocksync.pair import SECOND
-from clocksync.words import Gauge, Mesh, Time, decode
+from clocksync.wire import decode
+from clocksync.words import Gauge, Mesh, Time
 
 SEED = 3
 

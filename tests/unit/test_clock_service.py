@@ -13,19 +13,9 @@ from clocksync.pair import Rules
 from clocksync.ptp.client import Grandmaster, MasterTime
 from clocksync.standing import HostRules
 from clocksync.tai import TaiReader
-from clocksync.words import (
-    KIND,
-    MOST,
-    SIZE,
-    Gauge,
-    Mesh,
-    Origin,
-    Reference,
-    Time,
-    Trace,
-    decode,
-    encode,
-)
+from clocksync.wire import SIZE, decode, encode
+from clocksync.wordpage import KIND, MOST
+from clocksync.words import Gauge, Mesh, Origin, Reference, Time, Trace
 from fabricd.clock import service as module
 from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService

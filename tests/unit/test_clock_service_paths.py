@@ -10,13 +10,8 @@ from clocksync.linear import Linear
 from clocksync.pair import Pair
 from clocksync.ports import Ends, PortPage
 from clocksync.standing import HostRules
-from clocksync.words import (
-    Gauge,
-    Mesh,
-    Reference,
-    Time,
-    encode,
-)
+from clocksync.wire import encode
+from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS

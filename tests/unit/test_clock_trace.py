@@ -7,7 +7,8 @@ from clocksync.page import ClockError, State
 from clocksync.ptp.client import Grandmaster, MasterTime
 from clocksync.tai import NO_TAI
 from clocksync.trace import Fabric, TaiKeeper
-from clocksync.words import Origin, Trace, decode
+from clocksync.wire import decode
+from clocksync.words import Origin, Trace
 
 SECOND = 10**9
 STEP = SECOND // 10

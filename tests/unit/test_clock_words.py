@@ -9,25 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocksync import latch, words
+from clocksync import latch, wordpage, words
 from clocksync.crossing import PhcLine
 from clocksync.linear import Linear
-from clocksync.words import (
-    SIZE,
-    Accused,
-    Gauge,
-    Mesh,
-    Origin,
-    Phc,
-    Reference,
-    Time,
-    Trace,
-    WordError,
-    WordPage,
-    decode,
-    encode,
-    link_id,
-)
+from clocksync.wire import SIZE, WordError, decode, encode
+from clocksync.wordpage import WordPage
+from clocksync.words import Accused, Gauge, Mesh, Origin, Phc, Reference, Time, Trace, link_id
 
 HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_words.h"
 NOW = 1_800_000_000 * 10**9
@@ -157,12 +144,12 @@ def test_the_page_is_that_of_the_prober(tmp_path):
     record, used = (int(re.search(rf"sizeof\({name}\) == (\d+)", text)[1])
                     for name in ("Record", "Page"))  # fmt: skip
     assert struct.unpack_from("<IHHQ", data) == (magic, version, used, 1)
-    assert (words.KIND.record, words.KIND.used, len(data)) == (record, used, latch.SIZE)
+    assert (wordpage.KIND.record, wordpage.KIND.used, len(data)) == (record, used, latch.SIZE)
     held = data[16 + record : 16 + 2 * record]
     assert latch.is_sealed(held)
-    all_paths = b"".join(said[:-1]).ljust(words.MOST * SIZE, b"\0")
+    all_paths = b"".join(said[:-1]).ljust(wordpage.MOST * SIZE, b"\0")
     assert held[16:] == all_paths + bytes(31 * SIZE) + said[-1]
-    assert f"kLinks = {words.LINKS};" in text
+    assert f"kLinks = {wordpage.LINKS};" in text
     assert f"kSalt = {latch.SALT:#x}" in text
 
 

@@ -53,7 +53,7 @@ struct Address {
   friend bool operator==(const Address&, const Address&) = default;
 };
 
-// What one host's clock service tells another's (clocksync/words.py); all zero: nothing.
+// What one host's clock service tells another's (clocksync/wire.py); all zero: nothing.
 using Word = std::array<std::uint64_t, 4>;
 
 struct Packet {
