@@ -12,34 +12,16 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from clocksync.fit import FEWEST, MOST_SLOPE, Cloud, Line, edge, fit
+from clocksync.clear import Clear
+from clocksync.fit import Line, edge, fit
 from clocksync.follow import Follower
 from clocksync.oneway import Expected, clean, weighed
 from clocksync.pair import SECOND, WALK, Pair, Rules, off
 from clocksync.points import Points, least_rtt, take
 from clocksync.steps import Look, look
 from clocksync.trains import Packets, Trains
-
-CRYSTALS = 2e-4
-"""Two of them, 100 ppm off each, the worst there are in hosts. A steeper line is not theirs."""
-
-
-class _Window(NamedTuple):
-    """The points that a line is made of."""
-
-    origin: int
-    """Our clock: the middle of the window."""
-    base: int
-    length_ns: int
-    since_ns: int
-    """Our clock: from here on both directions have points,"""
-    till_ns: int
-    """and to here."""
-    clouds: tuple[Cloud, Cloud]
-    nu: tuple[float, float]
-    kept: tuple[float, float]
+from clocksync.window import Window, newest
 
 
 class PairEstimator:
@@ -65,13 +47,7 @@ class PairEstimator:
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
         """Half of the path's least round trip; what it usually is, and how lines scatter."""
-        self._clear_ns = 0.0
-        """Half of the least round trip, once it has been steady for a while; 0: it has not."""
-        self._halves: deque[tuple[int, float]] = deque()
-        """When windows ended, and theirs: until it is, or of those that share points with the
-        present one."""
-        self._since_ns = 0
-        """The first of them."""
+        self._clear = Clear(self.rules)
         self._skew_ns = 0.0
         """Half of what a way became longer by, or shorter, than it was when the other one led on:
         taken off the middle between the edges."""
@@ -97,7 +73,7 @@ class PairEstimator:
         self.doubt = self.shorter = False
         self._follower.reset()
         self._window_ns = self.rules.window_ns
-        self._clear()
+        self._clear.forget()
 
     def feed(self, out: Packets, back: Packets) -> None:
         """Take packets, each once; a train is to be whole in one call.
@@ -140,7 +116,8 @@ class PairEstimator:
                 return None
             if verdict is Look.STEP:
                 self._stepped(since)
-        window = self._window(now_ns)
+        known = self._line is not None and now_ns - self._line.seen_ns < self.rules.longest_ns
+        window = newest(self.ways, now_ns, self._window_ns, self.rules, known=known)
         self._heard_ns = window.till_ns if window else self._heard_ns
         found = self._fit(window) if window else None
         if window is None or found is None:
@@ -217,7 +194,7 @@ class PairEstimator:
         """What is usual, and which line leads best to now."""
         first = self._sure is None
         share = 1.0 if first else 1 / 8
-        if not found.queue_ns or not self._clear_ns:
+        if not found.queue_ns or not self._clear.half_ns:
             self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
             self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
         self._sure = self._better(found, self._sure, now_ns)
@@ -241,16 +218,16 @@ class PairEstimator:
         self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
         self._floor_ns = self._usual_ns = found.half_rtt_ns
         self._sure = self._anchor = line
-        self._clear(found.half_rtt_ns)
+        self._clear.forget(found.half_rtt_ns)
         self._alone_ns = None
 
-    def _queued(self, window: _Window, found: Pair, now_ns: int) -> bool:
+    def _queued(self, window: Window, found: Pair, now_ns: int) -> bool:
         """Whether what was known is better than this line, which met queues."""
         last, rules = self._sure, self.rules
         worn = self._line is not None and self._worn(window, found, self._line, now_ns)
         if self._line is None or last is None or worn:
             if worn:
-                self._clear(found.half_rtt_ns)
+                self._clear.forget(found.half_rtt_ns)
             self._floor_ns, self._known_ns = found.half_rtt_ns, self._heard_ns
             self._sure = self._anchor = None
             self._before.clear()
@@ -291,7 +268,7 @@ class PairEstimator:
         self._floor_ns = min(self._floor_ns, found.half_rtt_ns)
         return False
 
-    def _worn(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> bool:
+    def _worn(self, window: Window, found: Pair, last: Pair, now_ns: int) -> bool:
         """Whether it is no queue but a longer path: both edges are sharp after so long.
 
         And neither lies where it was.
@@ -312,7 +289,7 @@ class PairEstimator:
         limit = found.bound_ns(now_ns) + off(last, found, now_ns)
         return last._replace(limit_ns=limit, seen_ns=now_ns)
 
-    def _one_way(self, window: _Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
+    def _one_way(self, window: Window, found: Pair, last: Pair, now_ns: int) -> Pair | None:
         """The line by the one direction that meets no queue; None: there is no such."""
         rules, origin, known = self.rules, window.origin, self._anchor
         if known is None:
@@ -357,34 +334,7 @@ class PairEstimator:
         walked = self.rules.wander * SECOND * math.pow(age / SECOND, 1.5)
         return last.sigmas * (last.spread_ns + last.slope_error * age) + last.queue_ns + walked
 
-    def _window(self, now_ns: int) -> _Window | None:
-        """The newest points; None: too few."""
-        rules, window = self.rules, self._window_ns
-        while True:
-            since = now_ns - window
-            upper, lower = self._out.since(since), self._back.since(since)
-            if min(len(upper[0]), len(lower[0])) >= rules.enough or window >= rules.longest_ns:
-                break
-            window = min(2 * window, rules.longest_ns)
-        if min(len(upper[0]), len(lower[0])) < FEWEST:
-            return None
-        first, last = max(upper[0][0], lower[0][0]), min(upper[0][-1], lower[0][-1])
-        known = self._line is not None and now_ns - self._line.seen_ns < rules.longest_ns
-        if not known and last - first < rules.first_ns:
-            return None
-        origin = now_ns - window // 2
-        base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
-        over, under = (
-            Cloud((at - origin) / SECOND, (apart - base).astype(float))
-            for at, apart in (upper, lower)
-        )
-        kept = self._out.rate(first), self._back.rate(first)
-        # A window that grew is to find packets that are rarer, not more of the same.
-        part = rules.nu * rules.window_ns / self._window_ns
-        nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
-        return _Window(origin, base, window, int(first), int(last), (over, under), nu, kept)
-
-    def _fit(self, window: _Window) -> Pair | None:
+    def _fit(self, window: Window) -> Pair | None:
         line = fit(*window.clouds, window.nu, self._line.slope if self._line else 0.0)
         if line is None:
             return None
@@ -398,7 +348,7 @@ class PairEstimator:
         if self._line is None:
             self._skew_ns = 0.0
         least += abs(self._skew_ns)
-        bent = self._bent(line, window)
+        bent = self._clear.bent(line, window, self._line.bend if self._line else None)
         line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
         found = self._pair(line, window, least, bent)
         if line.half_rtt_ns <= 0 or (self._line is None and found.slope_error > self.rules.vague):
@@ -410,7 +360,7 @@ class PairEstimator:
         return found
 
     def _pair(
-        self, line: Line, window: _Window, least: float, bent: tuple[float, float] = (0.0, 0.0)
+        self, line: Line, window: Window, least: float, bent: tuple[float, float] = (0.0, 0.0)
     ) -> Pair:
         rules, length = self.rules, window.length_ns
         at = window.origin + round(line.middle_s * SECOND)
@@ -425,47 +375,6 @@ class PairEstimator:
             line.spread_ns / (span * SECOND), length, seen, window.kept, step, rules.wander,
             rules.sigmas * (rules.warm if warming else 1.0), self._skew_ns, *bent,
         )  # fmt: skip
-
-    def _bent(self, line: Line, window: _Window) -> tuple[float, float]:
-        """By how much queues may have put a line off, ns, and turned it, ns/ns.
-
-        They filled or drained by what its least round trip differs from the path's.
-
-        All of its round trip, while nothing steady has been seen: who begins in queues that come
-        and go takes them for the path.
-        """
-        # Where nothing came, time that passes bears nothing out.
-        ended, recent = window.till_ns, self._halves
-        self._since_ns = self._since_ns or ended
-        # Of long windows the same few packets are the least round trip for long.
-        steady_ns = self.rules.steady_ns + window.length_ns - self.rules.window_ns
-        recent.append((ended, line.half_rtt_ns))
-        if self._clear_ns:
-            while recent[0][0] <= ended - window.length_ns:
-                self._clear_ns = min(recent.popleft()[1], self._clear_ns)
-        elif ended - self._since_ns >= steady_ns:
-            while recent[0][0] < ended - steady_ns:
-                recent.popleft()
-            least, most = (way(half for _, half in recent) for way in (min, max))
-            if most - least <= max(self.rules.steady * least, self.rules.sigmas * line.spread_ns):
-                self._clear_ns = least
-        changed = abs(line.half_rtt_ns - self._clear_ns)
-        if changed <= self.rules.sigmas * line.spread_ns:
-            changed = 0.0  # the edge's own scatter
-        # The truth lies between the edges wherever these have points, and may go from one to the
-        # other within half of that; but not faster than crystals do.
-        span = min(ended - window.since_ns, line.span_s * SECOND)
-        bend = min(4 * changed / max(span, 1), MOST_SLOPE + abs(line.slope))
-        bend = max(bend, abs(line.slope) - CRYSTALS)
-        if self._line is not None and len(recent) > 1 and recent[-2][0] == ended:
-            # The same packets again. Which of two that are level makes the edge is no news either.
-            bend = max(bend, self._line.bend)
-        return (changed if self._clear_ns else 0.0), bend
-
-    def _clear(self, half_rtt_ns: float = 0.0) -> None:
-        """What the path takes without queues is this; 0: nothing is known of it."""
-        self._clear_ns, self._since_ns = half_rtt_ns, 0
-        self._halves.clear()
 
 
 def feed(came: Sequence[tuple[PairEstimator, Trains, Trains]]) -> None:

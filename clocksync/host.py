@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from clocksync.asymmetry import Evidence, judge
 from clocksync.bound import BoundKeeper, Known
 from clocksync.election import NEVER, Election
+from clocksync.fellows import fellows, lives, root_delay, up_to_date
 from clocksync.linear import Linear, split
 from clocksync.mesh import DAMPING, Pull, step
 from clocksync.moves import Change, Mover, Taken
@@ -45,8 +46,6 @@ NO_DELAY_NS = 1.0
 """Root delay of the reference, as it is told."""
 TELLING_NS = 12 * SECOND
 """An older line, of a path that is flooded, tells more of crystals than of its ways: 40 ns then."""
-MOST_DELAY_NS = 2.0 * SECOND
-"""Of more it is not known: where a reference is gone and nobody took over yet, each step adds."""
 
 
 class MeshHost:
@@ -387,19 +386,16 @@ class MeshHost:
         held, mesh, suspect = self.election.reference, self.mesh, self.rules.election.suspect_ns
         if held is None or mesh is None or mesh.moved(now_ns).ns - held.mesh_ns <= suspect:
             return False
-        return any(
-            edge.mesh is not None and edge.reference is not None
-            and self._fresh(edge, now_ns) and edge.mesh.tag == edge.reference.tag == held.tag
-            and (edge.reference.id, edge.reference.term) == (held.id, held.term)
-            and edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.reference.mesh_ns <= suspect
-            for edge in self.edges.values()
-        )  # fmt: skip
+        fresh = (edge for edge in self.edges.values() if self._fresh(edge, now_ns))
+        return lives(fresh, held, now_ns, suspect)
 
     # -- the mesh step ------------------------------------------------------------------------
 
     def _mesh_step(self, seen: list[View], now_ns: int) -> None:
         held = self.election.reference
-        mine = seen if held is None else self._fellows(seen, held, now_ns)
+        mine = seen if held is None else fellows(seen, held.id)
+        if held is not None and self.mesh and self._heard_of(held, self.mesh.moved(now_ns)):
+            mine = up_to_date(mine, held.id, self.rules.election.lost_ns)
         self.status.neighbours = len(mine)
         damping = DAMPING
         if self._compare and self.mesh is not None and mine:
@@ -420,22 +416,6 @@ class MeshHost:
             self._pull(mine, now_ns, damping)
         elif self._calm is not None and held is not None and not self.election.is_reference:
             self.mesh = self.mesh._replace(slope=self._calm - held.slope)
-
-    def _fellows(self, seen: list[View], held: Reference, now_ns: int) -> list[View]:
-        """Neighbours that live by the reference that we follow.
-
-        One that follows it and has not heard of it for long was cut off with what it has of that
-        time; while nobody has heard of it, all of us are.
-        """
-        follow, lost_ns = held.id, self.rules.election.lost_ns
-        mine = [view for view in seen if view.follows == follow]
-        if self.mesh is None or not self._heard_of(held, self.mesh.moved(now_ns)):
-            return mine
-        return [
-            view for view in mine
-            if (said := view.edge.reference) and (mesh := view.edge.mesh)
-            and said.id == follow and mesh.mesh_ns - said.mesh_ns <= lost_ns
-        ]  # fmt: skip
 
     def _pull(self, seen: list[View], now_ns: int, damping: float) -> None:
         assert self.mesh is not None
@@ -477,7 +457,7 @@ class MeshHost:
         else:
             status.state = State.LOCKED if heard and current else State.HOLDOVER
         if status.state is State.LOCKED:
-            self._root_ns = self._root(seen, held)
+            self._root_ns = NO_DELAY_NS if self.election.is_reference else root_delay(seen, held.id)
             self._locked_ns = now_ns if self._locked_ns is None else self._locked_ns
             self._smooth(fabric.slope, now_ns)
         else:
@@ -492,18 +472,6 @@ class MeshHost:
             drift=known.drift, wander=rules.wander, fresh_ns=rules.fresh_ns, end_ns=rules.end_ns,
             state=status.state, reference=known.reference, epoch=self.epoch,
         )  # fmt: skip
-
-    def _root(self, seen: list[View], held: Reference) -> float:
-        """Root delay to tell, ns; 0: no neighbour that follows this reference knows one."""
-        if self.election.is_reference:
-            return NO_DELAY_NS
-        ways = [
-            said.root_ns + 2 * pair.half_rtt_ns for view in seen
-            if (said := view.edge.mesh) and (pair := view.edge.pair)
-            and said.reference == held.id and said.root_ns
-        ]  # fmt: skip
-        least = min(ways, default=0.0)
-        return least if least <= MOST_DELAY_NS else 0.0
 
     def _smooth(self, slope: float, now_ns: int) -> None:
         if self._calm is None:
