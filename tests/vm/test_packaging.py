@@ -164,6 +164,10 @@ def test_the_documented_check_finds_it_healthy(hosts):
     until(hears_its_peer, LONG, "probes of the peer arrive on both rails")
     try:
         out = follow(hosts.alpha, "verify")
+        # Under its unit it sees of which boot its page is.
+        said = json.loads(hosts.alpha.run("cat", "/run/fabricd/clock-boot.json").check().out)
+        boot = hosts.alpha.run("cat", "/proc/sys/kernel/random/boot_id").check().out
+        assert said["boot"] == boot.strip()
     finally:
         hosts.alpha.run("systemctl", "stop", "fabric-clock").check()
     assert out.splitlines()[:3] == ["active"] * 3
