@@ -10,9 +10,10 @@ minimum norm: each part's offsets have a mean of zero, so no clock is special, n
 and an error of one pair stays near it. Whoever wants a reference subtracts its offset.
 
 *Two ways to the same solution.* ``solve`` has the whole graph and uses conjugate gradients on its
-Laplacian. ``step`` is what each host does (`clocksync.host`) with its neighbours' words alone, ten
-times a second: a damped Jacobi step on the same equations. Offsets that all hosts share fall out of
-the differences, so nobody has to wait for a reference.
+Laplacian: simulator and tests have it, to say where a mesh is to end up. ``step`` is what each
+host does (`clocksync.host`) with its neighbours' words alone, ten times a second: a damped Jacobi
+step on the same equations, which leads there. Offsets that all hosts share fall out of the
+differences, so nobody has to wait for a reference.
 """
 
 from __future__ import annotations

@@ -83,6 +83,18 @@ CLOCK_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.clock.references_lost,
     ),
     host_metric(
+        "clock_takeovers_total",
+        "counter",
+        "Times that this host became the reference.",
+        lambda s: s.clock.takeovers,
+    ),
+    host_metric(
+        "clock_refused_words_total",
+        "counter",
+        "Words of neighbours' clock services that made no sense.",
+        lambda s: s.clock.refused_words,
+    ),
+    host_metric(
         "clock_paths_asymmetric",
         "gauge",
         "Paths known to be longer one way than the other; they count for next to nothing.",

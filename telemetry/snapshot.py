@@ -179,6 +179,9 @@ class ClockSnapshot:
     paths: int = 0
     references_lost: int = 0
     joins: int = 0
+    takeovers: int = 0
+    """Times that this host became the reference."""
+    refused_words: int = 0
     asymmetric: int = 0
     """Paths that are known to be longer one way than the other."""
     surplus_s: float | None = None

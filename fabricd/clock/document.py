@@ -80,7 +80,8 @@ def snapshot(run_dir: Path) -> ClockSnapshot:
         offset_s=_seconds(document.get("offset_ns")), skew=document.get("skew"),
         root_delay_s=_seconds(document.get("root_delay_ns")),
         paths=int(document["neighbours"]), references_lost=int(document["lost"]),
-        joins=int(document["joins"]), tai=_tai(run_dir, document.get("tai")),
+        joins=int(document["joins"]), takeovers=_count(document, "takeovers"),
+        refused_words=_count(document, "refused_words"), tai=_tai(run_dir, document.get("tai")),
         ptp=_ptp(document.get("ptp")), moves=_count(document, "moves"), **_paths(document["paths"]),
     )  # fmt: skip
 

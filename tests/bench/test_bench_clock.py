@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bench.clock.clos import GAP_NS, PACKET_NS, Fabric, Load, regular_graph
+from bench.clock.simulated import stepped
 from bench.clock.synchronized import Sniffed, round_trip
-from clocksync.mesh import solve
+from clocksync.mesh import Graph, solve
 from clocksync.pair import SECOND
 from fabricd.probes import wire
 
@@ -75,6 +76,20 @@ def test_where_hardly_a_packet_finds_all_queues_empty_the_window_grows():
     assert max(pair.window_ns for pair, _ in found if pair is not None) == 8 * SECOND
     assert np.median(errors) < 60
     assert max(errors) < 400, "no line is held for long that was a bad one"
+
+
+def test_the_steps_of_hosts_lead_to_the_solution_of_the_whole_mesh():
+    rng = np.random.default_rng(2)
+    one, other = np.array(regular_graph(rng, 40, 6)).T
+    graph = Graph(40, one, other, rng.normal(0, 50, len(one)), rng.uniform(0.1, 3, len(one)))
+    begun = rng.normal(0, 1000, 40)
+    off = {}
+    for steps in (0, 10, 50):
+        far = stepped(graph, begun, steps) - solve(graph).offset_ns
+        off[steps] = np.abs(far - far.mean()).max()
+    assert off[0] > 500
+    assert off[10] < off[0] / 10
+    assert off[50] < 0.1
 
 
 def test_a_round_trip_verdict_is_the_first_answer_that_lacks_the_packet():
