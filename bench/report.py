@@ -134,7 +134,7 @@ def store(
     """
     target = RESULTS / f"{name}.json"
     old = json.loads(target.read_text()) if target.exists() else {"meta": {}, "rows": []}
-    rows = remembered(old, rows, part)
+    rows = remembered(old, rows, part, quick=quick)
     meta: dict[str, Any] = {
         "bench": name,
         "quick": quick,
@@ -154,13 +154,20 @@ def store(
     return rows
 
 
-def remembered(old: Mapping[str, Any], rows: list[Row], part: str = "") -> list[Row]:
-    """Rows of ``part`` that are not met, with the last revision of the old body that did. Pure."""
+def remembered(
+    old: Mapping[str, Any], rows: list[Row], part: str = "", *, quick: bool = False
+) -> list[Row]:
+    """Rows of ``part`` that are not met, with the last revision of the old body that did. Pure.
+
+    ``quick``: whether the rows are of a quick run; that says nothing of a full one, nor one of it.
+    """
     meta = old["meta"].get("parts", {}).get(part, {}) if part else old["meta"]
     then = {row["name"]: row for row in old["rows"] if row.get("part", "") == part}
     told = []
     for row in rows:
         before = then.get(row.name, {})
+        if bool(meta.get("quick")) != quick:
+            before = {"met_at": before.get("met_at", "")}
         at = meta.get("revision", "") if before.get("ok") else before.get("met_at", "")
         told.append(replace(row, met_at=at) if row.ok is False else row)
     return told

@@ -81,7 +81,9 @@ class MeshHost:
         """By path: what the prober has done."""
         self._accused: list[tuple[int, float]] = []
         self._turn = 0
-        self._listened_ns = self._joined_ns = self._stepped_ns = began_ns
+        self._joined_ns = self._stepped_ns = began_ns
+        self._alone_ns = self._listened_ns = began_ns
+        """Since when it has had no mesh time; and has heard of no mesh, either."""
         self._locked_ns: int | None = None
         self._calm: float | None = None
         self._compare = False
@@ -168,7 +170,7 @@ class MeshHost:
     def stepped(self, now_ns: int) -> None:
         """Our clock was stepped, or is another, at ``now_ns`` now: all lines over it are void."""
         self._leave()
-        self._listened_ns = self._stepped_ns = now_ns
+        self._alone_ns = self._listened_ns = self._stepped_ns = now_ns
         self.mover.anew(now_ns)
         self.edges.clear()
         self._steps.clear()
@@ -285,11 +287,15 @@ class MeshHost:
     def _waited(self, now_ns: int) -> bool:
         """Whether a host without a mesh has heard of none for so long that it may begin one.
 
-        One that it heard of and never reached, as from a host that has died meanwhile, is none.
+        One that it heard of and never reached, as from a host that has died meanwhile, or that
+        hears nobody itself, is none.
         """
         if self.mesh is None and self.gauge is not None:
-            if any(edge.gauge == self.gauge and self._fresh(edge, now_ns)
-                   for edge in self.edges.values()):  # fmt: skip
+            named = any(
+                edge.gauge == self.gauge and self._fresh(edge, now_ns)
+                for edge in self.edges.values()
+            )
+            if named and now_ns - self._alone_ns < self.rules.reach_ns:
                 self._listened_ns = now_ns
             elif now_ns - self._listened_ns >= self.rules.listen_ns:
                 self._leave()
@@ -298,23 +304,30 @@ class MeshHost:
     def _change_over(self, now_ns: int) -> None:
         # Whoever has a mesh time knows the age of its own mesh by that.
         known = self.gauge if self.mesh is not None else None
-        heard = [
-            (edge.gauge, edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.gauge.founded_ns)
-            for edge in self.edges.values()
+        others = [
+            (edge, edge.gauge, edge.mesh) for edge in self.edges.values()
             if edge.gauge is not None and edge.gauge != known
             and edge.mesh is not None and self._fresh(edge, now_ns)
             and edge.gauge.tag == edge.mesh.tag
-            # What is heard and cannot be seen (packets come one way only, or nothing stamps them)
-            # is no reason to give up a time.
-            and (self.mesh is None or self._views((edge,), edge.mesh.tag, now_ns))
         ]  # fmt: skip
-        if not heard:
+        if not others:
             return
+        # What is heard and cannot be seen (packets come one way only, or nothing stamps them) is no
+        # reason to give up a time, nor to pass by one that is seen.
+        near = [each for each in others if self._views(each[:1], each[2].tag, now_ns)]
+        if self.mesh is None:
+            near = near or others
+        heard = [
+            (gauge, mesh.mesh_ns + now_ns - edge.heard_ns - gauge.founded_ns)
+            for edge, gauge, mesh in near
+        ]
         age = None
         if self.gauge is not None and self.mesh is not None:
             age = self.mesh.moved(now_ns).ns - self.gauge.founded_ns
         best = senior(self.gauge, age, heard)
         if best is not None and best != self.gauge:
+            if self.mesh is not None:
+                self._alone_ns = now_ns
             self._leave()
             self.gauge, self._listened_ns = best, now_ns
 

@@ -17,6 +17,9 @@ class HostRules:
 
     listen_ns: int = 3 * SECOND
     """So long a host that knows no mesh waits for one before it begins one."""
+    reach_ns: int = 30 * SECOND
+    """And so long for a line to one that it hears of: the first takes a second, and never comes
+    where packets go one way only."""
     word_ns: int = SECOND
     """A neighbour's word is used for so long: ten of its steps."""
     gap_ns: int = 450_000_000

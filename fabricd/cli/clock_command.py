@@ -52,6 +52,8 @@ def clock(
     """
     if max_bound is not None and wait is None:
         raise typer.BadParameter("goes with --wait", param_hint="--max-bound")
+    if max_bound is not None and not math.isfinite(max_bound):
+        raise typer.BadParameter("no number of microseconds", param_hint="--max-bound")
     if wait is not None:
         until_locked(run_dir, parse_duration(wait), max_bound)
     said = read(run_dir)

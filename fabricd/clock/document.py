@@ -120,11 +120,11 @@ def _ptp(said: object) -> PtpSnapshot | None:
 
 def _count(table: object, name: str) -> int:
     value = table.get(name) if isinstance(table, dict) else None
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) < 2**63 else 0
 
 
 def _seconds(ns: object) -> float | None:
-    return ns / 1e9 if isinstance(ns, int | float) else None
+    return ns / 1e9 if isinstance(ns, int | float) and _known(ns) else None
 
 
 def _known(value: Any) -> bool:  # noqa: ANN401 - anything that JSON has

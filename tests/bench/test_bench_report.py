@@ -46,6 +46,8 @@ def file(revision, row, part="a"):
 def test_a_row_that_is_not_met_says_where_it_last_was(before, now, said):
     row = Row("x", 1, now, "", part="a")
     assert remembered(file("r1", before | {"name": "x"}), [row], "a")[0].met_at == said
+    quick = remembered(file("r1", before | {"name": "x"}), [row], "a", quick=True)
+    assert quick[0].met_at == before.get("met_at", "") * (row.ok is False), "a full run is another"
     other = file("r1", before | {"name": "x"}, part="b")
     assert remembered(other, [row], "a")[0].met_at == "", "a row of another part"
 

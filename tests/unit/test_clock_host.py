@@ -212,6 +212,37 @@ def test_a_mesh_that_is_heard_and_not_seen_is_no_reason_to_give_up_a_time():
     assert not watch.missed
 
 
+def test_who_joins_anew_takes_the_mesh_that_it_sees():
+    world = mesh(4, 2)
+    world.run(9)
+    node = world.nodes[2]
+    node.core.now = lambda: node.clock.raw(world.now_ns)
+    world.begin_anew(2)
+    one_way(world, node.core, OLD, 6)
+    assert states(world) == {State.LOCKED}
+    assert len({n.core.gauge for n in world.nodes.values()}) == 1
+    assert not world.misses()
+
+
+def test_a_host_that_nobody_reaches_keeps_no_fabric_from_having_time():
+    """Its own packets come through, and none of those to it; and it was there first."""
+    world = mesh(4, 2)
+    for node in world.nodes.values():
+        node.core.now = lambda node=node: node.clock.raw(world.now_ns)
+    watch = Watch(world)
+    for _ in range(450):
+        for node in world.nodes.values():
+            now = node.core.now()
+            said = Mesh(OLD.tag, now, OLD.founded_ns + 10**14, 0.0, 0, 0)
+            node.core.hear(99, 50, now, OLD, said)
+        world.run(0.1, watch)
+        if world.now_ns < 25 * SECOND:
+            assert states(world) == {State.UNSYNCED}, "a line may come late"
+    assert states(world) == {State.LOCKED}
+    assert len(references(world)) == 1
+    assert not watch.missed
+
+
 def test_a_mesh_whose_only_host_died_before_it_was_reached_is_none():
     world = World(SEED, 2, [(1, 2)])
     for host in (1, 2):
