@@ -194,6 +194,14 @@ class ClockTable(Table):
     ] = ()
     ptp_domain: Annotated[int, integer(0, 239, "(domainNumber)")] = 0
     ptp_interface: Netdev | None = None
+    chrony_socket: Annotated[
+        str,
+        Field(
+            pattern=r"^(|/[^\x00]{1,106})$",  # sun_path of unix(7)
+            description='the absolute path of a socket, at most 107 characters, or "" for none',
+        ),
+    ] = ""
+    """Of a ``refclock SOCK``: chronyd is told UTC there."""
     least_way_ns: Annotated[int, integer(0, 1_000_000, "(nanoseconds)")] = 0
     """What a packet takes at least from a host to any other it probes, by cables and switches."""
     move_paths: Annotated[bool, Field(strict=True, description="true or false")] = True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clocksync.pair import Rules
 from fabricd import logs
-from fabricd.clock.__main__ import edge, run
+from fabricd.clock.__main__ import chrony, edge, run
 from fabricd.clock.service import ClockService
 from fabricd.config import load
 from fabricd.probes.client import host_id
@@ -37,6 +37,7 @@ def main() -> int:
             edge=edge(host, config.clock),
             may_move=config.clock.move_paths,
             paths=Rules(least_way_ns=config.clock.least_way_ns),
+            chrony=chrony(config.clock),
         ),
         Notifier(),
     )

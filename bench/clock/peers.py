@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.chronyd import CHRONYC, CHRONYD
 from lab.cluster import Cluster, wait_until
-from lab.grandmaster import PTP4L, UNPACKED
+from lab.grandmaster import PTP4L
 from lab.node import Node
 
 PTP_LOG_INTERVAL = -3
@@ -24,9 +25,6 @@ PTP_LOG_INTERVAL = -3
 CHRONY_POLL = -4
 """Sixteen requests a second, the most that chrony knows."""
 START_S = 30.0
-CHRONYD = str(UNPACKED / "usr/sbin/chronyd")
-CHRONYC = str(UNPACKED / "usr/bin/chronyc")
-"""``./run`` puts them there: they are not installed."""
 TX_STAMP_MS = 100
 """So long ptp4l waits for the stamp of what it sent. Its default, 1 ms, is less than a shaper's
 queue: in a flood it would declare its port faulty, and say nothing at all."""

@@ -71,7 +71,7 @@ def clock(
     if as_json:
         put_json(said)
         return
-    for name, text in [*tracking(said), *traced(said)]:
+    for name, text in [*tracking(said), *traced(said), *steered(said)]:
         out.print(f"{name:<16}: {text}", markup=False, soft_wrap=True)
     if said["paths"]:
         out.print(ways(said["paths"]) if paths else sources(said["paths"]))
@@ -194,6 +194,15 @@ def traced(said: dict[str, Any]) -> list[tuple[str, str]]:
             ("TAI dispersion", _ns(ptp["root_dispersion_ns"])),
         ]
     return lines
+
+
+def steered(said: dict[str, Any]) -> list[tuple[str, str]]:
+    """What chronyd is told, on a host where it is to be."""
+    told = said.get("chrony")
+    if not isinstance(told, dict):
+        return []
+    how = f"not now: {told.get('why')}" if told.get("why") else f"by {told.get('socket')}"
+    return [("Chronyd is told", f"{how} ({told.get('told')} times so far)")]
 
 
 def masters(rows: list[dict[str, Any]]) -> Table:

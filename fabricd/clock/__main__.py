@@ -20,6 +20,7 @@ from types import FrameType
 
 from clocksync.pair import Rules
 from fabricd import entry, logs, pinning
+from fabricd.clock.chrony import Chrony
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.rate import RateKeeper
 from fabricd.clock.service import STEP_S, ClockService
@@ -57,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         service = ClockService(
             host, run_dir, priority=config.clock.priority, rate=keeper.start(),
             edge=edge(host, config.clock), may_move=config.clock.move_paths,
-            paths=Rules(least_way_ns=config.clock.least_way_ns),
+            paths=Rules(least_way_ns=config.clock.least_way_ns), chrony=chrony(config.clock),
         )  # fmt: skip
     except OSError as error:
         where = error.filename or run_dir
@@ -73,6 +74,11 @@ def edge(host: int, table: ClockTable) -> PtpEdge | None:
     if not table.ptp_masters:
         return None
     return PtpEdge(host, table.ptp_masters, domain=table.ptp_domain, interface=table.ptp_interface)
+
+
+def chrony(table: ClockTable) -> Chrony | None:
+    """Of a host whose chronyd is to be told UTC."""
+    return Chrony(Path(table.chrony_socket)) if table.chrony_socket else None
 
 
 def settle() -> None:

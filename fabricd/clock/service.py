@@ -28,6 +28,7 @@ from clocksync.wordpage import WordPage
 from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
+from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks, RawClocks
 from fabricd.clock.document import NAME
 from fabricd.clock.lines import DEAF_NS, Lines
@@ -35,7 +36,7 @@ from fabricd.clock.paths import ClockPath, PathTable
 from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.samples import Exchanged
-from fabricd.clock.telling import ptp, tai, telling
+from fabricd.clock.telling import chrony, ptp, tai, telling
 
 STEP_S = 0.1
 JUDGE_NS = SECOND
@@ -55,6 +56,7 @@ class ClockService:
         self, host: int, run_dir: Path, *, priority: int, clocks: Clocks | None = None,
         rules: HostRules | None = None, phcs: Phcs | None = None, rate: float = 0.0,
         edge: PtpEdge | None = None, may_move: bool = True, paths: Rules | None = None,
+        chrony: Chrony | None = None,
     ) -> None:  # fmt: skip
         """Open the pages.
 
@@ -70,6 +72,7 @@ class ClockService:
             edge: of a host with PTP masters.
             may_move: asymmetric paths are probed from other source ports.
             paths: rules of the paths' estimators.
+            chrony: of a host whose chronyd is to be told UTC.
 
         Raises:
             OSError: a page cannot be written.
@@ -94,7 +97,7 @@ class ClockService:
         self._bridge = Bridge(found, now)
         self.core = MeshHost(host, priority, now, epoch, rules, self._bridge.rate(rate))
         self.core.mover = Mover(may_move=may_move)
-        self.edge = edge
+        self.edge, self.chrony = edge, chrony
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
         self.refused = 0
         """Words that made no sense."""
@@ -141,7 +144,10 @@ class ClockService:
         # After the step, and with nothing of it: no master's time moves fabric time.
         own = None if self.edge is None else self.edge.tick(self.clocks)
         now = self.clocks.now()
-        self._tai_page.write(self.tai.step(now, self.core.seen(now), own))
+        said = self.tai.step(now, self.core.seen(now), own)
+        self._tai_page.write(said)
+        if self.chrony is not None:
+            self.chrony.step(said, self.clocks, now)
         if now >= self._judge_ns:
             self._judge_ns = now + JUDGE_NS
             self._judge(now)
@@ -170,6 +176,8 @@ class ClockService:
         self.phcs.close()
         if self.edge is not None:
             self.edge.close()
+        if self.chrony is not None:
+            self.chrony.close()
         self._words.close()
         self._tai_page.close()
         self._ports.close()
@@ -182,6 +190,7 @@ class ClockService:
         document = telling(self.core, self.table.all(), self.phcs) | {
             "refused_words": self.refused, "fits": self.lines.fits, "tai": tai(self.tai),
             "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
+            "chrony": None if self.chrony is None else chrony(self.chrony),
         }  # fmt: skip
         with contextlib.suppress(OSError):
             draft.write_text(json.dumps(document))
@@ -229,6 +238,8 @@ class ClockService:
         self.tai.forget()
         if self.edge is not None:
             self.edge.forget()
+        if self.chrony is not None:
+            self.chrony.anew()
         self._bridge.drop()
         self.phcs.anew()
         self._judge_ns, self._found_end = 0, None

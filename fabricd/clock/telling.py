@@ -12,6 +12,7 @@ from clocksync.pair import SECOND, Pair
 from clocksync.ptp.client import Grandmaster
 from clocksync.ptp.master import Master
 from clocksync.trace import TaiKeeper
+from fabricd.clock.chrony import Chrony
 from fabricd.clock.paths import ClockPath
 from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
@@ -36,6 +37,11 @@ def telling(core: MeshHost, paths: Iterable[ClockPath], phcs: Phcs) -> dict[str,
 def tai(keeper: TaiKeeper) -> dict[str, Any]:
     """What the page of TAI does not say."""
     return {"state": keeper.said.line.state.name.lower(), "steps": keeper.steps}
+
+
+def chrony(told: Chrony) -> dict[str, Any]:
+    """What a host's chronyd is told."""
+    return {"socket": str(told.path), "told": told.told, "why": told.why}
 
 
 def ptp(edge: PtpEdge, now_ns: int) -> dict[str, Any]:

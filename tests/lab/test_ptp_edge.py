@@ -17,6 +17,7 @@ import pytest
 from clocksync.page import ClockError, ClockReader, State
 from clocksync.tai import TaiReader
 from fabricd.probes.client import host_id
+from lab.chronyd import Refclock
 from lab.cluster import wait_until
 from lab.grandmaster import UTC_OFFSET_S, Grandmaster
 from lab.virtualclock import VirtualClock
@@ -120,6 +121,8 @@ def lab(module_cluster):
     cluster.nodes[EDGE].write_config(
         {"clock": {"ptp_masters": [cluster.nodes[MASTER].address(0)], "ptp_interface": "rail0"}}
     )
+    told = cluster.nodes[OTHER]
+    told.write_config({"clock": {"chrony_socket": str(Refclock(told).socket)}})
     origin = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     for node in cluster.nodes:
         node.start_clock(seed=SEED, origin_ns=origin, restart=False)
@@ -205,6 +208,22 @@ def test_fabricctl_and_readers_say_it(tracked):
     other = json.loads(cluster.nodes[OTHER].run([*words, "--json"]).stdout)
     assert other["tai"]["utc_offset_s"] == UTC_OFFSET_S
     assert other["ptp"] is None
+
+
+def test_chronyd_has_utc_by_fabric_time_where_it_is_asked_for(tracked):
+    """A real one, which only measures (-x): UTC is the machine's clock less the leap seconds."""
+    cluster, _, _ = tracked
+    node = cluster.nodes[OTHER]
+    with Refclock(node) as chronyd:
+        wait_until(lambda: chronyd.samples() > 8, START_S, "chronyd has taken samples")
+        offset_ns, spread_ns = chronyd.offset_ns()
+        told = json.loads((node.run_dir / "clock.json").read_text())["chrony"]
+    assert abs(offset_ns - UTC_OFFSET_S * SECOND) < 50_000, "microseconds, and a busy machine"
+    assert spread_ns < 50_000
+    assert told["why"] == ""
+    assert told["told"] > 8
+    text = node.run([sys.executable, "-m", "fabricd.cli", "clock"]).stdout
+    assert f"Chronyd is told : by {chronyd.socket}" in text
 
 
 def test_a_master_that_is_killed_and_returns_moves_no_fabric_time(tracked):

@@ -73,6 +73,7 @@ ONE = [
     ("[hold]\nhold_down_s = nan\n", 18, "hold.hold_down_s", "a number from 0.01 to 3600"),
     ("[hold]\nhold_down_s = true\n", 18, "hold.hold_down_s", "got True"),
     ("[clock]\nleast_way_ns = -1\n", 18, "clock.least_way_ns", "0 to 1000000 (nanoseconds)"),
+    ('[clock]\nchrony_socket = "chrony.sock"\n', 18, "clock.chrony_socket", "absolute path of a"),
     ('[clock]\nhardware_stamps = "on"\n', 18, "clock.hardware_stamps", '"off" or "auto"'),
     ("[clock]\npriority = 256\n", 18, "clock.priority", "an integer from 0 to 255"),
     ("[steer]\nmax_probe_share = 1.5\n", 18, "steer.max_probe_share", "a number from 0 to 1"),
