@@ -197,8 +197,8 @@ class ClockTable(Table):
     chrony_socket: Annotated[
         str,
         Field(
-            pattern=r"^(|/[^\x00]{1,106})$",  # sun_path of unix(7)
-            description='the absolute path of a socket, at most 107 characters, or "" for none',
+            pattern=r"^(|/[!-~]{1,106})$",  # sun_path of unix(7), in bytes
+            description='the absolute path of a socket, at most 107 characters of ASCII, or ""',
         ),
     ] = ""
     """Of a ``refclock SOCK``: chronyd is told UTC there."""

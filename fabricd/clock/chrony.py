@@ -30,7 +30,9 @@ _LEAP: Final = {0: 0, 1: 1, -1: 2}
 """LEAP_Normal, LEAP_InsertSecond, LEAP_DeleteSecond."""
 EVERY_NS: Final = SECOND
 WIDEST_NS: Final = 100_000
-"""The wall clock was not read so much as come upon: the next second has another."""
+"""The wall clock was not read so much as come upon: the next second has another reading."""
+MOST_BOUND_NS: Final = 100_000
+"""A sample does not say how sure it is; its ``delay`` in chrony.conf does, once for all."""
 
 
 def sample(wall_ns: int, utc_ns: int, leap: int) -> bytes:
@@ -76,7 +78,7 @@ class Chrony:
             self._tell(said, clocks)
         except OSError as error:
             # A queue that is full is a chronyd that is busy, or stopped.
-            self._say(f"{self.path}: {error.strerror}")
+            self._say(f"{self.path}: {error.strerror or error}")
 
     def anew(self) -> None:
         """Our clock is another."""
@@ -96,12 +98,17 @@ class Chrony:
             return
         read = self._read()
         if read.after_ns - read.before_ns > WIDEST_NS:
+            took_us = (read.after_ns - read.before_ns) / 1000
+            self._say(f"reading the wall clock takes {took_us:.0f} us")
             return
         middle = (read.before_ns + read.after_ns) // 2
         try:
             now = said.line.at(int(clocks.own(np.array([middle], np.int64))[0]))
         except ClockError as error:
             self._say(str(error))
+            return
+        if now.bound_ns > MOST_BOUND_NS:
+            self._say(f"TAI is within {now.bound_ns / 1000:.0f} us only")
             return
         utc_ns = now.ns - offset * SECOND
         self._socket.sendto(sample(read.wall_ns, utc_ns, said.source.leap), str(self.path))
