@@ -155,7 +155,6 @@ case $COMMAND in
     need_root bench
     ensure_apt bench
     ensure_unpacked lab-unpacked
-    ensure_unpacked bench-unpacked
     ensure_native release
     exec python -m bench "$@" ;;
   test)
