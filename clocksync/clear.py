@@ -64,7 +64,8 @@ class Clear:
         return (changed if self.half_ns else 0.0), bend
 
     def _look(self, line: Line, window: Window) -> None:
-        """Where nothing came, time that passes bears nothing out."""
+        """Take the window's least round trip; once steady for long enough it is the path's."""
+        # By the packets' time: where nothing came, time that passes bears nothing out.
         ended, recent = window.till_ns, self._halves
         self._since_ns = self._since_ns or ended
         # Of long windows the same few packets are the least round trip for long.

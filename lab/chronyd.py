@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from lab.grandmaster import UNPACKED
 from lab.node import Node
@@ -17,6 +17,18 @@ from lab.node import Node
 CHRONYD = str(UNPACKED / "usr/sbin/chronyd")
 CHRONYC = str(UNPACKED / "usr/bin/chronyc")
 """``./run`` puts them there: they are not installed."""
+
+
+def start(node: Node, config: Path, log: TextIO) -> subprocess.Popen[Any]:
+    """One that only measures."""
+    command = [CHRONYD, "-x", "-d", "-u", "root", "-f", str(config)]
+    return node.popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def ask(node: Node, command_socket: Path, what: str) -> list[str]:
+    """The fields of what chronyc says of the first source; one empty field: nothing."""
+    command = [CHRONYC, "-h", str(command_socket), "-c", what]
+    return node.run(command, check=False, timeout=10).stdout.strip().split(",")
 
 
 class Refclock:
@@ -37,10 +49,7 @@ class Refclock:
             f"bindcmdaddress {self._home}/command.sock\n"
         )
         with (self._home / "chronyd.log").open("a") as log:
-            self._process = self._node.popen(
-                [CHRONYD, "-x", "-d", "-u", "root", "-f", str(config)], stdout=log,
-                stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            self._process = start(self._node, config, log)
         return self
 
     def __exit__(
@@ -67,6 +76,5 @@ class Refclock:
         return float(fields[6]) * 1e9, float(fields[7]) * 1e9
 
     def _stats(self) -> list[str]:
-        command = [CHRONYC, "-h", f"{self._home}/command.sock", "-c", "sourcestats"]
-        said = self._node.run(command, check=False, timeout=10).stdout.strip().split(",")
+        said = ask(self._node, self._home / "command.sock", "sourcestats")
         return said if len(said) > 7 else []

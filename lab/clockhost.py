@@ -6,10 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from clocksync.pair import Rules
 from fabricd import logs
-from fabricd.clock.__main__ import chrony, edge, run
-from fabricd.clock.service import ClockService
+from fabricd.clock.__main__ import configured, run
 from fabricd.config import load
 from fabricd.probes.client import host_id
 from fabricd.systemd_notify import Notifier
@@ -28,19 +26,7 @@ def main() -> int:
     config = load(given.config)
     host = host_id(config.host.name)
     clocks = VirtualClocks(given.seed, host, given.origin_ns, given.step)
-    run(
-        ClockService(
-            host,
-            Path(config.paths.run_dir),
-            priority=config.clock.priority,
-            clocks=clocks,
-            edge=edge(host, config.clock),
-            may_move=config.clock.move_paths,
-            paths=Rules(least_way_ns=config.clock.least_way_ns),
-            chrony=chrony(config.clock),
-        ),
-        Notifier(),
-    )
+    run(configured(config, clocks=clocks), Notifier())
     return 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.chronyd import CHRONYC, CHRONYD
+from lab import chronyd
 from lab.cluster import Cluster, wait_until
 from lab.grandmaster import PTP4L
 from lab.node import Node
@@ -135,10 +135,7 @@ class Chrony:
             lines += [f"server {self._server.address(0)} {poll} xleave noselect", "port 0"]
         config.write_text("\n".join(lines) + "\n")
         log = (home / f"{role}.log").open("w")
-        return node.popen(
-            [CHRONYD, "-x", "-d", "-u", "root", "-f", str(config)], stdout=log,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        return chronyd.start(node, config, log)
 
     def kill_server(self) -> None:
         """The server is no more.
@@ -151,8 +148,7 @@ class Chrony:
         self._serving.kill()
 
     def _ask(self, what: str) -> list[str]:
-        command = [CHRONYC, "-h", str(self._socket), "-c", what]
-        return self._client.run(command, check=False, timeout=10).stdout.strip().split(",")
+        return chronyd.ask(self._client, self._socket, what)
 
     def error_ns(self) -> float | None:
         """The offset that its regression says now.

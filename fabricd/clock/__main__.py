@@ -21,11 +21,12 @@ from types import FrameType
 from clocksync.pair import Rules
 from fabricd import entry, logs, pinning
 from fabricd.clock.chrony import Chrony
+from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.rate import RateKeeper
 from fabricd.clock.service import STEP_S, ClockService
 from fabricd.config import ConfigError, load
-from fabricd.config_tables import ClockTable
+from fabricd.config_tables import Config
 from fabricd.probes.client import host_id
 from fabricd.systemd_notify import Notifier
 
@@ -53,13 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         lock = os.open(run_dir / "fabric-clock.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        host = host_id(config.host.name)
         keeper = RateKeeper(Path(config.paths.state_dir))
-        service = ClockService(
-            host, run_dir, priority=config.clock.priority, rate=keeper.start(),
-            edge=edge(host, config.clock), may_move=config.clock.move_paths,
-            paths=Rules(least_way_ns=config.clock.least_way_ns), chrony=chrony(config.clock),
-        )  # fmt: skip
+        service = configured(config, rate=keeper.start())
     except OSError as error:
         where = error.filename or run_dir
         sys.stderr.write(f"fabric-clock cannot start: {where}: {error.strerror}\n")
@@ -69,16 +65,30 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def edge(host: int, table: ClockTable) -> PtpEdge | None:
-    """The PTP edge of a host that has masters."""
-    if not table.ptp_masters:
-        return None
-    return PtpEdge(host, table.ptp_masters, domain=table.ptp_domain, interface=table.ptp_interface)
+def configured(config: Config, *, clocks: Clocks | None = None, rate: float = 0.0) -> ClockService:
+    """The service that a configuration asks for.
 
+    Args:
+        config: of this host.
+        clocks: default: the host's own.
+        rate: of fabric time over the raw clock, less one, as an earlier boot left it.
 
-def chrony(table: ClockTable) -> Chrony | None:
-    """Of a host whose chronyd is to be told UTC."""
-    return Chrony(Path(table.chrony_socket)) if table.chrony_socket else None
+    Raises:
+        OSError: a page cannot be written.
+    """
+    host, table = host_id(config.host.name), config.clock
+    edge = chrony = None
+    if table.ptp_masters:
+        edge = PtpEdge(
+            host, table.ptp_masters, domain=table.ptp_domain, interface=table.ptp_interface
+        )
+    if table.chrony_socket:
+        chrony = Chrony(Path(table.chrony_socket))
+    return ClockService(
+        host, Path(config.paths.run_dir), priority=table.priority, clocks=clocks, rate=rate,
+        edge=edge, chrony=chrony, may_move=table.move_paths,
+        paths=Rules(least_way_ns=table.least_way_ns),
+    )  # fmt: skip
 
 
 def settle() -> None:
