@@ -23,21 +23,37 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
   ++unfinished_;
   unfinished_large_ += group.large ? 1U : 0U;
   grants_.push_back(id);
-  urgent_ = urgent_ || !ahead_expected_ || !single_ || group.large;
-  single_ = group.count == 1;
-  if (!single_) {
-    ++era_;  // nothing that was sent before this was known belongs where it claims to
-    ahead_.clear();
-    ahead_bytes_ = 0;
-  }
+  urgent_ = urgent_ || !tells_late() || !single_ || group.large;
+  note_break(group);
   group.era = era_;
-  if (const auto kept = ahead_.find(id); kept != ahead_.end()) {
-    const std::vector<std::byte> bytes = std::move(kept->second);
-    ahead_bytes_ -= bytes.size();
-    ahead_.erase(kept);
-    take_kept(id, bytes, era_);
+  if (const auto found = ahead_.find(id); found != ahead_.end()) {
+    const Kept kept = std::move(found->second);
+    ahead_bytes_ -= kept.bytes.size();
+    ahead_.erase(found);
+    take_kept(id, kept);
   }
   return id;
+}
+
+// A break: nothing that was sent before it was known belongs where it claims to. Before the first
+// receive there is no tag to break with; what came for another one goes all the same.
+void ReceiveCore::note_break(const Group& group) {
+  const std::int32_t tag = group.pieces[0].buffer.slot.tag;
+  single_ = group.count == 1;
+  if (!single_ || (run_tag_ && *run_tag_ != tag)) {
+    ++era_;
+    urgent_ = true;  // the sender cannot guess it
+  }
+  run_tag_ = single_ ? std::optional(tag) : std::nullopt;
+  for (auto kept = ahead_.begin(); kept != ahead_.end();) {
+    if (single_ && kept->second.guess.era == era_ && kept->second.guess.tag == tag) {
+      ++kept;
+      continue;
+    }
+    urgent_ = true;  // its sender waits for the grant
+    ahead_bytes_ -= kept->second.bytes.size();
+    kept = ahead_.erase(kept);
+  }
 }
 
 bool ReceiveCore::done(GroupId id) const {

@@ -70,7 +70,8 @@ class ReceiveCore {
   // `most`.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
-  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait.
+  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait,
+  // unless its copy budget is low.
   void expect_ahead(bool expected) { ahead_expected_ = expected; }
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
   [[nodiscard]] bool urgent() const { return urgent_ || untold(6); }
@@ -109,6 +110,16 @@ class ReceiveCore {
     Era era = 0;
     std::array<Piece, kMaxSlots> pieces{};
   };
+  // What the sender of a message ahead of its grant took its receive to be.
+  struct Guess {
+    Era era = 0;
+    std::int32_t tag = 0;
+  };
+  // A message that came ahead of its receive.
+  struct Kept {
+    std::vector<std::byte> bytes;
+    Guess guess;
+  };
   struct Partial {
     GroupId group = 0;
     std::uint32_t chunk = 0;
@@ -116,7 +127,7 @@ class ReceiveCore {
     bool duplicate = false;
     bool ahead = false;
     bool kept = false;  // goes to the path's `kept`: its receive was not posted when it began
-    Era era = 0;
+    Guess guess;
   };
   struct Path {
     Epoch floor = 1;
@@ -140,11 +151,13 @@ class ReceiveCore {
            std::max(untold_messages_, grants_.size()) >= kCopyMessages / 8 * eighths;
   }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
-  [[nodiscard]] Era era_of(GroupId group) const;
+  [[nodiscard]] bool holds(GroupId group, const Guess& guess) const;
+  [[nodiscard]] bool tells_late() const { return ahead_expected_ && !sender_low_; }
   void drop_partial(PathIndex path);
-  Placement begin_ahead(PathIndex path, Partial partial, std::uint64_t size);
+  void note_break(const Group& group);
+  Placement begin_ahead(PathIndex path, Partial partial, const ChunkHeader& header);
   Placement place(PathIndex path, const Partial& partial, const ChunkHeader& header);
-  bool take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era);
+  bool take_kept(GroupId id, const Kept& kept);
   bool deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk);
   void settle();
 
@@ -154,12 +167,14 @@ class ReceiveCore {
   std::size_t unfinished_ = 0;
   std::size_t unfinished_large_ = 0;
   std::array<Path, kMaxPaths> paths_{};
-  PathSet arriving_ = 0;                             // the paths with a partial
-  Era era_ = 0;                                      // of the last group posted
-  bool single_ = true;                               // it had one slot
-  std::map<GroupId, std::vector<std::byte>> ahead_;  // came before their receives; all of `era_`
+  PathSet arriving_ = 0;                 // the paths with a partial
+  Era era_ = 0;                          // of the last group posted
+  bool single_ = true;                   // it had one slot, or none is posted
+  std::optional<std::int32_t> run_tag_;  // its tag, if it had one slot
+  std::map<GroupId, Kept> ahead_;        // came before their receives, and may still fit
   std::size_t ahead_bytes_ = 0;
   bool ahead_expected_ = false;
+  bool sender_low_ = false;  // the sender is about to run out of its copy budget
   bool urgent_ = false;
   bool soon_ = false;                // a large message is not acknowledged yet
   std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits

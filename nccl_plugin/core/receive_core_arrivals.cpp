@@ -50,14 +50,19 @@ bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk
     }
     // What was sent ahead in vain and is still coming in counts for nothing.
     found = found || (!partial.duplicate && partial.group == group && partial.slot == slot &&
-                      partial.chunk == chunk && (!partial.ahead || partial.era == era_of(group)));
+                      partial.chunk == chunk && (!partial.ahead || holds(group, partial.guess)));
   });
   return found;
 }
 
-Era ReceiveCore::era_of(GroupId id) const {
+// Is this receive, posted or the next to be, what the sender took it to be?
+bool ReceiveCore::holds(GroupId id, const Guess& guess) const {
   const Group* group = find(id);
-  return group == nullptr ? era_ : group->era;
+  if (group == nullptr) {
+    return guess.era == era_ && single_ && (!run_tag_ || *run_tag_ == guess.tag);
+  }
+  return guess.era == group->era && group->count == 1 &&
+         group->pieces[0].buffer.slot.tag == guess.tag;
 }
 
 Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& header) {
@@ -77,13 +82,13 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
   partial.chunk = static_cast<std::uint32_t>(chunk);
   partial.slot = header.slot;
   partial.ahead = header.ahead;
-  partial.era = header.era;
+  partial.guess = {header.era, header.tag};
   if (header.ahead && (header.message_size > kCopyLimit || header.slot != 0 ||
                        header.length != header.message_size)) {
     return {Verdict::refuse, nullptr};
   }
-  Placement placement = header.ahead ? begin_ahead(index, partial, header.message_size)
-                                     : place(index, partial, header);
+  Placement placement =
+      header.ahead ? begin_ahead(index, partial, header) : place(index, partial, header);
   if (placement.verdict == Verdict::duplicate) {
     partial.duplicate = true;
     path.partial = partial;
@@ -124,15 +129,20 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
   return {Verdict::place, piece.buffer.data + header.offset};
 }
 
-Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, std::uint64_t size) {
+Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const ChunkHeader& header) {
   const Group* group = find(partial.group);
-  if (partial.group < base_ || partial.era != era_of(partial.group) ||
+  const std::uint64_t size = header.message_size;
+  sender_low_ = header.budget_low;
+  urgent_ = urgent_ || sender_low_;
+  if (partial.group < base_) {
+    return {Verdict::duplicate, nullptr};  // late
+  }
+  if (!holds(partial.group, partial.guess) ||
       (group != nullptr && size > group->pieces[0].buffer.slot.size)) {
-    return {Verdict::duplicate, nullptr};  // late, or in vain: the sender finds out by the grant
+    urgent_ = true;
+    return {Verdict::duplicate, nullptr};  // in vain: the sender finds out by the grant
   }
   if (group != nullptr) {
-    ChunkHeader header;
-    header.message_size = size;
     return place(index, partial, header);
   }
   if (ahead_.contains(partial.group)) {
@@ -164,11 +174,12 @@ bool ReceiveCore::finish(PathIndex index) {
     std::vector<std::byte> bytes = std::move(path.kept);
     path.kept.clear();
     bool whole = false;
-    if (find(partial.group) == nullptr && partial.group >= base_ && partial.era == era_) {
-      ahead_bytes_ += bytes.size();
-      ahead_.emplace(partial.group, std::move(bytes));
-    } else {
-      whole = take_kept(partial.group, bytes, partial.era);  // its receive was posted meanwhile
+    Kept kept{std::move(bytes), partial.guess};
+    if (find(partial.group) != nullptr) {
+      whole = take_kept(partial.group, kept);  // its receive was posted meanwhile
+    } else if (partial.group >= base_ && holds(partial.group, partial.guess)) {
+      ahead_bytes_ += kept.bytes.size();
+      ahead_.emplace(partial.group, std::move(kept));
     }
     return whole;
   }
@@ -192,9 +203,10 @@ std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const
 }
 
 // What came ahead, for a receive that is posted now: its message, or nothing that belongs there.
-bool ReceiveCore::take_kept(GroupId id, const std::vector<std::byte>& bytes, Era era) {
+bool ReceiveCore::take_kept(GroupId id, const Kept& kept) {
+  const std::vector<std::byte>& bytes = kept.bytes;
   Group* group = find(id);
-  if (group == nullptr || group->era != era || group->pieces[0].sized ||
+  if (group == nullptr || !holds(id, kept.guess) || group->pieces[0].sized ||
       bytes.size() > group->pieces[0].buffer.slot.size) {
     return false;
   }
@@ -229,7 +241,7 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   // Where more is to come the caller will look again at once, or post again first: then one call to
   // the kernel tells both. The last one's sender should not have to wait.
   const bool large = piece.size > kCopyLimit;
-  urgent_ = urgent_ || !ahead_expected_ || (large && unfinished_large_ == 0);
+  urgent_ = urgent_ || !tells_late() || (large && unfinished_large_ == 0);
   soon_ = soon_ || large;
   return true;
 }

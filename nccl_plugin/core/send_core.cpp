@@ -16,12 +16,13 @@ SendCore::SendCore(std::uint32_t chunk_size) : chunk_size_(chunk_size) {}
 
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
                                        std::uint64_t stamp) {
-  const bool copy = size <= kCopyLimit;
+  const bool small = size <= kCopyLimit;
   heed(std::min(told_below_, grants_base_ + kHeedWithPost));
-  if (!copy || copied_bytes_ + size > kCopyBudget || copied_count_ >= kCopyMessages) {
+  if (!small || !room_for_copy(size)) {
     catch_up();
   }
-  if (copy && (copied_bytes_ + size > kCopyBudget || copied_count_ >= kCopyMessages)) {
+  const bool copy = small && room_for_copy(size);
+  if (small && !copy && unacknowledged_large_ >= kUncopiedMessages && !free_slot(tag)) {
     return std::nullopt;
   }
   const Sequence sequence = base_ + messages_.size();
@@ -66,9 +67,9 @@ bool SendCore::owes() {
   return false;
 }
 
-std::size_t SendCore::size(Sequence sequence) const {
+std::optional<std::size_t> SendCore::size(Sequence sequence) const {
   const Message* message = find(sequence);
-  return message == nullptr ? 0 : message->size;
+  return message == nullptr ? std::nullopt : std::optional<std::size_t>(message->size);
 }
 
 void SendCore::forget(Sequence sequence) {
@@ -89,8 +90,8 @@ bool SendCore::send_ahead(bool allowed) {
 }
 
 bool SendCore::may_go_ahead(const Message& message) const {
-  return ahead_allowed_ && single_ && early_many_ == 0 && message.copy != nullptr &&
-         message.size <= chunk_size_;
+  return ahead_allowed_ && may_guess_ && early_many_ == 0 && message.copy != nullptr &&
+         message.size <= chunk_size_ && (!run_tag_ || *run_tag_ == message.tag);
 }
 
 void SendCore::go_ahead(Sequence sequence, Message& message) {
@@ -99,40 +100,49 @@ void SendCore::go_ahead(Sequence sequence, Message& message) {
   message.group = grants_base_ + grants_.size() + ahead_.size();
   message.slot = 0;
   message.chunks = 1;
+  run_tag_ = message.tag;
   ahead_.push_back(sequence);
   ready_.push_back(sequence);
 }
 
-bool SendCore::match_one(Sequence sequence, Message& message) {
+std::optional<SendCore::FreeSlot> SendCore::free_slot(int tag) {
   for (Open& opened : grants_) {
     for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
-      const auto bit = static_cast<std::uint8_t>(1U << slot);
-      const Slot& buffer = opened.grant.slots[slot];
-      if ((opened.filled & bit) != 0 || (opened.grant.count > 1 && buffer.tag != message.tag)) {
-        continue;
+      if ((opened.filled & (1U << slot)) == 0 && opened.grant.slots[slot].tag == tag) {
+        return FreeSlot{&opened, slot};
       }
-      opened.filled = static_cast<std::uint8_t>(opened.filled | bit);
-      opened.sequence[slot] = sequence;
-      message.matched = true;
-      message.group = opened.grant.group;
-      message.slot = slot;
-      message.size = std::min(message.size, buffer.size);
-      message.chunks = chunk_count(message.size, chunk_size_);
-      ready_.push_back(sequence);
-      return true;
     }
   }
-  return false;
+  return std::nullopt;
+}
+
+bool SendCore::match_granted(Sequence sequence, Message& message) {
+  const auto free = free_slot(message.tag);
+  if (!free) {
+    return false;
+  }
+  Open& opened = *free->open;
+  opened.filled = static_cast<std::uint8_t>(opened.filled | (1U << free->slot));
+  opened.sequence[free->slot] = sequence;
+  message.matched = true;
+  message.group = opened.grant.group;
+  message.slot = free->slot;
+  message.size = std::min(message.size, opened.grant.slots[free->slot].size);
+  message.chunks = chunk_count(message.size, chunk_size_);
+  ready_.push_back(sequence);
+  return true;
 }
 
 void SendCore::match() {
+  bool run_waits = false;  // an earlier message of the run's tag has no slot yet
   for (auto next = unmatched_.begin(); next != unmatched_.end();) {
     Message& message = messages_[*next - base_];
-    bool matched = match_one(*next, message);
-    if (!matched && next == unmatched_.begin() && may_go_ahead(message)) {
+    bool matched = match_granted(*next, message);
+    if (!matched && !run_waits && may_go_ahead(message)) {
       go_ahead(*next, message);
       matched = true;
     }
+    run_waits = run_waits || (!matched && (!run_tag_ || *run_tag_ == message.tag));
     next = matched ? unmatched_.erase(next) : next + 1;
   }
 }
@@ -178,7 +188,11 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   out.header.offset = std::uint64_t{ref.chunk} * chunk_size_;
   out.header.length = length_of(message, ref.chunk);
   out.header.ahead = message.ahead;
-  out.header.era = message.ahead ? era_ : Era{0};
+  if (message.ahead) {
+    out.header.era = era_;
+    out.header.tag = message.tag;
+    out.header.budget_low = budget_low();
+  }
   out.data = message.data + out.header.offset;
   ++message.readers;
   message.path = index;

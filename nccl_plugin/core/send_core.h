@@ -1,9 +1,10 @@
 // The sending half of a comm.
 //
 // What always holds:
-// - A message goes out only into a granted slot; grants are filled in posted order (a tag picks the
-//   slot inside a group of several, and is not looked at for a single receive). Small messages may
-//   go ahead of their grant where the peer takes that (send_ahead): see below.
+// - A message goes out only into a granted slot of its tag: the n-th message of a tag fills the
+// n-th
+//   slot of that tag, in groups of one slot as in groups of several. Small messages may go ahead of
+//   their grant where the peer takes that (send_ahead): see below.
 // - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
 //   only when the receiver has answered that path's fence.
 // - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
@@ -14,12 +15,13 @@
 //   what one number tells of hundreds of small messages is heeded a few at a time: nobody waits for
 //   it, and all at once it would delay the message that goes out next.
 //
-// Ahead of its grant: with every known grant filled, a message that is copied and fits one chunk is
-// taken to belong to the next group not yet granted, as its only slot. Both ends then judge alike
-// whether that was right: it was when the group turns out to be a single receive large enough, and
-// so do all between the last one known and it (the chunk carries the era, the number of receives of
-// several slots before it). Where it was not, the receiver drops the chunk and the sender, when it
-// sees the grant, takes the message back and sends it where it belongs.
+// Ahead of its grant: a message that is copied, fits one chunk and has the tag of the last known
+// receive (or, before any is known, of the first message that went ahead) is taken to belong to the
+// next group not yet granted, as its only slot. Both ends then judge alike whether that was right:
+// it was when this group and all between the last one known and it turn out to be single receives
+// of that tag, and it is large enough. The chunk carries its tag and the era, the number of breaks
+// before it. Where the guess was wrong the receiver drops the chunk, and the sender, when it sees
+// the grant, takes the message back and sends it where it belongs.
 #pragma once
 
 #include <map>
@@ -53,14 +55,16 @@ class SendCore {
   // Says whether some that were posted already go now.
   bool send_ahead(bool allowed);
 
-  // Takes a message. nullopt: too many small ones wait for acknowledgement, try again later.
-  // `stamp` comes back in delivered().
+  // Takes a message. A small one is copied while the copy budget lasts; otherwise `data` has to
+  // stay until done(). nullopt: the budget is spent, kUncopiedMessages wait, and no known grant has
+  // a free slot of this tag; try again later. `stamp` comes back in delivered().
   std::optional<Sequence> post(const void* data, std::size_t size, int tag,
                                std::uint64_t stamp = 0);
   // May the caller reuse the buffer? Also true for what was forgotten.
   [[nodiscard]] bool done(Sequence sequence) const;
-  [[nodiscard]] std::size_t size(Sequence sequence) const;  // as matched: never above the slot's
-  void forget(Sequence sequence);                           // the caller has been told
+  // As matched: never above the slot's. nullopt: acknowledged and forgotten, as copies may be.
+  [[nodiscard]] std::optional<std::size_t> size(Sequence sequence) const;
+  void forget(Sequence sequence);  // the caller has been told
 
   void on_grant(const Grant& grant);
   void on_acknowledge(GroupId group, std::uint8_t slot);
@@ -174,6 +178,16 @@ class SendCore {
   }
   Open* find_group(GroupId group);
   void open(const Grant& grant);
+  [[nodiscard]] bool room_for_copy(std::size_t size) const {
+    return copied_bytes_ + size <= kCopyBudget && copied_count_ < kCopyMessages;
+  }
+  [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
+  // The first free slot of a known grant that has this tag.
+  struct FreeSlot {
+    Open* open = nullptr;
+    std::uint8_t slot = 0;
+  };
+  std::optional<FreeSlot> free_slot(int tag);
   [[nodiscard]] bool may_go_ahead(const Message& message) const;
   void go_ahead(Sequence sequence, Message& message);
   void acknowledge_ahead(Sequence sequence);
@@ -182,7 +196,7 @@ class SendCore {
   void withdraw(Sequence sequence);
   void take_back();
   void match();
-  bool match_one(Sequence sequence, Message& message);
+  bool match_granted(Sequence sequence, Message& message);
   void acknowledge(Open& opened, std::uint8_t slot);
   void acknowledged(Message& message);
   void acknowledge_below(GroupId group);
@@ -208,7 +222,10 @@ class SendCore {
   Fifo<Sequence> ahead_;    // ahead of their grants, which are the next to come, in this order
   std::size_t ahead_acknowledged_ = 0;
   Era era_ = 0;
-  bool single_ = true;              // the last grant had one slot
+  // Of the last group known, if that has one slot; before any is known, of what went ahead first.
+  std::optional<std::int32_t> run_tag_;
+  bool run_granted_ = false;        // run_tag_ is a group's, which another tag after it breaks
+  bool may_guess_ = true;           // the last group known has one slot, or none is known
   std::map<GroupId, Grant> early_;  // grants that overtook an earlier one, or what was told of it
   std::size_t early_many_ = 0;      // of them with several slots
   std::array<Path, kMaxPaths> paths_{};

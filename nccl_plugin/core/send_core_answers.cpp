@@ -16,9 +16,15 @@ SendCore::Open* SendCore::find_group(GroupId group) {
 void SendCore::open(const Grant& grant) {
   Open& opened = grants_.emplace_back();
   opened.grant = grant;
-  single_ = grant.count == 1;
-  if (!single_) {
-    ++era_;
+  const std::int32_t tag = grant.slots[0].tag;
+  const bool single = grant.count == 1;
+  const bool of_run = single && (!run_tag_ || *run_tag_ == tag);
+  // Before any group is known a wrong tag is no break: the receiver has none to compare with.
+  era_ = static_cast<Era>(era_ + (!single || (!of_run && run_granted_) ? 1 : 0));
+  may_guess_ = single;
+  run_granted_ = single;
+  run_tag_ = single ? std::optional(tag) : std::nullopt;
+  if (!of_run) {
     take_back();
     return;
   }
@@ -78,7 +84,7 @@ void SendCore::open_early() {
   }
 }
 
-// A receive of several slots: which of them, only its tags say.
+// The guess was wrong: which slot each belongs to, only its tag says.
 void SendCore::take_back() {
   std::vector<Sequence> back;
   for (const Sequence sequence : ahead_) {
@@ -175,6 +181,7 @@ void SendCore::open_below(GroupId group) {
     if (message != nullptr && !message->acknowledged) {
       return;  // nobody can have what has not been sent yet
     }
+    run_granted_ = true;    // it was a single receive of the run's tag: the receiver took it
     if (grants_.empty()) {  // it need not be opened to be settled
       ahead_.pop_front();
       --ahead_acknowledged_;
@@ -184,6 +191,7 @@ void SendCore::open_below(GroupId group) {
     Grant grant;
     grant.group = grants_base_ + grants_.size();
     grant.count = 1;
+    grant.slots[0].tag = *run_tag_;
     open(grant);
   }
   open_early();

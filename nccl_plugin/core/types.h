@@ -17,6 +17,9 @@ inline constexpr std::size_t kCopyLimit = 8192;  // messages up to this are copi
 inline constexpr std::size_t kCopyBudget =
     65536;  // copied bytes awaiting acknowledgement, per comm
 inline constexpr std::size_t kCopyMessages = 256;  // and how many such messages
+// With that budget spent a small message is sent from its caller's buffer, as a large one is. So
+// many messages without a copy may wait; beyond them one is taken only into a known grant.
+inline constexpr std::size_t kUncopiedMessages = 32;
 
 using Sequence = std::uint64_t;  // n-th message posted by the sender
 using GroupId = std::uint64_t;   // n-th receive posted by the receiver
@@ -54,8 +57,9 @@ struct Grant {
   std::array<Slot, kMaxSlots> slots{};
 };
 
-// How many receives of several slots were posted up to a group; wraps. What is sent ahead of its
-// grant counts on single receives, and the era says which ones it knew of (see SendCore).
+// How many breaks were posted up to a group; wraps. A break is a receive of several slots, or a
+// single receive with another tag than the single receive right before it. A message ahead of its
+// grant counts on there being no further break; the era says which breaks its sender knew of.
 using Era = std::uint16_t;
 
 // A piece of a message on its way. Messages are cut on a fixed grid, so (group, slot, offset) names
@@ -66,8 +70,10 @@ struct ChunkHeader {
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
   std::uint8_t slot = 0;
-  bool ahead = false;  // sent before its grant was known
-  Era era = 0;         // with `ahead`
+  bool ahead = false;       // sent before its grant was known
+  Era era = 0;              // with `ahead`
+  std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise
+  bool budget_low = false;  // with `ahead`: the sender is about to run out of its copy budget
 };
 
 // Chunk ordinals [first, last) of a message.

@@ -183,8 +183,8 @@ class Comms {
     receiver_.expect_ahead(mode == Mode::ahead);
     if (mode == Mode::granted) {
       for (const std::size_t size : kSizes) {
-        send(size);
-        receive(size, 1);
+        send(size, kTag);
+        receive(size, 1, kTag);
       }
     }
     for (const core::PathIndex path : kPaths) {
@@ -231,6 +231,7 @@ class Comms {
   static constexpr std::array<std::size_t, 8> kSmall{0,      1,          100,   4000,
                                                      kChunk, kChunk + 1, 8'192, 8'193};
   static constexpr std::size_t kMostCalls = 64;  // of each kind
+  static constexpr std::int32_t kTag = 1;        // and the next one
 
   struct Posted {
     core::GroupId group = 0;
@@ -241,23 +242,23 @@ class Comms {
     std::size_t length = 0;
   };
 
-  void send(std::size_t size) {
+  void send(std::size_t size, std::int32_t tag) {
     auto bytes = std::make_unique<std::byte[]>(size);
     std::fill_n(bytes.get(), size, std::byte{1});
     // What was copied is the caller's again: only the copy may go out.
-    if (const auto sequence = sender_.post(bytes.get(), size, static_cast<int>(sent_.size() + 1))) {
+    if (const auto sequence = sender_.post(bytes.get(), size, tag)) {
       expect(!sender_.done(*sequence) || size <= core::kCopyLimit, "done before it was sent");
     }
     sent_.push_back(std::move(bytes));
   }
 
-  void receive(std::size_t size, std::size_t slots) {
+  void receive(std::size_t size, std::size_t slots, std::int32_t tag) {
     Posted& posted = posted_.emplace_back();
     std::vector<core::Buffer> buffers(slots);
     for (core::Buffer& buffer : buffers) {
       buffer.data = posted.rooms.emplace_back(std::make_unique<std::byte[]>(size)).get();
       buffer.slot.size = size;
-      buffer.slot.tag = static_cast<int>(posted.rooms.size());
+      buffer.slot.tag = tag++;
     }
     posted.group = receiver_.post(buffers);
     while (receiver_.next_done_below() || receiver_.next_grant() ||
@@ -350,13 +351,15 @@ class Comms {
         return decode_addresses(body).has_value();
       case FrameType::ping:
         if (mode_ == Mode::ahead && posted_.size() < kMostCalls) {
-          receive(kSmall[header.count % kSmall.size()],
-                  (header.count / kSmall.size()) % 4 == 3 ? 2 : 1);
+          const std::size_t kind = header.count / kSmall.size();
+          receive(kSmall[header.count % kSmall.size()], kind % 4 == 3 ? 2 : 1,
+                  kTag + static_cast<std::int32_t>(kind / 4 % 2));
         }
         return true;
       case FrameType::pong:
         if (mode_ == Mode::ahead && sent_.size() < kMostCalls) {
-          send(kSmall[header.count % kSmall.size()]);
+          send(kSmall[header.count % kSmall.size()],
+               kTag + static_cast<std::int32_t>(header.count / kSmall.size() % 2));
         }
         return true;
       default:

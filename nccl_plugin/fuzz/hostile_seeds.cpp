@@ -88,14 +88,20 @@ void call(Bytes& stream, FrameType type, std::uint16_t count) {
   std::memcpy(stream.data() + at + 2, &count, sizeof count);
 }
 
-void go_ahead(Bytes& stream, core::GroupId group, std::uint32_t size, core::Era era) {
+constexpr std::int32_t kTag = 1;  // of the receives that a ping posts; the next one with kOtherTag
+constexpr std::uint16_t kOtherTag = 8 * 4;
+
+void go_ahead(Bytes& stream, core::GroupId group, std::uint32_t size, core::Era era,
+              std::int32_t tag = kTag) {
   const auto bytes = encode_chunk(1, {.group = group,
                                       .message_size = size,
                                       .offset = 0,
                                       .length = size,
                                       .slot = 0,
                                       .ahead = true,
-                                      .era = era});
+                                      .era = era,
+                                      .tag = tag,
+                                      .budget_low = group % 2 == 1});
   stream.insert(stream.end(), bytes.begin(), bytes.end());
 }
 
@@ -118,6 +124,18 @@ void add_ahead(Seeds& out) {
   call(early, FrameType::ping, 4);
   add(out, Reader::ahead, early);
 
+  // Of one tag, of another, and of one that nobody receives, before and after a break.
+  Bytes tags;
+  go_ahead(tags, 0, 100, 0, kTag);
+  go_ahead(tags, 1, 100, 0, kTag);
+  call(tags, FrameType::ping, 2 + kOtherTag);
+  go_ahead(tags, 1, 100, 0, kTag + 1);
+  call(tags, FrameType::ping, 2);
+  go_ahead(tags, 1, 100, 1, kTag);
+  go_ahead(tags, 2, 100, 1, kTag + 7);
+  call(tags, FrameType::ping, 2 + kOtherTag);
+  add(out, Reader::ahead, tags);
+
   // A hostile receiver: grants and acknowledgements of what went ahead, late, wrong and twice.
   Bytes late;
   for (const std::uint16_t size : std::initializer_list<std::uint16_t>{2, 1, 3, 4, 5, 2}) {
@@ -127,6 +145,7 @@ void add_ahead(Seeds& out) {
   core::Grant grant;
   grant.count = 1;
   grant.slots[0].size = 4096;
+  grant.slots[0].tag = kTag;
   append_grant(late, 1, grant);
   append_acknowledge(late, 1, 0, 0);
   grant.group = 2;

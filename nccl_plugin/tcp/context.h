@@ -115,7 +115,7 @@ struct PathLoad {
 };
 
 // Small messages go ahead of their grants.
-inline bool goes_ahead(const PeerFacts& facts) { return facts.version >= 2; }
+inline bool goes_ahead(const PeerFacts& facts) { return speaks(facts.version, FrameType::ahead); }
 
 // What a comm asks of the control thread.
 struct Wants {

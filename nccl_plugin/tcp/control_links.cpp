@@ -19,6 +19,7 @@ Peer& Control::outbound_peer(const Handle& handle) {
                std::span<const std::byte> body) { on_frame(from, link, header, body); });
   }
   peer->learn_absent(handle.listeners, handle.rails, monotonic_ns());  // made at any time
+  peer->wire_max = handle.wire_max;
   return *peer;
 }
 
@@ -35,13 +36,17 @@ Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
   } else {
     peer->learn_absent(hello.listeners, hello.rails, monotonic_ns());
   }
+  peer->wire_max = hello.version_max;
   return *peer;
 }
 
 Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
   Hello hello;
   hello.kind = kind;
-  hello.version_max = static_cast<std::uint8_t>(context_.params.wire_max);
+  // One that speaks kWireVersionUnsafe at most would choose that.
+  const auto highest = static_cast<std::uint8_t>(context_.params.wire_max);
+  const std::uint8_t common = common_version(kWireVersionMin, peer.wire_max, highest);
+  hello.version_max = common != 0 ? common : highest;
   hello.rails = static_cast<std::uint8_t>(context_.rails.size());
   hello.initiator_rail = static_cast<std::uint8_t>(peer.local_rail(path));
   hello.acceptor_rail = static_cast<std::uint8_t>(peer.remote_rail(path));
@@ -118,7 +123,7 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
       [this, &peer, path](DialResult result) {
         const std::int64_t then = monotonic_ns();
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
-          // From version 2 on the numbered word follows.
+          // Where the version has it, an `addresses` frame follows.
           peer.learn(result.welcome.listeners, result.welcome.rails, 0, then);
           peer.facts.version = result.welcome.version;
           link_up(peer, path, std::move(result.fd));
@@ -144,7 +149,7 @@ void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
   peer.attach(path, std::move(fd), monotonic_ns());
   peer.send(path, [this, &peer](Bytes& out) {
     append_rails(out, hints_.local());
-    if (peer.facts.version >= 2) {
+    if (speaks(peer.facts.version, FrameType::addresses)) {
       append_addresses(out, addresses());  // they may have changed since the hello
     }
   });

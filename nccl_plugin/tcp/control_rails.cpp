@@ -52,7 +52,7 @@ void Control::look_at_rails(std::int64_t now) {
   ++moves_;
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
-      if (peer->facts.version >= 2) {
+      if (speaks(peer->facts.version, FrameType::addresses)) {
         peer->broadcast([this](Bytes& out) { append_addresses(out, addresses()); });
       }
     }

@@ -26,7 +26,7 @@ struct Params {
   bool stripe = false;
   std::string standby;
   bool adapt = false;
-  int wire_max = 2;
+  int wire_max = 3;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
 
@@ -108,10 +108,10 @@ inline constexpr std::array kParams{
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,
-              .high = 2,
+              .high = 3,
               .what =
                   "the highest version of the wire format to offer; peers take the highest that "
-                  "both know"},
+                  "both know. Version 2 is never spoken: it counts as 1"},
     ParamSpec{.name = "FABRIC_JOB",
               .field = &Params::job,
               .unset = "the process's name",

@@ -30,13 +30,14 @@ class Peer {
   const std::uint32_t listen_id;  // whose secret signs between us
   const Secret secret;
   RailTable addresses{};
-  std::uint64_t addresses_number = 0;  // of the report that they are from
-  std::size_t rails = 0;               // of the peer
-  RailsReport remote;                  // what it said last
-  PeerFacts facts;                     // for its comms
-  core::Hearsay hinted;                // by carrier, steer page and the peer
-  core::PathSet homes = 0;             // home paths of the comms
-  core::Balance balance;               // outbound: by what our comms saw
+  std::uint64_t addresses_number = 0;    // of the report that they are from
+  std::size_t rails = 0;                 // of the peer
+  std::uint8_t wire_max = kWireVersion;  // the highest version that it speaks
+  RailsReport remote;                    // what it said last
+  PeerFacts facts;                       // for its comms
+  core::Hearsay hinted;                  // by carrier, steer page and the peer
+  core::PathSet homes = 0;               // home paths of the comms
+  core::Balance balance;                 // outbound: by what our comms saw
   std::size_t comms = 0;
   bool gone = false;
   std::string gone_text;  // why

@@ -50,7 +50,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
       return;
     }
     // The caller of an idle comm does not look: without this the trial is never answered.
-    path.awaits_trial = path.awaits_trial && facts.version >= 2;
+    path.awaits_trial = path.awaits_trial && speaks(facts.version, FrameType::trial);
     if (path.awaits_trial) {
       if (!drain(index)) {
         fail(index, pages::PathDownReason::socket_error);

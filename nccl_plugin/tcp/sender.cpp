@@ -89,7 +89,7 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
   }
   if (done) {
     patience_.served();
-    size = core_.size(sequence);
+    size = core_.size(sequence).value_or(size);
     core_.forget(sequence);
     return Result::success;
   }

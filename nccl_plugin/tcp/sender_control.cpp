@@ -150,7 +150,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.fd = std::move(fd);
   path.epoch = epoch;
   path.sending = false;
-  path.tried = !path.ever_live || facts_.version < 2;
+  path.tried = !path.ever_live || !speaks(facts_.version, FrameType::trial);
   path.in.clear();
   path.silence.reset();
   path.maybe_unacked = true;  // the hello

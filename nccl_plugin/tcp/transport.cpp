@@ -18,6 +18,7 @@ class Request {
   SendComm* send = nullptr;
   RecvComm* receive = nullptr;
   std::uint64_t number = 0;  // sequence or group
+  std::size_t size = 0;      // of a send, as posted
   std::size_t count = 1;
 };
 
@@ -284,6 +285,7 @@ Result TcpNet::isend(SendComm* comm, const void* data, std::size_t size, int tag
     *request = {};
     request->send = comm;
     request->number = sequence;
+    request->size = size;
     *out = request;
   }
   return result;
@@ -315,7 +317,7 @@ Result TcpNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
 Result TcpNet::test(Request* request, bool* done, int* sizes) {
   *done = false;
   if (request->send != nullptr) {
-    std::size_t size = 0;
+    std::size_t size = request->size;
     const Result result = request->send->sender->test(request->number, *done, size);
     if (*done) {
       if (sizes != nullptr) {

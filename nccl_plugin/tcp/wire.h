@@ -1,10 +1,12 @@
 // What travels between two plugins. Little-endian, fixed sizes.
 //
-// Versions: both ends take the highest that both know; this code speaks version 2 and the one
-// before. The handle (tcp/handle.h) says what the listener speaks, so that who connects knows
-// before it dials that they have none in common. Hello and welcome keep their layout in all
-// versions, so that two that have none in common can say so. Version 2 added `trial`, `trial_done`,
-// `addresses` and `ahead`; on a connection that agreed on version 1 they are refused.
+// Versions: both ends take the highest that both know; this code speaks versions 3 and 1. The
+// handle (tcp/handle.h) says what the listener speaks, so that who connects knows before it dials
+// that they have none in common. Hello and welcome keep their layout in all versions, so that two
+// that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
+// version 3; on a connection that agreed on version 1 they are refused. Version 2 had them too, but
+// its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
+// any more: a peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -25,7 +27,8 @@ namespace fabric::tcp {
 
 inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
 inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
-inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::uint8_t kWireVersion = 3;
+inline constexpr std::uint8_t kWireVersionUnsafe = 2;
 inline constexpr std::uint8_t kWireVersionMin = 1;
 inline constexpr std::uint32_t kTrialSize = 64 * 1024;  // bytes
 inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
@@ -92,7 +95,7 @@ std::optional<HelloClaim> claim_of(std::span<const std::byte, kHelloSize> bytes)
 std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
                                   const Secret& secret);
 // The highest that the other (which speaks `min` to `max`) and this end (which offers up to
-// `highest`) know; 0: none.
+// `highest`) know, kWireVersionUnsafe apart; 0: none.
 std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t highest);
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
 std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
@@ -116,7 +119,7 @@ enum class FrameType : std::uint16_t {
   trial = 11,
   trial_done = 12,  // the answer on the same connection
   addresses = 13,   // where the writer's rails listen now; on control links
-  ahead = 14,  // a chunk that did not wait for its grant; `count` is its era. From version 2 on
+  ahead = 14,       // a chunk that did not wait for its grant; `count` is its era
 };
 
 // Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
@@ -126,7 +129,7 @@ enum class FrameType : std::uint16_t {
 
 // Is this frame part of that version? What is not is no frame of ours.
 constexpr bool speaks(std::uint8_t version, FrameType type) {
-  return version >= 2 || type <= FrameType::retired;
+  return version >= kWireVersion || type <= FrameType::retired;
 }
 
 struct FrameHeader {
@@ -158,6 +161,8 @@ struct StateFrame {
 using Bytes = std::vector<std::byte>;
 
 std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
+// 16 bytes of frame header, 8 group, 8 message size, 8 offset. An `ahead` chunk is its message, and
+// has tag (4) and flags (4; 1: copy budget low) in the offset's place.
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);

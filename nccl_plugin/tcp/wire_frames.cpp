@@ -13,6 +13,7 @@ constexpr std::uint32_t kMaxGroups = 4096;
 // Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
 // come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
+constexpr std::uint32_t kBudgetLow = 1;  // a flag of an `ahead` chunk
 
 // Writes the header with the body's length once the body is there.
 class Frame {
@@ -111,7 +112,12 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   put(8, comm);
   put(16, header.group);
   put(24, header.message_size);
-  put(32, header.offset);
+  if (header.ahead) {
+    put(32, header.tag);
+    put(36, header.budget_low ? kBudgetLow : std::uint32_t{0});
+  } else {
+    put(32, header.offset);
+  }
   return out;
 }
 
@@ -140,6 +146,14 @@ std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes) 
   header.length = frame->length;
   header.group = reader.get<core::GroupId>();
   header.message_size = reader.get<std::uint64_t>();
+  if (ahead) {
+    header.tag = reader.get<std::int32_t>();
+    const auto flags = reader.get<std::uint32_t>();
+    header.budget_low = (flags & kBudgetLow) != 0;
+    return (flags & ~kBudgetLow) == 0 && header.length == header.message_size
+               ? std::optional(header)
+               : std::nullopt;
+  }
   header.offset = reader.get<std::uint64_t>();
   if (header.offset > header.message_size || header.length > header.message_size - header.offset) {
     return std::nullopt;

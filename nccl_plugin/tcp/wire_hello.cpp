@@ -117,7 +117,8 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
 }
 
 std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t highest) {
-  const std::uint8_t version = std::min(max, highest);
+  std::uint8_t version = std::min(max, highest);
+  version = version == kWireVersionUnsafe ? std::uint8_t{kWireVersionUnsafe - 1} : version;
   return version >= std::max(min, kWireVersionMin) ? version : std::uint8_t{0};
 }
 
@@ -154,7 +155,8 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
   welcome.incarnation = reader.get<std::uint64_t>();
   welcome.nonce = reader.get<std::uint64_t>();
   welcome.listeners = get_table(reader);
-  const bool known = welcome.version >= kWireVersionMin && welcome.version <= kWireVersion;
+  const bool known = welcome.version >= kWireVersionMin && welcome.version <= kWireVersion &&
+                     welcome.version != kWireVersionUnsafe;
   if (magic != kWelcomeMagic || status > static_cast<std::uint8_t>(WelcomeStatus::version) ||
       (!known && welcome.status != WelcomeStatus::version) || welcome.rails == 0 ||
       welcome.rails > core::kMaxRails) {

@@ -48,6 +48,87 @@ TEST_CASE("groups of eight, their tags in any order, several groups at once") {
   }
 }
 
+TEST_CASE("single receives by tag: ranks that share a comm and are not equally far") {
+  Pair pair(2);
+  std::mt19937_64 random(9);
+  for (const std::size_t size : {std::size_t{100}, std::size_t{100'000}}) {
+    for (int round = 0; round < 20; ++round) {
+      constexpr int kRanks = 3;
+      constexpr int kSteps = 8;
+      std::vector<Receive> receives;
+      std::vector<Send> sends;
+      std::vector<int> tags(kRanks * kSteps);
+      for (std::size_t i = 0; i < tags.size(); ++i) {
+        tags[i] = static_cast<int>(i) % kRanks;
+      }
+      std::array<std::uint64_t, kRanks> step{};
+      std::shuffle(tags.begin(), tags.end(), random);
+      std::vector<std::vector<std::byte>> wanted;
+      for (const int tag : tags) {
+        Receive& receive = receives.emplace_back(receive_of(pair.receive, {size}));
+        receive.tags = {tag};
+        const auto rank = static_cast<std::size_t>(tag);
+        wanted.push_back(contents(size, rank * 1000 + step[rank]++));
+      }
+      step.fill(0);
+      std::shuffle(tags.begin(), tags.end(), random);
+      for (const int tag : tags) {
+        Send& send = sends.emplace_back();
+        send.comm = pair.send;
+        send.tag = tag;
+        const auto rank = static_cast<std::size_t>(tag);
+        send.bytes = contents(size, rank * 1000 + step[rank]++);
+      }
+      REQUIRE(run(*pair.a, sends, *pair.b, receives));
+      for (std::size_t i = 0; i < receives.size(); ++i) {
+        CHECK(receives[i].buffers[0] == wanted[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("32 small sends are taken before anybody tests a receive, and all say their size") {
+  constexpr std::size_t kSize = 5000;
+  Pair pair(2);
+  const std::array<Ends, 2> both{open(*pair.a, *pair.b), open(*pair.b, *pair.a)};
+  const std::array<Net*, 2> nets{pair.a.get(), pair.b.get()};
+  std::array<std::vector<Receive>, 2> receives;
+  std::array<std::vector<Send>, 2> sends;
+  const auto until = Clock::now() + milliseconds(30'000);
+  for (std::size_t way = 0; way < 2; ++way) {
+    for (int i = 0; i < kMaxRequests; ++i) {
+      Receive& receive = receives[way].emplace_back(receive_of(both[way].receive, {kSize}));
+      while (receive.request == nullptr && Clock::now() < until) {
+        const ReceiveSlot slot{receive.buffers[0].data(), kSize, 0};
+        REQUIRE(nets[1 - way]->irecv(receive.comm, {&slot, 1}, false, &receive.request) ==
+                Result::success);
+      }
+      REQUIRE(receive.request != nullptr);
+    }
+  }
+  for (std::size_t way = 0; way < 2; ++way) {
+    for (int i = 0; i < kMaxRequests; ++i) {
+      Send& send = sends[way].emplace_back();
+      send.comm = both[way].send;
+      send.bytes = contents(kSize, way * 100 + static_cast<std::uint64_t>(i));
+      while (send.request == nullptr && Clock::now() < until) {
+        REQUIRE(nets[way]->isend(send.comm, send.bytes.data(), kSize, 0, &send.request) ==
+                Result::success);
+      }
+      REQUIRE(send.request != nullptr);
+    }
+  }
+  for (std::size_t way = 0; way < 2; ++way) {
+    REQUIRE(run(*nets[way], sends[way], *nets[1 - way], receives[way]));
+    for (int i = 0; i < kMaxRequests; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      CHECK(receives[way][at].buffers[0] == sends[way][at].bytes);
+      CHECK(sends[way][at].size == static_cast<int>(kSize));
+    }
+    close(*nets[way], *nets[1 - way], both[way]);
+  }
+}
+
 TEST_CASE("32 receives of 8 posted at once") {
   Pair pair(2);
   std::vector<Receive> receives;

@@ -32,7 +32,7 @@ struct One {
     context.wake_control = [] {};
     receiver = std::make_unique<Receiver>(context, kId, kHome, chunk, "peer");
     PeerFacts facts;
-    facts.version = 2;
+    facts.version = kWireVersion;
     receiver->tick(1, facts, true);
     peer = connect(kHome);
   }
@@ -41,7 +41,7 @@ struct One {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
     Fd near(pair[0]);
     const std::array<std::byte, 1> welcome{};
-    REQUIRE_FALSE(receiver->attach(path, 1, near, welcome, 2));
+    REQUIRE_FALSE(receiver->attach(path, 1, near, welcome, kWireVersion));
     return Fd(pair[1]);
   }
   void says(std::span<const std::byte> bytes) const {

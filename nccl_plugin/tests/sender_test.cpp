@@ -116,7 +116,7 @@ TEST_CASE("where nothing carries any more, only the first comm to close waits fo
   context.close_budget_ns = 200 * kMs;
   std::vector<std::unique_ptr<Sender>> senders;
   PeerFacts facts;
-  facts.version = 2;
+  facts.version = kWireVersion;
   facts.base = facts.control_live = core::bit(kHome);
   facts.weight.fill(core::kFullWeight);
   for (std::uint64_t id = 0; id < 3; ++id) {
@@ -151,7 +151,7 @@ TEST_CASE("what was acknowledged while the caller did not look is no stall") {
   One one;
   one.attach();
   PeerFacts facts;
-  facts.version = 2;
+  facts.version = kWireVersion;
   facts.base = facts.control_live = core::bit(kHome);
   facts.weight.fill(core::kFullWeight);
   const std::int64_t begun = monotonic_ns();

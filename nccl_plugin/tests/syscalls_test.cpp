@@ -268,7 +268,7 @@ TEST_CASE("a message's chunks are read on end, also when another path has carrie
   const ReceiveSlot slot{buffer.data(), buffer.size(), 0};
   core::GroupId group = 0;
   PeerFacts facts;
-  facts.version = 2;
+  facts.version = kWireVersion;
   const auto reads = [&](std::size_t other) {
     REQUIRE(one.post({&slot, 1}, group));
     for (std::size_t i = 0; i < kChunks; ++i) {

@@ -31,6 +31,43 @@ std::string logged() {
   return log_text;
 }
 
+// A listener of a plugin of another release, played by the test.
+class Door {
+ public:
+  Door() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    Rail there = rail_of(1, 0);
+    sockaddr_storage storage{};
+    socklen_t length = there.address.to(storage);
+    REQUIRE(::bind(fd_, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
+    REQUIRE(::listen(fd_, 8) == 0);
+    length = sizeof storage;
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&storage), &length);
+    address_ = Address::from(reinterpret_cast<const sockaddr*>(&storage));
+  }
+  ~Door() { shut(); }
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] Handle handle() const {
+    Handle made;
+    made.listen_id = 1;
+    made.incarnation = 99;
+    made.rails = 1;
+    made.listeners[0] = address_;
+    return made;
+  }
+  void shut() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+      fd_ = -1;
+    }
+  }
+
+ private:
+  int fd_;
+  Address address_;
+};
+
 // A small message before its receive is posted: did it go out? Then it is received.
 bool goes_out_early(Pair& pair) {
   const auto chunks = [&] {
@@ -149,7 +186,7 @@ TEST_CASE("a dialler without a common version is told so, and accept() returns a
   CHECK(welcome->version_min == kWireVersionMin);
   CHECK(welcome->nonce == 77);
   ::close(fd);
-  CHECK(logged().find("wire versions 3 to 4, this one 1 to 2") != std::string::npos);
+  CHECK(logged().find("wire versions 4 to 5, this one 1 to 3") != std::string::npos);
   RecvComm* comm = nullptr;
   CHECK(net->accept(listener, &comm) == Result::remote_error);
   CHECK(comm == nullptr);
@@ -164,22 +201,10 @@ TEST_CASE("a peer without a common version is an error at once that names both")
   log_text.clear();
   const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(0, 0)});
   REQUIRE(net->init(keep_log) == Result::success);
-  // A listener of a plugin from the future.
-  const int door = ::socket(AF_INET, SOCK_STREAM, 0);
-  Rail there = rail_of(1, 0);
-  sockaddr_storage storage{};
-  socklen_t length = there.address.to(storage);
-  REQUIRE(::bind(door, reinterpret_cast<const sockaddr*>(&storage), length) == 0);
-  REQUIRE(::listen(door, 8) == 0);
-  length = sizeof storage;
-  ::getsockname(door, reinterpret_cast<sockaddr*>(&storage), &length);
-  Handle handle;
-  handle.listen_id = 1;
-  handle.incarnation = 99;
-  handle.rails = 1;
-  handle.listeners[0] = Address::from(reinterpret_cast<const sockaddr*>(&storage));
+  Door door;
+  const Handle handle = door.handle();
   std::thread future([&] {
-    const int fd = ::accept(door, nullptr, nullptr);
+    const int fd = ::accept(door.fd(), nullptr, nullptr);
     HelloBytes bytes{};
     ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL);
     const auto hello = decode_hello(bytes, handle.secret);
@@ -209,15 +234,15 @@ TEST_CASE("a peer without a common version is an error at once that names both")
     net->wait(2000);
   }
   CHECK(result == Result::remote_error);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 2") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 3") != std::string::npos);
   future.join();
-  ::close(door);
+  door.shut();
   // Now it is known: the next comm to that process is refused before there is one.
   log_text.clear();
   SendComm* next = nullptr;
   CHECK(net->connect(0, bytes, 0, &next) == Result::remote_error);
   CHECK(next == nullptr);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 2") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 3") != std::string::npos);
   CHECK(net->close(comm) == Result::success);
   net->finalize();
 }
@@ -225,15 +250,39 @@ TEST_CASE("a peer without a common version is an error at once that names both")
 TEST_CASE("connect() refuses a handle without a common version at once, and names both") {
   log_text.clear();
   CHECK(connects(kWireVersion, kWireVersion + 1, kWireVersion + 2) == Result::remote_error);
-  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 3 to 4, "
-                      "this one 1 to 2") != std::string::npos);
+  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 4 to 5, "
+                      "this one 1 to 3") != std::string::npos);
   log_text.clear();
   CHECK(connects(kWireVersion - 1, kWireVersion, kWireVersion) == Result::remote_error);
-  CHECK(logged().find("wire versions 2 to 2, this one 1 to 1") != std::string::npos);
+  CHECK(logged().find("wire versions 3 to 3, this one 1 to 2") != std::string::npos);
   // One in common is enough: the next release drops the oldest, the one before lacks the newest.
   CHECK(connects(kWireVersion, kWireVersion, kWireVersion + 1) == Result::success);
-  CHECK(connects(kWireVersion, kWireVersion - 1, kWireVersion - 1) == Result::success);
-  CHECK(connects(kWireVersion - 1, kWireVersionMin, kWireVersion) == Result::success);
+  CHECK(connects(kWireVersion, kWireVersionMin, kWireVersionUnsafe) == Result::success);
+  CHECK(connects(kWireVersionUnsafe, kWireVersionMin, kWireVersion) == Result::success);
+  // Version 2 lets messages land in the wrong buffer: it is none.
+  CHECK(connects(kWireVersion, kWireVersionUnsafe, kWireVersionUnsafe) == Result::remote_error);
+}
+
+TEST_CASE("a peer that speaks 1 and 2 is offered 1") {
+  const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(0, 0)});
+  REQUIRE(net->init(nullptr) == Result::success);
+  const Door door;
+  Handle handle = door.handle();
+  handle.wire_max = kWireVersionUnsafe;
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  SendComm* comm = nullptr;
+  REQUIRE(net->connect(0, bytes, 0, &comm) == Result::success);
+  const int fd = ::accept(door.fd(), nullptr, nullptr);
+  HelloBytes said{};
+  REQUIRE(::recv(fd, said.data(), said.size(), MSG_WAITALL) == static_cast<ssize_t>(said.size()));
+  const auto hello = decode_hello(said, handle.secret);
+  REQUIRE(hello);
+  CHECK(hello->version_min == kWireVersionMin);
+  CHECK(hello->version_max == kWireVersionUnsafe - 1);
+  ::close(fd);
+  CHECK(net->close(comm) == Result::success);
+  net->finalize();
 }
 
 TEST_CASE("a handle says what its listener speaks") {

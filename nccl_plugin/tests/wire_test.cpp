@@ -91,7 +91,8 @@ TEST_CASE("hello: versions") {
   newer.version_max = kWireVersion + 1;  // speaks ours too
   CHECK(decode_hello(encode(newer, secret), secret));
   CHECK(common_of(newer, kWireVersion) == kWireVersion);
-  CHECK(common_of(newer, kWireVersion - 1) == kWireVersion - 1);
+  CHECK(common_of(newer, kWireVersionUnsafe) == kWireVersionUnsafe - 1);
+  CHECK(common_version(kWireVersionUnsafe, kWireVersionUnsafe, kWireVersion) == 0);
   newer.version_min = kWireVersion + 1;
   CHECK(decode_hello(encode(newer, secret), secret));  // it has to be told
   CHECK(common_of(newer, kWireVersion) == 0);
@@ -224,17 +225,38 @@ TEST_CASE("frames: round trips") {
   core::ChunkHeader beyond = chunk;
   beyond.offset = 1;
   CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));
+
+  const core::ChunkHeader ahead{.group = 8,
+                                .message_size = 1000,
+                                .length = 1000,
+                                .ahead = true,
+                                .era = 0xfffe,
+                                .tag = -77,
+                                .budget_low = true};
+  auto early = encode_chunk(7, ahead);
+  const auto read = decode_chunk(early);
+  REQUIRE(read);
+  CHECK(read->ahead);
+  CHECK(read->era == 0xfffe);
+  CHECK(read->tag == -77);
+  CHECK(read->budget_low);
+  CHECK(read->offset == 0);
+  early[36] = std::byte{2};  // a flag of nobody's
+  CHECK_FALSE(decode_chunk(early));
+  core::ChunkHeader part = ahead;
+  part.length = 999;  // what goes ahead is a whole message
+  CHECK_FALSE(decode_chunk(encode_chunk(7, part)));
 }
 
 TEST_CASE("frames: what a version has") {
   for (const FrameType type : {FrameType::chunk, FrameType::close, FrameType::retired}) {
-    CHECK(speaks(1, type));
-    CHECK(speaks(2, type));
+    CHECK(speaks(kWireVersionMin, type));
+    CHECK(speaks(kWireVersion, type));
   }
   for (const FrameType type :
        {FrameType::trial, FrameType::trial_done, FrameType::addresses, FrameType::ahead}) {
-    CHECK_FALSE(speaks(1, type));
-    CHECK(speaks(2, type));
+    CHECK_FALSE(speaks(kWireVersionMin, type));
+    CHECK(speaks(kWireVersion, type));
   }
 }
 

@@ -4,14 +4,14 @@ Source: docs/model/README.md, which says what is modelled and what each run cove
 """
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[2]
-MODEL = REPO / "docs" / "model" / "fence.pml"
+from tests.lab import spin_model
+from tests.lab.spin_model import assert_holds
+
+MODEL = spin_model.MODELS / "fence.pml"
 # Each is a rule of the protocol left out, found by the first sort of run that can see it.
 SAFETY_MUTATIONS = {
     "MUT_REPLAY_BEFORE_ANSWER": "group>=consumed",
@@ -26,40 +26,12 @@ SAFETY_MUTATIONS = {
 }
 LIVENESS_MUTATIONS = ["MUT_NOTHING_REPLAYED", "MUT_NOT_TOLD"]
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("spin") is None or shutil.which("gcc") is None,
-    reason="needs spin and gcc (installed by ./run)",
-)
+pytestmark = spin_model.NEEDS_SPIN
 
 
 def verify(tmp_path: Path, defines: dict[str, int | None], *, liveness: bool = False) -> str:
-    """Searches all of the model's states and gives the verifier's report."""
-    words = [
-        f"-D{name}" if value is None else f"-D{name}={value}" for name, value in defines.items()
-    ]
-    if liveness:
-        words.append("-DLIVENESS")
-    subprocess.run(["spin", "-a", *words, str(MODEL)], cwd=tmp_path, check=True, timeout=60)
-    mode = ["-DNFAIR=5"] if liveness else ["-DSAFETY"]
-    # NOREDUCE: every interleaving is looked at, whatever partial order reduction may think.
-    # Most of the time goes into compiling; where a violation is expected, it comes early.
-    mutated = any(name.startswith("MUT_") for name in defines)
-    optimize = "-O0" if mutated else "-O1"
-    built = ["gcc", optimize, "-w", "-DNOREDUCE", "-DMEMLIM=4096", *mode, "-o", "pan", "pan.c"]
-    subprocess.run(built, cwd=tmp_path, check=True, timeout=110)
-    words = ["./pan", "-m1000000", "-w22", *(["-a", "-f"] if liveness else [])]
-    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    return ran.stdout + ran.stderr
-
-
-def assert_holds(report: str, *, at_least: int) -> None:
-    """Nothing found, nothing cut short, and not fewer states than there were once."""
-    assert "errors: 0" in report, report
-    for cut_short in ("Search not completed", "search depth too small", "out of memory"):
-        assert cut_short not in report, report
-    stored = re.search(r"^\s*([0-9.e+]+) states, stored", report, re.MULTILINE)
-    assert stored, report
-    assert float(stored.group(1)) >= at_least, report
+    """All states of the model of fence and replay."""
+    return spin_model.verify(MODEL, tmp_path, defines, liveness=liveness)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ enum class Seen : std::uint8_t {
   healed,             // and they came back
   striped,            // one message over several paths
   group,              // a receive of several buffers
+  several_ranks,      // share the comm, each with a tag of its own
+  guess_failed,       // a message went ahead of a grant that was another's
   empty_message,
   short_message,       // shorter than its receive
   hint_took_path,      // either end gave up a path because of what it heard
@@ -58,6 +60,8 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "returns",
     "striped messages",
     "grouped receives",
+    "several sending ranks",
+    "wrong guesses",
     "empty messages",
     "short messages",
     "paths taken by a hint",

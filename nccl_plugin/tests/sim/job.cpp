@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::byte kRecycled{0xcd};  // the receiver's caller put something else there
 constexpr std::byte kReused{0xee};    // and the sender's
+constexpr std::size_t kMostRanks = 4;
+constexpr std::size_t kMostSlots = 3;
+constexpr std::size_t kFlood = 30;  // receives that a flood has at least
 
 }  // namespace
 
@@ -22,55 +25,73 @@ void Random::fill(std::vector<std::byte>& bytes) {
 
 Job::Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding)
     : random_(random), sender_(sender), receiver_(receiver), finding_(finding) {
-  plan(3 + random.pick(10));
+  ranks_.resize(random.one_in(2) ? 1 : 2 + random.pick(kMostRanks - 1));
+  const bool plain = random.one_in(2);
+  for (Rank& rank : ranks_) {
+    const auto at = static_cast<std::int32_t>(&rank - ranks_.data());
+    rank.tag = plain ? at : at * 0x10001 - 1;  // any 32 bits, -1 too
+  }
+  floods_ = random.one_in(16);
+  plan(floods_ ? kFlood + random.pick(kFlood) : 3 + random.pick(10));
 }
 
 void Job::plan(std::size_t receives) {
   const std::array<std::size_t, 7> sizes{
       0, 1, 100, core::kCopyLimit, core::kCopyLimit + 1, std::size_t{3} * kChunk, 40'000};
+  const std::array<std::size_t, 3> flood{100, 5000, core::kCopyLimit};
   asks_late_ = random_.one_in(2);
   const bool roomy = random_.one_in(2);
   const bool small = random_.one_in(3);  // so that most may go ahead of their grants
+  const bool runs = random_.one_in(2);   // of one rank's messages, one after the other
+  std::size_t most_slots = kMostSlots;
   for (std::size_t i = 0; i < receives; ++i) {
-    Receive& receive = receives_.emplace_back();
-    const std::size_t slots = random_.one_in(4) ? 2 + random_.pick(2) : 1;
-    const std::size_t first = messages_.size();
+    receives_.emplace_back();
+    // Ranks with fewer steps drop out: then the groups of a node's ranks shrink, down to one slot.
+    most_slots = random_.one_in(4) ? 1 + random_.pick(kMostSlots) : most_slots;
+    const std::size_t slots = random_.one_in(4) ? 1 + random_.pick(most_slots) : 1;
     for (std::size_t slot = 0; slot < slots; ++slot) {
-      Message& message = messages_.emplace_back();
-      message.receive = receives_.size() - 1;
-      message.slot = slot;
-      message.bytes.resize(sizes[random_.pick(small ? 3 : sizes.size())]);
-      random_.fill(message.bytes);
-      message.buffer = message.bytes;
-      receive.buffers.emplace_back(message.bytes.size() + random_.pick(roomy ? 5000 : 50));
-    }
-    // Tags tell the slots of one receive apart, so its messages may come in any order.
-    if (slots > 1) {
-      std::swap(messages_[first], messages_[first + random_.pick(slots)]);
-    }
-    receive.messages.resize(slots);
-    for (std::size_t at = first; at < messages_.size(); ++at) {
-      receive.messages[messages_[at].slot] = at;
+      if (!runs || random_.one_in(4)) {
+        last_rank_ = random_.pick(ranks_.size());
+      }
+      const std::size_t size = floods_ ? flood[random_.pick(flood.size())]
+                                       : sizes[random_.pick(small ? 3 : sizes.size())];
+      plan_slot(receives_.size() - 1, ranks_[last_rank_], size, random_.pick(roomy ? 5000 : 50));
     }
   }
+}
+
+// The next message of a rank, and the next slot of a receive, for it; `room` bytes larger.
+void Job::plan_slot(std::size_t at, Rank& rank, std::size_t size, std::size_t room) {
+  Receive& receive = receives_[at];
+  Message& message = messages_.emplace_back();
+  message.receive = at;
+  message.slot = receive.buffers.size();
+  message.bytes.resize(size);
+  random_.fill(message.bytes);
+  message.buffer = message.bytes;
+  receive.buffers.emplace_back(size + room);
+  receive.tags.push_back(rank.tag);
+  receive.messages.push_back(messages_.size() - 1);
+  rank.messages.push_back(messages_.size() - 1);
 }
 
 void Job::more() { plan(1 + random_.pick(4)); }
 
 void Job::post_send() {
-  if (sent_ == messages_.size()) {
+  const std::size_t first = random_.pick(ranks_.size());
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[(first + i) % ranks_.size()];
+    if (rank.sent == rank.messages.size()) {
+      continue;
+    }
+    Message& message = messages_[rank.messages[rank.sent]];
+    const auto sequence = sender_.post(message.buffer.data(), message.buffer.size(), rank.tag);
+    if (sequence) {  // else too many small ones are under way
+      message.sequence = *sequence;
+      message.posted = true;
+      ++rank.sent;
+    }
     return;
-  }
-  Message& message = messages_[sent_];
-  const auto sequence =
-      sender_.post(message.buffer.data(), message.buffer.size(), static_cast<int>(message.slot));
-  if (!sequence) {
-    return;  // too many small ones under way
-  }
-  message.sequence = *sequence;
-  ++sent_;
-  if (message.bytes.size() <= core::kCopyLimit) {
-    std::fill(message.buffer.begin(), message.buffer.end(), kReused);  // copied means copied
   }
 }
 
@@ -83,7 +104,7 @@ void Job::post_receive() {
   for (std::size_t slot = 0; slot < buffers.size(); ++slot) {
     buffers[slot].data = receive.buffers[slot].data();
     buffers[slot].slot.size = receive.buffers[slot].size();
-    buffers[slot].slot.tag = static_cast<std::int32_t>(slot);
+    buffers[slot].slot.tag = receive.tags[slot];
   }
   receive.group = receiver_.post(buffers);
 }
@@ -91,7 +112,7 @@ void Job::post_receive() {
 void Job::check(const Receive& receive) {
   for (std::size_t slot = 0; slot < receive.messages.size(); ++slot) {
     const Message& message = messages_[receive.messages[slot]];
-    finding_.expect(receive.messages[slot] < sent_, "received before it was sent");
+    finding_.expect(message.posted, "received before it was sent");
     finding_.expect(receiver_.received(receive.group, slot) == message.bytes.size(), "wrong size");
     finding_.expect(
         std::equal(message.bytes.begin(), message.bytes.end(), receive.buffers[slot].begin()),
@@ -115,9 +136,8 @@ void Job::complete() {
       receiver_.forget(receive.group);
     }
   }
-  for (std::size_t i = 0; i < sent_; ++i) {
-    Message& message = messages_[i];
-    if (message.done || !sender_.done(message.sequence)) {
+  for (Message& message : messages_) {
+    if (!message.posted || message.done || !sender_.done(message.sequence)) {
       continue;
     }
     message.done = true;
@@ -149,7 +169,7 @@ std::byte* Job::landing(const core::ChunkHeader& header) {
 }
 
 bool Job::finished() const {
-  return sent_ == messages_.size() && posted_ == receives_.size() && !sender_.unacknowledged() &&
+  return posted_ == receives_.size() && !sender_.unacknowledged() &&
          std::all_of(receives_.begin(), receives_.end(), [](const Receive& r) { return r.done; }) &&
          std::all_of(messages_.begin(), messages_.end(), [](const Message& m) { return m.done; });
 }

@@ -1,5 +1,11 @@
 // What the two callers of a simulated comm do, and what they may expect: a list of messages, the
 // receives they belong to, and the checks on every byte of them.
+//
+// The comm is shared, as NCCL shares one between the ranks of a node: each sending rank has a tag
+// of its own and posts its messages in order, but nothing orders one rank's messages among
+// another's. The receiver posts slots for them in an order of its own, single or grouped, and some
+// ranks have more steps than others. The n-th message of a tag belongs into the n-th slot of that
+// tag.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +53,7 @@ class Job {
  public:
   Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding);
 
-  void post_send();     // the next message, if one is left and the core takes it
+  void post_send();     // the next message of any rank that has one left, if the core takes it
   void post_receive();  // the next receive, if one is left
   void more();          // messages are added to the list
   void complete();      // asks both cores what is done, checks it, reuses the buffers
@@ -58,6 +64,7 @@ class Job {
   [[nodiscard]] bool has_group() const;
   [[nodiscard]] bool has_empty() const;
   [[nodiscard]] bool has_short() const;
+  [[nodiscard]] bool has_ranks() const { return ranks_.size() > 1; }
   void check_end();
 
  private:
@@ -67,27 +74,37 @@ class Job {
     std::vector<std::byte> bytes;   // what has to arrive
     std::vector<std::byte> buffer;  // the caller's: overwritten as soon as that is allowed
     core::Sequence sequence = 0;
+    bool posted = false;
     bool done = false;
+  };
+  struct Rank {
+    std::int32_t tag = 0;
+    std::vector<std::size_t> messages;  // in posted order
+    std::size_t sent = 0;               // of them
   };
   struct Receive {
     std::vector<std::vector<std::byte>> buffers;
     std::vector<std::size_t> messages;  // by slot
+    std::vector<std::int32_t> tags;     // by slot
     core::GroupId group = 0;
     bool done = false;
     bool forgotten = false;
   };
 
   void plan(std::size_t receives);
+  void plan_slot(std::size_t receive, Rank& rank, std::size_t size, std::size_t room);
   void check(const Receive& receive);
 
   Random& random_;
   bool asks_late_ = false;
+  bool floods_ = false;  // more small messages than the copy budget holds
   core::SendCore& sender_;
   core::ReceiveCore& receiver_;
   Finding& finding_;
   std::vector<Message> messages_;
   std::vector<Receive> receives_;
-  std::size_t sent_ = 0;
+  std::vector<Rank> ranks_;
+  std::size_t last_rank_ = 0;  // of the slot planned last
   std::size_t posted_ = 0;
 };
 

@@ -21,8 +21,11 @@ if(name STREQUAL send_core.cpp)
         [=[&& (message->readers == 0 || is(Fault::done_while_read)));]=])
   plant([=[message.data = message.copy.get();]=]
         [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
-  plant([=[buffer.tag != message.tag)]=]
-        [=[buffer.tag != message.tag && !is(Fault::tag_not_looked_at))]=])
+  plant([=[opened.grant.slots[slot].tag == tag]=]
+        [=[(opened.grant.slots[slot].tag == tag || is(Fault::tag_not_looked_at) ||
+            (is(Fault::single_tag_not_looked_at) && opened.grant.count == 1))]=])
+  plant([=[(!run_tag_ || *run_tag_ == message.tag);]=]
+        [=[(!run_tag_ || *run_tag_ == message.tag || is(Fault::guess_of_another_tag));]=])
   plant([=[if (!has_chunk()) {]=]
         [=[if (!has_chunk() || (is(Fault::replay_waits) && !again_.empty() &&
                          messages_[again_.front().sequence - base_].path != index)) {]=])
@@ -54,6 +57,8 @@ elseif(name STREQUAL send_core_answers.cpp)
   plant([=[    take_back();
     return;]=] [=[    if (!is(Fault::not_taken_back)) take_back();
     return;]=])
+  plant([=[(!single || (!of_run && run_granted_) ? 1 : 0)]=]
+        [=[(!single || (!of_run && run_granted_ && !is(Fault::tag_breaks_nothing)) ? 1 : 0)]=])
   plant([=[      acknowledge_ahead(ahead_[group - expected]);]=]
         [=[      if (!is(Fault::overtaking_dropped)) acknowledge_ahead(ahead_[group - expected]);]=])
   plant([=[    open_below(below);]=]
@@ -74,8 +79,10 @@ elseif(name STREQUAL receive_core_arrivals.cpp)
         [=[if (!is(Fault::retired_connection_returns)) {
       path.floor = std::max(path.floor, path.current + 1);
     }]=])
-  plant([=[partial.era != era_of(partial.group) ||]=]
-        [=[(partial.era != era_of(partial.group) && !is(Fault::era_not_looked_at)) ||]=])
+  plant([=[return guess.era == group->era && group->count == 1 &&
+         group->pieces[0].buffer.slot.tag == guess.tag;]=]
+        [=[return (guess.era == group->era || is(Fault::era_not_looked_at)) && group->count == 1 &&
+         (group->pieces[0].buffer.slot.tag == guess.tag || is(Fault::guess_not_compared));]=])
 elseif(name STREQUAL hearsay.h)
   plant([=[since_[path] >= connected]=]
         [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])

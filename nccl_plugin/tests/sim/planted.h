@@ -22,7 +22,11 @@ enum class Fault {
   duplicate_counted,         // a chunk that is here already counts again
   fence_leaves_open,         // the receiver answers a fence without retiring the connection
   retired_connection_returns,  // a connection that the receiver gave up is admitted again
-  tag_not_looked_at,           // a message goes into whichever slot of a group is free
+  tag_not_looked_at,           // a message goes into whichever slot is free
+  single_tag_not_looked_at,    // so it does where the receive has one slot
+  guess_of_another_tag,        // a message goes ahead though the last receive had another tag
+  guess_not_compared,          // the receiver does not compare the tag of what came ahead
+  tag_breaks_nothing,          // another tag is no break to the sender
   report_leaves_out,           // a fence's answer names only some of the chunks that are there
   newer_connection_condemned,  // a hint takes a connection that was made after it
   last_path_condemned,         // or the last one
@@ -58,6 +62,10 @@ inline constexpr std::array kPlanted{
     Planted{Fault::fence_leaves_open, "a fence is answered without retiring"},
     Planted{Fault::retired_connection_returns, "a retired connection is admitted again"},
     Planted{Fault::tag_not_looked_at, "the tag is not looked at"},
+    Planted{Fault::single_tag_not_looked_at, "the tag of a single receive is not looked at"},
+    Planted{Fault::guess_of_another_tag, "a message of another tag goes ahead"},
+    Planted{Fault::guess_not_compared, "the tag of what came ahead is not compared"},
+    Planted{Fault::tag_breaks_nothing, "another tag is no break to the sender"},
     Planted{Fault::report_leaves_out, "a report leaves chunks out"},
     Planted{Fault::newer_connection_condemned, "a hint takes a newer connection"},
     Planted{Fault::last_path_condemned, "a hint takes the last path"},

@@ -26,6 +26,7 @@ World::World(std::uint64_t seed)
   saw(Seen::one_sided, one_sided_);
   saw(Seen::by_policy, by_policy_);
   saw(Seen::group, job_.has_group());
+  saw(Seen::several_ranks, job_.has_ranks());
   saw(Seen::empty_message, job_.has_empty());
   saw(Seen::short_message, job_.has_short());
   const std::size_t rails = 1 + random_.pick(3);
@@ -96,6 +97,7 @@ void World::begin(PathIndex index, Packet packet) {
     finding_.expect(placement.verdict != Verdict::refuse, "a chunk was refused");
     finding_.expect(placement.verdict != Verdict::stale, "a chunk of a living connection is stale");
     data = placement.verdict == Verdict::place ? placement.data : nullptr;
+    saw(Seen::guess_failed, packet.header.ahead && placement.verdict == Verdict::duplicate);
   }
   if (data != nullptr) {
     std::copy_n(packet.payload.begin(), packet.payload.size() / 2, data);
