@@ -9,7 +9,6 @@ with Cluster("mine", hosts=2, rails=2) as cluster:
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import signal
 import threading
@@ -24,17 +23,13 @@ from typing import Any
 from lab import build, registry
 from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
+from lab.logscan import scan_logs
 from lab.node import Node, build_dir, prober_binary
 from lab.perf import Collective, Perf
 from lab.registry import LabError
 from lab.schedule import Play, Step
 from lab.topology import Topology, parse_rate
 from lab.truth import Row
-
-_REPORT = re.compile(
-    r"ERROR: (?:Address|Leak|Thread|Memory)Sanitizer|WARNING: ThreadSanitizer|"
-    r"SUMMARY: \w*Sanitizer|runtime error:|Traceback \(most recent call last\)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,18 +275,6 @@ class Cluster:
     def sanitizer_reports(self) -> list[str]:
         """Lines of any log of this lab that a sanitizer or a Python traceback wrote."""
         return scan_logs(self.dir.root)
-
-
-def scan_logs(root: Path) -> list[str]:
-    """``file:line: text`` of sanitizer reports and tracebacks in all ``*.log`` under ``root``."""
-    found = []
-    for path in sorted(root.rglob("*.log")):
-        lines = path.read_text(errors="replace").splitlines()
-        for number, line in enumerate(lines, 1):
-            if _REPORT.search(line):
-                context = " | ".join(lines[number : number + 8])
-                found.append(f"{path.relative_to(root)}:{number}: {line} {context}"[:2000])
-    return found
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

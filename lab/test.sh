@@ -1,7 +1,12 @@
 # shellcheck shell=bash
 # The tiers of `./run test`; sourced by bootstrap.sh with its functions in scope.
 TIER=core
-case ${1:-} in unit | native | lab | vm | all | nightly) TIER=$1; shift ;; esac
+case ${1:-} in unit | native | booted | lab | vm | all | nightly) TIER=$1; shift ;; esac
+
+# What the tiers leave to `lab.totals`.
+REPORTS=$PWD/build/log/reports
+rm -rf "$REPORTS"
+mkdir -p "$REPORTS"
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -12,14 +17,48 @@ lint() {
   bash lab/lint.sh --fast
 }
 
+# $1: a tier; runs it. Its wall time and exit status go into the totals.
+tier() {
+  local rc=0 began=$SECONDS
+  "$@" || rc=$?
+  echo "$1 $((SECONDS - began)) $rc" >>"$REPORTS/tiers"
+  return $rc
+}
+
+# The last lines of every run, also of one that is stopped.
+finish() {
+  local rc=$?
+  trap - EXIT
+  [ -z "${MACHINES:-}" ] || kill -- -"$MACHINES" 2>/dev/null || true
+  python -m lab.totals "$REPORTS" "$SECONDS" "$rc" || true
+  exit "$rc"
+}
+trap finish EXIT
+
+# $1: a name in the totals; further arguments are pytest's. All that fails is a failure.
+strict() {
+  FABRIC_REPORT=$REPORTS/$1.json python -m pytest "${@:2}"
+}
+
+# As `strict`, but a test that passes three times of three alone is flaky (lab/retry_alone.py).
+retried() {
+  local rc=0
+  strict "$@" || rc=$?
+  [ $rc = 1 ] || return $rc
+  machines_end
+  python -m lab.retry_alone "$REPORTS/$1.json"
+}
+
 # $1: a build, further arguments are ctest's. Its C++ tests, in the background beside something
 # else: many of them wait.
 ctest_begin() {
   local flavour=$1 prefix=()
   shift
+  CTEST_RUNS=$((${CTEST_RUNS:-0} + 1))
   # GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
   [ "$flavour" = tsan ] && prefix=(setarch -R)
-  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 "$@" \
+  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
+    --output-junit "$REPORTS/ctest-$CTEST_RUNS-$flavour.xml" "$@" \
     >"build/log/ctest-$flavour.log" 2>&1 &
   CTEST=$!
 }
@@ -37,7 +76,7 @@ unit() {
   ensure_native release
   ctest_begin release -LE processes
   # What the tests of a file share is made once.
-  FABRIC_BUILD=release python -m pytest tests/unit -m 'not nightly' -n 2 --dist loadfile "$@" || rc=$?
+  FABRIC_BUILD=release strict unit tests/unit -m 'not nightly' -n 2 --dist loadfile "$@" || rc=$?
   ctest_end release && return $rc
 }
 
@@ -60,7 +99,7 @@ native() {
 
 # What the benchmarks measure with: worlds in virtual time, scores, tables.
 simulators() {
-  FABRIC_BUILD=release python -m pytest tests/bench -m 'not nightly' -n 2 --dist loadfile
+  FABRIC_BUILD=release strict simulators tests/bench -m 'not nightly' -n 2 --dist loadfile
 }
 
 # The system and the product for the virtual machines, in the background: downloads, and work on
@@ -73,13 +112,11 @@ machines_begin() {
     >build/log/vm-prepare.log 2>&1 &
   MACHINES=$!
   set +m
-  trap 'kill -- -$MACHINES 2>/dev/null || true' EXIT
 }
 
 machines_end() {
   [ -z "${MACHINES:-}" ] || wait "$MACHINES" || true
   MACHINES=
-  trap - EXIT
 }
 
 # On the ASan + UBSan build: each injected fault is also a memory check. Most of a test is waiting,
@@ -92,10 +129,10 @@ lab() {
   ensure_native asan
   local beside=0 alone=0
   export FABRIC_BUILD=asan
-  again tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
+  retried lab tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
-  again tests/lab -m 'alone and not nightly' "$@" || alone=$?
+  retried lab-alone tests/lab -m 'alone and not nightly' "$@" || alone=$?
   unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
   [ $beside = 5 ] && return $alone
@@ -103,21 +140,12 @@ lab() {
   return $((beside ? beside : alone))
 }
 
-# pytest; the few that failed are run again by themselves, which tells more and excuses nothing.
-again() {
-  local rc=0 failed=build/log/failed.json
-  rm -f $failed
-  FABRIC_FAILED=$failed python -m pytest "$@" || rc=$?
-  [ $rc = 1 ] || return $rc
-  python -m lab.again $failed
-}
-
 vm() {
   need_root test
   machines_end
   ensure_apt vm
   ensure_native release
-  FABRIC_BUILD=release again tests/vm -m 'not nightly' "$@"
+  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' "$@"
 }
 
 # An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.
@@ -129,9 +157,13 @@ nightly() {
   python -m lab.nightly "$@"
 }
 
-core() { lint && unit "$@" && machines_begin && native && lab "$@" && vm "$@"; }
+core() {
+  tier lint && tier unit "$@" && machines_begin && tier native && tier booted && tier lab "$@" &&
+    tier vm "$@"
+}
 
 case $TIER in
-  all) core "$@" && nightly "$@" ;;
-  *) "$TIER" "$@" ;;
+  core) core "$@" ;;
+  all) core "$@" && tier nightly "$@" ;;
+  *) tier "$TIER" "$@" ;;
 esac

@@ -1,7 +1,6 @@
 """Fixtures that need root: labs. Each lab test ends with a look into every log of its lab."""
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lab import netns, registry
+from lab import netns, registry, testreport
 from lab.cluster import Cluster
 
 REPO = Path(__file__).resolve().parent.parent
@@ -66,16 +65,20 @@ def pytest_runtest_makereport(item: pytest.Item, call):
 _failed = pytest.StashKey[bool]()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What failed, and what erred (a fixture, a report in a log), for ``lab.again``."""
-    if (path := os.environ.get("FABRIC_FAILED")) is None:
-        return
-    # xdist appends "@group" to the name of a test that has one.
-    failed, errors = (
-        [re.sub(r"@test_\w+$", "", report.nodeid) for report in terminalreporter.getreports(kind)]
-        for kind in ("failed", "error")
-    )
-    Path(path).write_text(json.dumps({"failed": failed, "errors": errors}))
+def pytest_configure(config: pytest.Config) -> None:
+    """The path is this run's alone: what a test starts must not inherit it."""
+    config.stash[_report_path] = os.environ.pop(testreport.ENV, None)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Leave what was found to `lab.retry_alone` and `lab.totals`."""
+    if (path := config.stash[_report_path]) is not None:
+        testreport.from_stats(terminalreporter.stats).write(Path(path))
+
+
+_report_path = pytest.StashKey[str | None]()
 
 
 @pytest.fixture(scope="session")
