@@ -29,7 +29,7 @@ class CarrierSources:
         self._admin = AdminProbe()
         self._began_ns = time.monotonic_ns()
         self._beating = False
-        self._stall_row_ns = 0
+        self._stall_row_ns: int | None = None
 
     def close(self) -> None:
         """Release descriptors."""
@@ -138,7 +138,8 @@ class CarrierSources:
             link.admin_up = answer
 
     def _stall(self, record: StallRecord) -> list[Event]:
-        if record.mono_ns - self._stall_row_ns < STALL_ROW_NS:
+        last = self._stall_row_ns
+        if last is not None and record.mono_ns - last < STALL_ROW_NS:
             return []
         self._stall_row_ns = record.mono_ns
         return [

@@ -343,7 +343,7 @@ def _wish(host: Host, kind: Kind, target: str, now: int) -> dict[str, Any] | Non
     return None if wish is None else host.desk.describe(wish, now)
 
 
-def _ago(then: int, now: int) -> float | None:
+def _ago(then: int | None, now: int) -> float | None:
     return round((now - then) / SEC, 3) if then else None
 
 

@@ -46,7 +46,7 @@ class Whereabouts:
         """The neighbours', as last asked for."""
         self._farewells = Farewells()
         self._unseen = Unseen(host)
-        self._asked_ns = 0
+        self._asked_ns: int | None = None
         self._asking: asyncio.Task[None] | None = None
         self.lldp: LldpSource | None = None
         self._config: Config | None = None
@@ -72,7 +72,10 @@ class Whereabouts:
         """Whether the neighbours' view is of use now."""
         if self.places.trouble_ns is not None:
             return True
-        return _never_heard(engine) and now - self._asked_ns >= ASK_UNSEEN_NS
+        return _never_heard(engine) and not self._asked_within(ASK_UNSEEN_NS, now)
+
+    def _asked_within(self, length_ns: int, now: int) -> bool:
+        return self._asked_ns is not None and now - self._asked_ns <= length_ns
 
     def hear(self, rows: Iterable[Row], now: int) -> None:
         """Take what the neighbours said."""
@@ -84,7 +87,7 @@ class Whereabouts:
     ) -> list[Event]:
         """What is new; ``more`` is what another test found."""
         self._expect(views, engine, now)
-        words = self.words if now - self._asked_ns <= RECENT_NS else ()
+        words = self.words if self._asked_within(RECENT_NS, now) else ()
         found = [*self.places.look(views, engine, now, words), *more]
         gone = self._farewells.look(views)
         places = [located(blame, self.host, engine) for blame in found]
@@ -113,9 +116,10 @@ class Whereabouts:
         self, feed: ProberFeed, engine: Engine, views: Sequence[PathView]
     ) -> dict[str, Any]:
         """What this host and its neighbours see of the fabric now, for ``fabricctl locate``."""
-        self.hear(await feed.views(), time.monotonic_ns())
+        rows, now = await feed.views(), time.monotonic_ns()
+        self.hear(rows, now)
         trouble = self.places.trouble_ns
-        since = self._asked_ns - RECENT_NS if trouble is None else trouble + evidence.NOTICE_NS
+        since = now - RECENT_NS if trouble is None else trouble + evidence.NOTICE_NS
         topology = self.places.topology
         return observations.collect(
             self.host, views, engine, self.words, topology, well_since=since

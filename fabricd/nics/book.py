@@ -90,7 +90,8 @@ class Nic:
     """Since when its PCIe link is worse than it was."""
     said: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
     """Counter → when its finding was last told of, and whether its end has still to be told."""
-    forecast_ns: int = 0
+    forecast_ns: int | None = None
+    """Of the youngest forecast; None: there is none, or an earlier life of the daemon made it."""
 
     def gauge(self, name: str) -> float | None:
         """A reading of this moment, from whichever source."""
@@ -197,8 +198,12 @@ class NicBook:
                 more, differs = self._judge(nic, link, now)
                 events += more
                 changed |= differs
-            if link.forecast is not None and now - nic.forecast_ns > FORECAST_NS:
-                link.forecast, changed = None, True
+            if link.forecast is None:
+                continue
+            if nic.forecast_ns is None:
+                nic.forecast_ns = now  # Restored: it holds as long as one that was just made.
+            if now - nic.forecast_ns > FORECAST_NS:
+                link.forecast, nic.forecast_ns, changed = None, None, True
                 events.append(self._risk_event(link, "no forecast for an hour"))
         return events, changed
 

@@ -33,7 +33,7 @@ struct One {
     receiver = std::make_unique<Receiver>(context, kId, kHome, chunk, "peer");
     PeerFacts facts;
     facts.version = kWireVersion;
-    receiver->tick(1, facts, true);
+    receiver->tick(monotonic_ns(), facts, true);
     peer = connect(kHome);
   }
   Fd connect(core::PathIndex path) const {
