@@ -10,15 +10,15 @@ usage() {
 usage: ./run COMMAND [ARGS]
 
   demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
-  test [unit|native|lab|vm|all|nightly] [PYTEST ARGS]
-                                no word: unit + native + lab + vm
+  test [unit|native|booted|lab|vm|all|nightly] [PYTEST ARGS]
+                                no word: unit + native + booted + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
   bench NAME [--quick]          one table, and bench/results/NAME.json
   lint                          ruff, mypy --strict, clang-format, clang-tidy
   build [release|asan|tsan]     the native parts alone
   shell                         a shell with the virtual environment and the build in PATH
 
-example: sudo ./run demo
+As root; `sudo ./run …` where there is a sudo.  example: ./run demo
 EOF
 }
 
@@ -27,7 +27,7 @@ digest() { cat "$@" 2>/dev/null | sha256sum | cut -c1-16; }
 
 need_root() {
   if [ "$(id -u)" != 0 ]; then
-    echo "./run $1 needs root (network namespaces, apt): sudo ./run $1" >&2
+    echo "./run $1 needs root (network namespaces, apt); where there is a sudo: sudo ./run $1" >&2
     exit 2
   fi
 }

@@ -1,7 +1,8 @@
 """Processes of a lab: started inside a namespace, recorded in pid files, ended by pid.
 
 A pid is only trusted together with its start time (field 22 of /proc/<pid>/stat, proc(5)): pids are
-reused, start times of one pid are not.
+reused, start times of one pid are not. The kernel tells a start time on the clock of the reader's
+time namespace; here it is on the machine's.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from typing import IO, Any
 
 from lab import netns
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, told apart from a later one with the same pid. ``start`` is in clock ticks."""
+    """A process, told apart from a later one with the same pid.
+
+    ``start`` is in clock ticks since the machine was booted, whatever the time namespace.
+    """
 
     pid: int
     start: int
@@ -38,7 +44,7 @@ class ProcessId:
         fields = text[text.rindex(")") + 2 :].split()
         if fields[0] in {"Z", "X"}:
             return None
-        return cls(pid, int(fields[19]))
+        return cls(pid, int(fields[19]) - clock_offsets_s()["boottime"] * _TICKS)
 
     @property
     def alive(self) -> bool:
@@ -69,6 +75,19 @@ class ProcessId:
         except ProcessLookupError:
             return False
         return True
+
+
+@functools.cache
+def clock_offsets_s() -> dict[str, int]:
+    """What this process's time namespace adds to ``monotonic`` and ``boottime``, in seconds.
+
+    See time_namespaces(7); 0 where the kernel has no such namespaces.
+    """
+    try:
+        rows = [line.split() for line in Path("/proc/self/timens_offsets").read_text().splitlines()]
+    except OSError:
+        rows = []
+    return {"monotonic": 0, "boottime": 0} | {name: int(seconds) for name, seconds, _ in rows}
 
 
 @functools.cache

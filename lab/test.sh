@@ -35,9 +35,12 @@ finish() {
 }
 trap finish EXIT
 
+# What tests are started through; `booted` sets it.
+WITHIN=()
+
 # $1: a name in the totals; further arguments are pytest's. All that fails is a failure.
 strict() {
-  FABRIC_REPORT=$REPORTS/$1.json python -m pytest "${@:2}"
+  FABRIC_REPORT=$REPORTS/$1.json "${WITHIN[@]}" python -m pytest "${@:2}"
 }
 
 # As `strict`, but a test that passes three times of three alone is flaky (lab/retry_alone.py).
@@ -57,7 +60,7 @@ ctest_begin() {
   CTEST_RUNS=$((${CTEST_RUNS:-0} + 1))
   # GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
   [ "$flavour" = tsan ] && prefix=(setarch -R)
-  "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
+  "${WITHIN[@]}" "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
     --output-junit "$REPORTS/ctest-$CTEST_RUNS-$flavour.xml" "$@" \
     >"build/log/ctest-$flavour.log" 2>&1 &
   CTEST=$!
@@ -100,6 +103,21 @@ native() {
 # What the benchmarks measure with: worlds in virtual time, scores, tables.
 simulators() {
   FABRIC_BUILD=release strict simulators tests/bench -m 'not nightly' -n 2 --dist loadfile
+}
+
+# Whether anything needs a machine that has been up for long: native and unit tests once more, in a
+# time namespace whose clocks since boot begin near 0. What reads no clock is left out.
+booted() {
+  need_root test
+  ensure_native asan
+  local rc=0 WITHIN=(python -m lab.just_booted)
+  ctest_begin asan -LE processes -E 'plugin_(sim|hostile)_test'
+  FABRIC_BUILD=release strict booted tests/unit -m 'not nightly and not virtual_time' -n 2 \
+    --dist loadfile "$@" || rc=$?
+  ctest_end asan || return
+  # The tests of the system calls are the release build's.
+  ctest_begin release -R plugin_syscalls_test
+  ctest_end release && return $rc
 }
 
 # The system and the product for the virtual machines, in the background: downloads, and work on

@@ -12,6 +12,8 @@ from clocksync.mesh import Graph, solve
 from clocksync.moves import GUILTY, TABLE, Event, Mover, MoveRules, PathState, Taken, path_mark
 from clocksync.pair import SECOND
 
+pytestmark = pytest.mark.virtual_time
+
 RULES = AsymmetryRules()
 NOW = 10**12
 

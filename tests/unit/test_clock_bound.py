@@ -19,6 +19,8 @@ from clocksync.page import State
 from clocksync.pair import SECOND
 from clocksync.words import Reference
 
+pytestmark = pytest.mark.virtual_time
+
 MS = 10**6
 
 

@@ -7,6 +7,8 @@ from clocksync.follow import Follower
 from clocksync.pair import SECOND, off
 from tests.unit.test_clock_pair import JITTER_NS, SLOPE, Path
 
+pytestmark = pytest.mark.virtual_time
+
 QUIET_S = 12
 
 

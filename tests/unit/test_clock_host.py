@@ -11,6 +11,8 @@ from clocksync.pair import SECOND
 from clocksync.wire import decode
 from clocksync.words import Gauge, Mesh, Time
 
+pytestmark = pytest.mark.virtual_time
+
 SEED = 3
 
 

@@ -9,6 +9,8 @@ from clocksync.estimator import PairEstimator
 from clocksync.pair import SECOND, Rules
 from clocksync.trains import Packets
 
+pytestmark = pytest.mark.virtual_time
+
 DELAY_NS, JITTER_NS = 30_000, 40
 SLOPE = 21e-6
 MS = 10**6

@@ -13,6 +13,8 @@ from fabricd.links.health import Facts
 from fabricd.operate.orders import Orders
 from telemetry.events import LinkState as S
 
+pytestmark = pytest.mark.virtual_time
+
 
 def test_everything_comes_up():
     host = Host()

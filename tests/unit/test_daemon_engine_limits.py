@@ -6,6 +6,8 @@ from engine_host import MS, PEERS, SEC, Host, config, flap, specs
 from fabricd.operate.orders import Orders
 from telemetry.events import LinkState as S
 
+pytestmark = pytest.mark.virtual_time
+
 PROBES_OFF = Orders(off=frozenset({"probe-link", "probe-path", "probe-doubt"}))
 
 

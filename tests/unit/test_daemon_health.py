@@ -10,6 +10,8 @@ from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, share
 from telemetry.events import LinkState as S
 
+pytestmark = pytest.mark.virtual_time
+
 MS, SEC = 10**6, 10**9
 GOOD = Facts()
 NO_CARRIER = Facts(carrier=False, downs=1)

@@ -7,6 +7,8 @@ import pytest
 from fabricd.detect.silence import PathView, Rules
 from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
 
+pytestmark = pytest.mark.virtual_time
+
 MS = 10**6
 RULES = Rules(misses=3, link_interval_ns=10 * MS)
 AGES = 10**15

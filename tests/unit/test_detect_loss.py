@@ -10,6 +10,8 @@ from fabricd.detect.loss import LossTest
 from fabricd.detect.loss_rules import FULL, LossCounters, holes, shared_ratio
 from fabricd.probes.records import Direction
 
+pytestmark = pytest.mark.virtual_time
+
 SEC = 10**9
 STEP = SEC // 2
 RAILS, PEERS = 4, "abcdefgi"

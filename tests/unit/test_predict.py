@@ -13,6 +13,8 @@ from fabricd.predict.risk import RULES, Predictor, Rules, Window
 from fabricd.predict.signal import ber_of_q, q_of_ber
 from fabricd.predict.trend import Trend
 
+pytestmark = pytest.mark.virtual_time
+
 BITS = 4.25e11 * 300
 NAMES = ("rail0", "rail1")
 DAY = 288

@@ -1,0 +1,52 @@
+"""Prober, daemon and plugin on a machine whose clock since boot has just begun."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lab import procs
+from lab.just_booted import CLOCKS, command
+
+READ = """
+import json, os, sys, time
+from lab import procs
+clocks = {name: time.clock_gettime(number) for name, number in json.loads(sys.argv[1]).items()}
+print(json.dumps([clocks, procs.myself().start]))
+sys.stdin.read()
+"""
+
+
+def test_clocks_begin_near_0_and_a_process_keeps_its_identity(lab_root):
+    args = [sys.executable, "-c", READ, json.dumps(CLOCKS)]
+    process = subprocess.Popen(
+        command(args), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    clocks, start = json.loads(process.stdout.readline())
+    for name, number in CLOCKS.items():
+        assert 1 <= clocks[name] < min(time.clock_gettime(number), 600), name
+    (child,) = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True).split()
+    assert procs.ProcessId(int(child), start).alive
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_daemon_faults.py::test_carrier_down_reaches_page_timeline_and_metrics",
+        "test_daemon_faults.py::test_black_hole_with_carrier_up_downs_that_link_alone[rx]",
+        "test_failover.py::test_one_rail_dies_and_comes_back[carrier-daemon]",
+    ],
+)
+def test_faults_are_detected_and_steered_around(lab_root, test):
+    run = [sys.executable, "-m", "pytest", "-q", f"tests/lab/{test}"]
+    done = subprocess.run(
+        command(run), check=False, env=os.environ, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
