@@ -107,11 +107,20 @@ Registered Mesh::add(const Link& link, std::byte* data, std::size_t size) {
   return {data, size, region};
 }
 
+void Mesh::deregister(Comm& comm) {
+  for (void* region : comm.regions) plugin_.deregister_memory(comm.comm, region);
+  comm.regions.clear();
+}
+
+void Mesh::close(const Link& link) {
+  auto& comm = const_cast<Comm&>(find(link));
+  deregister(comm);
+  comm.outgoing ? plugin_.close_send(comm.comm) : plugin_.close_receive(comm.comm);
+  std::erase_if(comms_, [&](const Comm& c) { return c.link == link; });
+}
+
 void Mesh::close() {
-  for (Comm& c : comms_) {
-    for (void* region : c.regions) plugin_.deregister_memory(c.comm, region);
-    c.regions.clear();
-  }
+  for (Comm& c : comms_) deregister(c);
   // Senders first: closing them drains what the peer has still to hear.
   for (Comm& c : comms_) {
     if (c.outgoing) plugin_.close_send(c.comm);

@@ -25,6 +25,8 @@ class Mesh {
   Endpoint endpoint(const Link& link) const;
   // Registers memory with the comm of `link`; undone by close().
   Registered add(const Link& link, std::byte* data, std::size_t size);
+  // Closes this rank's end of one link, whatever is still under way there.
+  void close(const Link& link);
   std::size_t comms() const { return comms_.size(); }  // ends at this rank
   // Deregisters and closes all. Not in a destructor: after an error the process just ends, as a
   // failed transport may not come back from a close.
@@ -38,6 +40,7 @@ class Mesh {
     std::vector<void*> regions;
   };
   const Comm& find(const Link& link) const;
+  void deregister(Comm& comm);
   int device(const Link& link) const;
   std::string label(const Link& link) const;
   void connect_all(std::vector<Handle>& handles, std::vector<void*>& listeners, double timeout_s,

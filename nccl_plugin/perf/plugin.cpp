@@ -25,6 +25,7 @@ Log& the_log() {
 }
 
 constexpr int kWarn = 2;
+constexpr std::uintptr_t kOptionalCompletion = 0x1;  // NCCL_NET_OPTIONAL_RECV_COMPLETION
 
 __attribute__((format(printf, 5, 6))) void log_sink(int level, unsigned long /*subsystems*/,
                                                     const char* /*file*/, int /*line*/,
@@ -159,8 +160,9 @@ class TablePlugin final : public Plugin {
     return request;
   }
 
-  void* irecv(void* comm, std::span<const Slot> slots) override {
-    void* request = nullptr;
+  void* irecv(void* comm, std::span<const Slot> slots, bool optional) override {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the ABI's mark
+    void* request = optional ? reinterpret_cast<void*>(kOptionalCompletion) : nullptr;
     std::array<void*, kMaxGroup> data{};
     std::array<typename Table::Size, kMaxGroup> sizes{};
     std::array<int, kMaxGroup> tags{};
@@ -185,10 +187,26 @@ class TablePlugin final : public Plugin {
     return request;
   }
 
+  void* iflush(void* comm, std::span<const Slot> slots) override {
+    void* request = nullptr;
+    std::array<void*, kMaxGroup> data{};
+    std::array<int, kMaxGroup> sizes{};
+    std::array<void*, kMaxGroup> regions{};
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      data[i] = slots[i].data;
+      sizes[i] = static_cast<int>(slots[i].size);
+      regions[i] = slots[i].region;
+    }
+    const int count = static_cast<int>(slots.size());
+    check(table_->iflush(comm, count, data.data(), sizes.data(), regions.data(), &request),
+          "iflush");
+    return request;
+  }
+
   bool test(void* request, std::span<std::size_t> sizes) override {
     int done = 0;
     std::array<int, kMaxGroup> bytes{};
-    check(table_->test(request, &done, bytes.data()), "test");
+    check(table_->test(request, &done, sizes.empty() ? nullptr : bytes.data()), "test");
     // The ABI tells sizes as int: what is past 2 GiB comes back folded.
     for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<std::uint32_t>(bytes[i]);
     return done != 0;

@@ -61,9 +61,12 @@ class Plugin {
   virtual void* register_memory(void* comm, void* data, std::size_t size) = 0;
   virtual void deregister_memory(void* comm, void* region) = 0;
   virtual void* isend(void* comm, void* data, std::size_t size, int tag, void* region) = 0;
-  // One receive of up to kMaxGroup messages, told apart by their tags.
-  virtual void* irecv(void* comm, std::span<const Slot> slots) = 0;
-  // True when done; then `sizes` says what was sent, or received into each slot.
+  // One receive of up to kMaxGroup messages, told apart by their tags. `optional`: *request goes in
+  // as 0x1, as for protocols that find the end of a message in the data.
+  virtual void* irecv(void* comm, std::span<const Slot> slots, bool optional = false) = 0;
+  // Null: nothing to wait for.
+  virtual void* iflush(void* comm, std::span<const Slot> slots) = 0;
+  // True when done; then `sizes` says what was sent, or received into each slot. Empty: not asked.
   virtual bool test(void* request, std::span<std::size_t> sizes) = 0;
 
   // Whether the plugin exports fabricWait_v1.

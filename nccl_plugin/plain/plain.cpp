@@ -1,14 +1,18 @@
 // libnccl-net-plain.so: the plainest net plugin there can be, as something to compare with: one TCP
 // connection per comm, on one device, no chunks, no acknowledgements, no failover. When the device
-// goes, TCP sits it out. Table v11 only. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY choose devices.
+// goes, TCP sits it out. Tables v8 to v12. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY choose
+// devices.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -50,11 +54,9 @@ void tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-Status init(void** context, std::uint64_t, CommConfig*, LogFunction log, ProfilerCallback) {
-  if (context == nullptr) return kInvalid;
+Status init(LogFunction log) {
   log_to(log);
   devices_found = find_devices();
-  *context = &devices_found;
   return devices_found.empty() ? fail(kSystem, "no device", ENODEV) : kOk;
 }
 
@@ -68,7 +70,8 @@ bool known(int device) {
   return device >= 0 && static_cast<std::size_t>(device) < devices_found.size();
 }
 
-Status get_properties(int device, PropertiesV11* out) {
+template <typename Properties>
+Status get_properties(int device, Properties* out) {
   if (out == nullptr || !known(device)) return kInvalid;
   Device& d = devices_found[static_cast<std::size_t>(device)];
   *out = {};
@@ -78,15 +81,18 @@ Status get_properties(int device, PropertiesV11* out) {
   out->speed_mbps = d.speed_mbps;
   out->port = 1;
   out->max_comms = 65536;
-  out->max_receives = 1;
-  out->members.count = 1;
-  out->members.devices[0] = device;
-  out->max_p2p_bytes = out->max_collective_bytes = kMaxMessage;
-  out->max_multi_request = 1;
+  out->max_receives = static_cast<int>(kMaxGroup);
+  if constexpr (requires { out->members; }) {
+    out->members.count = 1;
+    out->members.devices[0] = device;
+    out->max_p2p_bytes = out->max_collective_bytes = kMaxMessage;
+  }
+  if constexpr (requires { out->max_multi_request; }) out->max_multi_request = 1;
+  if constexpr (requires { out->rail_id; }) out->rail_id = out->plane_id = kIdUndefined;
   return kOk;
 }
 
-Status listen(void*, int device, void* handle, void** comm) {
+Status listen(int device, void* handle, void** comm) {
   if (handle == nullptr || comm == nullptr || !known(device)) return kInvalid;
   sockaddr_storage address = devices_found[static_cast<std::size_t>(device)].address;
   set_port_zero(&address);
@@ -105,7 +111,7 @@ Status listen(void*, int device, void* handle, void** comm) {
   return kOk;
 }
 
-Status connect(void*, int device, void* handle, void** comm, OffloadHandle**) {
+Status connect(int device, void* handle, void** comm) {
   if (handle == nullptr || comm == nullptr || !known(device)) return kInvalid;
   *comm = nullptr;
   auto* h = static_cast<Handle*>(handle);
@@ -160,14 +166,26 @@ Status register_dmabuf(void*, void*, std::size_t, int, std::uint64_t, int, void*
 }
 Status deregister_memory(void*, void*) { return kOk; }
 
-Status isend(void* comm, void* data, std::size_t size, int, void*, void*, void** request) {
-  return post(static_cast<Comm*>(comm), data, size, request);
+template <typename Size>
+Status isend(void* comm, void* data, Size size, int tag, void** request) {
+  const Slot slot{static_cast<std::byte*>(data), static_cast<std::size_t>(size), tag};
+  return post(static_cast<Comm*>(comm), std::span(&slot, 1), request);
 }
 
-Status irecv(void* comm, int count, void** data, std::size_t* sizes, int*, void**, void**,
+template <typename Size>
+Status irecv(void* comm, int count, void** data, const Size* sizes, const int* tags,
              void** request) {
-  if (count != 1 || data == nullptr || sizes == nullptr) return kInvalid;
-  return post(static_cast<Comm*>(comm), data[0], sizes[0], request);
+  if (count < 1 || count > static_cast<int>(kMaxGroup) || data == nullptr || sizes == nullptr ||
+      tags == nullptr) {
+    return kInvalid;
+  }
+  std::array<Slot, kMaxGroup> slots{};
+  for (int i = 0; i < count; ++i) {
+    slots[static_cast<std::size_t>(i)] = {static_cast<std::byte*>(data[i]),
+                                          static_cast<std::size_t>(sizes[i]), tags[i]};
+  }
+  return post(static_cast<Comm*>(comm), std::span(slots).first(static_cast<std::size_t>(count)),
+              request);
 }
 
 Status iflush(void*, int, void**, int*, void**, void** request) {
@@ -176,7 +194,7 @@ Status iflush(void*, int, void**, int*, void**, void** request) {
   return kOk;
 }
 
-Status test(void* request, int* done, int* size) {
+Status test(void* request, int* done, int* sizes) {
   if (request == nullptr || done == nullptr) return kInvalid;
   auto* r = static_cast<Request*>(request);
   *done = 0;
@@ -186,8 +204,10 @@ Status test(void* request, int* done, int* size) {
   }
   if (r->done) {
     *done = 1;
-    if (size != nullptr) *size = static_cast<int>(r->size);
-    delete r;
+    for (std::size_t i = 0; sizes != nullptr && i < r->count; ++i) {
+      sizes[i] = static_cast<int>(r->slots[i].size);
+    }
+    release(r);
   }
   return kOk;
 }
@@ -197,32 +217,75 @@ Status close(void* comm) {
   return comm == nullptr ? kInvalid : kOk;
 }
 
-Status finalize(void* context) { return context == nullptr ? kInvalid : kOk; }
+// The calls whose arguments differ between versions.
+template <typename Table>
+constexpr Table make_table() {
+  constexpr bool kContext = requires(Table t) { t.finalize; };
+  constexpr bool kProfiles = kContext || std::is_same_v<Table, NetV10>;
+  using Size = typename Table::Size;
+  Table t{};
+  t.name = "PLAIN";
+  t.devices = devices;
+  t.get_properties = get_properties<typename Table::Properties>;
+  t.accept = accept;
+  t.register_memory = register_memory;
+  t.register_dmabuf = register_dmabuf;
+  t.deregister_memory = deregister_memory;
+  t.iflush = iflush;
+  t.test = test;
+  t.close_send = t.close_receive = t.close_listen = close;
+  if constexpr (kContext) {
+    t.init = [](void** context, std::uint64_t, CommConfig*, LogFunction log, ProfilerCallback) {
+      if (context == nullptr) return kInvalid;
+      *context = &devices_found;
+      return init(log);
+    };
+    t.listen = [](void*, int device, void* handle, void** comm) {
+      return listen(device, handle, comm);
+    };
+    t.connect = [](void*, int device, void* handle, void** comm, OffloadHandle**) {
+      return connect(device, handle, comm);
+    };
+    t.finalize = [](void* context) { return context == nullptr ? kInvalid : kOk; };
+  } else {
+    t.listen = listen;
+  }
+  if constexpr (std::is_same_v<Table, NetV10>) {
+    t.init = [](LogFunction log, ProfilerCallback) { return init(log); };
+    t.connect = [](int device, CommConfig*, void* handle, void** comm, OffloadHandle**) {
+      return connect(device, handle, comm);
+    };
+  } else if constexpr (!kContext) {
+    t.init = init;
+    t.connect = [](int device, void* handle, void** comm, OffloadHandle**) {
+      return connect(device, handle, comm);
+    };
+  }
+  if constexpr (kProfiles) {
+    t.isend = [](void* comm, void* data, Size size, int tag, void*, void*, void** request) {
+      return isend(comm, data, size, tag, request);
+    };
+    t.irecv = [](void* comm, int count, void** data, Size* sizes, int* tags, void**, void**,
+                 void** request) { return irecv(comm, count, data, sizes, tags, request); };
+  } else {
+    t.isend = [](void* comm, void* data, Size size, int tag, void*, void** request) {
+      return isend(comm, data, size, tag, request);
+    };
+    t.irecv = [](void* comm, int count, void** data, Size* sizes, int* tags, void**,
+                 void** request) { return irecv(comm, count, data, sizes, tags, request); };
+  }
+  return t;
+}
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) NetV11 ncclNetPlugin_v11;
-constinit NetV11 ncclNetPlugin_v11 = {
-    .name = "PLAIN",
-    .init = init,
-    .devices = devices,
-    .get_properties = get_properties,
-    .listen = listen,
-    .connect = connect,
-    .accept = accept,
-    .register_memory = register_memory,
-    .register_dmabuf = register_dmabuf,
-    .deregister_memory = deregister_memory,
-    .isend = isend,
-    .irecv = irecv,
-    .iflush = iflush,
-    .test = test,
-    .close_send = close,
-    .close_receive = close,
-    .close_listen = close,
-    .get_device_region = nullptr,
-    .receive_consumed = nullptr,
-    .make_virtual_device = nullptr,
-    .finalize = finalize,
-    .set_attributes = nullptr,
-};
+// A table is declared before it is defined: extern "C" on a definition would be a declaration.
+#define PLAIN_TABLE(type, symbol)                                \
+  extern "C" __attribute__((visibility("default"))) type symbol; \
+  constinit type symbol = make_table<type>()
+
+PLAIN_TABLE(NetV8, ncclNetPlugin_v8);
+PLAIN_TABLE(NetV9, ncclNetPlugin_v9);
+PLAIN_TABLE(NetV10, ncclNetPlugin_v10);
+PLAIN_TABLE(NetV11, ncclNetPlugin_v11);
+PLAIN_TABLE(NetV12, ncclNetPlugin_v12);

@@ -72,7 +72,7 @@ def test_the_plain_plugin_over_a_tcp_rendezvous(lab, collective, tmp_path):
         assert process.returncode == 0, out
         rows = [json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()]
         assert rows[0]["plugin"] == "PLAIN"
-        assert rows[0]["abi"] == "v11"
+        assert rows[0]["abi"] == "v12"
         assert {row["rails_from"] for row in rows if row["type"] == "sample"} == {"net_dev"}
         moved = rail_bytes(rows, "tx")
         factor = 2 * (HOSTS - 1) / HOSTS if collective == "ring" else (HOSTS - 1) / HOSTS

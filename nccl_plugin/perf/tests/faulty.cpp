@@ -1,5 +1,5 @@
-// A net plugin for tests of fabric-perf: another plugin's v11 table (FAULTY_INNER) with one fault
-// put in, so that the checker is itself checked. FAULTY_MODE:
+// A net plugin for tests of fabric-perf and fabric-conformance: another plugin's v11 table
+// (FAULTY_INNER) with one fault put in, so that the checker is itself checked. FAULTY_MODE:
 //   corrupt  one bit of one byte of the received message number FAULTY_AFTER is flipped
 //   late     the same, but 20 ms after the message was said to be complete
 //   error    isend number FAULTY_AFTER returns remote error
@@ -7,11 +7,22 @@
 //   delay    each test() of a receive says "not yet" for the first millisecond
 //   stall    from message FAULTY_AFTER on nothing is ever done
 //   busy     every second isend and irecv says "not yet"
+//   single   one slot per receive is all that is offered
+// and breaches of the contract, which payload of one tag in order does not notice:
+//   untagged   tags are ignored: sends land in the order of isend
+//   sizeless   a send's size is said to be 0
+//   hasty      a send is said to be done as soon as it was taken
+//   budget     with 13 sends taken and not yet tested as done, isend says "not yet"
+//   overrun    a byte past the end of each message is written
+//   optional   irecv leaves 0x1, NCCL's mark for optional completion, in *request
+//   flushless  iflush returns internal error
+//   unclosable closeRecv with a request open returns internal error
 
 #include <dlfcn.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -39,18 +50,28 @@ long after = 0;
 long sends = 0;
 long received = 0;
 long calls = 0;
-std::unordered_map<void*, Receive> receives;  // fabric-perf calls from one thread
+long open_sends = 0;
+std::unordered_map<void*, std::size_t> sends_made;  // and their sizes
+std::unordered_map<void*, Receive> receives;        // both programs call from one thread
+
+constexpr long kBudget = 13;
 
 bool busy() { return mode == "busy" && ++calls % 2 == 0; }
 
 Status isend(void* comm, void* data, std::size_t size, int tag, void* region, void* profile,
              void** request) {
   if (mode == "error" && sends++ == after) return 6;
-  if (busy()) {
+  if (busy() || (mode == "budget" && open_sends >= kBudget)) {
     *request = nullptr;
     return 0;
   }
-  return inner->isend(comm, data, size, tag, region, profile, request);
+  if (mode == "untagged") tag = 0;
+  const Status status = inner->isend(comm, data, size, tag, region, profile, request);
+  if (status == 0 && *request != nullptr) {
+    ++open_sends;
+    sends_made[*request] = size;
+  }
+  return status;
 }
 
 Status irecv(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** regions,
@@ -59,6 +80,8 @@ Status irecv(void* comm, int count, void** data, std::size_t* sizes, int* tags, 
     *request = nullptr;
     return 0;
   }
+  if (mode == "optional" && *request != nullptr) return 0;
+  if (mode == "untagged") std::fill_n(tags, count, 0);
   const Status status = inner->irecv(comm, count, data, sizes, tags, regions, profiles, request);
   if (status == 0 && *request != nullptr) {
     receives[*request] = {static_cast<std::byte*>(data[0]), sizes[0], Clock::now()};
@@ -66,16 +89,44 @@ Status irecv(void* comm, int count, void** data, std::size_t* sizes, int* tags, 
   return status;
 }
 
+Status test_send(void* request, int* done, int* size) {
+  const Status status = inner->test(request, done, size);
+  if (mode == "hasty" && *done == 0) {
+    *done = 1;
+    if (size != nullptr) *size = static_cast<int>(sends_made[request]);
+  }
+  if (mode == "sizeless" && size != nullptr) *size = 0;
+  if (*done != 0) --open_sends;
+  return status;
+}
+
+Status iflush(void* comm, int count, void** data, int* sizes, void** regions, void** request) {
+  if (mode == "flushless") return 3;
+  return inner->iflush(comm, count, data, sizes, regions, request);
+}
+
+Status close_receive(void* comm) {
+  const Status status = inner->close_receive(comm);
+  return mode == "unclosable" && !receives.empty() ? 3 : status;
+}
+
+Status get_properties(int device, fabric::abi::PropertiesV11* out) {
+  const Status status = inner->get_properties(device, out);
+  if (mode == "single" && status == 0) out->max_receives = 1;
+  return status;
+}
+
 Status test(void* request, int* done, int* size) {
   const auto found = receives.find(request);
   *done = 0;
   if (mode == "stall" && received >= after) return 0;
-  if (found == receives.end()) return inner->test(request, done, size);
+  if (found == receives.end()) return test_send(request, done, size);
   const Receive receive = found->second;
   if (mode == "delay" && Clock::now() - receive.since < std::chrono::milliseconds(1)) return 0;
   const Status status = inner->test(request, done, size);
   if (status != 0 || *done == 0) return status;
   receives.erase(found);
+  if (mode == "overrun") receive.data[*size] ^= std::byte{0xff};
   // Token messages are small: only payload is spoiled.
   if (receive.size < 1024 || received++ != after) return status;
   std::byte* victim = receive.data + receive.size / 2;
@@ -111,6 +162,9 @@ NetV11 make_table() {
   table.isend = isend;
   table.irecv = irecv;
   table.test = test;
+  table.iflush = iflush;
+  table.close_receive = close_receive;
+  table.get_properties = get_properties;
   return table;
 }
 

@@ -13,6 +13,7 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 PERF = os.environ["FABRIC_PERF"]
 PLAIN = os.environ["FABRIC_PLAIN"]
@@ -306,7 +307,9 @@ class Endings(unittest.TestCase):
     """Signals, and what the user got wrong."""
 
     def test_a_group_that_the_plugin_does_not_take(self) -> None:
-        with Ranks(2, "ring", "--size", "1M", "--group", "2") as ranks:
+        args = ("ring", "--size", "1M", "--group", "2")
+        single = mock.patch.dict(os.environ, FAULTY_MODE="single")
+        with single, Ranks(2, *args, plugin=FAULTY) as ranks:
             assert ranks.wait() == [2, 2]
             assert "takes 1 messages per receive" in ranks.err[0]
 
@@ -336,7 +339,7 @@ class Endings(unittest.TestCase):
         for args, text in (
             (("ring",), "--plugin is required"),
             (("ring", "--plugin", "/nowhere.so", *common), "cannot load the plugin"),
-            (("ring", "--plugin", PLAIN, *common, "--abi", "v8"), "exports no ncclNetPlugin_v8"),
+            (("ring", "--plugin", FAULTY, *common, "--abi", "v8"), "exports no ncclNetPlugin_v8"),
             (("ring", "--plugin", PLAIN, *common, "--jsonl", "/nowhere/x"), "--jsonl"),
             (("swirl", "--plugin", PLAIN, *common), "mode"),
         ):
