@@ -165,7 +165,8 @@ class LatchFile:
         draft = self.path.with_name(f".{self.path.name}")
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(draft, flags, 0o644)
         os.fchmod(fd, 0o644)  # whatever the umask: every job reads it
         os.pwrite(fd, (self.kind.sound + _SEQ.pack(0) + 2 * self._nothing).ljust(SIZE, b"\0"), 0)
         draft.rename(self.path)

@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, entry, logs, pinning, realtime, report
+from fabricd import __version__, durable, entry, logs, pinning, realtime, report
 from fabricd.access import Access
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
@@ -197,7 +197,7 @@ class Daemon:
             where.lldp.watch(_netdevs(config))
 
     def _lock(self, path: Path) -> None:
-        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock_fd = durable.open_lock(path)
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from fabricd import durable
 from lab import build, registry
 from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
@@ -91,8 +92,7 @@ class Cluster:
             build.build(self.topology)
             for node in self.nodes:
                 node.make_dirs()
-            self.dir.key.touch(mode=0o600)
-            self.dir.key.write_text(secrets.token_hex(32) + "\n")
+            durable.replace_text(self.dir.key, secrets.token_hex(32) + "\n", 0o600, sync=False)
             keeper = RouteKeeper(self.topology)
             keeper.start()
             self._closers.append(keeper.stop)

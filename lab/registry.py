@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fabricd import durable
 from lab import build, netns, procs
 from lab.topology import PREFIX, Topology
 
@@ -94,9 +95,7 @@ class LabInfo:
             "topology": dataclasses.asdict(self.topology),
             "namespaces": [name for _, _, name in self.topology.namespaces()],
         }
-        temporary = self.dir.info.with_suffix(".new")
-        temporary.write_text(json.dumps(row, indent=1) + "\n")
-        temporary.rename(self.dir.info)
+        durable.replace_text(self.dir.info, json.dumps(row, indent=1) + "\n", sync=False)
 
 
 def load(name: str) -> LabInfo | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from clocksync.pair import Rules
-from fabricd import entry, logs, pinning
+from fabricd import durable, entry, logs, pinning
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         pinning.pin(os.getpid(), cpus)
     run_dir = Path(config.paths.run_dir)
     try:
-        lock = os.open(run_dir / "fabric-clock.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = durable.open_lock(run_dir / "fabric-clock.lock")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         keeper = RateKeeper(Path(config.paths.state_dir))
         service = configured(config, rate=keeper.start())

@@ -26,6 +26,7 @@ from clocksync.trace import TaiKeeper
 from clocksync.wire import WordError, decode, encode
 from clocksync.wordpage import WordPage
 from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
+from fabricd import durable
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
 from fabricd.clock.chrony import Chrony
@@ -186,16 +187,13 @@ class ClockService:
     def store(self) -> None:
         """Leave the document beside the page, for who cannot ask a service."""
         path = self._directory / NAME
-        draft = path.with_name(f".{NAME}")
         document = telling(self.core, self.table.all(), self.phcs) | {
             "refused_words": self.refused, "fits": self.lines.fits, "tai": tai(self.tai),
             "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
             "chrony": None if self.chrony is None else chrony(self.chrony),
         }  # fmt: skip
         with contextlib.suppress(OSError):
-            draft.write_text(json.dumps(document))
-            draft.chmod(0o644)
-            draft.rename(path)
+            durable.replace_text(path, json.dumps(document), sync=False)
 
     def _believed(self, now: int) -> tuple[Line | None, TaiLine]:
         """What an earlier service left on the pages, as far as it is true over this clock."""

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fabricd import durable
 from fabricd.predict.risk import Predictor, Rules, Window
 
 MAX_STATE = 16 * 2**20
@@ -81,17 +82,10 @@ def _load(file: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _store(file: Path, document: dict[str, Any], notes: list[str]) -> None:
-    new = file.with_name(file.name + ".new")
     try:
-        with new.open("w") as stream:
-            json.dump(document, stream, allow_nan=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(file)
+        durable.replace_text(file, json.dumps(document, allow_nan=False))
     except OSError as error:
         notes.append(f"{file.name}: not stored: {error.strerror}")
-        with contextlib.suppress(OSError):
-            new.unlink()
 
 
 def main() -> int:

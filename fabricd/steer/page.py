@@ -14,6 +14,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fabricd import durable
 from fabricd.steer.policy import PathEntry, Plan, RailEntry
 from telemetry.events import LinkState
 
@@ -262,9 +263,8 @@ class SteerPage:
         self._seq += self._seq % 2
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = durable.create(temporary, 0o644)
             try:
-                os.fchmod(fd, 0o644)
                 os.posix_fallocate(fd, 0, PAGE_SIZE)
                 self._fd = fd
                 self._write(Plan(()), 0, now)

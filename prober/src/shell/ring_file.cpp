@@ -10,6 +10,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "shell/new_file.h"
+
 namespace fabric::prober {
 namespace {
 
@@ -50,8 +52,7 @@ RingFile::RingFile(const std::string& path, std::uint64_t incarnation, std::uint
   const auto slash = path.find_last_of('/');
   const std::string hidden =
       path.substr(0, slash + 1) + "." + path.substr(slash + 1) + "." + std::to_string(::getpid());
-  ::unlink(hidden.c_str());
-  const Fd fd(::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  const Fd fd = create_file(hidden, 0644);
   if (!fd) fail(hidden);
   // Allocated now: a full disk must not become a SIGBUS later.
   if (const int rc = ::posix_fallocate(fd.get(), 0, ring::kRingFileSize); rc != 0) {

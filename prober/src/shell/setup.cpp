@@ -16,6 +16,7 @@
 
 #include "shell/json_config.h"
 #include "shell/log.h"
+#include "shell/new_file.h"
 #include "shell/prober.h"
 
 namespace fabric::prober {
@@ -154,8 +155,10 @@ json Prober::handle(const json& request) {
     const std::uint32_t epoch = configure(request);
     // Kept, so that a restarted prober need not wait for the daemon.
     const std::string path = directory_ + "/config.json";
-    std::ofstream(path + ".new") << request.dump() << '\n';
-    if (::rename((path + ".new").c_str(), path.c_str()) != 0) {
+    const std::string text = request.dump() + '\n';
+    const Fd fd = create_file(path + ".new", 0644);
+    if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::rename((path + ".new").c_str(), path.c_str()) != 0) {
       log_warning(path + ": " + std::strerror(errno));
     }
     return {{"config", epoch}};
