@@ -218,7 +218,7 @@ def _flaps(cluster: Cluster, periods_ms: tuple[int, ...]) -> list[Row]:
 
 
 def _flap_metric(cluster: Cluster, link: str) -> int:
-    body = cluster.nodes[2].fetch("http://127.0.0.1:9464/metrics")
+    body = cluster.nodes[2].fetch("http://127.0.0.1:19200/metrics")
     found = re.search(
         rf'^fabricd_link_flaps_total\{{[^}}]*link="{link}"[^}}]*\}} (\S+)', body, re.MULTILINE
     )

@@ -132,7 +132,7 @@ def links_up(cluster: Cluster) -> bool:
     """Whether the daemon of every host says UP of every link."""
     for node in cluster.nodes:
         try:
-            body = node.fetch("http://127.0.0.1:9464/metrics")
+            body = node.fetch("http://127.0.0.1:19200/metrics")
         except OSError:
             return False
         up = re.findall(r"^fabricd_link_state\{[^}]*\} 1(?:\.0)?$", body, re.MULTILINE)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+import structlog
 
 T = TypeVar("T")
 
 
 class Aside:
-    """One call at a time; while one hangs there is no other.
+    """One thread for all calls, one call at a time; while one hangs there is no other.
 
     Not `asyncio.to_thread`: its few threads are shared, and the loop waits for them when it ends.
+    The thread is made with the first call and stays, so that a limit of threads that is reached
+    later takes nothing away.
     """
 
     def __init__(self, name: str, limit_s: float) -> None:
@@ -22,6 +27,8 @@ class Aside:
         self.limit_s = limit_s
         self._name = name
         self._busy = False
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
@@ -29,15 +36,16 @@ class Aside:
         return self._busy
 
     async def call(self, work: Callable[[], T], take: Callable[[T], None]) -> bool:
-        """Call ``work`` in a thread, and ``take`` in the loop with what it returns, however late.
+        """Call ``work`` in the thread, and ``take`` in the loop with what it returns, however late.
 
         Returns:
-            False when it hangs; also when an earlier call still does, then nothing was begun.
+            False when it hangs; also when an earlier call still does, or the system gives no
+            thread: then nothing was begun.
 
         Raises:
             Exception: whatever ``work`` or ``take`` raised in time.
         """
-        if self._busy:
+        if self._busy or not self._running():
             return False
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -65,12 +73,29 @@ class Aside:
             with contextlib.suppress(RuntimeError):  # The loop is closed: the daemon ended.
                 loop.call_soon_threadsafe(back, finish)
 
-        threading.Thread(target=run, name=self._name, daemon=True).start()
+        self._calls.put(run)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limit_s):
                 await done
                 return True
         return False
+
+    def _running(self) -> bool:
+        if self._thread is not None:
+            return True
+        thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            structlog.get_logger().error("no thread", name=self._name, error=str(error))
+            return False
+        self._thread = thread
+        return True
+
+
+def _work(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        calls.get()()
 
 
 def _raiser(error: Exception) -> Callable[[], None]:

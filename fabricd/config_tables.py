@@ -30,6 +30,7 @@ from fabricd.config_values import (
     number,
 )
 from fabricd.operate.detectors import DETECTORS
+from telemetry.listen import DEFAULT_LISTEN
 
 
 class Table(BaseModel):
@@ -217,7 +218,7 @@ class MetricsTable(Table):
             pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5})$",
             description='"HOST:PORT", "[IPv6]:PORT", or "" for no endpoint',
         ),
-    ] = "127.0.0.1:9464"
+    ] = DEFAULT_LISTEN
 
 
 class TimelineTable(Table):

@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, durable, entry, logs, pinning, realtime, report
+from fabricd import __version__, durable, endpoint, entry, logs, pinning, realtime
 from fabricd.access import Access
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
@@ -37,16 +37,15 @@ from fabricd.links.watcher import LinkWatcher
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.picture import Picture
 from fabricd.recorder import Recorder
 from fabricd.requests import CHANGING, Requests
 from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
-from fabricd.systemd_notify import Notifier
+from fabricd.systemd_notify import Notifier, passed_sockets
 from fabricd.timeline_state import open_store, restore, retention, take_over
 from telemetry.events import EventKind
-from telemetry.metrics import MetricsServer
+from telemetry.metrics_server import MetricsServer
 from telemetry.timeline import boot_id
 
 TICK_S = 0.5
@@ -159,11 +158,11 @@ class Daemon:
         host.control_refused = lambda: control.refused
         try:
             await control.start()
-            self._listen(host)
         except OSError as error:
             raise StartError(f"{error}") from error
         host.record(EventKind.DAEMON, "started", version=__version__, pid=os.getpid())
         host.step()
+        self._metrics = endpoint.start(host, config.metrics.listen, passed_sockets())
         self._nics = NicWatch(host, asyncio.get_running_loop())
         self._nics.configure(config)
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [
@@ -202,16 +201,6 @@ class Daemon:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartError(f"{path}: another fabricd runs with this run_dir") from None
-
-    def _listen(self, host: Host) -> None:
-        listen = self.source.config.metrics.listen
-        if not listen:
-            return
-        picture = Picture(lambda: report.snapshot(host), asyncio.get_running_loop())
-        try:
-            self._metrics = MetricsServer(listen, picture)
-        except (OSError, ValueError) as error:
-            raise StartError(f"metrics.listen {listen}: {error}") from error
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._stop.is_set():

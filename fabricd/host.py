@@ -41,6 +41,7 @@ from fabricd.steer.page import SteerPage
 from fabricd.timeline_state import state_document
 from fabricd.whereabouts import Whereabouts
 from telemetry.events import Event, EventKind, LinkState
+from telemetry.metrics_server import EndpointState
 
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
@@ -86,11 +87,15 @@ class Host:
         self.recorder = recorder
         self.start_wall_s = time.time()
         self.last_cycle_wall_s: float | None = None
+        self.last_cycle_ns = 0
+        """End of the last full cycle, CLOCK_MONOTONIC; 0: there was none."""
         self.cycles = 0
         self.follow: Callable[[dict[str, Any]], None] = lambda _: None
         self.source: ConfigSource | None = None
         self.prober_seen: Callable[[int], None] = lambda _: None
         self.control_refused: Callable[[], int] = lambda: 0
+        self.endpoint = EndpointState()
+        self.endpoint_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.receive_note: Callable[[], str] = lambda: "not read"
         self.last_path_rows: Sequence[PathRow] = ()
@@ -247,7 +252,7 @@ class Host:
         if self._save_at and now >= self._save_at:
             self.save()
         self.cycles += 1
-        self.last_cycle_wall_s = time.time()
+        self.last_cycle_wall_s, self.last_cycle_ns = time.time(), time.monotonic_ns()
         due = [at for at in (outcome.due_at, self._save_at) if at]
         self._arm(min(due, default=None), now)
 
@@ -366,6 +371,7 @@ class Host:
             "stats_page": self.jobs.refused,
             "ring": self.feed.refused,
             "netlink": self.netlink_refused(),
+            "metrics_endpoint": self.endpoint_refused(),
         }
 
     def record(self, kind: EventKind, reason: str, **data: Any) -> None:  # noqa: ANN401

@@ -1,15 +1,16 @@
 """The host as the metrics endpoint shows it: made when somebody asks, where everything runs.
 
-A scrape comes in a thread of its own, and what it asks for belongs to the event loop. So the loop
-is asked, and as of a loop that does not answer the last picture is shown: its time says how old.
+The endpoint has a thread and a loop of its own, and what it asks for belongs to the daemon's loop.
+So that loop is asked. While it does not answer the last picture is shown: its time says how old.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from telemetry.snapshot import HostSnapshot
 
@@ -20,7 +21,7 @@ PATIENCE_S = 2.0
 
 
 class Picture:
-    """Called by any thread."""
+    """Called on any loop of this process."""
 
     def __init__(
         self,
@@ -28,31 +29,42 @@ class Picture:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Made in the loop's thread.
+        """Made in the thread of ``loop``.
 
         Args:
-            make: gives a picture; called in the loop's thread only.
-            loop: where.
+            make: gives a picture; called in that thread only.
+            loop: the daemon's.
             clock: seconds.
         """
         self._make, self._loop, self._clock = make, loop, clock
         self._last = make()
         self._made_s = clock()
 
-    def __call__(self) -> HostSnapshot:
-        """The host as it is, or as it was when the loop last answered."""
+    async def __call__(self) -> HostSnapshot:
+        """The host as it is, or as it was when the daemon's loop last answered.
+
+        Raises:
+            Exception: whatever ``make`` raised; the daemon's loop goes on.
+        """
         if self._clock() - self._made_s >= FRESH_S:
-            done = threading.Event()
+            done: Future[None] = Future()
             try:
                 self._loop.call_soon_threadsafe(self._renew, done)
             except RuntimeError:  # It is closed: the daemon ends.
                 return self._last
-            done.wait(PATIENCE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(done), PATIENCE_S)
         return self._last
 
-    def _renew(self, done: threading.Event) -> None:
-        # Several may have asked before the loop came to it.
-        if self._clock() - self._made_s >= FRESH_S:
-            self._last = self._make()
-            self._made_s = self._clock()
-        done.set()
+    def _renew(self, done: Future[None]) -> None:
+        if not done.set_running_or_notify_cancel():
+            return  # Nobody waits any more.
+        try:
+            # Several may have asked before the loop came to it.
+            if self._clock() - self._made_s >= FRESH_S:
+                self._last = self._make()
+                self._made_s = self._clock()
+        except Exception as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,7 @@ def _daemon(host: Host) -> DaemonSnapshot:
         config_loaded_wall_s=source.loaded_wall_s if source else None,
         detectors={name: name not in host.engine.orders.off for name in DETECTORS},
         refused=host.refused(),
+        metrics_bind_failures=host.endpoint.failures,
     )
 
 
@@ -177,6 +179,7 @@ def status(host: Host) -> dict[str, Any]:
         "counters": {x.netdev: why(host, x.netdev, now) for x in shot.links},
         "at_risk": [x.netdev for x in host.engine.links if x.forecast and x.forecast.named],
         "refused": dict(shot.daemon.refused),
+        "metrics": asdict(host.endpoint) | {"text": str(host.endpoint)},
         "receive_path": {
             "backlogs": host.receive_note(),
             "verdicts_held": shot.daemon.verdicts_held,

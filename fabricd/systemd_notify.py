@@ -1,14 +1,18 @@
-"""What systemd is told (sd_notify(3)); nothing when it does not listen."""
+"""What systemd is told (sd_notify(3)), and the sockets that it passes (sd_listen_fds(3))."""
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 
 import sdnotify
 
+_FIRST_FD = 3
+
 
 class Notifier:
-    """READY, RELOADING, STOPPING and the watchdog."""
+    """READY, RELOADING, STOPPING and the watchdog; nothing when systemd does not listen."""
 
     def __init__(self) -> None:
         self._notifier = sdnotify.SystemdNotifier()
@@ -31,3 +35,33 @@ class Notifier:
 
     def _say(self, *lines: str) -> None:
         self._notifier.notify("\n".join(lines))
+
+
+def passed_sockets() -> dict[str, socket.socket]:
+    """The listening TCP sockets that systemd passed, by their FileDescriptorName; taken once.
+
+    The environment that names them is cleared, and no child inherits them. What is no listening
+    TCP socket is closed.
+    """
+    names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    if not count.isdecimal() or pid != str(os.getpid()):
+        return {}
+    found: dict[str, socket.socket] = {}
+    for number in range(min(int(count), 64)):
+        try:
+            sock = socket.socket(fileno=_FIRST_FD + number)
+        except OSError:
+            continue  # No socket, or not open.
+        sock.set_inheritable(False)
+        name = names[number] if number < len(names) else ""
+        if name and name not in found and _listens(sock):
+            found[name] = sock
+        else:
+            sock.close()
+    return found
+
+
+def _listens(sock: socket.socket) -> bool:
+    tcp = sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6)
+    return tcp and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

@@ -335,6 +335,12 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "source",
     ),
     host_metric(
+        "metrics_bind_failures_total",
+        "counter",
+        "Times that this endpoint could not bind its address; it tries again, every 30 s at last.",
+        lambda s: s.daemon.metrics_bind_failures,
+    ),
+    host_metric(
         "prober_up", "gauge", "1 while the prober's heartbeat is fresh.", lambda s: int(s.prober.up)
     ),
     host_metric(

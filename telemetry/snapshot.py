@@ -140,7 +140,9 @@ class DaemonSnapshot:
     detectors: Mapping[str, bool] = field(default_factory=dict)
     """Name → on."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Inputs refused, by source: control_socket, stats_page, ring, netlink, steer_readback."""
+    """Inputs refused, by source: control_socket, stats_page, ring, netlink, metrics_endpoint."""
+    metrics_bind_failures: int = 0
+    """Times that the metrics endpoint could not have its port."""
 
 
 @dataclass(frozen=True, slots=True)

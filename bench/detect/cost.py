@@ -39,7 +39,7 @@ SCRAPE_S = 15.0
 LOAD = ("--size", "64K")
 SCANNED_S = 5.0
 """The daemon reads stats pages once a second."""
-METRICS = "http://127.0.0.1:9464/metrics"
+METRICS = "http://127.0.0.1:19200/metrics"
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

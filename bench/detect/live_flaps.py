@@ -71,7 +71,7 @@ def counts(cluster: Cluster, rail: int) -> tuple[int, int, int]:
     node, link = cluster.nodes[0], f"rail{rail}"
     with Timeline(node.state_dir / "timeline.db", host=node.name, read_only=True) as timeline:
         stored = timeline.flap_total(link)
-    body = node.fetch("http://127.0.0.1:9464/metrics")
+    body = node.fetch("http://127.0.0.1:19200/metrics")
     found = re.search(
         rf'^fabricd_link_flaps_total\{{[^}}]*link="{link}"[^}}]*\}} (\S+)', body, re.MULTILINE
     )

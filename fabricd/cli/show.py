@@ -76,6 +76,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("lldp", data.get("lldp", "off")),
         ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
         ("counters", _not_read(data.get("counters", {}))),
+        ("metrics", data["metrics"]["text"] if "metrics" in data else "not told"),
         ("at risk", ", ".join(data.get("at_risk", [])) or "none"),
         ("refused", ", ".join(f"{k} {v}" for k, v in data["refused"].items() if v) or "nothing"),
     ):  # fmt: skip

@@ -19,7 +19,7 @@ from fabricd.cli import client
 from fabricd.config import Config, ConfigError, files_of, load
 from fabricd.support import facts
 from fabricd.support.redact import Redactor
-from telemetry.metrics import parse_listen
+from telemetry.listen import DEFAULT_LISTEN, parse_listen
 from telemetry.timeline import Timeline, TimelineError
 
 MAX_FILE = 8 * 1024 * 1024
@@ -180,7 +180,7 @@ def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
 
 
 def _metrics(bundle: Bundle, config: Config | None) -> None:
-    listen = config.metrics.listen if config else "127.0.0.1:9464"
+    listen = config.metrics.listen if config else DEFAULT_LISTEN
     if not listen:
         bundle.lack("metrics.txt", "there is no endpoint")
         return

@@ -5,6 +5,11 @@ s/^Description=.*/& in network namespace %I/
 # Namespaces come and go: what failed is not kept.
 s/^After=.*/CollectMode=inactive-or-failed\nBindsTo=fabric-netns@%i.service\n& fabric-netns@%i.service/
 s,/etc/fabricd/fabricd\.toml,/etc/fabricd/netns/%I/fabricd.toml,
+# The host's address of the metrics endpoint is not the namespace's, and fabric-netns@ mounts stats.
+/^Sockets=/d
+/^Wants=run-fabricd-stats\.mount$/d
+s/ run-fabricd-stats\.mount//
+s,/run/fabricd/stats,/run/fabricd-netns/%I/stats,
 s,/run/fabricd( |$),/run/fabricd-netns/%I\1,g
 s,^(RuntimeDirectory|StateDirectory)=fabricd$,\1=fabricd-netns/%I,
 /^\[Service\]$/a\

@@ -90,7 +90,7 @@ def test_carrier_down_reaches_page_timeline_and_metrics(cluster):
         assert weights(node) == {"rail0": 1000, "rail1": 0}
         assert page(node).generation > before
         assert states(node)["rail1"] == "down"
-        metrics = node.fetch("http://127.0.0.1:9464/metrics")
+        metrics = node.fetch("http://127.0.0.1:19200/metrics")
     wait_until(lambda: weights(node)["rail1"] == 1000, SLOW_S, "rail1 is back")
     flaps = stored(node, lambda r: len(r) >= 1, "the flap is stored", kind="flap")
     assert [(row["link"], row["count"]) for row in flaps] == [("rail1", 1)]
@@ -119,7 +119,7 @@ def test_carrier_down_reaches_page_timeline_and_metrics(cluster):
     wait_until(
         lambda: (
             'fabricd_link_flaps_total{link="rail1",rail="1"} 1.0'
-            in node.fetch("http://127.0.0.1:9464/metrics")
+            in node.fetch("http://127.0.0.1:19200/metrics")
         ),
         SLOW_S,
         "the metric counts the flap",

@@ -35,7 +35,7 @@ def flap_rows(node):
 
 
 def metric(node):
-    text = node.fetch("http://127.0.0.1:9464/metrics")
+    text = node.fetch("http://127.0.0.1:19200/metrics")
     line = next(
         x for x in text.splitlines() if x.startswith('fabricd_link_flaps_total{link="rail1')
     )

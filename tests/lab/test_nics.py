@@ -96,7 +96,7 @@ def test_errors_that_rise_halve_the_weight_and_are_told_everywhere(node):
         wait_until(
             lambda: (
                 f'fabricd_link_errors_total{{class="soft",link="{DEVICE}",rail="9"}}'
-                in node.fetch("http://127.0.0.1:9464/metrics")
+                in node.fetch("http://127.0.0.1:19200/metrics")
             ),
             SLOW_S,
             "and in the metrics",

@@ -112,7 +112,7 @@ def test_a_window_and_a_switch_over_a_restart_and_their_end(cluster):
         wait_until(lambda: weights(node)["rail1"] == 1000, SLOW_S, "and is not damped")
     link = next(x for x in ask(node, "links") if x["netdev"] == "rail1")
     assert (link["penalty"], link["flaps"], link["maintenance"]) == (0, 4, True)
-    metrics = node.fetch("http://127.0.0.1:9464/metrics")
+    metrics = node.fetch("http://127.0.0.1:19200/metrics")
     assert 'fabricd_link_maintenance{link="rail1",rail="1"} 1.0' in metrics
     assert 'fabricd_detector_enabled{detector="probe-link"} 0.0' in metrics
     with lab.inject(BlackHole("h0:rail0")):
@@ -142,7 +142,7 @@ def test_reload_by_command_keeps_the_old_one_and_says_why(cluster):
     assert "LAST RELOAD REFUSED" in done(node, "status")
 
     def metrics():
-        return node.fetch("http://127.0.0.1:9464/metrics")
+        return node.fetch("http://127.0.0.1:19200/metrics")
 
     wait_until(
         lambda: "fabricd_config_last_reload_successful 0.0" in metrics(), SLOW_S, "the metric"
@@ -362,7 +362,7 @@ def test_a_full_disk_delays_no_steering_and_loses_no_flap(small_disk):
             wait_until(lambda: weights(node)["rail1"] == 0, SLOW_S, "steered in spite of it")
         wait_until(lambda: states(node)["rail1"] == "up", 90, "and back")
     assert timeline()["waiting"] > 0
-    metrics = node.fetch("http://127.0.0.1:9464/metrics")
+    metrics = node.fetch("http://127.0.0.1:19200/metrics")
     number = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines()
               if line.startswith("fabricd_timeline_")}  # fmt: skip
     assert number["fabricd_timeline_append_failures_total"] > 0

@@ -46,7 +46,7 @@ def test_defaults_are_those_of_the_architecture_page():
     assert config.damping.suppress == 2500
     assert config.hold.hold_down_s == 2.0
     assert config.steer.max_probe_share == 0.5
-    assert config.metrics.listen == "127.0.0.1:9464"
+    assert config.metrics.listen == "127.0.0.1:19200"
     assert config.links[1].address is None
 
 

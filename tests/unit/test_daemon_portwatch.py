@@ -97,3 +97,35 @@ async def test_a_mistake_in_a_read_is_told(ports):
     ports.read = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         await PortWatch(Host(), ports, limit_s=60).look(["rail0"], {})
+
+
+async def test_all_looks_share_one_thread(ports):
+    host = Host()
+    watch = PortWatch(host, ports, limit_s=60)
+    seen = set()
+    read = ports.read
+
+    def reads():
+        seen.add(threading.get_ident())
+        return read()
+
+    ports.read = reads
+    for second in range(20):
+        await watch.look(["rail0"], {}, now=second * S)
+    assert ports.reads == 20
+    assert len(seen) == 1, "a thread per look"
+
+
+async def test_without_a_thread_ports_do_not_answer_and_nothing_is_raised(ports, monkeypatch):
+    def refused(_self):
+        raise RuntimeError("can't start new thread")
+
+    host = Host()
+    watch = PortWatch(host, ports, limit_s=60)
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", refused)
+        await watch.look(["rail0"], {}, now=0)
+    assert host.rows == ["verbs ports do not answer: their state is old"]
+    await watch.look(["rail0"], {}, now=S)
+    assert host.active == ACTIVE
+    assert host.rows[1:] == ["verbs ports answer again"]

@@ -1,7 +1,9 @@
-"""The metrics endpoint's picture: made by the loop when a thread asks, or the last one."""
+"""The metrics endpoint's picture: made by the daemon's loop when asked, or the last one."""
 
 import asyncio
 import threading
+
+import pytest
 
 from fabricd.picture import FRESH_S, Picture
 from telemetry.snapshot import HostSnapshot
@@ -12,8 +14,11 @@ class World:
 
     def __init__(self):
         self.now, self.makers = 100.0, []
+        self.fails = False
 
     def make(self):
+        if self.fails:
+            raise ValueError("a metric that cannot be made")
         self.makers.append(threading.get_ident())
         return HostSnapshot(f"h{len(self.makers)}")
 
@@ -21,13 +26,18 @@ class World:
         return Picture(self.make, asyncio.get_running_loop(), lambda: self.now)
 
 
+def elsewhere(picture):
+    """As the endpoint asks: on a loop of another thread."""
+    return asyncio.to_thread(lambda: asyncio.run(picture()))
+
+
 def test_made_by_the_loop_when_asked_and_not_more_often_than_is_of_use():
     async def run():
         world = World()
         picture = world.picture()
-        assert (await asyncio.to_thread(picture)).host == "h1"
+        assert (await elsewhere(picture)).host == "h1"
         world.now += FRESH_S
-        several = await asyncio.gather(*(asyncio.to_thread(picture) for _ in range(4)))
+        several = await asyncio.gather(*(elsewhere(picture) for _ in range(4)))
         assert {snapshot.host for snapshot in several} == {"h2"}
         assert set(world.makers) == {threading.get_ident()}
 
@@ -42,7 +52,7 @@ def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
         picture = world.picture()
         world.now += FRESH_S
         found = []
-        asking = threading.Thread(target=lambda: found.append(picture().host))
+        asking = threading.Thread(target=lambda: found.append(asyncio.run(picture()).host))
         asking.start()
         asking.join(10)  # in the loop's own thread: it cannot answer
         assert found == ["h1"]
@@ -50,4 +60,21 @@ def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
 
     picture, world = asyncio.run(run())
     world.now += FRESH_S
-    assert picture() is picture()  # the loop is closed
+    assert asyncio.run(picture()) is asyncio.run(picture())  # the loop is closed
+
+
+def test_a_picture_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
+    async def run():
+        unhandled = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        world = World()
+        picture = world.picture()
+        world.now += FRESH_S
+        world.fails = True
+        with pytest.raises(ValueError, match="cannot be made"):
+            await elsewhere(picture)
+        world.fails = False
+        assert (await elsewhere(picture)).host == "h2"
+        assert unhandled == []
+
+    asyncio.run(run())

@@ -1,0 +1,86 @@
+"""The daemon's metrics endpoint: which socket it serves, and who is told when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fabricd import report
+from fabricd.picture import Picture
+from telemetry.events import EventKind
+from telemetry.listen import parse_listen
+from telemetry.metrics_server import EndpointState, MetricsServer
+
+if TYPE_CHECKING:
+    from fabricd.host import Host
+
+SOCKET_NAME = "metrics"
+"""FileDescriptorName of fabricd-metrics.socket."""
+
+
+def start(host: Host, listen: str, passed: dict[str, socket.socket]) -> MetricsServer | None:
+    """Serve the host's metrics; None: there is no endpoint. Never raises for a port that is taken.
+
+    Args:
+        host: whose; its ``endpoint`` is kept up to date.
+        listen: ``[metrics] listen``, valid.
+        passed: systemd's sockets, by name; one that listens elsewhere is not served.
+    """
+    inherited = passed.pop(SOCKET_NAME, None)
+    if inherited is not None and not (listen and is_at(inherited, listen)):
+        structlog.get_logger().warning(
+            "fabricd-metrics.socket is not served: it listens elsewhere than [metrics] listen",
+            socket=str(inherited.getsockname()[:2]), listen=listen,
+        )  # fmt: skip
+        inherited.close()
+        inherited = None
+    if not listen:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def told(state: EndpointState) -> None:
+        try:
+            loop.call_soon_threadsafe(_changed, host, state)
+        except RuntimeError:
+            return  # The loop is closed: the daemon ends.
+
+    server = MetricsServer(
+        listen,
+        Picture(lambda: report.snapshot(host), loop),
+        cycle_age_s=lambda: (
+            (time.monotonic_ns() - host.last_cycle_ns) / 1e9 if host.last_cycle_ns else None
+        ),
+        inherited=inherited,
+        told=told,
+    )
+    host.endpoint = server.state
+    host.endpoint_refused = lambda: server.refused
+    server.start()
+    return server
+
+
+def is_at(sock: socket.socket, listen: str) -> bool:
+    """Whether a socket has the address and port that ``listen`` says."""
+    address, port = parse_listen(listen)
+    where = sock.getsockname()
+    try:
+        return (ipaddress.ip_address(where[0]), where[1]) == (ipaddress.ip_address(address), port)
+    except ValueError:
+        return False  # A name: it may stand for several addresses.
+
+
+def _changed(host: Host, state: EndpointState) -> None:
+    before, host.endpoint = host.endpoint, state
+    if state.bound:
+        if before.failures:
+            host.record(EventKind.DAEMON, "metrics endpoint is bound", listen=state.listen)
+    elif state.reason != before.reason:
+        host.record(
+            EventKind.DAEMON, "metrics endpoint is not bound", listen=state.listen,
+            problem=state.reason,
+        )  # fmt: skip
