@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import structlog
 from fabricd import probe_plan
 from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
+from fabricd.clock_counts import ClockCounts
 from fabricd.config import Config
 from fabricd.config_source import ConfigSource
 from fabricd.delay.fabric import FabricTimes
@@ -32,6 +34,7 @@ from fabricd.nics.book import NicBook
 from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
 from fabricd.predict.forecast import Forecast
+from fabricd.probe_counts import ProbeCounts
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, HeardRecord, MissRecord, PathRow
 from fabricd.publisher import Publisher, event, outcome_events
@@ -98,7 +101,6 @@ class Host:
         self.endpoint_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.receive_note: Callable[[], str] = lambda: "not read"
-        self.last_path_rows: Sequence[PathRow] = ()
         self._table: _Table | None = None
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
@@ -110,7 +112,11 @@ class Host:
         self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
         self.carriers = CarrierSources(self.book, self.feed, inventory)
         self.losses = LossTest(config.host.name)
+        self.counts = ProbeCounts(time.monotonic_ns())
+        self.clock_counts = ClockCounts()
         self.where = Whereabouts(config.host.name)
+        self.outages: Counter[str] = Counter()
+        """Times that each link went out of service."""
         self._stalled_ns = 0
         self._keep_at = time.monotonic_ns() + KEEP_NS
         self._worse = (frozenset[int](), frozenset[int]())
@@ -156,8 +162,8 @@ class Host:
         self.delay.configure(self.engine)
         if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
-        self.last_path_rows = ()
         self._table = None
+        self.counts.renumbered()
         names = [link.netdev for link in self.config.links]
         keys = [
             (p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in self.engine.paths
@@ -244,6 +250,10 @@ class Host:
         header = self.feed.header()  # Before the rows: they are at least as new.
         as_of = header.heartbeat_ns if header else now
         outcome = self.engine.evaluate(self.views(), now, as_of=as_of)
+        self.counts.evaluated(outcome, self.engine)
+        for change in outcome.changes:
+            if not change.peer and change.transition.to_state is LinkState.DOWN:
+                self.outages[change.netdev] += 1
         told = self._publisher.publish(self.engine, self._modes(), now)
         if events or self._held or outcome.changes or told:
             self._changed_state = True
@@ -299,6 +309,7 @@ class Host:
             return
         stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
+        self.counts.look(rows, header, self.engine, now, stalled_ns=stalled)
         counters = evidence.loss_counters(rows, self.engine, self.delay.queued_ns())
         self.losses.topology = self.where.places.topology
         verdict = self.losses.feed(counters, now, stalled_ns=stalled)
@@ -312,6 +323,7 @@ class Host:
             self.step()
         if now >= self._keep_at:
             self._changed_state, self._keep_at = True, now + KEEP_NS
+        self.where.lost(verdict)
         if verdict.blames or not between:
             views = self._table.views if self._table else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
@@ -338,6 +350,10 @@ class Host:
     def rail_weights(self) -> dict[str, int]:
         """What the page says, by netdev."""
         return self._publisher.rail_weights()
+
+    def wanted_weights(self) -> dict[str, int]:
+        """What the page says, or in observe would say, by netdev."""
+        return self._publisher.wanted_weights()
 
     def save(self) -> None:
         """Queue the state documents if anything changed since."""
@@ -405,7 +421,6 @@ class Host:
         self._table = None
         if rows is not None:
             self._table = _Table(now, rows, evidence.path_views(rows, self.engine.paths))
-            self.last_path_rows = rows
         return rows
 
     def _engine_events(self, outcome: Outcome) -> list[Event]:

@@ -86,12 +86,7 @@ class Jobs:
 
     def configure(self, netdevs: Iterable[str]) -> None:
         """Other links. What was seen stays seen, also by a scan that is in a thread now."""
-        state = self.totals.to_state()
-        self.totals = JobTotals(netdevs)
-        try:
-            self.totals.restore(state)
-        except (ValueError, KeyError, TypeError) as error:
-            structlog.get_logger().warning("job totals not restored", error=str(error))
+        self.totals.configure(netdevs)
 
     def restore(self, document: object) -> None:
         """Go on from an earlier daemon's totals; a document that makes no sense is ignored."""

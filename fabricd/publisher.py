@@ -101,6 +101,10 @@ class Publisher:
         """What the page says, by netdev."""
         return {netdev: weight for (netdev, remote), weight in self._said.items() if not remote}
 
+    def wanted_weights(self) -> dict[str, int]:
+        """What the engine wants on the page, also where the mode is observe; by netdev."""
+        return {netdev: weight for (netdev, remote), weight in self._wanted.items() if not remote}
+
     def publish(
         self, engine: Engine, modes: Mapping[str, Mode], now: int, *, give_back: bool = False
     ) -> list[Event]:

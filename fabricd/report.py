@@ -9,16 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabricd import __version__
+from fabricd import __version__, subjects
 from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
+from fabricd.detect.locate import port_name
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
+from fabricd.probes.totals import HEARD_NS, LinkTotals
 from fabricd.steer.policy import FULL
 from telemetry.snapshot import (
     DaemonSnapshot,
     HostSnapshot,
+    LinkInfo,
     LinkSnapshot,
+    Located,
     ProberSnapshot,
     ProbeTotals,
 )
@@ -32,35 +36,52 @@ def wall_of(mono_ns: int) -> float:
     return (time.time_ns() - time.monotonic_ns() + mono_ns) / 1e9
 
 
-def probe_totals(link: int, rows: Sequence[PathRow], silent: int) -> ProbeTotals:
-    """The packets of all paths of one link."""
+def probe_totals(
+    link: int, rows: Sequence[PathRow], counted: LinkTotals, misses: int, now: int
+) -> ProbeTotals:
+    """One link's packets, and the round trips of its paths that are heard.
+
+    Args:
+        link: its index.
+        rows: the prober's table as it is; empty: there is no prober now.
+        counted: its packets so far.
+        misses: so many in a row make a path silent.
+        now: CLOCK_MONOTONIC ns.
+    """
     own = [row for row in rows if row.link == link]
-    smoothed = [row.rtt_smoothed_ns for row in own if row.rtt_smoothed_ns]
-    least = [row.rtt_min_ns for row in own if row.rtt_min_ns]
+    heard = [row for row in own if is_heard(row, misses, now)]
+    smoothed = [row.rtt_smoothed_ns for row in heard if row.rtt_smoothed_ns]
+    least = [row.rtt_min_ns for row in heard if row.rtt_min_ns]
     return ProbeTotals(
-        sent=sum(row.sent for row in own),
-        received=sum(row.received for row in own),
-        lost_tx=sum(row.tx_lost for row in own),
-        lost_rx=sum(row.rx_lost for row in own),
+        sent=counted.sent,
+        received=counted.received,
+        lost_tx=counted.lost_tx,
+        lost_rx=counted.lost_rx,
         rtt_s=statistics.median(smoothed) / 1e9 if smoothed else None,
         rtt_min_s=min(least) / 1e9 if least else None,
         paths=len(own),
-        paths_silent=silent,
+        paths_silent=(
+            sum(row.rx_missed >= misses or row.tx_missed >= misses for row in own) if rows else None
+        ),
     )
+
+
+def is_heard(row: PathRow, misses: int, now: int) -> bool:
+    """Whether its peer is heard on a path now, so that its round trip is one of now."""
+    if row.rx_missed >= misses or row.gone or not row.last_heard_ns:
+        return False
+    return now - row.last_heard_ns < HEARD_NS + row.interval_ns
 
 
 def snapshot(host: Host) -> HostSnapshot:
     """An immutable picture for the metrics endpoint."""
     now = time.monotonic_ns()
-    rows = host.path_rows(recent=True) or host.last_path_rows
-    weights = host.rail_weights()
+    rows = host.path_rows(recent=True) or ()
+    weights, wanted = host.rail_weights(), host.wanted_weights()
+    leaves, name = host.where.places.topology, host.config.host.name
+    misses = host.engine.rules.misses
     links = []
     for link in host.engine.links:
-        silent = sum(
-            row.rx_missed >= host.engine.rules.misses or row.tx_missed >= host.engine.rules.misses
-            for row in rows
-            if row.link == link.index
-        )
         health = link.health
         nic = host.nics.nics.get(link.netdev)
         links.append(
@@ -73,22 +94,61 @@ def snapshot(host: Host) -> HostSnapshot:
                 last_change_wall_s=wall_of(health.since_ns) if health.since_ns else None,
                 penalty=health.damping.penalty(now),
                 weight=weights.get(link.netdev, FULL) / FULL,
+                wanted_weight=wanted[link.netdev] / FULL if link.netdev in wanted else None,
+                outages=host.outages[link.netdev],
+                info=LinkInfo(
+                    port_name((name, link.rail)),
+                    nic.device if nic else "",
+                    nic.rdma_device if nic else "",
+                    _speed(nic.gauge("speed") if nic else None),
+                    nic.driver if nic else "",
+                    leaves.leaf((name, link.rail)),
+                ),
                 drained=link.netdev in host.engine.orders.drained,
                 maintenance=link.netdev in host.engine.orders.planned,
                 errors=dict(nic.totals) if nic else {},
                 counters_fresh=nic is not None and not nic.stale(now),
                 flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
                 risk=link.forecast.risk if link.forecast else None,
-                probe=probe_totals(link.index, rows, silent),
+                probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.delay.slow(link.netdev),
             )
         )
+    clock = clock_document.snapshot(Path(host.config.paths.run_dir))
     return HostSnapshot(
-        host.config.host.name, tuple(links), _prober(host), _daemon(host),
-        host.jobs.totals.plugin(), clock_document.snapshot(Path(host.config.paths.run_dir)),
-    )  # fmt: skip
+        name,
+        tuple(links),
+        _prober(host),
+        _daemon(host),
+        host.jobs.totals.plugin(),
+        host.clock_counts.update(clock),
+        silent_peers(host.engine.paths, rows, misses, now),
+        tuple(Located(b.kind.value, b.element, b.way.value) for b in host.where.located()),
+    )
+
+
+def silent_peers(
+    paths: Sequence[subjects.Path], rows: Sequence[PathRow], misses: int, now: int
+) -> dict[str, bool]:
+    """Host → whether it was heard at any time, and is silent on all rails now without a farewell.
+
+    Empty without rows: nobody can tell then.
+    """
+    heard: set[str] = set()
+    silent: set[str] = set()
+    for row in rows:
+        path = paths[row.index]
+        (heard if path.gone or is_heard(row, misses, now) else silent).add(path.spec.peer)
+    known = {path.spec.peer for path in paths if path.heard_ever}
+    return {peer: peer in known and peer not in heard for peer in sorted(heard | silent)}
+
+
+def _speed(bits: float | None) -> str:
+    if bits is None:
+        return ""
+    return f"{bits / 1e9:g}G" if bits >= 1e9 else f"{bits / 1e6:g}M"
 
 
 def _queueing(host: Host, link: int) -> dict[str, float]:
@@ -98,18 +158,19 @@ def _queueing(host: Host, link: int) -> dict[str, float]:
 
 def _prober(host: Host) -> ProberSnapshot:
     header = host.feed.header()
-    if header is None:
-        return ProberSnapshot(restarts=host.feed.restarts)
+    counted = host.counts.prober
+    counted.update(header)
+    now = time.monotonic_ns()
     return ProberSnapshot(
-        up=True,
-        heartbeat_age_s=max(0, time.monotonic_ns() - header.heartbeat_ns) / 1e9,
+        up=header is not None,
+        heartbeat_age_s=max(0, now - header.heartbeat_ns) / 1e9 if header else None,
         restarts=host.feed.restarts,
-        stalls=header.stalls,
-        stall_s=header.stall_ns / 1e9,
-        refused={reason.value: count for reason, count in header.refused.items()},
-        synchronized=header.synchronized,
-        promises_refused=header.promises_refused,
-        clock_read_s=header.clock_read_ns / 1e9,
+        stalls=counted.stalls,
+        stall_s=counted.stall_ns / 1e9,
+        refused=counted.refused,
+        synchronized=header is not None and header.synchronized,
+        promises_refused=counted.promises_refused,
+        clock_read_s=header.clock_read_ns / 1e9 if header else 0.0,
     )
 
 
@@ -194,7 +255,8 @@ def links(host: Host) -> list[dict[str, Any]]:
     """``{"op": "links"}``: one object a link, with its paths."""
     shot = snapshot(host)
     now = time.monotonic_ns()
-    by_index: dict[int, PathRow] = {row.index: row for row in host.last_path_rows}
+    # What an earlier table says is of no use: its round trips are of then.
+    by_index: dict[int, PathRow] = {row.index: row for row in host.path_rows(recent=True) or ()}
     groups = {table.netdev: table.group for table in host.config.links}
     rows: list[LinkRow] = host.feed.links() or []
     leaf = host.where.places.topology.leaf_of
@@ -239,7 +301,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                     "lost_rx": link.probe.lost_rx,
                 },
                 "paths": [
-                    _path(p, by_index.get(p.index))
+                    _path(p, by_index.get(p.index), host.engine.rules.misses, now)
                     | {"delay": delay_document(host.delay.view.path_figures(p.index))}
                     for p in host.engine.paths
                     if p.spec.link == known.index
@@ -255,13 +317,22 @@ def why(host: Host, netdev: str, now: int) -> str:
     return host.nics.why_stale(nic, now) if nic else "no such link"
 
 
-def _path(path: Any, row: PathRow | None) -> dict[str, Any]:  # noqa: ANN401 - engine.Path
+def _path(
+    path: subjects.Path,
+    row: PathRow | None,
+    misses: int,
+    now: int,
+) -> dict[str, Any]:
+    heard = row is not None and is_heard(row, misses, now)
     return {
         "peer": path.spec.peer,
         "peer_rail": path.spec.peer_rail,
         "address": path.spec.address,
         "state": path.health.state.name.lower(),
-        "rtt_us": round(row.rtt_smoothed_ns / 1e3, 1) if row and row.rtt_smoothed_ns else None,
+        "heard": heard,
+        "rtt_us": round(row.rtt_smoothed_ns / 1e3, 1)
+        if row and heard and row.rtt_smoothed_ns
+        else None,
         "rx_missed": row.rx_missed if row else None,
         "tx_missed": row.tx_missed if row else None,
         "gone": path.gone,

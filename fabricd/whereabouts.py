@@ -15,7 +15,8 @@ from fabricd import probe_plan
 from fabricd.config import Config
 from fabricd.detect import evidence, neighbours, observations
 from fabricd.detect.farewell import Farewells
-from fabricd.detect.locate import Blame
+from fabricd.detect.locate import Blame, Kind
+from fabricd.detect.loss_rules import LossVerdict
 from fabricd.detect.neighbours import Row, Word
 from fabricd.detect.silence import PathView
 from fabricd.detect.unseen import Ends, Unseen
@@ -32,6 +33,9 @@ RECENT_NS = 5 * 10**9
 ANSWER_S = 0.1
 """The tick waits so long for the prober's answer: it is there in milliseconds, or the prober hangs,
 and the tick also has to say that the steer page is alive."""
+MOST_LOCATED = 16
+"""Each is a series of the metrics."""
+_NOWHERE = (Kind.UNKNOWN, Kind.NOTHING)
 
 
 class Whereabouts:
@@ -48,6 +52,8 @@ class Whereabouts:
         self._unseen = Unseen(host)
         self._asked_ns: int | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._losing: dict[tuple[Kind, str], Blame] = {}
+        """Where packets are lost, as long as a link or path here loses too much."""
         self.lldp: LldpSource | None = None
         self._config: Config | None = None
 
@@ -92,6 +98,18 @@ class Whereabouts:
         gone = self._farewells.look(views)
         places = [located(blame, self.host, engine) for blame in found]
         return [*places, *(_farewell(engine, peer, links) for peer, links in gone)]
+
+    def lost(self, verdict: LossVerdict) -> None:
+        """Take where the loss test says that packets are lost; its answers come once."""
+        if not verdict.links and not verdict.paths:
+            self._losing.clear()
+        self._losing |= {(blame.kind, blame.element): blame for blame in verdict.blames}
+
+    def located(self) -> list[Blame]:
+        """Where the faults are that last; those of which that is unknown are left out."""
+        found = self._losing | {(blame.kind, blame.element): blame for blame in self.places.now}
+        known = [b for (kind, _), b in found.items() if kind not in _NOWHERE]
+        return sorted(known, key=lambda b: -b.confidence)[:MOST_LOCATED]
 
     async def ask(self, feed: ProberFeed, engine: Engine) -> None:
         """Each tick, where needed: what the peers say they see.

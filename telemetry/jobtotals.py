@@ -57,16 +57,21 @@ class JobTotals:
 
     def __init__(self, netdevs: Iterable[str]) -> None:
         """Args: netdevs: the rails that are counted; a page's others are left out."""
-        self._netdevs = tuple(netdevs)
-        self._totals: dict[str, Counters] = {
-            netdev: dict.fromkeys(_ALL_RAIL_COUNTERS, 0) for netdev in self._netdevs
-        }
+        self._netdevs: tuple[str, ...] = ()
+        self._totals: dict[str, Counters] = {}
+        self.configure(netdevs)
         self._page_totals: Counters = dict.fromkeys(_PAGE_COUNTERS, 0)
         self._last: dict[Key, _Process] = {}
         self._gauges: dict[str, tuple[int, int]] = {}
         self._alive = 0
         self._following = 0
         self.refused = 0
+
+    def configure(self, netdevs: Iterable[str]) -> None:
+        """Other rails. Those that are gone keep their totals: they may come back."""
+        self._netdevs = tuple(netdevs)
+        for netdev in self._netdevs:
+            self._totals.setdefault(netdev, dict.fromkeys(_ALL_RAIL_COUNTERS, 0))
 
     def update(self, pages: Iterable[ProcessPage], now_ns: int) -> None:
         """Take a look at all pages.
@@ -75,7 +80,7 @@ class JobTotals:
             pages: every page read this time (`telemetry.statsdir.StatsDirectory.scan`).
             now_ns: CLOCK_MONOTONIC.
         """
-        gauges: dict[str, list[int]] = {netdev: [0, 0] for netdev in self._netdevs}
+        gauges: dict[str, list[int]] = {netdev: [0, 0] for netdev in self._totals}
         self._alive = self._following = 0
         for process in pages:
             page = process.page

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from telemetry.snapshot import HostSnapshot
 
 S = TypeVar("S")
 Value = float | int | None
-Labelled = Mapping[str, float | int]
+Labelled = Mapping[Any, float | int]
+"""By the value of the one label (a text), or the values of several (a tuple of texts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class MetricSpec(Generic[S]):
     """One metric.
 
     ``value`` gives a number, None for "not known" (no sample), with ``label`` set a number for each
-    value of that label, or `Buckets` for a histogram.
+    value of that label (of those labels, where it names several), or `Buckets` for a histogram.
     """
 
     name: str
@@ -34,7 +35,12 @@ class MetricSpec(Generic[S]):
     """counter, gauge or histogram."""
     text: str
     value: Callable[[S], Value | Labelled | Buckets]
-    label: str = ""
+    label: str | tuple[str, ...] = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of its own labels."""
+        return (self.label,) if isinstance(self.label, str) and self.label else tuple(self.label)
 
 
 def host_metric(
@@ -42,7 +48,7 @@ def host_metric(
     kind: str,
     text: str,
     value: Callable[[HostSnapshot], Value | Labelled],
-    label: str = "",
+    label: str | tuple[str, ...] = "",
 ) -> MetricSpec[HostSnapshot]:
     """A metric of the host: ``name`` without ``fabricd_``; the rest as of `MetricSpec`."""
     return MetricSpec(f"fabricd_{name}", kind, text, value, label)

@@ -14,12 +14,13 @@ from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value, host_met
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
 from telemetry.statspage import Latency
 
-MAX_LINK_SERIES = 40
+MAX_LINK_SERIES = 60
+"""Bounds what a host of 8 rails costs Prometheus: 480 series, and some 100 of the host."""
 MODES = ("observe", "steer", "migrate")
 
 DELIVERY_BOUNDS = (6, 10, 14, 18, 21)
 """Powers of two of microseconds: 64 µs, 1 ms, 16 ms (no failover takes less), 262 ms (a black hole
-without the daemon takes less), 2.1 s. Five, as the 40 series of a link allow; `fabricctl top` has
+without the daemon takes less), 2.1 s. Five, as each is a series of every link; `fabricctl top` has
 all the 28 of the stats page."""
 
 
@@ -38,7 +39,7 @@ def _link(
     kind: str,
     text: str,
     value: Callable[[LinkSnapshot], Value | Labelled | Buckets],
-    label: str = "",
+    label: str | tuple[str, ...] = "",
 ) -> MetricSpec[LinkSnapshot]:
     return MetricSpec(f"fabricd_link_{name}", kind, text, value, label)
 
@@ -47,8 +48,17 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
     _link(
         "state",
         "gauge",
-        "Number of the state the link is in, as on the steer page: 1 up, 3 down.",
+        "0 unknown, 1 up, 2 suspect, 3 down, 4 hold, 5 probation, 6 degraded, 7 admin.",
         lambda s: int(s.state),
+    ),
+    _link(
+        "info",
+        "gauge",
+        "Always 1; what the link is, in the labels; empty where not known.",
+        lambda s: {
+            (i.element, i.device, i.rdma_device, i.speed, i.driver, i.leaf): 1 for i in (s.info,)
+        },
+        ("element", "device", "rdma_device", "speed", "driver", "leaf"),
     ),
     _link(
         "carrier",
@@ -67,6 +77,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "gauge",
         "0 when the port's own counter and its events disagree, or that is at its end.",
         lambda s: None if s.flaps_exact is None else int(s.flaps_exact),
+    ),
+    _link(
+        "outages_total",
+        "counter",
+        "Times that the link went out of service (state down), whatever the evidence.",
+        lambda s: s.outages,
     ),
     _link(
         "errors_total",
@@ -103,20 +119,20 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
     _link(
         "probe_packets_lost_total",
         "counter",
-        "Probe packets lost; direction tx: ours, by the peer's report; rx: due from the peer.",
+        "Probe packets lost while link and path were up; tx: ours, by the peer's report; rx: its.",
         lambda s: {"tx": s.probe.lost_tx, "rx": s.probe.lost_rx},
         "direction",
     ),
     _link(
         "probe_rtt_seconds",
         "gauge",
-        "Smoothed round trip of probes, the median over the link's paths.",
+        "Smoothed round trip of probes, the median over the link's paths that are heard.",
         lambda s: s.probe.rtt_s,
     ),
     _link(
         "probe_rtt_min_seconds",
         "gauge",
-        "Least round trip of probes seen on the link.",
+        "Least round trip of probes on the link's paths that are heard.",
         lambda s: s.probe.rtt_min_s,
     ),
     _link(
@@ -149,6 +165,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "gauge",
         "Share of its capacity that traffic may use, 0 to 1.",
         lambda s: s.weight,
+    ),
+    _link(
+        "wanted_weight_ratio",
+        "gauge",
+        "The share that the daemon holds right, 0 to 1; in observe traffic may use all the same.",
+        lambda s: s.wanted_weight,
     ),
     _link(
         "maintenance",
@@ -239,6 +261,20 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "1 while the links of the group are steered, 0 while they are observed.",
         lambda s: {name: int(on) for name, on in s.daemon.groups.items()},
         "group",
+    ),
+    host_metric(
+        "peer_silent",
+        "gauge",
+        "1 while nothing is heard of that probed host on any rail, and it did not say farewell.",
+        lambda s: {peer: int(silent) for peer, silent in s.silent_peers.items()},
+        "peer",
+    ),
+    host_metric(
+        "located",
+        "gauge",
+        "Always 1; a fault that lasts, and where it is by all that this host sees and is told.",
+        lambda s: {(x.part, x.element, x.direction): 1 for x in s.located},
+        ("part", "element", "direction"),
     ),
     host_metric(
         "config_info",

@@ -58,12 +58,12 @@ def _family(
                 histogram.add_metric(values, buckets=list(sample.counts), sum_value=sample.sum)
         return histogram
     maker = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    names = [*labels, spec.label] if spec.label else labels
-    family = maker(spec.name, spec.text, labels=names)
+    family = maker(spec.name, spec.text, labels=[*labels, *spec.labels])
     for values, sample in samples:
         if isinstance(sample, Mapping):
             for key, number in sorted(sample.items()):
-                family.add_metric([*values, key], float(number))
+                own = [key] if isinstance(key, str) else list(key)
+                family.add_metric([*values, *own], float(number))
         elif sample is not None and not isinstance(sample, Buckets):
             family.add_metric(values, float(sample))
     return family

@@ -22,14 +22,15 @@ class ProbeTotals:
     sent: int = 0
     received: int = 0
     lost_tx: int = 0
-    """Sent by us, reported missing by the peer."""
+    """Sent by us while link and path were up, reported missing by the peer."""
     lost_rx: int = 0
-    """Due from the peer, never received."""
+    """Due from the peer while link and path were up, never received."""
     rtt_s: float | None = None
-    """Smoothed round trip, the median over the link's paths; None: not known."""
+    """Smoothed round trip, the median over the link's paths that are heard; None: none is."""
     rtt_min_s: float | None = None
     paths: int = 0
-    paths_silent: int = 0
+    paths_silent: int | None = None
+    """None: there is no prober that could tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class LinkSnapshot:
     """Damping penalty now."""
     weight: float = 1.0
     """Share of its capacity that traffic may use: 0.0 steered away … 1.0."""
+    wanted_weight: float | None = None
+    """What the daemon holds right, also in observe; None: not judged yet."""
+    outages: int = 0
+    """Times that it went out of service (state DOWN) since the daemon began."""
+    info: LinkInfo = field(default_factory=lambda: LinkInfo())
     drained: bool = False
     maintenance: bool = False
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -85,6 +91,32 @@ class LinkSnapshot:
     """Direction → median queueing of probes in the last second; empty: not known."""
     slow: bool | None = None
     """Slower than its siblings for the same job; None: nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """What a link is; empty where not known."""
+
+    element: str = ""
+    """``h1/3``: host and rail, as the located faults name it."""
+    device: str = ""
+    """Address on the bus, as ``0000:17:00.0``."""
+    rdma_device: str = ""
+    speed: str = ""
+    """Negotiated: ``400G``."""
+    driver: str = ""
+    leaf: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A fault that lasts, and where it is."""
+
+    part: str
+    """link, host, leaf, spine or path."""
+    element: str
+    direction: str = "both"
+    """tx, rx or both, as seen from the element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +272,6 @@ class HostSnapshot:
     daemon: DaemonSnapshot = field(default_factory=DaemonSnapshot)
     plugin: PluginSnapshot = field(default_factory=PluginSnapshot)
     clock: ClockSnapshot = field(default_factory=ClockSnapshot)
+    silent_peers: Mapping[str, bool] = field(default_factory=dict)
+    """Host that is probed → nothing is heard of it on any rail."""
+    located: tuple[Located, ...] = ()

@@ -59,6 +59,7 @@ class Nic:
         statuses: kind of reader → its sources: whether each is read, or why not.
         gauges: source → readings of this moment.
         flags: alarms and warnings of the module.
+        device: its address on the bus; as ``rdma_device`` and ``driver`` empty where not known.
         read_ns: when its counters were last read; None: never.
         told_flaps: carrier losses that ``downs`` and the forecast know of.
         calm_ns: errors before this have an explanation.
@@ -75,6 +76,9 @@ class Nic:
     gauges: dict[str, Mapping[str, float]] = field(default_factory=dict)
     flags: frozenset[str] = frozenset()
     module: str = ""
+    device: str = ""
+    rdma_device: str = ""
+    driver: str = ""
     read_ns: int | None = None
     error: str = ""
     told_flaps: int | None = None
@@ -124,6 +128,8 @@ class NicBook:
         self.nics: dict[str, Nic] = {}
         self.hanging: dict[str, float] = {}
         """Links whose NIC does not answer → for how many seconds."""
+        self._left: dict[str, dict[str, int]] = {}
+        """Totals of links that were configured once: they may come back."""
         self._stale_told: set[str] = set()
         self._names: list[str] = []
         self._gather = Gather([])
@@ -132,7 +138,11 @@ class NicBook:
     def configure(self, netdevs: Iterable[str]) -> None:
         """Links that stay keep what is known; a window of the forecast begins anew."""
         names = list(netdevs)
-        self.nics = {name: self.nics.get(name) or Nic(name) for name in names}
+        self._left |= {name: nic.totals for name, nic in self.nics.items() if name not in names}
+        self.nics = {
+            name: self.nics.get(name) or Nic(name, totals=self._left.pop(name, {}))
+            for name in names
+        }
         if names != self._names:
             self._names, self._gather = names, Gather(names)
         self._stale_told &= set(names)
@@ -168,6 +178,8 @@ class NicBook:
                     nic.judge.reset(name)
             if reading.kind == "counters":
                 nic.read_ns = reading.at_ns
+                nic.device, nic.rdma_device = reading.device, reading.rdma_device
+                nic.driver = reading.driver
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
             self._count(nic, link, reading)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fabricd.links.ibports import ports_of
 from telemetry.counters.devlink import HealthSource, SharedDump
+from telemetry.counters.identity import driver_and_bus
 from telemetry.counters.optics.reading import Module
 from telemetry.counters.optics.source import ModuleSource
 from telemetry.counters.pci import PciSource
@@ -60,6 +61,10 @@ class Reading:
     module: str = ""
     limits: tuple[float | None, float | None] | None = None
     error: str = ""
+    device: str = ""
+    """Its address on the bus; this and the next two: empty where not known."""
+    rdma_device: str = ""
+    driver: str = ""
 
 
 class Reader(Protocol):
@@ -91,6 +96,7 @@ class CounterReader:
         self._port: tuple[str, int] | None = None
         self._looked_ns = -RETRY_NS
         self._seen: object = None
+        self._driver, self._bus = "", ""
 
     def read(self, now_ns: int) -> Reading:
         """See `Reader.read`."""
@@ -117,6 +123,9 @@ class CounterReader:
             bins=tuple(
                 each for update in found.updates for each in update.histograms.get("fec_errors", ())
             ),
+            device=self._bus,
+            rdma_device=port[0] if port else "",
+            driver=self._driver,
         )
 
     def close(self) -> None:
@@ -130,6 +139,7 @@ class CounterReader:
         if now_ns - self._looked_ns < RETRY_NS:
             return self._port
         self._looked_ns = now_ns
+        self._driver, self._bus = driver_and_bus(self.netdev)
         try:
             devices = sorted(x.name for x in (self._sysfs / "infiniband").iterdir())
         except OSError:
