@@ -50,6 +50,8 @@ been by chance of several peers."""
 ASKED_ENOUGH = 1 / (ASK_MORE - 1)
 """From there on it is asked at every other reading at most."""
 RELAPSE_NS = 3600 * 10**9
+RELAPSE_FORGET = 2.0
+"""What was sick within that time needs so many times the evidence to be called well again."""
 PLACE_NS = 5 * 10**9
 """Where paths lose is asked when no other was called worse for so long: a spine takes many."""
 
@@ -114,7 +116,10 @@ class LossTest:
         self._links: dict[tuple[int, Direction], _Link] = {}
         self._names: tuple[str, ...] = ()
         self._keys: tuple[Hashable, ...] = ()
-        self._relapse = replace(self.rules.idle, back=1.0)
+        self._relapse = replace(
+            self.rules.idle, back=1.0, forget=RELAPSE_FORGET * self.rules.idle.forget
+        )
+        self._path_test = replace(self.rules.idle, forget=self.rules.path_forget)
         self._cost = self.rules.idle.cost
         self._gap_ns = -1
         """When our prober last had a gap."""
@@ -274,7 +279,7 @@ class LossTest:
                 nats = self._link(row.link, way).usual.nats(rules.idle, lost, packets)
             half.lost += lost
             half.packets += packets
-            if not half.cusum.step(rules.idle, nats, lost, packets, now):
+            if not half.cusum.step(self._path_test, nats, lost, packets, now):
                 half.blamed = ""
             yield way, nats, lost, packets
 
@@ -300,12 +305,20 @@ class LossTest:
             link.before = {i: (p.halves[RX].before, p.halves[TX].before) for i, p in self._items()}
         test = self._relapse if now < link.relapse_ns else self.rules.idle
         if not cusum.step(test, nats, lost, packets, now):
+            if link.blamed:
+                self._absolve(*key)
             link.blamed = ""
             if sick:
                 link.relapse_ns = now + RELAPSE_NS
         if learn and not sick and not cusum.started:
             # Whatever there was led to no verdict: such are the link's losses when it is well.
             link.usual.learn(before[0] + lost, before[1] + packets)
+
+    def _absolve(self, index: int, way: Direction) -> None:
+        """What a link's paths lost while the link was to blame accuses none of them alone."""
+        for path in self._paths.values():
+            if path.row.link == index:
+                path.halves[way].cusum, path.halves[way].blamed = Cusum(), ""
 
     def _items(self) -> list[tuple[int, _Path]]:
         return list(self._paths.items())

@@ -30,11 +30,16 @@ class LossRules:
     """Parameters."""
 
     idle: Test = field(
-        default_factory=lambda: Test(3e-6, SICK, 20.0, step_share=0.45, ceiling=1.2, back=2.5)
+        default_factory=lambda: Test(
+            3e-6, SICK, 20.0, step_share=0.45, ceiling=1.2, back=2.5, forget=8.0
+        )
     )
     """Losses per packet. Normal: Ethernet and InfiniBand links within their error budget (BER
     1e-12 after FEC) lose less than 1e-8; the rest is room for hosts and switches. Four losses
-    within two seconds at 400 packets/s are a verdict, or five within half a minute."""
+    within two seconds at 400 packets/s are a verdict, or five within half a minute. Ten seconds
+    without a loss make it well again, if the loss that it had would have shown in that time."""
+    path_forget: float = 6.0
+    """Of a path alone: it has a tenth of a link's packets and is to be well as soon."""
     usual: float = 1e-5
     """The most that a link may get us used to (`fabricd.detect.usual`)."""
     congested: Test = field(default_factory=lambda: Test(1e-2, 1e-1, threshold=18.0, ceiling=1.2))

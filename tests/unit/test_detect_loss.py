@@ -22,10 +22,10 @@ SLOW, TRAINS = 10, 300
 class Feed:
     """A host with four rails and eight peers; ``rate(rail, peer, way)`` is the loss of a path."""
 
-    def __init__(self, seed=0, peers=PEERS, rails=RAILS, base=1e-6):
+    def __init__(self, seed=0, peers=PEERS, rails=RAILS, base=1e-6, slow=SLOW):
         self.test = LossTest("h")
         self.rng = np.random.default_rng(seed)
-        self.peers, self.rails, self.base = peers, rails, base
+        self.peers, self.rails, self.base, self.slow = peers, rails, base, slow
         self.now = 0
         self.totals = {}
         self.found = {}
@@ -54,7 +54,7 @@ class Feed:
         if rate:
             chances += [[rate(r, p, way) for way in ("rx", "tx")] for r, p in paths]
         trains = [self.peers.index(p) == r for r, p in paths]
-        counts = np.where(trains, TRAINS, SLOW) // 2
+        counts = np.where(trains, TRAINS, self.slow) // 2
         lost = self.rng.binomial(counts[:, None], np.minimum(1.0, chances)).tolist()
         out = []
         for index, ((r, p), count, (rx, tx)) in enumerate(
@@ -242,11 +242,36 @@ def test_verdict_ends_when_the_loss_does():
     assert not feed.verdict.links
 
 
+@pytest.mark.parametrize("peers", ["abc", PEERS], ids=["3 peers", "8 peers"])
+@pytest.mark.parametrize("way", ["rx", "tx"])
+def test_full_weight_is_back_soon_after_three_percent(peers, way):
+    """The link and its paths, also at the fourth time within an hour."""
+    for seed in range(4):
+        feed = Feed(100 + seed, peers)
+        for again in range(4):
+            feed.run(20 + 10 * again, at_link(1, way, 0.03))
+            assert set(feed.verdict.links) == {1}
+            feed.run(15)
+            assert (feed.verdict.links, feed.verdict.paths) == ({}, {}), (seed, again)
+
+
+def test_a_path_of_32_packets_a_second_is_well_soon_after_three_percent():
+    """The fault is at the peer's port: here a path alone, which has few packets."""
+    late = 0
+    for seed in range(20):
+        feed = Feed(200 + seed, "abc", slow=32)
+        feed.run(40, lambda r, p, w: 0.03 if (r, p, w) == (3, "a", "tx") else 0.0)
+        assert set(feed.paths_found) == {3 * 3}
+        feed.run(15)
+        late += bool(feed.verdict.paths)
+    assert late <= 1
+
+
 def test_who_was_sick_not_long_ago_has_to_be_well_for_longer():
     feed = Feed(8)
     took = []
     for _ in range(2):
-        feed.run(10, at_link(1, "rx", 0.05))
+        feed.run(60, at_link(1, "rx", 0.001))
         assert feed.verdict.links
         began = feed.now
         while feed.run(1).links:

@@ -1,12 +1,14 @@
 """The sequential test: quick on what is sick, silent on what is not, unmoved by a burst."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricd.detect.loss_rules import LossRules
 from fabricd.detect.sequential import Cusum, Test
 
 Test.__test__ = False
@@ -70,6 +72,56 @@ def test_verdict_stays_until_the_evidence_is_gone():
         steps += 1
     assert 60 < steps < 120, "half a minute to a minute without a loss"
     assert (cusum.value, cusum.rate) == (0.0, 0.0)
+
+
+FORGETS = LossRules().idle
+PATH = replace(FORGETS, forget=LossRules().path_forget)
+
+
+def until_well(rate, per_step, after, *, test=FORGETS, seed=0, sick_s=30.0):
+    """Seconds from the end of a loss at ``rate`` to the end of the verdict, then at ``after``."""
+    rng = np.random.default_rng(seed)
+    cusum = Cusum()
+    step = 0
+    while not cusum.sick or step * STEP < sick_s * SEC:
+        step += 1
+        lost = int(rng.binomial(per_step, rate))
+        cusum.step(test, test.nats(lost, per_step), lost, per_step, step * STEP)
+    ended = step
+    while step < ended + 2 * 1000:
+        step += 1
+        lost = int(rng.binomial(per_step, after))
+        if not cusum.step(test, test.nats(lost, per_step), lost, per_step, step * STEP):
+            return (step - ended) / 2
+    return None
+
+
+@pytest.mark.parametrize(
+    ("test", "per_step"), [(FORGETS, 200), (PATH, 16)], ids=["link, 400/s", "path, 32/s"]
+)
+def test_what_lost_three_percent_is_well_soon_after_it_ended(test, per_step):
+    took = [until_well(0.03, per_step, 1e-6, test=test, seed=seed) for seed in range(100)]
+    assert None not in took
+    assert sum(t > 15 for t in took) <= 2, sorted(took)[-5:]
+    assert sorted(took)[50] >= FORGETS.forget_ns / SEC - 2, "no sooner: losses come in bursts"
+
+
+def test_without_forgetting_it_takes_minutes():
+    assert until_well(0.03, 16, 0.0, test=replace(PATH, forget=math.inf)) > 300
+
+
+def test_what_loses_little_is_not_forgotten_between_two_losses():
+    """0.1 % at 400 packets a second: a loss each 2.5 s in the mean, for a quarter of an hour."""
+    well = [until_well(1e-3, 200, 1e-3, seed=seed) for seed in range(60)]
+    assert sum(t is not None for t in well) <= 4, well
+
+
+def test_a_loss_that_pauses_for_less_than_the_least_time_stays():
+    cusum = Cusum()
+    for step in range(400):  # half a second in nine
+        lost = 20 if step % 18 == 0 or step < 6 else 0
+        cusum.step(FORGETS, FORGETS.nats(lost, 200), lost, 200, step * STEP)
+        assert cusum.sick or step < 6
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 500)), max_size=60))
