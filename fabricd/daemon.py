@@ -34,6 +34,7 @@ from fabricd.links.inventory import Inventory
 from fabricd.links.lldp_source import LldpSource
 from fabricd.links.portwatch import PortWatch
 from fabricd.links.watcher import LinkWatcher
+from fabricd.netdev_bytes import NetdevBytes
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
@@ -79,6 +80,7 @@ class Daemon:
         self._control: ControlServer
         self._nics: NicWatch
         self._softnet: SoftnetStat
+        self._netdev_bytes: NetdevBytes
 
     async def run(self) -> None:
         """Start, serve, stop.
@@ -144,6 +146,10 @@ class Daemon:
         softnet = self._softnet = SoftnetStat()
         host.engine.receive_path.read = softnet.read
         host.receive_note = lambda: softnet.note
+        progress = host.engine.progress
+        netdev_bytes = self._netdev_bytes = NetdevBytes(lambda: progress.names)
+        progress.read = netdev_bytes.read
+        host.payload_note = lambda: netdev_bytes.note
         ports = IbPorts(_netdevs(config), config.rdma_devices)
         host.ib_note = ports.note
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
@@ -333,6 +339,7 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._nics.close(0.2)
         self._softnet.close()
+        self._netdev_bytes.close()
         host.give_back()
         host.record(EventKind.DAEMON, "stopped")
         host.mark_changed()

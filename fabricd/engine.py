@@ -6,12 +6,13 @@ transitions; `plan` says what the steer page should hold. ``now`` is CLOCK_MONOT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
+from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.rules import Class, Finding
 from fabricd.detect.silence import PathView, Rules
@@ -94,11 +95,14 @@ class Engine:
         self._left: dict[str, Path] = {}
         """Paths that the configuration or the links' addresses had once and do not have now."""
         self.receive_path = ReceivePath()
-        self._jury = Jury(Rules(), self.receive_path)
+        self.progress = ByteProgress()
+        self._jury = Jury(Rules(), self.receive_path, self.progress)
         self.max_probe_share = 0.5
         self.predict = config.predict
         self.orders = Orders()
         self.silent_hosts: frozenset[str] = frozenset()
+        self.congested: Mapping[int, str] = {}
+        """Link index → what probes would say against it if its payload did not move."""
         self._blamed: frozenset[int] = frozenset()
         """Links that probes blame now, also those whose traffic they may not take."""
         self._prober_lost_ns: int | None = None
@@ -111,6 +115,7 @@ class Engine:
         damping, hold = damping_rules(config), hold_rules(config)
         self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
         self._jury.reset()
+        self.progress.configure([table.netdev for table in config.links])
         self._judged = Verdict()
         self._blamed = frozenset()
         self.max_probe_share = config.steer.max_probe_share
@@ -173,6 +178,7 @@ class Engine:
         verdict = self.orders.verdict(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
+        self.congested = verdict.congested
         self._blamed = frozenset(verdict.link_faults)
         for link in self.links:
             facts = self._link_facts(link, verdict, views, out, now)

@@ -246,6 +246,8 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
     out += _delay_said(host, link, now, off)
     out.append(_paths_said(host, link, off))
+    if why := host.engine.congested.get(link.index):
+        out.append(_said("probe-link", f"full queue, no verdict: {why}", False, None, off))
     rows = {r.index: r for r in host.feed.paths() or ()}
     for path in host.engine.paths:
         if path.spec.link != link.index or (probe := rows.get(path.index)) is None:

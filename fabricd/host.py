@@ -101,6 +101,7 @@ class Host:
         self.endpoint_refused: Callable[[], int] = lambda: 0
         self.ib_note = ""
         self.receive_note: Callable[[], str] = lambda: "not read"
+        self.payload_note: Callable[[], str] = lambda: "not read"
         self._table: _Table | None = None
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0

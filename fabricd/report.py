@@ -192,7 +192,7 @@ def _daemon(host: Host) -> DaemonSnapshot:
         timeline_waiting=host.recorder.waiting,
         timeline_dropped=host.recorder.dropped,
         timeline_bytes=host.recorder.size_bytes,
-        verdicts_held=host.engine.receive_path.held,
+        verdicts_held=host.engine.receive_path.held + host.engine.progress.held,
         steer_generation=host.page.generation,
         groups={g: mode != "observe" for g, mode in group_modes(host).items()},
         config_hash=source.hash if source else "",
@@ -243,7 +243,11 @@ def status(host: Host) -> dict[str, Any]:
         "metrics": asdict(host.endpoint) | {"text": str(host.endpoint)},
         "receive_path": {
             "backlogs": host.receive_note(),
-            "verdicts_held": shot.daemon.verdicts_held,
+            "verdicts_held": host.engine.receive_path.held,
+        },
+        "payload": {
+            "byte_counters": host.payload_note(),
+            "verdicts_held": host.engine.progress.held,
         },
         "ib_ports": host.ib_note,
         "lldp": host.where.lldp.note if host.where.lldp else "off",

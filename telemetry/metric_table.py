@@ -360,7 +360,7 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "verdicts_held_total",
         "counter",
-        "Verdicts of silence that waited because the kernel's receive path was behind.",
+        "Verdicts of silence that waited: the kernel's receive path was behind, or payload moved.",
         lambda s: s.daemon.verdicts_held,
     ),
     host_metric(

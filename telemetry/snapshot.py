@@ -159,7 +159,7 @@ class DaemonSnapshot:
     """Events given up: the queue was full, or the store will never take them."""
     timeline_bytes: int = 0
     verdicts_held: int = 0
-    """Verdicts of silence that waited for the kernel's receive path."""
+    """Verdicts of silence that waited for the kernel's receive path, or for payload to stop."""
     steer_generation: int = 0
     groups: Mapping[str, bool] = field(default_factory=dict)
     """Group of links → steered; empty: there are no groups."""

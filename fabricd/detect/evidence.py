@@ -44,9 +44,18 @@ def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]
             row.peer_incarnation,
             row.gone,
             row.late_ns,
+            _queue_ns(row),
         )
         for row in rows
     ]
+
+
+def _queue_ns(row: PathRow) -> int:
+    """Round trip above its least, by the newest packet and by the newest few: the lesser.
+
+    One late packet alone is no queue.
+    """
+    return max(0, min(row.rtt_last_ns, row.rtt_smoothed_ns) - row.rtt_min_ns)
 
 
 def loss_counters(
@@ -64,7 +73,6 @@ def loss_counters(
     out = []
     for row in rows:
         spec = engine.paths[row.index].spec
-        latest = min(row.rtt_last_ns, row.rtt_smoothed_ns)
         out.append(
             LossCounters(
                 row.index,
@@ -80,7 +88,7 @@ def loss_counters(
                 row.tx_bitmap,
                 row.peer_interval_ns or row.interval_ns,
                 spec.clock,
-                max(0, latest - row.rtt_min_ns, queued.get(row.index, 0)),
+                max(_queue_ns(row), queued.get(row.index, 0)),
                 outage=engine.in_outage(row.index),
             )
         )

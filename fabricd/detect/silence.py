@@ -13,7 +13,9 @@ newest packet that it heard, from whomever. From then on each packet that was du
   came a moment ago speaks only for what left well before it: its companion may be under way.
 
 A link that loses single packets now and then needs a longer row: each such near miss of the last
-ten seconds is remembered, and every fourth asks for one more, so that loss is no silence.
+ten seconds is remembered, and every fourth asks for one more, so that loss is no silence. So does
+one behind a queue: where packets waited for three link intervals before the silence, the next may
+wait for three more.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class PathView(NamedTuple):
     """The peer said farewell: not ``heard``, and that says nothing."""
     late_ns: int = 0
     """How late after `due` the prober calls a packet missing; 0: as `Rules.lateness` has it."""
+    queue_ns: int = 0
+    """Round trip above its least: how long packets of this path waited in queues until now."""
 
     @property
     def due(self) -> int:
@@ -79,6 +83,14 @@ class Rules:
     near_misses_for_one: int = 4
     """So many near misses ask for one packet more; at most three times ``misses`` in all."""
     near_misses_ns: int = 10 * 10**9
+    queue_misses: int = 4
+    """A queue asks for one more packet for each interval that it is long, up to so many times
+    ``misses`` in all."""
+
+    def queued(self, queue_ns: int, interval_ns: int) -> int:
+        """How many packets more a silence needs, where packets waited for ``queue_ns``."""
+        most = (self.queue_misses - 1) * self.misses
+        return min(most, (queue_ns + interval_ns // 2) // interval_ns)
 
     @property
     def same_slot_ns(self) -> int:
@@ -161,7 +173,7 @@ class Silences:
             if count := sent[path.index]:
                 missing += count
                 peers.add(path.peer)
-        return self._noted((link, "rx"), Row(missing, peers), rules, now)
+        return self._noted((link, "rx"), Row(missing, peers), paths, rules, now)
 
     def tx(
         self,
@@ -180,21 +192,24 @@ class Silences:
             if path.index in told and path.acked_ns + path.interval_ns >= newest - slack:
                 missing += path.tx_missed
                 peers.add(path.peer)
-        return self._noted((link, "tx"), Row(missing, peers), rules, now)
+        return self._noted((link, "tx"), Row(missing, peers), paths, rules, now)
 
-    def _needed(self, side: _Side, rules: Rules, now: int) -> int:
+    def _needed(self, side: _Side, paths: Sequence[PathView], rules: Rules, now: int) -> int:
         near = self._near.get(side)
         while near and near[0] < now - rules.near_misses_ns:
             near.popleft()
         more = len(near) // rules.near_misses_for_one if near else 0
-        return min(rules.misses + more, 3 * rules.misses)
+        queued = rules.queued(max(p.queue_ns for p in paths), rules.link_interval_ns)
+        return max(min(rules.misses + more, 3 * rules.misses), rules.misses + queued)
 
-    def _noted(self, side: _Side, row: Row, rules: Rules, now: int) -> Row:
+    def _noted(
+        self, side: _Side, row: Row, paths: Sequence[PathView], rules: Rules, now: int
+    ) -> Row:
         if not row.missing:
             self._end(side, now)
         else:
             self._begun[side] = self._begun.get(side, True) and row.missing < rules.misses
-        return replace(row, needed=self._needed(side, rules, now))
+        return replace(row, needed=self._needed(side, paths, rules, now))
 
     def _end(self, side: _Side, now: int) -> None:
         if self._begun.pop(side, False):

@@ -15,17 +15,25 @@ Rules, in the order in which they are asked:
 * Otherwise a path that missed ``misses`` in a row is at fault alone, once its peer is known to live
   for one more of its intervals; while the link may still turn out to be the cause, its paths wait.
 * What we do not hear is a verdict only when all that had reached this host's kernel is delivered
-  (`fabricd.detect.receive_path`); until then it is a suspicion. What peers do not hear of us waits
-  for nothing: they judge.
+  (`fabricd.detect.receive_path`); until then it is a suspicion. What peers do not hear of us does
+  not wait for that: they judge.
+* While the device moves payload in the direction that is called silent (`fabricd.detect.progress`),
+  the silence is that of a full queue: neither a verdict nor a suspicion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
+from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.silence import PathView, Rules, Silences
+from fabricd.probes.records import Direction
+
+RX, TX = Direction.RX, Direction.TX
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +45,40 @@ class Verdict:
     link_suspects: dict[int, str] = field(default_factory=dict)
     path_faults: dict[int, str] = field(default_factory=dict)
     """Path index → reason; never of a link that is itself at fault."""
+    congested: dict[int, str] = field(default_factory=dict)
+    """Link index → what would be a verdict or a suspicion on it if its payload did not move."""
     silent_hosts: frozenset[str] = frozenset()
     """Peers heard before and silent now on all links."""
     again_ns: int | None = None
-    """When to judge again though nothing happens: a verdict waits for the kernel's receive path."""
+    """When to judge again though nothing happens: a verdict waits for the kernel's receive path, or
+    for payload to stop moving."""
+
+
+class _Wait(Enum):
+    """What a silence that is proven still waits for."""
+
+    NOTHING = "nothing"
+    KERNEL = "the kernel's receive path"
+    PAYLOAD = "payload that moves"
+
+
+class _Said(NamedTuple):
+    reason: str = ""
+    waits_for: _Wait = _Wait.NOTHING
 
 
 class Jury:
     """Judges all paths of the host together; remembers since when each silence has a witness."""
 
-    def __init__(self, rules: Rules, receive_path: ReceivePath | None = None) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        receive_path: ReceivePath | None = None,
+        progress: ByteProgress | None = None,
+    ) -> None:
         self.rules = rules
         self.receive_path = receive_path or ReceivePath()
+        self.progress = progress or ByteProgress()
         self._silences = Silences()
         self._witnessed: dict[int, int] = {}
         self._reported: dict[int, int] = {}
@@ -59,6 +89,7 @@ class Jury:
         self._witnessed.clear()
         self._reported.clear()
         self.receive_path.reset()
+        self.progress.reset()
 
     def judge(self, paths: Sequence[PathView], now: int) -> Verdict:
         """The verdict; call it whenever a path's misses changed.
@@ -75,21 +106,27 @@ class Jury:
                 by_peer.setdefault(path.peer, []).append(path)
         faults: dict[int, str] = {}
         suspects: dict[int, str] = {}
+        congested: dict[int, str] = {}
         path_faults: dict[int, str] = {}
         self.receive_path.begin()
+        self.progress.begin(now)
         for link, all_paths in by_link.items():
             if all(path.clean for path in all_paths):
                 self._forget(link, all_paths, now)
                 continue
+            self.progress.note(self.rules.link_interval_ns)
             sent = {p.index: self._sent(p, by_peer[p.peer], now) for p in all_paths}
-            reason, waits = self._link_fault(link, all_paths, sent, now)
-            if reason:
-                (suspects if waits else faults)[link] = reason
+            said = self._link_fault(link, all_paths, sent, now)
+            if said.reason:
+                {_Wait.NOTHING: faults, _Wait.KERNEL: suspects, _Wait.PAYLOAD: congested}[
+                    said.waits_for
+                ][link] = said.reason
                 continue
             own = [p for p in all_paths if self._counts(p, 2 * self.rules.link_interval_ns, now)]
             missed = [(p.peer, p.rx_missed + p.tx_missed) for p in own if not p.clean]
             if _enough(missed, self.rules):
-                suspects[link] = f"probes missing to {_names({peer for peer, _ in missed})}"
+                doubt = f"probes missing to {_names({peer for peer, _ in missed})}"
+                (congested if self._moves(link, own) else suspects)[link] = doubt
                 if self._undecided(link, own, now):
                     continue
             else:
@@ -101,13 +138,15 @@ class Jury:
                 ):
                     path_faults[path.index] = reason
         self.receive_path.end()
+        self.progress.end()
         silent = {
             peer
             for peer, own in by_peer.items()
             if all(p.rx_missed >= self.rules.misses for p in own)
         }
-        again = self.receive_path.again_ns
-        return Verdict(faults, suspects, path_faults, frozenset(silent), again)
+        waits = (self.receive_path.again_ns, self.progress.again_ns)
+        again = min((at for at in waits if at is not None), default=None)
+        return Verdict(faults, suspects, path_faults, congested, frozenset(silent), again)
 
     def _forget(self, link: int, paths: list[PathView], now: int) -> None:
         self._silences.broken(link, now)
@@ -117,33 +156,59 @@ class Jury:
 
     def _link_fault(
         self, link: int, paths: list[PathView], sent: dict[int, int], now: int
-    ) -> tuple[str, bool]:
-        """Why the link is at fault ("": it is not), and whether that is still to wait."""
-        rules, waiting = self.rules, ""
+    ) -> _Said:
+        """Why the link is at fault ("": it is not), and what that is still to wait for."""
+        rules, waiting = self.rules, _Said()
         heard = self._silences.rx(link, paths, sent, rules, now)
         if heard.proven(rules):
-            waits, why = self.receive_path.ask(("link", link), now, rules.link_interval_ns)
-            reason = f"nothing heard from {_names(heard.peers)}" + (f"; {why}" if why else "")
-            if not waits:
-                return reason, False
-            waiting = reason
+            said = self._unheard(("link", link), link, now)
+            reason = f"nothing heard from {_names(heard.peers)}{said.reason}"
+            if said.waits_for is _Wait.NOTHING:
+                return _Said(reason)
+            waiting = _Said(reason, said.waits_for)
         reported = {
             p.index for p in paths if p.tx_missed and self._counts(p, rules.link_interval_ns, now)
         }
         told = self._silences.tx(link, paths, reported, rules, now)
         if told.proven(rules):
-            return f"not heard by {_names(told.peers)}", False
-        return waiting, bool(waiting)
+            wait, why = self.progress.ask(("link", link), link, TX, rules.link_interval_ns)
+            reason = f"not heard by {_names(told.peers)}" + (f"; {why}" if why else "")
+            if not wait:
+                return _Said(reason)
+            waiting = waiting if waiting.reason else _Said(reason, _Wait.PAYLOAD)
+        return waiting
+
+    def _unheard(self, silence: Hashable, link: int, now: int) -> _Said:
+        """What a silence of our own hearing still waits for; the reason is what to add to it."""
+        interval = self.rules.link_interval_ns
+        wait, why = self.progress.ask(silence, link, RX, interval)
+        if wait:
+            return _Said(f"; {why}", _Wait.PAYLOAD)
+        behind, stalled = self.receive_path.ask(silence, now, interval)
+        text = "".join(f"; {text}" for text in (why, stalled) if text)
+        return _Said(text, _Wait.KERNEL if behind else _Wait.NOTHING)
 
     def _path_fault(self, path: PathView, sent: int, now: int) -> str:
         rules = self.rules
-        if sent >= rules.misses:
-            waits, why = self.receive_path.ask(("path", path.index), now, rules.link_interval_ns)
-            if not waits:
-                return f"{path.peer} not heard on this path" + (f"; {why}" if why else "")
-        if path.tx_missed >= rules.misses:
-            return f"not heard by {path.peer} on this path"
+        needed = rules.misses + rules.queued(path.queue_ns, path.interval_ns)
+        if sent >= needed:
+            said = self._unheard(("path", path.index), path.link, now)
+            if said.waits_for is _Wait.NOTHING:
+                return f"{path.peer} not heard on this path{said.reason}"
+        if path.tx_missed >= needed:
+            silence = ("path", path.index)
+            wait, why = self.progress.ask(silence, path.link, TX, rules.link_interval_ns)
+            if not wait:
+                return f"not heard by {path.peer} on this path" + (f"; {why}" if why else "")
         return ""
+
+    def _moves(self, link: int, paths: Iterable[PathView]) -> bool:
+        """Whether a link moves payload in a direction in which probes are missing."""
+        interval = self.rules.link_interval_ns
+        ways = {RX: any(p.rx_missed for p in paths), TX: any(p.tx_missed for p in paths)}
+        return any(
+            missing and self.progress.flowing(link, way, interval) for way, missing in ways.items()
+        )
 
     def _sent(self, path: PathView, same_peer: list[PathView], now: int) -> int:
         """How many of the missing packets the peer sent; notes since when it is known to live."""
