@@ -16,6 +16,7 @@ from bench.detect import (
     live_false,
     live_flaps,
     live_loss,
+    live_starts,
     optics,
     safety,
 )
@@ -29,6 +30,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "blackhole": live_blackhole.blackhole,
     "false": live_false.false_downs,
     "loss": live_loss.loss,
+    "starts": live_starts.starts,
     "gray": gray.gray,
     "simulator": simulator,
     "conditions": conditions,
@@ -47,6 +49,7 @@ MINUTES: Mapping[str, float] = {
     "blackhole": 4,
     "false": 32,
     "loss": 12,
+    "starts": 10,
     "gray": 5,
     "simulator": 27,
     "conditions": 2,
