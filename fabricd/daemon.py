@@ -254,6 +254,7 @@ class Daemon:
             host.wake()
             await host.where.ask(host.feed, host.engine)
             host.feed_loss()
+            host.watch_probing()
             host.nics_checked(self._nics.check())
             if number % SAVE_TICKS == 0:
                 host.save()

@@ -49,9 +49,10 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "since_s": _ago(health.since_ns, now),
         "reason": health.reason,
         "weight": weight / FULL,
-        "rule": _rule(host, link),
+        "rule": _rule(host, link, now),
         "steering": _steering(host, link, weight),
         "evidence": _evidence(host, link, now),
+        "unwatched": host.probing.unwatched(netdev, now),
         "located": [str(blame) for blame in host.where.places.now],
         "condition": host.delay.condition(netdev).now.value,
         "delay": delay_document(host.delay.view.link_figures(link.index)),
@@ -79,7 +80,7 @@ def _damping(health: Health, now: int) -> dict[str, Any]:
     }
 
 
-def _rule(host: Host, link: Link) -> dict[str, str]:
+def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
     """The rule that holds the link in its state, with the parameters it was judged by."""
     config, health = host.config, link.health
     hold, damping = config.hold, config.damping
@@ -89,7 +90,7 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
     )
     rules = {
         LinkState.UNKNOWN: ("never-seen-up", "no carrier was ever seen: not a failure", ""),
-        LinkState.UP: ("healthy", "carrier, and nothing speaks against it", ""),
+        LinkState.UP: _healthy(host.probing.unwatched(link.netdev, now)),
         LinkState.SUSPECT: (
             "probe-doubt",
             "misses over two peers without a verdict for 0.2 s; carries as before",
@@ -128,6 +129,12 @@ def _rule(host: Host, link: Link) -> dict[str, str]:
     name, text, parameters = rules[health.state]
     out = {"name": name, "text": text}
     return out | {"parameters": parameters} if parameters else out
+
+
+def _healthy(unwatched: str) -> tuple[str, str, str]:
+    if unwatched:
+        return "carrier-only", f"carrier is all that is known: {unwatched}", ""
+    return "healthy", "carrier, and nothing speaks against it", ""
 
 
 def _hard(reason: str) -> tuple[str, str, str]:
@@ -243,6 +250,8 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
         text = "active" if link.port_active else "not active"
         out.append(_said("port", text, not link.port_active, None, off))
     out += _counters(host, link, now, off)
+    if unwatched := host.probing.unwatched(link.netdev, now):
+        out.append(_said("probe-link", unwatched, False, None, off) | {"unwatched": True})
     out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
     out += _delay_said(host, link, now, off)
     out.append(_paths_said(host, link, off))

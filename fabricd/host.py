@@ -37,6 +37,7 @@ from fabricd.predict.forecast import Forecast
 from fabricd.probe_counts import ProbeCounts
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, HeardRecord, MissRecord, PathRow
+from fabricd.probing import Probing
 from fabricd.publisher import Publisher, event, outcome_events
 from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
@@ -118,6 +119,7 @@ class Host:
         self.where = Whereabouts(config.host.name)
         self.outages: Counter[str] = Counter()
         """Times that each link went out of service."""
+        self.probing = Probing()
         self._stalled_ns = 0
         self._keep_at = time.monotonic_ns() + KEEP_NS
         self._worse = (frozenset[int](), frozenset[int]())
@@ -328,6 +330,15 @@ class Host:
         if verdict.blames or not between:
             views = self._table.views if self._table else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
+
+    def watch_probing(self) -> None:
+        """Each tick: do probes watch all links?"""
+        now = time.monotonic_ns()
+        rows = self.path_rows(recent=True)
+        told = self.probing.tick(
+            self.feed, rows, self.engine, self.config, self._addresses(), now
+        )
+        self._emit(told)
 
     def give_back(self) -> None:
         """Before a graceful stop: every weight full, the plugins' own detectors rule."""

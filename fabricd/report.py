@@ -111,6 +111,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
                 risk=link.forecast.risk if link.forecast else None,
                 probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
+                probe_state=host.probing.state(link.netdev),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.delay.slow(link.netdev),
@@ -223,6 +224,7 @@ def status(host: Host) -> dict[str, Any]:
         "started_wall_s": shot.daemon.start_wall_s,
         "links": states,
         "silent_hosts": sorted(host.engine.silent_hosts),
+        "unwatched": _unwatched(host, now),
         "prober": {
             "up": shot.prober.up,
             "restarts": shot.prober.restarts,
@@ -255,6 +257,12 @@ def status(host: Host) -> dict[str, Any]:
     }
 
 
+def _unwatched(host: Host, now: int) -> dict[str, str]:
+    """Link → why probes say nothing about it; links that probes watch are left out."""
+    said = {x.netdev: host.probing.unwatched(x.netdev, now) for x in host.engine.links}
+    return {netdev: why for netdev, why in said.items() if why}
+
+
 def links(host: Host) -> list[dict[str, Any]]:
     """``{"op": "links"}``: one object a link, with its paths."""
     shot = snapshot(host)
@@ -279,6 +287,8 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "reason": health.reason,
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
+                "probe_state": link.probe_state.value if link.probe_state else None,
+                "unwatched": host.probing.unwatched(link.netdev, now),
                 "admin_up": known.admin_up,
                 "flaps": link.flaps,
                 "flaps_exact": link.flaps_exact,

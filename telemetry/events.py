@@ -34,6 +34,19 @@ class LinkState(IntEnum):
     """Taken down or drained by an operator. Not a failure."""
 
 
+class ProbeState(StrEnum):
+    """Whether probes watch a link. Anything but `HEARD`: the link is judged by its carrier only."""
+
+    HEARD = "heard"
+    """The link's present paths have heard a peer."""
+    NEVER_HEARD = "never_heard"
+    """The prober probes, the link has carrier, and for 30 s no packet came from any peer."""
+    UNBOUND = "unbound"
+    """The link's probe socket is not bound."""
+    OFF = "off"
+    """Nothing is probed: no address, no peer on the rail, or no prober."""
+
+
 class EventKind(StrEnum):
     """What a timeline row says."""
 
@@ -58,6 +71,8 @@ class EventKind(StrEnum):
     WOULD_STEER = "would_steer"
     """The same, decided in observe mode and not done."""
     MODE = "mode"
+    PROBING = "probing"
+    """Probes watch a link, or no longer: ``data['state']`` is a `ProbeState`."""
     PROBER = "prober"
     """Prober appeared, vanished, restarted or stalled."""
     PLUGIN = "plugin"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from telemetry.clock_metrics import CLOCK_METRICS
+from telemetry.events import ProbeState
 from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value, host_metric
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
 from telemetry.statspage import Latency
@@ -122,6 +123,13 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "Probe packets lost while link and path were up; tx: ours, by the peer's report; rx: its.",
         lambda s: {"tx": s.probe.lost_tx, "rx": s.probe.lost_rx},
         "direction",
+    ),
+    _link(
+        "probe_state",
+        "gauge",
+        "1 for the state of the link's probing: heard, never_heard, unbound or off.",
+        lambda s: {state.value: int(s.probe_state is state) for state in ProbeState},
+        "state",
     ),
     _link(
         "probe_rtt_seconds",

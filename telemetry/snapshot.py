@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from telemetry.events import LinkState
+from telemetry.events import LinkState, ProbeState
 from telemetry.statspage import Latency
 
 
@@ -86,6 +86,8 @@ class LinkSnapshot:
     risk: float | None = None
     """Failure risk, 0 to 1; None: no forecast."""
     probe: ProbeTotals = field(default_factory=ProbeTotals)
+    probe_state: ProbeState | None = None
+    """None: not known yet."""
     plugin: RailTotals = field(default_factory=RailTotals)
     queueing_s: Mapping[str, float] = field(default_factory=dict)
     """Direction → median queueing of probes in the last second; empty: not known."""

@@ -70,6 +70,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("mode", mode),
         ("links", links or "none"),
         ("silent hosts", ", ".join(data["silent_hosts"]) or "none"),
+        ("not watched", _listed(data.get("unwatched", {})) or "none"),
         ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
         ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
                      f"{line['failures']} failures"),
@@ -89,6 +90,11 @@ def status(console: Console, data: dict[str, Any]) -> None:
     for key, value in operator_lines(data["operator"]):
         table.add_row(key, Text(value))
     console.print(table)
+
+
+def _listed(said: dict[str, str]) -> str:
+    """Links, and what is said of each."""
+    return "; ".join(f"{link}: {text}" for link, text in said.items())
 
 
 def _not_read(counters: dict[str, str]) -> str:
@@ -136,7 +142,7 @@ def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
             queues(link["delay"]),
             f"{probes['lost_tx']}/{probes['lost_rx']}",
             condition(link["condition"]),
-            link["reason"],
+            "; ".join(text for text in (link["reason"], link.get("unwatched", "")) if text),
         )
         if paths:
             if link.get("leaf"):

@@ -109,7 +109,8 @@ def _evidence(found: list[dict[str, Any]]) -> Table:
     for name in ("detector", "age", "says"):
         table.add_column(name)
     for item in found:
-        style = "dim" if item.get("off") else "red" if item["against"] else ""
+        style = "red" if item["against"] else "yellow" if item.get("unwatched") else ""
+        style = "dim" if item.get("off") else style
         text = Text(item["says"] + (" (detector off)" if item.get("off") else ""), style=style)
         table.add_row(item["detector"], age(item["age_s"]), text)
     return table

@@ -31,8 +31,8 @@ def address_text(raw: bytes) -> str:
 
 def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
     """Row ``index`` of the link table from the fields of ``LINK_ROW``."""
-    (_, netdev, address, port, _, flags, ifindex, phc, down, up, change, downs, read_ns, heard,
-     sent, received, errors) = values  # fmt: skip
+    (_, netdev, address, port, bind_errno, flags, ifindex, phc, down, up, change, downs, read_ns,
+     heard, sent, received, errors) = values  # fmt: skip
     return LinkRow(
         index=index,
         netdev=netdev.split(b"\0", 1)[0].decode("ascii"),
@@ -54,6 +54,7 @@ def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
         sent=sent,
         received=received,
         send_errors=errors,
+        bind_errno=bind_errno,
     )
 
 

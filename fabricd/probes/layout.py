@@ -119,7 +119,7 @@ RING_HEADER: Final = Record(
 )
 LINK_ROW: Final = Record(
     "LinkRow",
-    "seq:Q netdev:16s address:16s port:H reserved0:H flags:I ifindex:I phc:I "
+    "seq:Q netdev:16s address:16s port:H bind_errno:H flags:I ifindex:I phc:I "
     "carrier_down_count:Q carrier_up_count:Q last_change_ns:Q downs:Q read_ns:Q last_heard_ns:Q "
     "sent:Q received:Q send_errors:Q",
 )

@@ -209,6 +209,8 @@ class LinkRow(NamedTuple):
     sent: int
     received: int
     send_errors: int
+    bind_errno: int = 0
+    """Why the socket is not ``bound`` (errno); 0: it is bound, or was not tried yet."""
 
 
 class PathRow(NamedTuple):

@@ -70,7 +70,7 @@ ordered_json structs() {
        {{"size", sizeof(LinkRow)},
         {"fields",
          {FIELD(LinkRow, seq), FIELD(LinkRow, netdev), FIELD(LinkRow, address),
-          FIELD(LinkRow, port), FIELD(LinkRow, reserved0), FIELD(LinkRow, flags),
+          FIELD(LinkRow, port), FIELD(LinkRow, bind_errno), FIELD(LinkRow, flags),
           FIELD(LinkRow, ifindex), FIELD(LinkRow, phc), FIELD(LinkRow, carrier_down_count),
           FIELD(LinkRow, carrier_up_count), FIELD(LinkRow, last_change_ns), FIELD(LinkRow, downs),
           FIELD(LinkRow, read_ns), FIELD(LinkRow, last_heard_ns), FIELD(LinkRow, sent),

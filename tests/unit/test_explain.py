@@ -44,6 +44,29 @@ async def test_a_healthy_link(whole):
     assert document["steering"] == ["100 % follows from the state"]
 
 
+async def test_a_link_that_probes_do_not_watch_is_not_called_healthy(whole):
+    host = whole.host
+    for seconds in (0, 11):  # there is no prober
+        rows = host.probing.tick(
+            host.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+        )
+    assert {row.link for row in rows} == {"rail0", "rail1", "rail2"}
+    document = explain(host, "rail1", 17 * 10**9)
+    assert (document["state"], document["rule"]["name"]) == ("up", "carrier-only")
+    assert "nothing speaks against it" not in str(document)
+    assert document["unwatched"] == "not probed for 12 s (no address), carrier only"
+    assert [e["says"] for e in document["evidence"] if e.get("unwatched")] == [
+        document["unwatched"]
+    ]
+    assert against(document) == [], "nor is that a fault"
+    console = Console(file=io.StringIO(), width=200)
+    show_explain.explain(console, document | {"history": []})
+    assert "not probed for 12 s (no address), carrier only" in console.file.getvalue()
+    status = report.status(host)
+    assert set(status["unwatched"]) == {"rail0", "rail1", "rail2"}
+    assert all(row["probe_state"] == "off" for row in report.links(host))
+
+
 async def test_carrier_lost_then_held(whole):
     link = whole.link("rail1")
     link.carrier, link.pending_downs = False, 1

@@ -152,7 +152,7 @@ struct LinkRow {
   char netdev[16];
   std::uint8_t address[16];  // IPv6, or IPv4-mapped
   std::uint16_t port;
-  std::uint16_t reserved0;
+  std::uint16_t bind_errno;  // why the socket is not bound; 0: it is, or was not tried yet
   std::uint32_t flags;
   std::uint32_t ifindex;
   std::uint32_t phc;  // of hardware stamps: the n of /dev/ptp<n>, plus one; 0: none

@@ -162,9 +162,11 @@ void Prober::open_sockets(Nanos now) {
     try {
       port.socket = std::make_unique<ProbeSocket>(port.config, engine_.config().dscp, buffers_);
       port.complaint.clear();
+      port.bind_errno = 0;
       log_info(port.config.netdev + ": probing from " + format_address(port.config.address) +
                (port.socket->hardware_stamps() ? ", hardware stamps" : ", software stamps"));
     } catch (const std::system_error& error) {
+      port.bind_errno = error.code().value();
       if (port.complaint != error.what()) {
         port.complaint = error.what();
         log_warning(port.config.netdev + ": " + port.complaint + "; retried");
@@ -290,6 +292,7 @@ ring::LinkRow Prober::link_row(const Port& port) const {
   port.config.netdev.copy(row.netdev, sizeof row.netdev - 1);
   std::copy(port.config.address.ip.begin(), port.config.address.ip.end(), row.address);
   row.port = port.config.address.port;
+  row.bind_errno = static_cast<std::uint16_t>(port.bind_errno);
   const CarrierReading& reading = port.tracker.reading();
   row.flags = (reading.present ? ring::kLinkPresent : 0) |
               (reading.carrier ? ring::kLinkCarrier : 0) | (port.socket ? ring::kLinkBound : 0) |

@@ -45,6 +45,7 @@ class Prober : private RecordSink {
     std::unique_ptr<ProbeSocket> socket;
     SourceSockets others;
     std::string complaint;  // why the socket is not open, said once
+    int bind_errno = 0;     // the same for the ring
     Nanos next_open = 0;
     Nanos next_read = 0;
     std::uint64_t sent = 0;
