@@ -23,7 +23,7 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
   ++unfinished_;
   unfinished_large_ += group.large ? 1U : 0U;
   grants_.push_back(id);
-  urgent_ = urgent_ || !tells_late() || !single_ || group.large;
+  urgent_ = urgent_ || !grants_late() || !single_ || group.large;
   note_break(group);
   group.era = era_;
   if (const auto found = ahead_.find(id); found != ahead_.end()) {

@@ -70,8 +70,8 @@ class ReceiveCore {
   // `most`.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
-  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait,
-  // unless its copy budget is low.
+  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait; the
+  // grants not once its copy budget is low, for what it does not copy needs them.
   void expect_ahead(bool expected) { ahead_expected_ = expected; }
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
   [[nodiscard]] bool urgent() const { return urgent_ || untold(6); }
@@ -98,6 +98,7 @@ class ReceiveCore {
     Buffer buffer;
     bool sized = false;
     bool whole = false;
+    bool waits = false;  // its sender's caller waits for the acknowledgement, though it is small
     std::uint64_t size = 0;
     std::uint32_t have = 0;
     std::vector<bool> chunks;
@@ -152,7 +153,7 @@ class ReceiveCore {
   }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
   [[nodiscard]] bool holds(GroupId group, const Guess& guess) const;
-  [[nodiscard]] bool tells_late() const { return ahead_expected_ && !sender_low_; }
+  [[nodiscard]] bool grants_late() const { return ahead_expected_ && !sender_low_; }
   void drop_partial(PathIndex path);
   void note_break(const Group& group);
   Placement begin_ahead(PathIndex path, Partial partial, const ChunkHeader& header);
@@ -176,7 +177,7 @@ class ReceiveCore {
   bool ahead_expected_ = false;
   bool sender_low_ = false;  // the sender is about to run out of its copy budget
   bool urgent_ = false;
-  bool soon_ = false;                // a large message is not acknowledged yet
+  bool soon_ = false;                // one that is waited for is not acknowledged yet
   std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits
   std::size_t untold_messages_ = 0;  // and how many they are
   bool below_untold_ = false;        // base_ says more than was told

@@ -118,6 +118,7 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
     piece.size = header.message_size;
     piece.chunks.assign(chunk_count(piece.size, chunk_size_), false);
   }
+  piece.waits = piece.waits || header.waits;
   const std::uint32_t chunk = partial.chunk;
   if (piece.whole || piece.chunks[chunk]) {
     return {Verdict::duplicate, nullptr};
@@ -133,7 +134,6 @@ Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const Chunk
   const Group* group = find(partial.group);
   const std::uint64_t size = header.message_size;
   sender_low_ = header.budget_low;
-  urgent_ = urgent_ || sender_low_;
   if (partial.group < base_) {
     return {Verdict::duplicate, nullptr};  // late
   }
@@ -240,9 +240,9 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   }
   // Where more is to come the caller will look again at once, or post again first: then one call to
   // the kernel tells both. The last one's sender should not have to wait.
-  const bool large = piece.size > kCopyLimit;
-  urgent_ = urgent_ || !tells_late() || (large && unfinished_large_ == 0);
-  soon_ = soon_ || large;
+  const bool waits = piece.size > kCopyLimit || piece.waits;
+  urgent_ = urgent_ || !ahead_expected_ || (waits && unfinished_large_ == 0);
+  soon_ = soon_ || waits;
   return true;
 }
 

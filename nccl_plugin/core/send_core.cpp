@@ -15,14 +15,15 @@ constexpr GroupId kHeedWithPost = 2;  // more than one post brings
 SendCore::SendCore(std::uint32_t chunk_size) : chunk_size_(chunk_size) {}
 
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
-                                       std::uint64_t stamp) {
+                                       std::uint64_t stamp, NoCopy no_copy) {
   const bool small = size <= kCopyLimit;
   heed(std::min(told_below_, grants_base_ + kHeedWithPost));
   if (!small || !room_for_copy(size)) {
     catch_up();
   }
   const bool copy = small && room_for_copy(size);
-  if (small && !copy && unacknowledged_large_ >= kUncopiedMessages && !free_slot(tag)) {
+  const bool crowded = unacknowledged_large_ >= kUncopiedMessages && !free_slot(tag);
+  if (small && !copy && (no_copy == NoCopy::refuse || crowded)) {
     return std::nullopt;
   }
   const Sequence sequence = base_ + messages_.size();
@@ -187,6 +188,7 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   out.header.message_size = message.size;
   out.header.offset = std::uint64_t{ref.chunk} * chunk_size_;
   out.header.length = length_of(message, ref.chunk);
+  out.header.waits = ahead_allowed_ && message.copy == nullptr && message.size <= kCopyLimit;
   out.header.ahead = message.ahead;
   if (message.ahead) {
     out.header.era = era_;

@@ -40,6 +40,10 @@ struct Outgoing {
   bool again = false;  // sent before, on a path that failed
 };
 
+// What to do with a small message when the copy budget is spent. Acknowledgements soon free some of
+// it, unless the callers of both ends go on posting and read nothing.
+enum class NoCopy : std::uint8_t { refuse, take };
+
 // A message that the receiving core has acknowledged.
 struct Delivered {
   std::uint64_t stamp = 0;  // as post() got it
@@ -56,10 +60,15 @@ class SendCore {
   bool send_ahead(bool allowed);
 
   // Takes a message. A small one is copied while the copy budget lasts; otherwise `data` has to
-  // stay until done(). nullopt: the budget is spent, kUncopiedMessages wait, and no known grant has
-  // a free slot of this tag; try again later. `stamp` comes back in delivered().
-  std::optional<Sequence> post(const void* data, std::size_t size, int tag,
-                               std::uint64_t stamp = 0);
+  // stay until done(). nullopt, try again later: the budget is spent, and `no_copy` refuses, or
+  // kUncopiedMessages wait and no known grant has a free slot of this tag. `stamp` comes back in
+  // delivered().
+  std::optional<Sequence> post(const void* data, std::size_t size, int tag, std::uint64_t stamp = 0,
+                               NoCopy no_copy = NoCopy::refuse);
+  // Would a message of this size be copied?
+  [[nodiscard]] bool room_for_copy(std::size_t size) const {
+    return copied_bytes_ + size <= kCopyBudget && copied_count_ < kCopyMessages;
+  }
   // May the caller reuse the buffer? Also true for what was forgotten.
   [[nodiscard]] bool done(Sequence sequence) const;
   // As matched: never above the slot's. nullopt: acknowledged and forgotten, as copies may be.
@@ -178,9 +187,6 @@ class SendCore {
   }
   Open* find_group(GroupId group);
   void open(const Grant& grant);
-  [[nodiscard]] bool room_for_copy(std::size_t size) const {
-    return copied_bytes_ + size <= kCopyBudget && copied_count_ < kCopyMessages;
-  }
   [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
   // The first free slot of a known grant that has this tag.
   struct FreeSlot {

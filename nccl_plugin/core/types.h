@@ -17,8 +17,8 @@ inline constexpr std::size_t kCopyLimit = 8192;  // messages up to this are copi
 inline constexpr std::size_t kCopyBudget =
     65536;  // copied bytes awaiting acknowledgement, per comm
 inline constexpr std::size_t kCopyMessages = 256;  // and how many such messages
-// With that budget spent a small message is sent from its caller's buffer, as a large one is. So
-// many messages without a copy may wait; beyond them one is taken only into a known grant.
+// With that budget spent for long a small message is sent from its caller's buffer, as a large one
+// is. So many messages without a copy may wait; beyond them one is taken only into a known grant.
 inline constexpr std::size_t kUncopiedMessages = 32;
 
 using Sequence = std::uint64_t;  // n-th message posted by the sender
@@ -70,6 +70,7 @@ struct ChunkHeader {
   std::uint64_t offset = 0;
   std::uint32_t length = 0;
   std::uint8_t slot = 0;
+  bool waits = false;       // small, and not copied: its caller waits for the acknowledgement
   bool ahead = false;       // sent before its grant was known
   Era era = 0;              // with `ahead`
   std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise

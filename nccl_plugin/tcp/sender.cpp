@@ -14,6 +14,9 @@ namespace fabric::tcp {
 namespace {
 
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
+// So long a caller is told "not yet" while the copy budget is spent. Longer than acknowledgements
+// take on a busy host, much shorter than anybody minds: it is for callers that would wait for ever.
+constexpr std::int64_t kBudgetPatienceNs = 2'000'000;
 
 }  // namespace
 
@@ -50,7 +53,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     return error_;
   }
   const std::uint64_t stamp = context_.clock.now();
-  auto posted = core_.post(data, size, tag, stamp);
+  auto posted = core_.post(data, size, tag, stamp, without_copy(size));
   if (posted && core_.has_chunk()) {
     pump();  // granted already: no need to look at what came back first
     if (core_.nearly_full()) {
@@ -60,7 +63,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   } else {
     progress();
     if (!posted) {
-      posted = core_.post(data, size, tag, stamp);
+      posted = core_.post(data, size, tag, stamp, without_copy(size));
       pump();
     }
   }
@@ -74,6 +77,19 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     sequence = *posted;
   }
   return Result::success;
+}
+
+// Ranks that post all their sends before they test a receive would wait for each other for ever.
+core::NoCopy Sender::without_copy(std::size_t size) {
+  if (size > core::kCopyLimit || core_.room_for_copy(size)) {
+    budget_spent_since_ = size > core::kCopyLimit ? budget_spent_since_ : 0;
+    return core::NoCopy::refuse;
+  }
+  const std::int64_t now = monotonic_ns();
+  if (budget_spent_since_ == 0) {
+    budget_spent_since_ = now;
+  }
+  return now - budget_spent_since_ >= kBudgetPatienceNs ? core::NoCopy::take : core::NoCopy::refuse;
 }
 
 Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {

@@ -103,6 +103,7 @@ class Sender {
 
   bool hang_up(std::int64_t until);
   void progress();
+  [[nodiscard]] core::NoCopy without_copy(std::size_t size);
   // Those who wait hear of it from now on, if there are any.
   void watch(core::PathIndex index);
   void watch_all();
@@ -139,6 +140,7 @@ class Sender {
   Tenure tenure_;
   core::SendCore core_;
   Patience patience_;
+  std::int64_t budget_spent_since_ = 0;  // ns; no small message was copied since; 0: one was
   Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;

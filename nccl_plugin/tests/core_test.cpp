@@ -131,7 +131,7 @@ TEST_CASE("the copy ring is bounded and drains by acknowledgement") {
   while (sender.post(from.bytes.data(), kCopyLimit, 0)) {
     ++posted;
   }
-  CHECK(posted == kCopyBudget / kCopyLimit + kUncopiedMessages);
+  CHECK(posted == kCopyBudget / kCopyLimit);
   CHECK(sender.post(from.bytes.data(), kCopyLimit + 1, 0));  // large ones are not bounded here
   std::vector<Memory> to(posted, Memory(kCopyLimit));
   const Epoch epoch = sender.dial(kHome);

@@ -222,6 +222,13 @@ TEST_CASE("frames: round trips") {
       .group = 8, .message_size = 1000, .offset = 0, .length = 1000, .slot = 3};
   const auto bytes = encode_chunk(7, chunk);
   CHECK(decode_chunk(bytes)->slot == 3);
+  CHECK_FALSE(decode_chunk(bytes)->waits);
+  core::ChunkHeader small = chunk;
+  small.waits = true;
+  CHECK(decode_chunk(encode_chunk(7, small))->slot == 3);
+  CHECK(decode_chunk(encode_chunk(7, small))->waits);
+  small.slot = core::kMaxSlots;
+  CHECK_FALSE(decode_chunk(encode_chunk(7, small)));
   core::ChunkHeader beyond = chunk;
   beyond.offset = 1;
   CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));

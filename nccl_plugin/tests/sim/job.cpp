@@ -85,7 +85,9 @@ void Job::post_send() {
       continue;
     }
     Message& message = messages_[rank.messages[rank.sent]];
-    const auto sequence = sender_.post(message.buffer.data(), message.buffer.size(), rank.tag);
+    const auto no_copy = random_.one_in(2) ? core::NoCopy::take : core::NoCopy::refuse;
+    const auto sequence =
+        sender_.post(message.buffer.data(), message.buffer.size(), rank.tag, 0, no_copy);
     if (sequence) {  // else too many small ones are under way
       message.sequence = *sequence;
       message.posted = true;
