@@ -15,7 +15,9 @@ class Notifier:
     """READY, RELOADING, STOPPING and the watchdog; nothing when systemd does not listen."""
 
     def __init__(self) -> None:
-        self._notifier = sdnotify.SystemdNotifier()
+        # Without a listener sdnotify leaves its socket open.
+        listens = bool(os.environ.get("NOTIFY_SOCKET"))
+        self._notifier = sdnotify.SystemdNotifier() if listens else None
 
     def ready(self, status: str) -> None:
         """Started, or reloaded."""
@@ -34,7 +36,8 @@ class Notifier:
         self._say("WATCHDOG=1")
 
     def _say(self, *lines: str) -> None:
-        self._notifier.notify("\n".join(lines))
+        if self._notifier is not None:
+            self._notifier.notify("\n".join(lines))
 
 
 def passed_sockets() -> dict[str, socket.socket]:

@@ -111,7 +111,7 @@ booted() {
   need_root test
   ensure_native asan
   local rc=0 WITHIN=(python -m lab.just_booted)
-  ctest_begin asan -LE processes -E 'plugin_(sim|hostile)_test'
+  ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
   FABRIC_BUILD=release strict booted tests/unit -m 'not nightly and not virtual_time' -n 2 \
     --dist loadfile "$@" || rc=$?
   ctest_end asan || return

@@ -5,10 +5,13 @@ Nothing that the daemon imports may import this module.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from gzip import BadGzipFile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from scapy.config import conf
 from scapy.error import Scapy_Exception
@@ -74,7 +77,7 @@ def listen(
             seen += 1
             if seen == count:
                 return
-    except (Scapy_Exception, EOFError, PermissionError) as error:
+    except (Scapy_Exception, EOFError, PermissionError, BadGzipFile, zlib.error) as error:
         raise SniffError(f"{pcap or interface}: {error}") from error
     finally:
         if writer is not None:
@@ -110,9 +113,16 @@ def _genuine(probe: Probe, udp: Any, key: bytes) -> bool:  # noqa: ANN401
     return probe.genuine(key)
 
 
+def _opened(pcap: Path) -> IO[bytes] | gzip.GzipFile:
+    with pcap.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(pcap) if packed else pcap.open("rb")
+
+
 def _packets(interface: str, pcap: Path | None) -> Iterator[Any]:
     if pcap is not None:
-        with PcapReader(str(pcap)) as reader:
+        # Given a path, scapy leaves the file open where it is no pcap.
+        with _opened(pcap) as file, PcapReader(file) as reader:
             yield from reader
         return
     try:

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+from contextlib import ExitStack
 
 import pytest
 from clock_services import Stopped
@@ -50,9 +51,22 @@ class Machine:
         self.chrony.step(said, self.clocks, self.clocks.ns)
 
 
+@pytest.fixture
+def machines():
+    """Makes them, with `Machine`'s arguments."""
+    with ExitStack() as stack:
+
+        def make(*args, **named):
+            machine = Machine(*args, **named)
+            stack.callback(machine.chrony.close)
+            return machine
+
+        yield make
+
+
 @pytest.mark.parametrize("off_ns", [0, 1, -1, 250_000_000, -37 * SECOND])
-def test_it_says_how_far_utc_is_from_the_systems_clock(daemon, off_ns):
-    machine = Machine(daemon.getsockname(), off_ns)
+def test_it_says_how_far_utc_is_from_the_systems_clock(daemon, off_ns, machines):
+    machine = machines(daemon.getsockname(), off_ns)
     machine.step(tai())
     data = daemon.recv(100)
     seconds, us, offset, pulse, leap, _, magic = LAYOUT.unpack(data)
@@ -70,8 +84,8 @@ def test_a_leap_second_is_told_in_chronys_numbers(leap, said):
     assert LAYOUT.unpack(sample(UTC, UTC, leap))[4] == said
 
 
-def test_it_is_told_once_a_second_and_over_a_clock_that_went_back(daemon):
-    machine = Machine(daemon.getsockname())
+def test_it_is_told_once_a_second_and_over_a_clock_that_went_back(daemon, machines):
+    machine = machines(daemon.getsockname())
     for _ in range(95):
         machine.step(tai(), 0.1)
     told = machine.chrony.told
@@ -88,8 +102,8 @@ def test_it_is_told_once_a_second_and_over_a_clock_that_went_back(daemon):
      (tai(utc_offset_s=None), "no master says what UTC is"),
      (tai(bound_ns=100_001.0), "TAI is within 100 us only")],
 )  # fmt: skip
-def test_what_is_held_over_or_not_known_is_not_told(daemon, said, why):
-    machine = Machine(daemon.getsockname())
+def test_what_is_held_over_or_not_known_is_not_told(daemon, said, why, machines):
+    machine = machines(daemon.getsockname())
     machine.step(tai())
     machine.step(said)
     assert (machine.chrony.told, machine.chrony.why) == (1, why)
@@ -97,8 +111,8 @@ def test_what_is_held_over_or_not_known_is_not_told(daemon, said, why):
     assert (machine.chrony.told, machine.chrony.why) == (2, "")
 
 
-def test_a_wall_clock_that_was_not_read_at_once_is_none(daemon):
-    machine = Machine(daemon.getsockname(), width_ns=200_000)
+def test_a_wall_clock_that_was_not_read_at_once_is_none(daemon, machines):
+    machine = machines(daemon.getsockname(), width_ns=200_000)
     machine.step(tai())
     assert machine.chrony.told == 0
     assert machine.chrony.why == "reading the wall clock takes 200 us"
@@ -107,9 +121,9 @@ def test_a_wall_clock_that_was_not_read_at_once_is_none(daemon):
     assert (machine.chrony.told, machine.chrony.why) == (1, "")
 
 
-def test_a_chronyd_that_is_not_there_stops_or_comes_back_holds_nothing_up(tmp_path):
+def test_a_chronyd_that_is_not_there_stops_or_comes_back_holds_nothing_up(tmp_path, machines):
     path = tmp_path / "chrony.sock"
-    machine = Machine(path)
+    machine = machines(path)
     machine.step(tai())
     assert machine.chrony.why == f"{path}: No such file or directory"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:

@@ -5,6 +5,7 @@ import random
 from dataclasses import asdict
 
 import pytest
+from structlog.testing import capture_logs
 
 from clocksync.host import MeshHost
 from clocksync.page import State
@@ -89,11 +90,23 @@ def test_only_what_others_share_is_learnt_and_not_too_often(tmp_path):
     assert RateKeeper(tmp_path, STEADY).start(WALL) == 6e-6
 
 
-def test_a_place_that_cannot_be_written_is_no_end(tmp_path):
-    keeper, core = RateKeeper(tmp_path / "nowhere", STEADY), Core()
-    for second in range(0, 2000, 30):
-        keeper.look(core, second, WALL)
+def test_a_place_that_cannot_be_written_is_complained_of_once_and_is_no_end(tmp_path):
+    place = tmp_path / "rate"
+    keeper, core = RateKeeper(place, STEADY), Core()
+    with capture_logs() as said:
+        for second in range(0, 2000, 30):
+            keeper.look(core, second, WALL)
+            keeper.wait()
+    (complaint,) = said
+    assert complaint["event"] == "the clock's rate is not kept"
+    assert complaint["log_level"] == "warning"
+    assert str(place) in complaint["reason"]
+    place.mkdir()
+    with capture_logs() as said:
+        keeper.look(core, 2000 + STORE_S, WALL)
         keeper.wait()
+    assert said == []
+    assert load(place) == Model(5e-6, WALL, "boot-b", steady=True)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """``fabricctl sniff``: right, forged and mangled packets out of a pcap."""
 
+import gzip
 import secrets
 import subprocess
 import sys
@@ -104,6 +105,20 @@ def test_the_command_reads_and_writes_pcaps(pcap, tmp_path):
     again = CliRunner().invoke(app, ["sniff", "--read", str(kept), "--count", "1", "--full"])
     assert "rx_bitmap" in again.stdout
     assert len([x for x in again.stdout.splitlines() if "seq 8" in x]) == 1
+
+
+def test_a_packed_pcap_is_read_and_a_damaged_one_is_an_error(pcap, tmp_path):
+    packed = tmp_path / "x.pcap.gz"
+    whole = gzip.compress(pcap.read_bytes())
+    packed.write_bytes(whole)
+    done = CliRunner().invoke(app, ["sniff", "--read", str(packed)])
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 4
+    for damaged in (whole[:12], whole[:2], whole[:10] + b"\xff" * 20, b"\x1f\x8bgarbage"):
+        packed.write_bytes(damaged)
+        done = CliRunner().invoke(app, ["sniff", "--read", str(packed)])
+        assert done.exit_code == 1, done.output
+        assert isinstance(done.exception, SystemExit), "an error for the operator, no traceback"
 
 
 def test_what_is_no_pcap_and_wrong_usage(tmp_path):

@@ -17,10 +17,12 @@ class Paired(nlsocket.Netlink):
     def __init__(self):
         super().__init__(nlsocket.NETLINK_GENERIC)
         self.opened = 0
+        self.ends = []
 
     def _open(self):
         if self._socket is None:
             self._socket, self.kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.ends.append(self.kernel)
             self._socket.settimeout(nlsocket.TIMEOUT_S)
             self.opened += 1
         return self._socket
@@ -40,6 +42,8 @@ def link(monkeypatch):
     made = Paired()
     yield made
     made.close()
+    for end in made.ends:
+        end.close()
 
 
 def test_the_answer_to_this_request_only(link):
