@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.clock.least_squares import Graph
 from clocksync.estimator import PairEstimator
-from clocksync.mesh import Graph
 from clocksync.pair import SECOND, Pair
 from clocksync.trains import Packets
 

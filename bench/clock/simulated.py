@@ -8,10 +8,11 @@ import time
 import numpy as np
 
 from bench.clock.clos import Fabric, Load
+from bench.clock.least_squares import Floats, Graph, solve
 from bench.clock.membership import AFTER_S, NEAR_NS
 from bench.report import Row
 from clocksync.fit import Cloud, fit
-from clocksync.mesh import Floats, Graph, Pull, solve, step
+from clocksync.mesh import Pull, step
 from clocksync.pair import SECOND
 
 HOSTS, DEGREE = 128, 10
@@ -84,7 +85,7 @@ def clos(*, quick: bool) -> list[Row]:
 def stepped(graph: Graph, offset_ns: Floats, steps: int) -> Floats:
     """Where hosts' own steps lead to, each by its neighbours alone and all at once.
 
-    That is what a host runs (`clocksync.mesh.step`); `clocksync.mesh.solve` has the whole graph.
+    A host runs `clocksync.mesh.step`; `bench.clock.least_squares.solve` has the whole graph.
 
     Args:
         graph: hosts and paths.

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.clock.least_squares import Graph, solve
 from bench.clock.oscillator import WANDER, Oscillator
 from clocksync.election import fallen_silent
 from clocksync.host import MeshHost
 from clocksync.linear import Linear
-from clocksync.mesh import Graph, solve
 from clocksync.moves import Change, Taken
 from clocksync.page import Line, State
 from clocksync.pair import SECOND, Pair

@@ -1,1 +1,1 @@
-"""Feeds `clocksync` with what the prober measured; nothing runs it yet."""
+"""fabric-clock: feeds `clocksync` with what the prober measured, and writes the clock page."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench.clock.clos import GAP_NS, PACKET_NS, Fabric, Load, regular_graph
+from bench.clock.least_squares import Graph, solve
 from bench.clock.simulated import stepped
 from bench.clock.synchronized import Sniffed, round_trip
-from clocksync.mesh import Graph, solve
 from clocksync.pair import SECOND
 from fabricd.probes import wire
 

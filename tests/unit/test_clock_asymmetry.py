@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench.clock.clos import regular_graph
+from bench.clock.least_squares import Graph, solve
 from bench.clock.world import World
 from clocksync.asymmetry import AsymmetryRules, Blame, Evidence, Finding, Surplus, judge
-from clocksync.mesh import Graph, solve
 from clocksync.moves import GUILTY, TABLE, Event, Mover, MoveRules, PathState, Taken, path_mark
 from clocksync.pair import SECOND
 

@@ -1,21 +1,106 @@
-"""docs/dependencies.md names and justifies every dependency."""
+"""docs/dependencies.md justifies every dependency; something uses each, and nothing uses others.
 
+A Python dependency is used where a module imports it. What is run or loaded instead is in `TOOLS`,
+with the line that does so.
+"""
+
+import ast
 import re
+import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 DOC = (REPO / "docs" / "dependencies.md").read_text()
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+PRODUCT = ["fabricd", "telemetry", "clocksync", "compute"]
+DEVELOPMENT = ["lab", "bench", "tests"]
+DEBIAN = {"pyverbs": "python3-pyverbs"}
+"""Modules of Debian packages."""
+TOOLS = {
+    "mypy": ("lab/lint.sh", "step 'mypy --strict' mypy"),
+    "pytest-asyncio": ("pyproject.toml", "asyncio_mode = "),
+    "pytest-timeout": ("pyproject.toml", "\ntimeout = "),
+    "pytest-xdist": ("lab/test.sh", "-n 2 --dist"),
+    "ruff": ("lab/lint.sh", "ruff check ."),
+    "scikit-build-core": ("pyproject.toml", 'build-backend = "scikit_build_core.build"'),
+}
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Distribution names of requirements."""
+    return {re.split(r"[<>=!~\[; ]", item, maxsplit=1)[0] for item in requirements}
+
+
+def module(distribution: str) -> str:
+    return distribution.replace("-", "_")
+
+
+REQUIRED = names(PROJECT["dependencies"])
+EXTRAS = {extra: names(items) for extra, items in PROJECT["optional-dependencies"].items()}
+ALL = REQUIRED.union(*EXTRAS.values())
+
+
+def imported(source: str) -> set[str]:
+    """Top-level modules that a source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+def foreign(packages: Iterable[str]) -> set[str]:
+    """What these packages import that is neither Python's nor ours."""
+    files = [path for package in packages for path in (REPO / package).rglob("*.py")]
+    ours = {path.stem for path in files if path.is_relative_to(REPO / "tests")}
+    ours |= {*PRODUCT, *DEVELOPMENT}
+    found = set().union(*(imported(path.read_text()) for path in files))
+    return found - ours - set(sys.stdlib_module_names)
+
+
+def modules(distributions: Iterable[str]) -> set[str]:
+    return {module(name) for name in distributions}
 
 
 def test_every_python_dependency_has_a_row():
-    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-    wanted = list(project["dependencies"])
-    for extra in project["optional-dependencies"].values():
-        wanted += extra
-    names = {re.split(r"[<>=!~\[; ]", item, maxsplit=1)[0] for item in wanted}
-    rows = {name for name in names if re.search(rf"^\| `{re.escape(name)}`", DOC, re.MULTILINE)}
-    assert names - rows == set()
+    rows = {name for name in ALL if re.search(rf"^\| `{re.escape(name)}`", DOC, re.MULTILINE)}
+    assert ALL - rows == set()
+
+
+def test_every_row_is_a_dependency():
+    before, _, _ = DOC.partition("## Debian packages")
+    rows = set(re.findall(r"^\| `([^`]+)`", before, re.MULTILINE))
+    assert rows - ALL == set(DEBIAN.values())
+
+
+def test_something_imports_every_dependency():
+    product, all_of_it = foreign(PRODUCT), foreign([*PRODUCT, *DEVELOPMENT])
+    assert modules(REQUIRED | EXTRAS["sniff"]) - product == set()
+    assert modules(ALL - set(TOOLS)) - all_of_it == set()
+
+
+def test_every_import_is_a_dependency():
+    product = modules(REQUIRED | EXTRAS["sniff"]) | set(DEBIAN)
+    assert foreign(PRODUCT) - product == set()
+    assert foreign(DEVELOPMENT) - product - modules(EXTRAS["dev"]) == set()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_is_not_imported_is_run(tool):
+    path, line = TOOLS[tool]
+    assert line in (REPO / path).read_text()
+    assert tool in ALL
+
+
+def test_every_import_is_found_wherever_it_is():
+    source = "import a.b, c as d\ndef f():\n    from e.f import g\n    from . import h\n"
+    assert imported(source) == {"a", "c", "e"}
 
 
 def test_every_debian_package_is_named():

@@ -44,11 +44,12 @@ inline constexpr std::uint16_t kFlagInitial = 1u << 5;
 inline constexpr std::uint16_t kFlagGone = 1u << 6;
 inline constexpr std::uint16_t kFlagReturned = 1u << 7;
 
-// value[] by kind:
-//   CARRIER       down_count, up_count, since_ns, ifindex          count: downs
-//   MISS          interval_ns, silent_ns, last_heard_ns, due_ns    count: conclusive misses in a
-//   row HEARD         silent_ns, 0, 0, 0                               count: misses in the ended
-//   run STALL         gap_ns, start_ns, 0, 0 PEER_RESTART  old incarnation, new incarnation, 0, 0
+// value[] and count by kind:
+//   CARRIER:      down_count, up_count, since_ns, ifindex;        count: downs
+//   MISS:         interval_ns, silent_ns, last_heard_ns, due_ns;  count: conclusive misses in a row
+//   HEARD:        silent_ns, 0, 0, 0;                             count: misses of the ended run
+//   STALL:        gap_ns, start_ns, 0, 0
+//   PEER_RESTART: old incarnation, new incarnation, 0, 0
 struct EventRecord {
   std::uint64_t index;
   std::uint64_t mono_ns;
