@@ -2,6 +2,7 @@
 # What they find stays in build/fuzz/found, what they have learnt in build/fuzz/corpus; the best of
 # that is kept in <folder>/corpus (TARGET -merge=1 -max_len=2048 there from build/fuzz/corpus).
 #   lab/fuzz.sh [SECONDS] [TARGET...]    with FUZZ_RUNS=N: until N inputs, at most SECONDS
+# Exit status: 0: no finding; 1: a finding; 3: the build failed, so nothing was fuzzed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 seconds=${1:-240}
@@ -23,14 +24,23 @@ fi
 names=("${targets[@]%%:*}")
 
 build() {
-  [ -e "$dir/build.ninja" ] || cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DFABRIC_FUZZ=ON -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14
+  # Within a condition `set -e` does nothing.
+  if [ ! -e "$dir/build.ninja" ]; then
+    cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+      -DFABRIC_FUZZ=ON -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 || return
+  fi
   ninja -C "$dir" "${names[@]}" "${names[@]/%/_seeds}"
 }
-if ! build >build/log/build-fuzz.log 2>&1; then
-  tail -n 40 build/log/build-fuzz.log >&2
-  exit 1
+# Several may be started at once (lab/parserfuzz.py): one at a time configures and builds.
+exec 9>"$dir/.lock"
+flock 9
+log=build/log/build-fuzz.log
+if ! build >"$log" 2>&1; then
+  tail -n 40 "$log" >&2
+  echo "fuzz targets: THE BUILD FAILED; the log is $log" >&2
+  exit 3
 fi
+exec 9>&-
 
 # $1: an entry of targets. One line says how it ended.
 fuzz() {

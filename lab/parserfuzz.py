@@ -36,6 +36,9 @@ from lab.fuzzring import ring
 
 REPO = Path(__file__).resolve().parent.parent
 RESULTS = REPO / "tests" / "results" / "fuzz.json"
+FUZZ = REPO / "lab" / "fuzz.sh"
+BUILD_FAILED = 3
+"""Exit status of that."""
 LONGEST_S = 7200
 CHUNK = 250_000
 """Inputs between two results of a long run."""
@@ -58,7 +61,10 @@ NATIVE = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one target: inputs, how many the parser refused, seconds, and the finding or ``""``."""
+    """Of one target: inputs, how many the parser refused, seconds, and the finding or ``""``.
+
+    ``error``: why it was not fuzzed at all, which is no finding.
+    """
 
     target: str
     inputs: int
@@ -66,6 +72,7 @@ class Result:
     """None: not counted."""
     seconds: float
     finding: str = ""
+    error: str = ""
 
 
 def fuzz(name: str, inputs: int, seed: int = 1) -> Result:
@@ -97,10 +104,13 @@ def fuzz_native(name: str, inputs: int) -> Result:
     """The same with libFuzzer, which goes on from what it has learnt before."""
     began = time.monotonic()
     done = subprocess.run(
-        ["bash", str(REPO / "lab/fuzz.sh"), str(LONGEST_S), NATIVE[name]],
+        ["bash", str(FUZZ), str(LONGEST_S), NATIVE[name]],
         env=os.environ | {"FUZZ_RUNS": str(inputs)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if done.returncode == BUILD_FAILED:
+        error = "the build failed: " + done.stderr[-2000:]
+        return Result(name, 0, None, time.monotonic() - began, error=error)
     found = re.search(r"no finding in (\d+) inputs", done.stdout)
     count = int(found[1]) if found else 0
     finding = "" if found and not done.returncode else (done.stdout + done.stderr)[-2000:]
@@ -114,10 +124,14 @@ def _revision() -> str:
 
 
 def keep(results: Mapping[str, Result], revision: str, path: Path = RESULTS) -> None:
-    """Write results beside those of other targets, which stay."""
+    """Write results beside those of other targets, which stay, as does that of one not fuzzed."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     for name, result in results.items():
-        kept[name] = asdict(result) | {
+        if result.error:
+            continue
+        row = asdict(result)
+        del row["error"]
+        kept[name] = row | {
             "seconds": round(result.seconds),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "revision": revision,
@@ -129,8 +143,11 @@ def keep(results: Mapping[str, Result], revision: str, path: Path = RESULTS) -> 
 
 def _stored(path: Path = RESULTS) -> dict[str, Result]:
     kept = json.loads(path.read_text()) if path.exists() else {}
-    names = [field.name for field in fields(Result)]
-    return {key: Result(**{name: row[name] for name in names}) for key, row in kept.items()}
+    names = {field.name for field in fields(Result)}
+    return {
+        key: Result(**{name: value for name, value in row.items() if name in names})
+        for key, row in kept.items()
+    }
 
 
 def run(
@@ -165,6 +182,7 @@ def added(one: Result, other: Result) -> Result:
         sum(counted) if len(counted) == 2 else None,
         one.seconds + other.seconds,
         one.finding or other.finding,
+        one.error or other.error,
     )
 
 
@@ -179,6 +197,9 @@ def _hush() -> None:
 
 
 def _show(result: Result) -> None:
+    if result.error:
+        print(f"{result.target}: NOT FUZZED: {result.error}", flush=True)
+        return
     share = (
         "" if result.refused is None else f" ({100 * result.refused / result.inputs:.0f} % refused)"
     )
@@ -216,7 +237,7 @@ def main() -> int:
 
     names = given.targets or list(known)
     results = run(names, given.inputs, seed=seed, jobs=given.jobs, done=done)
-    return int(any(r.finding or r.inputs < given.inputs for r in results))
+    return int(any(r.error or r.finding or r.inputs < given.inputs for r in results))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def fuzzing(*, quick: bool) -> list[Row]:
     inputs = 20_000 if quick else 200_000
     results = parserfuzz.run(PARSERS, inputs)
     findings = [result for result in results if result.finding]
+    unbuilt = [result for result in results if result.error]
     stored = json.loads(parserfuzz.RESULTS.read_text()) if parserfuzz.RESULTS.exists() else {}
     long = {
         name: stored[name]["inputs"] if name in stored and not stored[name]["finding"] else 0
@@ -46,12 +47,20 @@ def fuzzing(*, quick: bool) -> list[Row]:
     short = [f"{name} {count}" for name, count in long.items() if count < LONG_RUN]
     return [
         Row(
+            "parsers under fuzzing, this run: parsers not fuzzed",
+            0,
+            len(unbuilt),
+            "",
+            better="equal",
+            note="; ".join(f"{result.target}: {result.error[-80:]}" for result in unbuilt),
+        ),
+        Row(
             "parsers under fuzzing, this run: findings",
             0,
             len(findings),
             "",
             better="equal",
-            note=f"{inputs} inputs into each of {len(results)} parsers"
+            note=f"{inputs} inputs into each of {len(results) - len(unbuilt)} parsers"
             + "".join(f"; {result.target}: {result.finding[:80]}" for result in findings),
         ),
         Row(

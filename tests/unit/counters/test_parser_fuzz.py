@@ -1,12 +1,18 @@
 """Damaged inputs by the thousand in each run, ten million for each parser nightly."""
 
 import json
+import os
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
+from lab import parserfuzz
 from lab.fuzzbytes import PARSERS, damaged, of_bytes
-from lab.parserfuzz import TARGETS, Result, added, fuzz, keep
+from lab.parserfuzz import NATIVE, TARGETS, Result, added, fuzz, keep
+
+REPO = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -54,3 +60,62 @@ def test_runs_add_up_and_a_finding_stays():
     both = added(Result("ring", 5, 1, 2.0, "ValueError: x"), Result("ring", 7, 2, 1.0))
     assert both == Result("ring", 12, 3, 3.0, "ValueError: x")
     assert added(Result("a", 1, None, 1.0), Result("a", 1, None, 1.0)).refused is None
+
+
+# Fails when another one is at work, as two of three did that configured one folder at once.
+BUSY = """#!/bin/bash
+mkdir busy 2>/dev/null || { echo "another is at work" >&2; exit 1; }
+trap 'rmdir busy' EXIT
+sleep 0.05
+"""
+CMAKE = BUSY + "touch build/fuzz/build.ninja\n"
+NINJA = (
+    BUSY
+    + """
+shift 2
+for target in "$@"; do
+  path=build/fuzz/prober/$target
+  mkdir -p "${path%/*}"
+  printf '#!/bin/bash\\necho stat::number_of_executed_units: 7 >&2\\n' >"$path"
+  chmod +x "$path"
+done
+"""
+)
+
+
+@pytest.fixture
+def fresh_machine(tmp_path, monkeypatch):
+    """A checkout that nothing was built in, with a cmake and a ninja of our own."""
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(parserfuzz, "FUZZ", tmp_path / "lab" / "fuzz.sh")
+    shutil.copy(REPO / "lab" / "fuzz.sh", parserfuzz.FUZZ)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    def build_with(**programs):
+        for name, text in programs.items():
+            (tmp_path / "bin" / name).write_text(text)
+            (tmp_path / "bin" / name).chmod(0o755)
+
+    return build_with
+
+
+def test_three_targets_at_once_build_on_a_fresh_machine(fresh_machine):
+    fresh_machine(cmake=CMAKE, ninja=NINJA)
+    results = parserfuzz.run(list(NATIVE), 7, jobs=3)
+    assert [(r.target, r.inputs, r.finding, r.error) for r in results] == [
+        (name, 7, "", "") for name in NATIVE
+    ]
+
+
+def test_a_failed_build_is_no_finding_and_replaces_no_result(fresh_machine, tmp_path):
+    fresh_machine(cmake="#!/bin/bash\necho no such compiler >&2\nexit 1\n", ninja=NINJA)
+    (result,) = parserfuzz.run(["prober_ports"], 7)
+    assert result.finding == ""
+    assert result.error.startswith("the build failed: ")
+    assert "no such compiler" in result.error
+    path = tmp_path / "fuzz.json"
+    keep({"prober_ports": Result("prober_ports", 5, None, 1.0)}, "r1", path)
+    before = path.read_text()
+    keep({"prober_ports": result}, "r2", path)
+    assert path.read_text() == before
