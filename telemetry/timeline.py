@@ -148,10 +148,6 @@ class Timeline:
 
         self._write(put)
 
-    def delete_state(self, key: str) -> None:
-        """Remove one document; a key that is not there is no error."""
-        self._write(lambda: self._db.execute("DELETE FROM state WHERE key=?", (key,)).close())
-
     def prune(self, now_wall_ns: int, retention: Retention | None = None) -> PruneResult:
         """Apply the retention; flap totals, sequence numbers and state documents stay.
 
@@ -272,22 +268,6 @@ class Timeline:
         """The same for every link of this host: interface name → carrier losses."""
         rows = self._read("SELECT link, total FROM flap_totals WHERE host=?", (self.host,))
         return {str(link): int(total) for link, total in rows}
-
-    def flap_count(
-        self, link: str, *, since_ns: int | None = None, until_ns: int | None = None
-    ) -> int:
-        """Carrier losses of a link in a span of time (CLOCK_REALTIME ns), from the rows kept."""
-        rows = self._read(
-            "SELECT coalesce(sum(count), 0) FROM events WHERE kind='flap' AND link=? AND host=?"
-            " AND wall_ns >= ? AND wall_ns < ?",
-            (
-                link,
-                self.host,
-                -(2**63) if since_ns is None else since_ns,
-                2**63 - 1 if until_ns is None else until_ns,
-            ),
-        )
-        return int(rows[0][0])
 
     def get_state(self, key: str) -> Any:  # noqa: ANN401 - a JSON document
         """One state document, or None when there is none."""

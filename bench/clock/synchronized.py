@@ -29,7 +29,7 @@ from fabricd.probes import wire
 from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE
 from fabricd.probes.records import Direction, MissRecord, StallRecord
 from fabricd.probes.ring import RingReader
-from lab import netns
+from lab import netns, probepackets
 from lab.cluster import Cluster, wait_until
 from lab.faults import BlackHole
 from lab.node import Node
@@ -94,7 +94,9 @@ class Sniffer:
                 continue
             seconds, ns = struct.unpack("<qq", stamps[0])
             own = sender[2] == socket.PACKET_OUTGOING
-            found.append(Sniffed(seconds * 10**9 + ns - self._wall_ns, own, wire.decode(probe)))
+            found.append(
+                Sniffed(seconds * 10**9 + ns - self._wall_ns, own, probepackets.decode(probe))
+            )
 
     def close(self) -> None:
         """Close the socket."""

@@ -243,13 +243,6 @@ class DelayView:
         """Of one path."""
         return self._figures([self._paths[index]]) if index < len(self._paths) else Figures()
 
-    def path_high(self, index: int) -> tuple[bool, bool]:
-        """Whether a queue stands on that path: rx, tx."""
-        if index >= len(self._paths):
-            return False, False
-        path = self._paths[index]
-        return path.high[RX], path.high[TX]
-
     @staticmethod
     def _figures(paths: Iterable[_Path]) -> Figures:
         known = [p for p in paths if p.window and p.delay.base_ns is not None]

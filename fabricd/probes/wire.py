@@ -1,4 +1,4 @@
-"""The probe packet in Python, for tools and tests; the prober's own code is ``prober/src/core``.
+"""The probe packet's layout and tag, for ``fabricctl sniff``; the prober has its own in C++.
 
 Layout and rules are in ``prober/src/core/wire.h``: 192 bytes, little-endian, the last 16 a keyed
 BLAKE2s-128 (RFC 7693) over a pseudo-header of both addresses and ports and the first 176 bytes.
@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import struct
 
-from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE, WIRE_VERSION
+from fabricd.probes.layout import WIRE_SIZE
 
 Endpoint = tuple[str, int]
 """Address and UDP port."""
@@ -64,21 +64,6 @@ def tag(key: bytes, body: bytes, source: Endpoint, destination: Endpoint) -> byt
         mapped = bytes(10) + b"\xff\xff" + ip.packed if ip.version == 4 else ip.packed
         head += mapped + struct.pack("<H", port)
     return hashlib.blake2s(head + body, key=key, digest_size=TAG_SIZE).digest()
-
-
-def encode(fields: dict[str, int], key: bytes, source: Endpoint, destination: Endpoint) -> bytes:
-    """A whole packet; fields left out are 0, but magic, version and size are right ones."""
-    values = {"magic": WIRE_MAGIC, "version": WIRE_VERSION, "size": WIRE_SIZE, **fields}
-    body = BODY.pack(*(values.get(name, 0) for name, _ in FIELDS))
-    return body + tag(key, body, source, destination)
-
-
-def decode(packet: bytes) -> dict[str, int]:
-    """All fields of a packet of the right length; says nothing about its tag. Else ValueError."""
-    if len(packet) != WIRE_SIZE:
-        raise ValueError(f"{len(packet)} bytes, not {WIRE_SIZE}")
-    values = BODY.unpack_from(packet)
-    return {name: value for (name, _), value in zip(FIELDS, values, strict=True)}
 
 
 def genuine(packet: bytes, key: bytes, source: Endpoint, destination: Endpoint) -> bool:

@@ -16,6 +16,7 @@ from probe_pair import BUILD, PATIENCE_S, PORT, RAILS, accused, until
 from fabricd.probes import wire
 from fabricd.probes.client import ProberError
 from fabricd.probes.records import CarrierRecord, Direction, PeerRestartRecord
+from lab import probepackets
 
 
 def test_garbage_forged_and_replayed_packets_change_nothing(probing):
@@ -34,7 +35,7 @@ def test_garbage_forged_and_replayed_packets_change_nothing(probing):
             if len(frame) == 14 + 28 + 192 and wire.genuine(payload, probing.key, *ends):
                 captured.append(frame)
     genuine = captured[-1][-192:]
-    fields = wire.decode(genuine)
+    fields = probepackets.decode(genuine)
     other_key = secrets.token_bytes(32)
 
     def frame(payload: bytes, source: str = ends[0][0], sport: int = PORT) -> bytes:
@@ -137,7 +138,7 @@ def test_a_rotation_under_traffic_loses_no_probe(probing, tmp_path):
         assert [(r.rx_lost, r.tx_lost) for r in host.ring.paths()] == before[host]
         assert accused(host, peer, Direction.RX, start) == set()
         assert host.heard()
-    signed_with_old = wire.encode({"seq": 10**9}, probing.key, *ends_of(a, b))
+    signed_with_old = probepackets.encode({"seq": 10**9}, probing.key, *ends_of(a, b))
     with b.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun:
         gun.bind((b.address(0), 0))
         gun.sendto(signed_with_old, (a.address(0), PORT))
@@ -182,7 +183,9 @@ def test_the_key_is_found_in_the_credentials_directory(pair, tmp_path, monkeypat
 def test_sniff_on_the_wire_tells_right_from_forged(probing, tmp_path):
     pytest.importorskip("scapy")
     a, b = probing.hosts
-    forged = wire.encode({"seq": 1, "host_id": 0xBAD}, secrets.token_bytes(32), *ends_of(a, b))
+    forged = probepackets.encode(
+        {"seq": 1, "host_id": 0xBAD}, secrets.token_bytes(32), *ends_of(a, b)
+    )
     inside = ["ip", "netns", "exec", a.name, sys.executable, "-m", "fabricd.cli"]
     command = [*inside, "sniff", RAILS[0], "--port", str(PORT), "--key-file", str(a.key_file)]
     with (
