@@ -154,6 +154,7 @@ class MetricsServer:
     def close(self) -> None:
         """Stop serving and free the port; one that is inherited stays the service manager's."""
         if self._thread.ident is None:
+            self._loop.close()
             return
         with contextlib.suppress(RuntimeError):  # It has ended.
             self._loop.call_soon_threadsafe(self._stop.set)
