@@ -16,6 +16,7 @@ from lab.cluster import Cluster
 
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
+PROCESS_TIERS = [REPO / "tests" / tier for tier in ("lab", "vm", "gpu")]
 _numbers = itertools.count()
 
 settings.register_profile(
@@ -65,9 +66,19 @@ def pytest_runtest_makereport(item: pytest.Item, call):
 _failed = pytest.StashKey[bool]()
 
 
+def _runs_processes(config: pytest.Config, argument: str) -> bool:
+    where = Path(config.invocation_params.dir, argument.partition("::")[0]).resolve()
+    return any(where.is_relative_to(tier) or tier.is_relative_to(where) for tier in PROCESS_TIERS)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """The path is this run's alone: what a test starts must not inherit it."""
+    """The report's path is this run's alone, and which warnings are failures."""
+    # What a test starts must not inherit it.
     config.stash[_report_path] = os.environ.pop(testreport.ENV, None)
+    if any(_runs_processes(config, argument) for argument in config.args):
+        # A lab ends processes by pid, and leaves their Popen objects and pipes to the collector,
+        # which says so in whatever test runs then.
+        config.addinivalue_line("filterwarnings", "default::ResourceWarning")
 
 
 def pytest_terminal_summary(
