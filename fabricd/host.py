@@ -326,7 +326,7 @@ class Host:
             self.step()
         if now >= self._keep_at:
             self._changed_state, self._keep_at = True, now + KEEP_NS
-        self.where.lost(verdict)
+        self.where.lost(verdict, self.engine)
         if verdict.blames or not between:
             views = self._table.views if self._table else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))

@@ -15,7 +15,7 @@ from fabricd import probe_plan
 from fabricd.config import Config
 from fabricd.detect import evidence, neighbours, observations
 from fabricd.detect.farewell import Farewells
-from fabricd.detect.locate import Blame, Kind
+from fabricd.detect.locate import Blame, Kind, port_name
 from fabricd.detect.loss_rules import LossVerdict
 from fabricd.detect.neighbours import Row, Word
 from fabricd.detect.silence import PathView
@@ -99,11 +99,18 @@ class Whereabouts:
         places = [located(blame, self.host, engine) for blame in found]
         return [*places, *(_farewell(engine, peer, links) for peer, links in gone)]
 
-    def lost(self, verdict: LossVerdict) -> None:
-        """Take where the loss test says that packets are lost; its answers come once."""
-        if not verdict.links and not verdict.paths:
-            self._losing.clear()
+    def lost(self, verdict: LossVerdict, engine: Engine) -> None:
+        """Take where the loss test says that packets are lost; it says so once, as it finds it.
+
+        A link of this host stays named while it loses too much, another part while a path does.
+        """
         self._losing |= {(blame.kind, blame.element): blame for blame in verdict.blames}
+        own = {(Kind.LINK, port_name((self.host, link.rail))): link.index for link in engine.links}
+        self._losing = {
+            where: blame
+            for where, blame in self._losing.items()
+            if (own[where] in verdict.links if where in own else verdict.links or verdict.paths)
+        }
 
     def located(self) -> list[Blame]:
         """Where the faults are that last; those of which that is unknown are left out."""

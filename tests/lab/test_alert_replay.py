@@ -1,0 +1,335 @@
+"""Every kind of fault, and exactly the alerts that it is worth: under it, after it, an hour later.
+
+What is real, what is prolonged and what is played: `lab.replay`. Each row of `ROWS` is recorded on
+one lab of 4 hosts × 3 rails, one after the other, from a fabric that is well to one that is again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from test_daemon_faults import ctl
+
+from lab.cli import Kind
+from lab.cluster import wait_until
+from lab.faults import (
+    AddressRemoved,
+    AdminDown,
+    BlackHole,
+    Carrier,
+    Flap,
+    LeafDown,
+    Loss,
+    NodeFreeze,
+    NodeKill,
+    ResetStorm,
+    SpineDown,
+)
+from lab.prometheus import Prometheus
+from lab.replay import TAIL_S, Phase, document, firing, tracks
+
+HOSTS, RAILS = 4, 3
+PORT = 19200
+UNDER_S, AFTER_S, LATER_S = 1200, 300, 3900
+"""Of rule time: the fault lasts for 20 minutes; looked at as it ends, 5 and 65 minutes later."""
+SETTLE_S = 90.0
+UNWELL = (
+    f"fabricd_link_state != 1 or up == 0 or fabricd_peer_silent == 1 or fabricd_prober_up == 0"
+    f' or fabricd_located{{part!="link"}} or absent(count(fabricd_link_state) == {HOSTS * RAILS})'
+)
+NOTHING: frozenset[str] = frozenset()
+NEEDS = {"FabricLinkUnbound": "fabricd_link_probe_state"}
+"""Alerts that a build without the metric cannot have."""
+
+
+def link(alert, host, rail):
+    return f"{alert} instance={host} link=rail{rail}"
+
+
+def state(host, rail, number):
+    return f'fabricd_link_state{{instance="{host}",link="rail{rail}"}} == {number}'
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault and what it is worth.
+
+    Attributes:
+        begin: makes the context manager that has the fault in force, from the lab.
+        noticed: PromQL that has a result once the fault shows.
+        under, after, later: what fires.
+    """
+
+    begin: object
+    noticed: str
+    under: frozenset = NOTHING
+    after: frozenset = NOTHING
+    later: frozenset = NOTHING
+    quick: bool = False
+    known: dict = field(default_factory=dict)
+
+
+def faults(*made):
+    """From the lab: a context in which all of them are in force."""
+
+    @contextlib.contextmanager
+    def force(lab):
+        with contextlib.ExitStack() as stack:
+            for make in made:
+                stack.enter_context(lab.inject(make()))
+            yield
+
+    return force
+
+
+@contextlib.contextmanager
+def stopped(service, node):
+    """SIGSTOP to a service of a host."""
+    getattr(node, f"kill_{service}")(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        getattr(node, f"kill_{service}")(signal.SIGCONT)
+
+
+def command(node, *args):
+    done = ctl(node, *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def drained(lab):
+    """A plan takes one rail of a host."""
+    command(lab.nodes[2], "drain", "rail1", "--for", "2h", "--reason", "optics")
+    yield
+    command(lab.nodes[2], "undrain", "rail1")
+
+
+@contextlib.contextmanager
+def maintained(lab):
+    """Somebody works on all links of a host, pulls two cables, and stops the daemon at last."""
+    node = lab.nodes[1]
+    command(node, "maintenance", "host", "--for", "2h", "--reason", "recabling")
+    time.sleep(3)  # It is scraped so.
+    with lab.inject(Carrier("h1:rail0")), lab.inject(Carrier("h1:rail2")):
+        yield
+    command(node, "maintenance", "host", "--end")
+
+
+@contextlib.contextmanager
+def observing(lab):
+    """A host that only observes loses all its rails."""
+    node = lab.nodes[3]
+    node.stop_file.touch()
+    wait_until(
+        lambda: 'fabricd_mode{mode="observe"} 1' in node.fetch(f"http://127.0.0.1:{PORT}/metrics"),
+        SETTLE_S,
+        "h3 observes",
+    )
+    with contextlib.ExitStack() as stack:
+        for rail in range(RAILS):
+            stack.enter_context(lab.inject(Carrier(f"h3:rail{rail}")))
+        yield
+    node.stop_file.unlink()
+
+
+@contextlib.contextmanager
+def forgotten(lab):
+    """A reload of h0 removes h2 from its peers; h2 goes on probing it."""
+    node = lab.nodes[0]
+    whole = node.config_path.read_text()
+    head, *peers = whole.split("[[peers]]")
+    kept = [p for p in peers if 'host = "h2"' not in p]
+    node.config_path.write_text("[[peers]]".join([head, *kept]))
+    node.daemon.kill(signal.SIGHUP)
+    yield
+    node.config_path.write_text(whole)
+    node.daemon.kill(signal.SIGHUP)
+
+
+ROWS = {
+    "carrier": Row(
+        faults(lambda: Carrier("h0:rail1")),
+        state("h0", 1, 3),
+        frozenset({link("FabricLinkDown", "h0", 1)}),
+        quick=True,
+    ),
+    "admin": Row(faults(lambda: AdminDown("h1:rail0")), state("h1", 0, 7)),
+    "flap": Row(
+        faults(lambda: Flap("h2:rail2", 200, 20)),
+        state("h2", 2, 4),
+    ),
+    "blackhole": Row(
+        faults(lambda: BlackHole("h0:rail0")),
+        state("h0", 0, 3),
+        frozenset({link("FabricLinkDown", "h0", 0)}),
+    ),
+    "blackhole rx": Row(
+        faults(lambda: BlackHole("h1:rail1", "rx")),
+        state("h1", 1, 3),
+        frozenset({link("FabricLinkDown", "h1", 1)}),
+    ),
+    "blackhole tx": Row(
+        faults(lambda: BlackHole("h2:rail0", "tx")),
+        state("h2", 0, 3),
+        frozenset({link("FabricLinkDown", "h2", 0)}),
+    ),
+    "loss": Row(
+        faults(lambda: Loss("h3:rail2", 3)),
+        state("h3", 2, 6),
+        frozenset({link("FabricLinkDegraded", "h3", 2)}),
+        quick=True,
+    ),
+    "reset": Row(faults(lambda: ResetStorm("h0:rail2")), "vector(1)"),
+    "address": Row(
+        faults(lambda: AddressRemoved("h1:rail2")),
+        "vector(1)",
+    ),
+    "leaf": Row(
+        faults(lambda: LeafDown("leaf1")),
+        'count(fabricd_located{part="leaf"}) == 4',
+        frozenset({link("FabricLinkDown", f"h{i}", 1) for i in range(HOSTS)})
+        | {"FabricFaultLocated part=leaf element=rail1"},
+    ),
+    "spine": Row(
+        faults(lambda: SpineDown("spine0")),
+        "vector(1)",
+    ),
+    "kill": Row(
+        faults(lambda: NodeKill("h3")),
+        'sum(fabricd_peer_silent{peer="h3"}) == 3',
+        frozenset({"FabricDaemonDown instance=h3", "FabricPeerSilent peer=h3"}),
+    ),
+    "freeze": Row(
+        faults(lambda: NodeFreeze("h2")),
+        'sum(fabricd_peer_silent{peer="h2"}) == 3',
+        frozenset({"FabricDaemonDown instance=h2", "FabricPeerSilent peer=h2"}),
+        quick=True,
+    ),
+    "two of three rails": Row(
+        faults(lambda: Carrier("h1:rail0"), lambda: Carrier("h1:rail1")),
+        f"{state('h1', 0, 3)} and on (instance) {state('h1', 1, 3)}",
+        frozenset({link("FabricLinkDown", "h1", 0), link("FabricLinkDown", "h1", 1)})
+        | {"FabricRailsLow instance=h1"},
+    ),
+    "drain": Row(drained, state("h2", 1, 7)),
+    "maintenance": Row(maintained, state("h1", 2, 3)),
+    "observe": Row(
+        observing,
+        f"{state('h3', 0, 3)} and on (instance) {state('h3', 2, 3)}",
+        frozenset({link("FabricLinkDown", "h3", rail) for rail in range(RAILS)})
+        | {"FabricRailsLow instance=h3", "FabricPeerSilent peer=h3"},
+    ),
+    "daemon stopped": Row(
+        lambda lab: stopped("daemon", lab.nodes[0]),
+        'up{instance="h0"} == 0',
+        frozenset({"FabricDaemonDown instance=h0"}),
+    ),
+    "prober stopped": Row(
+        lambda lab: stopped("prober", lab.nodes[1]),
+        'fabricd_prober_up{instance="h1"} == 0',
+        frozenset({"FabricProberDown instance=h1", "FabricPeerSilent peer=h1"}),
+    ),
+    "peer removed here": Row(
+        forgotten,
+        'absent(fabricd_peer_silent{instance="h0",peer="h2"})',
+        frozenset({"FabricPeerUnknown instance=h0"}),
+    ),
+}
+
+
+class Replay:
+    """The lab, its Prometheus, and the moments of each row."""
+
+    def __init__(self, lab, prometheus, where):
+        self.lab, self.prometheus, self.where = lab, prometheus, where
+
+    def wait(self, expression, empty=False):
+        """Until the expression has a result, or with ``empty`` none."""
+        deadline = time.monotonic() + SETTLE_S
+        while bool(found := self.prometheus.query(expression)) == empty:
+            assert time.monotonic() < deadline, (expression, found)
+            time.sleep(0.25)
+
+    def well(self):
+        """All is well, and has been for as long as a tail lasts."""
+        self.wait(UNWELL, empty=True)
+        time.sleep(TAIL_S + 1)
+
+    def record(self, row):
+        """Through a row, from well to well: its phases and all series."""
+        begin = time.time() - TAIL_S
+        with row.begin(self.lab):
+            start = time.time()
+            self.wait(row.noticed)
+            time.sleep(TAIL_S + 1)
+            repair = time.time()
+        self.well()
+        end = time.time()
+        found = self.prometheus.query(
+            f'{{job="fabricd",__name__=~"up|fabricd_.+"}}[{round(end - begin) + 10}s]', end
+        )
+        assert len(found) > 100
+        phases = [
+            Phase(begin, start, 0),
+            Phase(start, repair, UNDER_S),
+            Phase(repair, end, AFTER_S + LATER_S),
+        ]
+        return phases, tracks(found)
+
+    def alerts(self, row):
+        """What fires at each moment; how long the recording took is rule time, too."""
+        phases, recorded = self.record(row)
+        steps = [round(phase.end_s - phase.begin_s) // 5 * 5 for phase in phases]
+        repaired = steps[0] + steps[1] + UNDER_S
+        moments = {
+            "under": repaired - 5,
+            "after": repaired + AFTER_S,
+            "later": repaired + LATER_S,
+        }
+        found = firing(document(recorded, phases, moments), self.where, moments)
+        names = {dict(track.labels)["__name__"] for track in recorded}
+        return {when: {" ".join(alert) for alert in which} for when, which in found.items()}, names
+
+
+@pytest.fixture(scope="module")
+def replay(module_cluster, tmp_path_factory):
+    lab = module_cluster(hosts=HOSTS, rails=RAILS)
+    where = tmp_path_factory.mktemp("prometheus")
+    lab.start_daemons(
+        hold={"hold_down_s": 0.5, "probation_s": 1.0}, metrics={"listen": f"127.0.0.1:{PORT}"}
+    )
+    with Prometheus(lab.nodes, where, port=PORT) as prometheus:
+        made = Replay(lab, prometheus, where)
+        made.well()
+        yield made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if row.quick else pytest.mark.nightly) for n, row in ROWS.items()],
+)
+def test_exactly_the_alerts_that_a_fault_is_worth(replay, name):
+    row = ROWS[name]
+    found, metrics = replay.alerts(row)
+    wanted = {
+        when: {x for x in getattr(row, when) if NEEDS.get(x.split()[0], "up") in metrics}
+        for when in ("under", "after", "later")
+    }
+    assert found == wanted
+
+
+def test_each_kind_of_fault_of_the_lab_is_replayed():
+    shown = subprocess.run(
+        [sys.executable, "-m", "lab", "fault", "--help"],
+        capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"},
+    ).stdout  # fmt: skip
+    assert {kind.value for kind in Kind} <= set(ROWS)
+    assert all(kind.value in shown for kind in Kind)
