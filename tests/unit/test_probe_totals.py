@@ -264,9 +264,9 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
     host = whole.host
     try:
         host.feed = prober = Prober(host)
-        host.nics.nics["rail1"].totals["hard"] = 3
+        host.nics.nics["rail0"].totals["hard"] = 3
         host.book.totals["rail1"] = 2
-        host.jobs.totals._totals["rail1"]["tx_bytes"] = 10**6
+        host.jobs.totals._totals["rail0"]["tx_bytes"] = 10**6
         host.jobs.totals.refused = 4
         seen = {}
 
@@ -294,7 +294,7 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
         check()
         reload(PEERS)
         check()
-        assert seen["fabricd_link_errors_total", "rail1", "hard"] == 3
+        assert seen["fabricd_link_errors_total", "rail0", "hard"] == 3
         prober.life, prober.at = 2, {"auth": 1}
         check()
         prober.header = lambda: None
