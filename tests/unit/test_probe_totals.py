@@ -279,6 +279,7 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
             fell = {k: (seen[k], now[k]) for k in seen.keys() & now.keys() if now[k] < seen[k]}
             assert not fell
             seen.update(now)
+            return now
 
         def reload(peers, links=ADDRESSED):
             host.reconfigure(parse(text(tmp_path, peers, links), "f"))
@@ -293,8 +294,9 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
         reload(PEERS, LINKS.replace("rail0", "other").replace("rail = 0", "rail = 7"))
         check()
         reload(PEERS)
-        check()
-        assert seen["fabricd_link_errors_total", "rail0", "hard"] == 3
+        now = check()
+        assert now["fabricd_link_errors_total", "rail0", "hard"] == 3
+        assert now["fabricd_link_plugin_transmit_bytes_total", "rail0", ""] == 10**6
         prober.life, prober.at = 2, {"auth": 1}
         check()
         prober.header = lambda: None
