@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from test_daemon_faults import ctl
@@ -33,7 +34,7 @@ from lab.faults import (
     SpineDown,
 )
 from lab.prometheus import Prometheus
-from lab.replay import TAIL_S, Phase, document, firing, tracks
+from lab.replay import TAIL_S, Phase, Track, document, firing, tracks
 
 HOSTS, RAILS = 4, 3
 PORT = 19200
@@ -65,6 +66,7 @@ class Row:
         begin: makes the context manager that has the fault in force, from the lab.
         noticed: PromQL that has a result once the fault shows.
         under, after, later: what fires.
+        quick: not of the nightly tests alone.
     """
 
     begin: object
@@ -73,6 +75,10 @@ class Row:
     after: frozenset = NOTHING
     later: frozenset = NOTHING
     quick: bool = False
+    loses: bool = False
+    """Packets are lost while link and path are up."""
+    unheard: tuple = ()
+    """Labels of round trips that are not there under the fault."""
 
 
 def faults(*made):
@@ -159,6 +165,7 @@ ROWS = {
         state("h0", 1, 3),
         frozenset({link("FabricLinkDown", "h0", 1)}),
         quick=True,
+        unheard=({"__name__": "fabricd_link_probe_rtt_seconds", "instance": "h0", "rail": "1"},),
     ),
     "admin": Row(faults(lambda: AdminDown("h1:rail0")), state("h1", 0, 7)),
     "flap": Row(
@@ -187,6 +194,7 @@ ROWS = {
         state("h3", 2, 6),
         frozenset({link("FabricLinkDegraded", "h3", 2)}),
         quick=True,
+        loses=True,
     ),
     "reset": Row(faults(lambda: ResetStorm("h0:rail2")), "vector(1)"),
     "address": Row(
@@ -247,6 +255,31 @@ ROWS = {
 }
 
 
+def lost(recorded):
+    """Labels → by how much a counter of lost probes grew."""
+    return {
+        track.labels: max(track.values) - min(track.values)
+        for track in recorded
+        if dict(track.labels)["__name__"] == "fabricd_link_probe_packets_lost_total"
+    }
+
+
+def fallen(recorded):
+    """Counters that fell though the daemon was the same all the time."""
+    starts = {
+        dict(track.labels)["instance"]: len(set(track.values))
+        for track in recorded
+        if dict(track.labels)["__name__"] == "fabricd_start_time_seconds"
+    }
+    return [
+        track.labels
+        for track in recorded
+        if dict(track.labels)["__name__"].endswith(("_total", "_bucket", "_count"))
+        and starts[dict(track.labels)["instance"]] == 1
+        and any(b < a for a, b in pairwise(track.values))
+    ]
+
+
 class Replay:
     """The lab, its Prometheus, and the moments of each row."""
 
@@ -287,9 +320,8 @@ class Replay:
         ]
         return phases, tracks(found)
 
-    def alerts(self, row):
+    def alerts(self, phases, recorded):
         """What fires at each moment; how long the recording took is rule time, too."""
-        phases, recorded = self.record(row)
         steps = [round(phase.end_s - phase.begin_s) // 5 * 5 for phase in phases]
         repaired = steps[0] + steps[1] + UNDER_S
         moments = {
@@ -320,7 +352,29 @@ def replay(module_cluster, tmp_path_factory):
 )
 def test_exactly_the_alerts_that_a_fault_is_worth(replay, name):
     row = ROWS[name]
-    assert replay.alerts(row) == {"under": row.under, "after": row.after, "later": row.later}
+    phases, recorded = replay.record(row)
+    assert replay.alerts(phases, recorded) == {
+        "under": row.under, "after": row.after, "later": row.later
+    }  # fmt: skip
+    assert fallen(recorded) == []
+    if not row.loses:
+        # A link that goes down drops what is under way before anybody can know: a handful.
+        assert {labels: n for labels, n in lost(recorded).items() if n > 30} == {}
+    for gone in row.unheard:
+        (rtt,) = [t for t in recorded if dict(t.labels).items() >= gone.items()]
+        assert rtt.at(phases[1].end_s) is None, "no round trip while nothing is heard"
+        assert rtt.at(phases[2].end_s) is not None
+
+
+def test_losses_and_falls_would_be_seen():
+    labels = (("__name__", "fabricd_link_probe_packets_lost_total"), ("instance", "h0"))
+    start = (("__name__", "fabricd_start_time_seconds"), ("instance", "h0"))
+    whole = [Track(labels, [1, 2, 3], [5, 5, 47]), Track(start, [1, 2, 3], [7, 7, 7])]
+    assert lost(whole) == {labels: 42}
+    assert fallen(whole) == []
+    fell = Track(labels, [1, 2, 3], [5, 4, 47])
+    assert fallen([fell, whole[1]]) == [labels]
+    assert fallen([fell, Track(start, [1, 3], [7, 9])]) == [], "another daemon"
 
 
 def test_each_kind_of_fault_of_the_lab_is_replayed():
