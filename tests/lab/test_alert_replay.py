@@ -36,6 +36,8 @@ from lab.faults import (
 from lab.prometheus import Prometheus
 from lab.replay import TAIL_S, Phase, Track, document, firing, tracks
 
+pytestmark = pytest.mark.alone  # what goes on for an hour must not be another test's load
+
 HOSTS, RAILS = 4, 3
 PORT = 19200
 UNDER_S, AFTER_S, LATER_S = 1200, 300, 3900
