@@ -241,7 +241,10 @@ def test_rules_and_dashboard_use_only_metrics_that_exist():
 DASHBOARDS = {
     "fabricd-links": [
         f"link_{family}"
-        for family in ("state", "flaps", "probe", "damping", "plugin_failovers", "plugin_delivery")
+        for family in (
+            *("state", "flaps", "probe", "damping", "wanted_weight"),
+            *("plugin_failovers", "plugin_delivery"),
+        )
     ],
     "fabricd-clock": [
         f"clock_{family}"
