@@ -7,11 +7,26 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import structlog
 
 T = TypeVar("T")
+EXECUTOR_THREADS = 4
+
+
+def started_executor(threads: int = EXECUTOR_THREADS) -> ThreadPoolExecutor:
+    """An executor that has all its threads from the start: no limit can refuse one later.
+
+    Raises:
+        RuntimeError: the system does not give so many.
+    """
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="executor")
+    all_run = threading.Barrier(threads)
+    for future in [executor.submit(all_run.wait, 60) for _ in range(threads)]:
+        future.result()
+    return executor
 
 
 class Aside:

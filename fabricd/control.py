@@ -23,7 +23,9 @@ IDLE_S = 300.0
 DRAIN_S = 5.0
 FOLLOW_QUEUE = 4096
 ROWS = 200
-"""Encoded at once: a millisecond or two, in which the loop decides nothing."""
+"""Rows of a timeline encoded at once: a millisecond or two, in which the loop decides nothing."""
+FAT_ROWS = 4
+"""The same for processes, with all their rails and groups."""
 
 Document = dict[str, Any]
 
@@ -234,21 +236,36 @@ class ControlServer:
 
 
 async def encode_in_turns(document: Document) -> bytes:
-    """As `encode`; the rows of a long ``data`` by and by, so that the loop goes on meanwhile.
+    """As `encode`; long lists by and by, so that the loop goes on meanwhile.
 
     A thread is no help: the encoder does not let go of the interpreter before it is through.
+    Lists are looked for as ``data`` and in it: rows of a timeline, processes of `jobs`.
     """
-    rows = document.get("data")
-    if not isinstance(rows, list) or len(rows) <= ROWS:
-        return encode(document)
+    data = document.get("data")
+    head = {key: value for key, value in document.items() if key != "data"}
+    if isinstance(data, list) and len(data) > ROWS:
+        return _with(head, "data", await _list_in_turns(data, ROWS)) + b"\n"
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if isinstance(value, list) and len(value) > FAT_ROWS:
+                rest = {name: other for name, other in data.items() if name != key}
+                inner = _with(rest, key, await _list_in_turns(value, FAT_ROWS))
+                return _with(head, "data", inner) + b"\n"
+    return encode(document)
+
+
+async def _list_in_turns(rows: list[Any], at_once: int) -> bytes:
     parts = []
-    for first in range(0, len(rows), ROWS):
-        parts.append(encode_value(rows[first : first + ROWS])[1:-1])
+    for first in range(0, len(rows), at_once):
+        parts.append(encode_value(rows[first : first + at_once])[1:-1])
         await asyncio.sleep(0)
-    head = encode_value({key: value for key, value in document.items() if key != "data"})
-    return (
-        head[:-1] + (b"," if len(document) > 1 else b"") + b'"data":[' + b",".join(parts) + b"]}\n"
-    )
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _with(document: Document, key: str, value: bytes) -> bytes:
+    """An object with one member more, which is JSON already."""
+    head = encode_value(document)[:-1] + (b"," if document else b"")
+    return head + encode_value(key) + b":" + value + b"}"
 
 
 def encode(document: Document) -> bytes:

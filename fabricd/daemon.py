@@ -24,6 +24,7 @@ import structlog
 
 from fabricd import __version__, durable, endpoint, entry, logs, pinning, realtime
 from fabricd.access import Access
+from fabricd.aside import started_executor
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
 from fabricd.control import ControlServer
@@ -53,6 +54,11 @@ TICK_S = 0.5
 LOOKS = 4
 """Times a tick that losses are read while a link is suspected of them."""
 SCAN_S = 1.0
+PORTS_S = 0.5
+"""Between two looks at the verbs ports."""
+SWITCH_S = 0.001
+"""A thread that computes gives Python's lock to the loop after this; by default 5 ms, and a change
+of a link's state takes the lock several times."""
 SAVE_TICKS = 4
 EXIT_ERROR, EXIT_CONFIG = 1, 2
 
@@ -89,8 +95,13 @@ class Daemon:
             StartError: something that the daemon cannot do without is missing.
             RunError: a part of it failed; weights were given back all the same.
         """
-        host, control = await self._start()
         loop = asyncio.get_running_loop()
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            loop.set_default_executor(started_executor())
+        except RuntimeError as error:
+            raise StartError(str(error)) from error
+        host, control = await self._start()
         loop.set_exception_handler(self._unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -175,7 +186,8 @@ class Daemon:
             ("prober", host.feed.run()),
             ("netlink", watcher.run()),
             ("tick", self._tick(host)),
-            ("scan", self._scan(host, ports)),
+            ("scan", self._scan(host)),
+            ("ports", self._watch_ports(host, ports)),
             ("forecast", self._nics.forecast()),
         ]
         for name, work in jobs:
@@ -226,15 +238,20 @@ class Daemon:
         else:
             self._log.error("unhandled", error=text)
 
-    async def _scan(self, host: Host, ports: IbPorts) -> None:
-        """What may take long (other people's pages, verbs devices), away from the heartbeat."""
-        watch = PortWatch(host, ports)
+    async def _scan(self, host: Host) -> None:
+        """Jobs' pages, which may be hostile: nothing else waits for them."""
         while True:
             await asyncio.sleep(SCAN_S)
             host.emit(await host.jobs.scan(settled=host.settled))
             if host.jobs.ended:
                 host.mark_changed()
+
+    async def _watch_ports(self, host: Host, ports: IbPorts) -> None:
+        """The verbs ports behind the links, whose driver may hang."""
+        watch = PortWatch(host, ports)
+        while True:
             await watch.look(_netdevs(self.source.config), self.source.config.rdma_devices)
+            await asyncio.sleep(PORTS_S)
 
     async def _tick(self, host: Host) -> None:
         """Heartbeat, stop file, loss, state, watchdog."""

@@ -8,21 +8,46 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from fabricd.aside import Aside
 from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
-from telemetry.statsdir import ProcessPage, StatsDirectory
-from telemetry.statspage import EventBatch, PathDownReason, StatsEvent, StatsEventKind
+from telemetry.livejobs import live_jobs
+from telemetry.statsdir import ProcessPage, ScanReport, StatsDirectory
+from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 _MAX_EVENTS = 200
 """PLUGIN rows of one scan: pages are hostile and must not flood the timeline."""
+SCAN_BUDGET_S = 0.15
+"""Time for the pages, once a second; their events may take as long again."""
+LIVE_BUDGET_S = 0.5
+"""The same for ``fabricctl top``."""
+LIMIT_S = 30.0
+"""A file system that takes longer hangs."""
+_PAGES_A_TURN = 16
+"""Pages that the loop adds up at once: half a millisecond or so."""
 
-_Found = list[tuple[ProcessPage, EventBatch]]
+T = TypeVar("T")
+
+
+class _Found(NamedTuple):
+    """What one scan read."""
+
+    pages: list[ProcessPage]
+    looks: list[tuple[ProcessPage, int]]
+    """Pages whose events were read, with the index of the next one."""
+    events: list[tuple[ProcessPage, StatsEvent]]
+    suppressed: int
+    newest_ns: int
+    """Time of the newest event, CLOCK_MONOTONIC; 0: there was none."""
 
 
 class Jobs:
@@ -32,20 +57,25 @@ class Jobs:
         suppressed: plugin events not recorded because there were too many at once.
         scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
-        looked: called with the pages of each scan.
+        looked: takes the pages of each scan, one at a step.
+        report: how much the last scan saw.
     """
 
     def __init__(self, directory: Path, netdevs: Iterable[str], now: int) -> None:
         self.totals = JobTotals(netdevs)
         self.suppressed = 0
         self.removed = 0
-        self.looked: Callable[[Sequence[ProcessPage]], None] = lambda _: None
+        self.looked: Callable[[Sequence[ProcessPage]], Iterator[None]] = lambda _: iter(())
+        self.report = ScanReport(partial="not scanned yet")
         self.scanned_ns = now
         self._since_ns = now
         """Older events are an earlier daemon's. Newer ones come once each, by their pages' own
         cursors: pages show events late, so no page's newest says anything of another's."""
         self._ended = EndedPages()
         self._directory = StatsDirectory(directory)
+        self._live = StatsDirectory(directory, groups=True)
+        self._aside = Aside("stats", LIMIT_S)
+        self._turn = asyncio.Lock()
 
     @property
     def refused(self) -> int:
@@ -65,24 +95,40 @@ class Jobs:
             now: CLOCK_MONOTONIC; None: as the clock says.
         """
         now = time.monotonic_ns() if now is None else now
-        # In a thread: a hostile page may keep its reader waiting.
-        found = await asyncio.to_thread(self._read, now)
-        pages = [page for page, _ in found]
-        self.totals.update(pages, now)
-        self.looked(pages)
+        found = await self._call(partial(self._read, now))
+        if found is None:
+            text = f"the stats directory did not answer within {LIMIT_S:g} s"
+            self.report = replace(self.report, partial=text)
+            return []
+        self.report = self._directory.report
+        # By turns: so many pages as users may leave there would keep the loop from its links.
+        await _in_turns(self.totals.steps(found.pages, now))
+        await _in_turns(self.looked(found.pages))
         wall = time.time_ns() - now
-        events: list[Event] = []
-        for page, batch in found:
-            new = [item for item in batch.events if self._since_ns < item.time_ns <= now + 10**9]
-            room = _MAX_EVENTS - len(events)
-            self.suppressed += max(0, len(new) - room)
-            events += [_event(page, item, wall) for item in new[:room]]
-            self.scanned_ns = max([self.scanned_ns, *(min(item.time_ns, now) for item in new)])
-        looks = [(page, batch.next_index) for page, batch in found]
-        if leftover := self._ended.update(looks, now, settled=settled):
-            await asyncio.to_thread(self._remove, leftover)
+        self.suppressed += found.suppressed
+        self.scanned_ns = max(self.scanned_ns, found.newest_ns)
+        if leftover := self._ended.update(found.looks, now, settled=settled):
+            await self._call(partial(self._remove, leftover))
         self._ended.keep(self._directory.names)
-        return events
+        return [_event(page, item, wall) for page, item in found.events]
+
+    async def live(self) -> dict[str, Any]:
+        """The jobs that run now, for ``fabricctl top``: as `telemetry.livejobs.live_jobs`.
+
+        Raises:
+            TimeoutError: the directory does not answer.
+        """
+        found = await self._call(lambda: live_jobs(self._live, budget_s=LIVE_BUDGET_S))
+        if found is None:
+            raise TimeoutError
+        return found
+
+    async def _call(self, work: Callable[[], T]) -> T | None:
+        """What ``work`` returns in the one thread that touches the directory; None: it hangs."""
+        out: list[T] = []
+        async with self._turn:
+            await self._aside.call(work, out.append)
+        return out[0] if out else None
 
     def configure(self, netdevs: Iterable[str]) -> None:
         """Other links. What was seen stays seen, also by a scan that is in a thread now."""
@@ -102,13 +148,37 @@ class Jobs:
         return {"totals": self.totals.to_state(), "scanned_ns": self.scanned_ns}
 
     def _read(self, now: int) -> _Found:
-        return [(page, self._directory.new_events(page)) for page in self._directory.scan(now)]
+        """In the thread."""
+        directory = self._directory
+        pages = directory.scan(now, SCAN_BUDGET_S)
+        end = time.monotonic() + SCAN_BUDGET_S
+        looks: list[tuple[ProcessPage, int]] = []
+        events: list[tuple[ProcessPage, StatsEvent]] = []
+        suppressed = newest = 0
+        for page in pages:
+            if not directory.has_new_events(page):
+                looks.append((page, page.page.event_count))
+            elif time.monotonic() < end:
+                batch = directory.new_events(page)
+                looks.append((page, batch.next_index))
+                new = [x for x in batch.events if self._since_ns < x.time_ns <= now + 10**9]
+                room = _MAX_EVENTS - len(events)
+                suppressed += max(0, len(new) - room)
+                events += [(page, item) for item in new[:room]]
+                newest = max([newest, *(min(item.time_ns, now) for item in new)])
+        return _Found(pages, looks, events, suppressed, newest)
 
     def _remove(self, pages: list[ProcessPage]) -> None:
         count = sum(self._directory.remove(page) for page in pages)
         self.removed += count
         if count:
             structlog.get_logger().info("stats pages of ended processes removed", count=count)
+
+
+async def _in_turns(steps: Iterator[None]) -> None:
+    for number, _ in enumerate(steps):
+        if number % _PAGES_A_TURN == _PAGES_A_TURN - 1:
+            await asyncio.sleep(0)
 
 
 def prepare_directory(path: Path, mode: int) -> None:

@@ -203,6 +203,8 @@ def _daemon(host: Host) -> DaemonSnapshot:
         detectors={name: name not in host.engine.orders.off for name in DETECTORS},
         refused=host.refused(),
         metrics_bind_failures=host.endpoint.failures,
+        stats_entries=host.jobs.report.entries,
+        stats_complete=not host.jobs.report.partial,
     )
 
 
@@ -242,6 +244,7 @@ def status(host: Host) -> dict[str, Any]:
         "counters": {x.netdev: why(host, x.netdev, now) for x in shot.links},
         "at_risk": [x.netdev for x in host.engine.links if x.forecast and x.forecast.named],
         "refused": dict(shot.daemon.refused),
+        "stats": asdict(host.jobs.report),
         "metrics": asdict(host.endpoint) | {"text": str(host.endpoint)},
         "receive_path": {
             "backlogs": host.receive_note(),

@@ -20,7 +20,6 @@ from fabricd.operate.desk import WishError
 from fabricd.operate.wishes import Wish
 from fabricd.steer.modes import Mode
 from telemetry.events import EventKind
-from telemetry.livejobs import live_jobs
 from telemetry.timeline import Timeline, TimelineError
 
 CHANGING = frozenset(
@@ -89,8 +88,10 @@ class Requests:
         return await asyncio.to_thread(_query, self._database, timeline_query(request))
 
     async def jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
-        stats = Path(self._source.config.paths.run_dir) / "stats"
-        found = await asyncio.to_thread(live_jobs, stats)
+        try:
+            found = await self._host.jobs.live()
+        except TimeoutError:
+            raise RequestError("the stats directory does not answer") from None
         return found | {"slow": self._host.delay.rails.slow()}
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401

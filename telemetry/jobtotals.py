@@ -8,7 +8,7 @@ that jumps to 2^64 does not spoil a total for ever either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +80,13 @@ class JobTotals:
             pages: every page read this time (`telemetry.statsdir.StatsDirectory.scan`).
             now_ns: CLOCK_MONOTONIC.
         """
+        for _ in self.steps(pages, now_ns):
+            pass
+
+    def steps(self, pages: Iterable[ProcessPage], now_ns: int) -> Iterator[None]:
+        """As `update`, a page at a step: between two the caller may do something else."""
         gauges: dict[str, list[int]] = {netdev: [0, 0] for netdev in self._totals}
-        self._alive = self._following = 0
+        running = following = 0
         for process in pages:
             page = process.page
             last = self._last.setdefault((process.uid, *page.key), _Process())
@@ -89,8 +94,8 @@ class JobTotals:
             counters = {name: getattr(page, name) for name in _PAGE_COUNTERS}
             self._add(self._page_totals, last.page, counters)
             if process.alive:
-                self._alive += 1
-                self._following += page.steer_present
+                running += 1
+                following += page.steer_present
             for rail in page.rails:
                 if rail.netdev not in self._totals:
                     continue
@@ -99,6 +104,8 @@ class JobTotals:
                 if process.alive:
                     gauges[rail.netdev][0] += min(rail.in_flight_bytes, MAX_STEP)
                     gauges[rail.netdev][1] += rail.dead_paths
+            yield
+        self._alive, self._following = running, following
         self._gauges = {netdev: (flight, dead) for netdev, (flight, dead) in gauges.items()}
         self._last = {
             key: last for key, last in self._last.items() if now_ns - last.seen_ns < FORGET_NS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
+from itertools import zip_longest
 from typing import Any
 
 from telemetry.statsdir import ProcessPage, StatsDirectory
@@ -12,25 +13,38 @@ from telemetry.statsdir import ProcessPage, StatsDirectory
 MAX_PROCESSES = 256
 
 
-def live_jobs(directory: Path, now_ns: int | None = None) -> dict[str, Any]:
+def live_jobs(
+    directory: StatsDirectory, now_ns: int | None = None, *, budget_s: float | None = None
+) -> dict[str, Any]:
     """Every living process's rails and comm groups.
 
     Args:
-        directory: ``$RUN/stats``.
+        directory: ``$RUN/stats``, kept from one call to the next.
         now_ns: CLOCK_MONOTONIC; None: as the clock says.
+        budget_s: time for it; None: as long as it takes.
 
     Returns:
-        ``time_ns``; ``processes``, the `MAX_PROCESSES` newest at most; ``left_out``, how many more.
+        ``time_ns``; ``processes``, `MAX_PROCESSES` at most; ``left_out``, how many more; ``scan``,
+        the `telemetry.statsdir.ScanReport`: unless its ``partial`` is empty there may be others.
     """
     now = time.monotonic_ns() if now_ns is None else now_ns
-    found = [page for page in StatsDirectory(directory, groups=True).scan(now) if page.alive]
-    found.sort(key=lambda process: process.page.start_ns, reverse=True)
-    shown = found[:MAX_PROCESSES]
+    found = [page for page in directory.scan(now, budget_s) if page.alive]
+    shown = _fair(found)[:MAX_PROCESSES]
     return {
         "time_ns": now,
         "processes": [_process(process) for process in shown],
         "left_out": len(found) - len(shown),
+        "scan": asdict(directory.report),
     }
+
+
+def _fair(found: Iterable[ProcessPage]) -> list[ProcessPage]:
+    """Each user's newest process, then each one's second: nobody crowds out the others."""
+    owners: dict[int, list[ProcessPage]] = {}
+    for process in sorted(found, key=lambda each: each.page.start_ns, reverse=True):
+        owners.setdefault(process.uid, []).append(process)
+    rows = zip_longest(*owners.values())
+    return [process for row in rows for process in row if process is not None]
 
 
 def _process(process: ProcessPage) -> dict[str, Any]:

@@ -379,6 +379,18 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "source",
     ),
     host_metric(
+        "stats_scan_complete",
+        "gauge",
+        "0 while there may be stats pages of jobs that were not read.",
+        lambda s: int(s.daemon.stats_complete),
+    ),
+    host_metric(
+        "stats_directory_entries",
+        "gauge",
+        "Names of whatever kind in the directory of jobs' stats pages.",
+        lambda s: s.daemon.stats_entries,
+    ),
+    host_metric(
         "metrics_bind_failures_total",
         "counter",
         "Times that this endpoint could not bind its address; it tries again, every 30 s at last.",

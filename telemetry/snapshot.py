@@ -175,6 +175,10 @@ class DaemonSnapshot:
     """Name → on."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Inputs refused, by source: control_socket, stats_page, ring, netlink, metrics_endpoint."""
+    stats_entries: int = 0
+    """Names of whatever kind in the directory of jobs' stats pages."""
+    stats_complete: bool = True
+    """The last scan read every page there."""
     metrics_bind_failures: int = 0
     """Times that the metrics endpoint could not have its port."""
 

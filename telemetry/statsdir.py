@@ -1,52 +1,57 @@
 """Reads the stats pages of all jobs of a host: ``$RUN/stats/[JOB/]<pid>-<start_ns>.page``.
 
-Never maps a page (a truncated mapping is a SIGBUS), never follows a link, never blocks on a FIFO.
-What is not a page is left alone; `telemetry.endedpages` says which pages are removed. Directories
-are read with a bound on their entries, since anybody may write there (mode 1733). Those of one
-level below are for jobs of one user that are to be kept apart: each sees only its own
-(docs/install.md).
+Anybody may write there (mode 1733), so a scan has a time budget, each user a quota of pages, and
+what is not a page is left alone; `telemetry.endedpages` says which pages are removed. The
+directories one level below are for jobs of one user that are to be kept apart: each sees only its
+own (docs/install.md).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
-from telemetry.statslayout import (
-    EVENT_SIZE,
-    EVENTS_AT,
-    HEADER_FIELDS,
-    MAX_EVENTS,
-    PAGE_SIZE,
-    offsets,
-)
-from telemetry.statspage import (
-    EventBatch,
-    StatsPage,
-    StatsPageError,
-    parse,
-    parse_events,
-    sequence,
-)
+from telemetry.pagefile import PageFile
+from telemetry.statslisting import Listing
+from telemetry.statspage import EventBatch, StatsPage, StatsPageError
 
 MAX_PAGES = 4096
-"""Entries looked at in one scan, and pages read."""
-MAX_SUBDIRECTORIES = 256
+"""Valid pages of all users."""
+UID_PAGES = 512
+"""Valid pages of one user."""
+UID_ALIVE = 128
+"""Of these, pages of processes that run: each costs a look a second."""
+MAX_NAMES = 16_384
+"""Page names of one listing; more are counted and not looked at."""
+KNOWN_SHARE = 0.75
+"""Of the time of a scan, for pages that are known; the rest is for new ones."""
 STALE_NS = 5 * 10**9
 """A heartbeat older than this, and no such process: it has ended."""
 FORGOTTEN_NS = 60 * 10**9
 """A heartbeat older than this counts as ended whatever has that pid now."""
 ENDED_RECHECK_NS = 10 * 10**9
-_NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.page\Z")
-_SUBDIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
-_SEQLOCK_TRIES = 64
-_EVENT_COUNT_AT = offsets(HEADER_FIELDS)["event_count"]
+REFUSED_RECHECK_NS = 10 * 10**9
+"""What is no page is looked at again after this."""
+TORN_RECHECK_NS = 2 * 10**9
+"""The same for a page that was being written when it was looked at for the first time."""
+SLICE_S, REST_S = 0.001, 0.0002
+"""A scan with a budget computes for so long, then lets the daemon's other threads run."""
+_PARTIAL = {
+    "late": "{} pages were not read again in time",
+    "listing": "not all names were listed in time",
+    "names": "{} names too many",
+    "subdirectories": "{} subdirectories too many",
+    "quota": "{} pages over their owner's quota",
+    "too_many": "{} pages too many",
+    "torn": "{} pages were being written",
+    "open": "{} pages could not be opened",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,111 +106,6 @@ def process_seen(pid: int, uid: int, start_ns: int, *, proc: Path = Path("/proc"
     return began_boottime - suspended <= start_ns + 50_000_000
 
 
-class PageFile:
-    """One opened page. The descriptor keeps the very file that was checked."""
-
-    def __init__(self, path: Path) -> None:
-        """Open and check type, links and size.
-
-        Raises:
-            StatsPageError: reason open, type, links, size.
-        """
-        self.path = path
-        try:
-            directory = os.open(
-                path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
-            try:
-                self._fd = os.open(
-                    path.name,
-                    os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY,
-                    dir_fd=directory,
-                )
-            finally:
-                os.close(directory)
-        except FileNotFoundError:
-            raise StatsPageError("gone") from None
-        except OSError as error:
-            raise StatsPageError("open", error.strerror or "") from error
-        try:
-            status = os.fstat(self._fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise StatsPageError("type")
-            if status.st_nlink > 1:
-                raise StatsPageError("links", str(status.st_nlink))
-            if status.st_size != PAGE_SIZE:
-                raise StatsPageError("size", str(status.st_size))
-        except BaseException:
-            os.close(self._fd)
-            raise
-        self.uid = status.st_uid
-        self.inode = (status.st_dev, status.st_ino)
-
-    def page(self, *, groups: bool = False) -> StatsPage:
-        """A consistent copy of the page but its events (seqlock, retried while it is written).
-
-        Args:
-            groups: the comm groups, too.
-
-        Raises:
-            StatsPageError: as `telemetry.statspage.parse`; torn when the writer never rests.
-        """
-        for attempt in range(_SEQLOCK_TRIES):
-            if attempt > 8:
-                time.sleep(0.00005)
-            before = self._pread(16, 0)
-            data = self._pread(PAGE_SIZE, 0)
-            after = self._pread(16, 0)
-            seq = sequence(before)
-            if seq % 2 == 0 and seq == sequence(data) == sequence(after):
-                return parse(data, groups=groups)
-        raise StatsPageError("torn")
-
-    def abandoned_page(self) -> StatsPage:
-        """Header and rails of a writer that ended while it wrote: nothing changes them any more.
-
-        Raises:
-            StatsPageError: as `telemetry.statspage.parse`, but for torn.
-        """
-        data = bytearray(self._pread(PAGE_SIZE, 0))
-        data[8] &= 0xFE  # The seqlock's lowest bit says that it is being written.
-        return parse(bytes(data))
-
-    def events(self, since: int, rails: int) -> EventBatch:
-        """Events from index ``since`` on.
-
-        Raises:
-            StatsPageError: as `telemetry.statspage.parse_events`.
-        """
-        count = int.from_bytes(self._pread(8, _EVENT_COUNT_AT), "little")
-        if count == since:
-            return EventBatch((), since)
-        size = MAX_EVENTS * EVENT_SIZE
-        ring, again = self._pread(size, EVENTS_AT), self._pread(size, EVENTS_AT)
-        return parse_events(ring, again, since=since, count=count, rails=rails)
-
-    def close(self) -> None:
-        """Close; safe to call twice."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> PageFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _pread(self, size: int, at: int) -> bytes:
-        try:
-            data = os.pread(self._fd, size, at)
-        except OSError as error:
-            raise StatsPageError("read", error.strerror or "") from error
-        if len(data) != size:
-            raise StatsPageError("short", f"{len(data)} of {size}")
-        return data
-
-
 def _pid_namespace() -> int:
     """Inode of this process's pid namespace; 0: not known."""
     try:
@@ -214,12 +114,46 @@ def _pid_namespace() -> int:
         return 0
 
 
+class _Turn:
+    """The time of one scan."""
+
+    def __init__(self, clock: Callable[[], float], budget_s: float | None) -> None:
+        self._clock, self._budget_s = clock, budget_s
+        self._began = self._slice = clock()
+
+    def over(self, share: float = 1.0) -> bool:
+        """Whether that share of the time has passed; now and then lets other threads run."""
+        if self._budget_s is None:
+            return False
+        now = self._clock()
+        if now - self._slice >= SLICE_S:
+            time.sleep(REST_S)
+            now = self._slice = self._clock()
+        return now - self._began >= share * self._budget_s
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """How much of the directory a scan saw."""
+
+    entries: int = 0
+    """Names that lie there, of whatever kind."""
+    pages: int = 0
+    """Valid ones."""
+    partial: str = ""
+    """Why there may be pages that were not read; empty: every one was."""
+
+
 class StatsDirectory:
-    """Scans the directory; remembers event cursors and which processes have ended.
+    """Scans the directory; remembers pages, event cursors and which processes have ended.
+
+    Valid pages are read first, by turns between their owners, then names not known yet, as far as
+    the time goes; the next scan goes on there. So nobody's files keep another user's pages from
+    being read, and a scan that did not see everything says so.
 
     Attributes:
         refused: how many times a page was refused, by reason, since the start.
-        names: those that pages may have, as of the last scan.
+        report: of the last scan.
     """
 
     def __init__(
@@ -228,6 +162,7 @@ class StatsDirectory:
         *,
         seen: Callable[[int, int, int], bool] = process_seen,
         groups: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet.
 
@@ -235,43 +170,62 @@ class StatsDirectory:
             path: of the directory; it may not exist yet.
             seen: as `process_seen`.
             groups: the pages' comm groups, too.
+            clock: seconds, for the time that a scan takes.
         """
         self.path = Path(path)
         self.refused: Counter[str] = Counter()
-        self.names: frozenset[str] = frozenset()
+        self.report = ScanReport()
         self._seen = seen
         self._groups = groups
+        self._clock = clock
         self._pid_namespace = _pid_namespace()
+        self._pages: dict[str, ProcessPage] = {}
+        """Valid ones as last read; of one that is being written now that is the page to go by."""
+        self._per_uid: Counter[int] = Counter()
+        self._alive: Counter[int] = Counter()
+        """Pages of running processes by owner."""
+        self._unread: dict[str, str] = {}
+        """Names that may be pages and were not read, with why."""
         self._cursors: dict[str, int] = {}
         self._recheck_ns: dict[str, int] = {}
+        """Names, of pages or of refused ones, that are not looked at before."""
+        self._listing: Listing | None = None
+        self._names: Iterator[str] = iter(())
+        self._met: set[str] = set()
+        """Page names of the listing so far."""
 
-    def scan(self, now_ns: int) -> list[ProcessPage]:
+    @property
+    def names(self) -> frozenset[str]:
+        """Those of all valid pages."""
+        return frozenset(self._pages)
+
+    def scan(self, now_ns: int, budget_s: float | None = None) -> list[ProcessPage]:
         """All valid pages, of ended processes too while their page lies there (10 s apart).
 
         Args:
             now_ns: CLOCK_MONOTONIC.
+            budget_s: time for this scan; None: as long as it takes.
         """
+        turn = _Turn(self._clock, budget_s)
+        reasons: Counter[str] = Counter()
+        known = self._by_turns()
+        due = [name for name in known if self._recheck_ns.get(name, 0) <= now_ns]
         out: list[ProcessPage] = []
-        names = self._names()
-        for name in names:
-            if self._recheck_ns.get(name, 0) > now_ns:
-                continue
-            try:
-                process = self._read(name, now_ns)
-            except StatsPageError as error:
-                if error.reason != "gone":
-                    self.refused[error.reason] += 1
-                continue
-            out.append(process)
-            if process.alive:
-                self._recheck_ns.pop(name, None)
-            else:
-                self._recheck_ns[name] = now_ns + ENDED_RECHECK_NS
-        self.names = frozenset(names)
-        for table in (self._cursors, self._recheck_ns):
-            for name in table.keys() - self.names:
-                del table[name]
+        for name in due:
+            if turn.over(KNOWN_SHARE):
+                out.append(self._aged(name, now_ns))
+                reasons["late"] += 1
+            elif (page := self._look(name, now_ns)) is not None:
+                out.append(page)
+        self._discover(now_ns, turn, out, reasons)
+        for name in self._cursors.keys() - self._pages.keys():
+            del self._cursors[name]
+        self._report(reasons)
         return out
+
+    def has_new_events(self, process: ProcessPage) -> bool:
+        """Whether the page said, when it was read, that it has events not returned yet."""
+        return process.page.event_count != self._cursors.get(process.name, 0)
 
     def new_events(self, process: ProcessPage) -> EventBatch:
         """Events of that page not returned before; a page refused gives none."""
@@ -313,46 +267,108 @@ class StatsDirectory:
             os.close(directory)
         return True
 
-    def _names(self) -> list[str]:
-        names, subdirectories = self._entries(self.path, MAX_PAGES)
-        for subdirectory in sorted(subdirectories)[:MAX_SUBDIRECTORIES]:
-            found, deeper = self._entries(self.path / subdirectory, MAX_PAGES - len(names))
-            names += [f"{subdirectory}/{name}" for name in found]
-            self.refused["name"] += len(deeper)
-        self.refused["too_many"] += max(0, len(subdirectories) - MAX_SUBDIRECTORIES)
-        self.refused = +self.refused  # without the zeros
-        return sorted(names)
+    def _by_turns(self) -> list[str]:
+        """Known names: each owner's first, then each owner's second, and so on."""
+        owners: dict[int, list[str]] = {}
+        for name, page in self._pages.items():
+            owners.setdefault(page.uid, []).append(name)
+        self._alive = Counter(page.uid for page in self._pages.values() if page.alive)
+        rows = zip_longest(*owners.values())
+        return [name for row in rows for name in row if name is not None]
 
-    def _entries(self, path: Path, room: int) -> tuple[list[str], list[str]]:
-        """Names of pages and of directories in a directory."""
-        names: list[str] = []
-        directories: list[str] = []
+    def _discover(
+        self, now_ns: int, turn: _Turn, out: list[ProcessPage], reasons: Counter[str]
+    ) -> None:
+        """Look at names not known yet, from where the last scan stopped."""
+        if self._listing is None:
+            self._listing = Listing(self.path)
+            self._names = iter(self._listing)
+            self._met = set()
+        else:
+            reasons["listing"] += 1
+        listing = self._listing
+        for number, name in enumerate(self._names):
+            if name and len(self._met) < MAX_NAMES:
+                self._met.add(name)
+                if name not in self._pages and self._recheck_ns.get(name, 0) <= now_ns:
+                    page = self._look(name, now_ns)
+                    out += [page] if page is not None else []
+            elif name:
+                self.refused["too_many"] += 1
+                reasons["names"] += 1
+            if (name or number % 64 == 63) and turn.over():
+                reasons["listing"] += 1
+                return
+        self.refused += listing.refused
+        reasons["listing"] += listing.refused["open"]
+        reasons["subdirectories"] += listing.refused["too_many"]
+        self.report = replace(self.report, entries=listing.entries)
+        for name in self._pages.keys() - self._met:
+            self._forget(name)
+        for table in (self._recheck_ns, self._unread):
+            for name in table.keys() - self._met:
+                del table[name]
+        self._listing = None
+
+    def _look(self, name: str, now_ns: int) -> ProcessPage | None:
+        """Read a page once; None: there is none to go by."""
+        before = self._pages.get(name)
+        self._unread.pop(name, None)
         try:
-            listed = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return [], []
-        except OSError:
-            self.refused["open"] += 1
-            return [], []
-        try:
-            with os.scandir(listed) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue  # being created
-                    if len(names) + len(directories) >= room:
-                        self.refused["too_many"] += 1
-                        break
-                    if _NAME.match(entry.name):
-                        names.append(entry.name)
-                    elif _SUBDIRECTORY.match(entry.name) and entry.is_dir(follow_symlinks=False):
-                        directories.append(entry.name)
-                    else:
-                        self.refused["name"] += 1
-        except OSError:
-            self.refused["open"] += 1
-        finally:
-            os.close(listed)
-        return names, directories
+            page = self._read(name, now_ns)
+            if before is None:
+                self._admit(page)
+        except StatsPageError as error:
+            if error.reason != "gone":
+                self.refused[error.reason] += 1
+            if error.reason in _PARTIAL:
+                self._unread[name] = error.reason
+            if error.reason == "torn" and before is not None:
+                return self._aged(name, now_ns)
+            self._forget(name)
+            pause = TORN_RECHECK_NS if error.reason == "torn" else REFUSED_RECHECK_NS
+            self._recheck_ns[name] = now_ns + pause
+            return None
+        self._pages[name] = page
+        if page.alive:
+            self._recheck_ns.pop(name, None)
+        else:
+            self._recheck_ns[name] = now_ns + ENDED_RECHECK_NS
+        return page
+
+    def _admit(self, page: ProcessPage) -> None:
+        """Count a new page to its owner.
+
+        Raises:
+            StatsPageError: quota, too_many.
+        """
+        over = page.alive and self._alive[page.uid] >= UID_ALIVE
+        if over or self._per_uid[page.uid] >= UID_PAGES:
+            raise StatsPageError("quota", f"uid {page.uid}")
+        if len(self._pages) >= MAX_PAGES:
+            raise StatsPageError("too_many")
+        self._per_uid[page.uid] += 1
+        self._alive[page.uid] += page.alive
+
+    def _forget(self, name: str) -> None:
+        if (page := self._pages.pop(name, None)) is not None:
+            self._per_uid[page.uid] -= 1
+            self._alive[page.uid] -= page.alive
+            self._per_uid = +self._per_uid
+
+    def _aged(self, name: str, now_ns: int) -> ProcessPage:
+        """A page as it was last read, at this time."""
+        page = self._pages[name]
+        lives = alive(now_ns, page.page.heartbeat_ns, process_seen=page.seen)
+        return page if lives == page.alive else replace(page, alive=lives)
+
+    def _report(self, reasons: Counter[str]) -> None:
+        entries = self.report.entries
+        if self._listing is not None:
+            entries = max(entries, self._listing.entries)
+        reasons += Counter(self._unread.values())
+        said = [text.format(count) for key, text in _PARTIAL.items() if (count := reasons[key])]
+        self.report = ScanReport(entries, len(self._pages), "; ".join(said))
 
     def _read(self, name: str, now_ns: int) -> ProcessPage:
         with PageFile(self.path / name) as file:

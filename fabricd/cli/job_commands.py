@@ -22,8 +22,8 @@ DEFAULT_RUN_DIR = Path("/run/fabricd")
 
 def watch(
     socket: Path, interval_s: float, *, groups: bool, job: str, once: bool
-) -> Iterator[tuple[list[top.Row], int]]:
-    """Rows, and how many processes are left out, once per interval.
+) -> Iterator[tuple[list[top.Row], top.Document]]:
+    """Rows, and the answer that they are from, once per interval.
 
     Raises:
         client.DaemonError: the daemon cannot be reached, or says no.
@@ -32,7 +32,7 @@ def watch(
     while True:
         time.sleep(interval_s)
         after = client.request(socket, {"op": "jobs"})
-        yield top.rows(before, after, groups=groups, job=job), after["left_out"]
+        yield top.rows(before, after, groups=groups, job=job), after
         if once:
             return
         before = after
@@ -40,31 +40,32 @@ def watch(
 
 def show(
     out: Console,
-    looks: Iterator[tuple[list[top.Row], int]],
+    looks: Iterator[tuple[list[top.Row], top.Document]],
     *,
     groups: bool,
     as_json: bool,
 ) -> None:
     """Print every look: JSON lines, a table that stays in place, or (no terminal) one after one."""
     if as_json:
-        for rows, left_out in looks:
-            document = {"rows": [row.as_json() for row in rows], "left_out": left_out}
+        for rows, answer in looks:
+            document = {"rows": [row.as_json() for row in rows], "left_out": answer["left_out"],
+                        "partial": answer.get("scan", {}).get("partial", "")}  # fmt: skip
             sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
         return
     if not out.is_terminal:
-        for rows, left_out in looks:
-            out.print(_view(rows, left_out, groups=groups))
+        for rows, answer in looks:
+            out.print(_view(rows, top.missing(answer), groups=groups))
         return
     with Live(console=out, auto_refresh=False) as live:
-        for rows, left_out in looks:
-            live.update(_view(rows, left_out, groups=groups), refresh=True)
+        for rows, answer in looks:
+            live.update(_view(rows, top.missing(answer), groups=groups), refresh=True)
 
 
-def _view(rows: list[top.Row], left_out: int, *, groups: bool) -> Any:  # noqa: ANN401
+def _view(rows: list[top.Row], note: str, *, groups: bool) -> Any:  # noqa: ANN401
     if not rows:
-        return "No job uses the plugin on this host."
-    return top.table(rows, groups=groups, left_out=left_out)
+        return note or "No job uses the plugin on this host."
+    return top.table(rows, groups=groups, note=note)
 
 
 def run_dir_of(config: Path | None) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli import show_explain
+from fabricd.cli import show_explain, top
 from fabricd.cli.base import (
     DEFAULT_SOCKET,
     Json,
@@ -45,11 +45,16 @@ def drain(
     patience = None if wait is None else parse_duration(wait)
     document = {"op": "drain", "link": link, "reason": reason}
     answer = ask(socket, document | _seconds(for_))
-    quiet = None if patience is None else _wait_quiet(socket, link, patience)
+    if patience is None:
+        quiet, unknown = None, ""
+    else:
+        quiet, unknown = _wait_quiet(socket, link, patience)
     if as_json:
-        put_json(answer | ({} if quiet is None else {"quiet": quiet}))
+        put_json(answer | ({} if patience is None else {"quiet": quiet, "unknown": unknown}))
     else:
         out.print(f"{link} is drained {_length(answer)}: fabricctl undrain {link} gives it back")
+    if unknown:
+        fail(f"whether jobs move bytes on {link} is not known: {unknown}; it stays drained")
     if quiet is False:
         fail(f"jobs still move bytes on {link} after {wait}; it stays drained")
     if quiet and not as_json:
@@ -172,27 +177,33 @@ def _length(answer: dict[str, Any]) -> str:
     return "until it is taken back" if left is None else f"for {age(left)}"
 
 
-def _wait_quiet(socket: Path, link: str, patience_s: float) -> bool:
-    """Whether no job moved a byte on a link for `QUIET_S` within ``patience_s``."""
+def _wait_quiet(socket: Path, link: str, patience_s: float) -> tuple[bool | None, str]:
+    """Wait until no job moved a byte on a link for `QUIET_S`, at most ``patience_s``.
+
+    Returns:
+        Whether none did; or None, and why that is not known: a process that was not looked at may
+        move any number of bytes.
+    """
     end = time.monotonic() + patience_s
-    last, since = _moved(socket, link), time.monotonic()
+    last, since = None, time.monotonic()
     while True:
-        time.sleep(0.2)
-        now = _moved(socket, link)
-        if now != last:
-            last, since = now, time.monotonic()
+        now, unknown = _moved(socket, link)
+        if unknown or now != last:
+            last, since = (None if unknown else now), time.monotonic()
         elif time.monotonic() - since >= QUIET_S:
-            return True
+            return True, ""
         if time.monotonic() >= end:
-            return False
+            return (None if unknown else False), unknown
+        time.sleep(0.2)
 
 
-def _moved(socket: Path, link: str) -> tuple[tuple[Any, ...], ...]:
-    """What each process has moved on a link so far, and what is under way."""
+def _moved(socket: Path, link: str) -> tuple[tuple[tuple[Any, ...], ...], str]:
+    """What each process has moved on a link so far, and why that may not be all."""
     found = []
-    for process in ask(socket, {"op": "jobs"})["processes"]:
+    answer = ask(socket, {"op": "jobs"})
+    for process in answer["processes"]:
         for rail in process["rails"]:
             if rail["netdev"] == link:
                 moved = (rail["tx_bytes"], rail["rx_bytes"], rail["in_flight_bytes"])
                 found.append((process["pid"], process["start_ns"], *moved))
-    return tuple(sorted(found))
+    return tuple(sorted(found)), top.missing(answer)

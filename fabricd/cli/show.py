@@ -76,6 +76,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
                      f"{line['failures']} failures"),
         ("lldp", data.get("lldp", "off")),
         ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
+        ("stats pages", _stats(data.get("stats", {}))),
         ("counters", _not_read(data.get("counters", {}))),
         ("metrics", data["metrics"]["text"] if "metrics" in data else "not told"),
         ("at risk", ", ".join(data.get("at_risk", [])) or "none"),
@@ -95,6 +96,13 @@ def status(console: Console, data: dict[str, Any]) -> None:
 def _listed(said: dict[str, str]) -> str:
     """Links, and what is said of each."""
     return "; ".join(f"{link}: {text}" for link, text in said.items())
+
+
+def _stats(report: dict[str, Any]) -> str:
+    """How much of the stats directory was read."""
+    pages, entries = report.get("pages", 0), report.get("entries", 0)
+    text = f"{pages} read" + (f" of {entries} names" if entries != pages else "")
+    return text + (f", PARTIAL: {report['partial']}" if report.get("partial") else "")
 
 
 def _not_read(counters: dict[str, str]) -> str:

@@ -151,11 +151,19 @@ def _key(process: Document) -> tuple[Any, ...]:
     return process["uid"], process["pid"], process["start_ns"], process["subdirectory"]
 
 
-def table(found: Sequence[Row], *, groups: bool, left_out: int = 0) -> Table:
-    """The rows for people."""
-    title = None
-    if left_out:
-        title = f"{left_out} processes more are not shown"
+def missing(answer: Document) -> str:
+    """Why there may be processes that are not in an answer; empty: all are in it."""
+    reasons = []
+    if answer["left_out"]:
+        reasons.append(f"{answer['left_out']} processes more are not shown")
+    if partial := answer.get("scan", {}).get("partial"):
+        reasons.append(f"not all stats pages were read: {partial}")
+    return "; ".join(reasons)
+
+
+def table(found: Sequence[Row], *, groups: bool, note: str = "") -> Table:
+    """The rows for people; ``note``: as of `missing`."""
+    title = note or None
     shown = Table(box=None, pad_edge=False, caption=title, caption_justify="left")
     names = ["job", "peer" if groups else "rail", "procs", "send/s", "receive/s", "msgs/s", "p50",
              "p99", "in flight", "again/s", "stalled", "failovers",

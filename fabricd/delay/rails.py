@@ -14,7 +14,7 @@ A slow port of the *peer* looks the same from here unless its own host says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -142,9 +142,15 @@ class SlowRails:
 
     def feed(self, pages: Iterable[ProcessPage]) -> None:
         """Take one scan of all stats pages."""
+        for _ in self.steps(pages):
+            pass
+
+    def steps(self, pages: Iterable[ProcessPage]) -> Iterator[None]:
+        """As `feed`, a page at a step: between two the caller may do something else."""
         last, self._last = self._last, {}
         used: dict[Job, dict[str, Use]] = {}
         for process in pages:
+            yield
             if not process.alive:
                 continue
             key = (process.uid, *process.page.key)

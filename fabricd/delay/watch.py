@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabricd.delay.condition import Condition, ConditionRules, LinkCondition, Seen, Told
@@ -55,9 +55,9 @@ class DelayWatch:
         names = [link.netdev for link in engine.links]
         self._links = {n: self._links.get(n) or LinkCondition(self._rules) for n in names}
 
-    def jobs_seen(self, pages: Sequence[ProcessPage]) -> None:
-        """The stats pages of one scan."""
-        self.rails.feed(pages)
+    def jobs_seen(self, pages: Sequence[ProcessPage]) -> Iterator[None]:
+        """The stats pages of one scan, one at a step."""
+        return self.rails.steps(pages)
 
     def condition(self, netdev: str) -> LinkCondition:
         """What the link suffers from."""

@@ -82,9 +82,17 @@ class Sweeper:
                     worker = None
                     self._log.warning("a NIC does not answer", link=reader.netdev, kind=self.name)
             if worker is None or not worker.thread.is_alive():
-                self._worker = _Worker(self)
-                self._worker.thread.start()
+                self._worker = self._begin()
             return {name: (now - since) / 1e9 for name, since in self._stuck.items()}
+
+    def _begin(self) -> _Worker | None:
+        worker = _Worker(self)
+        try:
+            worker.thread.start()
+        except RuntimeError as error:  # The limit of threads: tried again at the next check.
+            self._log.error("no thread to read NICs with", kind=self.name, error=str(error))
+            return None
+        return worker
 
     def taken(self) -> None:
         """What was delivered has been taken."""

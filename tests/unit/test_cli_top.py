@@ -1,13 +1,12 @@
 """``fabricctl top``: rates between two looks, and how they are shown."""
 
-import asyncio
 import contextlib
 import io
 import json
-import threading
 import time
 
 import pytest
+from control_sockets import served
 from rich.console import Console
 from test_stats_groups import latency, make
 from test_stats_pages import NOW, SECOND, lay
@@ -15,8 +14,8 @@ from typer.testing import CliRunner
 
 import fabricd.cli
 from fabricd.cli import client, job_commands, top
-from fabricd.control import ControlServer
 from telemetry.livejobs import live_jobs
+from telemetry.statsdir import StatsDirectory
 from telemetry.statslayout import LATENCY_BUCKETS
 
 GB = 10**9
@@ -133,26 +132,13 @@ def test_a_slow_rail_is_marked():
 @contextlib.contextmanager
 def daemon(tmp_path):
     """A control socket that answers from real pages."""
-    ready, stop = threading.Event(), threading.Event()
+    stats = StatsDirectory(tmp_path / "stats", groups=True)
 
     async def jobs(_request, _caller):
-        return live_jobs(tmp_path / "stats")
+        return live_jobs(stats)
 
-    async def serve():
-        server = ControlServer(tmp_path / "ctl.sock", {"jobs": jobs})
-        await server.start()
-        ready.set()
-        await asyncio.to_thread(stop.wait)
-        await server.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait(60)
-    try:
-        yield tmp_path / "ctl.sock"
-    finally:
-        stop.set()
-        thread.join(60)
+    with served(tmp_path / "ctl.sock", {"jobs": jobs}) as path:
+        yield path
 
 
 def page_of_now(tmp_path):
@@ -179,7 +165,7 @@ def test_once_through_a_real_socket_and_a_real_page(tmp_path):
         found, _ = next(job_commands.watch(socket, 0.1, groups=False, job="", once=True))
         text = io.StringIO()
         plain = Console(file=text, width=160)
-        job_commands.show(plain, iter([(found, 0)]), groups=False, as_json=False)
+        job_commands.show(plain, iter([(found, {"left_out": 0})]), groups=False, as_json=False)
         assert "train" in text.getvalue()
         assert "\x1b" not in text.getvalue()  # no terminal, no control codes
 
@@ -189,14 +175,19 @@ def test_a_terminal_gets_a_table_that_stays_in_place():
     terminal = Console(file=text, width=160, force_terminal=True)
     job = process(rails=[rail()])
     rows = top.rows(look(1, job), look(2, job))
-    job_commands.show(terminal, iter([(rows, 0), (rows, 3)]), groups=False, as_json=False)
+    job_commands.show(
+        terminal,
+        iter([(rows, {"left_out": 0}), (rows, {"left_out": 3})]),
+        groups=False,
+        as_json=False,
+    )
     assert "\x1b[" in text.getvalue()
     assert "3 processes more are not shown" in text.getvalue()
 
 
 def test_no_job_is_said_so():
     text = io.StringIO()
-    looks = iter([([], 0)])
+    looks = iter([([], {"left_out": 0})])
     job_commands.show(Console(file=text), looks, groups=False, as_json=False)
     assert text.getvalue() == "No job uses the plugin on this host.\n"
 
@@ -208,12 +199,21 @@ def test_no_daemon_is_said_so(tmp_path):
         client.request(tmp_path / "x", {"op": "jobs"})
 
 
+def test_a_partial_scan_is_said():
+    looked = {"left_out": 0, "scan": {"partial": "2 pages were being written"}}
+    text = io.StringIO()
+    console = Console(file=text, width=160)
+    job_commands.show(console, iter([([], looked)]), groups=False, as_json=False)
+    assert "not all stats pages were read: 2 pages were being written" in text.getvalue()
+    assert "No job" not in text.getvalue()
+
+
 def test_the_answer_is_bounded_and_ended_processes_are_not_in_it(tmp_path, monkeypatch):
     monkeypatch.setattr("telemetry.livejobs.MAX_PROCESSES", 2)
     for pid in range(3):
         lay(tmp_path / "stats", make(pid=pid, start_ns=NOW - SECOND, heartbeat_ns=NOW), pid)
     lay(tmp_path / "stats", make(pid=9, start_ns=5, heartbeat_ns=5), 9, 5)
-    answer = live_jobs(tmp_path / "stats", NOW)
+    answer = live_jobs(StatsDirectory(tmp_path / "stats", groups=True), NOW)
     assert len(answer["processes"]) == 2
     assert answer["left_out"] == 1
     json.dumps(answer)

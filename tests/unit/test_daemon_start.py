@@ -308,7 +308,8 @@ def test_templates_for_a_pods_namespace_are_as_closed_as_the_units(unit, limit, 
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
     # Nothing of the host's own is left in it, and the namespace is entered by who has a network.
-    assert not re.search(r"/run/fabricd[/ \n]|fabricd-metrics|fabricd-stats|fabric-prober\.service|=fabricd$|/fabricd/fabricd.t",
+    assert not re.search(r"/run/fabricd[/ \n]|fabricd-metrics|fabricd-stats|fabric-prober\.service"
+                         r"|=fabricd$|/fabricd/fabricd.t",
                          re.sub(r"^(User|Group)=.*\n", "", made, flags=re.MULTILINE),
                          re.MULTILINE)  # fmt: skip
     assert ("NetworkNamespacePath=" in made) == ("PrivateNetwork=yes" not in made)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def world():
 
 
 def tasks():
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def test_three_paths_and_nothing_else(world):
@@ -210,7 +211,7 @@ def test_no_bytes_break_the_parser(data):
     try:
         request = parse_request(data + b"\r\n\r\n")
     except HttpError as error:
-        assert error.status == 400
+        assert error.status == 400  # noqa: PT017
     else:
         assert "?" not in request.path
         assert "\r" not in "".join(request.headers.values())
@@ -258,7 +259,7 @@ def test_ipv6():
 
 def test_an_inherited_socket_is_served_and_stays_with_its_owner():
     owner = bind("127.0.0.1:0")
-    listen = "127.0.0.1:%d" % owner.getsockname()[1]
+    listen = f"127.0.0.1:{owner.getsockname()[1]}"
     for _ in range(2):  # A restart: whoever connects meanwhile waits in the owner's queue.
         world = World(listen=listen, inherited=owner.dup())
         assert world.server.state.bound

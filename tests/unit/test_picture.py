@@ -66,7 +66,9 @@ def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
 def test_a_picture_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
     async def run():
         unhandled = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unhandled.append(context)
+        )
         world = World()
         picture = world.picture()
         world.now += FRESH_S

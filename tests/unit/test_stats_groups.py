@@ -197,7 +197,7 @@ def test_pages_in_a_jobs_own_directory_are_read_and_no_deeper(tmp_path):
 
 
 def test_a_job_that_makes_directories_without_end_does_not_keep_the_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr("telemetry.statsdir.MAX_SUBDIRECTORIES", 3)
+    monkeypatch.setattr("telemetry.statslisting.MAX_SUBDIRECTORIES", 3)
     now = 10**15
     for number in range(6):
         (tmp_path / f"d{number}").mkdir()
