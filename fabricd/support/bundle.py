@@ -6,12 +6,15 @@ into the archive. What cannot be had (no daemon, no tool, no right) is named in 
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import io
 import json
 import os
+import socket
 import tarfile
+import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,11 @@ from fabricd.cli import client
 from fabricd.config import Config, ConfigError, files_of, load
 from fabricd.support import facts
 from fabricd.support.redact import Redactor
+from fabricd.support.state import read_as_owner
 from telemetry.listen import DEFAULT_LISTEN, parse_listen
-from telemetry.timeline import Timeline, TimelineError
 
 MAX_FILE = 8 * 1024 * 1024
-MAX_ROWS = 20_000
-_STATE_FILES = ("mode", "operator.json")
+METRICS_S = 10.0
 
 
 class Bundle:
@@ -126,10 +128,8 @@ def _config(file: Path) -> tuple[Config | None, str]:
 def _keys(config: Config | None) -> list[str]:
     """The probe keys, where they may be read: what they are is not to be found in the archive."""
     path = Path(config.probe.key_file if config else "/etc/fabricd/probe.key")
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:
-        return []
+    text = facts.read(path)
+    return [] if text.startswith(facts.NOT_READ) else text.split()
 
 
 def _config_files(bundle: Bundle, file: Path) -> None:
@@ -166,17 +166,14 @@ def _daemon(bundle: Bundle, socket: Path) -> list[str]:
 
 def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
     directory = Path(config.paths.state_dir if config else "/var/lib/fabricd")
-    for name in _STATE_FILES:
-        bundle.add(f"state/{name}", facts.read(directory / name))
-    try:
-        with Timeline(directory / "timeline.db", read_only=True) as timeline:
-            rows = [e.to_dict() for e in timeline.query(since_ns=since_ns, limit=MAX_ROWS)]
-            totals = timeline.flap_totals()
-    except (TimelineError, OSError) as error:
-        bundle.lack("timeline.jsonl", str(error))
-        return
-    bundle.add_lines("timeline.jsonl", rows)
-    bundle.add_json("state/flap-totals.json", totals)
+    found = read_as_owner(directory, since_ns)
+    for name, text in found.files.items():
+        bundle.add(f"state/{name}", text)
+    for name, why in found.missing.items():
+        bundle.lack(name, why)
+    if "timeline.jsonl" not in found.missing:
+        bundle.add_lines("timeline.jsonl", found.rows)
+        bundle.add_json("state/flap-totals.json", found.flap_totals)
 
 
 def _metrics(bundle: Bundle, config: Config | None) -> None:
@@ -185,10 +182,38 @@ def _metrics(bundle: Bundle, config: Config | None) -> None:
         bundle.lack("metrics.txt", "there is no endpoint")
         return
     try:
-        address, port = parse_listen(listen)
-        address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
-        where = f"[{address}]" if ":" in address else address
-        with urllib.request.urlopen(f"http://{where}:{port}/metrics", timeout=5) as reply:
-            bundle.add("metrics.txt", reply.read(MAX_FILE).decode("utf-8", "replace"))
-    except (OSError, ValueError) as error:
+        bundle.add("metrics.txt", fetch_metrics(listen))
+    except (OSError, ValueError, http.client.HTTPException) as error:
         bundle.lack("metrics.txt", str(error))
+
+
+def fetch_metrics(listen: str, limit_s: float = METRICS_S) -> str:
+    """What the endpoint says; another process may have its port, so time and size are bounded.
+
+    Raises:
+        OSError, ValueError, http.client.HTTPException: nothing was said, or not in time.
+    """
+    address, port = parse_listen(listen)
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
+    end = time.monotonic() + limit_s
+    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=limit_s)) as asked:
+        asked.connect()
+        watch = threading.Timer(limit_s, _shut, (asked.sock,))
+        watch.daemon = True
+        watch.start()
+        try:
+            asked.request("GET", "/metrics")
+            reply = asked.getresponse()
+            data = reply.read(MAX_FILE)
+        finally:
+            watch.cancel()
+    if time.monotonic() >= end:
+        raise TimeoutError(f"no whole answer within {limit_s:g} s")
+    if reply.status != http.HTTPStatus.OK:
+        raise ValueError(f"status {reply.status}")
+    return data.decode("utf-8", "replace")
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

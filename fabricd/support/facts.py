@@ -6,7 +6,9 @@ Every fact is either there or says why it is not; a tool that is not installed i
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,8 @@ Fact = tuple[str, str]
 
 COMMAND_S = 10.0
 MAX_READ = 256 * 1024
+NOT_READ = "(not read:"
+"""So begins what stands for a file that could not be read."""
 _FILES = (
     "/etc/os-release", "/proc/version", "/proc/cmdline", "/proc/uptime", "/proc/loadavg",
     "/proc/meminfo", "/proc/interrupts", "/proc/net/dev", "/proc/net/snmp",
@@ -99,16 +103,25 @@ def netdev(name: str, sysfs: Path = Path("/sys")) -> Iterator[Fact]:
         yield f"nic/{name}/ethtool-{what}.txt", run(["ethtool", *([flag] if flag else []), name])
 
 
-def read(path: Path) -> str:
-    """A file's text, bounded; or why there is none."""
+def read(path: Path, *, follow: bool = True) -> str:
+    """A regular file's text, bounded; or why there is none. Never waits for a FIFO or a device.
+
+    Args:
+        path: of the file.
+        follow: a symbolic link too; not where others than root may make one.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+        with open(fd, "rb") as file:  # noqa: PTH123 - of a descriptor
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return f"{NOT_READ} not a regular file)\n"
             data = file.read(MAX_READ + 1)
         if len(data) > MAX_READ:  # A line cut in two could hide half a secret.
             data = data[:MAX_READ].rpartition(b"\n")[0] + b"\n(cut here)\n"
         return data.decode("utf-8", "replace")
     except OSError as error:
-        return f"(not read: {error.strerror})\n"
+        return f"{NOT_READ} {error.strerror})\n"
 
 
 def run(argv: list[str]) -> str:

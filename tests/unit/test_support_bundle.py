@@ -1,17 +1,22 @@
 """The bundle: secrets planted in every place are in no byte of the archive."""
 
+import contextlib
 import io
 import json
+import os
 import secrets
+import socket
 import tarfile
 import threading
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from fabricd.cli import client
 from fabricd.support import facts
-from fabricd.support.bundle import collect, write
+from fabricd.support.bundle import collect, fetch_metrics, write
+from fabricd.support.state import read_as_owner
 from telemetry.events import Event, EventKind
 from telemetry.timeline import Timeline
 
@@ -109,6 +114,96 @@ def test_without_a_daemon_or_a_configuration_it_has_what_there_is(etc):
     files = unpacked(collect(etc / "none.sock", etc / "fabricd.toml", 0, "root"))
     assert_clean(files)
     assert "allowed: TOML 1.0" in json.loads(files["manifest.json"])["missing"]["config"]
+
+
+SHADOW = "what only root may read"
+
+
+def bundled_files(etc):
+    return unpacked(collect(etc / "none.sock", etc / "fabricd.toml", 0, "root"))
+
+
+def plant_links(state, target):
+    for name in ("mode", "operator.json"):
+        (state / name).unlink()
+        (state / name).symlink_to(target)
+
+
+def test_a_link_in_the_daemons_directory_leads_root_nowhere(etc, tmp_path):
+    target = tmp_path / "shadow"
+    target.write_text(SHADOW)
+    plant_links(tmp_path / "state", target)
+    files = bundled_files(etc)
+    assert not [name for name, data in files.items() if SHADOW.encode() in data]
+    assert files["state/operator.json"] == b"(not read: Too many levels of symbolic links)\n"
+
+
+@pytest.mark.parametrize("name", ["mode", "operator.json", "timeline.db", "timeline.db-wal"])
+def test_a_fifo_in_the_daemons_directory_keeps_nobody_waiting(etc, tmp_path, name):
+    path = tmp_path / "state" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    files = bundled_files(etc)
+    if name.startswith("timeline"):
+        missing = json.loads(files["manifest.json"])["missing"]
+        assert "not a regular file" in missing["timeline.jsonl"]
+    else:
+        assert files[f"state/{name}"] == b"(not read: not a regular file)\n"
+
+
+def test_a_timeline_that_is_a_link_is_not_opened(etc, tmp_path):
+    database = tmp_path / "state" / "timeline.db"
+    database.rename(tmp_path / "elsewhere.db")
+    database.symlink_to(tmp_path / "elsewhere.db")
+    files = bundled_files(etc)
+    assert "not a regular file" in json.loads(files["manifest.json"])["missing"]["timeline.jsonl"]
+    assert "timeline.jsonl" not in files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root reads as another user here")
+def test_root_reads_with_the_rights_of_the_directorys_owner(tmp_path):
+    directory = tmp_path / "state"
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+    (directory / "mode").write_text(SHADOW)
+    (directory / "mode").chmod(0o600)  # root's
+    found = read_as_owner(directory, 0)
+    assert SHADOW not in json.dumps(asdict(found)), "read with root's rights"
+
+
+def test_a_reader_that_takes_long_is_ended(tmp_path):
+    found = read_as_owner(tmp_path, 0, limit_s=0.0)
+    assert set(found.missing.values()) == {"not read within 0 s"}
+    assert set(found.missing) == {"state/mode", "state/operator.json", "timeline.jsonl"}
+
+
+def test_what_the_reader_is_is_not_the_callers_directory_to_say(tmp_path, monkeypatch):
+    trap = tmp_path / "fabricd"
+    trap.mkdir()
+    (trap / "__init__.py").write_text("raise SystemExit(77)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "state").mkdir()
+    assert read_as_owner(tmp_path / "state", 0).files["mode"].startswith("(not read: No such file")
+
+
+def test_metrics_that_drip_keep_nobody_waiting():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+
+        def drip():
+            sock, _ = server.accept()
+            with sock, contextlib.suppress(OSError):
+                sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not ended.wait(0.02):
+                    sock.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            fetch_metrics(f"127.0.0.1:{server.getsockname()[1]}", limit_s=0.3)
+        ended.set()
+        thread.join(60)
 
 
 def test_written_for_its_owner_and_over_nothing(tmp_path):
