@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabricd import __version__, subjects
+from fabricd.check import CARRIES
 from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
 from fabricd.detect.locate import port_name
@@ -29,6 +30,7 @@ from telemetry.snapshot import (
 
 if TYPE_CHECKING:
     from fabricd.host import Host
+    from fabricd.subjects import Link
 
 
 def wall_of(mono_ns: int) -> float:
@@ -225,6 +227,11 @@ def status(host: Host) -> dict[str, Any]:
         "stop_file": modes.stopped,
         "started_wall_s": shot.daemon.start_wall_s,
         "links": states,
+        "not_carrying": [
+            _brief(host, link, now)
+            for link in host.engine.links
+            if link.health.state.name.lower() not in CARRIES
+        ],
         "silent_hosts": sorted(host.engine.silent_hosts),
         "unwatched": _unwatched(host, now),
         "prober": {
@@ -264,6 +271,18 @@ def _unwatched(host: Host, now: int) -> dict[str, str]:
     """Link → why probes say nothing about it; links that probes watch are left out."""
     said = {x.netdev: host.probing.unwatched(x.netdev, now) for x in host.engine.links}
     return {netdev: why for netdev, why in said.items() if why}
+
+
+def _brief(host: Host, link: Link, now: int) -> dict[str, Any]:
+    """A link that does not carry as it should, for ``status``."""
+    since, orders = link.health.since_ns, host.engine.orders
+    return {
+        "netdev": link.netdev,
+        "state": link.health.state.name.lower(),
+        "reason": link.health.reason,
+        "since_s": round((now - since) / 1e9, 3) if since else None,
+        "planned": link.netdev in orders.drained or link.netdev in orders.planned,
+    }
 
 
 def links(host: Host) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """``fabricctl``: asks the daemon, and promotes its mode.
 
-Exit status: 0 done, 1 the daemon cannot be reached or says no, 2 wrong usage.
+Exit status: 0 done, 1 the daemon cannot be reached or says no, 2 wrong usage; `check` has its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 
 from fabricd import __version__
 from fabricd.cli import (
+    check_command,
     client,
     clock_command,
     job_commands,
@@ -54,6 +55,7 @@ app.add_typer(plugin_app, name="plugin")
 operator_commands.register(app)
 probe_commands.register(app)
 locate_command.register(app)
+app.command(epilog="Example: fabricctl check --fail-on critical")(check_command.check)
 app.command(epilog="Example: fabricctl clock --json")(clock_command.clock)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
 app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,49 @@ class DaemonError(Exception):
     """The daemon is not reachable, or says that it cannot do this."""
 
 
-def request(path: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON value
+def request(path: Path, document: dict[str, Any], *, limit_s: float | None = None) -> Any:  # noqa: ANN401 - a JSON value
     """Send one request and return its ``data``.
+
+    Args:
+        path: of the socket.
+        document: the request.
+        limit_s: seconds for the whole answer; None: `TIMEOUT_S` between any two parts of it.
 
     Raises:
         DaemonError: with a text for the operator.
     """
-    with _connect(path) as connection, connection.makefile("rb") as lines:
+    end = None if limit_s is None else time.monotonic() + limit_s
+    with _connect(path) as connection:
         try:
-            return _answer(_send(connection, document) or lines.readline())
+            connection.settimeout(_left(end))
+            _send(connection, document)
+            return _answer(_line(connection, end))
         except TimeoutError:
-            text = f"{path}: no answer within {TIMEOUT_S:g} s (is fabricd stopped, or starved?)"
+            waited = TIMEOUT_S if limit_s is None else max(0.0, limit_s)
+            text = f"{path}: no answer within {waited:g} s (is fabricd stopped, or starved?)"
             raise DaemonError(text) from None
+
+
+def _left(end: float | None) -> float:
+    """Seconds until ``end`` (monotonic).
+
+    Raises:
+        TimeoutError: it has passed.
+    """
+    left = TIMEOUT_S if end is None else end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _line(connection: socket.socket, end: float | None) -> bytes:
+    parts = []
+    while True:
+        connection.settimeout(_left(end))
+        part = connection.recv(65536)
+        parts.append(part)
+        if not part or part.endswith(b"\n"):
+            return b"".join(parts)
 
 
 def stream(path: Path, document: dict[str, Any]) -> Iterator[dict[str, Any]]:

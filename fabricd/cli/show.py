@@ -69,6 +69,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("version", data["version"]),
         ("mode", mode),
         ("links", links or "none"),
+        *(("", _not_carrying(link)) for link in data.get("not_carrying", [])),
         ("silent hosts", ", ".join(data["silent_hosts"]) or "none"),
         ("not watched", _listed(data.get("unwatched", {})) or "none"),
         ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
@@ -96,6 +97,13 @@ def status(console: Console, data: dict[str, Any]) -> None:
 def _listed(said: dict[str, str]) -> str:
     """Links, and what is said of each."""
     return "; ".join(f"{link}: {text}" for link, text in said.items())
+
+
+def _not_carrying(link: dict[str, Any]) -> str:
+    """A link that is not at its full weight, and why."""
+    planned = ", planned" if link["planned"] else ""
+    reason = f": {link['reason']}" if link["reason"] else ""
+    return f"{link['netdev']} {link['state']} for {age(link['since_s'])}{planned}{reason}"
 
 
 def _stats(report: dict[str, Any]) -> str:

@@ -1,0 +1,50 @@
+"""``fabricctl check``: one line and an exit status, for schedulers' and monitors' health checks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from fabricd import check as judging
+from fabricd.cli import client
+from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, parse_duration, put_json
+
+FailOn = Annotated[
+    str,
+    typer.Option("--fail-on", help="warning, or critical: then a WARNING exits with 0, too."),
+]
+
+
+def check(
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+    timeout: Annotated[str, typer.Option(help="For all of it: 5s.")] = "5s",
+    fail_on: FailOn = "warning",
+) -> None:
+    """Are this host's links fit for a job? Exit status 0 ok, 1 warning, 2 critical, 3 unknown."""
+    if fail_on not in ("warning", "critical"):
+        raise typer.BadParameter(f'"{fail_on}"; allowed: warning, critical')
+    verdict = _verdict(socket, parse_duration(timeout))
+    if as_json:
+        put_json(verdict.document())
+    else:
+        sys.stdout.write(verdict.line() + "\n")
+    passed = fail_on == "critical" and verdict.level is judging.Level.WARNING
+    raise typer.Exit(0 if passed else int(verdict.level))
+
+
+def _verdict(socket: Socket, limit_s: float) -> judging.Verdict:
+    end = time.monotonic() + limit_s
+    try:
+        status, links = (
+            client.request(socket, {"op": op}, limit_s=end - time.monotonic())
+            for op in ("status", "links")
+        )
+        return judging.judge(status, links)
+    except (client.DaemonError, OSError) as error:
+        return judging.unknown(str(error))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return judging.unknown(f"the answer of fabricd makes no sense: {error!r}")

@@ -1,0 +1,205 @@
+"""``fabricctl check``: one line, four exit codes, in bounded time whatever the daemon does."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from control_sockets import served
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+from whole_host import WholeHost
+
+from fabricd import check, report
+from fabricd.check import Level, judge, unknown
+from fabricd.cli import app, show
+from telemetry.events import LinkState
+
+OUT = [state.name.lower() for state in LinkState if state.name.lower() not in check.CARRIES]
+
+
+def link(number, state="up", **changes):
+    return {"netdev": f"rail{number}", "state": state, "since_s": 12.4, "reason": "",
+            "drained": False, "maintenance": False} | changes  # fmt: skip
+
+
+def status(**changes):
+    return {
+        "mode": "steer", "prober": {"up": True}, "stop_file": False, "config": {"problems": []},
+        "metrics": {"listen": "127.0.0.1:19200", "bound": True, "text": "on 127.0.0.1:19200"},
+    } | changes  # fmt: skip
+
+
+HEALTHY = [link(number) for number in range(8)]
+
+
+def test_all_is_well():
+    verdict = judge(status(), HEALTHY)
+    assert (verdict.level, verdict.findings) == (Level.OK, ())
+    assert verdict.line() == (
+        "FABRIC OK: 8 of 8 links carry, mode steer | carry=8;;;0;8 wanted=8;;;0;8"
+    )
+
+
+@pytest.mark.parametrize("state", sorted(check.CARRIES))
+def test_states_that_carry_are_well(state):
+    assert judge(status(), [*HEALTHY[1:], link(0, state)]).level is Level.OK
+
+
+@pytest.mark.parametrize("state", sorted(set(OUT) - {"admin"}))
+def test_one_link_of_eight_is_a_warning_that_names_it(state):
+    verdict = judge(status(), [*HEALTHY[1:], link(0, state, reason="carrier lost")])
+    assert verdict.level is Level.WARNING
+    assert verdict.line().startswith(
+        f"FABRIC WARNING: rail0 {state} for 12 s (carrier lost); 7 of 8 links carry, mode steer |"
+    )
+
+
+def test_half_of_the_links_or_more_is_critical_and_said_first():
+    links = [link(number, "down" if number < 4 else "up") for number in range(8)]
+    verdict = judge(status(), links)
+    assert verdict.level is Level.CRITICAL
+    assert verdict.line().startswith("FABRIC CRITICAL: 4 of 8 links do not carry as they should; ")
+    assert judge(status(), links[1:]).level is Level.WARNING, "three of seven"
+    assert judge(status(), [link(0, "down")]).level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("planned", [{"state": "admin", "drained": True}, {"maintenance": True}])
+def test_what_an_operator_took_out_is_no_fault(planned):
+    out = link(0, planned.pop("state", "down"), **planned)
+    verdict = judge(status(), [*HEALTHY[1:], out])
+    assert verdict.level is Level.OK
+    assert "7 of 7 links carry, mode steer; 1 taken out by an operator |" in verdict.line()
+    assert judge(status(), [out]).level is Level.OK, "all of them"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"prober": {"up": False}}, "the prober is down"),
+        ({"stop_file": True}, "the stop file is there"),
+        ({"config": {"problems": ["f.toml:3: x | y\nz"]}}, "refused: f.toml:3: x / y z; "),
+        ({"metrics": {"listen": "a:1", "bound": False, "text": "NOT BOUND to a:1: in use"}},
+         "metrics NOT BOUND to a:1: in use"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_daemon_is_a_warning(changes, says):
+    verdict = judge(status(**changes), HEALTHY)
+    assert verdict.level is Level.WARNING
+    assert says in verdict.line()
+    off = status(metrics={"listen": "", "bound": False, "text": "off"})
+    assert judge(off, HEALTHY).level is Level.OK, "no endpoint is wanted"
+
+
+def test_many_findings_are_one_line():
+    links = [link(number, "down") for number in range(32)]
+    line = judge(status(), links).line()
+    assert "; 28 more; 0 of 32 links carry" in line
+    assert len(line) < 400
+
+
+@given(st.text(), st.sampled_from([state.name.lower() for state in LinkState]))
+def test_no_text_makes_a_second_line_or_a_second_bar(text, state):
+    for line in (judge(status(), [link(0, state, reason=text)]).line(), unknown(text).line()):
+        assert len(line.splitlines()) == 1
+        assert line.count("|") <= 1
+
+
+def run(path, *arguments):
+    return CliRunner().invoke(app, ["check", "--socket", str(path), *arguments])
+
+
+def handlers(status_, links_):
+    async def status_of(_request, _caller):
+        return status_
+
+    async def links_of(_request, _caller):
+        return links_
+
+    return {"status": status_of, "links": links_of}
+
+
+@pytest.mark.parametrize(("out", "code", "softly"), [(0, 0, 0), (1, 1, 0), (4, 2, 2)])
+def test_exit_codes(tmp_path, out, code, softly):
+    links = [link(number, "down" if number < out else "up") for number in range(8)]
+    with served(tmp_path / "ctl.sock", handlers(status(), links)) as path:
+        assert run(path).exit_code == code
+        assert run(path, "--fail-on", "critical").exit_code == softly
+        asked = run(path, "--json")
+    document = json.loads(asked.output)
+    assert (asked.exit_code, document["code"], document["carry"]) == (code, code, 8 - out)
+    assert [f["link"] for f in document["findings"] if f["link"]] == [
+        f"rail{number}" for number in range(out)
+    ]
+    assert run(tmp_path, "--fail-on", "nothing").exit_code == 2
+
+
+async def test_a_real_host_is_judged(tmp_path):
+    """What the daemon really answers has all that is looked at."""
+    whole = WholeHost(tmp_path)
+    try:
+        whole.link("rail1").carrier = False
+        whole.host.step()
+        state = report.status(whole.host) | {"config": {"problems": []}}
+        verdict = judge(json.loads(json.dumps(state)), report.links(whole.host))
+        assert "rail1 down for 0 s (carrier lost)" in verdict.line()
+        assert "the prober is down" in verdict.line()
+        assert verdict.links == 3
+        (brief,) = [x for x in state["not_carrying"] if x["netdev"] == "rail1"]
+        assert (brief["state"], brief["reason"]) == ("down", "carrier lost")
+    finally:
+        whole.close()
+
+
+async def test_status_names_a_link_that_is_down(tmp_path, capsys):
+    whole = WholeHost(tmp_path)
+    try:
+        whole.link("rail1").carrier = False
+        whole.host.step()
+        document = {"problems": [], "hash": "00"}
+        show.status(Console(width=160), report.status(whole.host) | {"config": document})
+    finally:
+        whole.close()
+    assert "rail1 down for 0.0 s: carrier lost" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["absent", "file", "refused", "silent", "garbage", "drips"])
+def test_a_daemon_that_does_not_answer_is_unknown_in_bounded_time(tmp_path, what):
+    path = tmp_path / "ctl.sock"
+    script = {
+        "refused": "s.close()",
+        "silent": "s.listen(); time.sleep(600)",
+        "garbage": "s.listen(); c, _ = s.accept(); c.send(b'{}x\\n'); time.sleep(600)",
+        "drips": "s.listen(); c, _ = s.accept()\nwhile True:\n c.send(b'x'); time.sleep(0.02)",
+    }.get(what)
+    if what == "file":
+        path.write_text("")
+    process = None
+    if script:
+        head = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({str(path)!r})\n"
+        process = subprocess.Popen([sys.executable, "-c", head + script], stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not path.exists() or (what != "refused" and not listens(path)):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    try:
+        began = time.monotonic()
+        done = run(path, "--timeout", "1s")
+        assert time.monotonic() - began < 30, "1 s, on however slow a machine"
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+    assert done.exit_code == 3, done.output
+    assert done.output.startswith("FABRIC UNKNOWN: ")
+    assert len(done.output.splitlines()) == 1
+
+
+def listens(path):
+    text = f" {path}"
+    table = Path("/proc/net/unix").read_text().splitlines()
+    return any(line.rstrip().endswith(text) and " 00010000 " in line for line in table)
