@@ -119,6 +119,7 @@ def test_wrong_usage_is_exit_2(tmp_path, command):
         "detector on",
         "detector list",
         "support-bundle",
+        "check",
     ],
 )
 def test_help_shows_an_example(command):
