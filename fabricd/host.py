@@ -27,6 +27,7 @@ from fabricd.detect import evidence
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine, Outcome
+from fabricd.event_levels import level as event_level
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
@@ -457,7 +458,8 @@ class Host:
             self.follow(document)
             skip = {"kind", "wall_ns", "mono_ns", "data", "host"}
             fields = {key: value for key, value in document.items() if key not in skip}
-            self._log.info(item.kind.value, **fields, **item.data)
+            log = getattr(self._log, event_level(item))
+            log(item.kind.value, **fields, **item.data)
 
     def _arm(self, due_at: int | None, now: int) -> None:
         if self._timer is not None:

@@ -1,0 +1,121 @@
+"""How loud an event is in the log: ``journalctl -p warning`` shows every outage. Pure.
+
+warning: something got worse, or is not as it should be; error: it failed and needs somebody; info:
+it got better, or was asked for. Every kind of event has a row here, and so has every reason of the
+kinds that say many things; what no row knows is a warning, and a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from telemetry.events import Event, EventKind, LinkState
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+
+STATES: Mapping[LinkState | None, str] = {
+    None: WARNING,
+    LinkState.UNKNOWN: WARNING,
+    LinkState.UP: INFO,
+    LinkState.SUSPECT: INFO,
+    LinkState.DOWN: WARNING,
+    LinkState.HOLD: WARNING,
+    LinkState.PROBATION: INFO,
+    LinkState.DEGRADED: WARNING,
+    LinkState.ADMIN: INFO,
+}
+"""By the state that a link or path is in now; on the way back from DOWN, HOLD is no news."""
+
+REASONS: Mapping[EventKind, tuple[tuple[str, str], ...]] = {
+    EventKind.DAEMON: (
+        ("started", INFO),
+        ("stopped", INFO),
+        ("reloaded", INFO),
+        ("reload refused", ERROR),
+        ("metrics endpoint is bound", INFO),
+        ("metrics endpoint is not bound", WARNING),
+        ("verbs ports answer again", INFO),
+        ("verbs ports do not answer", WARNING),
+        ("NIC counters are read again", INFO),
+        ("NIC counters not read", WARNING),
+        ("flaps again and again", ERROR),
+        ("kept in spite of probes", WARNING),
+        ("timeline was unusable", ERROR),
+    ),
+    EventKind.PROBER: (
+        ("prober appeared", INFO),
+        ("prober restarted", WARNING),
+        ("prober vanished", WARNING),
+        ("prober beats", INFO),
+        ("prober silent", WARNING),
+        ("prober was not scheduled", WARNING),
+    ),
+    EventKind.MODE: (
+        ("stop file present", WARNING),
+        ("stop file removed", INFO),
+        ("promoted to", INFO),
+        ("group ", INFO),
+    ),
+    EventKind.PLUGIN: (
+        ("path_down", WARNING),
+        ("first_byte", INFO),
+        ("fence_done", INFO),
+        ("path_up", INFO),
+        ("rail_told_down", WARNING),
+        ("all_paths_down", ERROR),
+        ("error", ERROR),
+        ("path_weight", INFO),
+    ),
+}
+"""Kind → (how the reason begins, level). A peer's farewell begins with its name: see `_prober`."""
+
+
+def _state(event: Event) -> str:
+    if event.to_state is LinkState.HOLD and event.from_state is LinkState.DOWN:
+        return INFO
+    return STATES[event.to_state]
+
+
+def _weight(event: Event) -> str:
+    """Taken from, or given back to; the rows of old pages have no weight before."""
+    before, after = event.data.get("before"), event.data.get("weight")
+    numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return INFO if numbers and after >= before else WARNING  # type: ignore[operator]
+
+
+def _reason(event: Event) -> str:
+    rows = REASONS[event.kind]
+    return next((level for begins, level in rows if event.reason.startswith(begins)), WARNING)
+
+
+def _prober(event: Event) -> str:
+    return INFO if event.peer else _reason(event)
+
+
+def _condition(event: Event) -> str:
+    return WARNING if event.data.get("condition") in ("congested", "slow", "broken") else INFO
+
+
+KINDS: Mapping[EventKind, Callable[[Event], str]] = {
+    EventKind.FLAP: lambda _: WARNING,
+    EventKind.CARRIER_UP: lambda _: INFO,
+    EventKind.LINK_STATE: _state,
+    EventKind.PATH_STATE: _state,
+    EventKind.LOCATED: lambda e: INFO if e.data.get("part") == "nothing" else WARNING,
+    EventKind.CONDITION: _condition,
+    EventKind.FINDING: lambda e: INFO if e.data.get("holds") is False else WARNING,
+    EventKind.RISK: lambda e: WARNING if e.data.get("named") else INFO,
+    EventKind.STEER: _weight,
+    EventKind.WOULD_STEER: _weight,
+    EventKind.MODE: _reason,
+    EventKind.PROBER: _prober,
+    EventKind.PLUGIN: _reason,
+    EventKind.OPERATOR: lambda _: INFO,
+    EventKind.DAEMON: _reason,
+}
+
+
+def level(event: Event) -> str:
+    """The level of an event in the log: info, warning or error."""
+    of_kind = KINDS.get(event.kind)
+    return WARNING if of_kind is None else of_kind(event)
