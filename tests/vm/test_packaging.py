@@ -272,6 +272,44 @@ def test_killed_daemon_comes_back_with_state_and_the_flap_it_missed(hosts):
     assert show(vm, "fabric-prober", "MainPID")["MainPID"] == prober
 
 
+SQUAT = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-I", "-c",
+         "import socket; socket.create_server(('127.0.0.1', 19200))"]  # fmt: skip
+
+
+def test_nobody_takes_the_metrics_address_while_the_daemon_restarts_or_stands_still(hosts):
+    vm = hosts.alpha
+    assert ask(vm, "status")["metrics"]["inherited"]
+    old = show(vm, "fabricd", "MainPID", "NRestarts")
+    vm.run("kill", "-9", old["MainPID"]).check()
+    tries = [vm.run(*SQUAT) for _ in range(3)]
+    until(lambda: restarted(vm, "fabricd", old), LONG, "fabricd was restarted")
+    vm.run("systemctl", "stop", "fabricd", timeout=LONG).check()
+    tries.append(vm.run(*SQUAT))
+    # Who scrapes a daemon that somebody stopped waits, and does not start it.
+    connect = "import socket; socket.create_connection(('127.0.0.1', 19200), 60)"
+    for _ in range(2):
+        vm.run("/usr/bin/python3", "-I", "-c", connect).check()
+    assert show(vm, "fabricd", "ActiveState")["ActiveState"] == "inactive"
+    vm.run("systemctl", "start", "fabricd", timeout=LONG).check()
+    assert ask(vm, "status")["metrics"]["bound"]
+    for done in tries:
+        assert done.rc != 0
+        assert "Address already in use" in done.err
+
+
+def test_stats_pages_lie_in_a_file_system_of_their_own(hosts):
+    vm = hosts.alpha
+    assert vm.run("stat", "-c", "%a %U", "/run/fabricd/stats").check().out == "1733 fabricd\n"
+    found = vm.run("findmnt", "-no", "FSTYPE,OPTIONS", "/run/fabricd/stats").check().out
+    for wanted in ("tmpfs", "size=65536k", "nr_inodes=4096", "nosuid", "nodev", "noexec"):
+        assert wanted in found
+    # The daemon sees it, and may remove what lies there.
+    pid = show(vm, "fabricd", "MainPID")["MainPID"]
+    argv = ["nsenter", "-t", pid, "-m", "setpriv", "--reuid=fabricd", "--clear-groups", "sh", "-c",
+            "touch /run/fabricd/stats/x && rm /run/fabricd/stats/x"]  # fmt: skip
+    vm.run(*argv).check()
+
+
 def test_killed_prober_comes_back(hosts):
     vm = hosts.alpha
     old = show(vm, "fabric-prober", "MainPID", "NRestarts")
