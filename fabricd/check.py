@@ -105,6 +105,10 @@ def judge(status: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> Verd
     if wanted and 2 * len(carry) <= len(wanted):
         text = f"{len(wanted) - len(carry)} of {len(wanted)} links do not carry as they should"
         findings.append(Finding(Level.CRITICAL, text))
+    findings += [
+        Finding(Level.WARNING, f"{netdev} {_plain(why)}", netdev)
+        for netdev, why in status.get("unwatched", {}).items()
+    ]
     findings += _of_host(status)
     findings.sort(key=lambda finding: -finding.level)
     mode = str(status["mode"])

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from telemetry.events import Event, EventKind, LinkState
 
 INFO, WARNING, ERROR = "info", "warning", "error"
+UNWATCHED = frozenset({"never_heard", "unbound", "off"})
+"""States of a link's probing in which a black hole on it would not be seen."""
 
 STATES: Mapping[LinkState | None, str] = {
     None: WARNING,
@@ -109,6 +111,7 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.WOULD_STEER: _weight,
     EventKind.MODE: _reason,
     EventKind.PROBER: _prober,
+    EventKind.PROBING: lambda e: WARNING if e.data.get("state") in UNWATCHED else INFO,
     EventKind.PLUGIN: _reason,
     EventKind.OPERATOR: lambda _: INFO,
     EventKind.DAEMON: _reason,

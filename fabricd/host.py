@@ -336,9 +336,7 @@ class Host:
         """Each tick: do probes watch all links?"""
         now = time.monotonic_ns()
         rows = self.path_rows(recent=True)
-        told = self.probing.tick(
-            self.feed, rows, self.engine, self.config, self._addresses(), now
-        )
+        told = self.probing.tick(self.feed, rows, self.engine, self.config, self._addresses(), now)
         self._emit(told)
 
     def give_back(self) -> None:

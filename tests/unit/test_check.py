@@ -95,6 +95,12 @@ def test_what_is_wrong_with_the_daemon_is_a_warning(changes, says):
     assert judge(off, HEALTHY).level is Level.OK, "no endpoint is wanted"
 
 
+def test_a_link_that_probes_do_not_watch_is_a_warning():
+    verdict = judge(status(unwatched={"rail2": "never heard for 40 s, carrier only"}), HEALTHY)
+    assert verdict.level is Level.WARNING
+    assert "rail2 never heard for 40 s, carrier only; 8 of 8 links carry" in verdict.line()
+
+
 def test_many_findings_are_one_line():
     links = [link(number, "down") for number in range(32)]
     line = judge(status(), links).line()
