@@ -77,6 +77,10 @@ class LinkTable(Table):
     address: UnicastAddress | None = None
     rdma_device: VerbsDevice | None = None
     """Where the system does not say which one is behind the interface, as with EFA."""
+    speed_gbps: float | None = Field(
+        default=None, gt=0, le=100_000, description="a number of Gbit/s: above 0, at most 100000"
+    )
+    """The negotiated speed that is expected; default: the best that the link had."""
     group: GroupName | None = Field(
         default=None, description="a group's name: 1 to 32 lower-case letters, digits, '-' and '_'"
     )
@@ -252,6 +256,11 @@ class Config(Table):
     control: ControlTable = Field(default_factory=ControlTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
     timeline: TimelineTable = Field(default_factory=TimelineTable)
+
+    @property
+    def link_speeds(self) -> dict[str, float]:
+        """Netdev → bit/s, of links whose speed is configured."""
+        return {x.netdev: x.speed_gbps * 1e9 for x in self.links if x.speed_gbps is not None}
 
     @property
     def rdma_devices(self) -> dict[str, str]:

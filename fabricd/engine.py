@@ -14,7 +14,7 @@ from fabricd.config import Config
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath
-from fabricd.detect.rules import Class, Finding
+from fabricd.detect.rules import LINK_SPEED, Class, Finding
 from fabricd.detect.silence import PathView, Rules
 from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
@@ -34,6 +34,8 @@ FRESH_NS = 100_000_000
 MOST_LEFT = 1000
 """Paths of earlier configurations that are remembered, the newest."""
 
+HALF = 0.5
+"""Of its weight, of what works and is worse than it should be."""
 PORT_INACTIVE = "verbs port not active"
 FAREWELL = "farewell: the peer no longer probes this path"
 
@@ -213,6 +215,7 @@ class Engine:
                 policy.LinkInput(
                     x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained,
                     share=self.share(x), since_ns=x.named_ns, by_probes=x.by_probes,
+                    degraded=self.degraded(x),
                 )
                 for x in self.links
             ],
@@ -238,6 +241,18 @@ class Engine:
         if not self.orders.foretells(link.netdev):
             return 1.0
         return forecast.weight(max(said.risk, rules.threshold), rules.threshold, rules.weight)
+
+    def degraded(self, link: Link) -> float:
+        """What a link carries in state DEGRADED: half, or its part of the speed that it had."""
+        if link.speed_ratio is None or link.speed_ratio >= 1.0:
+            return HALF
+        others = any(
+            f.rule.cls is Class.SOFT and f.rule.alone and f.rule is not LINK_SPEED
+            for f in link.counters
+        )
+        if others or self.orders.worse(link.netdev, link.worse):
+            return min(HALF, link.speed_ratio)
+        return link.speed_ratio
 
     def blamed(self, link: int) -> bool:
         """Whether the last verdict blames a link, be it out for that or kept."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fabricd.delay.condition import Condition
 from fabricd.delay.watch import NAME as DELAY
 from fabricd.delay.watch import document as delay_document
-from fabricd.detect.rules import Class
+from fabricd.detect.rules import LINK_SPEED, Class
 from fabricd.detect.verdict import healthy, live_peers
 from fabricd.engine import PORT_INACTIVE
 from fabricd.operate.desk import windows_of
@@ -115,11 +115,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
             "carries in full, and is watched",
             f"[hold] probation_s = {hold.probation_s:g}",
         ),
-        LinkState.DEGRADED: (
-            ("counters", "error counters above the rates of the rules table: half the weight", "")
-            if any(str(f) in health.reason for f in link.counters)
-            else ("loss", "probes are lost for long over two peers: half the weight", "")
-        ),
+        LinkState.DEGRADED: _degraded(link),
         LinkState.ADMIN: (
             ("drained", "an operator drained it", "")
             if link.netdev in host.engine.orders.drained
@@ -137,6 +133,20 @@ def _healthy(unwatched: str) -> tuple[str, str, str]:
     return "healthy", "carrier, and nothing speaks against it", ""
 
 
+def _degraded(link: Link) -> tuple[str, str, str]:
+    found = [f for f in link.counters if str(f) in link.health.reason]
+    if any(f.rule is not LINK_SPEED for f in found):
+        return "counters", "error counters above the rates of the rules table: half the weight", ""
+    if found:
+        return "speed", "slower than it was: the weight is the part of that speed", ""
+    return "loss", "probes are lost for long over two peers: half the weight", ""
+
+
+def _weight_of(host: Host, link: Link) -> int:
+    """The weight that follows from the link's state."""
+    return weight_of(link.health.state, link.carrier, host.engine.degraded(link))
+
+
 def _hard(reason: str) -> tuple[str, str, str]:
     if reason.startswith("carrier"):
         return "carrier", "a lost carrier takes a link down at once", ""
@@ -152,7 +162,7 @@ def _steering(host: Host, link: Link, weight: int) -> list[str]:
     if host.mode_of(link.netdev) is Mode.OBSERVE:
         why = "the stop file is present" if host.modes.stopped else "mode observe"
         said.append(f"{why}: steered it would weigh {100 * wanted // FULL} %")
-    elif wanted > weight_of(link.health.state, link.carrier):
+    elif wanted > _weight_of(host, link):
         said.append("kept in full: no other link would carry")
     said += _foretold(host, link, wanted)
     if blamed := host.refused_links().get(link.netdev):
@@ -169,7 +179,7 @@ def _foretold(host: Host, link: Link, wanted: int) -> list[str]:
     """What the forecast does to its weight, or would."""
     if (share := host.engine.share(link)) == 1:
         return []
-    by_state = weight_of(link.health.state, link.carrier)
+    by_state = _weight_of(host, link)
     if wanted < by_state:
         return [f"likely to fail: {100 * wanted // FULL} % (prediction, [predict] weight)"]
     why = "its state alone decides" if by_state < FULL else "half of the links at most are lowered"
@@ -200,6 +210,7 @@ def nic(host: Host, link: Link, now: int) -> dict[str, Any]:
         "measured": host.nics.measured(link.netdev),
         "flags": sorted(known.flags),
         "pcie": known.downgraded(),
+        "speed": known.speed.text,
         "risk": None if link.forecast is None else link.forecast.risk,
         "forecast": None if link.forecast is None else link.forecast.document(),
     }

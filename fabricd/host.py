@@ -111,7 +111,7 @@ class Host:
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
         self.book = CarrierBook(self.engine, ledger, totals)
-        self.nics = NicBook(x.netdev for x in config.links)
+        self.nics = NicBook((x.netdev for x in config.links), config.link_speeds)
         self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
         self.carriers = CarrierSources(self.book, self.feed, inventory)
         self.losses = LossTest(config.host.name)
@@ -142,7 +142,7 @@ class Host:
         """Take another valid configuration; what stays keeps its state."""
         self.config = config
         self._plan_probes()
-        self.nics.configure(x.netdev for x in config.links)
+        self.nics.configure((x.netdev for x in config.links), config.link_speeds)
         self.modes.retarget(Path(config.paths.stop_file))
         self.desk.heed(self)
         self.jobs.configure(x.netdev for x in config.links)

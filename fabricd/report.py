@@ -111,6 +111,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 errors=dict(nic.totals) if nic else {},
                 counters_fresh=nic is not None and not nic.stale(now),
                 flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
+                speed_ratio=link.speed_ratio,
                 risk=link.forecast.risk if link.forecast else None,
                 probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
                 probe_state=host.probing.state(link.netdev),

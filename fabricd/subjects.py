@@ -33,6 +33,8 @@ class Link:
     """Never heard anything, though peers say that they probe it."""
     counters: Sequence[Finding] = ()
     """What the rules say about the counters behind it."""
+    speed_ratio: float | None = None
+    """Negotiated speed by the speed that it had; None: not known."""
     forecast: Forecast | None = None
     named_ns: int = 0
     """Since when the forecast names it."""

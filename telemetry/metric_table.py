@@ -99,6 +99,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: int(s.counters_fresh),
     ),
     _link(
+        "speed_ratio",
+        "gauge",
+        "Negotiated speed by the best that the link had (or that is configured), to 1.",
+        lambda s: s.speed_ratio,
+    ),
+    _link(
         "failure_risk",
         "gauge",
         "Risk that the link fails soon, 0 to 1, by its optics, errors and flaps.",

@@ -83,6 +83,8 @@ class LinkSnapshot:
     """The NIC's counters are read now."""
     flaps_exact: bool | None = None
     """Counter and events of the port agree; None: nothing to compare."""
+    speed_ratio: float | None = None
+    """Negotiated speed by the best that the link had, above 0 to 1; None: not known."""
     risk: float | None = None
     """Failure risk, 0 to 1; None: no forecast."""
     probe: ProbeTotals = field(default_factory=ProbeTotals)

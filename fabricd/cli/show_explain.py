@@ -90,6 +90,7 @@ def _nic(nic: dict[str, Any]) -> Table:
         ("module", " ".join(x for x in (nic.get("module"), nic.get("measured")) if x)),
         ("alarms", ", ".join(nic.get("flags", []))),
         ("PCIe", nic.get("pcie")),
+        ("speed", nic.get("speed")),
         ("flaps", nic.get("flaps_inexact") and f"count not exact: {nic['flaps_inexact']}"),
         ("counted", ", ".join(_counted(nic.get("counted", {})))),
     ):

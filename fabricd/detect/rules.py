@@ -137,7 +137,8 @@ TABLE: tuple[Rule, ...] = (
 PCIE_DOWNGRADE = Rule(
     "pcie_downgrade", 1, 10, S, "the PCIe link fell below the speed or width that it had"
 )
-"""Not of a counter: of readings, compared by `fabricd.nics.book`."""
+LINK_SPEED = Rule("link_speed", 1, 10, S, "the link is slower than it was")
+"""Not of counters: of readings, compared by `fabricd.nics.book`."""
 
 RULES: dict[str, Rule] = {rule.counter: rule for rule in TABLE}
 """By counter; one without a rule is only shown (`fabricd.nics.book.Nic.counted`): what is healthy

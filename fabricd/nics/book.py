@@ -8,6 +8,7 @@ evidence (docs/detection.md):
 * a port's ``link_downed`` that the carrier's own events have told already;
 * for a rule of which any event is a fault: what a counter shows that fell. Somebody cleared it, or
   it lost a part; what it shows may be old, and a link goes out by it at once;
+* one reading alone of a speed or width below the one before: the next has to say the same;
 * readings older than `DROP_NS`: a NIC that does not answer is neither sick nor well.
 """
 
@@ -16,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fabricd.detect.rules import PCIE_DOWNGRADE, RULES, Class, CounterJudge, Finding
+from fabricd.detect.rules import LINK_SPEED, PCIE_DOWNGRADE, RULES, Class, CounterJudge, Finding
 from fabricd.engine import Engine
 from fabricd.nics.reader import Reading
+from fabricd.nics.speed import LinkSpeed
 from fabricd.predict.forecast import Forecast
 from fabricd.predict.gather import Gather, Rows
 from fabricd.publisher import event
@@ -92,6 +94,9 @@ class Nic:
     yet."""
     pcie_fell: int | None = None
     """Since when its PCIe link is worse than it was."""
+    pcie_doubt: bool = False
+    """The last reading of it alone was worse."""
+    speed: LinkSpeed = field(default_factory=LinkSpeed)
     said: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
     """Counter → when its finding was last told of, and whether its end has still to be told."""
     forecast_ns: int | None = None
@@ -124,7 +129,7 @@ class Nic:
 class NicBook:
     """All NICs of the host."""
 
-    def __init__(self, netdevs: Iterable[str]) -> None:
+    def __init__(self, netdevs: Iterable[str], speeds: Mapping[str, float] | None = None) -> None:
         self.nics: dict[str, Nic] = {}
         self.hanging: dict[str, float] = {}
         """Links whose NIC does not answer → for how many seconds."""
@@ -133,16 +138,23 @@ class NicBook:
         self._stale_told: set[str] = set()
         self._names: list[str] = []
         self._gather = Gather([])
-        self.configure(netdevs)
+        self.configure(netdevs, speeds)
 
-    def configure(self, netdevs: Iterable[str]) -> None:
-        """Links that stay keep what is known; a window of the forecast begins anew."""
+    def configure(self, netdevs: Iterable[str], speeds: Mapping[str, float] | None = None) -> None:
+        """Links that stay keep what is known; a window of the forecast begins anew.
+
+        Args:
+            netdevs: the links.
+            speeds: bit/s that an operator expects of a link, of those that have such a key.
+        """
         names = list(netdevs)
         self._left |= {name: nic.totals for name, nic in self.nics.items() if name not in names}
         self.nics = {
             name: self.nics.get(name) or Nic(name, totals=self._left.pop(name, {}))
             for name in names
         }
+        for name, nic in self.nics.items():
+            nic.speed.expected = (speeds or {}).get(name)
         if names != self._names:
             self._names, self._gather = names, Gather(names)
         self._stale_told &= set(names)
@@ -182,6 +194,7 @@ class NicBook:
                 nic.driver = reading.driver
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
+            self._speed(nic, link, reading)
             self._count(nic, link, reading)
             more, differs = self._judge(nic, link, now)
             events += more
@@ -386,13 +399,28 @@ class NicBook:
             if (value := nic.gauge(name)) is not None:
                 nic.pcie_had[name] = max(value, nic.pcie_had.get(name, 0.0))
                 fell |= value < nic.pcie_had[name]
-        nic.pcie_fell = (nic.pcie_fell or at_ns) if fell else None
+        nic.pcie_fell = (nic.pcie_fell or at_ns) if fell and nic.pcie_doubt else None
+        nic.pcie_doubt = fell
+
+    @staticmethod
+    def _speed(nic: Nic, link: Link, reading: Reading) -> None:
+        """What it negotiated, of readings that no training of the link touches."""
+        if link.carrier is not True or not link.admin_up or link.port_active is False:
+            nic.speed.unsettled()
+            return
+        for source, gauge in (("netdev", "speed"), ("verbs", "rate")):
+            if gauge in reading.gauges:
+                nic.speed.read(source, reading.gauges[gauge].get(gauge), reading.at_ns)
 
     def _judge(self, nic: Nic, link: Link, now: int) -> tuple[list[Event], bool]:
         findings = nic.judge.findings(now)
         if nic.pcie_fell is not None:
             text = nic.downgraded() or "slower or narrower than it was"
             findings.append(Finding(PCIE_DOWNGRADE, nic.pcie_fell, 0.0, 1, text))
+        nic.speed.update(now)  # another speed may be expected
+        if nic.speed.slower_ns is not None:
+            findings.append(Finding(LINK_SPEED, nic.speed.slower_ns, 0.0, 1, nic.speed.text))
+        ratio, link.speed_ratio = link.speed_ratio, nic.speed.ratio
         before = {f.rule.counter for f in link.counters}
         after = {f.rule.counter for f in findings}
         link.counters = findings
@@ -401,14 +429,14 @@ class NicBook:
             at, told = nic.said.get(name, (0, False))
             if told:
                 nic.said[name] = (at, False)
-                rule = RULES.get(name, PCIE_DOWNGRADE)
+                rule = RULES.get(name, PCIE_DOWNGRADE)  # of readings: all are of one class
                 events.append(
                     event(
                         EventKind.FINDING, link=link.netdev, rail=link.rail, reason=f"{name} ended",
                         data={"counter": name, "class": rule.cls.value, "holds": False},
                     )
                 )  # fmt: skip
-        return events, before != after
+        return events, before != after or ratio != link.speed_ratio
 
     @staticmethod
     def _told(nic: Nic, link: Link, finding: Finding, now: int) -> Event | None:

@@ -1,7 +1,8 @@
 """What is kept of NICs over a restart and a reboot. Pure.
 
-A NIC that trains at fewer lanes after a boot than before it is as slow as one that fell back while
-it ran; and a count of flaps that was not exact once stays so, for the total goes on.
+A NIC that trains at fewer lanes after a boot than before it, or a link at a lower speed, is as slow
+as one that fell back while it ran; and a count of flaps that was not exact once stays so, for the
+total goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabricd.nics.book import PCIE, Nic
+from fabricd.nics.speed import SOURCES
 
 Document = dict[str, dict[str, Any]]
 
@@ -21,7 +23,8 @@ def save(nics: Mapping[str, Nic]) -> Document:
     for netdev, nic in nics.items():
         best = {f"{name}_max": nic.gauge(f"{name}_max") for name in PCIE}
         pcie = nic.pcie_had | {name: value for name, value in best.items() if value is not None}
-        row = {"pcie": pcie or nic.pcie_kept, "inexact": nic.downs.state.inexact}
+        row: dict[str, object] = {"pcie": pcie or nic.pcie_kept, "speed": dict(nic.speed.best)}
+        row["inexact"] = nic.downs.state.inexact
         kept[netdev] = {name: value for name, value in row.items() if value}
     return {netdev: row for netdev, row in kept.items() if row}
 
@@ -33,20 +36,33 @@ def restore(nics: Mapping[str, Nic], document: object) -> list[str]:
     refused = []
     for netdev, nic in nics.items():
         row = document.get(netdev, {})
-        pcie = row.get("pcie", {}) if isinstance(row, dict) else None
-        inexact = row.get("inexact", "") if isinstance(row, dict) else None
-        if not isinstance(pcie, dict) or not isinstance(inexact, str) or not _numbers(pcie):
+        row = row if isinstance(row, dict) else {"pcie": None}
+        pcie, speed = row.get("pcie", {}), row.get("speed", {})
+        inexact = row.get("inexact", "")
+        if not (
+            _numbers(pcie, _PCIE) and _numbers(speed, frozenset(SOURCES))
+            and isinstance(inexact, str)
+        ):  # fmt: skip
             refused.append(f"nics {netdev}")
             continue
         nic.pcie_kept = dict(pcie)
+        nic.speed.restore(speed)
         if inexact:
             nic.downs.inexact_before(inexact)
     return refused
 
 
-def _numbers(row: Mapping[str, object]) -> bool:
-    names = {*PCIE, *(f"{name}_max" for name in PCIE)}
-    return names >= row.keys() and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in row.values()
-    )
+_PCIE = frozenset((*PCIE, *(f"{name}_max" for name in PCIE)))
+
+
+def _numbers(row: object, names: frozenset[str]) -> bool:
+    """Whether it is an object of finite numbers, none below 0, with no other names."""
+    return (
+        isinstance(row, dict)
+        and names >= row.keys()
+        and all(
+            isinstance(value, int | float) and not isinstance(value, bool)
+            and math.isfinite(value) and value >= 0
+            for value in row.values()
+        )
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fabricd.links.ibports import ports_of
+from fabricd.nics.speed import rate
 from telemetry.counters.devlink import HealthSource, SharedDump
 from telemetry.counters.identity import driver_and_bus
 from telemetry.counters.optics.reading import Module
@@ -23,7 +24,9 @@ from telemetry.counters.tracker import Step, Tracker
 from telemetry.counters.types import Bin, Sample, Source, Status
 
 S = 10**9
-PCI_NS, DEVLINK_NS, SPEED_NS = 10 * S, 30 * S, 60 * S
+PCI_NS, DEVLINK_NS, SPEED_NS, RATE_NS = 10 * S, 30 * S, 60 * S, 10 * S
+SPEED_ALIKE = 3
+"""Readings of the speed that agree: the book may leave out the first, and wants two."""
 ABSENT = 3
 """What was off twice in a row is looked for so many times as seldom: it may be put in, but to ask
 costs as much as an answer."""
@@ -97,6 +100,7 @@ class CounterReader:
         self._looked_ns = -RETRY_NS
         self._seen: object = None
         self._driver, self._bus = "", ""
+        self._rate_due = 0
 
     def read(self, now_ns: int) -> Reading:
         """See `Reader.read`."""
@@ -111,10 +115,16 @@ class CounterReader:
         statuses = list(found.statuses)
         if port is None:
             statuses.append(Status("verbs", self.netdev, on=False, reason="no verbs port"))
+        gauges: dict[str, Mapping[str, float]] = {}
+        if now_ns >= self._rate_due:
+            self._rate_due = now_ns + RATE_NS
+            bits = None if port is None else _rate(self._sysfs, *port)
+            gauges["rate"] = {} if bits is None else {"rate": bits}
         return Reading(
             self.netdev,
             self.kind,
             now_ns,
+            gauges=gauges,
             steps=found.steps,
             reborn=frozenset(
                 name for update in found.updates if update.reborn for name in update.sample.values
@@ -188,6 +198,9 @@ class SlowReader:
         """Times in a row."""
         self._tracker = Tracker()
         self._speed_due = 0
+        self._speed: tuple[float | None, str] = (None, "")
+        self._speed_alike = 0
+        """So many readings said that, one after the other."""
 
     def read(self, now_ns: int) -> Reading | None:
         """See `Reader.read`."""
@@ -207,10 +220,15 @@ class SlowReader:
             gauges[source.status.source] = sample.gauges if sample is not None else {}
             if sample is not None:
                 samples.append(sample)
-        if now_ns >= self._speed_due:
-            self._speed_due = now_ns + SPEED_NS
-            speed = _speed(self._net / self.netdev / "speed")
-            gauges["speed"] = {} if speed is None else {"speed": speed}
+        # A link trains when its carrier comes: from then on it is asked until readings agree. Not
+        # each time: the kernel reads the speed under a lock that others wait for.
+        changes = _text(self._net / self.netdev / "carrier_changes")
+        if now_ns >= self._speed_due or changes != self._speed[1]:
+            said = (_speed(self._net / self.netdev / "speed"), changes)
+            self._speed_alike = self._speed_alike + 1 if said == self._speed else 1
+            self._speed = said
+            self._speed_due = now_ns + (SPEED_NS if self._speed_alike >= SPEED_ALIKE else 0)
+            gauges["speed"] = {} if said[0] is None else {"speed": said[0]}
         if not gauges:
             return None
         updates = [self._tracker.take(sample) for sample in samples]
@@ -250,6 +268,18 @@ def _inode(path: Path) -> int:
         return path.stat().st_ino
     except OSError:
         return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _rate(sysfs: Path, device: str, number: int) -> float | None:
+    """Bit/s of a verbs port; None when it has no rate."""
+    return rate(_text(sysfs / "infiniband" / device / "ports" / str(number) / "rate"))
 
 
 def _speed(path: Path) -> float | None:

@@ -3,7 +3,8 @@
 Rules:
 
 * DOWN, HOLD and ADMIN carry nothing, DEGRADED carries half, everything else the full weight. A link
-  never seen up carries nothing while it has no carrier.
+  never seen up carries nothing while it has no carrier. A link that is DEGRADED because it is
+  slower than it was carries its part of that speed, and at most half if it is worse otherwise too.
 * A link that is likely to fail keeps its share of the full weight (a forecast). At most half of the
   links have less than the full weight then, those that are out or degraded for other reasons
   included; the one that was named first comes first.
@@ -41,6 +42,8 @@ class LinkInput:
     """In ADMIN by an operator's wish: nothing is known to be wrong with it."""
     share: float = 1.0
     """What a forecast leaves it."""
+    degraded: float = 0.5
+    """What it carries in state DEGRADED."""
     since_ns: int = 0
     """Since when."""
     by_probes: bool = False
@@ -86,10 +89,10 @@ class Plan:
     paths: tuple[PathEntry, ...] = ()
 
 
-def weight_of(state: LinkState, carrier: bool | None = True) -> int:
-    """The weight of one link alone."""
+def weight_of(state: LinkState, carrier: bool | None = True, degraded: float = 0.5) -> int:
+    """The weight of one link alone; ``degraded``: what it carries in that state."""
     if state is LinkState.DEGRADED:
-        return HALF
+        return max(1, round(FULL * degraded))
     if state is LinkState.UNKNOWN and carrier is False:
         return 0
     return FULL if state in CARRYING else 0
@@ -103,7 +106,7 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput], *, share: float
         paths: all of theirs; none where no path is out or degraded.
         share: of the rails that probes may take from a peer.
     """
-    weights = {link.netdev: weight_of(link.state, link.carrier) for link in links}
+    weights = {x.netdev: weight_of(x.state, x.carrier, x.degraded) for x in links}
     weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)

@@ -47,6 +47,7 @@ FULL = HostSnapshot(
             errors={"hard": 1, "soft": 20, "congestion": 300},
             counters_fresh=i == 0,
             flaps_exact=i == 0,
+            speed_ratio=0.25,
             risk=0.25,
             probe=ProbeTotals(100, 90, 4, 6, 0.0002, 0.0001, 11, 1),
             plugin=RailTotals(10, 20, 3, 2, 1, 1, 5, 0.25, 77, 2, LATENCY),

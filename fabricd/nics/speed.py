@@ -1,0 +1,106 @@
+"""Is a link slower than it was: its negotiated speed against the best that it had. Pure.
+
+Sources are the netdev's speed (sysfs ``speed``, as ethtool has it) and the verbs port's rate
+(``ports/N/rate``: signalling rate times width, "25 Gb/sec (1X EDR)"). Each is compared with its own
+best, and the lesser ratio counts. A value is believed when two readings in a row say it while the
+link has carrier: links that train show speeds that they do not keep. The best is kept over restarts
+and reboots; an operator who means the lower speed, or expects a higher one, configures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SOURCES = ("netdev", "verbs")
+ALIKE = 0.99
+"""Of the best: what is no less is the same speed, rounded otherwise (56 and 56.25 Gbit/s)."""
+LEAST, MOST = 1e6, 1e14
+"""Bit/s that a link may have; all else is a driver that does not know."""
+
+
+@dataclass(slots=True)
+class LinkSpeed:
+    """What one link negotiated. Bit/s.
+
+    Attributes:
+        expected: by the configuration, instead of the best; None: the best that was seen.
+        best: by source, the best that it had.
+        now: by source, as two readings in a row said.
+        slower_ns: since when (CLOCK_MONOTONIC) it is slower than it was; None: it is not.
+    """
+
+    expected: float | None = None
+    best: dict[str, float] = field(default_factory=dict)
+    now: dict[str, float] = field(default_factory=dict)
+    slower_ns: int | None = None
+    _read: dict[str, float] = field(default_factory=dict)
+    """By source, the last reading alone."""
+
+    def read(self, source: str, speed: float | None, at_ns: int) -> None:
+        """Take a reading; None: the source does not know, and what it said before stays.
+
+        Args:
+            source: one of `SOURCES`.
+            speed: bit/s.
+            at_ns: CLOCK_MONOTONIC.
+        """
+        if speed is None or not LEAST <= speed <= MOST:
+            self._read.pop(source, None)
+            return
+        if self._read.get(source) == speed:
+            self.now[source] = speed
+            self.best[source] = max(speed, self.best.get(source, 0.0))
+        self._read[source] = speed
+        self.update(at_ns)
+
+    def unsettled(self) -> None:
+        """The carrier is away, or was: the next reading is a first one."""
+        self._read.clear()
+
+    def update(self, at_ns: int) -> None:
+        """Compare anew, also when another speed is expected."""
+        slower = (self.ratio or 1.0) < 1.0
+        self.slower_ns = (self.slower_ns or at_ns) if slower else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Speed now by the speed that it had, in (0, 1]; None: not known."""
+        found = [value / self._wanted(source) for source, value in self.now.items()]
+        if not found:
+            return None
+        least = min(found)
+        return 1.0 if least >= ALIKE else least
+
+    @property
+    def text(self) -> str:
+        """What it negotiated of what it had, or what it has; empty: not known."""
+        if not self.now:
+            return ""
+        source = min(self.now, key=lambda name: self.now[name] / self._wanted(name))
+        has = f"{self.now[source] / 1e9:g}"
+        if (self.ratio or 1.0) == 1.0:
+            return f"{has} Gbit/s"
+        return f"negotiated {has} of {self._wanted(source) / 1e9:g} Gbit/s"
+
+    def restore(self, best: Mapping[str, float]) -> None:
+        """Go on from the best of an earlier life of the daemon."""
+        for source, value in best.items():
+            self.best[source] = max(value, self.best.get(source, 0.0))
+
+    def _wanted(self, source: str) -> float:
+        return self.expected if self.expected is not None else self.best[source]
+
+
+def rate(text: str) -> float | None:
+    """Bit/s of ``ports/N/rate`` (sysfs-class-infiniband): "400 Gb/sec (4X NDR)".
+
+    None for anything else: a port without a rate, or another text.
+    """
+    number, unit, *_ = [*text.split(), "", ""]
+    try:
+        value = float(number)
+    except ValueError:
+        return None
+    return value * 1e9 if unit == "Gb/sec" and math.isfinite(value) and value > 0 else None

@@ -1,0 +1,270 @@
+"""A link that negotiated less than it had keeps its part of the weight, and says why."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whole_host import LINKS, WholeHost, text
+
+from fabricd.config import ConfigError, parse
+from fabricd.explain import explain
+from fabricd.nics import memory
+from fabricd.nics.book import Nic
+from fabricd.nics.reader import RATE_NS, SPEED_NS, CounterReader, Reading, SlowReader
+from fabricd.nics.speed import MOST, LinkSpeed, rate
+from fabricd.report import snapshot
+
+S = 10**9
+G = 1e9
+
+
+# -- the rule --------------------------------------------------------------------------------------
+
+
+def readings(speed, *values, source="netdev"):
+    for value in values:
+        speed.read(source, None if value is None else value * G, 7 * S)
+    return speed.ratio
+
+
+def test_two_readings_in_a_row_are_believed():
+    speed = LinkSpeed()
+    assert (readings(speed, 400), speed.text, speed.slower_ns) == (None, "", None)
+    assert (readings(speed, 400), speed.text, speed.slower_ns) == (1.0, "400 Gbit/s", None)
+    assert readings(speed, 100, 400, 100, 400) == 1.0
+    assert readings(speed, 100, None, 100) == 1.0
+    assert readings(speed, 100) == 0.25
+    assert (speed.text, speed.slower_ns) == ("negotiated 100 of 400 Gbit/s", 7 * S)
+    assert readings(speed, 400) == 0.25
+    assert (readings(speed, 400), speed.slower_ns) == (1.0, None)
+
+
+def test_an_odd_reading_makes_no_best():
+    assert readings(LinkSpeed(), 100, 800, 100, 100) == 1.0
+
+
+def test_a_training_link_s_readings_count_anew():
+    speed = LinkSpeed()
+    readings(speed, 400, 400, 100)
+    speed.unsettled()
+    assert readings(speed, 100) == 1.0
+    assert readings(speed, 100) == 0.25
+
+
+def test_the_lesser_of_two_sources_counts_each_by_its_own_best():
+    speed = LinkSpeed()
+    readings(speed, 56, 56)
+    assert readings(speed, 54.3, 54.3, source="verbs") == 1.0
+    assert readings(speed, 14, 14, source="verbs") == pytest.approx(14 / 54.3)
+    assert speed.text == "negotiated 14 of 54.3 Gbit/s"
+    assert readings(speed, 54.2, 54.2, source="verbs") == 1.0, "the same, rounded otherwise"
+
+
+def test_a_configured_speed_replaces_the_best():
+    speed = LinkSpeed(expected=400 * G)
+    assert readings(speed, 100, 100) == 0.25, "it never had more, and should"
+    speed.expected = 100 * G
+    speed.update(9 * S)
+    assert (speed.ratio, speed.slower_ns) == (1.0, None)
+    assert readings(speed, 200, 200) == 1.0, "more is no fault"
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0.0001, 1e6)), max_size=40))
+def test_a_ratio_is_above_0_and_at_most_1(values):
+    speed = LinkSpeed()
+    for value in values:
+        ratio = readings(speed, value)
+        assert ratio is None or 0 < ratio <= 1
+        assert (speed.slower_ns is not None) is (ratio is not None and ratio < 1)
+
+
+@pytest.mark.parametrize("odd", [0, -1e-9, 4294967295e6 / G, 2 * MOST / G])
+def test_what_a_driver_says_that_does_not_know_is_left_out(odd):
+    assert readings(LinkSpeed(), 100, 100, odd, odd) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "bits"),
+    [
+        ("400 Gb/sec (4X NDR)\n", 400 * G), ("2.5 Gb/sec (1X SDR)\n", 2.5 * G),
+        ("14 Gb/sec (1X FDR10)", 14 * G), ("25 Gb/sec", 25 * G),
+        ("", None), ("\n", None), ("nan Gb/sec", None), ("inf Gb/sec", None), ("0 Gb/sec", None),
+        ("-1 Gb/sec", None), ("25 Mb/sec", None), ("Gb/sec 25", None),
+    ],
+)  # fmt: skip
+def test_rates_of_verbs_ports(said, bits):
+    assert rate(said) == bits
+
+
+@given(st.text(max_size=40))
+def test_fuzz_of_rates(said):
+    assert rate(said) is None or rate(said) > 0
+
+
+# -- the daemon ------------------------------------------------------------------------------------
+
+
+class Host:
+    """A host whose links' speeds are read here; `config` are lines of rail1."""
+
+    def __init__(self, tmp_path, config=""):
+        links = LINKS.replace('"rail1"\n', f'"rail1"\n{config}\n')
+        self.whole = WholeHost(tmp_path, links=links)
+        self.now = 100 * S
+
+    def read(self, *gbps, netdev="rail1", gauge="speed"):
+        host = self.whole.host
+        for value in gbps:
+            self.now += 10 * S
+            reading = Reading(netdev, "slow", self.now, gauges={gauge: {gauge: value * G}})
+            host._found(*host.nics.take([reading], host.engine, host.book.totals, self.now))
+        return self.whole.weights()[netdev]
+
+    def explain(self):
+        return explain(self.whole.host, "rail1", self.now)
+
+    def rows(self):
+        return [row for row in self.whole.told if row["kind"] == "finding"]
+
+
+@pytest.fixture
+async def host(tmp_path):
+    made = Host(tmp_path)
+    yield made
+    made.whole.close()
+
+
+async def test_a_quarter_of_the_speed_is_a_quarter_of_the_weight(host):
+    assert host.read(400, 400, 400) == 1000
+    assert host.read(100) == 1000
+    assert host.read(100) == 250
+    assert host.whole.states()["rail1"] == "DEGRADED"
+    said = host.explain()
+    assert "negotiated 100 of 400 Gbit/s" in said["reason"]
+    assert said["rule"]["name"] == "speed"
+    assert said["steering"] == ["25 % follows from the state"]
+    assert said["nic"]["speed"] == "negotiated 100 of 400 Gbit/s"
+    (row,) = host.rows()
+    assert (row["link"], row["data"]["counter"]) == ("rail1", "link_speed")
+    assert "negotiated 100 of 400 Gbit/s" in row["reason"]
+    ratios = [link.speed_ratio for link in snapshot(host.whole.host).links]
+    assert ratios == [None, 0.25, None]
+    assert host.read(200, 200) == 500, "it follows the speed"
+    assert host.read(400, 400) == 1000
+    assert [row["data"]["holds"] for row in host.rows()] == [True, False]
+
+
+async def test_a_verbs_port_of_one_lane_of_four(host):
+    assert host.read(100, 100, gauge="rate") == 1000
+    assert host.read(25, 25, gauge="rate") == 250
+
+
+async def test_one_that_loses_too_keeps_no_more_than_half(host):
+    host.read(400, 400, 300, 300)
+    assert host.whole.weights()["rail1"] == 750
+    host.whole.link("rail1").worse = "1 % of probes from a, b lost"
+    host.whole.host.step()
+    assert host.whole.weights()["rail1"] == 500
+
+
+async def test_all_rails_may_be_slower_and_share_alike(host):
+    for rail in ("rail0", "rail1", "rail2"):
+        host.read(400, 400, 100, 100, netdev=rail)
+    assert host.whole.weights() == {"rail0": 250, "rail1": 250, "rail2": 250}
+
+
+async def test_what_is_read_without_carrier_is_no_evidence(host):
+    host.read(400, 400)
+    link = host.whole.link("rail1")
+    link.carrier = False
+    host.read(10, 10, 10)
+    link.carrier = True
+    assert host.read(400) == 1000
+    assert host.whole.link("rail1").speed_ratio == 1.0
+
+
+async def test_in_maintenance_it_changes_nothing(host):
+    host.read(400, 400)
+    host.whole.host.engine.orders = type(host.whole.host.engine.orders)(planned={"rail1"})
+    assert host.read(100, 100) == 1000
+
+
+async def test_the_best_is_kept_over_a_restart(host):
+    host.read(400, 400)
+    kept = json.loads(json.dumps(memory.save(host.whole.host.nics.nics)))
+    host.whole.host.nics.nics["rail1"] = Nic("rail1")
+    assert memory.restore(host.whole.host.nics.nics, kept) == []
+    assert host.read(100, 100) == 250
+
+
+async def test_an_operator_accepts_another_speed_by_a_reload(host):
+    host.read(400, 400, 100, 100)
+    links = LINKS.replace('"rail1"\n', '"rail1"\nspeed_gbps = 100\n')
+    config = parse(text(host.whole.directory, links=links), "f")
+    host.whole.host.reconfigure(config)
+    assert host.read(100) == 1000
+    assert host.whole.link("rail1").speed_ratio == 1.0
+
+
+async def test_a_speed_that_is_expected_and_never_was(tmp_path):
+    host = Host(tmp_path, "speed_gbps = 400")
+    assert host.read(100, 100) == 250
+    host.whole.close()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", '"fast"', "100001", "nan"])
+def test_nonsense_in_the_configuration_is_refused(tmp_path, value):
+    links = LINKS.replace('"rail1"\n', f'"rail1"\nspeed_gbps = {value}\n')
+    with pytest.raises(ConfigError, match="speed_gbps"):
+        parse(text(tmp_path, links=links), "f")
+
+
+# -- the readers -----------------------------------------------------------------------------------
+
+
+def files(root, **contents):
+    for name, content in contents.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def test_a_link_that_trained_anew_is_asked_until_readings_agree(tmp_path):
+    net = {"net__rail1__speed": "400000\n", "net__rail1__carrier_changes": "1\n"}
+    files(tmp_path, **net)
+    reader = SlowReader("rail1", sysfs=tmp_path)
+
+    def speeds(seconds):
+        out = []
+        for _ in range(round(seconds / 5)):
+            speeds.now += 5 * S
+            found = reader.read(speeds.now)
+            if found is not None and "speed" in found.gauges:
+                out.append(found.gauges["speed"].get("speed"))
+        return out
+
+    speeds.now = 0
+    assert speeds(50) == [400e9] * 3
+    assert len(speeds(SPEED_NS / S)) == 1
+    files(tmp_path, net__rail1__speed="100000\n", net__rail1__carrier_changes="3\n")
+    assert speeds(15) == [100e9] * 3
+    (tmp_path / "net/rail1/speed").unlink()
+    files(tmp_path, net__rail1__carrier_changes="4\n")
+    assert speeds(5) == [None]
+    reader.close()
+
+
+def test_the_rate_of_the_verbs_port_is_read(tmp_path):
+    files(
+        tmp_path,
+        infiniband__mlx5_0__ports__1__rate="400 Gb/sec (4X NDR)\n",
+        infiniband__mlx5_0__ports__1__gid_attrs__ndevs__0="rail1\n",
+        net__rail1__address="",
+    )
+    reader = CounterReader("rail1", sysfs=tmp_path)
+    assert reader.read(S).gauges == {"rate": {"rate": 400e9}}
+    assert reader.read(2 * S).gauges == {}, "not each second"
+    files(tmp_path, infiniband__mlx5_0__ports__1__rate="?\n")
+    assert reader.read(S + RATE_NS).gauges == {"rate": {}}
+    reader.close()
