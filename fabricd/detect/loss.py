@@ -20,20 +20,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from fabricd.detect.locate import Blame, Flow, Kind, Port, Topology, locate, loss_ratio, port_name
+from fabricd.detect.locate import (
+    Blame,
+    Flow,
+    Kind,
+    Port,
+    Topology,
+    Way,
+    locate,
+    loss_ratio,
+    port_name,
+)
 from fabricd.detect.loss_rules import (
     ALONE_NS,
     FULL,
     REORDER,
     TRAIN,
+    LossCount,
     LossCounters,
     LossRules,
     LossVerdict,
     holes,
     shared_ratio,
 )
+from fabricd.detect.loss_state import BothWays, DirectionLoss, LinkLoss, LossEvidence, PathLoss
 from fabricd.detect.sequential import Cusum
 from fabricd.detect.usual import Usual
 from fabricd.probes.records import Direction
@@ -50,57 +62,12 @@ been by chance of several peers."""
 ASKED_ENOUGH = 1 / (ASK_MORE - 1)
 """From there on it is asked at every other reading at most."""
 RELAPSE_NS = 3600 * 10**9
+LEAST_FLOWS = 2
+"""Flows that have to lose before the losses of paths have a place."""
 RELAPSE_FORGET = 2.0
 """What was sick within that time needs so many times the evidence to be called well again."""
 PLACE_NS = 5 * 10**9
 """Where paths lose is asked when no other was called worse for so long: a spine takes many."""
-
-
-@dataclass(slots=True)
-class _Half:
-    """One direction of one path."""
-
-    lost: float = 0.0
-    packets: float = 0.0
-    """Admitted as evidence so far."""
-    before: tuple[float, float] = (0.0, 0.0)
-    """The same at the last reading but one."""
-    cusum: Cusum = field(default_factory=Cusum)
-    blamed: str = ""
-
-    @property
-    def now(self) -> tuple[float, float]:
-        """Lost, packets."""
-        return self.lost, self.packets
-
-
-_Counts = tuple[tuple[float, float], tuple[float, float]]
-"""(lost, packets) of rx and tx."""
-
-
-@dataclass(slots=True)
-class _Path:
-    row: LossCounters
-    absent: tuple[int, int]
-    anew: bool = False
-    """What its counters say next is where they go on from."""
-    settled_ns: int = 0
-    halves: tuple[_Half, _Half] = field(default_factory=lambda: (_Half(), _Half()))
-
-
-@dataclass(slots=True)
-class _Link:
-    """One direction of one link."""
-
-    usual: Usual
-    cusum: Cusum = field(default_factory=Cusum)
-    before: dict[int, _Counts] = field(default_factory=dict)
-    """All paths' counts when the evidence began."""
-    blamed: str = ""
-    asked: float = 0.0
-    """Losses when it was last asked where they are: more may change the answer."""
-    relapse_ns: int = 0
-    """Until then it was sick not long ago, and has to be better for longer to be called well."""
 
 
 class LossTest:
@@ -112,8 +79,8 @@ class LossTest:
         self.host = host
         self.rules = rules or LossRules()
         self.topology = topology or Topology()
-        self._paths: dict[int, _Path] = {}
-        self._links: dict[tuple[int, Direction], _Link] = {}
+        self._paths: dict[int, PathLoss] = {}
+        self._links: dict[tuple[int, Direction], LinkLoss] = {}
         self._names: tuple[str, ...] = ()
         self._keys: tuple[Hashable, ...] = ()
         self._relapse = replace(
@@ -123,8 +90,10 @@ class LossTest:
         self._cost = self.rules.idle.cost
         self._gap_ns = -1
         """When our prober last had a gap."""
-        self._history: deque[tuple[int, dict[int, _Counts]]] = deque(maxlen=8)
+        self._history: deque[tuple[int, dict[int, BothWays]]] = deque(maxlen=8)
         """Counts of all paths, `HISTORY_NS` apart, for `_place`."""
+        self._filled: frozenset[int] = frozenset()
+        """Links on which a queue stands, by half of their paths."""
         self._place_at: int | None = None
         self._placed: set[tuple[Kind, str]] = set()
 
@@ -167,7 +136,7 @@ class LossTest:
             if index in stay:
                 link.before = {moved[i]: counts for i, counts in link.before.items() if i in moved}
             else:
-                link = _Link(link.usual)  # Whom it could be asked about is gone.
+                link = LinkLoss(link.usual)  # Whom it could be asked about is gone.
             links[names.index(name), way] = link
         self._links = links
         for path in self._paths.values():
@@ -218,7 +187,13 @@ class LossTest:
         links: dict[tuple[int, Direction], list[float]] = {}
         rows = list(rows)
         queue_ns = self.rules.queue_ns
-        queued = {row.link for row in rows if row.queue_ns > queue_ns}
+        queues: dict[int, list[bool]] = {}
+        for row in rows:
+            queues.setdefault(row.link, []).append(row.queue_ns > queue_ns)
+        queued = {link for link, found in queues.items() if any(found)}
+        self._filled = frozenset(
+            link for link in queued if 2 * sum(queues[link]) >= len(queues[link])
+        )
         for row in rows:
             for way, nats, lost, packets in self._advance(row, now):
                 totals = links.get((row.link, way)) or links.setdefault(
@@ -247,12 +222,12 @@ class LossTest:
             )  # fmt: skip
         path = self._paths.get(row.path)
         if path is None:
-            self._paths[row.path] = _Path(row, absent)
+            self._paths[row.path] = PathLoss(row, absent)
             return
         old, path.row = path.row, row
         before, path.absent = path.absent, absent
         for half in path.halves:
-            half.before = half.lost, half.packets
+            half.before = half.now
         if row.outage or self._gap_ns == now:
             path.settled_ns = now + rules.settle_ns + (REORDER + 2) * row.interval_ns
         if path.anew:
@@ -261,6 +236,8 @@ class LossTest:
         if now < path.settled_ns or row.sent < old.sent or row.received < old.received:
             return
         queued = row.queue_ns > rules.queue_ns
+        # For the place, also while its link's other paths have one, and until a reading after it.
+        behind = queued or old.queue_ns > rules.queue_ns or row.link in self._filled
         lost_rx, lost_tx = max(0, absent[0] - before[0]), max(0, absent[1] - before[1])
         seen = (row.received - old.received + lost_rx, row.sent - old.sent)
         for way, lost, packets in ((RX, lost_rx, seen[0]), (TX, lost_tx, seen[1])):
@@ -269,7 +246,7 @@ class LossTest:
                 nats = -packets * self._cost
                 if not half.cusum.value and not half.blamed:
                     # Nearly always; what is below would find the same, in four times as long.
-                    half.packets += packets
+                    half.count(0.0, packets, queued=behind)
                     half.cusum.quiet(now)
                     yield way, nats, lost, packets
                     continue
@@ -277,16 +254,15 @@ class LossTest:
                 nats = rules.congested.nats(lost, packets)
             else:
                 nats = self._link(row.link, way).usual.nats(rules.idle, lost, packets)
-            half.lost += lost
-            half.packets += packets
+            half.count(lost, packets, queued=behind)
             if not half.cusum.step(self._path_test, nats, lost, packets, now):
                 half.blamed = ""
             yield way, nats, lost, packets
 
-    def _link(self, index: int, way: Direction) -> _Link:
+    def _link(self, index: int, way: Direction) -> LinkLoss:
         key = (index, way)
         if key not in self._links:
-            self._links[key] = _Link(Usual(self.rules.idle.normal, self.rules.usual))
+            self._links[key] = LinkLoss(Usual(self.rules.idle.normal, self.rules.usual))
         return self._links[key]
 
     def _step(
@@ -320,7 +296,7 @@ class LossTest:
             if path.row.link == index:
                 path.halves[way].cusum, path.halves[way].blamed = Cusum(), ""
 
-    def _items(self) -> list[tuple[int, _Path]]:
+    def _items(self) -> list[tuple[int, PathLoss]]:
         return list(self._paths.items())
 
     def _judge(self, rows: Sequence[LossCounters], now: int) -> LossVerdict:
@@ -365,13 +341,20 @@ class LossTest:
         began = min(cusum.since_ns for cusum in sick)
         at = [counts for when, counts in self._history if when <= began] or [{}]
         rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
-        found = self._explain(rows, at[-1], rate)
+        found = [self._doubted(blame) for blame in self._explain(rows, at[-1], rate)]
         new = [b for b in found[:1] if (b.kind, b.element) not in self._placed]
         self._placed |= {(b.kind, b.element) for b in new}
         return new
 
+    @staticmethod
+    def _doubted(blame: Blame) -> Blame:
+        """What one flow alone tells: it loses. At which end of it, only base rates would say."""
+        if blame.flows >= LEAST_FLOWS:
+            return blame
+        return Blame(Kind.UNKNOWN, "", Way.BOTH, blame.confidence, blame.flows, blame.candidates)
+
     def _explain(
-        self, rows: Sequence[LossCounters], before: Mapping[int, _Counts], rate: float
+        self, rows: Sequence[LossCounters], before: Mapping[int, BothWays], rate: float
     ) -> list[Blame]:
         """Where the losses since ``before`` come from, given that something is sick."""
         flows = []
@@ -381,11 +364,19 @@ class LossTest:
             own, peer = self._ports(row)
             zero = (path.halves[RX].now, path.halves[TX].now)
             for way, start in zip(Direction, before.get(row.path, zero), strict=True):
-                lost, packets = (a - b for a, b in zip(path.halves[way].now, start, strict=True))
-                ratio = loss_ratio(lost, packets, rate, self.rules.usual)
+                ratio = self._ratio(path.halves[way].now.since(start), rate)
                 ends = (peer, own) if way is RX else (own, peer)
                 flows.append(Flow(*ends, ratio))
         return locate(flows, topology=self.topology, certain=True, rules=self.rules.places)
+
+    def _ratio(self, seen: LossEvidence, rate: float) -> float:
+        """For `locate`: what a flow lost if a sick one loses at ``rate``.
+
+        Full queues drop too. What was lost behind one speaks by the rates of the congested test.
+        """
+        full = self.rules.congested
+        calm = loss_ratio(*seen.calm, rate, self.rules.usual)
+        return calm + loss_ratio(*seen.queued, max(rate, full.sick), full.normal)
 
     def _ports(self, row: LossCounters) -> tuple[Port, Port]:
         return (self.host, row.rail), (row.peer, row.peer_rail)
@@ -395,24 +386,27 @@ class LossTest:
         index: int,
         way: Direction,
         rows: Sequence[LossCounters],
-        link: _Link,
+        link: LinkLoss,
         found: Sequence[Blame],
     ) -> str:
         """Why the link is worse; empty: it is not it, or not surely yet."""
         if self._sure(index, rows, found) < self.rules.confidence:
             return ""
-        own = [row for row in rows if row.link == index]
-        seen: dict[str, tuple[float, float]] = {}
-        for row in own:
-            start = link.before.get(row.path)
+        calm: dict[str, LossCount] = {}
+        queued: dict[str, LossCount] = {}
+        for row in rows:
+            start = link.before.get(row.path) if row.link == index else None
             if start is not None:
-                now = self._paths[row.path].halves[way].now
-                lost, packets = seen.get(row.peer, (0.0, 0.0))
-                seen[row.peer] = lost + now[0] - start[way][0], packets + now[1] - start[way][1]
-        losers = {peer for peer, (lost, _) in seen.items() if lost > 0}
+                since = self._paths[row.path].halves[way].now.since(start[way])
+                for seen, count in ((calm, since.calm), (queued, since.queued)):
+                    seen[row.peer] = seen.get(row.peer, LossCount()).plus(count)
+        # What full queues drop is of several peers by their nature: it makes no second witness.
+        some = any(count.lost for count in calm.values())
+        seen, usual = (calm, link.usual.rate) if some else (queued, self.rules.congested.normal)
+        losers = {peer for peer, count in seen.items() if count.lost > 0}
         if len(losers) < self.rules.min_peers:
             return ""
-        if shared_ratio(list(seen.values()), link.usual.rate) < self.rules.shared:
+        if shared_ratio(list(seen.values()), usual) < self.rules.shared:
             return ""
         return f"{_share(link.cusum)} of probes {_word(way)} {_names(losers)} lost"
 
@@ -426,7 +420,7 @@ class LossTest:
         sure = (sum(p for *e, p in blame.candidates if tuple(e) in elements) for blame in found)
         return max(sure, default=0.0)
 
-    def _path_at_fault(self, row: LossCounters, way: Direction, half: _Half) -> str:
+    def _path_at_fault(self, row: LossCounters, way: Direction, half: DirectionLoss) -> str:
         """Why one path is worse; empty when its peer loses on other rails as well."""
         same = [p for _, p in self._items() if p.row.peer == row.peer and p.row.link != row.link]
         busy = sum(p.halves[way].cusum.started for p in same)

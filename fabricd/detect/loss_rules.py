@@ -83,6 +83,21 @@ class LossCounters(NamedTuple):
     """The path or its link is out now, for a reason that is known."""
 
 
+class LossCount(NamedTuple):
+    """Packets lost, of so many."""
+
+    lost: float = 0.0
+    packets: float = 0.0
+
+    def since(self, before: LossCount) -> LossCount:
+        """What came since then."""
+        return LossCount(self.lost - before.lost, self.packets - before.packets)
+
+    def plus(self, other: LossCount) -> LossCount:
+        """Both together."""
+        return LossCount(self.lost + other.lost, self.packets + other.packets)
+
+
 @dataclass(frozen=True, slots=True)
 class LossVerdict:
     """Who is worse than it should be, and why."""

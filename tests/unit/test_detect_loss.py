@@ -5,7 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from fabricd.detect.locate import Kind
+from fabricd.detect.locate import Kind, Way
 from fabricd.detect.loss import LossTest
 from fabricd.detect.loss_rules import FULL, LossCounters, holes, shared_ratio
 from fabricd.probes.records import Direction
@@ -446,3 +446,57 @@ def test_a_document_that_is_wrong_is_refused_by_parts(document):
     assert test.restore(document)
     kept = [counts for ways in test.save().values() for counts in ways.values()]
     assert all(0 <= events <= exposure for events, exposure in kept)
+
+
+class Filled(Feed):
+    """A job fills the rails now and then: queues that drop, and are seen in most readings."""
+
+    drops, seen = 0.003, 1.0
+
+    def rows(self, rate, more):
+        queue = self.rng.random(self.rails) < 0.5
+        chance = self.drops * queue
+        rows = super().rows(lambda r, p, w: (rate(r, p, w) if rate else 0) + chance[r], more)
+        told = self.rng.random(len(rows)) < self.seen
+        return [
+            row._replace(queue_ns=2_000_000 * int(queue[row.link] and told[row.path]))
+            for row in rows
+        ]
+
+
+@pytest.mark.parametrize(("drops", "seen"), [(0.003, 1.0), (0.01, 1.0), (0.003, 0.8)])
+def test_what_full_queues_drop_beside_a_peer_s_fault_names_no_wrong_element(drops, seen):
+    """3 % lost on the way in at rail 2 of peer a, which alone can know it."""
+    found = 0
+    for seed in range(12):
+        feed = Filled(1000 + seed, "abc", slow=33)
+        feed.drops, feed.seen = drops, seen
+        feed.run(20)
+        feed.run(20, lambda r, p, w: 0.03 if (r, p, w) == (2, "a", "tx") else 0.0)
+        assert feed.found == {}
+        assert set(feed.paths_found) <= {2 * 3}
+        named = {(b.kind, b.element) for b in feed.blames if b.kind is not Kind.UNKNOWN}
+        assert named <= {(Kind.LINK, "a/2")}
+        found += bool(feed.paths_found)
+    assert found >= 9
+
+
+class CrossRail(Feed):
+    """Rail 1 probes rail 2 of peer a, too."""
+
+    def rows(self, rate, more):
+        rows = super().rows(rate, more)
+        return [r._replace(peer_rail=2) if (r.rail, r.peer) == (1, "a") else r for r in rows]
+
+
+def test_one_path_alone_has_no_place_and_two_have():
+    """From one path nobody can tell the peer's port from the way there."""
+    feed = Feed(30, "abc", slow=33)
+    feed.run(30, lambda r, p, w: 0.03 if (r, p, w) == (2, "a", "tx") else 0.0)
+    (blame,) = feed.blames
+    assert (blame.kind, blame.flows) == (Kind.UNKNOWN, 1)
+    assert (Kind.LINK, "a/2") in [c[:2] for c in blame.candidates]
+    feed = CrossRail(31, "abc", slow=33)
+    feed.run(60, lambda r, p, w: 0.03 if (p, w) == ("a", "tx") and r in (1, 2) else 0.0)
+    last = feed.blames[-1]
+    assert (last.kind, last.element, last.way, last.flows) == (Kind.LINK, "a/2", Way.IN, 2)

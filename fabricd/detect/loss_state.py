@@ -1,0 +1,85 @@
+"""What the test of gray loss (`fabricd.detect.loss`) keeps of each path and link. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fabricd.detect.loss_rules import LossCount, LossCounters
+from fabricd.detect.sequential import Cusum
+from fabricd.detect.usual import Usual
+
+
+class LossEvidence(NamedTuple):
+    """Of one direction of one path: what was lost without a queue on it, and behind one."""
+
+    calm: LossCount
+    queued: LossCount
+
+    def since(self, before: LossEvidence) -> LossEvidence:
+        """What came since then."""
+        return LossEvidence(self.calm.since(before.calm), self.queued.since(before.queued))
+
+
+NO_EVIDENCE = LossEvidence(LossCount(), LossCount())
+
+
+@dataclass(slots=True)
+class DirectionLoss:
+    """One direction of one path."""
+
+    calm: LossCount = field(default_factory=LossCount)
+    """Admitted as evidence so far, while no queue stood on the path."""
+    queued: LossCount = field(default_factory=LossCount)
+    """While one stood."""
+    before: LossEvidence = NO_EVIDENCE
+    """The same at the last reading but one."""
+    cusum: Cusum = field(default_factory=Cusum)
+    blamed: str = ""
+
+    @property
+    def now(self) -> LossEvidence:
+        """Both."""
+        return LossEvidence(self.calm, self.queued)
+
+    def count(self, lost: float, packets: float, *, queued: bool) -> None:
+        """Take what was read."""
+        if queued:
+            self.queued = LossCount(self.queued.lost + lost, self.queued.packets + packets)
+        else:
+            self.calm = LossCount(self.calm.lost + lost, self.calm.packets + packets)
+
+
+BothWays = tuple[LossEvidence, LossEvidence]
+"""Of rx and tx."""
+
+
+@dataclass(slots=True)
+class PathLoss:
+    """One path."""
+
+    row: LossCounters
+    """As it was last read."""
+    absent: tuple[int, int]
+    """Packets lost, or believed lost, by then: rx, tx."""
+    anew: bool = False
+    """What its counters say next is where they go on from."""
+    settled_ns: int = 0
+    halves: tuple[DirectionLoss, DirectionLoss] = field(
+        default_factory=lambda: (DirectionLoss(), DirectionLoss())
+    )
+
+
+@dataclass(slots=True)
+class LinkLoss:
+    """One direction of one link."""
+
+    usual: Usual
+    cusum: Cusum = field(default_factory=Cusum)
+    before: dict[int, BothWays] = field(default_factory=dict)
+    """All paths' counts when the evidence began."""
+    blamed: str = ""
+    asked: float = 0.0
+    """Losses when it was last asked where they are: more may change the answer."""
+    relapse_ns: int = 0
+    """Until then it was sick not long ago, and has to be better for longer to be called well."""
