@@ -219,7 +219,7 @@ def test_rules_are_valid_and_fire(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-ADDED = {"fabricd_link_mtu_black_hole", "fabricd_link_speed_ratio"}
+ADDED = {"fabricd_link_mtu_black_hole"}
 """Metrics of this release that come with other changes of it."""
 
 
