@@ -89,7 +89,9 @@ struct PeerFacts {
   core::PathSet base = 0;                             // pairs that are connected from the start
   core::PathSet homes = 0;                            // of all comms to this peer
   bool homeless = false;                              // one of them has lost its home
-  std::uint8_t version = kWireVersionMin;             // of the wire, agreed on
+  // Failed their path validation and are not to be opened yet, while there is another.
+  core::PathSet held = 0;
+  std::uint8_t version = kWireVersionMin;  // of the wire, agreed on
   // Connections made before this time are to be opened again from another port; 0: none.
   std::array<std::int64_t, core::kMaxPaths> rehash{};
   // When an end of it got another address or device; 0: never.
@@ -114,6 +116,13 @@ struct PathLoad {
   std::int64_t passed = 0;      // ns
 };
 
+// What became of a connection that had to prove its path first.
+struct PathValidation {
+  core::PathIndex path = 0;
+  std::int64_t since = 0;  // when the connection came up
+  bool succeeded = false;
+};
+
 // Small messages go ahead of their grants.
 inline bool goes_ahead(const PeerFacts& facts) { return speaks(facts.version, FrameType::ahead); }
 
@@ -123,6 +132,7 @@ struct Wants {
   bool homeless = false;   // sender: its home carries nothing now
   Rest rest = Rest::none;  // no need to look again sooner
   std::vector<PathLoad> loads;
+  std::vector<PathValidation> validations;
   core::PathSet suspect = 0;  // make the control link over these rails speak
   bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
   core::ReceiverState state;  // receiver: with say_state or announce

@@ -88,6 +88,7 @@ class Control {
   void renew_rails(std::int64_t now);
   void look_at_rails(std::int64_t now);
   bool take_rails_come(std::int64_t now);
+  void note_mtu(std::size_t index, int mtu);
   bool move_rail(std::size_t index, const RailNow& found, std::int64_t now);
   [[nodiscard]] AddressReport addresses() const;
   void tick_peer(Peer& peer, std::int64_t now, Rest was);

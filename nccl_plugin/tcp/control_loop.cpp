@@ -177,6 +177,9 @@ void Control::hint(Peer& peer, std::int64_t now) {
                    now);
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     std::uint16_t& weight = peer.facts.weight[i];
+    if (std::exchange(peer.hinted_weight[i], weight) < weight) {
+      peer.weight_rose(static_cast<core::PathIndex>(i));
+    }
     if (weight != 0) {
       const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));
       weight = static_cast<std::uint16_t>(std::max(1U, weight * factor / core::kFullWeight));
@@ -276,7 +279,21 @@ void Control::tick_senders(std::int64_t now, Which which) {
     for (const PathEpoch& fence : wants.announce) {
       sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
     }
-    core::each(wants.dial, [&](core::PathIndex path) { dial_data(sending, path, now); });
+    Peer& peer = *sending.peer;
+    for (const PathValidation& done : wants.validations) {
+      if (done.succeeded) {
+        peer.validation.succeeded(done.path);
+      } else {
+        peer.validation.failed(done.path, done.since, now);
+      }
+    }
+    core::each(wants.dial, [&](core::PathIndex path) {
+      peer.validation.began(path, now);
+      dial_data(sending, path, now);
+    });
+    if (wants.dial != 0 || !wants.validations.empty()) {
+      peer.facts.held = peer.validation.held(now);  // for the comms that come after this one
+    }
     for (const PathLoad& load : wants.loads) {
       sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now);
     }

@@ -38,6 +38,7 @@ void Control::look_at_rails(std::int64_t now) {
   for (std::size_t i = 0; i < found->size(); ++i) {
     const RailNow& is = (*found)[i];
     const Rail& was = context_.rails[i];
+    note_mtu(i, is.mtu);
     const bool same = is.address.ip == was.address.ip && is.ifindex == was.ifindex;
     if (!is.present || (same && acceptor_.listening(i))) {
       hints_.lost(i, !is.present);
@@ -56,6 +57,21 @@ void Control::look_at_rails(std::int64_t now) {
         peer->broadcast([this](Bytes& out) { append_addresses(out, addresses()); });
       }
     }
+  }
+}
+
+// A path that lost large packets may carry them now.
+void Control::note_mtu(std::size_t index, int mtu) {
+  Rail& rail = context_.rails[index];
+  if (mtu == 0 || mtu == rail.mtu) {
+    return;
+  }
+  {
+    const std::scoped_lock lock(registry_);
+    rail.mtu = mtu;
+  }
+  for (auto& [id, peer] : outbound_) {
+    peer->rail_changed(index);
   }
 }
 

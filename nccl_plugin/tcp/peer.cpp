@@ -32,6 +32,7 @@ Peer::Peer(Context& context, bool is_outbound, std::uint64_t process, std::uint3
       incarnation(process),
       listen_id(listen),
       secret(key),
+      validation(context.incarnation ^ process),
       context_(context),
       on_frame_(std::move(on_frame)),
       created_(monotonic_ns()) {
@@ -164,6 +165,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   core::each(hinted_before_ & ~hinted.down(), [&](core::PathIndex index) {
     links_[index].next_dial = now;  // said to be well again: try at once
     links_[index].backoff = 0;
+    validation.prompt(index);
   });
   hinted_before_ = hinted.down();
   core::each(live_, [&](core::PathIndex index) {
@@ -207,7 +209,10 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
       ping(core::bit(index), now);
     }
   });
+  core::each(live_ & ~facts.control_live,
+             [this](core::PathIndex index) { validation.prompt(index); });
   facts.control_live = live_;
+  facts.held = validation.held(now);
   facts.down.hear(hinted.down() | silent_, now);
   core::each(silent_ & ~hinted.down(),
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });

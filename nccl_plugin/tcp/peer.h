@@ -13,6 +13,7 @@
 #include "core/balance.h"
 #include "core/lifecycle.h"
 #include "core/silence.h"
+#include "core/validation.h"
 #include "tcp/context.h"
 
 namespace fabric::tcp {
@@ -37,7 +38,9 @@ class Peer {
   PeerFacts facts;                       // for its comms
   core::Hearsay hinted;                  // by carrier, steer page and the peer
   core::PathSet homes = 0;               // home paths of the comms
-  core::Balance balance;                 // outbound: by what our comms saw
+  std::array<std::uint16_t, core::kMaxPaths> hinted_weight{};  // as last told
+  core::Balance balance;                                       // outbound: by what our comms saw
+  core::ValidationBackoff validation;                          // outbound: as our comms found
   std::size_t comms = 0;
   bool gone = false;
   std::string gone_text;  // why
@@ -85,6 +88,10 @@ class Peer {
   void knocked(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
   // The address or device of one of our rails is another: its links are dead.
   void rail_moved(std::size_t local, std::int64_t now);
+  // Something about one of our rails changed (its MTU): paths that failed may do now.
+  void rail_changed(std::size_t local);
+  // The steer page gives this path more weight than before.
+  void weight_rose(core::PathIndex path) { validation.prompt(path); }
   // We have one more rail.
   void rail_came() { set_base(); }
   [[nodiscard]] core::PathSet live() const { return live_; }

@@ -55,9 +55,19 @@ void Peer::rail_moved(std::size_t local, std::int64_t now) {
       lose(index, false);
       links_[i].next_dial = 0;
       links_[i].backoff = 0;
+      validation.prompt(index);
     }
   }
   knock_soon();
+}
+
+void Peer::rail_changed(std::size_t local) {
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    if (local_rail(index) == local) {
+      validation.prompt(index);
+    }
+  }
 }
 
 void Peer::take(const RailTable& table, std::size_t count, bool only_absent, std::int64_t now) {

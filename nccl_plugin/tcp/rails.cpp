@@ -53,6 +53,11 @@ std::uint64_t guid_of(int fd, const std::string& name, int ifindex) {
 }
 
 // ETHTOOL_GSET is enough for what NCCL wants to know, and needs no privilege.
+int mtu_of(int fd, const std::string& name) {
+  ifreq request = request_for(name);
+  return ::ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
+}
+
 int speed_of(int fd, const std::string& name) {
   ethtool_cmd command{};
   command.cmd = ETHTOOL_GSET;
@@ -135,9 +140,12 @@ std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<co
   if (!each_address(params, visit)) {
     return std::nullopt;
   }
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   for (std::size_t i = 0; i < rails.size(); ++i) {
     found[i].ifindex = static_cast<int>(::if_nametoindex(rails[i].name.c_str()));
+    found[i].mtu = mtu_of(fd, rails[i].name);
   }
+  ::close(fd);
   return found;
 }
 
@@ -174,6 +182,7 @@ std::vector<Rail> find_rails(const Params& params, std::string& notes) {
     rail.ifindex = static_cast<int>(::if_nametoindex(rail.name.c_str()));
     rail.guid = guid_of(fd, rail.name, rail.ifindex);
     rail.speed_mbps = speed_of(fd, rail.name);
+    rail.mtu = mtu_of(fd, rail.name);
     rail.pci_path = pci_path_of(rail.name, rail.ifindex);
     rails.push_back(rail);
   }

@@ -28,6 +28,7 @@ struct Rail {
   int ifindex = 0;
   Address address;  // port: its listener's, once there is one
   int speed_mbps = 10'000;
+  int mtu = 0;             // bytes; 0: not known
   std::uint64_t guid = 0;  // from the MAC address
   std::string pci_path;
 };
@@ -65,6 +66,7 @@ std::vector<Rail> find_rails(const Params& params, std::string& notes);
 struct RailNow {
   bool present = false;  // the device is there, administratively up, and has an address
   int ifindex = 0;
+  int mtu = 0;      // bytes; 0: not known
   Address address;  // the rail's own if it still has it; without a port
 };
 // In the order of `rails`; nothing when the kernel gave no answer.

@@ -166,8 +166,9 @@ class Sender {
   std::int64_t idle_since_ = 0;  // nothing moved since, though it should
   std::int64_t busy_at_ = 0;     // something moved or should have
   bool told_all_down_ = false;
-  bool moved_ = false;  // payload or acknowledgements since the last tick
-  bool heard_ = false;  // something was read back, or may go now
+  bool moved_ = false;                       // payload or acknowledgements since the last tick
+  std::vector<PathValidation> validations_;  // since the last tick
+  bool heard_ = false;                       // something was read back, or may go now
   bool stalled_ = false;
 };
 

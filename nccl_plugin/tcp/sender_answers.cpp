@@ -117,6 +117,7 @@ bool Sender::handle(core::PathIndex index, const FrameHeader& header,
     case FrameType::trial_done:
       if (!paths_[index].tried) {
         paths_[index].tried = true;
+        validations_.push_back({index, paths_[index].up_since, true});
         add(context_.stats.rails[core::sender_rail(index)].trials, 1);
       }
       return true;

@@ -19,6 +19,13 @@ std::uint8_t remote_of(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::receiver_rail(path));
 }
 
+// Whether a connection that ended so tells of its path, and not of a rail that went or moved.
+bool reveals_path(pages::PathDownReason reason) {
+  return reason == pages::PathDownReason::trial || reason == pages::PathDownReason::no_ack ||
+         reason == pages::PathDownReason::socket_error ||
+         reason == pages::PathDownReason::peer_told;
+}
+
 }  // namespace
 
 // Hundreds of comms that lost a rail together do not all come back to it in the same millisecond.
@@ -32,6 +39,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     return std::nullopt;
   }
   Wants wants;
+  wants.validations.swap(validations_);
   if (closed() || error_ != Result::success || peer_closed_) {
     wants.close = closed();
     wants.rest = Rest::idle;  // nobody waits for anything here
@@ -71,9 +79,11 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     if (!context_.params.failover && index != home_) {
       continue;
     }
-    // What is said to be down is not dialled, unless there is nothing else.
+    // What is said to be down, or failed its validation, is not dialled, unless there is nothing
+    // else.
+    const bool bad = facts.down.says(index) || (facts.held & core::bit(index)) != 0;
     if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
-        (facts.control_live & core::bit(index)) != 0 && (!facts.down.says(index) || live_ == 0)) {
+        (facts.control_live & core::bit(index)) != 0 && (!bad || live_ == 0)) {
       wants.dial |= core::bit(index);
     }
   }
@@ -97,7 +107,7 @@ Rest Sender::rest(bool settled, std::int64_t now) const {
     return Rest::none;
   }
   // With a path to be dialled or to be trusted soon, time matters.
-  bool whole = (facts_.control_live & facts_.base & ~live_) == 0;
+  bool whole = (facts_.control_live & facts_.base & ~live_ & ~facts_.held) == 0;
   core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trusted; });
   const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_grant();
   if (idle) {
@@ -200,6 +210,9 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
     return;  // an abort has closed it
   }
   const std::int64_t now = monotonic_ns();
+  if (!path.tried && reveals_path(reason)) {
+    validations_.push_back({index, path.up_since, false});
+  }
   path.life.on(core::LinkEvent::lost);
   live_ &= ~core::bit(index);
   eligible_ &= ~core::bit(index);
