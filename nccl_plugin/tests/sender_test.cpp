@@ -182,3 +182,56 @@ TEST_CASE("what was acknowledged while the caller did not look is no stall") {
   REQUIRE(one.sender->tick(begun + 3 * kStallCountNs, facts, true));
   CHECK(one.context.stats.rails[core::sender_rail(kHome)].stalls.load() == expected);
 }
+
+TEST_CASE("a connection that fails its path validation is told, and its path rests while held") {
+  constexpr core::PathIndex kSecond = core::path_index(1, 1);
+  Context context;
+  context.rails.push_back({});
+  context.rails.push_back({});
+  context.wake_control = [] {};
+  Sender sender(context, kId, kHome, "peer");
+  PeerFacts facts;
+  facts.version = 2;
+  facts.base = facts.control_live = core::bit(kHome) | core::bit(kSecond);
+  facts.weight.fill(core::kFullWeight);
+  std::int64_t now = monotonic_ns();
+  const auto tick = [&] {
+    now += 10'000 * kMs;  // past every backoff of its own
+    const auto wants = sender.tick(now, facts, true);
+    REQUIRE(wants);
+    return *wants;
+  };
+  const auto connect = [&](core::PathIndex path) {
+    std::array<int, 2> pair{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
+    const core::Epoch epoch = sender.dial(path, now);
+    REQUIRE(epoch != 0);
+    sender.attach(path, epoch, Fd(pair[0]), now);
+    return std::pair(epoch, Fd(pair[1]));
+  };
+  const auto lose = [&](core::PathIndex path, std::pair<core::Epoch, Fd>& connection) {
+    connection.second.reset();
+    sender.hangup(path, connection.first);
+  };
+  auto home = connect(kHome);
+  auto second = connect(kSecond);
+  lose(kSecond, second);
+  Wants wants = tick();
+  CHECK(wants.validations.empty());  // the first connection of a path has nothing to prove
+  CHECK((wants.dial & core::bit(kSecond)) != 0);
+  second = connect(kSecond);
+  lose(kSecond, second);
+  facts.held = core::bit(kSecond);
+  wants = tick();
+  REQUIRE(wants.validations.size() == 1);
+  CHECK(wants.validations[0].path == kSecond);
+  CHECK_FALSE(wants.validations[0].succeeded);
+  CHECK((wants.dial & core::bit(kSecond)) == 0);
+  facts.held = 0;
+  wants = tick();
+  CHECK(wants.validations.empty());  // said once
+  CHECK((wants.dial & core::bit(kSecond)) != 0);
+  facts.held = core::bit(kSecond);
+  lose(kHome, home);
+  CHECK((tick().dial & core::bit(kSecond)) != 0);  // there is nothing else
+}
