@@ -46,8 +46,8 @@ class Traffic {
   void finish(Tests tests = Tests::all);
   // Tests all, until the sends are done.
   void finish_sends();
-  // As finish(), but ends after `rounds` in which nothing moved.
-  void try_to_finish(Tests tests, int rounds);
+  // Tests receives alone until so many are done since the begin, or nothing moved for `rounds`.
+  void try_to_receive(std::size_t receives, int rounds);
   // Goes on, without a test, until the plugin has taken all that is wanted.
   void post_all();
   // Offers `rounds` times without a test; the plugin may say "not yet" each time.
@@ -100,6 +100,7 @@ class Traffic {
   mutable std::vector<std::string> wrong_;
   std::size_t sends_taken_ = 0;
   std::size_t receives_taken_ = 0;
+  std::size_t receives_done_ = 0;
 };
 
 }  // namespace fabric::conformance
