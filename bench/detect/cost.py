@@ -230,7 +230,8 @@ def cost(*, quick: bool) -> list[Row]:
         "sockets, and nothing done with them"
     )
     return [
-        Row("prober, idle rails: CPU", 6, share[0], "% of a core", peer=bare, note=note),
+        Row("prober, idle rails: CPU by that of bare sockets", 1.3, share[0] / bare, "×"),
+        Row("prober, idle rails: CPU", None, share[0], "% of a core", peer=bare, note=note),
         Row("prober: resident memory", 8, memory[0], "MB"),
         Row("daemon: CPU", 2, share[1], "% of a core", note=f"{seconds:.0f} s"),
         Row("daemon: resident memory", 60, memory[1], "MB"),

@@ -45,8 +45,7 @@ Rail open_rail(const std::string& text, std::uint16_t port,
 }
 
 void drain(Rail& rail, Nanos now) {
-  rail.socket->drain(
-      now, kMost, [](Nanos) {}, [](const Address&, auto, const Arrival&) {});
+  rail.socket->drain(now, kMost, [](Nanos, std::span<Datagram>) {});
 }
 
 // Singles on all rails in one tick, trains of a quarter of them in each of the others.

@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include "core/blake2s_lanes.h"
+
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -81,4 +84,59 @@ TEST_CASE("Constant-time comparison compares") {
   CHECK(equal_constant_time(a, a));
   CHECK_FALSE(equal_constant_time(a, b));
   CHECK_FALSE(equal_constant_time(a, std::span(b).first(2)));
+}
+
+TEST_CASE("Tags of many texts are those of each by itself, by every instruction set") {
+  Key key{};
+  std::copy_n(selftest_sequence(key.size(), 7).begin(), key.size(), key.begin());
+  const TagKey signer(key);
+  for (std::size_t count = 0; count <= 20; ++count) {
+    std::vector<TagText> texts(count);
+    std::vector<const TagText*> at;
+    std::vector<Tag> tags(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto bytes = selftest_sequence(TagText::kSize, static_cast<std::uint32_t>(i + 1));
+      std::copy(bytes.begin(), bytes.end(), texts[i].bytes.begin());
+      at.push_back(&texts[i]);
+    }
+    signer.tags(at, tags);
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(tags[i] == signer.tag(texts[i].head(), texts[i].body()));
+    }
+  }
+}
+
+TEST_CASE("Lanes end messages of every length as one hash does") {
+  using namespace fabric::prober::blake2s;
+  const std::array<std::uint32_t, 8> start = {0x6a09e667 ^ 0x01010020,
+                                              0xbb67ae85,
+                                              0x3c6ef372,
+                                              0xa54ff53a,
+                                              0x510e527f,
+                                              0x9b05688c,
+                                              0x1f83d9ab,
+                                              0x5be0cd19};
+  for (const std::size_t length : {1U, 63U, 64U, 65U, 128U, 200U, 256U}) {
+    std::vector<std::array<std::uint8_t, 256>> texts(kLanes);
+    const std::uint8_t* messages[kLanes];
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const auto bytes = selftest_sequence(length, static_cast<std::uint32_t>(l + 3));
+      texts[l].fill(0);
+      std::copy(bytes.begin(), bytes.end(), texts[l].begin());
+      messages[l] = texts[l].data();
+    }
+    std::uint32_t plain[8][kLanes];
+    std::uint32_t chosen[8][kLanes];
+    hash_lanes_plain(start.data(), 0, messages, length, plain);
+    hash_lanes(start.data(), 0, messages, length, chosen);
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      Blake2s one({}, 32);
+      one.update({messages[l], length});
+      const auto digest = one.finish();
+      for (std::size_t byte = 0; byte < digest.size(); ++byte) {
+        CHECK(static_cast<std::uint8_t>(plain[byte / 4][l] >> (8 * (byte % 4))) == digest[byte]);
+        CHECK(plain[byte / 4][l] == chosen[byte / 4][l]);
+      }
+    }
+  }
 }

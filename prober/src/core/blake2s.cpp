@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/blake2s_lanes.h"
+#include "core/blake2s_tables.h"
+
 namespace fabric::prober {
 namespace {
 
-constexpr std::array<std::uint32_t, 8> kIv = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                              0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-constexpr std::uint8_t kSigma[10][16] = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
-                                         {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-                                         {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4},
-                                         {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
-                                         {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13},
-                                         {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
-                                         {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11},
-                                         {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
-                                         {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5},
-                                         {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
+using blake2s::kIv;
+using blake2s::kSigma;
 
 std::uint32_t load32(const std::uint8_t* p) {
   return static_cast<std::uint32_t>(p[0]) | static_cast<std::uint32_t>(p[1]) << 8 |
@@ -27,7 +19,8 @@ std::uint32_t load32(const std::uint8_t* p) {
 
 }  // namespace
 
-Blake2s::Blake2s(std::span<const std::uint8_t> key, std::size_t digest_size) : h_(kIv) {
+Blake2s::Blake2s(std::span<const std::uint8_t> key, std::size_t digest_size) {
+  std::copy(std::begin(kIv), std::end(kIv), h_.begin());
   h_[0] ^= 0x01010000U ^ static_cast<std::uint32_t>(key.size() << 8) ^
            static_cast<std::uint32_t>(digest_size);
   if (!key.empty()) {
@@ -113,6 +106,29 @@ Tag TagKey::tag(std::span<const std::uint8_t> head, std::span<const std::uint8_t
   Tag out{};
   std::copy_n(digest.begin(), out.size(), out.begin());
   return out;
+}
+
+void TagKey::tags(std::span<const TagText* const> texts, std::span<Tag> out) const {
+  while (!texts.empty()) {
+    const std::size_t count = std::min(texts.size(), blake2s::kLanes);
+    if (count < kWorthLanes) {
+      for (std::size_t i = 0; i < count; ++i) out[i] = tag(texts[i]->head(), texts[i]->body());
+    } else {
+      std::array<const std::uint8_t*, blake2s::kLanes> messages{};
+      for (std::size_t i = 0; i < messages.size(); ++i) {
+        messages[i] = texts[i < count ? i : 0]->bytes.data();
+      }
+      std::uint32_t words[8][blake2s::kLanes];
+      blake2s::hash_lanes(start_.h_.data(), start_.total_, messages.data(), TagText::kSize, words);
+      for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t at = 0; at < kTagSize; ++at) {
+          out[i][at] = static_cast<std::uint8_t>(words[at / 4][i] >> (8 * (at % 4)));
+        }
+      }
+    }
+    texts = texts.subspan(count);
+    out = out.subspan(count);
+  }
 }
 
 bool equal_constant_time(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {

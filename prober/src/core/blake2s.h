@@ -24,6 +24,7 @@ class Blake2s {
   std::array<std::uint8_t, 32> finish();
 
  private:
+  friend class TagKey;
   void compress(bool last);
 
   std::array<std::uint32_t, 8> h_;
@@ -32,14 +33,29 @@ class Blake2s {
   std::uint64_t total_ = 0;
 };
 
+// What a probe's tag is made of: the pseudo-header and the packet without its tag, with zeros up to
+// a whole block.
+struct TagText {
+  static constexpr std::size_t kHead = 36;
+  static constexpr std::size_t kBody = 176;
+  static constexpr std::size_t kSize = kHead + kBody;
+  std::array<std::uint8_t, 256> bytes{};
+  std::span<const std::uint8_t> head() const { return {bytes.data(), kHead}; }
+  std::span<const std::uint8_t> body() const { return {bytes.data() + kHead, kBody}; }
+};
+
 // A key with its first block already absorbed.
 class TagKey {
  public:
   explicit TagKey(const Key& key);
   // Head and body are not both empty.
   Tag tag(std::span<const std::uint8_t> head, std::span<const std::uint8_t> body) const;
+  // Of each text, eight at a time.
+  void tags(std::span<const TagText* const> texts, std::span<Tag> out) const;
 
  private:
+  // Fewer are sooner done one by one.
+  static constexpr std::size_t kWorthLanes = 3;
   Blake2s start_;
 };
 

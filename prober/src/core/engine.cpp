@@ -1,6 +1,7 @@
 #include "core/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace fabric::prober {
@@ -11,9 +12,6 @@ constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
 // For three link intervals, every half of one: a lost one is followed before anybody misses us.
 constexpr std::uint32_t kFarewells = 6;
 constexpr std::size_t kMostParked = ring::kMaxPaths;
-// A train may go out so much before it is due, at most a quarter of its period: it goes with a
-// wake that there is anyway.
-constexpr Nanos kTrainEarly = 2'000'000;
 
 bool is_bad(const View& v) { return v.heard == Seen::kSilent || v.told == Seen::kSilent; }
 
@@ -26,9 +24,12 @@ bool same_path(const PathConfig& a, const LinkConfig& on, const PathConfig& b,
 }  // namespace
 
 std::size_t Engine::AddressHash::operator()(const Address& a) const {
-  std::uint64_t h = 0xcbf29ce484222325U ^ a.port;  // FNV-1a; the keys are the operator's
-  for (const std::uint8_t byte : a.ip) h = (h ^ byte) * 0x100000001b3U;
-  return static_cast<std::size_t>(h);
+  std::array<std::uint64_t, 2> words{};
+  std::memcpy(words.data(), a.ip.data(), sizeof words);
+  // The keys are the operator's: nobody chooses them to collide.
+  std::uint64_t h = (words[0] ^ a.port) * 0x9e3779b97f4a7c15U;
+  h = (h ^ h >> 32 ^ words[1]) * 0x9e3779b97f4a7c15U;
+  return static_cast<std::size_t>(h ^ h >> 32);
 }
 
 void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
@@ -80,6 +81,8 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     park(std::move(left.path), link, now);
   }
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
+  find_next();
+  all_quiet_ = promised_ = any_suspected_ = false;
   want_ports();
   find_listeners();
 }
@@ -293,32 +296,74 @@ bool Engine::uses_port(std::uint16_t link, std::uint16_t port) const {
   });
 }
 
-void Engine::on_packet(std::uint16_t link, const Address& source,
-                       std::span<const std::uint8_t> bytes, const Arrival& arrival,
-                       RecordSink& sink) {
-  Packet packet;
-  switch (decode(bytes, keys_, source, config_.links[link].address, packet)) {
-    case WireError::kNone:
-      break;
-    case WireError::kShort:
-      return refuse(ring::Refusal::kShort);
-    case WireError::kMagic:
-      return refuse(ring::Refusal::kMagic);
-    case WireError::kVersion:
-      return refuse(ring::Refusal::kVersion);
-    case WireError::kAuth:
-      return refuse(ring::Refusal::kAuth);
+void Engine::on_datagrams(std::uint16_t link, std::span<const Datagram> datagrams,
+                          RecordSink& sink) {
+  texts_.clear();
+  tags_.clear();
+  for (const Datagram& datagram : datagrams) {
+    if (check_shape(datagram.bytes) != WireError::kNone) continue;
+    texts_.push_back(tag_text(datagram.bytes, datagram.source, config_.links[link].address));
+    tags_.push_back(tag_of(datagram.bytes));
   }
+  text_at_.clear();
+  for (const TagText& text : texts_) text_at_.push_back(&text);
+  authentic_.assign(texts_.size(), 0);
+  keys_.verify_all(text_at_, tags_, authentic_);
+  std::size_t number = 0;
+  for (const Datagram& datagram : datagrams) {
+    switch (check_shape(datagram.bytes)) {
+      case WireError::kNone:
+        if (authentic_[number++] != 0) {
+          take_packet(link, datagram, sink);
+          break;
+        }
+        [[fallthrough]];
+      case WireError::kAuth:
+        refuse(ring::Refusal::kAuth);
+        break;
+      case WireError::kShort:
+        refuse(ring::Refusal::kShort);
+        break;
+      case WireError::kMagic:
+        refuse(ring::Refusal::kMagic);
+        break;
+      case WireError::kVersion:
+        refuse(ring::Refusal::kVersion);
+        break;
+    }
+  }
+}
+
+void Engine::sign_from(std::size_t first, std::vector<Outgoing>& out) {
+  if (out.size() == first) return;
+  texts_.clear();
+  for (std::size_t i = first; i < out.size(); ++i) {
+    Address own = config_.links[out[i].link].address;
+    if (out[i].port != 0) own.port = out[i].port;
+    texts_.push_back(tag_text(out[i].bytes, own, out[i].destination));
+  }
+  text_at_.clear();
+  for (const TagText& text : texts_) text_at_.push_back(&text);
+  tags_.resize(texts_.size());
+  keys_.sign_all(text_at_, tags_);
+  for (std::size_t i = first; i < out.size(); ++i) put_tag(out[i].bytes, tags_[i - first]);
+}
+
+void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSink& sink) {
+  const auto& [source, bytes, arrival] = datagram;
+  Packet packet;
+  if (decode_unauthenticated(bytes, packet) != WireError::kNone) return;
   const std::size_t found = find(link, source, packet.host_id);
   if (found == paths_.size()) return refuse(ring::Refusal::kUnknownPath);
   Entry& entry = paths_[found];
   Path& path = *entry.path;
   const std::uint16_t from = source.port == path.config().peer.port ? 0 : source.port;
-  entry.quiet = false;
+  entry.quiet = all_quiet_ = false;
   switch (path.on_packet(packet, from, arrival, incarnation_, stalls_, sink)) {
     case Path::Verdict::kAccepted:
       ++counters_.received;
       if (!path.on_promise(packet, arrival, fabric_)) ++counters_.promises_refused;
+      promised_ = promised_ || path.promised();
       views_.hear(packet.host_id, packet.view, arrival.mono);
       link_heard_[link] = std::max(link_heard_[link], arrival.mono);
       break;
@@ -342,11 +387,17 @@ void Engine::on_refused(const Outgoing& packet, Nanos now) {
 }
 
 void Engine::judge(Nanos drained, RecordSink& sink) {
+  if (all_quiet_ && drained < quiet_until_) return;
+  all_quiet_ = true;
+  quiet_until_ = std::numeric_limits<Nanos>::max();
   std::fill(suspected_.begin(), suspected_.end(), false);
   std::fill(rows_.begin(), rows_.end(), Row{});
   bad_ = static_cast<std::size_t>(std::count(carriers_.begin(), carriers_.end(), Seen::kSilent));
   for (Entry& entry : paths_) {
-    if (entry.quiet && drained < entry.quiet_until) continue;
+    if (entry.quiet && drained < entry.quiet_until) {
+      quiet_until_ = std::min(quiet_until_, entry.quiet_until);
+      continue;
+    }
     entry.path->judge(drained, stalls_, sink);
     if (entry.path->missing()) suspected_[entry.path->config().link] = true;
     const bool silent = entry.path->heard(config_.misses) == Seen::kSilent ||
@@ -354,10 +405,13 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
     bad_ += silent ? 1 : 0;
     entry.quiet_until = entry.path->next_judgement();
     entry.quiet = entry.path->quiet();
+    all_quiet_ = all_quiet_ && entry.quiet;
+    quiet_until_ = std::min(quiet_until_, entry.quiet_until);
     Row& row = rows_[entry.path->config().link];
     row.rx += entry.path->rx_row();
     row.tx += entry.path->tx_row();
   }
+  any_suspected_ = std::find(suspected_.begin(), suspected_.end(), true) != suspected_.end();
   row_ = 0;
   for (const Row& row : rows_) row_ = std::max({row_, row.rx, row.tx});
 }
@@ -388,19 +442,18 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
   if (path.clock) packet.word = next_word(entry);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
-  Address own = config_.links[path.link].address;
   const std::uint16_t port = entry.path->port_of(packet.seq);
-  if (port != 0) own.port = port;
-  out.push_back({path.link, path.peer, encode(packet, keys_, own, path.peer), port});
+  out.push_back({path.link, path.peer, encode_untagged(packet), port});
 }
 
 void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
   if (farewells_ != 0) say_parked(now, out);
+  if (all_quiet_ && now < next_take_) return;
+  const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
     bool sent = false;
-    const Nanos early = std::min(kTrainEarly, entry.train.period() / 4);
-    if (entry.sends_train && entry.train.due() <= now + early) {
+    if (entry.sends_train && entry.train.due() <= now + train_early(entry)) {
       for (std::uint8_t position = 1; position <= 3; ++position)
         push(entry, position, false, now, now, out);
       entry.train.advance(now, grid_minus_mono);
@@ -416,9 +469,12 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
     // What was just sent already says it.
     if (!entry.quiet && entry.path->take_report(now) && !sent) push(entry, 0, true, now, now, out);
   }
+  sign_from(first, out);
+  find_next();
 }
 
 Nanos Engine::next_judgement(Nanos now) const {
+  if (!any_suspected_ && !promised_) return std::numeric_limits<Nanos>::max();
   Nanos next = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
     if (!suspected_[entry.path->config().link] && !entry.path->awaited(now)) continue;
@@ -427,13 +483,16 @@ Nanos Engine::next_judgement(Nanos now) const {
   return next;
 }
 
-Nanos Engine::next_due() const {
-  Nanos due = std::numeric_limits<Nanos>::max();
+void Engine::find_next() {
+  next_due_ = next_take_ = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
-    due = std::min(due, entry.single.due() - slack() / 2);
-    if (entry.sends_train) due = std::min(due, entry.train.due());
+    const Nanos single = entry.single.due() - slack() / 2;
+    next_due_ = std::min(next_due_, single);
+    next_take_ = std::min(next_take_, single);
+    if (!entry.sends_train) continue;
+    next_due_ = std::min(next_due_, entry.train.due());
+    next_take_ = std::min(next_take_, entry.train.due() - train_early(entry));
   }
-  return due;
 }
 
 }  // namespace fabric::prober

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +55,13 @@ struct Outgoing {
   std::uint16_t port = 0;  // to leave from; 0: the link's own
 };
 
+// What a socket gave. `bytes` is its beginning, of at least kWireSize + 1 bytes if it has so many.
+struct Datagram {
+  Address source;
+  std::span<const std::uint8_t> bytes;
+  Arrival arrival;
+};
+
 class Engine {
  public:
   Engine(std::uint64_t incarnation, Path::Random random)
@@ -73,8 +81,13 @@ class Engine {
   void note_gap(Nanos wanted, Nanos now, RecordSink& sink);
   // It still runs at `now`: a stop may fall into the middle of a pass.
   void note_running(Nanos now, RecordSink& sink) { note_gap(running_, now, sink); }
+  // All that came at once on a link, in their order.
+  void on_datagrams(std::uint16_t link, std::span<const Datagram> datagrams, RecordSink& sink);
   void on_packet(std::uint16_t link, const Address& source, std::span<const std::uint8_t> bytes,
-                 const Arrival& arrival, RecordSink& sink);
+                 const Arrival& arrival, RecordSink& sink) {
+    const Datagram datagram{source, bytes, arrival};
+    on_datagrams(link, {&datagram, 1}, sink);
+  }
   // `bytes` as the error queue returned them.
   void on_transmit_stamp(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware,
                          Nanos now);
@@ -97,7 +110,9 @@ class Engine {
   bool uses_port(std::uint16_t link, std::uint16_t port) const;
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
-    carriers_[link] = carrier ? Seen::kWell : Seen::kSilent;
+    const Seen seen = carrier ? Seen::kWell : Seen::kSilent;
+    if (carriers_[link] != seen) all_quiet_ = false;
+    carriers_[link] = seen;
   }
   // What the neighbours told us lately (Views::list).
   std::vector<Views::Entry> views(Nanos now, std::size_t skip, std::size_t most, bool& more) {
@@ -109,7 +124,7 @@ class Engine {
   // Appends what is to be sent now; reports of misses included.
   void take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out);
   // From when on it is time for take_due; the largest value when nothing is to be sent.
-  Nanos next_due() const;
+  Nanos next_due() const { return next_due_; }
   // What a wake may be moved by, so that it serves for two things: a sixteenth of the link's
   // interval, 1 ms at most. A single packet goes up to half of it before it is due.
   Nanos slack() const { return std::min<Nanos>(config_.link_interval / 16, 1'000'000); }
@@ -180,8 +195,13 @@ class Engine {
   Nanos grid(Nanos wall_minus_mono) const {
     return synchronized() ? fabric_.ahead() : wall_minus_mono;
   }
+  // What is in a datagram whose tag was checked.
+  void take_packet(std::uint16_t link, const Datagram& datagram, RecordSink& sink);
+  // Puts the tags on those of `out` from `first` on.
+  void sign_from(std::size_t first, std::vector<Outgoing>& out);
   void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
   // `due`: when its slot is; of what has none, now.
+  // Appends one packet, not signed yet.
   void push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
             std::vector<Outgoing>& out);
   void stamp(Packet& packet, Nanos due) const;
@@ -192,13 +212,33 @@ class Engine {
   View subject(std::size_t index) const;
   std::uint64_t next_view(Listener& listener) const;
   void find_listeners();
+  void find_next();
+  // A train may go out so much before it is due, at most a quarter of its period: it goes with a
+  // wake that there is anyway.
+  static Nanos train_early(const Entry& entry) {
+    return std::min<Nanos>(2'000'000, entry.train.period() / 4);
+  }
   void park(std::unique_ptr<Path> path, const LinkConfig& link, Nanos now);
 
   std::uint64_t incarnation_;
   Path::Random random_;
   Keyring keys_;
+  // Of the packets that are being signed or verified.
+  std::vector<TagText> texts_;
+  std::vector<const TagText*> text_at_;
+  std::vector<Tag> tags_;
+  std::vector<std::uint8_t> authentic_;
   Config config_;
   std::vector<Entry> paths_;
+  // Of all paths, so that most passes need look at none: when packets are due, and from when on
+  // take_due has something to send.
+  Nanos next_due_ = std::numeric_limits<Nanos>::max();
+  Nanos next_take_ = std::numeric_limits<Nanos>::max();
+  // No packet came since all were judged, and all were quiet until then.
+  bool all_quiet_ = false;
+  Nanos quiet_until_ = 0;
+  bool any_suspected_ = false;
+  bool promised_ = false;  // a path was judged by promises
   std::vector<Listener> listeners_;
   std::vector<Seen> carriers_;  // by link
   bool told_rails_ = false;

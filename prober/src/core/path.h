@@ -112,6 +112,8 @@ class Path {
   std::uint32_t tx_row() const {
     return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
   }
+  // It is judged by when packets were promised.
+  bool promised() const { return promises_.holds(); }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
   Nanos next_judgement() const;
   // A packet that was promised is due, and has not come.

@@ -1,9 +1,13 @@
 #include "core/wire.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
+
+#include "core/blake2s_lanes.h"
 
 namespace fabric::prober {
 namespace {
@@ -14,19 +18,29 @@ constexpr std::array<std::uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 
 template <typename T>
 void put(WireBytes& out, std::size_t at, T value) {
   const auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  if constexpr (std::endian::native == std::endian::little) {
+    std::memcpy(out.data() + at, &bits, sizeof bits);
+    return;
+  }
   for (std::size_t i = 0; i < sizeof(T); ++i)
     out[at + i] = static_cast<std::uint8_t>(bits >> (8 * i));
 }
 
 template <typename T>
 T get(std::span<const std::uint8_t> in, std::size_t at) {
+  if constexpr (std::endian::native == std::endian::little) {
+    T value;
+    std::memcpy(&value, in.data() + at, sizeof value);
+    return value;
+  }
   std::uint64_t bits = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i)
     bits |= static_cast<std::uint64_t>(in[at + i]) << (8 * i);
   return static_cast<T>(bits);
 }
 
-using PseudoHeader = std::array<std::uint8_t, 36>;
+using PseudoHeader = std::array<std::uint8_t, TagText::kHead>;
+static_assert(TagText::kBody == kWireBody);
 
 PseudoHeader pseudo_header(const Address& source, const Address& destination) {
   PseudoHeader out{};
@@ -104,8 +118,28 @@ std::optional<std::vector<Key>> parse_keys(std::string_view text, std::string& e
   return keys;
 }
 
-WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
-                 const Address& destination) {
+void Keyring::sign_all(std::span<const TagText* const> texts, std::span<Tag> tags) const {
+  keys_.front().tags(texts, tags);
+}
+
+void Keyring::verify_all(std::span<const TagText* const> texts, std::span<const Tag> tags,
+                         std::span<std::uint8_t> good) const {
+  std::array<Tag, blake2s::kLanes> own{};
+  for (std::size_t at = 0; at < texts.size(); at += own.size()) {
+    const auto some = texts.subspan(at, std::min(own.size(), texts.size() - at));
+    bool all = false;
+    for (auto key = keys_.begin(); !all && key != keys_.end(); ++key) {
+      key->tags(some, own);
+      all = true;
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        if (equal_constant_time(own[i], tags[at + i])) good[at + i] = 1;
+        all = all && good[at + i] != 0;
+      }
+    }
+  }
+}
+
+WireBytes encode_untagged(const Packet& p) {
   WireBytes out{};
   put(out, 0, kWireMagic);
   put(out, 4, kWireVersion);
@@ -133,13 +167,35 @@ WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
   for (std::size_t i = 0; i < p.word.size(); ++i) put(out, kWordAt + 8 * i, p.word[i]);
   put(out, 164, p.promise);
   put(out, 168, p.view);
-  const std::span<const std::uint8_t> body(out.data(), kWireBody);
-  const Tag tag = keys.sign(pseudo_header(source, destination), body);
-  std::copy(tag.begin(), tag.end(), out.begin() + kWireBody);
   return out;
 }
 
-namespace {
+void put_tag(WireBytes& bytes, const Tag& tag) {
+  std::copy(tag.begin(), tag.end(), bytes.begin() + kWireBody);
+}
+
+Tag tag_of(std::span<const std::uint8_t> bytes) {
+  Tag out{};
+  std::copy_n(bytes.begin() + kWireBody, out.size(), out.begin());
+  return out;
+}
+
+TagText tag_text(std::span<const std::uint8_t> bytes, const Address& source,
+                 const Address& destination) {
+  TagText out;
+  const PseudoHeader head = pseudo_header(source, destination);
+  std::copy(head.begin(), head.end(), out.bytes.begin());
+  std::copy_n(bytes.begin(), TagText::kBody, out.bytes.begin() + TagText::kHead);
+  return out;
+}
+
+WireBytes encode(const Packet& p, const Keyring& keys, const Address& source,
+                 const Address& destination) {
+  WireBytes out = encode_untagged(p);
+  const std::span<const std::uint8_t> body(out.data(), kWireBody);
+  put_tag(out, keys.sign(pseudo_header(source, destination), body));
+  return out;
+}
 
 WireError check_shape(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < 8) return WireError::kShort;
@@ -150,8 +206,6 @@ WireError check_shape(std::span<const std::uint8_t> bytes) {
   }
   return WireError::kNone;
 }
-
-}  // namespace
 
 WireError decode(std::span<const std::uint8_t> bytes, const Keyring& keys, const Address& source,
                  const Address& destination, Packet& p) {

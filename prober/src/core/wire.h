@@ -94,6 +94,11 @@ class Keyring {
   Tag sign(std::span<const std::uint8_t> head, std::span<const std::uint8_t> body) const;
   bool verify(std::span<const std::uint8_t> head, std::span<const std::uint8_t> body,
               std::span<const std::uint8_t> tag) const;
+  // As sign, of each text.
+  void sign_all(std::span<const TagText* const> texts, std::span<Tag> tags) const;
+  // As verify: sets good[i] to 1 when tags[i] is that of texts[i] by any key.
+  void verify_all(std::span<const TagText* const> texts, std::span<const Tag> tags,
+                  std::span<std::uint8_t> good) const;
   bool empty() const { return keys_.empty(); }
 
  private:
@@ -112,6 +117,15 @@ WireBytes encode(const Packet& packet, const Keyring& keys, const Address& sourc
 // Fills `packet` only when it returns kNone. Never reads outside `bytes`.
 WireError decode(std::span<const std::uint8_t> bytes, const Keyring& keys, const Address& source,
                  const Address& destination, Packet& packet);
+
+// The parts of encode and decode, for many packets at once (Keyring::sign_all, verify_all).
+WireBytes encode_untagged(const Packet& packet);
+void put_tag(WireBytes& bytes, const Tag& tag);
+// kNone: it has the length, magic and version of a packet, and so a tag.
+WireError check_shape(std::span<const std::uint8_t> bytes);
+Tag tag_of(std::span<const std::uint8_t> bytes);
+TagText tag_text(std::span<const std::uint8_t> bytes, const Address& source,
+                 const Address& destination);
 
 // The same without checking the tag, for tools and tests.
 WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& packet);

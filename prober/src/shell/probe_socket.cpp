@@ -126,6 +126,7 @@ struct ProbeSocket::Buffers {
     std::array<char, 256> bytes;
   };
   std::array<Control, kBatch> control{};
+  std::array<Datagram, kBatch> datagrams{};
   std::size_t used = kBatch;
 
   // Anew what the last call filled in: most calls find nothing, and have changed nothing.
@@ -191,17 +192,16 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
 
 ProbeSocket::~ProbeSocket() = default;
 
-void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
-                        const OnPacket& on_packet) {
+void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch) {
   std::size_t read = 0;
   while (read < most) {
     buffers_->prepare();
     const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT, nullptr);
     if (n <= 0) return;
-    buffers_->used = static_cast<std::size_t>(n);
+    const auto count = static_cast<std::size_t>(n);
+    buffers_->used = count;
     const Now now;
-    on_batch(now.mono);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       mmsghdr& m = buffers_->messages[i];
       const Stamps stamps = stamps_of(m.msg_hdr);
       Arrival arrival;
@@ -213,13 +213,13 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch,
         arrival.mono = std::clamp(stamps.software - now.wall_minus_mono(),
                                   std::min(floor, now.mono), now.mono);
       }
-      on_packet(
-          from_sockaddr(buffers_->names[i]),
-          std::span(buffers_->data[i].data(), std::min<std::size_t>(m.msg_len, Buffers::kSize)),
-          arrival);
+      const auto length = std::min<std::size_t>(m.msg_len, Buffers::kSize);
+      buffers_->datagrams[i] = {
+          from_sockaddr(buffers_->names[i]), {buffers_->data[i].data(), length}, arrival};
     }
-    read += static_cast<std::size_t>(n);
-    if (static_cast<std::size_t>(n) < kBatch) return;
+    on_batch(now.mono, {buffers_->datagrams.data(), count});
+    read += count;
+    if (count < kBatch) return;
   }
 }
 

@@ -20,9 +20,8 @@ namespace fabric::prober {
 
 class ProbeSocket {
  public:
-  using OnPacket = std::function<void(const Address& source, std::span<const std::uint8_t> bytes,
-                                      const Arrival& arrival)>;
-  using OnBatch = std::function<void(Nanos read)>;
+  // The datagrams of one system call, in their order, and when they were read.
+  using OnBatch = std::function<void(Nanos read, std::span<Datagram> datagrams)>;
   using OnStamp =
       std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp, bool hardware)>;
 
@@ -43,15 +42,15 @@ class ProbeSocket {
   ProbeSocket& operator=(const ProbeSocket&) = delete;
 
   // Reads until the socket is empty, or `most` packets were read. An arrival's monotonic time is
-  // never before `floor`, when the socket was last seen empty, nor after now. `on_batch` is told
-  // when each batch was read, before its packets.
-  void drain(Nanos floor, std::size_t most, const OnBatch& on_batch, const OnPacket& on_packet);
+  // never before `floor`, when the socket was last seen empty, nor after now.
+  void drain(Nanos floor, std::size_t most, const OnBatch& on_batch);
   // Returns how many transmit stamps there were.
   std::size_t drain_stamps(const OnStamp& on_stamp);
   // Sends all; returns how many the kernel refused. `no_way` is told of those for which it has no
   // device or no route now.
   std::size_t send(std::span<const Outgoing> packets, const OnRefused& no_way);
 
+  int fd() const { return fd_.get(); }
   unsigned ifindex() const { return ifindex_; }
   bool hardware_stamps() const { return hardware_; }
   // The NIC's clock that makes the hardware stamps; -1: none.

@@ -21,6 +21,9 @@ namespace {
 constexpr Nanos kCarrierTick = 2'000'000;
 // A wake for a packet serves as a tick that is due so soon; the next one counts from it.
 constexpr Nanos kTickEarly = 1'000'000;
+// While rtnetlink told of no link for a while, what it does not tell (events that the kernel holds
+// back for a second) is looked for at each of so many ticks.
+constexpr unsigned kQuietTicks = 3;
 constexpr Nanos kNetlinkTick = 10'000'000;  // rtnetlink is dear, and the counters miss nothing
 constexpr Nanos kRetry = 100'000'000;
 constexpr Nanos kIdle = 100'000'000;
@@ -47,6 +50,7 @@ Prober::Prober(Options options)
       ring_(directory_ + "/ring", incarnation_, static_cast<std::uint64_t>(start_)),
       engine_(incarnation_, random_word),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      notices_(epoll_.get()),
       words_(directory_ + "/words"),
       wishes_(directory_ + "/ports"),
       clock_(options_.run_dir) {
@@ -97,6 +101,8 @@ void Prober::run() {
     for (std::size_t i = 0; i < static_cast<std::size_t>(std::max(n, 0)); ++i) {
       if (events[i].data.fd == signals_.get()) {
         read_signal();
+      } else if (events[i].data.fd == notices_.fd()) {
+        if (notices_.drain(woken)) next_tick_ = 0;  // the counters are read at once
       } else {
         control_->handle(events[i].data.fd, events[i].events);
       }
@@ -117,10 +123,14 @@ void Prober::event(const ring::EventRecord& record) {
 
 void Prober::pass(Nanos now) {
   if (now >= next_tick_ - kTickEarly) {
+    const bool told = next_tick_ == 0;
     next_tick_ = now + kCarrierTick;
-    read_carriers(now);
-    open_sockets(now);
-    open_sources(now);
+    if (told || !notices_.quiet(now) || ++ticks_ >= kQuietTicks) {
+      ticks_ = 0;
+      read_carriers(now);
+      open_sockets(now);
+      open_sources(now);
+    }
   }
   if (words_.look(now)) engine_.set_words(words_.words(), words_.links());
   engine_.set_fabric_time(clock_.look(now), now);
@@ -214,9 +224,20 @@ std::int64_t Prober::in_raw(std::int64_t stamp, bool hardware) const {
   return crossing_.to_raw(stamp).value_or(0);
 }
 
+void Prober::poll_sockets() {
+  polls_.clear();
+  // Of a link without a socket nothing is asked: poll(2) leaves a negative descriptor alone.
+  for (const Port& port : ports_)
+    polls_.push_back({port.socket ? port.socket->fd() : -1, POLLIN, 0});
+  if (::poll(polls_.data(), polls_.size(), 0) >= 0) return;
+  for (pollfd& item : polls_) item.revents = POLLIN | POLLERR;  // all are read, then
+}
+
 void Prober::receive(Nanos now) {
   cross();
-  for (Port& port : ports_) {
+  poll_sockets();
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    Port& port = ports_[i];
     if (!port.socket) continue;
     if (port.stamps_pending) {
       const auto on_stamp = [this, now](auto bytes, std::int64_t stamp, bool hardware) {
@@ -226,20 +247,25 @@ void Prober::receive(Nanos now) {
       port.others.drain_stamps(on_stamp);
       port.stamps_pending = false;
     }
-    const std::uint64_t before = engine_.counters().received;
-    port.socket->drain(
-        drained_, kMostPerRound, [this](Nanos read) { engine_.note_running(read, *this); },
-        [this, &port](const Address& source, auto bytes, Arrival arrival) {
-          arrival.stamp = in_raw(arrival.stamp, arrival.hardware);
-          engine_.on_packet(port.config.index, source, bytes, arrival, *this);
-        });
-    port.received += engine_.counters().received - before;
+    if (polls_[i].revents != 0) drain(port);
     if (port.socket->gives_up_hardware()) {
       log_warning(port.config.netdev +
                   ": the NIC leaves many packets without a stamp; software stamps from now on");
     }
   }
   drained_ = now;
+}
+
+void Prober::drain(Port& port) {
+  const std::uint64_t before = engine_.counters().received;
+  port.socket->drain(drained_, kMostPerRound, [&](Nanos read, std::span<Datagram> datagrams) {
+    engine_.note_running(read, *this);
+    for (Datagram& datagram : datagrams) {
+      datagram.arrival.stamp = in_raw(datagram.arrival.stamp, datagram.arrival.hardware);
+    }
+    engine_.on_datagrams(port.config.index, datagrams, *this);
+  });
+  port.received += engine_.counters().received - before;
 }
 
 void Prober::send(const Now& now) {
@@ -257,34 +283,43 @@ void Prober::say_farewell(const Config* next) {
 void Prober::transmit() {
   if (outgoing_.empty()) return;
   const auto from = [](const Outgoing& o) { return std::pair(o.link, o.port); };
-  std::stable_sort(outgoing_.begin(), outgoing_.end(),
-                   [&](const Outgoing& a, const Outgoing& b) { return from(a) < from(b); });
+  const auto before = [&](const Outgoing& a, const Outgoing& b) { return from(a) < from(b); };
+  if (!std::is_sorted(outgoing_.begin(), outgoing_.end(), before)) {
+    std::stable_sort(outgoing_.begin(), outgoing_.end(), before);
+  }
   for (auto first = outgoing_.begin(); first != outgoing_.end();) {
     const auto last = std::find_if(first, outgoing_.end(),
                                    [&](const Outgoing& o) { return from(o) != from(*first); });
     Port& port = ports_[first->link];
     ProbeSocket* socket = first->port == 0 ? port.socket.get() : port.others.at(first->port);
     const auto count = static_cast<std::uint64_t>(last - first);
-    const Nanos now = read_clock(CLOCK_MONOTONIC);
-    const auto no_way = [this, now](const Outgoing& packet) { engine_.on_refused(packet, now); };
+    const auto no_way = [this](const Outgoing& packet) {
+      engine_.on_refused(packet, read_clock(CLOCK_MONOTONIC));
+    };
     if (socket == nullptr) std::for_each(first, last, no_way);
     const std::uint64_t refused = socket ? socket->send({first, last}, no_way) : count;
     port.sent += count - refused;
     port.send_errors += refused;
     sent_ += count - refused;
-    if (socket != nullptr && refused < count) {
-      // On most devices the stamps are there when sendmmsg returns; the rest come next round.
-      const Nanos gone = read_clock(CLOCK_MONOTONIC);
-      cross();
-      const std::size_t stamped =
-          socket->drain_stamps([this, gone](auto bytes, std::int64_t stamp, bool hardware) {
-            engine_.on_transmit_stamp(bytes, in_raw(stamp, hardware), hardware, gone);
-          });
-      port.stamps_pending =
-          port.stamps_pending || socket->hardware_stamps() || stamped < count - refused;
-    }
+    if (socket != nullptr && refused < count) left_.push_back({&port, socket, count - refused});
     first = last;
   }
+  take_stamps();
+}
+
+void Prober::take_stamps() {
+  if (left_.empty()) return;
+  const Nanos gone = read_clock(CLOCK_MONOTONIC);
+  cross();
+  const auto on_stamp = [this, gone](auto bytes, std::int64_t stamp, bool hardware) {
+    engine_.on_transmit_stamp(bytes, in_raw(stamp, hardware), hardware, gone);
+  };
+  // On most devices the stamps are there when sendmmsg returns; the rest come next round.
+  for (const auto& [port, socket, sent] : left_) {
+    const std::size_t stamped = socket->drain_stamps(on_stamp);
+    port->stamps_pending = port->stamps_pending || socket->hardware_stamps() || stamped < sent;
+  }
+  left_.clear();
 }
 
 ring::LinkRow Prober::link_row(const Port& port) const {

@@ -2,6 +2,8 @@
 // wake drains every socket, judges, and sends.
 #pragma once
 
+#include <poll.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "shell/clock_words.h"
 #include "shell/control.h"
 #include "shell/fd.h"
+#include "shell/link_notices.h"
 #include "shell/probe_socket.h"
 #include "shell/ring_file.h"
 #include "shell/source_sockets.h"
@@ -81,8 +84,13 @@ class Prober : private RecordSink {
   // A packet's stamp, the kernel's in CLOCK_MONOTONIC_RAW; 0: none.
   std::int64_t in_raw(std::int64_t stamp, bool hardware) const;
   void receive(Nanos now);
+  void drain(Port& port);
+  // Which sockets have packets, or transmit stamps, to be read.
+  void poll_sockets();
   void send(const Now& now);
   void transmit();  // what is in `outgoing_`
+  // Transmit stamps of what was sent just now.
+  void take_stamps();
   // To those that will not hear us any more: all, or those that `next` has no more.
   void say_farewell(const Config* next);
   void publish(Nanos now);
@@ -96,10 +104,19 @@ class Prober : private RecordSink {
   Engine engine_;
   Fd epoll_;
   Fd signals_;
+  LinkNotices notices_;
+  unsigned ticks_ = 0;  // since carriers were read
   std::unique_ptr<ControlServer> control_;
   std::shared_ptr<ProbeSocket::Buffers> buffers_ = ProbeSocket::make_buffers();
   std::vector<Port> ports_;
+  std::vector<pollfd> polls_;  // by port
   std::vector<Outgoing> outgoing_;
+  struct Left {
+    Port* port;
+    ProbeSocket* socket;
+    std::uint64_t sent;
+  };
+  std::vector<Left> left_;  // of what is being sent
   Herald herald_;
   Crossing crossing_;
   bool slow_clock_ = false;  // it has been said
