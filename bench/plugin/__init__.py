@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.plugin import comms, congestion, direct, shaped, stalls
+from bench.plugin import comms, congestion, direct, shaped, slow, stalls
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -18,5 +18,6 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "stalls": stalls.stalls,
     "comms": comms.comms,
     "congestion": congestion.congestion,
+    "slow": slow.slow,
 }
 """Each is called with ``quick``."""

@@ -21,6 +21,9 @@ constexpr std::uint64_t kQueue = 64U << 10U;  // bytes; fewer are on their way, 
 constexpr std::uint64_t kEnough = 1U << 20U;  // bytes delivered in a step, else nothing is known
 constexpr std::uint64_t kComparable = 4;      // the other carried at least a quarter as much
 constexpr std::uint16_t kFloor = 100;
+constexpr double kWorthwhile = 0.45;  // of the others' speed: with less a path is removed
+constexpr std::int64_t kPauseMinNs = 60'000'000'000;
+constexpr std::int64_t kPauseMaxNs = 600'000'000'000;
 constexpr std::uint16_t kAlmost = 990;  // as good as full, but comms stay in the pool
 constexpr int kPatience = 3;            // steps
 constexpr int kPatienceMax = 300;
@@ -81,7 +84,8 @@ bool Balance::enter(Path& path, const std::optional<Others>& others, std::int64_
                     held > kSlow * others->held &&
                     others->speed * held > kSlowSpeed * static_cast<double>(path.delivered);
   path.slow_steps = slow ? path.slow_steps + 1 : 0;
-  if (path.slow_steps < kSlowSteps) {
+  // One that was removed before is on trial: it costs the job what it costs now.
+  if (path.slow_steps < (path.pause == 0 ? kSlowSteps : 1)) {
     return false;
   }
   path.slow_steps = 0;
@@ -90,7 +94,34 @@ bool Balance::enter(Path& path, const std::optional<Others>& others, std::int64_
   path.tried = false;
   path.lowered = now;
   path.healed = now;
-  path.factor = scaled(path.factor, std::clamp(others->held / held, kDownMost, 1.0), kAlmost);
+  const double by = std::clamp(others->held / held, kDownMost, 1.0);
+  const double speed = static_cast<double>(path.delivered) / held / others->speed;
+  path.much_slower = speed < kWorthwhile;
+  path.factor = scaled(path.factor, path.much_slower ? speed : by, kAlmost);
+  return true;
+}
+
+void Balance::judge_speed(PathIndex index, std::int64_t now) {
+  Path& path = paths_[index];
+  if (!path.much_slower) {
+    return;
+  }
+  path.much_slower = false;
+  path.pause = path.pause == 0 ? kPauseMinNs : std::min(2 * path.pause, kPauseMaxNs);
+  path.retry_at = now + path.pause;
+  removed_ |= bit(index);
+}
+
+bool Balance::try_again(PathIndex index, std::int64_t now) {
+  Path& path = paths_[index];
+  if (now < path.retry_at) {
+    return false;
+  }
+  removed_ &= ~bit(index);
+  path.factor = kFullWeight;
+  path.slow_steps = 0;
+  path.own_held = path.others_held = path.own_bytes = path.others_speed = 0;
+  path.gathered = 0;
   return true;
 }
 
@@ -99,11 +130,15 @@ bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64
   const bool known = others && path.delivered >= kEnough;
   path.own_held += known ? static_cast<double>(path.held) : 1;
   path.others_held += known ? others->held : kNoComplaint;
+  path.own_bytes += known ? static_cast<double>(path.delivered) : 0;
+  path.others_speed = std::max(path.others_speed, known ? others->speed : 0);
   if (++path.gathered < kGather) {
     return false;
   }
   const double ratio = path.others_held / std::max(path.own_held, 1.0);
-  path.own_held = path.others_held = 0;
+  const double speed = path.own_bytes / std::max(path.own_held, 1.0);
+  const bool much_slower = speed < kWorthwhile * path.others_speed;
+  path.own_held = path.others_held = path.own_bytes = path.others_speed = 0;
   path.gathered = 0;
   if (ratio * kLonger < 1) {
     if (std::exchange(path.tried, false)) {
@@ -111,8 +146,9 @@ bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64
     }
     path.good_steps = 0;
     path.healed = now;
+    path.much_slower = much_slower;
     const std::uint16_t to = scaled(path.factor, std::max(std::sqrt(ratio), kDownMost), kAlmost);
-    return std::exchange(path.factor, to) != to;
+    return std::exchange(path.factor, to) != to || much_slower;
   }
   const bool room = ratio * kShorter > 1 && path.factor < kAlmost;
   if (!room && ++path.good_steps < path.patience) {
@@ -134,8 +170,11 @@ PathSet Balance::step(std::int64_t now) {
   each(seen_, [&](PathIndex index) {
     Path& path = paths_[index];
     const auto beside = others(path);
-    if (path.factor == kFullWeight ? enter(path, beside, now) : follow(path, beside, now)) {
+    if ((removed_ & bit(index)) != 0) {
+      changed |= try_again(index, now) ? bit(index) : 0;
+    } else if (path.factor == kFullWeight ? enter(path, beside, now) : follow(path, beside, now)) {
       changed |= bit(index);
+      judge_speed(index, now);
     }
     if (path.factor >= kRehashBelow) {
       path.lowered = now;
@@ -148,6 +187,7 @@ PathSet Balance::step(std::int64_t now) {
     if (path.factor == kFullWeight && now - path.healed > kForgivenNs) {
       path.patience = 0;
       path.rehash_backoff = 0;
+      path.pause = 0;
     }
   });
   PathSet keep = 0;

@@ -13,6 +13,11 @@
 // both ways: it settles where the path is done when the others are. Where both are done together it
 // stays, and a little more (in the end full weight, by which comms come home) is tried only after
 // some good seconds, twice as many each time that this proves wrong.
+//
+// A path of much less speed than the others is removed: whatever its weight, a chunk takes so long
+// there that the collective waits for that one chunk, and the job is slower than without the path.
+// It is tried again at full weight after a minute, then ever later, and at once when somebody else
+// says that it changed.
 #pragma once
 
 #include <array>
@@ -39,6 +44,10 @@ class Balance {
 
   // 1..kFullWeight, to be multiplied with what hints say.
   [[nodiscard]] std::uint16_t factor(PathIndex path) const { return paths_[path].factor; }
+  // Paths that carry nothing while there is another.
+  [[nodiscard]] PathSet removed() const { return removed_; }
+  // Something about the path changed: what is removed is tried again with the next step.
+  void retry(PathIndex path) { paths_[path].retry_at = 0; }
   // Paths that were slow for long: worth another source port. Says so once.
   PathSet take_rehash() { return std::exchange(rehash_, 0); }
 
@@ -51,6 +60,9 @@ class Balance {
     int slow_steps = 0;   // in a row, at full weight
     double own_held = 0;  // below full weight: of the steps since the last judgement
     double others_held = 0;
+    double own_bytes = 0;
+    double others_speed = 0;
+    bool much_slower = false;  // as of the last judgement
     int gathered = 0;
     int good_steps = 0;        // judgements
     int patience = 0;          // good ones before more weight is tried again; 0: never slow
@@ -59,6 +71,8 @@ class Balance {
     std::int64_t healed = 0;   // when it was lowered last
     std::int64_t next_rehash = 0;
     std::int64_t rehash_backoff = 0;
+    std::int64_t retry_at = 0;  // while it is removed
+    std::int64_t pause = 0;     // the last time; 0: never removed
   };
   struct Others {
     double held = 0;   // of the middle one
@@ -69,6 +83,9 @@ class Balance {
   bool follow(Path& path, const std::optional<Others>& others, std::int64_t now);
 
   std::array<Path, kMaxPaths> paths_{};
+  void judge_speed(PathIndex index, std::int64_t now);
+  bool try_again(PathIndex index, std::int64_t now);
+  PathSet removed_ = 0;
   PathSet seen_ = 0;  // paths with anything to tell
   PathSet rehash_ = 0;
   std::int64_t last_ = 0;

@@ -42,10 +42,11 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
     return good(view) && (view.base || !own_sender[sender_rail(view.path)] ||
                           !own_receiver[receiver_rail(view.path)]);
   });
+  const PathSet quick = trusted & ~where(live, [](const PathView& view) { return view.slow; });
   std::array<bool, kMaxRails> carries{};
-  each(trusted, [&](PathIndex path) { carries[sender_rail(path)] = true; });
+  each(quick, [&](PathIndex path) { carries[sender_rail(path)] = true; });
   PathSet pool = 0;
-  each(trusted, [&](PathIndex path) {
+  each(quick, [&](PathIndex path) {
     const std::uint8_t active = policy.stands_for[sender_rail(path)];
     if (active >= kMaxRails || !carries[active]) {
       pool |= bit(path);
@@ -58,7 +59,7 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
     return home;
   }
   if (pool == 0) {
-    pool = trusted;
+    pool = quick != 0 ? quick : trusted;
   }
   if (pool != 0) {
     return pool;

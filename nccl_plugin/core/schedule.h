@@ -4,7 +4,8 @@
 //   1. the home path, when it is up, trusted and at full weight; but not when the pool is open
 //   (below)
 //   2. the rail that stands by for the home rail, likewise;
-//   3. the pool: every trusted path with a weight, cross-rail ones only for rails whose own pair is
+//   3. the pool: every trusted path with a weight that is not much slower, cross-rail ones only for
+//   rails whose own pair is
 //      not among them, standby rails only for rails that have no path there; shared by weight;
 //   4. every trusted path with a weight;
 //   5. every path with a weight, though it came back only just now;
@@ -36,6 +37,7 @@ struct PathView {
   bool trusted = false;  // past its hold-down
   std::uint16_t weight = 0;
   bool partner = false;  // of the rail that stands by for the home rail
+  bool slow = false;     // so much slower than the others that they are better off without it
 };
 
 inline constexpr std::uint8_t kStandsForNone = 0xff;

@@ -89,6 +89,7 @@ struct PeerFacts {
   core::PathSet base = 0;                             // pairs that are connected from the start
   core::PathSet homes = 0;                            // of all comms to this peer
   bool homeless = false;                              // one of them has lost its home
+  core::PathSet slow = 0;  // removed for their speed: they carry while there is nothing else
   // Failed their path validation and are not to be opened yet, while there is another.
   core::PathSet held = 0;
   std::uint8_t version = kWireVersionMin;  // of the wire, agreed on

@@ -167,6 +167,7 @@ void Control::hint(Peer& peer, std::int64_t now) {
     });
     core::each(peer.balance.take_rehash(),
                [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
+    peer.facts.slow = peer.balance.removed();
     peer.hints_dirty = peer.hints_dirty || changed != 0;
   }
   if (!peer.hints_dirty) {
@@ -178,7 +179,7 @@ void Control::hint(Peer& peer, std::int64_t now) {
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     std::uint16_t& weight = peer.facts.weight[i];
     if (std::exchange(peer.hinted_weight[i], weight) < weight) {
-      peer.weight_rose(static_cast<core::PathIndex>(i));
+      peer.path_changed(static_cast<core::PathIndex>(i));
     }
     if (weight != 0) {
       const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));

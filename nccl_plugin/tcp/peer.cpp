@@ -165,7 +165,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   core::each(hinted_before_ & ~hinted.down(), [&](core::PathIndex index) {
     links_[index].next_dial = now;  // said to be well again: try at once
     links_[index].backoff = 0;
-    validation.prompt(index);
+    path_changed(index);
   });
   hinted_before_ = hinted.down();
   core::each(live_, [&](core::PathIndex index) {
@@ -209,8 +209,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
       ping(core::bit(index), now);
     }
   });
-  core::each(live_ & ~facts.control_live,
-             [this](core::PathIndex index) { validation.prompt(index); });
+  core::each(live_ & ~facts.control_live, [this](core::PathIndex index) { path_changed(index); });
   facts.control_live = live_;
   facts.held = validation.held(now);
   facts.down.hear(hinted.down() | silent_, now);

@@ -88,10 +88,13 @@ class Peer {
   void knocked(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
   // The address or device of one of our rails is another: its links are dead.
   void rail_moved(std::size_t local, std::int64_t now);
-  // Something about one of our rails changed (its MTU): paths that failed may do now.
   void rail_changed(std::size_t local);
-  // The steer page gives this path more weight than before.
-  void weight_rose(core::PathIndex path) { validation.prompt(path); }
+  // Something about a path changed (the steer page gives it more weight, its rail has another MTU):
+  // if it failed before, or was slow, it may do now.
+  void path_changed(core::PathIndex path) {
+    validation.prompt(path);
+    balance.retry(path);
+  }
   // We have one more rail.
   void rail_came() { set_base(); }
   [[nodiscard]] core::PathSet live() const { return live_; }

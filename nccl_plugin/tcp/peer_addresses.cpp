@@ -55,7 +55,7 @@ void Peer::rail_moved(std::size_t local, std::int64_t now) {
       lose(index, false);
       links_[i].next_dial = 0;
       links_[i].backoff = 0;
-      validation.prompt(index);
+      path_changed(index);
     }
   }
   knock_soon();
@@ -65,7 +65,7 @@ void Peer::rail_changed(std::size_t local) {
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
     if (local_rail(index) == local) {
-      validation.prompt(index);
+      path_changed(index);
     }
   }
 }

@@ -257,7 +257,9 @@ void Sender::choose() {
     const Path& path = paths_[index];
     const bool base = (facts_.base & core::bit(index)) != 0;
     const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
-    views[count++] = {index, index == home_, base, path.trusted, facts_.weight[index], partner};
+    const bool slow = (facts_.slow & core::bit(index)) != 0;
+    views[count++] = {index, index == home_, base, path.trusted, facts_.weight[index], partner,
+                      slow};
   });
   core::Policy policy = context_.policy;
   policy.homeless = facts_.homeless;

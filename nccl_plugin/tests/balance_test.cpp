@@ -182,3 +182,69 @@ TEST_CASE("balance: a loop closed over shared capacity settles and does not swin
   CHECK(last[0] == kFullWeight);
   CHECK(longest < 1.1 * ideal);
 }
+
+// A ring over as many comms as rails, each at home on its own: all deliver what the slowest does.
+// `slow`: its capacity as part of the others'.
+std::vector<Model> ring_of_four(double slow) {
+  const double lockstep = 100e6 * slow;
+  std::vector<Model> models;
+  for (std::size_t p = 0; p < 3; ++p) models.push_back({path_index(p, p), 100e6, lockstep / 100e6});
+  models.push_back({path_index(3, 3), lockstep, 1});
+  return models;
+}
+
+TEST_CASE("balance: a path at a quarter, or a tenth, is removed within three seconds") {
+  for (const double slow : {0.4, 0.25, 0.1}) {
+    Balance balance;
+    std::int64_t now = kSecond;
+    balance.step(now);
+    const PathIndex last = path_index(3, 3);
+    for (int i = 0; i < 3; ++i) second(balance, ring_of_four(slow), now);
+    CHECK(balance.removed() == bit(last));
+    CHECK(balance.factor(last) < kFullWeight);
+    for (std::size_t p = 0; p < 3; ++p) CHECK(balance.factor(path_index(p, p)) == kFullWeight);
+  }
+}
+
+TEST_CASE("balance: a path that has half of the others' speed keeps its share") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  balance.step(now);
+  for (int i = 0; i < 3; ++i) second(balance, ring_of_four(0.55), now);
+  CHECK(balance.removed() == 0);
+  CHECK(balance.factor(path_index(3, 3)) < kFullWeight);
+}
+
+TEST_CASE("balance: a removed path is tried for a second, ever more seldom") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  balance.step(now);
+  const PathIndex last = path_index(3, 3);
+  int used = 0;
+  std::vector<std::int64_t> tries;
+  for (int i = 0; i < 3600; ++i) {
+    const bool removed = balance.removed() != 0;
+    if (removed) {
+      second(balance, {{kA, 100e6, 1}, {kB, 100e6, 1}, {kC, 100e6, 1}}, now);
+    } else {
+      second(balance, ring_of_four(0.25), now);
+      ++used;
+    }
+    if (removed && balance.removed() == 0) tries.push_back(now);
+  }
+  REQUIRE(tries.size() >= 6);
+  CHECK(tries[0] >= 60 * kSecond);
+  for (std::size_t i = 1; i < tries.size(); ++i) {
+    CHECK(tries[i] - tries[i - 1] >= 60 * kSecond);
+    CHECK(tries[i] - tries[i - 1] <= 602 * kSecond);
+  }
+  CHECK(used <= 20);  // seconds of an hour
+  // It is sound again, and somebody says so.
+  while (balance.removed() == 0) second(balance, ring_of_four(0.25), now);
+  balance.retry(last);
+  second(balance, {{kA, 100e6, 1}, {kB, 100e6, 1}, {kC, 100e6, 1}}, now);
+  CHECK(balance.removed() == 0);
+  CHECK(balance.factor(last) == kFullWeight);
+  for (int i = 0; i < 30; ++i) second(balance, ring_of_four(1), now);
+  CHECK(balance.factor(last) == kFullWeight);
+}

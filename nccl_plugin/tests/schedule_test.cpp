@@ -94,3 +94,31 @@ TEST_CASE("schedule: only a path beside a heavier one is limited") {
   CHECK(most_outstanding(990, 1000, window) > window / 100 * 98);
   CHECK(most_outstanding(200, 400, window) == window / 400 * 200);
 }
+
+TEST_CASE("schedule: what is much slower is as good as gone, unless there is nothing else") {
+  const auto view = [](std::uint8_t rail, bool home, bool slow) {
+    return PathView{path_index(rail, rail),
+                    home,
+                    true,
+                    true,
+                    static_cast<std::uint16_t>(slow ? 250 : kFullWeight),
+                    false,
+                    slow};
+  };
+  Policy policy;
+  policy.homeless = true;
+  for (std::uint8_t rail = 0; rail < 4; ++rail) policy.homes |= bit(path_index(rail, rail));
+  PathSet others = 0;
+  for (std::uint8_t rail = 0; rail < 3; ++rail) others |= bit(path_index(rail, rail));
+  // The comm at home there shares the three others; whoever is at home on one of them stays.
+  std::vector<PathView> live{view(0, false, false), view(1, false, false), view(2, false, false),
+                             view(3, true, true)};
+  CHECK(eligible(live, policy) == others);
+  live[3].home = false;
+  live[1].home = true;
+  CHECK(eligible(live, policy) == bit(path_index(1, 1)));
+  policy.stripe = true;
+  CHECK(eligible(live, policy) == others);
+  for (PathView& each : live) each.slow = true;
+  CHECK(eligible(live, policy) == (others | bit(path_index(3, 3))));
+}

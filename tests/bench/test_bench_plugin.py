@@ -8,7 +8,7 @@ import typer
 
 from bench.__main__ import chosen, run_parts
 from bench.outage import Outages, others_share
-from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, stalls
+from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, slow, stalls
 from bench.plugin.pair import Small, Stream
 from bench.plugin.rounds import alternate, beside, difference, interval, ratio, spread
 from bench.report import Row, markdown, merged
@@ -300,3 +300,11 @@ def test_results_as_markdown():
     assert lines[3] == "| y |  | 12 ms |  |  |"
     assert lines[4] == ""
     assert lines[5] == "a: 2026-01-02, revision r, Linux k, 2 cores."
+
+
+def test_a_slow_rail_is_compared_with_the_rail_removed():
+    gbps = {"sound": [1.4], "removed": [1.0], "quarter": [1.02], "tenth": [0.9]}
+    quarter, tenth = slow.slow_rows(gbps)
+    assert (quarter.got, quarter.ok) == (1.02, True)
+    assert (tenth.got, tenth.ok) == (0.9, False)
+    assert "removed" in tenth.note

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from bench.plugin import comms, congestion, direct, shaped, stalls
+from bench.plugin import comms, congestion, direct, shaped, slow, stalls
 
 # One part in each run, so that the harness cannot rot; the others nightly.
 pytestmark = pytest.mark.usefixtures("lab_root")
@@ -82,3 +82,11 @@ def test_congestion():
     rows = congestion.congestion_measured(1, 1.0)
     assert_measured(rows, 2)
     assert all(value > 0 for value in rows[0].samples["fixed"])
+
+
+@pytest.mark.nightly
+def test_a_slow_rail():
+    rows = slow.slow_measured(1, 1)
+    assert_measured(rows, 2)
+    for values in rows[0].samples.values():
+        assert 0 < values[0] <= 1.6  # both ways, of four rails of 200 Mbit/s
