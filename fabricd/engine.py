@@ -178,6 +178,8 @@ class Engine:
         else:
             self._judged = Verdict()  # another prober's table is to come
         verdict = self.orders.verdict(verdict)
+        if views is not None:
+            verdict = self._black_holes(verdict)
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         self.congested = verdict.congested
@@ -190,7 +192,8 @@ class Engine:
             if link.health.damping.operator_due(now):
                 out.operator.append(link.netdev)
         for path in self.paths:
-            well = views is not None and views[path.index].clean and not path.worse
+            well = views is not None and views[path.index].clean
+            well = well and not path.worse and not path.mtu
             if well and path.health.state is LinkState.UP:
                 continue  # the usual case: nothing to do
             facts = self._path_facts(path, verdict, views)
@@ -354,6 +357,18 @@ class Engine:
         """And what was never heard but should be: peers say so (`fabricd.detect.unseen`)."""
         links = {x.index: x.unseen for x in self.links if x.unseen}
         paths = {p.index: p.unseen for p in self.paths if p.unseen}
+        if not links and not paths:
+            return verdict
+        return replace(
+            verdict,
+            link_faults=links | verdict.link_faults,
+            path_faults=paths | verdict.path_faults,
+        )
+
+    def _black_holes(self, verdict: Verdict) -> Verdict:
+        """And what drops large packets only (`fabricd.detect.mtu`)."""
+        links = {x.index: x.mtu for x in self.links if self.orders.mtu(x.netdev, x.mtu)}
+        paths = {p.index: p.mtu for p in self.paths if self.orders.mtu(p.netdev, p.mtu)}
         if not links and not paths:
             return verdict
         return replace(

@@ -98,11 +98,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
         ),
         LinkState.DOWN: _hard(health.reason)
         if health.hard
-        else (
-            "probe-link",
-            "every path to a living peer misses, over two peers or more",
-            probes,
-        ),
+        else _probed_down(health.reason, probes),
         LinkState.HOLD: (
             "hold-down",
             "back only when nothing bad was seen for the hold-down and damping lets it go",
@@ -125,6 +121,12 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
     name, text, parameters = rules[health.state]
     out = {"name": name, "text": text}
     return out | {"parameters": parameters} if parameters else out
+
+
+def _probed_down(reason: str, parameters: str) -> tuple[str, str, str]:
+    if reason.startswith("MTU black hole"):
+        return "mtu", "packets of the link's MTU do not arrive, and small ones do", ""
+    return "probe-link", "every path to a living peer misses, over two peers or more", parameters
 
 
 def _healthy(unwatched: str) -> tuple[str, str, str]:
@@ -263,6 +265,8 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     out += _counters(host, link, now, off)
     if unwatched := host.probing.unwatched(link.netdev, now):
         out.append(_said("probe-link", unwatched, False, None, off) | {"unwatched": True})
+    large = link.mtu or host.probing.mtu_said(link.index)
+    out.append(_said("mtu", large, bool(link.mtu), None, off))
     out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
     out += _delay_said(host, link, now, off)
     out.append(_paths_said(host, link, off))
@@ -277,7 +281,8 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
             f"{path.spec.peer} rail {path.spec.peer_rail} ({path.spec.address}): "
             f"{path.health.state.name.lower()}, missing in a row rx {probe.rx_missed} "
             f"tx {probe.tx_missed}, lost rx {probe.rx_lost} tx {probe.tx_lost}"
-        ) + (f"; {path.worse}" if path.worse else "")
+        ) + "".join(f"; {said}" for said in (path.worse, path.mtu) if said)
+        bad = bad or bool(path.mtu)
         out.append(_said("probe-path", text, bad, _ago(probe.last_heard_ns, now), off))
     return out
 

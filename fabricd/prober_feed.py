@@ -11,7 +11,7 @@ from typing import TypeVar
 import structlog
 
 from fabricd.probes.client import ProbeConfig, ProberClient, ProberError, ProberGoneError
-from fabricd.probes.records import EventRecord, LinkRow, PathRow, RingHeader
+from fabricd.probes.records import EventRecord, LinkRow, MtuRow, PathRow, RingHeader
 from fabricd.probes.ring import RingError, RingReader
 
 RETRY_S = 0.25
@@ -54,6 +54,7 @@ class ProberFeed:
         self._failed: Exception | None = None
         """What went wrong with the prober when it had news."""
         self._no_views = 0  # the incarnation of a prober that is too old to be asked
+        self._no_mtu = 0  # likewise
         self._log = structlog.get_logger()
 
     @property
@@ -132,6 +133,23 @@ class ProberFeed:
             self._no_views = self.incarnation
             self._log.warning("no view of the neighbours", reason=str(error))
             return []
+
+    async def mtu(self) -> list[MtuRow] | None:
+        """Large packets of all paths, by index; None without a prober, or with an older one."""
+        client, epoch = self._client, self._epoch
+        if client is None or not epoch or self._no_mtu == self.incarnation:
+            return None
+        try:
+            rows = await client.mtu()
+        except ProberGoneError:
+            return None
+        except ProberError as error:
+            self._no_mtu = self.incarnation
+            self._log.warning("no large probes", reason=str(error))
+            return None
+        config = self._config
+        whole = config is not None and len(rows) == len(config.paths) and epoch == self._epoch
+        return rows if whole else None
 
     def _rows(
         self, read: Callable[[RingReader], list[Row]], wanted: Callable[[ProbeConfig], int]

@@ -1,23 +1,87 @@
-"""How well probes watch the links: read once a tick, told on the timeline."""
+"""How well probes watch the links, and what large probes say: read once a tick."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 from collections.abc import Sequence
 
 from fabricd.config import Config
+from fabricd.detect.mtu import HEADERS, MtuPath, MtuTest
 from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import LinkRow, PathRow
+from fabricd.probes.records import LinkRow, MtuRow, PathRow
 from fabricd.publisher import event
 from telemetry.events import Event, EventKind, ProbeState
 
+ASK_NS = 2 * 10**9
+"""A round of large packets is sent once a second at most."""
+
 
 class Probing:
-    """The probe state of each link, and what changed."""
+    """The probe state of each link, and MTU black holes."""
 
     def __init__(self) -> None:
         self._watch = ProbeWatch()
+        self._mtu = MtuTest()
+        self._rows: list[MtuRow] = []
+        self._said: dict[int, str] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_ns = 0
+
+    def configure(self, engine: Engine) -> None:
+        """Paths have other indices from now on."""
+        self._mtu.reset()
+        self._rows = []
+        for link in engine.links:
+            link.mtu = ""
+        for path in engine.paths:
+            path.mtu = ""
+
+    def ask(self, feed: ProberFeed, now: int) -> None:
+        """Have the prober asked for its large packets, if it is time; nobody waits for that."""
+        if self._asking is not None or now - self._asked_ns < ASK_NS:
+            return
+        self._asked_ns = now
+        self._asking = asyncio.create_task(self._ask(feed))
+        self._asking.add_done_callback(self._answered)
+
+    async def _ask(self, feed: ProberFeed) -> None:
+        rows = await feed.mtu()
+        if rows is not None:
+            self._rows = rows
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.result()  # A mistake of ours ends the daemon, as one in the tick itself does.
+
+    def judge_mtu(self, engine: Engine, now: int) -> bool:
+        """Say on links and paths what large packets say; True: something is other than before."""
+        if len(self._rows) != len(engine.paths):
+            return False
+        paths = [
+            MtuPath(
+                p.spec.link, p.spec.peer, p.spec.peer_rail,
+                ipaddress.ip_address(p.spec.address).version, row,
+            )
+            for p, row in zip(engine.paths, self._rows, strict=True)
+        ]  # fmt: skip
+        self._said = {
+            x.index: mtu_text([p for p in paths if p.link == x.index]) for x in engine.links
+        }
+        verdict = self._mtu.judge(paths, now)
+        before = _holes(engine)
+        for link in engine.links:
+            link.mtu = verdict.links.get(link.index, "")
+        for path in engine.paths:
+            path.mtu = verdict.paths.get(path.index, "")
+        return before != _holes(engine)
+
+    def mtu_said(self, link: int) -> str:
+        """What large packets say of a link that is not at fault."""
+        return self._said.get(link, "no large packet was sent yet")
 
     def state(self, netdev: str) -> ProbeState | None:
         """The link's probe state; None: not known yet."""
@@ -61,6 +125,20 @@ class Probing:
             )
             for change in self._watch.update(links, now, prober=rows is not None)
         ]
+
+
+def _holes(engine: Engine) -> list[str]:
+    return [*(x.mtu for x in engine.links), *(x.mtu for x in engine.paths)]
+
+
+def mtu_text(paths: Sequence[MtuPath]) -> str:
+    """What large packets say of one link's paths, in words."""
+    tested = [p for p in paths if p.row.tx_size]
+    if not tested:
+        return "no large packet was sent yet"
+    passed = sum(bool(p.row.tx_passed_ns) and not p.row.tx_missing for p in tested)
+    size = max(p.row.tx_size + HEADERS[p.version] for p in tested)
+    return f"{size}-byte packets arrive on {passed} of {len(tested)} tested paths"
 
 
 def probed_links(

@@ -115,6 +115,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 risk=link.forecast.risk if link.forecast else None,
                 probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
                 probe_state=host.probing.state(link.netdev),
+                mtu_black_hole=bool(link.mtu),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.delay.slow(link.netdev),
@@ -235,6 +236,7 @@ def status(host: Host) -> dict[str, Any]:
         ],
         "silent_hosts": sorted(host.engine.silent_hosts),
         "unwatched": _unwatched(host, now),
+        "mtu_black_holes": {x.netdev: x.mtu for x in host.engine.links if x.mtu},
         "prober": {
             "up": shot.prober.up,
             "restarts": shot.prober.restarts,
@@ -311,6 +313,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
                 "probe_state": link.probe_state.value if link.probe_state else None,
+                "mtu_black_hole": known.mtu,
                 "unwatched": host.probing.unwatched(link.netdev, now),
                 "admin_up": known.admin_up,
                 "flaps": link.flaps,

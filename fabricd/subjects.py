@@ -31,6 +31,8 @@ class Link:
     """By probes: loses too much."""
     unseen: str = ""
     """Never heard anything, though peers say that they probe it."""
+    mtu: str = ""
+    """Large packets do not arrive on it, small ones do."""
     counters: Sequence[Finding] = ()
     """What the rules say about the counters behind it."""
     speed_ratio: float | None = None
@@ -68,6 +70,8 @@ class Path:
     worse: str = ""
     unseen: str = ""
     """Never heard, though its peer says that it probes it."""
+    mtu: str = ""
+    """Large packets do not arrive on it, small ones do, and others of its link pass."""
     gone: bool = False
     """The peer said farewell on it, and has not been heard since."""
     returned: bool = False

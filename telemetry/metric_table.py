@@ -138,6 +138,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "state",
     ),
     _link(
+        "mtu_black_hole",
+        "gauge",
+        "1 while packets of the link's MTU do not arrive, and small ones do.",
+        lambda s: int(s.mtu_black_hole),
+    ),
+    _link(
         "probe_rtt_seconds",
         "gauge",
         "Smoothed round trip of probes, the median over the link's paths that are heard.",

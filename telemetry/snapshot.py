@@ -90,6 +90,8 @@ class LinkSnapshot:
     probe: ProbeTotals = field(default_factory=ProbeTotals)
     probe_state: ProbeState | None = None
     """None: not known yet."""
+    mtu_black_hole: bool = False
+    """Large packets do not arrive on it, small ones do."""
     plugin: RailTotals = field(default_factory=RailTotals)
     queueing_s: Mapping[str, float] = field(default_factory=dict)
     """Direction → median queueing of probes in the last second; empty: not known."""

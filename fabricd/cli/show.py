@@ -72,6 +72,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         *(("", _not_carrying(link)) for link in data.get("not_carrying", [])),
         ("silent hosts", ", ".join(data["silent_hosts"]) or "none"),
         ("not watched", _listed(data.get("unwatched", {})) or "none"),
+        ("MTU black holes", _listed(data.get("mtu_black_holes", {})) or "none"),
         ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
         ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
                      f"{line['failures']} failures"),

@@ -40,6 +40,10 @@ class Orders:
         """Why a link should be DEGRADED, or nothing."""
         return "" if "loss" in self.off or netdev in self.planned else worse
 
+    def mtu(self, netdev: str, hole: str) -> str:
+        """Why large packets take a link or path down, or nothing."""
+        return "" if "mtu" in self.off or netdev in self.planned else hole
+
     def soft(self, netdev: str, errors: str) -> str:
         """What soft counters say against a link, or nothing."""
         return "" if "counters" in self.off or netdev in self.planned else errors

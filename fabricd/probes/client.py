@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fabricd.probes.records import MtuRow
+
 _LARGEST = 64 * 1024
 _NOTICE = b"!"
 
@@ -140,6 +142,29 @@ class ProberClient:
                 out += [(int(speaker), int(word), int(at)) for speaker, word, at in page]
             except (TypeError, ValueError) as error:
                 raise ProberError("views: not (speaker, word, time)") from error
+            if not page or reply.get("more") is not True:
+                break
+        return out
+
+    async def mtu(self) -> list[MtuRow]:
+        """The large packets of all paths, by index.
+
+        Raises:
+            ProberError: an older prober does not know the request.
+        """
+        out: list[MtuRow] = []
+        for _ in range(8):  # pages of 400; there are at most 1,024 paths
+            reply = await self.request({"op": "mtu", "skip": len(out)})
+            page = reply.get("paths")
+            if not isinstance(page, list):
+                raise ProberError("mtu: not a list")
+            try:
+                out += [
+                    MtuRow(index, *(int(value) for value in values))
+                    for index, values in enumerate(page, len(out))
+                ]
+            except (TypeError, ValueError) as error:
+                raise ProberError("mtu: not six numbers") from error
             if not page or reply.get("more") is not True:
                 break
         return out

@@ -272,6 +272,22 @@ class PathRow(NamedTuple):
     """Changes of the peer's source port, modulo 256."""
 
 
+class MtuRow(NamedTuple):
+    """Large packets of one path, by its index. Sizes are UDP payloads in bytes."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
+    tx_size: int
+    """Of ours; 0: none was sent yet."""
+    tx_missing: int
+    """In a row: the peer answered a small one, and not the large one sent with it."""
+    tx_passed_ns: int
+    """When the newest one was answered; 0: never."""
+    rx_size: int
+    rx_missing: int
+    """In a row: the peer's small one came, and not the large one that it announced."""
+    rx_passed_ns: int
+
+
 class RingHeader(NamedTuple):
     """The prober as a whole."""
 

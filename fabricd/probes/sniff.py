@@ -34,7 +34,10 @@ def _field(name: str, code: str) -> Any:  # noqa: ANN401
     default = _DEFAULT.get(name, 0)
     if name == "flags":
         return FlagsField(
-            name, 0, 8, ["train1", "train2", "report", "stalled", "hw", "farewell", "roams"]
+            name,
+            0,
+            8,
+            ["train1", "train2", "report", "stalled", "hw", "farewell", "roams", "mtu"],
         )
     kinds: dict[str, Any] = {
         "B": XByteField,

@@ -19,6 +19,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.utils import PcapReader, PcapWriter
 
+from fabricd.probes import wire
 from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE, WIRE_VERSION
 from fabricd.probes.sniff import Probe, bind
 
@@ -92,6 +93,9 @@ def look(packet: Any, keys: Sequence[bytes] = ()) -> Seen:  # noqa: ANN401 - a s
     ends = f"{source[0]}:{source[1]} > {destination[0]}:{destination[1]}"
     raw = bytes(udp.payload)
     when = float(packet.time)
+    if raw[:4] == wire.MTU_MAGIC.to_bytes(4, "little"):
+        what = {1: "small", 2: "large", 3: "answer"}.get(raw[5] if len(raw) > 5 else 0, "?")
+        return Seen(when, f"{ends}  {len(raw)} bytes: MTU probe ({what})", raw[:56].hex(), None)
     if len(raw) != WIRE_SIZE:
         return Seen(when, f"{ends}  {len(raw)} bytes: not a probe", raw.hex(), None)
     probe = udp.payload if isinstance(udp.payload, Probe) else Probe(raw)

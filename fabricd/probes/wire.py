@@ -50,7 +50,11 @@ FIELDS: tuple[tuple[str, str], ...] = (
 """Name and ``struct`` code of every field before the tag, in order."""
 
 TRAIN, REPORT, STALLED, HW_STAMPS, FAREWELL, ROAMS = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6
+MTU = 1 << 7
 """Bits of ``flags``; what they mean is in ``prober/src/core/wire.h``."""
+
+MTU_MAGIC = 0x554D5446
+"""First word of a packet of ``prober/src/core/mtu.h``."""
 
 BODY = struct.Struct("<" + "".join(code for _, code in FIELDS))
 TAG_SIZE = WIRE_SIZE - BODY.size

@@ -39,6 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Packet packet;
   decode({data, size}, keys, address(2), address(1), packet);
   identify_own({data, size});
+  mtu::decode({data, size}, size, keys, address(2), address(1));
   std::string error;
   parse_keys({reinterpret_cast<const char*>(data), size}, error);
 
@@ -68,6 +69,27 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       std::abort();
     }
     engine.on_packet(0, address(2), signed_packet, {fields.tx_ref_stamp, false, now}, sink);
+    // A large packet with the fuzzer's fields, of the same peer.
+    mtu::Packet large;
+    large.kind = static_cast<mtu::Kind>(1 + rest[0] % 3);
+    large.limit = static_cast<std::uint16_t>(fields.rx_missed);
+    large.host_id = fields.host_id;
+    large.size = fields.rx_lost % (mtu::kMost + 1);
+    large.incarnation = fields.incarnation;
+    large.peer_incarnation = fields.peer_incarnation;
+    large.number = fields.rx_max;
+    const bool sized = large.kind == mtu::Kind::kLarge;
+    const std::size_t length = sized ? large.size : mtu::kSize;
+    const auto bytes = mtu::encode(large, keys, address(2), address(1));
+    const auto same = mtu::decode(bytes, length, keys, address(2), address(1));
+    const bool valid = !sized || large.size >= mtu::kLeast;
+    if (valid != same.has_value() || (same && !(*same == large))) std::abort();
+    const Datagram datagram{address(2), bytes, length, {0, false, now}};
+    engine.on_datagrams(0, {&datagram, 1}, sink);
+    engine.set_mtu_limit(0, fields.rx_silent_us);
+    std::vector<mtu::Outgoing> answers;
+    engine.take_mtu_answers(answers);
+    if (const auto path = engine.mtu_due(now)) engine.begin_mtu(*path, 9000, now, answers);
     now += 7'000'000;
     engine.set_fabric_time(page, now);
     engine.judge(now, sink);

@@ -106,3 +106,29 @@ def test_a_prober_that_does_not_answer_is_left():
             await client.status()
 
     talk(story)
+
+
+def test_large_packets_come_page_by_page_and_an_older_prober_has_none():
+    async def story(client, prober):
+        asking = asyncio.create_task(client.mtu())
+        for skip, page, more in ((0, [[8972, 0, 7, 0, 0, 0]] * 400, True), (400, [[1] * 6], False)):
+            request = await asked(prober)
+            assert (request["op"], request["skip"]) == ("mtu", skip)
+            prober.send(json.dumps({"ok": True, "paths": page, "more": more}).encode())
+        rows = await asking
+        assert [row.index for row in rows] == list(range(401))
+        assert (rows[0].tx_size, rows[0].tx_passed_ns, rows[400].rx_missing) == (8972, 7, 1)
+        for answer in (
+            {"ok": False, "error": "op: 'mtu' is none of …"},
+            {"ok": True},
+            {"ok": True, "paths": [[1, 2]]},
+            {"ok": True, "paths": [["a"] * 6]},
+            {"ok": True, "paths": [None]},
+        ):
+            asking = asyncio.create_task(client.mtu())
+            await asked(prober)
+            prober.send(json.dumps(answer).encode())
+            with pytest.raises(ProberError):
+                await asking
+
+    talk(story)

@@ -59,6 +59,8 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
       if (same_path(had, old_links[had.link], wanted, link)) {
         entry.path = std::move(candidate.path);
         entry.single = candidate.single;
+        entry.mtu = candidate.mtu;
+        entry.answers_mtu = candidate.answers_mtu;
         break;
       }
     }
@@ -81,6 +83,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     park(std::move(left.path), link, now);
   }
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
+  mtu_turns_.resize(config_.links.size());
   find_next();
   all_quiet_ = promised_ = any_suspected_ = false;
   want_ports();
@@ -296,61 +299,8 @@ bool Engine::uses_port(std::uint16_t link, std::uint16_t port) const {
   });
 }
 
-void Engine::on_datagrams(std::uint16_t link, std::span<const Datagram> datagrams,
-                          RecordSink& sink) {
-  texts_.clear();
-  tags_.clear();
-  for (const Datagram& datagram : datagrams) {
-    if (check_shape(datagram.bytes) != WireError::kNone) continue;
-    texts_.push_back(tag_text(datagram.bytes, datagram.source, config_.links[link].address));
-    tags_.push_back(tag_of(datagram.bytes));
-  }
-  text_at_.clear();
-  for (const TagText& text : texts_) text_at_.push_back(&text);
-  authentic_.assign(texts_.size(), 0);
-  keys_.verify_all(text_at_, tags_, authentic_);
-  std::size_t number = 0;
-  for (const Datagram& datagram : datagrams) {
-    switch (check_shape(datagram.bytes)) {
-      case WireError::kNone:
-        if (authentic_[number++] != 0) {
-          take_packet(link, datagram, sink);
-          break;
-        }
-        [[fallthrough]];
-      case WireError::kAuth:
-        refuse(ring::Refusal::kAuth);
-        break;
-      case WireError::kShort:
-        refuse(ring::Refusal::kShort);
-        break;
-      case WireError::kMagic:
-        refuse(ring::Refusal::kMagic);
-        break;
-      case WireError::kVersion:
-        refuse(ring::Refusal::kVersion);
-        break;
-    }
-  }
-}
-
-void Engine::sign_from(std::size_t first, std::vector<Outgoing>& out) {
-  if (out.size() == first) return;
-  texts_.clear();
-  for (std::size_t i = first; i < out.size(); ++i) {
-    Address own = config_.links[out[i].link].address;
-    if (out[i].port != 0) own.port = out[i].port;
-    texts_.push_back(tag_text(out[i].bytes, own, out[i].destination));
-  }
-  text_at_.clear();
-  for (const TagText& text : texts_) text_at_.push_back(&text);
-  tags_.resize(texts_.size());
-  keys_.sign_all(text_at_, tags_);
-  for (std::size_t i = first; i < out.size(); ++i) put_tag(out[i].bytes, tags_[i - first]);
-}
-
 void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSink& sink) {
-  const auto& [source, bytes, arrival] = datagram;
+  const auto& [source, bytes, length, arrival] = datagram;
   Packet packet;
   if (decode_unauthenticated(bytes, packet) != WireError::kNone) return;
   const std::size_t found = find(link, source, packet.host_id);
@@ -362,6 +312,8 @@ void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSin
   switch (path.on_packet(packet, from, arrival, incarnation_, stalls_, sink)) {
     case Path::Verdict::kAccepted:
       ++counters_.received;
+      entry.answers_mtu = (packet.flags & kWireMtu) != 0;
+      if (!entry.answers_mtu) entry.mtu = {};  // an older version would never say that they pass
       if (!path.on_promise(packet, arrival, fabric_)) ++counters_.promises_refused;
       promised_ = promised_ || path.promised();
       views_.hear(packet.host_id, packet.view, arrival.mono);

@@ -20,6 +20,7 @@
 #include "core/cadence.h"
 #include "core/carrier.h"
 #include "core/fabric_time.h"
+#include "core/mtu.h"
 #include "core/path.h"
 #include "core/ports.h"
 #include "core/sink.h"
@@ -59,6 +60,7 @@ struct Outgoing {
 struct Datagram {
   Address source;
   std::span<const std::uint8_t> bytes;
+  std::size_t length = 0;  // of all of it
   Arrival arrival;
 };
 
@@ -85,7 +87,7 @@ class Engine {
   void on_datagrams(std::uint16_t link, std::span<const Datagram> datagrams, RecordSink& sink);
   void on_packet(std::uint16_t link, const Address& source, std::span<const std::uint8_t> bytes,
                  const Arrival& arrival, RecordSink& sink) {
-    const Datagram datagram{source, bytes, arrival};
+    const Datagram datagram{source, bytes, bytes.size(), arrival};
     on_datagrams(link, {&datagram, 1}, sink);
   }
   // `bytes` as the error queue returned them.
@@ -132,6 +134,20 @@ class Engine {
   // come at the time that was promised. Elsewhere the loop's own ticks are soon enough.
   Nanos next_judgement(Nanos now) const;
 
+  // Large packets (core/mtu.h). The path on which a round is due, if any; it is taken for begun.
+  std::optional<std::size_t> mtu_due(Nanos now);
+  // UDP payload that the link's device takes in one packet; 0: not known.
+  void set_mtu_limit(std::uint16_t link, std::uint32_t limit) {
+    mtu_turns_[link].limit = std::min(limit, mtu::kMost);
+  }
+  // The packets of that round. `most`: the same of the path, as far as the kernel knows.
+  void begin_mtu(std::size_t path, std::uint32_t most, Nanos now, std::vector<mtu::Outgoing>& out);
+  // The kernel refused one of them.
+  void cancel_mtu(std::size_t path) { paths_[path].mtu.cancel(); }
+  // What peers are to be answered, once.
+  void take_mtu_answers(std::vector<mtu::Outgoing>& out);
+  const mtu::Path& mtu_of(std::size_t path) const { return paths_[path].mtu; }
+
   // The longest row of misses that stands on a link, over all its paths, in one direction.
   std::uint32_t row() const { return row_; }
 
@@ -160,6 +176,15 @@ class Engine {
     Nanos quiet_until = 0;
     std::size_t listener = 0;
     std::size_t next_word = 0;
+    mtu::Path mtu{};
+    bool answers_mtu = false;  // the peer's prober knows such packets
+  };
+  // Whose turn it is on a link.
+  struct MtuTurn {
+    Nanos next = 0;
+    std::size_t at = 0;
+    bool others = false;  // one that misses none, though others do
+    std::uint32_t limit = 0;
   };
   // One peer: which of our subjects it is told next. Paths come first, then ports. Its rails take
   // turns too, and one of them may be dead: so the order moves by one with each round, and whether
@@ -197,6 +222,8 @@ class Engine {
   }
   // What is in a datagram whose tag was checked.
   void take_packet(std::uint16_t link, const Datagram& datagram, RecordSink& sink);
+  void take_mtu(std::uint16_t link, const Datagram& datagram);
+  bool fit_for_mtu(const Entry& entry) const;
   // Puts the tags on those of `out` from `first` on.
   void sign_from(std::size_t first, std::vector<Outgoing>& out);
   void refuse(ring::Refusal reason) { ++counters_.refused[static_cast<std::size_t>(reason)]; }
@@ -254,6 +281,9 @@ class Engine {
   std::vector<bool> suspected_;  // links with a path that misses
   std::vector<Row> rows_;        // by link
   std::uint32_t row_ = 0;
+  std::vector<MtuTurn> mtu_turns_;  // by link
+  std::uint64_t mtu_number_ = 0;
+  std::vector<mtu::Outgoing> mtu_answers_;
   FabricTime fabric_;
   StallLog stalls_;
   Nanos running_ = 0;  // when the prober was last known to run

@@ -404,7 +404,7 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
     p.rx_silent_us = static_cast<std::uint32_t>(std::clamp<Nanos>(
         (now - last_heard_) / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   }
-  p.flags |= kWireRoams;
+  p.flags |= kWireRoams | kWireMtu;
   sent_[p.seq % kHistory] = {p.seq, now, 0, 0, train, false, false, source_.next(train, now)};
   return p;
 }

@@ -112,6 +112,8 @@ class Path {
   std::uint32_t tx_row() const {
     return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
   }
+  // Of the peer's present life; 0: none is established.
+  std::uint64_t peer_incarnation() const { return peer_incarnation_; }
   // It is judged by when packets were promised.
   bool promised() const { return promises_.holds(); }
   // When the next miss will be called, if our own gaps hide nothing of the silence.

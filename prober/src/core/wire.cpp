@@ -39,20 +39,7 @@ T get(std::span<const std::uint8_t> in, std::size_t at) {
   return static_cast<T>(bits);
 }
 
-using PseudoHeader = std::array<std::uint8_t, TagText::kHead>;
 static_assert(TagText::kBody == kWireBody);
-
-PseudoHeader pseudo_header(const Address& source, const Address& destination) {
-  PseudoHeader out{};
-  std::size_t at = 0;
-  for (const Address* a : {&source, &destination}) {
-    std::copy(a->ip.begin(), a->ip.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
-    out[at + 16] = static_cast<std::uint8_t>(a->port & 0xff);
-    out[at + 17] = static_cast<std::uint8_t>(a->port >> 8);
-    at += 18;
-  }
-  return out;
-}
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -68,6 +55,18 @@ std::string_view trim(std::string_view s) {
 }
 
 }  // namespace
+
+PseudoHeader pseudo_header(const Address& source, const Address& destination) {
+  PseudoHeader out{};
+  std::size_t at = 0;
+  for (const Address* a : {&source, &destination}) {
+    std::copy(a->ip.begin(), a->ip.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
+    out[at + 16] = static_cast<std::uint8_t>(a->port & 0xff);
+    out[at + 17] = static_cast<std::uint8_t>(a->port >> 8);
+    at += 18;
+  }
+  return out;
+}
 
 bool Address::is_v4() const {
   return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), ip.begin());

@@ -44,6 +44,7 @@ inline constexpr std::uint8_t kWireFarewell = 1 << 5;
 // The sender takes this path's packets from any dynamic source port (clock_ports::kLeastPort) too:
 // by address and host.
 inline constexpr std::uint8_t kWireRoams = 1 << 6;
+inline constexpr std::uint8_t kWireMtu = 1 << 7;  // the sender answers packets of core/mtu.h
 
 // IPv6, or IPv4-mapped; port in host order.
 struct Address {
@@ -52,6 +53,10 @@ struct Address {
   bool is_v4() const;
   friend bool operator==(const Address&, const Address&) = default;
 };
+
+// Source and destination, as a tag covers them.
+using PseudoHeader = std::array<std::uint8_t, TagText::kHead>;
+PseudoHeader pseudo_header(const Address& source, const Address& destination);
 
 // What one host's clock service tells another's (clocksync/wire.py); all zero: nothing.
 using Word = std::array<std::uint64_t, 4>;

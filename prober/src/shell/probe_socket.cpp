@@ -179,8 +179,13 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
       set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, dscp << 2, "IPV6_TCLASS");
     }
   }
-  // Never fragmented, so the kernel need not find an identification for each packet.
-  if (v4) set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
+  // Never fragmented: the kernel need not find an identification for each packet, and a large one
+  // arrives whole or not at all.
+  if (v4) {
+    set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
+  } else {
+    set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER");
+  }
   if (use == Use::kSends) receive_nothing(fd);
   phc_ = enable_hardware(fd, link);
   hardware_ = phc_ >= 0;
@@ -196,7 +201,9 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch) 
   std::size_t read = 0;
   while (read < most) {
     buffers_->prepare();
-    const int n = ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT, nullptr);
+    // MSG_TRUNC: of a longer datagram, its real length.
+    const int n =
+        ::recvmmsg(fd_.get(), buffers_->messages.data(), kBatch, MSG_DONTWAIT | MSG_TRUNC, nullptr);
     if (n <= 0) return;
     const auto count = static_cast<std::size_t>(n);
     buffers_->used = count;
@@ -214,8 +221,10 @@ void ProbeSocket::drain(Nanos floor, std::size_t most, const OnBatch& on_batch) 
                                   std::min(floor, now.mono), now.mono);
       }
       const auto length = std::min<std::size_t>(m.msg_len, Buffers::kSize);
-      buffers_->datagrams[i] = {
-          from_sockaddr(buffers_->names[i]), {buffers_->data[i].data(), length}, arrival};
+      buffers_->datagrams[i] = {from_sockaddr(buffers_->names[i]),
+                                {buffers_->data[i].data(), length},
+                                m.msg_len,
+                                arrival};
     }
     on_batch(now.mono, {buffers_->datagrams.data(), count});
     read += count;
@@ -282,6 +291,21 @@ std::size_t ProbeSocket::send(std::span<const Outgoing> packets, const OnRefused
     }
   }
   return refused;
+}
+
+bool ProbeSocket::send_padded(const Address& destination, std::span<const std::uint8_t> head,
+                              std::size_t size) {
+  static const std::array<std::uint8_t, mtu::kMost> kZeros{};
+  sockaddr_storage name{};
+  // sendmsg does not write through them; the type is shared with receiving.
+  std::array<iovec, 2> parts = {{{const_cast<std::uint8_t*>(head.data()), head.size()},
+                                 {const_cast<std::uint8_t*>(kZeros.data()), size - head.size()}}};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = to_sockaddr(destination, ifindex_, name);
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  return ::sendmsg(fd_.get(), &message, MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }
 
 }  // namespace fabric::prober

@@ -50,6 +50,9 @@ class ProbeSocket {
   // device or no route now.
   std::size_t send(std::span<const Outgoing> packets, const OnRefused& no_way);
 
+  // Sends `size` bytes: `head`, and zeros. False: the kernel refused them.
+  bool send_padded(const Address& destination, std::span<const std::uint8_t> head,
+                   std::size_t size);
   int fd() const { return fd_.get(); }
   unsigned ifindex() const { return ifindex_; }
   bool hardware_stamps() const { return hardware_; }

@@ -14,6 +14,7 @@
 
 #include "shell/address.h"
 #include "shell/log.h"
+#include "shell/path_mtu.h"
 
 namespace fabric::prober {
 namespace {
@@ -28,6 +29,7 @@ constexpr Nanos kNetlinkTick = 10'000'000;  // rtnetlink is dear, and the counte
 constexpr Nanos kRetry = 100'000'000;
 constexpr Nanos kIdle = 100'000'000;
 constexpr Nanos kPublish = 20'000'000;
+constexpr Nanos kMtuLook = 100'000'000;
 constexpr int kFarewells = 6;
 constexpr std::chrono::milliseconds kFarewellPause{5};
 constexpr std::size_t kMostPerRound = 2048;  // a flood must not keep us from sending
@@ -139,6 +141,7 @@ void Prober::pass(Nanos now) {
   const Now fresh;
   engine_.note_running(fresh.mono, *this);
   send(fresh);
+  probe_mtu(fresh.mono);
   if (herald_.tells(fresh.mono, engine_.row())) {
     publish(fresh.mono);  // what an event tells is in the tables too when its reader looks
     control_->notify();
@@ -320,6 +323,41 @@ void Prober::take_stamps() {
     port->stamps_pending = port->stamps_pending || socket->hardware_stamps() || stamped < sent;
   }
   left_.clear();
+}
+
+void Prober::probe_mtu(Nanos now) {
+  large_.clear();
+  engine_.take_mtu_answers(large_);
+  if (now >= next_mtu_) {
+    next_mtu_ = now + kMtuLook;
+    for (const Port& port : ports_) {
+      const std::uint32_t limit = port.socket ? device_limit(port.socket->fd(), port.config) : 0;
+      engine_.set_mtu_limit(port.config.index, limit);
+    }
+    if (const auto path = engine_.mtu_due(now)) {
+      const PathConfig& config = engine_.config().paths[*path];
+      const std::uint32_t most = route_limit(ports_[config.link].config, config.peer);
+      if (most == 0) {
+        engine_.cancel_mtu(*path);
+      } else {
+        const std::size_t first = large_.size();
+        engine_.begin_mtu(*path, most, now, large_);
+        const auto refused = [&](const mtu::Outgoing& packet) { return !send_large(packet); };
+        if (std::any_of(large_.begin() + static_cast<std::ptrdiff_t>(first), large_.end(),
+                        refused)) {
+          engine_.cancel_mtu(*path);  // the device's MTU became smaller just now, or it is down
+        }
+        large_.resize(first);
+      }
+    }
+  }
+  for (const mtu::Outgoing& packet : large_) send_large(packet);
+}
+
+bool Prober::send_large(const mtu::Outgoing& packet) {
+  Port& port = ports_[packet.link];
+  port.stamps_pending = true;  // they get some, too, and nobody asks for them
+  return port.socket && port.socket->send_padded(packet.destination, packet.bytes, packet.size);
 }
 
 ring::LinkRow Prober::link_row(const Port& port) const {

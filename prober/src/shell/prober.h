@@ -65,6 +65,7 @@ class Prober : private RecordSink {
   nlohmann::json handle(const nlohmann::json& request);
   nlohmann::json status() const;
   nlohmann::json views(const nlohmann::json& request);
+  nlohmann::json mtu(const nlohmann::json& request);
   std::uint32_t configure(const nlohmann::json& request);
   void load_saved();
   void load_keys();
@@ -91,6 +92,9 @@ class Prober : private RecordSink {
   void transmit();  // what is in `outgoing_`
   // Transmit stamps of what was sent just now.
   void take_stamps();
+  // Large packets that are due, and answers to those of peers.
+  void probe_mtu(Nanos now);
+  bool send_large(const mtu::Outgoing& packet);
   // To those that will not hear us any more: all, or those that `next` has no more.
   void say_farewell(const Config* next);
   void publish(Nanos now);
@@ -127,6 +131,8 @@ class Prober : private RecordSink {
   Nanos drained_ = 0;
   Nanos next_tick_ = 0;
   Nanos next_publish_ = 0;
+  Nanos next_mtu_ = 0;
+  std::vector<mtu::Outgoing> large_;
   std::uint64_t sent_ = 0;
   std::uint32_t flags_ = 0;  // of the ring's header
   std::string scheduling_ = "other";

@@ -165,6 +165,7 @@ json Prober::handle(const json& request) {
   }
   if (op == "status") return status();
   if (op == "views") return views(request);
+  if (op == "mtu") return mtu(request);
   if (op == "rekey") {
     // A credential (systemd's LoadCredential) stays what it was at the start: root, who may read
     // the new file, hands its text over.
@@ -177,7 +178,7 @@ json Prober::handle(const json& request) {
     return json::object();
   }
   throw std::runtime_error("op: '" + op +
-                           "' is none of configure, subscribe, status, views, rekey");
+                           "' is none of configure, mtu, subscribe, status, views, rekey");
 }
 
 json Prober::views(const json& request) {
@@ -190,6 +191,20 @@ json Prober::views(const json& request) {
     list.push_back({entry.speaker, entry.word, entry.at});
   }
   return {{"views", std::move(list)}, {"more", more}};
+}
+
+json Prober::mtu(const json& request) {
+  constexpr std::size_t kMost = 400;  // an answer is one packet of at most 64 KiB
+  const auto skip = request.contains("skip") ? request.at("skip").get<std::size_t>() : 0;
+  json list = json::array();
+  const std::size_t count = engine_.path_count();
+  const std::size_t end = skip < count ? std::min(count, skip + kMost) : count;
+  for (std::size_t i = std::min(skip, count); i < end; ++i) {
+    const mtu::Path& path = engine_.mtu_of(i);
+    list.push_back({path.tx().size, path.tx().missing, path.tx().passed, path.rx().size,
+                    path.rx().missing, path.rx().passed});
+  }
+  return {{"paths", std::move(list)}, {"config", ring_.config_epoch()}, {"more", end < count}};
 }
 
 json Prober::status() const {
