@@ -16,7 +16,7 @@ from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.rules import LINK_SPEED, Class, Finding
 from fabricd.detect.silence import PathView, Rules
-from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
+from fabricd.detect.verdict import Jury, Verdict, added, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules, Transition
 from fabricd.links.machine import CARRYING
@@ -356,26 +356,13 @@ class Engine:
     def _expected(self, verdict: Verdict) -> Verdict:
         """And what was never heard but should be: peers say so (`fabricd.detect.unseen`)."""
         links = {x.index: x.unseen for x in self.links if x.unseen}
-        paths = {p.index: p.unseen for p in self.paths if p.unseen}
-        if not links and not paths:
-            return verdict
-        return replace(
-            verdict,
-            link_faults=links | verdict.link_faults,
-            path_faults=paths | verdict.path_faults,
-        )
+        return added(verdict, links, {p.index: p.unseen for p in self.paths if p.unseen})
 
     def _black_holes(self, verdict: Verdict) -> Verdict:
         """And what drops large packets only (`fabricd.detect.mtu`)."""
         links = {x.index: x.mtu for x in self.links if self.orders.mtu(x.netdev, x.mtu)}
         paths = {p.index: p.mtu for p in self.paths if self.orders.mtu(p.netdev, p.mtu)}
-        if not links and not paths:
-            return verdict
-        return replace(
-            verdict,
-            link_faults=links | verdict.link_faults,
-            path_faults=paths | verdict.path_faults,
-        )
+        return added(verdict, links, paths)
 
     def _link_facts(
         self,

@@ -24,7 +24,7 @@ Rules, in the order in which they are asked:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -274,3 +274,14 @@ def _enough(missing: list[tuple[str, int]], rules: Rules) -> bool:
 def _names(peers: set[str]) -> str:
     names = sorted(peers)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def added(verdict: Verdict, links: dict[int, str], paths: dict[int, str]) -> Verdict:
+    """The verdict with faults of other evidence; where both speak, the verdict's reason stays."""
+    if not links and not paths:
+        return verdict
+    return replace(
+        verdict,
+        link_faults=links | verdict.link_faults,
+        path_faults=paths | verdict.path_faults,
+    )

@@ -10,7 +10,7 @@ from lab.cluster import wait_until
 
 JUMBO, SMALL = 9000, 1500
 NAMED_S = 60
-METRICS = "http://127.0.0.1:9464/metrics"
+METRICS = "http://127.0.0.1:19200/metrics"
 QUICK = {"hold": {"hold_down_s": 0.5, "probation_s": 1.0}}
 
 
