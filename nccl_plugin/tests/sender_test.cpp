@@ -191,7 +191,7 @@ TEST_CASE("a connection that fails its path validation is told, and its path res
   context.wake_control = [] {};
   Sender sender(context, kId, kHome, "peer");
   PeerFacts facts;
-  facts.version = 2;
+  facts.version = kWireVersion;
   facts.base = facts.control_live = core::bit(kHome) | core::bit(kSecond);
   facts.weight.fill(core::kFullWeight);
   std::int64_t now = monotonic_ns();
