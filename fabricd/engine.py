@@ -139,6 +139,7 @@ class Engine:
             if (known := old_paths.get(path.key)) is not None:
                 path.health, path.heard_ever = known.health, known.heard_ever
                 path.worse, path.gone, path.returned = known.worse, known.gone, known.returned
+                path.mtu = known.mtu
             elif link.netdev in old_links and (known := self._left.get(path.key)) is not None:
                 path.returned = True
                 if link.out or known.health.state in OUT:
@@ -466,7 +467,8 @@ class Engine:
         verdict: Verdict,
         views: Sequence[PathView] | None,
     ) -> Facts:
-        if not self.orders.heeds_paths and path.health.state in OUT:
+        hole = self.orders.mtu(path.netdev, path.mtu)
+        if not self.orders.heeds_paths and path.health.state in OUT and not hole:
             return Facts(worse=self.orders.worse(path.netdev, path.worse))  # No more exception.
         if views is None:
             return Facts(carrier=None, clean=False)

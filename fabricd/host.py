@@ -168,7 +168,7 @@ class Host:
             self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
         self._table = None
         self.counts.renumbered()
-        self.probing.configure(self.engine)
+        self.probing.configure()
         names = [link.netdev for link in self.config.links]
         keys = [
             (p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in self.engine.paths
@@ -339,8 +339,11 @@ class Host:
         rows = self.path_rows(recent=True)
         told = self.probing.tick(self.feed, rows, self.engine, self.config, self._addresses(), now)
         self._emit(told)
-        self.probing.ask(self.feed, now)
-        if self.probing.judge_mtu(self.engine, now):
+        self.probing.ask(self.feed, now, self._heed_mtu)
+        self._heed_mtu()
+
+    def _heed_mtu(self) -> None:
+        if self.probing.judge_mtu(self.engine, time.monotonic_ns()):
             self.step()
 
     def give_back(self) -> None:

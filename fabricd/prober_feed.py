@@ -134,10 +134,15 @@ class ProberFeed:
             self._log.warning("no view of the neighbours", reason=str(error))
             return []
 
+    @property
+    def without_mtu(self) -> bool:
+        """Whether the prober in use refused to tell of large packets."""
+        return self._no_mtu != 0 and self._no_mtu == self.incarnation
+
     async def mtu(self) -> list[MtuRow] | None:
         """Large packets of all paths, by index; None without a prober, or with an older one."""
         client, epoch = self._client, self._epoch
-        if client is None or not epoch or self._no_mtu == self.incarnation:
+        if client is None or not epoch or self.without_mtu:
             return None
         try:
             rows = await client.mtu()

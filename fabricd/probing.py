@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fabricd.config import Config
-from fabricd.detect.mtu import HEADERS, MtuPath, MtuTest
+from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest, MtuVerdict
 from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch
 from fabricd.prober_feed import ProberFeed
@@ -25,59 +24,63 @@ class Probing:
     def __init__(self) -> None:
         self._watch = ProbeWatch()
         self._mtu = MtuTest()
-        self._rows: list[MtuRow] = []
+        self._rows: list[MtuRow] | None = None
+        """Of the paths as they are configured now; None: there was no answer yet."""
+        self._rows_ns: int | None = None
+        """When the newest answer was asked for; None: there is none, or the prober has none."""
         self._said: dict[int, str] = {}
-        self._asking: asyncio.Task[None] | None = None
-        self._asked_ns = 0
+        self._asking: asyncio.Task[bool] | None = None
+        self._ask_at = 0
 
-    def configure(self, engine: Engine) -> None:
-        """Paths have other indices from now on."""
-        self._mtu.reset()
-        self._rows = []
-        for link in engine.links:
-            link.mtu = ""
-        for path in engine.paths:
-            path.mtu = ""
+    def configure(self) -> None:
+        """Paths have other indices from now on; what was found stays until the next answer."""
+        self._rows = None
+        self._ask_at = 0
 
-    def ask(self, feed: ProberFeed, now: int) -> None:
-        """Have the prober asked for its large packets, if it is time; nobody waits for that."""
-        if self._asking is not None or now - self._asked_ns < ASK_NS:
+    def ask(self, feed: ProberFeed, now: int, answered: Callable[[], None]) -> None:
+        """Have the prober asked for its large packets, if it is time; nobody waits for that.
+
+        Args:
+            feed: the prober.
+            now: CLOCK_MONOTONIC ns.
+            answered: called when there is an answer.
+        """
+        if self._asking is not None or now < self._ask_at:
             return
-        self._asked_ns = now
-        self._asking = asyncio.create_task(self._ask(feed))
-        self._asking.add_done_callback(self._answered)
 
-    async def _ask(self, feed: ProberFeed) -> None:
+        def done(task: asyncio.Task[bool]) -> None:
+            self._asking = None
+            # A mistake of ours ends the daemon, as one in the tick itself does.
+            if not task.cancelled() and task.result():
+                self._ask_at = now + ASK_NS
+                answered()
+
+        self._asking = asyncio.create_task(self._ask(feed, now))
+        self._asking.add_done_callback(done)
+
+    async def _ask(self, feed: ProberFeed, now: int) -> bool:
         rows = await feed.mtu()
         if rows is not None:
-            self._rows = rows
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
-        if not task.cancelled():
-            task.result()  # A mistake of ours ends the daemon, as one in the tick itself does.
+            self._rows, self._rows_ns = rows, now
+        elif feed.without_mtu:
+            self._rows_ns = None
+        return rows is not None
 
     def judge_mtu(self, engine: Engine, now: int) -> bool:
         """Say on links and paths what large packets say; True: something is other than before."""
-        if len(self._rows) != len(engine.paths):
+        if self._rows_ns is None or now - self._rows_ns >= KEPT_NS:
+            self._mtu, self._rows, self._said = MtuTest(), None, {}
+            return _say(engine, MtuVerdict())
+        if self._rows is None or len(self._rows) != len(engine.paths):
             return False
         paths = [
-            MtuPath(
-                p.spec.link, p.spec.peer, p.spec.peer_rail,
-                ipaddress.ip_address(p.spec.address).version, row,
-            )
+            MtuPath(p.netdev, p.spec.peer, p.spec.address, row)
             for p, row in zip(engine.paths, self._rows, strict=True)
-        ]  # fmt: skip
+        ]
         self._said = {
-            x.index: mtu_text([p for p in paths if p.link == x.index]) for x in engine.links
+            x.index: mtu_text([p for p in paths if p.netdev == x.netdev]) for x in engine.links
         }
-        verdict = self._mtu.judge(paths, now)
-        before = _holes(engine)
-        for link in engine.links:
-            link.mtu = verdict.links.get(link.index, "")
-        for path in engine.paths:
-            path.mtu = verdict.paths.get(path.index, "")
-        return before != _holes(engine)
+        return _say(engine, self._mtu.judge(paths, now))
 
     def mtu_said(self, link: int) -> str:
         """What large packets say of a link that is not at fault."""
@@ -127,6 +130,16 @@ class Probing:
         ]
 
 
+def _say(engine: Engine, verdict: MtuVerdict) -> bool:
+    """Whether that is other than before."""
+    before = _holes(engine)
+    for link in engine.links:
+        link.mtu = verdict.links.get(link.netdev, "")
+    for path in engine.paths:
+        path.mtu = verdict.paths.get(path.index, "")
+    return before != _holes(engine)
+
+
 def _holes(engine: Engine) -> list[str]:
     return [*(x.mtu for x in engine.links), *(x.mtu for x in engine.paths)]
 
@@ -137,7 +150,7 @@ def mtu_text(paths: Sequence[MtuPath]) -> str:
     if not tested:
         return "no large packet was sent yet"
     passed = sum(bool(p.row.tx_passed_ns) and not p.row.tx_missing for p in tested)
-    size = max(p.row.tx_size + HEADERS[p.version] for p in tested)
+    size = max(p.length(p.row.tx_size) for p in tested)
     return f"{size}-byte packets arrive on {passed} of {len(tested)} tested paths"
 
 

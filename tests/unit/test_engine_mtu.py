@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine_host import MS, SEC, Host
+from engine_host import MS, SEC, Host, config, specs
 
 from fabricd.operate.orders import Orders
 from telemetry.events import LinkState as S
@@ -65,3 +65,27 @@ def test_with_the_detector_off_or_in_a_maintenance_window_it_takes_nothing():
     host.engine.links[1].mtu = HOLE
     host.run(100 * MS)
     assert state(host) is S.DOWN, "it is a detector of its own"
+
+
+def test_another_configuration_returns_nothing_that_drops_large_packets():
+    host = Host()
+    host.engine.links[1].mtu = host.engine.paths[0].mtu = HOLE
+    host.run(100 * MS)
+    host.engine.configure(config(), specs(peers="abd"))
+    assert (host.engine.links[1].mtu, host.engine.paths[0].mtu) == (HOLE, HOLE)
+    host.run(30 * SEC, step=200 * MS)
+    assert state(host) is S.DOWN
+    assert host.engine.paths[0].health.state is S.DOWN
+
+
+def test_a_path_stays_down_for_large_packets_though_small_probes_take_no_path_down():
+    host = Host()
+    host.engine.orders = Orders(off=frozenset({"probe-path"}))
+    path = host.engine.paths[0]
+    path.mtu = HOLE
+    host.run(30 * SEC, step=200 * MS)
+    assert path.health.state is S.DOWN
+    assert [c.transition.to_state for c in host.changes if c.peer].count(S.DOWN) == 1
+    path.mtu = ""
+    host.run(30 * SEC, step=200 * MS)
+    assert path.health.state is S.UP
