@@ -136,7 +136,7 @@ class MtuTest:
             del self._sides[side.key]
         if side.missing < self._before.get(side.key, 0):
             del self._before[side.key]
-        if side.missing - self._before.get(side.key, 0) < PROVEN:
+        if not side.size or side.missing - self._before.get(side.key, 0) < PROVEN:
             return False
         self._sides[side.key] = _Found(side.size, side.passed_ns)
         return True

@@ -181,6 +181,15 @@ def test_smaller_tested_packets_end_a_verdict():
     assert (list(verdict.links), list(verdict.paths)) == ([], [])
 
 
+def test_where_no_large_packet_is_sent_any_more_old_counts_say_nothing():
+    """The peer's limit is too low for any: no size, and what was missing before stands."""
+    fabric = Fabric()
+    for index in (0, 1, 3):
+        fabric.row(index, tx_size=0, tx_missing=PROVEN)
+    verdict = fabric.judge()
+    assert (list(verdict.links), list(verdict.paths)) == ([], [])
+
+
 def test_a_path_that_is_not_configured_any_more_ends_its_verdict():
     fabric = Fabric()
     fabric.hole(0, 1, 3)
