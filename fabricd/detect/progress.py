@@ -11,6 +11,10 @@ its windows allow and no more. And what the peers do not hear of us they report 
 their own, so the bytes that explain it may have left a while ago. So the wait for those is shorter,
 and goes on for `RECENT_NS` after the last of them.
 
+A path alone waits no longer than that in either direction, where another peer is heard on the link
+without a queue: what arrives may be of that peer, and the full queue at most one of the silent
+peer's own port, whose host waits as long for its sent bytes.
+
 Of a link that moves nothing, no verdict waits. RDMA payload is not in a netdev's byte counters:
 there the queueing delay of the probes (`PathView.queue_ns`) is the evidence.
 """
@@ -27,6 +31,8 @@ from fabricd.probes.records import Direction
 RX, TX = Direction.RX, Direction.TX
 LONGEST_NS: Mapping[Direction, int] = {RX: 1_000_000_000, TX: 200_000_000}
 """A silence that lasts longer is a verdict, whatever the device counts."""
+ALONE_NS = LONGEST_NS[TX]
+"""The same of a path where the link's own queue is known to be short."""
 RECENT_NS: Mapping[Direction, int] = {RX: 0, TX: 100_000_000}
 """What moved so long ago explains a silence, too."""
 LEAST_BYTES = 16 << 10
@@ -160,6 +166,10 @@ class ByteProgress:
         for key in self._waits.keys() - self._asked:
             del self._waits[key]
 
+    def keep(self, silence: Hashable, way: Direction) -> None:
+        """A silence that is there though nothing asks about it now: its wait goes on."""
+        self._asked.add((silence, way))
+
     def flowing(self, link: int, way: Direction, interval_ns: int) -> bool | None:
         """Whether the link moves payload now; None: a link interval later it will be known."""
         self.note(interval_ns)
@@ -182,7 +192,14 @@ class ByteProgress:
         # Not noted at the right moment. What moved nothing for longer does not move now.
         return None if before else False
 
-    def ask(self, silence: Hashable, link: int, way: Direction, interval_ns: int) -> Answer:
+    def ask(
+        self,
+        silence: Hashable,
+        link: int,
+        way: Direction,
+        interval_ns: int,
+        longest_ns: int | None = None,
+    ) -> Answer:
         """Whether a silence that would be a verdict now has to wait.
 
         Args:
@@ -190,8 +207,10 @@ class ByteProgress:
             link: index of the link that it is on.
             way: RX: we hear nothing; TX: we are not heard.
             interval_ns: the link interval.
+            longest_ns: a silence that waited for so long is a verdict; None: as `LONGEST_NS` says.
         """
         key = (silence, way)
+        longest = LONGEST_NS[way] if longest_ns is None else longest_ns
         self._asked.add(key)
         wait = self._waits.get(key)
         if wait is not None and wait.over:
@@ -201,12 +220,12 @@ class ByteProgress:
         if wait is None:
             wait = self._waits[key] = _Wait(now)
             self.held += flows is not False
-        lasted = now - wait.since_ns >= LONGEST_NS[way]
+        lasted = now - wait.since_ns >= longest
         if flows is False or lasted:
             wait.over = True
             if flows:
                 moves = "arrive" if way is RX else "leave"
-                wait.why = f"though bytes {moves} for {LONGEST_NS[way] / 1e9:g} s"
+                wait.why = f"though bytes {moves} for {longest / 1e9:g} s"
             return Answer(wait=False, why=wait.why)
         again = now + interval_ns // 2
         self.again_ns = again if self.again_ns is None else min(again, self.again_ns)

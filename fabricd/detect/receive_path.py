@@ -131,6 +131,10 @@ class ReceivePath:
         for key in self._waits.keys() - self._asked:
             del self._waits[key]
 
+    def keep(self, silence: Hashable) -> None:
+        """A silence that is there though nothing asks about it now: its wait goes on."""
+        self._asked.add(silence)
+
     def ask(self, silence: Hashable, as_of: int, interval_ns: int) -> Answer:
         """Whether a silence that would be a verdict now has to wait.
 

@@ -15,7 +15,7 @@ newest packet that it heard, from whomever. From then on each packet that was du
 A link that loses single packets now and then needs a longer row: each such near miss of the last
 ten seconds is remembered, and every fourth asks for one more, so that loss is no silence. So does
 one behind a queue: where packets waited for three link intervals before the silence, the next may
-wait for three more.
+wait for three more. A path that was dead before the silence began knows nothing of that queue.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Silences:
         while near and near[0] < now - rules.near_misses_ns:
             near.popleft()
         more = len(near) // rules.near_misses_for_one if near else 0
-        queued = rules.queued(max(p.queue_ns for p in paths), rules.link_interval_ns)
+        queued = rules.queued(_queue_ns(paths, rules), rules.link_interval_ns)
         return max(min(rules.misses + more, 3 * rules.misses), rules.misses + queued)
 
     def _noted(
@@ -237,6 +237,19 @@ class Silences:
                 known.count += max(0, last - max(known.until, before))
                 known.until = last
         return min(known.count, path.rx_missed)
+
+
+def _queue_ns(paths: Sequence[PathView], rules: Rules) -> int:
+    """The longest queue of a link's paths; what a path that died well before says of it is old."""
+    heard, acked = max(p.last_heard_ns for p in paths), max(p.acked_ns for p in paths)
+    longest = 0
+    for path in paths:
+        slack = rules.lateness(path.interval_ns) + path.queue_ns
+        silent = path.rx_missed and path.due + slack < heard
+        unheard = path.tx_missed and path.acked_ns + path.interval_ns + slack < acked
+        if not silent and not unheard:
+            longest = max(longest, path.queue_ns)
+    return longest
 
 
 def _surely_heard(path: PathView, rules: Rules, now: int) -> int:

@@ -18,17 +18,18 @@ Rules, in the order in which they are asked:
   (`fabricd.detect.receive_path`); until then it is a suspicion. What peers do not hear of us does
   not wait for that: they judge.
 * While the device moves payload in the direction that is called silent (`fabricd.detect.progress`),
-  the silence is that of a full queue: neither a verdict nor a suspicion.
+  the silence is that of a full queue: neither a verdict nor a suspicion. While the link is looked
+  at, the waits of its paths go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from fabricd.detect.progress import ByteProgress
+from fabricd.detect.progress import ALONE_NS, ByteProgress
 from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.silence import PathView, Rules, Silences
 from fabricd.probes.records import Direction
@@ -116,6 +117,7 @@ class Jury:
                 continue
             self.progress.note(self.rules.link_interval_ns)
             sent = {p.index: self._sent(p, by_peer[p.peer], now) for p in all_paths}
+            self._keep_waits(all_paths, sent)
             said = self._link_fault(link, all_paths, sent, now)
             if said.reason:
                 {_Wait.NOTHING: faults, _Wait.KERNEL: suspects, _Wait.PAYLOAD: congested}[
@@ -134,7 +136,7 @@ class Jury:
             for path in own:
                 wait = path.interval_ns + self.rules.link_interval_ns
                 if self._counts(path, wait, now) and (
-                    reason := self._path_fault(path, sent[path.index], now)
+                    reason := self._path_fault(path, sent[path.index], all_paths, now)
                 ):
                     path_faults[path.index] = reason
         self.receive_path.end()
@@ -178,29 +180,58 @@ class Jury:
             waiting = waiting if waiting.reason else _Said(reason, _Wait.PAYLOAD)
         return waiting
 
-    def _unheard(self, silence: Hashable, link: int, now: int) -> _Said:
+    def _unheard(
+        self, silence: Hashable, link: int, now: int, longest_ns: int | None = None
+    ) -> _Said:
         """What a silence of our own hearing still waits for; the reason is what to add to it."""
         interval = self.rules.link_interval_ns
-        wait, why = self.progress.ask(silence, link, RX, interval)
+        wait, why = self.progress.ask(silence, link, RX, interval, longest_ns)
         if wait:
             return _Said(f"; {why}", _Wait.PAYLOAD)
         behind, stalled = self.receive_path.ask(silence, now, interval)
         text = "".join(f"; {text}" for text in (why, stalled) if text)
         return _Said(text, _Wait.KERNEL if behind else _Wait.NOTHING)
 
-    def _path_fault(self, path: PathView, sent: int, now: int) -> str:
-        rules = self.rules
-        needed = rules.misses + rules.queued(path.queue_ns, path.interval_ns)
-        if sent >= needed:
-            said = self._unheard(("path", path.index), path.link, now)
+    def _silent_ways(self, path: PathView, sent: int) -> list[Direction]:
+        """In which directions a path misses enough to be at fault by itself."""
+        needed = self.rules.misses + self.rules.queued(path.queue_ns, path.interval_ns)
+        missing = {RX: sent, TX: path.tx_missed}
+        return [way for way, count in missing.items() if count >= needed]
+
+    def _keep_waits(self, paths: Iterable[PathView], sent: Mapping[int, int]) -> None:
+        """Silences of paths are there also while their link alone is judged."""
+        for path in paths:
+            silence = ("path", path.index)
+            for way in self._silent_ways(path, sent[path.index]):
+                self.progress.keep(silence, way)
+                if way is RX:
+                    self.receive_path.keep(silence)
+
+    def _path_fault(
+        self, path: PathView, sent: int, same_link: Iterable[PathView], now: int
+    ) -> str:
+        rules, silence = self.rules, ("path", path.index)
+        ways = self._silent_ways(path, sent)
+        if RX in ways:
+            longest = ALONE_NS if self._alone(path, same_link) else None
+            said = self._unheard(silence, path.link, now, longest)
             if said.waits_for is _Wait.NOTHING:
                 return f"{path.peer} not heard on this path{said.reason}"
-        if path.tx_missed >= needed:
-            silence = ("path", path.index)
+        if TX in ways:
             wait, why = self.progress.ask(silence, path.link, TX, rules.link_interval_ns)
             if not wait:
                 return f"not heard by {path.peer} on this path" + (f"; {why}" if why else "")
         return ""
+
+    def _alone(self, path: PathView, same_link: Iterable[PathView]) -> bool:
+        """Whether another peer was heard on the link since this silence, without a queue."""
+        return any(
+            p.peer != path.peer
+            and p.clean
+            and p.last_heard_ns > path.due
+            and not self.rules.queued(p.queue_ns, self.rules.link_interval_ns)
+            for p in same_link
+        )
 
     def _moves(self, link: int, paths: Iterable[PathView]) -> bool:
         """Whether a link moves payload in a direction in which probes are missing."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.detect.progress import (
+    ALONE_NS,
     BASELINE_NS,
     LEAST_BYTES,
     LONGEST_NS,
@@ -219,6 +220,20 @@ def test_no_silence_is_explained_for_longer_than_the_longest(progress, device, w
     assert look(progress, device, after=5 * MS, way=way, due=True) == answer, "the reason stays"
 
 
+@pytest.mark.parametrize("kept", [RX, TX])
+def test_the_wait_of_a_silence_that_is_kept_goes_on(progress, device, kept):
+    device.rate = [FULL, FULL]
+    three_misses(progress, device)
+    began = device.now
+    while device.now - began < LONGEST_NS[RX]:
+        device.run(5 * MS)
+        progress.begin(device.now)
+        progress.note(LINK)
+        progress.keep("silence", kept)
+        progress.end()
+    assert look(progress, device, after=5 * MS, due=True).wait is (kept is TX), "each way apart"
+
+
 def test_without_a_note_of_the_right_age_a_loaded_link_waits_for_one_interval(progress, device):
     device.rate = [FULL, 0]
     device.run(BASELINE_NS - MS)
@@ -278,6 +293,8 @@ class Host(Simulated):
         self.device = Device()
         self.device.rate = [rx, tx]
         self.queue_ns = 0
+        self.queues = {}
+        """Of single paths, (link, peer)."""
         self.unheard = False
         super().__init__()
         self.engine.progress.read = self._read
@@ -289,7 +306,10 @@ class Host(Simulated):
         return self.device.read()
 
     def views(self):
-        found = [v._replace(queue_ns=self.queue_ns) for v in super().views()]
+        found = [
+            v._replace(queue_ns=self.queues.get((v.link, v.peer), self.queue_ns))
+            for v in super().views()
+        ]
         if self.unheard:
             found = [
                 v._replace(rx_missed=0, tx_missed=v.rx_missed, acked_ns=v.last_heard_ns)
@@ -359,6 +379,90 @@ def test_a_known_queue_delays_a_verdict_by_about_its_length():
         host.silence(0)
         took.append(host.until_down())
     assert took[0] + 20 * MS <= took[1] <= took[0] + 40 * MS
+
+
+@pytest.mark.parametrize(("unheard", "burst_ms", "pause_ms"), [(False, 250, 450), (True, 75, 75)])
+def test_a_dead_path_is_found_though_a_job_s_bursts_silence_the_others(unheard, burst_ms, pause_ms):
+    """While these are looked at as the link's silence, the dead path's wait goes on."""
+    host = Host(rx=FULL, tx=FULL)
+    host.queue_ns = 0 if unheard else 20 * MS
+    host.unheard = unheard
+    host.silence((0, "a"))
+    began, said = host.now, []
+    while not host.changes and host.now - began < 5 * SEC:
+        for silent, milliseconds in ((False, pause_ms), (True, burst_ms)):
+            for peer in "bc":
+                if silent:
+                    host.silence((0, peer))
+                else:
+                    host.silent = {i: t for i, t in host.silent.items() if i == 0}
+            host.run(milliseconds * MS, step=5 * MS)
+            said += host.engine.congested.values()
+    assert any("b, c" in text for text in said), "the bursts are seen"
+    assert {(c.netdev, c.peer) for c in host.changes} == {("rail0", "a")}
+    longest = LONGEST_NS[TX if unheard else RX]
+    assert host.now - began <= longest + 300 * MS + 2 * (burst_ms + pause_ms) * MS
+
+
+def test_another_peer_s_payload_delays_a_dead_path_little():
+    """The others are heard at once: the link has no queue, and what arrives may be of them."""
+    plain, filled = Host(), Host(rx=FULL)
+    took = []
+    for host in (plain, filled):
+        host.silence((0, "a"))
+        took.append(host.until_down())
+    assert took[1] <= took[0] + ALONE_NS + 10 * MS
+    assert f"though bytes arrive for {ALONE_NS / 1e9:g} s" in filled.changes[0].transition.reason
+
+
+@pytest.mark.parametrize("queues", [{"b": 20 * MS, "c": 20 * MS}, {"b": 20 * MS, "c": 5 * MS}])
+def test_a_path_waits_for_the_link_s_own_queue(queues):
+    host = Host(rx=FULL)
+    host.queues = {(0, peer): queue for peer, queue in queues.items()}
+    host.silence((0, "a"))
+    assert host.until_down() > LONGEST_NS[RX]
+
+
+def test_a_path_of_a_peer_with_two_waits_for_another_peer():
+    """That the other path of the silent peer is well says nothing of the link's payload."""
+    host = Host(rx=FULL)
+    host.silence((0, "a"))
+    host.run(150 * MS, step=5 * MS)
+    a, *others = (v for v in host.views() if v.link == 0)
+    jury = host.engine._jury
+    assert jury._alone(a, [a, *others])
+    assert not jury._alone(a, [a, others[0]._replace(peer="a")])
+    assert not jury._alone(a, [a, others[0]._replace(last_heard_ns=a.due - 1)])
+    assert not jury._alone(a, [a, others[0]._replace(tx_missed=1)])
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+def test_the_queue_that_a_dead_path_had_delays_no_verdict_on_the_link(unheard):
+    took = []
+    for queue_ns in (0, 90 * MS):
+        host = Host()
+        host.unheard = unheard
+        host.queues = {(0, "a"): queue_ns}
+        host.silence((0, "a"))
+        host.run(SEC, step=5 * MS)
+        assert [(c.netdev, c.peer) for c in host.changes] == [("rail0", "a")]
+        host.changes.clear()
+        host.silence(0)
+        took.append(host.until_down())
+        assert {(c.netdev, c.peer) for c in host.changes} == {("rail0", "")}
+    assert took[0] == took[1]
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+def test_the_queue_that_the_link_has_still_asks_for_more(unheard):
+    took = []
+    for queue_ns in (0, 90 * MS):
+        host = Host()
+        host.unheard = unheard
+        host.queues = {(0, "a"): queue_ns}
+        host.silence(0)
+        took.append(host.until_down())
+    assert took[0] + 40 * MS <= took[1]
 
 
 def test_silence_beside_payload_is_no_suspicion_and_is_told_by_the_engine():

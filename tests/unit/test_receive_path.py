@@ -318,6 +318,20 @@ def test_a_stall_that_lasts_is_told_with_the_verdict(host):
     assert host.changes[1].transition.reason.endswith("receive path is stalled on CPU 0")
 
 
+def test_a_path_s_wait_goes_on_while_the_link_alone_is_judged(host):
+    """The other peers are silent for a while, again and again."""
+    host.kernel.queues = [(100, 40), (100, 0)]
+    host.until_told([(0, "a")], waits=True)
+    begun = host.now
+    while host.now - begun < 2 * LONGEST_NS and ("rail0", "a", S.DOWN) not in told(host):
+        host.silence((0, "b"), (0, "c"))
+        host.run(200 * MS)
+        host.silent = {index: at for index, at in host.silent.items() if index == 0}
+        host.run(300 * MS)
+    assert {(netdev, peer) for netdev, peer, to in told(host) if to is S.DOWN} == {("rail0", "a")}
+    assert host.now - begun <= LONGEST_NS + 500 * MS
+
+
 def test_what_peers_do_not_hear_waits_for_nothing(host):
     host.kernel.queues = [(100, 40), (100, 0)]
     views = host.views
