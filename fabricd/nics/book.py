@@ -247,6 +247,11 @@ class NicBook:
         sources = nic.statuses.get("counters", ())
         return next((s.reason for s in sources if s.source == "link_stats"), "no source is on")
 
+    def settlings(self, netdev: str) -> int:
+        """How often a link came to have carrier and an active port; any thread may ask."""
+        nic = self.nics.get(netdev)
+        return nic.speed.settlings if nic is not None else 0
+
     # -- forecast -----------------------------------------------------------------------------
 
     def window(self, planned: Iterable[str]) -> Rows:
@@ -408,6 +413,7 @@ class NicBook:
         if link.carrier is not True or not link.admin_up or link.port_active is False:
             nic.speed.unsettled()
             return
+        nic.speed.settled()
         for source, gauge in (("netdev", "speed"), ("verbs", "rate")):
             if gauge in reading.gauges:
                 nic.speed.read(source, reading.gauges[gauge].get(gauge), reading.at_ns)

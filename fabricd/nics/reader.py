@@ -6,7 +6,7 @@ devlink, speed) each at its own period. A reader shares nothing that can hang wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -177,10 +177,12 @@ class SlowReader:
         sysfs: Path = _SYSFS,
         dump: SharedDump | None = None,
         module: Source | None = None,
+        settlings: Callable[[], int] = lambda: 0,
     ) -> None:
         """Not read before ``offset_ns`` have passed: all links at once would be a burst.
 
         ``module``: a source of module readings; default: the one in the cage.
+        ``settlings``: how often the link came to have carrier and an active port; must not block.
         """
         self.netdev = netdev
         net = sysfs / "net"
@@ -197,8 +199,9 @@ class SlowReader:
         self._off: dict[int, int] = {}
         """Times in a row."""
         self._tracker = Tracker()
+        self._settlings = settlings
         self._speed_due = 0
-        self._speed: tuple[float | None, str] = (None, "")
+        self._speed: tuple[float | None, tuple[str, int]] = (None, ("", 0))
         self._speed_alike = 0
         """So many readings said that, one after the other."""
 
@@ -220,9 +223,10 @@ class SlowReader:
             gauges[source.status.source] = sample.gauges if sample is not None else {}
             if sample is not None:
                 samples.append(sample)
-        # A link trains when its carrier comes: from then on it is asked until readings agree. Not
-        # each time: the kernel reads the speed under a lock that others wait for.
-        changes = _text(self._net / self.netdev / "carrier_changes")
+        # A link trains when its carrier comes, and counts once its port is active: from then on it
+        # is asked until readings agree. Not each time: the kernel reads the speed under a lock that
+        # others wait for.
+        changes = (_text(self._net / self.netdev / "carrier_changes"), self._settlings())
         if now_ns >= self._speed_due or changes != self._speed[1]:
             said = (_speed(self._net / self.netdev / "speed"), changes)
             self._speed_alike = self._speed_alike + 1 if said == self._speed else 1

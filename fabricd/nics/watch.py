@@ -101,7 +101,13 @@ class NicWatch:
         def slow(netdev: str) -> Reader:
             place = names.index(netdev) if netdev in names else 0
             offset_ns = module_ns * place // len(names)
-            return SlowReader(netdev, module_ns=module_ns, offset_ns=offset_ns, dump=dump)
+            return SlowReader(
+                netdev,
+                module_ns=module_ns,
+                offset_ns=offset_ns,
+                dump=dump,
+                settlings=lambda: self._host.nics.settlings(netdev),
+            )
 
         return [
             self._sweeper("counters", counters, period_s),

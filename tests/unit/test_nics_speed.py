@@ -1,5 +1,6 @@
 """A link that negotiated less than it had keeps its part of the weight, and says why."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,10 +10,10 @@ from whole_host import LINKS, WholeHost, text
 
 from fabricd.config import ConfigError, parse
 from fabricd.explain import explain
-from fabricd.nics import memory
+from fabricd.nics import memory, watch
 from fabricd.nics.book import Nic
 from fabricd.nics.reader import RATE_NS, SPEED_NS, CounterReader, Reading, SlowReader
-from fabricd.nics.speed import MOST, LinkSpeed, rate
+from fabricd.nics.speed import ABSENCES, MOST, LinkSpeed, rate
 from fabricd.report import snapshot
 
 S = 10**9
@@ -59,6 +60,47 @@ def test_the_lesser_of_two_sources_counts_each_by_its_own_best():
     assert readings(speed, 14, 14, source="verbs") == pytest.approx(14 / 54.3)
     assert speed.text == "negotiated 14 of 54.3 Gbit/s"
     assert readings(speed, 54.2, 54.2, source="verbs") == 1.0, "the same, rounded otherwise"
+
+
+def test_a_source_that_is_gone_counts_no_more():
+    speed = LinkSpeed()
+    readings(speed, 100, 100)
+    assert readings(speed, 100, 100, 25, 25, source="verbs") == 0.25
+    assert readings(speed, *[None] * (ABSENCES - 1), 25, source="verbs") == 0.25
+    assert readings(speed, *[None] * (ABSENCES - 1), source="verbs") == 0.25
+    assert readings(speed, None, source="verbs") == 1.0
+    assert (speed.text, speed.slower_ns) == ("100 Gbit/s", None)
+    assert readings(speed, 25, 25, source="verbs") == 0.25, "the best that it had is still known"
+
+
+def test_absences_before_the_carrier_was_away_count_no_more():
+    speed = LinkSpeed()
+    readings(speed, 100, 100, 25, 25, source="verbs")
+    for _ in range(ABSENCES):
+        assert readings(speed, *[None] * (ABSENCES - 1), source="verbs") == 0.25
+        speed.unsettled()
+    assert speed.ratio == 0.25
+
+
+def test_a_configured_speed_is_the_netdev_s():
+    """Verbs ports say 54.3 where the netdev says 56: 4X FDR, with and without its coding."""
+    speed = LinkSpeed(expected=56 * G)
+    readings(speed, 56, 56)
+    assert readings(speed, 54.3, 54.3, source="verbs") == 1.0
+    assert speed.text == "56 Gbit/s"
+    assert readings(speed, 28, 28) == 0.5
+
+
+def test_a_lower_configured_speed_holds_for_the_verbs_port_too():
+    speed = LinkSpeed()
+    readings(speed, 400, 400, 100, 100)
+    assert readings(speed, 400, 400, 100, 100, source="verbs") == 0.25
+    speed.expected = 100 * G
+    assert speed.ratio == 1.0
+
+
+def test_a_configured_speed_is_asked_of_verbs_where_the_netdev_says_none():
+    assert readings(LinkSpeed(expected=400 * G), 100, 100, source="verbs") == 0.25
 
 
 def test_a_configured_speed_replaces_the_best():
@@ -184,6 +226,21 @@ async def test_what_is_read_without_carrier_is_no_evidence(host):
     assert host.whole.link("rail1").speed_ratio == 1.0
 
 
+async def test_a_port_that_becomes_active_late_is_to_be_read_anew(host):
+    host.read(400, 400, 100, 100)
+    settlings = host.whole.host.nics.settlings
+    link, before = host.whole.link("rail1"), settlings("rail1")
+    link.port_active = False
+    assert host.read(400, 400, 400) == 250
+    assert settlings("rail1") == before
+    link.port_active = True
+    host.read(400)
+    assert settlings("rail1") == before + 1
+    assert host.read(400) == 1000
+    assert settlings("rail1") == before + 1, "once"
+    assert settlings("nosuch9") == 0
+
+
 async def test_in_maintenance_it_changes_nothing(host):
     host.read(400, 400)
     host.whole.host.engine.orders = type(host.whole.host.engine.orders)(planned={"rail1"})
@@ -252,6 +309,35 @@ def test_a_link_that_trained_anew_is_asked_until_readings_agree(tmp_path):
     (tmp_path / "net/rail1/speed").unlink()
     files(tmp_path, net__rail1__carrier_changes="4\n")
     assert speeds(5) == [None]
+    reader.close()
+
+
+def test_a_link_that_settled_is_asked_soon(tmp_path):
+    """Its port became active after the readings that its carrier caused."""
+    files(tmp_path, net__rail1__speed="400000\n", net__rail1__carrier_changes="1\n")
+    settlings, now, asked = 0, 0, []
+    reader = SlowReader("rail1", sysfs=tmp_path, settlings=lambda: settlings)
+    for second in range(0, 60, 5):
+        settlings = second >= 40
+        found = reader.read(now + second * S)
+        if found is not None and "speed" in found.gauges:
+            asked.append(second)
+    assert asked == [0, 5, 10, 40, 45, 50]
+    reader.close()
+
+
+async def test_the_daemon_s_reader_is_told_when_a_link_settled(host, monkeypatch):
+    made = {}
+    monkeypatch.setattr(watch.sys, "setswitchinterval", lambda _seconds: None)
+    monkeypatch.setattr(watch, "Sweeper", lambda name, make, *_, **__: made.setdefault(name, make))
+    watch.NicWatch(host.whole.host, asyncio.get_running_loop())._make(host.whole.host.config)
+    reader = made["slow"]("rail1")
+    before = reader._settlings()
+    host.whole.link("rail1").port_active = False
+    host.read(400)
+    host.whole.link("rail1").port_active = True
+    host.read(400)
+    assert reader._settlings() == before + 1
     reader.close()
 
 
