@@ -77,6 +77,7 @@ class Balance {
   struct Others {
     double held = 0;   // of the middle one
     double speed = 0;  // of the quickest, bytes in a ns in which bytes waited
+    double sure = 0;   // of the quickest where bytes waited long enough to tell; 0: nowhere
   };
   [[nodiscard]] std::optional<Others> others(const Path& path) const;
   bool enter(Path& path, const std::optional<Others>& others, std::int64_t now);

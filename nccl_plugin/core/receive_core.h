@@ -175,7 +175,7 @@ class ReceiveCore {
   std::map<GroupId, Kept> ahead_;        // came before their receives, and may still fit
   std::size_t ahead_bytes_ = 0;
   bool ahead_expected_ = false;
-  bool sender_low_ = false;  // the sender is about to run out of its copy budget
+  bool sender_low_ = false;  // the sender is about to run out of its copy budget, as it said last
   bool urgent_ = false;
   bool soon_ = false;                // one that is waited for is not acknowledged yet
   std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits

@@ -77,6 +77,7 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
       header.length != std::min<std::uint64_t>(chunk_size_, header.message_size - header.offset)) {
     return {Verdict::refuse, nullptr};
   }
+  sender_low_ = header.budget_low;
   Partial partial;
   partial.group = header.group;
   partial.chunk = static_cast<std::uint32_t>(chunk);
@@ -133,7 +134,6 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
 Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const ChunkHeader& header) {
   const Group* group = find(partial.group);
   const std::uint64_t size = header.message_size;
-  sender_low_ = header.budget_low;
   if (partial.group < base_) {
     return {Verdict::duplicate, nullptr};  // late
   }
@@ -180,6 +180,8 @@ bool ReceiveCore::finish(PathIndex index) {
     } else if (partial.group >= base_ && holds(partial.group, partial.guess)) {
       ahead_bytes_ += kept.bytes.size();
       ahead_.emplace(partial.group, std::move(kept));
+    } else {
+      urgent_ = true;  // in vain: its sender waits for the grant
     }
     return whole;
   }
@@ -208,6 +210,7 @@ bool ReceiveCore::take_kept(GroupId id, const Kept& kept) {
   Group* group = find(id);
   if (group == nullptr || !holds(id, kept.guess) || group->pieces[0].sized ||
       bytes.size() > group->pieces[0].buffer.slot.size) {
+    urgent_ = true;  // its sender waits for the grant
     return false;
   }
   Piece& piece = group->pieces[0];

@@ -188,12 +188,12 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   out.header.message_size = message.size;
   out.header.offset = std::uint64_t{ref.chunk} * chunk_size_;
   out.header.length = length_of(message, ref.chunk);
+  out.header.budget_low = ahead_allowed_ && budget_low();
   out.header.waits = ahead_allowed_ && message.copy == nullptr && message.size <= kCopyLimit;
   out.header.ahead = message.ahead;
   if (message.ahead) {
     out.header.era = era_;
     out.header.tag = message.tag;
-    out.header.budget_low = budget_low();
   }
   out.data = message.data + out.header.offset;
   ++message.readers;

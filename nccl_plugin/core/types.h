@@ -74,7 +74,7 @@ struct ChunkHeader {
   bool ahead = false;       // sent before its grant was known
   Era era = 0;              // with `ahead`
   std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise
-  bool budget_low = false;  // with `ahead`: the sender is about to run out of its copy budget
+  bool budget_low = false;  // the sender is about to run out of its copy budget
 };
 
 // Chunk ordinals [first, last) of a message.

@@ -103,7 +103,8 @@ void Peer::lose(core::PathIndex index, bool silent) {
     silent_ |= core::bit(index);
   }
   const std::int64_t now = monotonic_ns();
-  if (now - link.up_since > kCalmNs) {
+  link.lived = now - link.up_since;
+  if (link.lived > kCalmNs) {
     link.backoff = 0;
   }
   link.next_dial = now + link.backoff;
@@ -209,7 +210,12 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
       ping(core::bit(index), now);
     }
   });
-  core::each(live_ & ~facts.control_live, [this](core::PathIndex index) { path_changed(index); });
+  // A link that comes and goes every second is no news of its path: large packets alone may die.
+  core::each(live_ & ~facts.control_live, [this](core::PathIndex index) {
+    if (links_[index].lived > kCalmNs) {
+      path_changed(index);
+    }
+  });
   facts.control_live = live_;
   facts.held = validation.held(now);
   facts.down.hear(hinted.down() | silent_, now);

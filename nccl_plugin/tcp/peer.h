@@ -117,6 +117,7 @@ class Peer {
     std::int64_t backoff = 0;
     std::int64_t last_ping = 0;
     std::int64_t up_since = 0;
+    std::int64_t lived = kCalmNs + 1;  // ns that the connection before stood
   };
   void flush(core::PathIndex link);
   void lose(core::PathIndex link, bool silent);

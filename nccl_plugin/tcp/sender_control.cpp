@@ -80,10 +80,12 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
       continue;
     }
     // What is said to be down, or failed its validation, is not dialled, unless there is nothing
-    // else.
-    const bool bad = facts.down.says(index) || (facts.held & core::bit(index)) != 0;
+    // else. A new comm first waits for what may yet connect.
+    const bool held = (facts.held & core::bit(index)) != 0;
+    const bool bad = facts.down.says(index) || held;
     if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
-        (facts.control_live & core::bit(index)) != 0 && (!bad || live_ == 0)) {
+        (facts.control_live & core::bit(index)) != 0 &&
+        (!bad || (live_ == 0 && (settled || !held)))) {
       wants.dial |= core::bit(index);
     }
   }

@@ -161,9 +161,10 @@ struct StateFrame {
 using Bytes = std::vector<std::byte>;
 
 std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
-// 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot, with 256 added
-// in version 3 when the caller waits for a small message. An `ahead` chunk is its message, and has
-// tag (4) and flags (4; 1: copy budget low) in the offset's place.
+// 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot; in version 3
+// with 256 added when the caller waits for a small message, and 512 when the copy budget is low. An
+// `ahead` chunk is its message, and has tag (4) and flags (4; 1: copy budget low) in the offset's
+// place.
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);

@@ -13,8 +13,11 @@ constexpr std::uint32_t kMaxGroups = 4096;
 // Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
 // come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
-constexpr std::uint32_t kBudgetLow = 1;     // a flag of an `ahead` chunk
-constexpr std::uint16_t kWaits = 1U << 8U;  // a flag beside the slot of a `chunk`
+constexpr std::uint32_t kBudgetLow = 1;  // a flag of an `ahead` chunk
+// Flags beside the slot of a `chunk`.
+constexpr std::uint16_t kWaits = 1U << 8U;
+constexpr std::uint16_t kChunkBudgetLow = 1U << 9U;
+constexpr std::uint16_t kChunkFlags = kWaits | kChunkBudgetLow;
 
 // Writes the header with the body's length once the body is there.
 class Frame {
@@ -108,7 +111,8 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
     std::memcpy(out.data() + at, &value, sizeof value);
   };
   put(0, header.ahead ? FrameType::ahead : FrameType::chunk);
-  const auto slot = static_cast<std::uint16_t>(header.slot | (header.waits ? kWaits : 0U));
+  const auto slot = static_cast<std::uint16_t>(header.slot | (header.waits ? kWaits : 0U) |
+                                               (header.budget_low ? kChunkBudgetLow : 0U));
   put(2, header.ahead ? header.era : slot);
   put(4, header.length);
   put(8, comm);
@@ -137,15 +141,16 @@ std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes) 
   const auto frame = decode_frame_header(bytes);
   const bool ahead = frame && frame->type == FrameType::ahead;
   if (!frame || bytes.size() < kChunkHeaderSize || (frame->type != FrameType::chunk && !ahead) ||
-      (!ahead && (frame->count & ~kWaits) >= core::kMaxSlots)) {
+      (!ahead && (frame->count & ~kChunkFlags) >= core::kMaxSlots)) {
     return std::nullopt;
   }
   Reader reader(bytes.subspan(kFrameHeaderSize));
   core::ChunkHeader header;
   header.ahead = ahead;
   header.era = ahead ? frame->count : core::Era{0};
-  header.slot = ahead ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count & ~kWaits);
+  header.slot = ahead ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count & ~kChunkFlags);
   header.waits = !ahead && (frame->count & kWaits) != 0;
+  header.budget_low = !ahead && (frame->count & kChunkBudgetLow) != 0;
   header.length = frame->length;
   header.group = reader.get<core::GroupId>();
   header.message_size = reader.get<std::uint64_t>();

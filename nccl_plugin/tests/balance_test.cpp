@@ -83,7 +83,6 @@ TEST_CASE("balance: nothing moves where nobody waits for one path") {
       CHECK(second(balance, world, now) == 0);
     }
   }
-  CHECK(balance.take_rehash() == 0);
 }
 
 TEST_CASE("balance: two slow paths of four are both found") {
@@ -129,7 +128,6 @@ TEST_CASE("balance: a path that stays slow is hashed anew, with growing pauses")
     second(balance, {{kA, 100e6, 0.5}, {kB, 20e6, 1}}, now);
     const PathSet again = balance.take_rehash();
     CHECK((again & bit(kA)) == 0);
-    CHECK(balance.take_rehash() == 0);
     if ((again & bit(kB)) != 0) {
       at.push_back(now);
     }
@@ -213,6 +211,42 @@ TEST_CASE("balance: a path that has half of the others' speed keeps its share") 
   for (int i = 0; i < 3; ++i) second(balance, ring_of_four(0.55), now);
   CHECK(balance.removed() == 0);
   CHECK(balance.factor(path_index(3, 3)) < kFullWeight);
+}
+
+TEST_CASE("balance: a full path is not removed because of one that is never full") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  balance.step(now);
+  for (int i = 0; i < 10; ++i) {
+    for (int tick = 0; tick < kSecond / kTick; ++tick) {
+      now += kTick;
+      balance.observe(kA, 400'000, 500'000, kTick, now);  // 125 MB/s, all the time
+      balance.observe(kB, 40'000, 160'000, kTick, now);   // 40 MB/s in small pieces
+    }
+    balance.step(now);
+    CHECK(balance.removed() == 0);
+  }
+}
+
+TEST_CASE("balance: the pauses of a removed path do not begin anew") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  balance.step(now);
+  std::int64_t removed_at = 0;
+  std::vector<std::int64_t> pauses;
+  for (int i = 0; i < 4 * 3600; ++i) {
+    const bool removed = balance.removed() != 0;
+    now += kTick;  // steps come late
+    if (removed) {
+      second(balance, {{kA, 100e6, 1}, {kB, 100e6, 1}, {kC, 100e6, 1}}, now);
+    } else {
+      second(balance, ring_of_four(0.25), now);
+    }
+    if (removed && balance.removed() == 0) pauses.push_back(now - removed_at);
+    if (!removed && balance.removed() != 0) removed_at = now;
+  }
+  REQUIRE(pauses.size() >= 10);
+  for (std::size_t i = 5; i < pauses.size(); ++i) CHECK(pauses[i] >= 590 * kSecond);
 }
 
 TEST_CASE("balance: a removed path is tried for a second, ever more seldom") {

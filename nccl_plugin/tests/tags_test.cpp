@@ -253,15 +253,50 @@ TEST_CASE("grants are urgent once the sender's budget is low") {
   const std::string text(kCopyLimit, 'x');
   for (std::size_t i = 0; i + 1 < kCopyBudget / kCopyLimit; ++i) {
     pair.send(text);
-    CHECK_FALSE(pair.sender.take(kHome)->header.budget_low);
+    const auto out = pair.sender.take(kHome);
+    CHECK_FALSE(out->header.budget_low);
+    CHECK(pair.carry(kHome, *out) == Verdict::place);
     pair.sender.written(kHome);
   }
   pair.send(text);
   const auto last = pair.sender.take(kHome);
   CHECK(last->header.budget_low);
   CHECK(pair.carry(kHome, *last) == Verdict::place);
+  pair.sender.written(kHome);
   pair.tell();
   CHECK_FALSE(pair.receiver.urgent());
-  pair.receiver.post(std::array{buffer(to)});
+  const GroupId first = pair.receiver.post(std::array{buffer(to)});
   CHECK(pair.receiver.urgent());
+  SUBCASE("until a chunk of any sort says otherwise") {
+    pair.receiver.forget(first);
+    for (std::size_t i = 1; i < kCopyBudget / kCopyLimit; ++i) {
+      pair.receiver.forget(pair.receiver.post(std::array{buffer(to)}));
+    }
+    pair.tell();
+    REQUIRE_FALSE(pair.sender.nearly_full());
+    pair.receiver.post(std::array{buffer(to)});
+    pair.tell();
+    pair.send("granted");
+    CHECK(pair.carry(kHome) == Verdict::place);
+    pair.tell();
+    pair.receiver.post(std::array{buffer(to)});
+    CHECK_FALSE(pair.receiver.urgent());
+  }
+}
+
+TEST_CASE(
+    "what comes in ahead of its receive and turns out to be another's makes the grant urgent") {
+  Pair pair;
+  std::string to(4, '-');
+  pair.send("aaaa", 8);
+  const auto chunk = pair.sender.take(kHome);
+  REQUIRE(chunk);
+  const Placement kept = pair.receiver.begin(kHome, pair.epoch[kHome], chunk->header);
+  REQUIRE(kept.verdict == Verdict::place);
+  pair.sender.written(kHome);
+  pair.receiver.post(std::array{buffer(to, 9)});
+  std::memcpy(kept.data, chunk->data, chunk->header.length);
+  pair.receiver.finish(kHome);
+  CHECK(pair.receiver.urgent());
+  CHECK(to == "----");
 }
