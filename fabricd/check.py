@@ -101,13 +101,17 @@ def judge(status: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> Verd
     """
     wanted = [x for x in links if not (x["drained"] or x["maintenance"] or x["state"] == "admin")]
     carry = [link for link in wanted if link["state"] in CARRIES]
+    # One that was never seen up has lost nothing: it may be a port that is not cabled.
+    known = [link for link in wanted if link["state"] != "unknown"]
     findings = [_of_link(link) for link in wanted if link["state"] not in CARRIES]
-    if wanted and 2 * len(carry) <= len(wanted):
-        text = f"{len(wanted) - len(carry)} of {len(wanted)} links do not carry as they should"
+    if known and 2 * len(carry) <= len(known):
+        text = f"{len(known) - len(carry)} of {len(known)} links do not carry as they should"
         findings.append(Finding(Level.CRITICAL, text))
+    names = {link["netdev"] for link in wanted}
     findings += [
         Finding(Level.WARNING, f"{netdev} {_plain(why)}", netdev)
         for netdev, why in status.get("unwatched", {}).items()
+        if netdev in names
     ]
     findings += _of_host(status)
     findings.sort(key=lambda finding: -finding.level)

@@ -55,7 +55,9 @@ app.add_typer(plugin_app, name="plugin")
 operator_commands.register(app)
 probe_commands.register(app)
 locate_command.register(app)
-app.command(epilog="Example: fabricctl check --fail-on critical")(check_command.check)
+app.command(cls=check_command.CheckCommand, epilog="Example: fabricctl check --fail-on critical")(
+    check_command.check
+)
 app.command(epilog="Example: fabricctl clock --json")(clock_command.clock)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)
 app.command("support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz")(

@@ -1,12 +1,19 @@
-"""``fabricctl check``: one line and an exit status, for schedulers' and monitors' health checks."""
+"""``fabricctl check``: one line and an exit status, for schedulers' and monitors' health checks.
+
+Wrong usage says nothing of the links, so it is UNKNOWN here, and not 2 as with other commands: 2
+is CRITICAL, for which schedulers drain a host.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from fabricd import check as judging
 from fabricd.cli import client
@@ -16,6 +23,33 @@ FailOn = Annotated[
     str,
     typer.Option("--fail-on", help="warning, or critical: then a WARNING exits with 0, too."),
 ]
+
+_USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+"""Click's UsageError. Which package has it depends on the version of typer."""
+
+
+class CheckCommand(TyperCommand):
+    """A command whose wrong usage is UNKNOWN, as line and as exit status."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Click's context
+        """As Click's; wrong options end with 3."""
+        with _usage_is_unknown():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - Click's context
+        """As Click's; wrong values end with 3."""
+        with _usage_is_unknown():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_is_unknown() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.exit_code = int(judging.Level.UNKNOWN)
+        sys.stdout.write(judging.unknown(f"wrong usage: {error.format_message()}").line() + "\n")
+        raise
 
 
 def check(

@@ -1,6 +1,8 @@
 """``fabricctl check``: one line, four exit codes, in bounded time whatever the daemon does."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -101,6 +103,25 @@ def test_a_link_that_probes_do_not_watch_is_a_warning():
     assert "rail2 never heard for 40 s, carrier only; 8 of 8 links carry" in verdict.line()
 
 
+def test_a_link_that_is_taken_out_is_not_missed_by_probes_either():
+    """Drained, and its card pulled."""
+    said = status(unwatched={"rail0": "not probed for 40 s (no device), carrier only"})
+    assert judge(said, [*HEALTHY[1:], link(0, "admin", drained=True)]).level is Level.OK
+    assert judge(said, [*HEALTHY[1:], link(0, "down", maintenance=True)]).level is Level.OK
+
+
+def test_links_that_were_never_up_are_a_warning_at_most():
+    never = [link(number, "unknown") for number in range(4, 8)]
+    verdict = judge(status(), [*HEALTHY[:4], *never])
+    assert verdict.level is Level.WARNING
+    assert "rail4 unknown for 12 s" in verdict.line()
+    assert judge(status(), never).level is Level.WARNING, "all of them"
+    one_down = judge(status(), [*HEALTHY[:3], link(3, "down"), *never])
+    assert one_down.level is Level.WARNING, "three of four that are known carry"
+    half = judge(status(), [*HEALTHY[:2], link(2, "down"), link(3, "down"), *never])
+    assert half.line().startswith("FABRIC CRITICAL: 2 of 4 links do not carry as they should; ")
+
+
 def test_many_findings_are_one_line():
     links = [link(number, "down") for number in range(32)]
     line = judge(status(), links).line()
@@ -141,7 +162,68 @@ def test_exit_codes(tmp_path, out, code, softly):
     assert [f["link"] for f in document["findings"] if f["link"]] == [
         f"rail{number}" for number in range(out)
     ]
-    assert run(tmp_path, "--fail-on", "nothing").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--timeot", "3s"], ["--timeout"], ["--timeout", "3x"], ["--fail-on", "nothing"], ["rail0"],
+     ["--json=1"]],
+)  # fmt: skip
+def test_wrong_usage_is_unknown_and_drains_nobody(tmp_path, wrong):
+    """Click's own status for it is 2, which means CRITICAL here."""
+    with served(tmp_path / "ctl.sock", handlers(status(), HEALTHY)) as path:
+        done = run(path, *wrong)
+    assert done.exit_code == 3
+    assert done.stdout.startswith("FABRIC UNKNOWN: wrong usage: ")
+    assert len(done.stdout.splitlines()) == 1
+    assert "Error" in done.stderr
+
+
+DOC = (Path(__file__).resolve().parents[2] / "docs/health-checks.md").read_text()
+SCRIPTS = re.findall(r"^```sh (\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+CRITICAL = judge(status(), [link(0, "down")]).line()
+WARNING = judge(status(), [*HEALTHY[1:], link(0, "down")]).line()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "drains"),
+    [
+        (judge(status(), HEALTHY).line(), 0, False), (WARNING, 1, False), (CRITICAL, 2, True),
+        (unknown("no answer").line(), 3, False),
+        ("", 1, False), ("", 2, False), ("", 127, False), ("Usage: fabricctl check", 2, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("name", "script"), SCRIPTS, ids=[name for name, _ in SCRIPTS])
+def test_the_documented_scripts_act_on_critical_alone(tmp_path, name, script, line, code, drains):
+    asked, drained = tmp_path / "fabricctl", tmp_path / "drained"
+    asked.write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(line)}\nexit {code}\n")
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >{drained}\n')
+    (tmp_path / "hostname").write_text("#!/bin/sh\necho node17\n")
+    for program in ("fabricctl", "scontrol", "hostname"):
+        (tmp_path / program).chmod(0o755)
+    assert "/usr/local/bin/fabricctl" in script
+    done = subprocess.run(
+        ["sh", "-c", script.replace("/usr/local/bin/fabricctl", str(asked))],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    if name == "slurm":
+        assert done.returncode == 0
+        assert drained.exists() == drains
+        if drains:
+            assert drained.read_text() == (
+                f"update nodename=node17 state=drain reason={line.partition(' |')[0]}\n"
+            )
+    elif name == "nhc":
+        assert done.returncode == int(drains)
+    else:
+        assert done.returncode == (1 if drains else 0 if line[:9] in {"FABRIC OK", "FABRIC WA"}
+                                   else 2)  # fmt: skip
+
+
+def test_each_scheduler_has_its_script():
+    assert [name for name, _ in SCRIPTS] == ["slurm", "nhc", "npd"]
 
 
 async def test_a_real_host_is_judged(tmp_path):
