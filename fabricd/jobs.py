@@ -48,6 +48,10 @@ class _Found(NamedTuple):
     suppressed: int
     newest_ns: int
     """Time of the newest event, CLOCK_MONOTONIC; 0: there was none."""
+    now: int
+    """When reading began, CLOCK_MONOTONIC."""
+    wall_offset: int
+    """Wall clock less CLOCK_MONOTONIC then."""
 
 
 class Jobs:
@@ -92,9 +96,8 @@ class Jobs:
 
         Args:
             settled: all that earlier scans returned is stored; only then are pages removed.
-            now: CLOCK_MONOTONIC; None: as the clock says.
+            now: CLOCK_MONOTONIC; None: as the clock says when it is this scan's turn.
         """
-        now = time.monotonic_ns() if now is None else now
         found = await self._call(partial(self._read, now))
         if found is None:
             text = f"the stats directory did not answer within {LIMIT_S:g} s"
@@ -102,15 +105,14 @@ class Jobs:
             return []
         self.report = self._directory.report
         # By turns: so many pages as users may leave there would keep the loop from its links.
-        await _in_turns(self.totals.steps(found.pages, now))
+        await _in_turns(self.totals.steps(found.pages, found.now))
         await _in_turns(self.looked(found.pages))
-        wall = time.time_ns() - now
         self.suppressed += found.suppressed
         self.scanned_ns = max(self.scanned_ns, found.newest_ns)
-        if leftover := self._ended.update(found.looks, now, settled=settled):
+        if leftover := self._ended.update(found.looks, found.now, settled=settled):
             await self._call(partial(self._remove, leftover))
         self._ended.keep(self._directory.names)
-        return [_event(page, item, wall) for page, item in found.events]
+        return [_event(page, item, found.wall_offset) for page, item in found.events]
 
     async def live(self) -> dict[str, Any]:
         """The jobs that run now, for ``fabricctl top``: as `telemetry.livejobs.live_jobs`.
@@ -147,8 +149,11 @@ class Jobs:
         """The document for `restore`."""
         return {"totals": self.totals.to_state(), "scanned_ns": self.scanned_ns}
 
-    def _read(self, now: int) -> _Found:
-        """In the thread."""
+    def _read(self, at: int | None) -> _Found:
+        """In the thread: the time is taken here, for the turn may have been waited for."""
+        began = time.monotonic_ns()
+        now = began if at is None else at
+        wall_offset = time.time_ns() - now
         directory = self._directory
         pages = directory.scan(now, SCAN_BUDGET_S)
         end = time.monotonic() + SCAN_BUDGET_S
@@ -161,12 +166,13 @@ class Jobs:
             elif time.monotonic() < end:
                 batch = directory.new_events(page)
                 looks.append((page, batch.next_index))
-                new = [x for x in batch.events if self._since_ns < x.time_ns <= now + 10**9]
+                latest = now + (time.monotonic_ns() - began) + 10**9
+                new = [x for x in batch.events if self._since_ns < x.time_ns <= latest]
                 room = _MAX_EVENTS - len(events)
                 suppressed += max(0, len(new) - room)
                 events += [(page, item) for item in new[:room]]
                 newest = max([newest, *(min(item.time_ns, now) for item in new)])
-        return _Found(pages, looks, events, suppressed, newest)
+        return _Found(pages, looks, events, suppressed, newest, now, wall_offset)
 
     def _remove(self, pages: list[ProcessPage]) -> None:
         count = sum(self._directory.remove(page) for page in pages)

@@ -97,8 +97,8 @@ class JobTotals:
                 running += 1
                 following += page.steer_present
             for rail in page.rails:
-                if rail.netdev not in self._totals:
-                    continue
+                if rail.netdev not in gauges:
+                    continue  # not counted, or only since this look began: the next one has it
                 before = last.rails.setdefault(rail.netdev, {})
                 self._add(self._totals[rail.netdev], before, _rail_counters(rail))
                 if process.alive:

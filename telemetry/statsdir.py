@@ -47,6 +47,7 @@ _PARTIAL = {
     "listing": "not all names were listed in time",
     "names": "{} names too many",
     "subdirectories": "{} subdirectories too many",
+    "unopened": "{} subdirectories could not be opened",
     "quota": "{} pages over their owner's quota",
     "too_many": "{} pages too many",
     "torn": "{} pages were being written",
@@ -178,6 +179,8 @@ class StatsDirectory:
         self._seen = seen
         self._groups = groups
         self._clock = clock
+        self._began_s = 0.0
+        """When the last scan began, by ``clock``."""
         self._pid_namespace = _pid_namespace()
         self._pages: dict[str, ProcessPage] = {}
         """Valid ones as last read; of one that is being written now that is the page to go by."""
@@ -207,6 +210,7 @@ class StatsDirectory:
             budget_s: time for this scan; None: as long as it takes.
         """
         turn = _Turn(self._clock, budget_s)
+        self._began_s = self._clock()
         reasons: Counter[str] = Counter()
         known = self._by_turns()
         due = [name for name in known if self._recheck_ns.get(name, 0) <= now_ns]
@@ -301,6 +305,7 @@ class StatsDirectory:
                 return
         self.refused += listing.refused
         reasons["listing"] += listing.refused["open"]
+        reasons["unopened"] += listing.refused["unopened"]
         reasons["subdirectories"] += listing.refused["too_many"]
         self.report = replace(self.report, entries=listing.entries)
         for name in self._pages.keys() - self._met:
@@ -384,7 +389,9 @@ class StatsDirectory:
                 seen = self._is_seen(page, pid, file.uid, start_ns)
                 if seen or alive(now_ns, page.heartbeat_ns, process_seen=False):
                     raise
-            page = self._checked(base, page, now_ns)
+            # The scan may have been stopped for long since ``now_ns``, and the job beat meanwhile.
+            passed_ns = round((self._clock() - self._began_s) * 1e9)
+            page = self._checked(base, page, now_ns + passed_ns)
             lives = alive(now_ns, page.heartbeat_ns, process_seen=seen)
             return ProcessPage(
                 self.path / name, file.uid, page, lives, seen, file.inode, subdirectory

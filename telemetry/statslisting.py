@@ -18,7 +18,8 @@ class Listing:
 
     Attributes:
         entries: names met so far, of whatever kind.
-        refused: what was left aside, by reason: name, too_many, open.
+        refused: what was left aside, by reason: name, too_many, open (the
+            directory itself), unopened (a subdirectory).
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,6 +37,7 @@ class Listing:
 
     def _entries(self, subdirectory: str) -> Iterator[str]:
         prefix = f"{subdirectory}/" if subdirectory else ""
+        reason = "unopened" if subdirectory else "open"
         try:
             listed = os.open(
                 self._path / subdirectory,
@@ -44,7 +46,7 @@ class Listing:
         except FileNotFoundError:
             return
         except OSError:
-            self.refused["open"] += 1
+            self.refused[reason] += 1
             return
         try:
             with os.scandir(listed) as found:
@@ -52,7 +54,7 @@ class Listing:
                     self.entries += 1
                     yield self._page_name(entry, prefix)
         except OSError:
-            self.refused["open"] += 1
+            self.refused[reason] += 1
         finally:
             os.close(listed)
 

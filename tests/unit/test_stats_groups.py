@@ -196,6 +196,22 @@ def test_pages_in_a_jobs_own_directory_are_read_and_no_deeper(tmp_path):
     assert [p.subdirectory for p in reader.scan(now)] == ["job-2"]
 
 
+def test_a_subdirectory_that_cannot_be_opened_is_told_as_such(tmp_path):
+    now = 10**15
+    (tmp_path / "1-5.page").write_bytes(make(pid=1, start_ns=5, heartbeat_ns=now))
+    (tmp_path / "job-1").mkdir()
+
+    def swap(*_):
+        """Between the listing of the directory and that of the subdirectory."""
+        (tmp_path / "job-1").rmdir()
+        (tmp_path / "job-1").touch()
+        return True
+
+    reader = StatsDirectory(tmp_path, seen=swap)
+    assert len(reader.scan(now)) == 1
+    assert reader.report.partial == "1 subdirectories could not be opened"
+
+
 def test_a_job_that_makes_directories_without_end_does_not_keep_the_reader(tmp_path, monkeypatch):
     monkeypatch.setattr("telemetry.statslisting.MAX_SUBDIRECTORIES", 3)
     now = 10**15

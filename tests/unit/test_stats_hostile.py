@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from control_sockets import Turns, served
@@ -197,6 +198,57 @@ async def test_the_loop_is_not_kept_while_pages_are_added_up(tmp_path):
             await jobs.scan(settled=True, now=NOW)
     most = max(added.count(turn) for turn in set(added))
     assert most <= 16, "pages added up without a turn for others"
+
+
+async def test_a_reload_while_pages_are_added_up_does_no_harm(tmp_path):
+    """Between two turns of the loop a rail more is counted, and pages left have it."""
+    for number in range(40):
+        rails = [{"netdev": name, "tx_bytes": 5} for name in ("rail0", "rail1")]
+        lay(tmp_path, make(pid=number + 1, rails=rails), number + 1)
+    jobs = Jobs(tmp_path, ["rail0"], NOW)
+    jobs._directory = StatsDirectory(tmp_path, seen=seen)
+    steps = jobs.totals.steps
+
+    def reloaded(pages, now):
+        for number, step in enumerate(steps(pages, now)):
+            if number == 15:
+                jobs.configure(["rail0", "rail1"])
+            yield step
+
+    jobs.totals.steps = reloaded
+    while jobs.report.pages != 40 or jobs.report.partial:
+        await jobs.scan(settled=True, now=NOW)
+    assert jobs.totals.rail("rail0").tx_bytes == 200
+    jobs.totals.steps = steps
+    await jobs.scan(settled=True, now=NOW + 1)
+    assert jobs.totals.rail("rail1").tx_bytes == 200, "each page's once, from the next look on"
+
+
+async def test_a_scan_that_waits_for_its_turn_takes_the_time_then(tmp_path, monkeypatch):
+    """Pages that beat meanwhile are not of the future, nor are their events."""
+    clock = SimpleNamespace(now=NOW)
+    fake = SimpleNamespace(
+        monotonic_ns=lambda: clock.now, monotonic=time.monotonic, time_ns=time.time_ns
+    )
+    monkeypatch.setattr("fabricd.jobs.time", fake)
+    jobs = Jobs(tmp_path, ["rail0"], NOW)
+    jobs._directory = StatsDirectory(tmp_path, seen=seen)
+    async with jobs._turn:
+        scan = asyncio.create_task(jobs.scan(settled=True))
+        await asyncio.sleep(0)
+        clock.now += 20 * SECOND
+        beat = clock.now - 1
+        lay(tmp_path, make(rails=(RAIL,), heartbeat_ns=beat, events=[{"time_ns": beat}]))
+    assert [event.mono_ns for event in await scan] == [beat]
+    assert jobs.refused == 0
+
+
+def test_a_scan_that_was_stopped_does_not_take_pages_for_the_futures(tmp_path):
+    """The daemon or the disk stood still for 20 s in the middle of it."""
+    lay(tmp_path, make(heartbeat_ns=NOW + 20 * SECOND))
+    assert StatsDirectory(tmp_path, seen=seen).scan(NOW) == [], "of the future"
+    reader = StatsDirectory(tmp_path, seen=seen, clock=Ticks(20))
+    assert len(reader.scan(NOW)) == 1
 
 
 async def test_one_thread_touches_the_directory_and_nothing_waits_for_one_that_hangs(
