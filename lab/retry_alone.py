@@ -6,6 +6,7 @@ its kept log are printed, the totals count it, and the run goes on. Everything e
 
 - one failure of the three, or a run that skips the test;
 - more than `MOST` failed tests: that many are no accident;
+- a run that was stopped early (``-x``, ``--maxfail``): the tests after that did not run;
 - a sanitizer's report, a failed teardown (the logs of a lab), an uncollectable file.
 
 Kept: ``build/log/flaky/NAME-TIME.log`` (what failed, and the three runs) and one row for each test
@@ -39,6 +40,8 @@ def refusal(report: RunReport | None) -> str | None:
     """Why nothing of this run is retried; None: each failed test is."""
     if report is None:
         return "the run ended without a report"
+    if report.stopped:
+        return f"the run did not run all of its tests: {report.stopped}"
     if not report.failures:
         return "the run failed without a failed test"
     strict = [failure for failure in report.failures if not failure.excusable]

@@ -59,6 +59,8 @@ class RunReport:
     failures: Sequence[Failure] = ()
     flaky: Sequence[Flaky] = ()
     """Set by `lab.retry_alone`; these count neither as passed nor as failed above."""
+    stopped: str = ""
+    """Why it ended before all of its tests had run (``-x``, ``--maxfail``); empty: it did not."""
 
     @property
     def failed(self) -> list[str]:
@@ -77,7 +79,9 @@ class RunReport:
             row: dict[str, Any] = json.loads(path.read_text())
             failures = [Failure(**failure) for failure in row["failures"]]
             flaky = [Flaky(**test) for test in row["flaky"]]
-            return cls(int(row["passed"]), int(row["skipped"]), failures, flaky)
+            return cls(
+                int(row["passed"]), int(row["skipped"]), failures, flaky, str(row["stopped"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -91,8 +95,13 @@ class Outcome(Protocol):
     sections: Sequence[tuple[str, str]]
 
 
-def from_stats(stats: Mapping[str, Sequence[Outcome]]) -> RunReport:
-    """The report of a finished run, from ``TerminalReporter.stats``."""
+def from_stats(stats: Mapping[str, Sequence[Outcome]], stopped: str = "") -> RunReport:
+    """The report of a run.
+
+    Args:
+        stats: ``TerminalReporter.stats``.
+        stopped: as `RunReport.stopped`.
+    """
 
     def name(report: Outcome) -> str:
         return _GROUP.sub("", report.nodeid)
@@ -105,7 +114,7 @@ def from_stats(stats: Mapping[str, Sequence[Outcome]]) -> RunReport:
     bad = {failure.test for failure in failures}
     passed = {name(report) for report in stats.get("passed", [])}
     skipped = {name(report) for report in stats.get("skipped", [])}
-    return RunReport(len(passed - bad), len(skipped - bad), failures)
+    return RunReport(len(passed - bad), len(skipped - bad), failures, stopped=stopped)
 
 
 def _text(report: Outcome) -> str:

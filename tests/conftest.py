@@ -81,15 +81,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "default::ResourceWarning")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep why the run ended early: by itself, or with xdist by its controller."""
+    beside = session.config.pluginmanager.getplugin("dsession")
+    said = session.shouldfail or session.shouldstop or getattr(beside, "shouldstop", False)
+    session.config.stash[_stopped] = str(said) if said else ""
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Leave what was found to `lab.retry_alone` and `lab.totals`."""
     if (path := config.stash[_report_path]) is not None:
-        testreport.from_stats(terminalreporter.stats).write(Path(path))
+        report = testreport.from_stats(terminalreporter.stats, config.stash.get(_stopped, ""))
+        report.write(Path(path))
 
 
 _report_path = pytest.StashKey[str | None]()
+_stopped = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")

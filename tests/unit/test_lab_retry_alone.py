@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def failed(number: int) -> tuple[str, str, str]:
         (report_of(("tests/lab/test_a.py", "collect", "SyntaxError")), "failed in collect, "),
         (report_of(failed(1), ("a", "???", "worker 'gw0' crashed")), "a failed in ???, "),
         (report_of(passed=3), "without a failed test"),
+        (replace(report_of(failed(1)), stopped="stopping after 1 failures"), "after 1 failures"),
         (None, "ended without a report"),
     ],
 )
@@ -114,6 +116,15 @@ def test_three_passes_of_three_excuse_a_failure_and_keep_its_log(checkout, capfd
     assert report == RunReport(1, 0, [], [Flaky("test_it.py::test_it", str(row["log"]))])
     counts = totals.of_pytest(report)
     assert (counts.passed, counts.failed, len(counts.flaky)) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("args", [["-x"], ["--maxfail=1"], ["-x", "-n", "1"]])
+def test_a_run_that_stopped_early_is_not_excused(checkout, capfd, args):
+    """The tests behind the failed one did not run: passing alone says nothing of them."""
+    run_tier(checkout, COUNTING.format(fails={0}), *args)
+    assert retry_alone.main(["report.json"]) == 1
+    assert "did not run all of its tests: stopping after 1 failures" in capfd.readouterr().out
+    assert (checkout / "count").read_text() == "1"
 
 
 def test_one_failure_of_the_three_stays_a_failure(checkout, capfd):
