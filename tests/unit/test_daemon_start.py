@@ -291,6 +291,31 @@ def exposure(unit):
     return float(score[1])
 
 
+def test_the_stats_mount_hides_no_directory_that_is_there_already(tmp_path):
+    """A container has it, with or without a job's page in it at the moment."""
+    unit = (REPO / "systemd/run-fabricd-stats.mount").read_text()
+    stats = tmp_path / "stats"
+    conditions = [
+        line.replace("/run/fabricd/stats", str(stats))
+        for line in unit.splitlines()
+        if line.startswith("Condition")
+    ]
+
+    def mounts():
+        done = subprocess.run(
+            ["systemd-analyze", "condition", *conditions],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Conditions " in done.stderr + done.stdout, done
+        return done.returncode == 0
+
+    assert mounts(), "at boot"
+    stats.mkdir()
+    assert not mounts(), "empty"
+    (stats / "1-5.page").touch()
+    assert not mounts()
+
+
 def test_exposure_of_a_host_with_ptp_masters(tmp_path):
     unit = tmp_path / "fabric-clock.service"
     added = (REPO / "systemd/examples/fabric-clock-ptp.conf").read_text()
