@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -13,8 +12,7 @@ import structlog
 from fabricd import report
 from fabricd.picture import Picture
 from telemetry.events import EventKind
-from telemetry.listen import parse_listen
-from telemetry.metrics_server import EndpointState, MetricsServer
+from telemetry.metrics_server import UNIT, EndpointState, MetricsServer
 
 if TYPE_CHECKING:
     from fabricd.host import Host
@@ -32,14 +30,10 @@ def start(host: Host, listen: str, passed: dict[str, socket.socket]) -> MetricsS
         passed: systemd's sockets, by name; one that listens elsewhere is not served.
     """
     inherited = passed.pop(SOCKET_NAME, None)
-    if inherited is not None and not (listen and is_at(inherited, listen)):
-        structlog.get_logger().warning(
-            "fabricd-metrics.socket is not served: it listens elsewhere than [metrics] listen",
-            socket=str(inherited.getsockname()[:2]), listen=listen,
-        )  # fmt: skip
-        inherited.close()
-        inherited = None
     if not listen:
+        if inherited is not None:
+            structlog.get_logger().warning(f"{UNIT} is not served: [metrics] listen is empty")
+            inherited.close()
         return None
     loop = asyncio.get_running_loop()
 
@@ -62,16 +56,6 @@ def start(host: Host, listen: str, passed: dict[str, socket.socket]) -> MetricsS
     host.endpoint_refused = lambda: server.refused
     server.start()
     return server
-
-
-def is_at(sock: socket.socket, listen: str) -> bool:
-    """Whether a socket has the address and port that ``listen`` says."""
-    address, port = parse_listen(listen)
-    where = sock.getsockname()
-    try:
-        return (ipaddress.ip_address(where[0]), where[1]) == (ipaddress.ip_address(address), port)
-    except ValueError:
-        return False  # A name: it may stand for several addresses.
 
 
 def _changed(host: Host, state: EndpointState) -> None:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import socket
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+import structlog
+
 from telemetry.http_server import HttpServer, Reply, Request
-from telemetry.listen import parse_listen
+from telemetry.listen import is_at, parse_listen
 from telemetry.metrics import OPENMETRICS, render
 from telemetry.snapshot import HostSnapshot
 
 RETRY_S = (1.0, 30.0)
 """Pause after the first failed bind, and the longest."""
+UNIT = "fabricd-metrics.socket"
 CYCLE_S = 10.0
 """A daemon whose last cycle is older is not alive: as the unit's WatchdogSec."""
 
@@ -108,7 +112,8 @@ class MetricsServer:
             source: gives the current snapshot; awaited on this endpoint's loop.
             cycle_age_s: seconds since the daemon's last full cycle, None before the first; called
                 from this endpoint's thread.
-            inherited: a listening socket of the service manager, instead of binding ``listen``.
+            inherited: a listening socket of the service manager, served instead of binding
+                ``listen`` where it is there.
             told: called in this endpoint's thread when the state changes.
             retry_s: pause after the first failed bind, and the longest.
 
@@ -122,6 +127,8 @@ class MetricsServer:
         self._source = source
         self._cycle_age_s = cycle_age_s
         self._inherited = inherited
+        self._held = ""
+        """Where the service manager's socket listens: elsewhere, but on the port of ``listen``."""
         self._told = told
         self._retry_s = retry_s
         self._rendered: tuple[HostSnapshot | None, dict[tuple[str, bool], Reply]] = (None, {})
@@ -174,13 +181,18 @@ class MetricsServer:
         pause = self._retry_s[0]
         while not self._stop.is_set():
             try:
-                sock = self._inherited or bind(self.state.listen)
+                sock = self._socket()
                 await self._server.start(sock)
             except OSError as error:
                 reason = error.strerror or str(error)
+                if error.errno == errno.EADDRINUSE and self._held:
+                    reason += (
+                        f": {UNIT} has {self._held}; tell it the same address (docs/metrics.md)"
+                    )
                 failures = self.state.failures + 1
                 self._tell(replace(self.state, reason=reason, failures=failures))
-                self._inherited = None
+                if not isinstance(error, socket.gaierror):  # The name may be known later.
+                    self._inherited = None
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._stop.wait()
@@ -190,6 +202,28 @@ class MetricsServer:
             self._tell(replace(self.state, bound=True, reason=""))
             await self._stop.wait()
         await self._server.stop()
+
+    def _socket(self) -> socket.socket:
+        """The service manager's, or one of our own.
+
+        Raises:
+            OSError: the address cannot be bound, or the name cannot be resolved.
+        """
+        listen, sock = self.state.listen, self._inherited
+        if sock is not None:
+            if is_at(sock, listen):
+                return sock
+            address, port = sock.getsockname()[:2]
+            where = f"[{address}]:{port}" if sock.family == socket.AF_INET6 else f"{address}:{port}"
+            self._held = where if port == parse_listen(listen)[1] else ""
+            self._inherited = None
+            sock.close()
+            self.state = replace(self.state, inherited=False)
+            structlog.get_logger().warning(
+                f"{UNIT} is not served: it listens elsewhere than [metrics] listen",
+                socket=where, listen=listen,
+            )  # fmt: skip
+        return bind(listen)
 
     def _tell(self, state: EndpointState) -> None:
         self.state = state

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd import endpoint
 from telemetry import http_server
 from telemetry.events import LinkState
 from telemetry.http_server import HttpError, HttpServer, Reply, parse_request
+from telemetry.listen import is_at
 from telemetry.metrics_server import CYCLE_S, MetricsServer, bind
 from telemetry.snapshot import DaemonSnapshot, HostSnapshot, LinkSnapshot, ProberSnapshot
 
@@ -276,9 +276,53 @@ def test_an_inherited_socket_is_served_and_stays_with_its_owner():
 def test_only_a_socket_at_the_configured_address_is_ours():
     with bind("127.0.0.1:0") as sock:
         port = sock.getsockname()[1]
-        assert endpoint.is_at(sock, f"127.0.0.1:{port}")
-        for other in (f"0.0.0.0:{port}", f"127.0.0.1:{port % 65535 + 1}", f"localhost:{port}"):
-            assert not endpoint.is_at(sock, other)
+        assert is_at(sock, f"127.0.0.1:{port}")
+        assert is_at(sock, f"localhost:{port}")
+        for other in (f"0.0.0.0:{port}", f"127.0.0.1:{port % 65535 + 1}", f"[::1]:{port}"):
+            assert not is_at(sock, other)
+
+
+def test_an_inherited_socket_is_served_for_a_name_of_its_address_also_if_known_late(monkeypatch):
+    owner = bind("127.0.0.1:0")
+    port = owner.getsockname()[1]
+    real, calls = socket.getaddrinfo, []
+
+    def late(host, *arguments, **named):
+        calls.append(host)
+        if len(calls) == 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real("127.0.0.1", *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    world = World(listen=f"node17:{port}", inherited=owner.dup())
+    try:
+        deadline = time.monotonic() + LONG_S
+        while not world.server.state.bound:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert world.server.state.inherited
+        assert world.states[0].reason == "Temporary failure in name resolution"
+        assert set(calls) == {"node17"}
+    finally:
+        world.server.close()
+        owner.close()
+
+
+def test_an_address_that_the_inherited_socket_keeps_from_us_says_which_and_what_to_do():
+    owner = bind("127.0.0.1:0")
+    port = owner.getsockname()[1]
+    world = World(listen=f"0.0.0.0:{port}", inherited=owner.dup())
+    try:
+        state = world.states[0]
+        assert not state.bound
+        assert not state.inherited
+        assert state.reason == (
+            f"Address already in use: fabricd-metrics.socket has 127.0.0.1:{port}; "
+            "tell it the same address (docs/metrics.md)"
+        )
+    finally:
+        world.server.close()
+        owner.close()
 
 
 PASSED = """
