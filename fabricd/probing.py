@@ -117,7 +117,7 @@ class Probing:
             One row for each link whose state changed.
         """
         rows = feed.links() if paths is not None else None
-        links = probed_links(rows, paths or (), engine, addresses, config.probe.port)
+        links = probed_links(rows, paths or (), engine, addresses, config)
         return [
             event(
                 EventKind.PROBING,
@@ -159,9 +159,10 @@ def probed_links(
     paths: Sequence[PathRow],
     engine: Engine,
     addresses: Sequence[str | None],
-    port: int,
+    config: Config,
 ) -> list[ProbedLink]:
     """All configured links with what the prober's tables say of them (``rows`` None: nothing)."""
+    peered = {entry.rail for peer in config.peers for entry in peer.addresses}
     by_index = {row.index: row for row in rows or ()}
     out = []
     for link, address in zip(engine.links, addresses, strict=True):
@@ -172,13 +173,14 @@ def probed_links(
                 link.netdev,
                 link.rail,
                 address,
-                port,
+                config.probe.port,
                 sum(p.spec.link == link.index for p in engine.paths),
                 usable=link.admin_up and link.carrier is not False,
                 present=row is not None and row.present,
                 bound=row is not None and row.bound,
                 bind_errno=row.bind_errno if row else 0,
                 heard_ns=max(heard, default=0),
+                peers=link.rail in peered,
             )
         )
     return out

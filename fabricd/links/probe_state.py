@@ -22,6 +22,7 @@ OFF_NS = 10 * 10**9
 """The start of a host, a restart of the prober and a renewed address take less."""
 
 CARRIER_ONLY = "carrier only"
+NO_ADDRESS = "no address"
 
 
 class ProbedLink(NamedTuple):
@@ -44,6 +45,8 @@ class ProbedLink(NamedTuple):
     bind_errno: int = 0
     heard_ns: int = 0
     """When the newest packet came on one of the present paths; 0: never."""
+    peers: bool = False
+    """The configuration has peers on the link's rail: it is meant to be probed."""
 
 
 class ProbeChange(NamedTuple):
@@ -89,7 +92,7 @@ class ProbeWatch:
             return ""
         text, since = {
             ProbeState.NEVER_HEARD: ("never heard", known.unheard_ns),
-            ProbeState.UNBOUND: ("probe socket not bound", known.unbound_ns),
+            ProbeState.UNBOUND: ("probe socket not bound", known.unbound_ns or known.off_ns),
         }.get(known.state, ("not probed", known.off_ns))
         age = "" if not since else f" for {(now - since) / 1e9:.0f} s"
         detail = f" ({known.why})" if known.why else ""
@@ -132,8 +135,11 @@ def _judge(
     if off := _why_off(link, prober=prober):
         known.unbound_ns = 0
         known.off_ns = known.off_ns or now
-        lasts = now - known.off_ns >= OFF_NS
-        return (ProbeState.OFF, off) if lasts else (known.state, known.why)
+        if now - known.off_ns < OFF_NS:
+            return known.state, known.why
+        # Peers wait for it, and it has carrier: its address was lost.
+        lost = off == NO_ADDRESS and link.peers and link.usable
+        return (ProbeState.UNBOUND if lost else ProbeState.OFF), off
     known.off_ns = 0
     if not link.bound:
         known.unbound_ns = known.unbound_ns or now
@@ -157,7 +163,7 @@ def _judge(
 def _why_off(link: ProbedLink, *, prober: bool) -> str:
     """Why nothing is probed on the link; empty: it is probed."""
     if not link.paths:
-        return "no address" if link.address is None else "no peer on its rail"
+        return NO_ADDRESS if link.address is None else "no peer on its rail"
     if not prober:
         return "no prober"
     return "" if link.present else "no device"

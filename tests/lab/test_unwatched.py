@@ -116,7 +116,7 @@ def test_rails_on_which_nothing_was_ever_heard_are_told(cluster):
 
     for node, netdev, state in (
         (deaf, "rail0", "never_heard"),
-        (bare, "rail1", "off"),
+        (bare, "rail1", "unbound"),
         (swapped, "rail0", "never_heard"),
         (swapped, "rail1", "never_heard"),
     ):

@@ -67,6 +67,21 @@ async def test_a_link_that_probes_do_not_watch_is_not_called_healthy(whole):
     assert all(row["probe_state"] == "off" for row in report.links(host))
 
 
+async def test_a_link_with_peers_that_loses_its_address_is_unbound(tmp_path):
+    peer = '[[peers]]\nhost = "p"\naddresses = [{ rail = 1, address = "10.1.0.2" }]\n'
+    whole = WholeHost(tmp_path, extra=peer)
+    host = whole.host
+    try:
+        for seconds in (0, 11):
+            host.probing.tick(
+                host.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+            )
+        assert [row["probe_state"] for row in report.links(host)] == ["off", "unbound", "off"]
+        assert "(no address), carrier only" in explain(host, "rail1", 17 * 10**9)["unwatched"]
+    finally:
+        whole.close()
+
+
 async def test_carrier_lost_then_held(whole):
     link = whole.link("rail1")
     link.carrier, link.pending_downs = False, 1

@@ -112,6 +112,20 @@ def test_a_link_that_is_not_probed_says_why():
         assert watched.run(1) == [P.HEARD]
 
 
+def test_a_link_that_lost_its_address_is_unbound_while_peers_and_carrier_are_there():
+    """No key ``address``: without the device's own there is no path, and so nothing is silent."""
+    watched = Watched()
+    watched.run(10)
+    lost = {"paths": 0, "address": None, "peers": True, "bound": False, "heard_ns": 0}
+    assert watched.run(9, **lost) == [], "a renewed address takes less"
+    assert watched.run(3, **lost) == [P.UNBOUND]
+    assert watched.unwatched == "probe socket not bound for 12 s (no address), carrier only"
+    assert watched.run(2, **lost | {"usable": False}) == [P.OFF], "down, it has none to lose"
+    assert watched.run(2, **lost | {"peers": False}) == []
+    assert watched.run(2, **lost) == [P.UNBOUND]
+    assert watched.run(1, peers=True) == [P.HEARD]
+
+
 def test_a_link_that_is_taken_out_of_the_configuration_is_forgotten():
     watched = Watched()
     watched.run(12, prober=False)
