@@ -1,5 +1,7 @@
 """``--help`` of the installed programs and of each of their subcommands: what a newcomer tries."""
 
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -48,6 +50,30 @@ def test_each_program_is_installed_and_explains_itself(program):
 def test_the_subcommands_are_those_documented():
     names = {" ".join(words) for words, _ in TREE}
     assert {"status", "links", "timeline", "events", "promote", "top", "plugin env"} <= names
+
+
+OPERATING = [*sorted((REPO / "docs/runbook").glob("*.md")), REPO / "docs/health-checks.md"]
+QUOTED = sorted(
+    {
+        " ".join(found.split())
+        for page in OPERATING
+        for found in re.findall(r"`fabricctl ([a-z][^`]*)`", page.read_text())
+    }
+)
+
+
+@pytest.mark.parametrize("line", QUOTED)
+def test_what_the_runbook_says_to_type_is_no_wrong_usage(line, tmp_path, monkeypatch):
+    """No daemon answers there: 1 is what is left, and nothing is done."""
+    monkeypatch.chdir(tmp_path)
+    environment = {"FABRIC_CTL_SOCKET": str(tmp_path / "ctl.sock")}
+    words = shlex.split(line)
+    if any(known == words and getattr(command, "commands", {}) for known, command in TREE):
+        return  # a group of commands is meant
+    done = CliRunner().invoke(fabricd.cli.app, words, env=environment, input="")
+    assert done.exit_code in {0, 1, 3}, done.output
+    assert "Usage:" not in done.output
+    assert "allowed:" not in done.output
 
 
 @pytest.mark.parametrize(("words", "command"), TREE, ids=[" ".join(w) or "-" for w, _ in TREE])
