@@ -11,6 +11,9 @@ import pytest
 from lab import procs
 from lab.just_booted import CLOCKS, command
 
+# A lab of another time namespace would take the labs beside it for those of dead processes.
+pytestmark = pytest.mark.alone
+
 READ = """
 import json, os, sys, time
 from lab import procs
