@@ -10,7 +10,7 @@ from fabricd.cli import client
 from lab.cluster import wait_until
 
 PORT = 9200
-METRICS = "http://127.0.0.1:9464/metrics"
+METRICS = "http://127.0.0.1:19200/metrics"
 
 # A user without rights who binds the rail's probe port as soon as the prober lets go of it.
 MALLORY = f"""
