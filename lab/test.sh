@@ -132,7 +132,7 @@ machines_begin() {
   need_root test
   ensure_apt vm
   set -m # a process group of its own, to be ended as one
-  chrt --idle 0 python -c 'from lab.vm import image, payload; payload.disk(image.base())' \
+  nice -n 10 python -c 'from lab.vm import image, payload; payload.disk(image.base())' \
     >build/log/vm-prepare.log 2>&1 &
   MACHINES=$!
   set +m

@@ -32,6 +32,8 @@ PACKAGES = (
     "systemd-sysv",
     "udev",
 )
+PATIENCE_S = 1800
+"""For each step: `./run test` prepares the machines beside tests that leave little of the cores."""
 # A virtual machine has none of this hardware; without it the tree is half as large.
 EXCLUDED = (
     "/usr/share/doc/*",
@@ -89,7 +91,7 @@ def bootstrap(
     # INITRD=No: our own initramfs is 50 times smaller, which counts under emulation.
     env = {**os.environ, "INITRD": "No"}
     with log.open("w") as out:
-        done = subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=600)
+        done = subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=PATIENCE_S)
     if done.returncode != 0:
         tail = "\n".join(log.read_text().splitlines()[-20:])
         raise RuntimeError(f"mmdebstrap failed ({done.returncode}); the whole log is {log}\n{tail}")
@@ -103,7 +105,7 @@ def make_ext4(tree: Path, image: Path, size_mib: int, label: str) -> None:
             "mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-E", "lazy_itable_init=0",
             "-L", label, "-d", str(tree), str(image), f"{size_mib}M",
         ],
-        check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=300,
+        check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=PATIENCE_S,
     )  # fmt: skip
 
 

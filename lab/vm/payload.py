@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from lab.vm import cache
-from lab.vm.image import Image, make_ext4
+from lab.vm.image import PATIENCE_S, Image, make_ext4
 
 PREFIX = "/opt/fabricd"
 SIZE_MIB = 400
@@ -38,7 +38,7 @@ def _pip(*args: str, log: Path) -> None:
     argv = [sys.executable, "-m", "pip", *args]
     with log.open("a") as out:
         done = subprocess.run(
-            argv, cwd=cache.REPO, stdout=out, stderr=subprocess.STDOUT, timeout=600
+            argv, cwd=cache.REPO, stdout=out, stderr=subprocess.STDOUT, timeout=PATIENCE_S
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text().splitlines()[-30:])
@@ -85,7 +85,7 @@ def install(base: Image, wheels: Path, prefix: Path) -> None:
     """Fill ``prefix`` with what belongs at ``/opt/fabricd``, by the Python of ``base``."""
     subprocess.run(["unshare", "--mount", "--propagation", "private",
                     "sh", "-ec", _INSTALL, "sh", str(base.tree), str(wheels), str(prefix)],
-                   check=True, stdin=subprocess.DEVNULL, timeout=300,
+                   check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S,
                    env={"PATH": os.environ["PATH"]})  # fmt: skip
 
 
