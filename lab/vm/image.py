@@ -91,7 +91,9 @@ def bootstrap(
     # INITRD=No: our own initramfs is 50 times smaller, which counts under emulation.
     env = {**os.environ, "INITRD": "No"}
     with log.open("w") as out:
-        done = subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=PATIENCE_S)
+        done = subprocess.run(
+            argv, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=PATIENCE_S
+        )
     if done.returncode != 0:
         tail = "\n".join(log.read_text().splitlines()[-20:])
         raise RuntimeError(f"mmdebstrap failed ({done.returncode}); the whole log is {log}\n{tail}")
