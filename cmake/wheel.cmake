@@ -50,5 +50,5 @@ install(FILES
   DESTINATION ${SKBUILD_DATA_DIR}/include/fabric)
 install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/systemd/
   DESTINATION ${SKBUILD_DATA_DIR}/share/fabricd/systemd
-  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.conf" PATTERN "*.toml"
+  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket" PATTERN "*.mount" PATTERN "*.conf" PATTERN "*.toml"
                  PATTERN "*.rules" PATTERN "*.sed")
