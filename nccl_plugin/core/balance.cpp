@@ -22,9 +22,9 @@ constexpr std::uint64_t kEnough = 1U << 20U;  // bytes delivered in a step, else
 constexpr std::uint64_t kComparable = 4;      // the other carried at least a quarter as much
 constexpr std::uint16_t kFloor = 100;
 constexpr double kWorthwhile = 0.45;  // of the others' speed: with less a path is removed
-// Where bytes wait for less than this of a step a path is not full: what it delivers is no measure
-// of its speed.
-constexpr std::int64_t kTellingNs = kBalanceStepNs / 20;
+// A path on which bytes wait for less than this of a step is not full: what it delivers does not
+// measure its speed.
+constexpr std::int64_t kMeasurableNs = kBalanceStepNs / 20;
 constexpr std::int64_t kPauseMinNs = 60'000'000'000;
 constexpr std::int64_t kPauseMaxNs = 600'000'000'000;
 constexpr std::uint16_t kAlmost = 990;  // as good as full, but comms stay in the pool
@@ -66,9 +66,9 @@ std::optional<Balance::Others> Balance::others(const Path& path) const {
       return;
     }
     held[count++] = static_cast<double>(other.held);
-    if (other.held >= kTellingNs) {
-      found.sure = std::max(found.sure,
-                            static_cast<double>(other.delivered) / static_cast<double>(other.held));
+    if (other.held >= kMeasurableNs) {
+      found.measured = std::max(
+          found.measured, static_cast<double>(other.delivered) / static_cast<double>(other.held));
     }
     found.speed =
         std::max(found.speed,
@@ -103,8 +103,8 @@ bool Balance::enter(Path& path, const std::optional<Others>& others, std::int64_
   path.healed = now;
   const double by = std::clamp(others->held / held, kDownMost, 1.0);
   const double speed = static_cast<double>(path.delivered) / held;
-  path.much_slower = speed < kWorthwhile * others->sure;
-  path.factor = scaled(path.factor, path.much_slower ? speed / others->sure : by, kAlmost);
+  path.much_slower = speed < kWorthwhile * others->measured;
+  path.factor = scaled(path.factor, path.much_slower ? speed / others->measured : by, kAlmost);
   return true;
 }
 
@@ -126,7 +126,7 @@ bool Balance::try_again(PathIndex index, std::int64_t now) {
   }
   removed_ &= ~bit(index);
   path.factor = kFullWeight;
-  path.healed = now;  // it is forgiven after a time in use, not in exile
+  path.healed = now;  // removals are forgiven after a time in use, not while it is removed
   path.slow_steps = 0;
   path.own_held = path.others_held = path.own_bytes = path.others_speed = 0;
   path.gathered = 0;
@@ -139,7 +139,7 @@ bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64
   path.own_held += known ? static_cast<double>(path.held) : 1;
   path.others_held += known ? others->held : kNoComplaint;
   path.own_bytes += known ? static_cast<double>(path.delivered) : 0;
-  path.others_speed = std::max(path.others_speed, known ? others->sure : 0);
+  path.others_speed = std::max(path.others_speed, known ? others->measured : 0);
   if (++path.gathered < kGather) {
     return false;
   }

@@ -75,9 +75,9 @@ class Balance {
     std::int64_t pause = 0;     // the last time; 0: never removed
   };
   struct Others {
-    double held = 0;   // of the middle one
-    double speed = 0;  // of the quickest, bytes in a ns in which bytes waited
-    double sure = 0;   // of the quickest where bytes waited long enough to tell; 0: nowhere
+    double held = 0;      // of the middle one
+    double speed = 0;     // of the quickest, bytes in a ns in which bytes waited
+    double measured = 0;  // of the quickest full path, bytes/ns; 0: no other path is full
   };
   [[nodiscard]] std::optional<Others> others(const Path& path) const;
   bool enter(Path& path, const std::optional<Others>& others, std::int64_t now);

@@ -1,10 +1,9 @@
 // The sending half of a comm.
 //
 // What always holds:
-// - A message goes out only into a granted slot of its tag: the n-th message of a tag fills the
-// n-th
-//   slot of that tag, in groups of one slot as in groups of several. Small messages may go ahead of
-//   their grant where the peer takes that (send_ahead): see below.
+// - A message goes out only into a granted slot of its tag. The n-th message of a tag fills the
+//   n-th slot of that tag, in groups of one slot as in groups of several. Small messages may go
+//   ahead of their grant where the peer takes that (send_ahead): see below.
 // - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
 //   only when the receiver has answered that path's fence.
 // - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
