@@ -391,8 +391,9 @@ def test_removal_leaves_nothing(hosts):
     vm = hosts.alpha
     follow(vm, "remove")
     # By name: the machine's own agent is a fabric-*.service too.
-    units = sorted(f"/etc/systemd/system/{unit.name}" for unit in UNITS.glob("*.service"))
-    assert len(units) == 3
+    kinds = ("*.service", "*.socket", "*.mount")
+    units = [f"/etc/systemd/system/{unit.name}" for kind in kinds for unit in UNITS.glob(kind)]
+    assert len(units) == 6
     kept = " ".join(["/etc/fabricd", "/var/lib/fabricd", "/run/fabricd", *units])
     assert vm.run("sh", "-c", f"ls -d {kept} 2>/dev/null").out == ""
     assert vm.run("systemctl", "is-active", "fabricd").rc != 0
