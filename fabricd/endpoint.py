@@ -1,4 +1,4 @@
-"""The daemon's metrics endpoint: which socket it serves, and who is told when there is none."""
+"""The daemon's metrics endpoint: the socket that it serves, and what is reported without one."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     out += _counters(host, link, now, off)
     if unwatched := host.probing.unwatched(link.netdev, now):
         out.append(_said("probe-link", unwatched, False, None, off) | {"unwatched": True})
-    large = link.mtu or host.probing.mtu_said(link.index)
+    large = link.mtu or host.probing.mtu_summary(link.index)
     out.append(_said("mtu", large, bool(link.mtu), None, off))
     out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
     out += _delay_said(host, link, now, off)

@@ -339,10 +339,10 @@ class Host:
         rows = self.path_rows(recent=True)
         told = self.probing.tick(self.feed, rows, self.engine, self.config, self._addresses(), now)
         self._emit(told)
-        self.probing.ask(self.feed, now, self._heed_mtu)
-        self._heed_mtu()
+        self.probing.ask(self.feed, now, self._apply_mtu)
+        self._apply_mtu()
 
-    def _heed_mtu(self) -> None:
+    def _apply_mtu(self) -> None:
         if self.probing.judge_mtu(self.engine, time.monotonic_ns()):
             self.step()
 

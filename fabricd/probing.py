@@ -70,7 +70,7 @@ class Probing:
         """Say on links and paths what large packets say; True: something is other than before."""
         if self._rows_ns is None or now - self._rows_ns >= KEPT_NS:
             self._mtu, self._rows, self._said = MtuTest(), None, {}
-            return _say(engine, MtuVerdict())
+            return _apply(engine, MtuVerdict())
         if self._rows is None or len(self._rows) != len(engine.paths):
             return False
         paths = [
@@ -80,9 +80,9 @@ class Probing:
         self._said = {
             x.index: mtu_text([p for p in paths if p.netdev == x.netdev]) for x in engine.links
         }
-        return _say(engine, self._mtu.judge(paths, now))
+        return _apply(engine, self._mtu.judge(paths, now))
 
-    def mtu_said(self, link: int) -> str:
+    def mtu_summary(self, link: int) -> str:
         """What large packets say of a link that is not at fault."""
         return self._said.get(link, "no large packet was sent yet")
 
@@ -130,8 +130,8 @@ class Probing:
         ]
 
 
-def _say(engine: Engine, verdict: MtuVerdict) -> bool:
-    """Whether that is other than before."""
+def _apply(engine: Engine, verdict: MtuVerdict) -> bool:
+    """Writes the verdict to links and paths; True if it differs from the last one."""
     before = _holes(engine)
     for link in engine.links:
         link.mtu = verdict.links.get(link.netdev, "")

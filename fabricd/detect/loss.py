@@ -282,7 +282,7 @@ class LossTest:
         test = self._relapse if now < link.relapse_ns else self.rules.idle
         if not cusum.step(test, nats, lost, packets, now):
             if link.blamed:
-                self._absolve(*key)
+                self._clear_fault(*key)
             link.blamed = ""
             if sick:
                 link.relapse_ns = now + RELAPSE_NS
@@ -290,7 +290,7 @@ class LossTest:
             # Whatever there was led to no verdict: such are the link's losses when it is well.
             link.usual.learn(before[0] + lost, before[1] + packets)
 
-    def _absolve(self, index: int, way: Direction) -> None:
+    def _clear_fault(self, index: int, way: Direction) -> None:
         """What a link's paths lost while the link was to blame accuses none of them alone."""
         for path in self._paths.values():
             if path.row.link == index:

@@ -143,7 +143,7 @@ class MtuTest:
 
     def _is_link(self, netdev: str, way: str, sides: Sequence[_Side], bad: Sequence[_Side]) -> bool:
         key = (netdev, way)
-        began = self._look(key, sides)
+        began = self._update_began(key, sides)
         peers = min(MIN_PEERS, len({side.path.peer for side in sides}))
         if (found := self._links.get(key)) is not None:
             over = any(s.passed_ns > found.passed_ns and s.size >= found.size for s in sides)
@@ -168,7 +168,7 @@ class MtuTest:
         self._links[key] = _Found(size, newest, peers, _reason(way, fresh, size))
         return True
 
-    def _look(self, key: tuple[str, str], sides: Sequence[_Side]) -> int | None:
+    def _update_began(self, key: tuple[str, str], sides: Sequence[_Side]) -> int | None:
         missing = [side for side in sides if side.missing]
         if not missing:
             self._began[key] = None

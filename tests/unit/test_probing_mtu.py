@@ -105,7 +105,7 @@ async def test_a_prober_that_knows_no_large_packets_ends_what_was_found(asked):
     for _ in range(ASK_NS // TICK + 1):
         await asked.tick()
     assert asked.said() == []
-    assert asked.probing.mtu_said(0) == "no large packet was sent yet"
+    assert asked.probing.mtu_summary(0) == "no large packet was sent yet"
     before = asked.asked
     await asked.tick(ASK_NS)
     assert asked.asked == before, "asked once"
