@@ -76,7 +76,10 @@ def bootstrap(
         if found:
             (scratch / name).write_text(apt.of_release(found, here, release))
             sources.append(str(scratch / name))
-    argv = ["mmdebstrap", "--mode=root", "--variant=minbase", "--skip=output/dev"]
+    # What it mounts on the tree (/proc, /sys, /dev) goes with it, even when it is killed: removing
+    # the rest of such a tree would else remove this machine's devices.
+    argv = ["unshare", "--mount", "--propagation", "private", "--"]
+    argv += ["mmdebstrap", "--mode=root", "--variant=minbase", "--skip=output/dev"]
     argv += [f"--aptopt={line}" for line in apt.carried_options()]
     argv += [f"--include={','.join(packages)}"] if packages else []
     if any(Path("/etc/apt/auth.conf.d").glob("*")) or Path("/etc/apt/auth.conf").exists():

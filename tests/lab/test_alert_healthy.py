@@ -32,6 +32,7 @@ def all_cores_busy():
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(LASTS_S + 900)
 def test_half_an_hour_of_eight_busy_hosts_alerts_nobody(cluster, tmp_path):
     lab = cluster(hosts=8, rails=2)
     lab.start_daemons(metrics={"listen": f"127.0.0.1:{PORT}"})

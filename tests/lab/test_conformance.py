@@ -21,10 +21,12 @@ def play(lab, tmp_path, plugin, version, *args):
         command = [str(program), "--plugin", str(plugin), "--abi", version, "--json"]
         command += ["--rank", str(rank), "--ranks", str(HOSTS), "--timeout", "90", *args]
         command += ["--deadline", str(LIMIT_S), "--rendezvous", f"file:{tmp_path / 'ranks'}"]
-        out = (tmp_path / f"{rank}.json").open("w")
-        err = (tmp_path / f"{rank}.log").open("w")
         env = {"NCCL_SOCKET_IFNAME": "rail"}
-        ranks.append(node.popen(command, env=env, stdout=out, stderr=err))
+        with (
+            (tmp_path / f"{rank}.json").open("w") as out,
+            (tmp_path / f"{rank}.log").open("w") as err,
+        ):
+            ranks.append(node.popen(command, env=env, stdout=out, stderr=err))
     for process in ranks:
         process.wait(LIMIT_S + 120)
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(HOSTS)]

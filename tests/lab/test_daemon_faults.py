@@ -354,6 +354,7 @@ def test_commands_answer_in_json_and_say_when_nobody_is_there(cluster, tmp_path)
     finally:
         follower.terminate()
         follower.wait(20)
+        follower.stdout.close()
     node.daemon.stop()
     assert weights(node) == {"rail0": 1000, "rail1": 1000}, "given back at a graceful stop"
     gone = ctl(node, "status")

@@ -80,6 +80,7 @@ def test_flooded_by_others_is_congested_with_its_way_and_keeps_carrying(calm):
     finally:
         for program in programs:
             program.kill()
+            program.wait()
     told = [r for r in rows(victim, "condition") if r.data["condition"] == "congested"]
     assert [r.link for r in told] == ["rail1"]
     assert told[0].data["direction"] == "rx"

@@ -25,16 +25,15 @@ sys.stdin.read()
 
 def test_clocks_begin_near_0_and_a_process_keeps_its_identity(lab_root):
     args = [sys.executable, "-c", READ, json.dumps(CLOCKS)]
-    process = subprocess.Popen(
-        command(args), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    clocks, start = json.loads(process.stdout.readline())
-    for name, number in CLOCKS.items():
-        assert 1 <= clocks[name] < min(time.clock_gettime(number), 600), name
-    (child,) = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True).split()
-    assert procs.ProcessId(int(child), start).alive
-    process.stdin.close()
-    assert process.wait() == 0
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(args), stdin=pipe, stdout=pipe, text=True) as process:
+        clocks, start = json.loads(process.stdout.readline())
+        for name, number in CLOCKS.items():
+            assert 1 <= clocks[name] < min(time.clock_gettime(number), 600), name
+        (child,) = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True).split()
+        assert procs.ProcessId(int(child), start).alive
+        process.stdin.close()
+        assert process.wait() == 0
 
 
 @pytest.mark.timeout(600)

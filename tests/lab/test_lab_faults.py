@@ -252,15 +252,15 @@ def test_node_kill(pair):
 def test_no_fin_escapes_a_killed_node(pair):
     """Power loss: the peer's connection does not see an end of file."""
     a, b = pair.nodes
-    listener = b.popen(
-        ["python3", "-c", LISTENER, b.address(0)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert listener.stdout.readline() == "listening\n"
-    a.popen(["python3", "-c", TALKER, b.address(0)])
-    assert listener.stdout.readline() == "accepted\n"
-    with pair.inject(NodeKill("h0")):
-        assert listener.wait(PATIENCE_S) == 0
-    assert listener.stdout.read() == "silence\n"
+    command = ["python3", "-c", LISTENER, b.address(0)]
+    with b.popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as listener:
+        assert listener.stdout.readline() == "listening\n"
+        talker = a.popen(["python3", "-c", TALKER, b.address(0)])
+        assert listener.stdout.readline() == "accepted\n"
+        with pair.inject(NodeKill("h0")):
+            assert listener.wait(PATIENCE_S) == 0
+        assert listener.stdout.read() == "silence\n"
+        talker.wait(PATIENCE_S)
 
 
 LISTENER = """

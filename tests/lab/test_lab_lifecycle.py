@@ -38,7 +38,8 @@ def owner_process(name):
         # A shell without job control starts what is in the background with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    inner = int(process.stdout.readline())
+    with process.stdout:
+        inner = int(process.stdout.readline())
     return process, inner
 
 

@@ -86,6 +86,7 @@ def test_a_stolen_probe_port_is_a_state_a_row_and_a_metric_until_it_is_given_bac
     finally:
         mallory.kill()
         mallory.wait()
+        mallory.stdout.close()
     wait_until(lambda: probe_state(node, "rail0") == "heard", SLOW_S, "the port is ours again")
     took = time.monotonic() - began
     wait_until(lambda: told(node, "rail0")[-1:] == ["heard"], SLOW_S, "the row of the return")
