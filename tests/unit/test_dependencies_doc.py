@@ -17,7 +17,9 @@ REPO = Path(__file__).resolve().parents[2]
 DOC = (REPO / "docs" / "dependencies.md").read_text()
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 PRODUCT = ["fabricd", "telemetry", "clocksync", "compute"]
-DEVELOPMENT = ["lab", "bench", "tests"]
+TRAIN = ["fabric_train"]
+"""A wheel of its own."""
+DEVELOPMENT = ["lab", "bench", "tests", "examples"]
 DEBIAN = {"pyverbs": "python3-pyverbs"}
 """Modules of Debian packages."""
 TOOLS = {
@@ -59,7 +61,7 @@ def foreign(packages: Iterable[str]) -> set[str]:
     """What these packages import that is neither Python's nor ours."""
     files = [path for package in packages for path in (REPO / package).rglob("*.py")]
     ours = {path.stem for path in files if path.is_relative_to(REPO / "tests")}
-    ours |= {*PRODUCT, *DEVELOPMENT}
+    ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
     return found - ours - set(sys.stdlib_module_names)
 
@@ -83,6 +85,8 @@ def test_something_imports_every_dependency():
     product, all_of_it = foreign(PRODUCT), foreign([*PRODUCT, *DEVELOPMENT])
     assert modules(REQUIRED | EXTRAS["sniff"]) - product == set()
     assert modules(ALL - set(TOOLS)) - all_of_it == set()
+    project = tomllib.loads((REPO / "fabric_train" / "pyproject.toml").read_text())["project"]
+    assert foreign(TRAIN) == names(project["dependencies"])
 
 
 def test_every_import_is_a_dependency():

@@ -1,0 +1,413 @@
+"""The phases of one job, as a pure state machine: events and the time go in, effects come out.
+
+::
+
+    FORMING ──all ranks protected──► RUNNING ◄──all ranks recovered── RECOVERING
+       │ rank lost: start again         │ rank lost, spare ready ────────►│ ▲
+       ▼                                ▼ rank lost, no spare             │ │ spare ready
+    FAILED                            HELD ◄──────── rank lost ───────────┘ │
+                                        └────────────────────────────────────┘
+
+Every phase goes to ENDED when all ranks have finished, and to FAILED when a limit is passed or no
+rank holds the state any more. The shell (``agent``) spawns processes and carries messages.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fabric_train.membership import (
+    Generation,
+    NotEnoughSparesError,
+    first_generation,
+    next_generation,
+)
+
+
+class Phase(enum.Enum):
+    """Where a job is. The module's picture shows the transitions."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    HELD = "held"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+_TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.FORMING: frozenset({Phase.FORMING, Phase.RUNNING, Phase.FAILED}),
+    Phase.RUNNING: frozenset({Phase.RECOVERING, Phase.HELD, Phase.ENDED, Phase.FAILED}),
+    Phase.RECOVERING: frozenset({Phase.RECOVERING, Phase.RUNNING, Phase.HELD, Phase.FAILED}),
+    Phase.HELD: frozenset({Phase.RECOVERING, Phase.HELD, Phase.FAILED}),
+    Phase.ENDED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a job is given up. Times in seconds."""
+
+    starts: int = 3  # a rank lost before the job had state: how often to start again
+    recoveries_without_progress: int = 3
+    recovery_s: float = 60.0  # a rank that has not recovered by then counts as lost
+    suspicion_s: float = 1.0  # a failed collective without a lost process: connect anew after this
+
+
+# Effects, for the shell.
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Start this process."""
+
+    process: str
+    spare: bool
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell every joined process its place in this generation. ``lost`` ranks changed hands."""
+
+    generation: Generation
+    lost: tuple[int, ...]
+    formed: bool
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End this process; ``reason`` is for people."""
+
+    process: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Tell this process why it is not taken, and end it."""
+
+    process: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReleaseAll:
+    """Tell every process that the job has ended well."""
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """The job is lost. ``reason`` is for people."""
+
+    reason: str
+
+
+Effect = Spawn | Announce | Kill | Refuse | ReleaseAll | JobFailed
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """One recovery, for the log. Times are seconds on the caller's clock; None: not reached."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    reason: str
+    lost_at: float
+    assigned_at: float | None = None
+    recovered_at: float | None = None
+    committed_at: float | None = None
+    step: int | None = None
+
+
+@dataclass
+class _Process:
+    spare: bool
+    joined: bool = False
+    layout: str | None = None
+    software: dict[str, str] = field(default_factory=dict)
+
+
+class Coordinator:
+    """One job. Each method takes ``now`` (seconds, monotonic) where time matters."""
+
+    def __init__(self, world: int, spares: int, limits: Limits | None = None) -> None:
+        if world < 1 or spares < 0:
+            raise ValueError(f"a job needs at least one rank: {world} ranks, {spares} spares")
+        self._world = world
+        self._spares = spares
+        self._limits = limits or Limits()
+        self._phase = Phase.FORMING
+        self._processes: dict[str, _Process] = {}
+        self._spawned = 0
+        self._starts = 0
+        self._generation: Generation | None = None
+        self._recovered: set[str] = set()
+        self._committed: set[str] = set()
+        self._finished: dict[str, int] = {}
+        self._reference: _Process | None = None
+        self._step = 0
+        self._recoveries_at_step = 0
+        self._recovering_since = 0.0
+        self._suspected_at: float | None = None
+        self._lost: dict[int, str] = {}
+        self._lost_at = 0.0
+        self._records: list[RecoveryRecord] = []
+        self._numbers = 0
+
+    @property
+    def phase(self) -> Phase:
+        """Where the job is."""
+        return self._phase
+
+    @property
+    def generation(self) -> Generation | None:
+        """The newest generation; None before the first."""
+        return self._generation
+
+    @property
+    def records(self) -> tuple[RecoveryRecord, ...]:
+        """All recoveries, oldest first; the last one may still be under way."""
+        return tuple(self._records)
+
+    @property
+    def held_for(self) -> tuple[int, ...]:
+        """Ranks without a process, while the job is held."""
+        return tuple(sorted(self._lost)) if self._phase is Phase.HELD else ()
+
+    def start(self) -> list[Effect]:
+        """Processes of the first start."""
+        self._starts += 1
+        self._generation = None
+        self._reference = None
+        return [self._spawn(spare=False) for _ in range(self._world)] + self._fill_spares()
+
+    def joined(self, process: str, software: dict[str, str]) -> list[Effect]:
+        """``process`` has said hello, with the versions of its ``software``."""
+        known = self._processes.get(process)
+        if known is None or known.joined:
+            return [Refuse(process, "no process of this job, or one that is here already")]
+        known.joined, known.software = True, software
+        for other in self._processes.values():
+            if other.joined and other.software != software:
+                self._processes.pop(process)
+                return [Refuse(process, _difference(software, other.software))]
+        if self._phase is Phase.ENDED:
+            return [ReleaseAll()]  # a spare that was still starting when the job ended
+        if self._phase is Phase.FORMING and self._generation is None:
+            ranks = [name for name, one in self._processes.items() if not one.spare]
+            if all(self._processes[name].joined for name in ranks):
+                return [self._announce(first_generation(ranks), formed=False)]
+        return []
+
+    def protected(self, process: str, layout: str, now: float) -> list[Effect]:
+        """``process`` has built its model: ``layout`` is a hash of names, shapes and types."""
+        known = self._processes.get(process)
+        if known is None:
+            return []
+        if self._reference is not None and self._reference.layout != layout:
+            self._processes.pop(process)
+            reason = (
+                f"its state (layout {layout[:12]}) is not that of the job's other processes "
+                f"({str(self._reference.layout)[:12]}): they do not train the same model"
+            )
+            refusal: list[Effect] = [Refuse(process, reason)]
+            if self._generation is not None and self._generation.rank_of(process) is not None:
+                return refusal + self._fail(f"process {process}: {reason}")
+            return refusal
+        known.layout = layout
+        self._reference = self._reference or known
+        if self._phase is Phase.FORMING and self._generation is not None:
+            if all(self._has_layout(name) for name in self._generation.slots):
+                self._set_phase(Phase.RUNNING)
+        elif self._phase is Phase.HELD and known.spare:
+            return self._reassign(now)
+        return []
+
+    def lost(self, process: str, reason: str, now: float) -> list[Effect]:
+        """``process`` has ended, or counts as ended. ``reason`` says how."""
+        known = self._processes.pop(process, None)
+        if known is None or self._phase in (Phase.ENDED, Phase.FAILED):
+            return []
+        self._finished.pop(process, None)
+        rank = self._generation.rank_of(process) if self._generation else None
+        if self._phase is Phase.FORMING and not known.spare:
+            return self._start_again(f"{reason} before the job had state")
+        if rank is None:
+            return self._fill_spares() if self._phase is Phase.RUNNING else []
+        first = not self._lost
+        self._lost[rank] = reason
+        if first:
+            self._lost_at = now
+            failed = self._count_recovery(f"rank {rank}: {reason}")
+            if failed:
+                return failed
+        return self._reassign(now)
+
+    def recovered(self, process: str, generation: int, step: int, now: float) -> list[Effect]:
+        """``process`` holds the state after ``step`` steps in ``generation``."""
+        if self._generation is None or generation != self._generation.number:
+            return []
+        self._recovered.add(process)
+        if self._phase is not Phase.RECOVERING or not self._recovered.issuperset(
+            self._generation.slots
+        ):
+            return []
+        self._lost.clear()
+        self._set_phase(Phase.RUNNING)
+        self._amend(recovered_at=now, step=step)
+        return self._fill_spares()
+
+    def committed(self, process: str, generation: int, step: int, now: float) -> None:
+        """``process`` has applied ``step`` steps."""
+        if self._generation is None or generation != self._generation.number:
+            return
+        if step > self._step:
+            self._step = step
+            self._recoveries_at_step = 0
+        self._committed.add(process)
+        if self._records and self._committed.issuperset(self._generation.slots):
+            self._amend(committed_at=now)
+
+    def finished(self, process: str, step: int) -> list[Effect]:
+        """The training loop of ``process`` has ended after ``step`` steps."""
+        if self._generation is None or self._generation.rank_of(process) is None:
+            return []
+        self._finished[process] = step
+        if self._phase is Phase.RUNNING and self._finished.keys() >= set(self._generation.slots):
+            steps = set(self._finished.values())
+            if len(steps) != 1:
+                return self._fail(f"the ranks' loops ended at different steps: {sorted(steps)}")
+            self._set_phase(Phase.ENDED)
+            return [ReleaseAll()]
+        return []
+
+    def given_up(self, process: str, reason: str) -> list[Effect]:
+        """``process`` says that the job cannot go on."""
+        return self._fail(f"{self._name(process)}: {reason}")
+
+    def suspect(self, generation: int, now: float) -> None:
+        """A collective of ``generation`` failed: a process is lost, or only a connection."""
+        if self._phase is not Phase.RUNNING or self._generation is None:
+            return
+        if generation == self._generation.number and self._suspected_at is None:
+            self._suspected_at = now
+
+    def expire(self, now: float) -> list[Effect]:
+        """Connect anew after a suspicion; ranks that have not recovered in time count as lost."""
+        if self._generation is None:
+            return []
+        if self._phase is Phase.RUNNING and self._suspected_at is not None:
+            if now - self._suspected_at <= self._limits.suspicion_s:
+                return []
+            self._lost_at = self._suspected_at
+            return self._count_recovery("connections failed") or self._reassign(now)
+        if self._phase is not Phase.RECOVERING:
+            return []
+        if now - self._recovering_since <= self._limits.recovery_s:
+            return []
+        late = [name for name in self._generation.slots if name not in self._recovered]
+        reason = f"not recovered within {self._limits.recovery_s:g} s"
+        effects: list[Effect] = [Kill(name, reason) for name in late]
+        for name in late:
+            effects += self.lost(name, reason, now)
+        return effects
+
+    def _count_recovery(self, reason: str) -> list[Effect]:
+        self._recoveries_at_step += 1
+        limit = self._limits.recoveries_without_progress
+        if self._recoveries_at_step <= limit:
+            return []
+        return self._fail(
+            f"{limit} recoveries without a step forward from step {self._step}; the last: {reason}"
+        )
+
+    def _name(self, process: str) -> str:
+        rank = self._generation.rank_of(process) if self._generation else None
+        return f"process {process}" if rank is None else f"rank {rank} ({process})"
+
+    def _has_layout(self, process: str) -> bool:
+        return process in self._processes and self._processes[process].layout is not None
+
+    def _set_phase(self, phase: Phase) -> None:
+        if phase not in _TRANSITIONS[self._phase]:
+            raise ValueError(f"no transition from {self._phase.value} to {phase.value}")
+        self._phase = phase
+
+    def _spawn(self, *, spare: bool) -> Spawn:
+        process = f"p{self._spawned}"
+        self._spawned += 1
+        self._processes[process] = _Process(spare)
+        return Spawn(process, spare)
+
+    def _fill_spares(self) -> list[Effect]:
+        holders = self._generation.slots if self._generation else ()
+        waiting = sum(
+            1 for name, one in self._processes.items() if one.spare and name not in holders
+        )
+        wanted = max(self._spares, len(self._lost))
+        return [self._spawn(spare=True) for _ in range(wanted - waiting)]
+
+    def _announce(self, generation: Generation, *, formed: bool) -> Announce:
+        self._numbers = max(self._numbers, generation.number - 1) + 1
+        self._generation = Generation(self._numbers, generation.slots)
+        self._recovered.clear()
+        self._committed.clear()
+        self._finished.clear()
+        return Announce(self._generation, tuple(sorted(self._lost)), formed)
+
+    def _reassign(self, now: float) -> list[Effect]:
+        assert self._generation is not None
+        if not any(name in self._processes for name in self._generation.slots):
+            return self._fail("all ranks are lost, and with them the state")
+        spares = [
+            name
+            for name, one in self._processes.items()
+            if one.spare and one.layout is not None and self._generation.rank_of(name) is None
+        ]
+        try:
+            generation = next_generation(self._generation, set(self._processes), spares)
+        except NotEnoughSparesError:
+            self._set_phase(Phase.HELD)
+            return self._fill_spares()
+        for name in generation.slots:
+            self._processes[name].spare = False
+        self._set_phase(Phase.RECOVERING)
+        self._recovering_since = now
+        self._suspected_at = None
+        announce = self._announce(generation, formed=True)
+        reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(self._lost.items()))
+        reason = reason or "connections failed"
+        ranks = tuple(sorted(self._lost))
+        self._records.append(
+            RecoveryRecord(announce.generation.number, ranks, reason, self._lost_at, now)
+        )
+        return [announce]
+
+    def _amend(self, **fields: float | int) -> None:
+        last = self._records[-1]
+        news = {name: value for name, value in fields.items() if getattr(last, name) is None}
+        self._records[-1] = RecoveryRecord(**{**last.__dict__, **news})
+
+    def _start_again(self, reason: str) -> list[Effect]:
+        if self._starts >= self._limits.starts:
+            return self._fail(f"{reason}, {self._starts} times")
+        kills: list[Effect] = [Kill(name, "the job starts again") for name in self._processes]
+        self._processes.clear()
+        return kills + self.start()
+
+    def _fail(self, reason: str) -> list[Effect]:
+        if self._phase in (Phase.ENDED, Phase.FAILED):
+            return []
+        self._phase = Phase.FAILED
+        kills: list[Effect] = [Kill(name, reason) for name in self._processes]
+        return [JobFailed(reason), *kills]
+
+
+def _difference(mine: dict[str, str], other: dict[str, str]) -> str:
+    names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
+    return "; ".join(
+        f"{name} is {mine.get(name, 'absent')} here and {other.get(name, 'absent')} in the job"
+        for name in names
+    )

@@ -1,0 +1,417 @@
+"""The API of a training loop.
+
+::
+
+    job = fabric_train.join()
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters())
+    job.protect(model=model, optimizer=optimizer)
+    for step in job.steps(total):
+        with job.attempt():
+            loss = model(batch(step, job.rank)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+An attempt is one optimizer step. When a rank is lost in it, the survivors agree in which state the
+job goes on: they either apply the gradients that they hold, or run the attempt again, from the same
+random state. The call of ``optimizer.step`` is the gate (``step_rule``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import pickle
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fabric_train import collectives
+from fabric_train.collectives import FabricGroup, GenerationGroup
+from fabric_train.link import AgentLink
+from fabric_train.local_state import LocalStates, Stateful
+from fabric_train.messages import (
+    Assignment,
+    Committed,
+    Failed,
+    Finished,
+    Hello,
+    LocalState,
+    LocalStateAnswer,
+    LocalStateRequest,
+    Protected,
+    Recovered,
+    Suspect,
+    Welcome,
+)
+from fabric_train.state import LayoutError, ReplicatedState
+from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.transfer import CorruptStateError, receive_state, send_state
+
+SOCKET = "FABRIC_TRAIN_SOCKET"
+PROCESS = "FABRIC_TRAIN_PROCESS"
+TOKEN = "FABRIC_TRAIN_TOKEN"  # noqa: S105
+TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
+
+_REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
+_PR_SET_PDEATHSIG = 1
+
+
+class NotLaunchedError(Exception):
+    """The process was not started by fabric-run."""
+
+
+class _RunAgainError(BaseException):
+    """Ends an attempt that has to be run again. Not an Exception: the loop must not catch it."""
+
+
+def join() -> Job:
+    """Become a rank or a spare of the job whose fabric-run started this process.
+
+    Initializes ``torch.distributed``. Raises ``NotLaunchedError``, ``RefusedError``,
+    ``AgentLostError``.
+    """
+    missing = [name for name in (SOCKET, PROCESS, TOKEN) if name not in os.environ]
+    if missing:
+        raise NotLaunchedError(f"{missing[0]} is not set: start this script with fabric-run")
+    # Ranks that outlive their agent would train on without anybody to hear of them.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    job = Job(os.environ[SOCKET])
+    job._start(os.environ[PROCESS], os.environ[TOKEN])  # noqa: SLF001
+    return job
+
+
+class Job:
+    """One process of a job. Used by the training thread alone."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._timeout_s = float(os.environ.get(TIMEOUT, "60"))
+        self._group = FabricGroup(0, 1)
+        self._link = AgentLink(socket_path, self._end_generation)
+        self._generation = 0
+        self._spare = False
+        self._state: ReplicatedState | None = None
+        self._local: LocalStates | None = None
+        self._step = 0
+        self._rehearsals = 0
+        self._applied = False  # the gate of this attempt is passed
+        self._in_attempt = False
+        self._start_local = b""
+        self._start_buffers: dict[str, Tensor] = {}
+        self._order = hashlib.sha256()
+        self._told_at = 0.0
+        self._tell_commit = True
+
+    @property
+    def rank(self) -> int:
+        """This process's rank; of a spare that only rehearses, 0. It may change in ``steps``."""
+        return self._group.rank()
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return self._group.size()
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation that this process is part of; 0: of none."""
+        return self._generation
+
+    @property
+    def rehearsing(self) -> bool:
+        """The present attempt only warms up; nothing of it is kept."""
+        return self._rehearsals > 0
+
+    def protect(self, *, local: dict[str, Stateful] | None = None, **parts: Any) -> None:
+        """Name what a replacement needs: modules, optimizers, schedulers, scalers, by any name.
+
+        ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
+        Raises ``TypeError`` for a part that has no state.
+        """
+        self._state = ReplicatedState(parts)
+        self._local = LocalStates(local or {}, self._state.buffers())
+        optimizers = self._state.optimizers()
+        if not optimizers:
+            raise TypeError("protect() needs an optimizer: its step is what a job counts")
+        optimizers[0].register_step_pre_hook(lambda *_: self._gate())
+        self._rehearsals = _REHEARSALS
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yield each step until ``total`` steps are applied; run one ``attempt`` for each.
+
+        Yields a step again when it has to be run again.
+        """
+        if self._state is None:
+            raise RuntimeError("call protect() before steps()")
+        yield from self._rehearse()
+        while True:
+            while self._step < total:
+                before = self._step, self._generation
+                yield self._step
+                if before == (self._step, self._generation):
+                    raise RuntimeError(f"step {self._step} was run without attempt()")
+            if self._finish():
+                return
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """One optimizer step. Swallows what ends it early because a rank was lost."""
+        self._begin_attempt()
+        try:
+            yield
+            self._gate()  # a loop may skip the optimizer's step, as a gradient scaler does
+        except _RunAgainError:
+            self._in_attempt = False
+            self._rewind()
+            return
+        except Exception:
+            # An error of the loop that stems from a collective that failed, e.g. a check for NaN.
+            self._in_attempt = False
+            if self.rehearsing or not self._group.broken:
+                raise
+            self._recover(ready=False)
+            self._rewind()
+            return
+        self._in_attempt = False
+        self._step += 1
+        self._tell_progress()
+
+    def _start(self, process: str, token: str) -> None:
+        software = {"python": platform.python_version(), "torch": torch.__version__}
+        welcome = self._link.ask(Hello(process, token, os.getpid(), software))
+        if not isinstance(welcome, Welcome):
+            raise RuntimeError(f"the agent answered {welcome}")
+        self._spare = welcome.spare
+        self._group = FabricGroup(0, welcome.world)
+        self._group.on_broken = self._report_broken
+        self._group.on_broadcast = self._note_broadcast
+        dist.Backend.register_backend("fabric", lambda *_: self._group, devices=["cpu"])
+        if not self._spare:
+            assignment = self._await_assignment()
+            inner = self._connect(assignment)
+            if inner is None:
+                raise RuntimeError("the job starts again")
+            self._adopt(inner)
+        dist.init_process_group(
+            "fabric", store=dist.HashStore(), rank=self._group.rank(), world_size=welcome.world
+        )
+
+    def _rehearse(self) -> Iterator[int]:
+        """Run the first step twice, alone, so that DDP's buckets have their final order.
+
+        Their order decides in which order a sum is formed: it has to be the same in every step, and
+        in a replacement. Nothing of the rehearsal is kept.
+        """
+        assert self._state is not None
+        assert self._local is not None
+        was_local = self._group.local
+        self._group.local = True
+        before = self._local.capture()
+        while self._rehearsals:
+            yield 0
+            self._local.restore(before)
+        self._group.local = was_local
+        digest = f"{self._state.layout()}{self._order.hexdigest()}"
+        layout = hashlib.sha256(digest.encode()).hexdigest()
+        report = {
+            "tensors": str(len(self._state.tensors())),
+            "bytes": str(self._state.size_bytes()),
+        }
+        if not self._spare:
+            self._store_local(0, before)
+        self._link.send(Protected(layout, report))
+        if self._spare:
+            self._recover(ready=False)
+
+    def _begin_attempt(self) -> None:
+        if self._in_attempt:
+            raise RuntimeError("attempts do not nest")
+        assert self._state is not None
+        assert self._local is not None
+        self._in_attempt = True
+        self._applied = False
+        self._start_local = self._local.capture()
+        self._start_buffers = {
+            name: buffer.detach().clone() for name, buffer in self._state.buffers().items()
+        }
+
+    def _rewind(self) -> None:
+        """Back to the start of the attempt, or to what a replica gave instead."""
+        assert self._state is not None
+        assert self._local is not None
+        if self._start_local:
+            for name, buffer in self._state.buffers().items():
+                buffer.copy_(self._start_buffers[name])
+            self._local.restore(self._start_local)
+        for optimizer in self._state.optimizers():
+            optimizer.zero_grad(set_to_none=True)
+
+    def _gate(self) -> None:
+        """Return when the optimizer may apply this attempt's gradients; else end the attempt."""
+        if not self._in_attempt:
+            raise RuntimeError("optimizer.step() outside of attempt()")
+        if self._applied:
+            return
+        if self.rehearsing:
+            self._rehearsals -= 1
+            raise _RunAgainError
+        assert self._local is not None
+        assert self._group.inner is not None
+        ready = not self._group.broken
+        if ready:
+            self._store_local(self._step + 1, self._local.capture())
+            try:
+                self._group.inner.vote()
+            except RuntimeError as error:
+                self._report_broken(self._generation, str(error))
+            else:
+                self._applied = True
+                return
+        plan = self._recover(ready=ready)
+        if self.rank not in plan.apply:
+            raise _RunAgainError
+        self._applied = True
+
+    def _store_local(self, step: int, data: bytes) -> None:
+        self._link.ask(LocalState(self.rank, step, data), self._timeout_s)
+
+    def _recover(self, *, ready: bool) -> RecoveryPlan:
+        """Become part of the newest generation, with the state in which it goes on."""
+        committed = None if self._spare else self._step
+        while True:
+            assignment = self._await_assignment()
+            spans: dict[str, float] = {}
+            started = time.monotonic()
+            self._group.abort()
+            if not self._group.wait_quiet(self._timeout_s):
+                raise self._give_up("a collective of the last generation does not end")
+            spans["quiet"] = _since(started)
+            try:
+                inner = self._connect(assignment)
+                if inner is None:
+                    continue
+                spans["connected"] = _since(started)
+                self._adopt(inner)
+                report = RankReport(committed, ready)
+                plan = plan_recovery(
+                    [pickle.loads(one) for one in inner.exchange(pickle.dumps(report))]  # noqa: S301
+                )
+                spans["agreed"] = _since(started)
+                role = self._take_part(inner, plan)
+                spans["state"] = _since(started)
+                inner.vote()
+            except RuntimeError as error:
+                # Connections of this generation failed, too: there will be another one.
+                self._group.abort()
+                self._report_broken(assignment.generation, str(error))
+                self._generation = assignment.generation
+                continue
+            except UnrecoverableError as error:
+                raise self._give_up(str(error)) from None
+            except (CorruptStateError, LayoutError) as error:
+                # Only this process is wrong: it ends, and another one takes its rank.
+                raise SystemExit(f"the state that arrived is refused: {error}") from None
+            self._spare = False
+            if role == "copy":
+                self._step = plan.step
+            self._tell_commit = True
+            self._link.send(Recovered(self._generation, plan.step, role, spans))
+            return plan
+
+    def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan) -> str:
+        """Send or receive what ``plan`` says; return this rank's part in it."""
+        assert self._state is not None
+        rank = inner.rank
+        for to, source in sorted(plan.copies.items()):
+            if source == rank:
+                send_state(inner.group, self._state, to)
+        if rank not in plan.copies:
+            return "apply" if rank in plan.apply else "keep"
+        receive_state(inner.group, self._state, plan.copies[rank])
+        answer = self._link.ask(LocalStateRequest(rank, plan.step), self._timeout_s)
+        if not isinstance(answer, LocalStateAnswer) or not answer.known:
+            raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
+        assert self._local is not None
+        self._local.restore(answer.body)
+        self._start_local = b""
+        return "copy"
+
+    def _finish(self) -> bool:
+        """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
+        self._link.send(Finished(self._step))
+        self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
+        if self._link.released:
+            self._link.close()
+            return True
+        self._recover(ready=False)
+        return False
+
+    def _await_assignment(self) -> Assignment:
+        """The newest assignment past the present generation that gives this process a rank."""
+
+        def here() -> bool:
+            news = self._link.assignment
+            return news is not None and news.generation > self._generation and news.rank is not None
+
+        self._link.wait(lambda: here() or self._link.released)
+        if self._link.released:
+            raise SystemExit(0)
+        assert self._link.assignment is not None
+        return self._link.assignment
+
+    def _connect(self, assignment: Assignment) -> GenerationGroup | None:
+        """None: a newer assignment has arrived meanwhile."""
+        assert assignment.rank is not None
+        rank = assignment.rank
+        return collectives.build_group(
+            lambda: GenerationGroup(
+                assignment.store, assignment.generation, rank, assignment.world, self._timeout_s
+            ),
+            lambda: self._link.newer_than(assignment.generation),
+            self._link.wait,
+            self._link.notify,
+        )
+
+    def _adopt(self, inner: GenerationGroup) -> None:
+        self._generation = inner.generation
+        self._group.adopt(inner)
+        # An assignment that arrived in between has aborted the group before.
+        if self._link.newer_than(inner.generation):
+            self._group.abort()
+
+    def _end_generation(self, assignment: Assignment) -> None:
+        # On the reading thread: the training thread may be blocked in a collective.
+        if assignment.generation > self._generation > 0:
+            self._group.abort()
+
+    def _report_broken(self, generation: int, error: str) -> None:
+        self._group.broken = True
+        self._link.send(Suspect(generation, error[:500]))
+
+    def _note_broadcast(self, tensor: Tensor) -> None:
+        if self.rehearsing and tensor.dtype == torch.int32 and tensor.device.type == "cpu":
+            self._order.update(repr(tensor.tolist()).encode())
+
+    def _give_up(self, reason: str) -> SystemExit:
+        self._link.send(Failed(reason))
+        return SystemExit(reason)
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if self._tell_commit or now - self._told_at > 1:
+            self._link.send(Committed(self._generation, self._step))
+            self._told_at = now
+            self._tell_commit = False
+
+
+def _since(start: float) -> float:
+    return round((time.monotonic() - start) * 1000, 3)

@@ -1,0 +1,142 @@
+"""The connection of a process to its agent: requests of the training thread, news by a thread.
+
+The reading thread never needs the training thread, and calls ``on_assignment`` at once: that ends
+the collectives of the last generation while the training thread waits for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from fabric_train.messages import (
+    Assignment,
+    Decoder,
+    LocalStateAnswer,
+    Message,
+    MessageError,
+    Refused,
+    Release,
+    Stored,
+    Welcome,
+    encode,
+)
+
+
+class AgentLostError(Exception):
+    """The agent is gone: there is nobody to form another generation."""
+
+
+class RefusedError(Exception):
+    """The agent does not take this process."""
+
+
+class AgentLink:
+    """One connected process. ``on_assignment`` runs on the reading thread."""
+
+    def __init__(self, path: str, on_assignment: Callable[[Assignment], None]) -> None:
+        self._on_assignment = on_assignment
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._assignment: Assignment | None = None
+        self._answers: list[Message] = []
+        self._released = False
+        self._end: Exception | None = None
+        self._thread = threading.Thread(target=self._read, name="fabric-agent", daemon=True)
+        self._thread.start()
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The newest one that has arrived."""
+        return self._assignment
+
+    @property
+    def released(self) -> bool:
+        """The job has ended well, so this process may end."""
+        return self._released
+
+    def send(self, message: Message) -> None:
+        """Send without an answer. Raises ``AgentLostError``."""
+        try:
+            with self._sending:
+                self._socket.sendall(encode(message))
+        except OSError as error:
+            raise self._reason() or AgentLostError(f"the agent is gone: {error}") from None
+
+    def ask(self, message: Message, timeout_s: float = 60.0) -> Message:
+        """Send, and return the answer; one question at a time. Raises ``AgentLostError``."""
+        with self._changed:
+            self._answers.clear()
+        self.send(message)
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: bool(self._answers or self._end), timeout_s)
+            if self._answers:
+                return self._answers.pop(0)
+            if not arrived:
+                raise AgentLostError(f"the agent has not answered within {timeout_s:g} s")
+        raise self._reason() or AgentLostError("the agent is gone")
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until ``until`` holds; it is asked after each news. False: it does not hold yet."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while not until():
+                if self._end is not None:
+                    raise self._end
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def newer_than(self, generation: int) -> bool:
+        """An assignment past ``generation`` has arrived."""
+        assignment = self._assignment
+        return assignment is not None and assignment.generation > generation
+
+    def notify(self) -> None:
+        """Let ``wait`` ask its condition again; for other threads."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the connection; the reading thread ends with it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+        self._socket.close()
+
+    def _reason(self) -> Exception | None:
+        with self._changed:
+            return self._end
+
+    def _read(self) -> None:
+        decoder = Decoder()
+        try:
+            while data := self._socket.recv(1 << 16):
+                for message in decoder.feed(data):
+                    self._receive(message)
+            end: Exception = AgentLostError("the agent closed the connection")
+        except (OSError, MessageError, RefusedError) as error:
+            end = error if isinstance(error, RefusedError) else AgentLostError(str(error))
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
+
+    def _receive(self, message: Message) -> None:
+        if isinstance(message, Refused):
+            raise RefusedError(message.reason)
+        if isinstance(message, Assignment):
+            self._assignment = message
+            self._on_assignment(message)
+        with self._changed:
+            if isinstance(message, Release):
+                self._released = True
+            elif isinstance(message, (Welcome, Stored, LocalStateAnswer)):
+                self._answers.append(message)
+            self._changed.notify_all()

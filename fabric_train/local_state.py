@@ -1,0 +1,75 @@
+"""Rank-local state: what differs between ranks and so has no replica.
+
+Random generators, the position in the data, and buffers that forward passes change: batch norm's
+statistics are of this rank's batches, and DDP overwrites them with rank 0's only later.
+
+Each rank gives all this to its agent *before* the last collective of a step. When a step has been
+applied anywhere, the start of the next one is safe for every rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Stateful(Protocol):
+    """What can say and take back its state, e.g. a sampler or a data loader."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that ``load_state_dict`` needs."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be as the object was that gave ``state``."""
+
+
+class LocalStates:
+    """Captures and restores random generators, ``parts`` by name, and ``buffers`` that change."""
+
+    def __init__(self, parts: Mapping[str, Stateful], buffers: Mapping[str, Tensor]) -> None:
+        self._parts = dict(parts)
+        self._buffers = dict(buffers)
+        self._versions = {name: buffer._version for name, buffer in self._buffers.items()}  # noqa: SLF001
+        self._changing: set[str] = set()
+
+    def capture(self) -> bytes:
+        """All of it, as bytes for ``restore``."""
+        self._changing |= {
+            name
+            for name, buffer in self._buffers.items()
+            if buffer._version != self._versions[name]  # noqa: SLF001
+        }
+        state: dict[str, Any] = {
+            "buffers": {name: self._buffers[name].detach().cpu() for name in self._changing},
+            "python": random.getstate(),
+            "torch": torch.get_rng_state(),
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+        }
+        if "numpy" in sys.modules:
+            state["numpy"] = sys.modules["numpy"].random.get_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, data: bytes) -> None:
+        """Take back what ``capture`` gave, here or in another process of the same job."""
+        # From a rank of this job, over the agent's socket of this user: who could forge it already
+        # runs code in the job.
+        state = pickle.loads(data)  # noqa: S301
+        random.setstate(state["python"])
+        torch.set_rng_state(state["torch"])
+        if "numpy" in state:
+            importlib.import_module("numpy").random.set_state(state["numpy"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state_all(state["cuda"])
+        for name, part in self._parts.items():
+            part.load_state_dict(state["parts"][name])
+        for name, value in state["buffers"].items():
+            self._buffers[name].copy_(value)

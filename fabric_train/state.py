@@ -1,0 +1,183 @@
+"""Replicated state: models, optimizers and whatever has a ``state_dict``, as one flat list.
+
+The order is canonical, so two processes that built the same model list the same tensors. Nothing
+here runs a collective.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape, element type and kind of device of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a source is about to send: tensors in order, and all that is no tensor, pickled."""
+
+    tensors: tuple[TensorSpec, ...]
+    scalars: bytes
+
+
+class LayoutError(Exception):
+    """The state of the source does not fit that of the receiver. The text names the first part."""
+
+
+class ReplicatedState:
+    """The protected parts of one process, by name."""
+
+    def __init__(self, parts: Mapping[str, object]) -> None:
+        self._parts = dict(parts)
+        for name, part in self._parts.items():
+            if not isinstance(part, (nn.Module, torch.optim.Optimizer)) and not (
+                hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+            ):
+                raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those among the parts."""
+        return [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers of the modules by name: a forward pass may change them, on each rank its own."""
+        return {
+            f"{name}/{key}": buffer
+            for name, part in sorted(self._parts.items())
+            if isinstance(part, nn.Module)
+            for key, buffer in part.named_buffers()
+        }
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """Every tensor that there is now, with its name; an optimizer's exist after a step."""
+        found: list[tuple[str, Tensor]] = []
+        for name, part in sorted(self._parts.items()):
+            if isinstance(part, nn.Module):
+                found += [(f"{name}/{key}", one.data) for key, one in part.named_parameters()]
+                found += [(f"{name}/{key}", one) for key, one in part.named_buffers()]
+            elif isinstance(part, torch.optim.Optimizer):
+                for place, parameter in enumerate(_parameters(part)):
+                    for key, value in part.state.get(parameter, {}).items():
+                        if isinstance(value, Tensor):
+                            found.append((f"{name}/{place}/{key}", value))
+        return found
+
+    def manifest(self) -> Manifest:
+        """Describe the state, for a receiver."""
+        specs = tuple(_spec(name, tensor) for name, tensor in self.tensors())
+        return Manifest(specs, pickle.dumps(self._scalars()))
+
+    def layout(self) -> str:
+        """SHA-256 over names, shapes and types of models, and classes and groups of the rest."""
+        digest = hashlib.sha256()
+        for name, part in sorted(self._parts.items()):
+            digest.update(f"{name}:{type(part).__qualname__};".encode())
+            if isinstance(part, nn.Module):
+                named = [*part.named_parameters(), *part.named_buffers()]
+                for key, tensor in named:
+                    digest.update(repr(_spec(key, tensor)).encode())
+            elif isinstance(part, torch.optim.Optimizer):
+                sizes = [len(group["params"]) for group in part.param_groups]
+                digest.update(repr(sizes).encode())
+        return digest.hexdigest()
+
+    def size_bytes(self) -> int:
+        """Bytes of all tensors that there are now."""
+        return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
+
+    def accept(self, manifest: Manifest) -> list[Tensor]:
+        """The tensors to receive into, in the order of ``manifest``; makes those of optimizers.
+
+        Raises ``LayoutError``; nothing has changed then but empty optimizer state.
+        """
+        here = dict(self.tensors())
+        for spec in manifest.tensors:
+            if spec.name not in here:
+                here[spec.name] = self._make(spec)
+            mine = _spec(spec.name, here[spec.name])
+            if mine != spec:
+                raise LayoutError(f"{spec.name} is {mine} here and {spec} at the source")
+        extra = here.keys() - {spec.name for spec in manifest.tensors}
+        if extra:
+            raise LayoutError(f"the source has no {min(extra)}")
+        return [here[spec.name] for spec in manifest.tensors]
+
+    def apply_scalars(self, manifest: Manifest) -> None:
+        """Take over all that is no tensor: learning rates, step counters, schedulers."""
+        scalars: dict[str, Any] = pickle.loads(manifest.scalars)  # noqa: S301
+        if scalars.keys() != self._parts.keys():
+            raise LayoutError(f"the source protects {sorted(scalars)}, not {sorted(self._parts)}")
+        for name, part in self._parts.items():
+            value = scalars[name]
+            if isinstance(part, nn.Module):
+                continue
+            if not isinstance(part, torch.optim.Optimizer):
+                part.load_state_dict(value)  # type: ignore[attr-defined]
+                continue
+            for group, fields in zip(part.param_groups, value["groups"], strict=True):
+                group.update(fields)
+            for parameter, fields in zip(_parameters(part), value["state"], strict=True):
+                if fields:
+                    part.state[parameter].update(fields)
+
+    def _scalars(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            if isinstance(part, nn.Module):
+                found[name] = None
+            elif isinstance(part, torch.optim.Optimizer):
+                groups = [
+                    {key: value for key, value in group.items() if key != "params"}
+                    for group in part.param_groups
+                ]
+                state = [
+                    {
+                        key: value
+                        for key, value in part.state.get(parameter, {}).items()
+                        if not isinstance(value, Tensor)
+                    }
+                    for parameter in _parameters(part)
+                ]
+                found[name] = {"groups": groups, "state": state}
+            else:
+                found[name] = part.state_dict()  # type: ignore[attr-defined]
+        return found
+
+    def _make(self, spec: TensorSpec) -> Tensor:
+        name, _, rest = spec.name.partition("/")
+        part = self._parts.get(name)
+        place, _, key = rest.partition("/")
+        if not isinstance(part, torch.optim.Optimizer) or not place.isdigit():
+            raise LayoutError(f"{spec.name} of the source does not exist here")
+        parameters = _parameters(part)
+        if int(place) >= len(parameters):
+            raise LayoutError(f"{spec.name}: the optimizer has {len(parameters)} parameters here")
+        parameter = parameters[int(place)]
+        device = parameter.device if parameter.device.type == spec.device else spec.device
+        dtype = getattr(torch, spec.dtype)
+        value = torch.empty(spec.shape, dtype=dtype, device=device)
+        part.state[parameter][key] = value
+        return value
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _spec(name: str, tensor: Tensor) -> TensorSpec:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorSpec(name, tuple(tensor.shape), dtype, tensor.device.type)

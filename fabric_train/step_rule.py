@@ -1,0 +1,76 @@
+"""At which step a job continues after a loss, and who copies whose state. Pure.
+
+Before its optimizer step each rank passes a gate: an all-reduce that only succeeds when every rank
+has whole, reduced gradients. So when one rank has applied step ``s``, every other rank either has
+applied it, too, or holds the gradients to apply it. Nothing finished is ever thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank holds when a recovery begins.
+
+    ``committed`` counts the optimizer steps that its state contains; None means that it holds no
+    state (a spare). ``ready``: its gradients of the step after those are reduced and whole.
+    """
+
+    committed: int | None
+    ready: bool = False
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """All ranks continue with ``step`` committed steps.
+
+    ``apply`` ranks first apply their gradients. Then each rank in ``copies`` receives the state of
+    the rank that it maps to; that rank is at ``step`` by then and copies from nobody.
+    """
+
+    step: int
+    apply: frozenset[int]
+    copies: dict[int, int]
+
+
+class UnrecoverableError(Exception):
+    """No live rank holds a state that the job needs. The text says which."""
+
+
+def plan_recovery(
+    reports: Sequence[RankReport], replicas: Sequence[Sequence[int]] | None = None
+) -> RecoveryPlan:
+    """Decide from the reports of all ranks, by rank.
+
+    ``replicas`` lists groups of ranks with equal state; None: all ranks are replicas of each other
+    (plain data parallel). Each rank must be in exactly one group, else ``ValueError``.
+    Every rank computes this from the same reports and so gets the same plan.
+    Raises ``UnrecoverableError`` where only a silently wrong result would be left.
+    """
+    ranks = range(len(reports))
+    groups = [tuple(ranks)] if replicas is None else [tuple(group) for group in replicas]
+    if sorted(rank for group in groups for rank in group) != list(ranks):
+        raise ValueError(f"replicas {groups} are no partition of {len(reports)} ranks")
+    held = [report.committed for report in reports if report.committed is not None]
+    if not held:
+        raise UnrecoverableError("no live rank holds the state of this job")
+    step = max(held)
+    apply = frozenset(
+        rank for rank in ranks if reports[rank].committed == step - 1 and reports[rank].ready
+    )
+    copies: dict[int, int] = {}
+    for group in groups:
+        at_step = [rank for rank in group if reports[rank].committed == step]
+        sources = at_step or [rank for rank in group if rank in apply]
+        missing = [rank for rank in group if rank not in at_step and rank not in apply]
+        if missing and not sources:
+            raise UnrecoverableError(
+                f"the state of rank {missing[0]} after step {step} has no live copy "
+                f"(its replicas: {list(group)})"
+            )
+        for place, rank in enumerate(missing):
+            copies[rank] = sources[place % len(sources)]
+    return RecoveryPlan(step, apply, copies)

@@ -1,0 +1,120 @@
+"""The training script of test_takeover.py: a small model with dropout, batch norm and AdamW.
+
+``FAULTS`` lists faults, each ``RANK:STEP:MOMENT``; each strikes once in the whole job.
+"""
+
+import hashlib
+import importlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fabric_train
+from fabric_train import transfer
+
+TOTAL = int(sys.argv[1])
+OUT = Path(sys.argv[2])
+PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
+
+
+def faults():
+    for text in filter(None, os.environ.get("FAULTS", "").split(",")):
+        rank, step, moment = text.split(":")
+        yield int(rank), int(step), moment
+
+
+def once(name):
+    try:
+        (OUT / f"struck.{name}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def strike(job, step, moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    for fault in faults():
+        if fault != (job.rank, step, moment) or job.rehearsing:
+            continue
+        if once(f"{job.rank}-{step}-{moment}"):
+            act()
+
+
+torch.manual_seed(0)
+job = fabric_train.join()
+(OUT / f"joined.{os.getpid()}").touch()
+net = nn.Sequential(
+    nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.BatchNorm1d(256),
+    nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10),
+)  # fmt: skip
+model = DistributedDataParallel(net)
+halves = list(net[:4].parameters()), list(net[4:].parameters())
+optimizer = torch.optim.AdamW([{"params": half} for half in halves], lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+job.protect(model=model, optimizer=optimizer, scheduler=scheduler)
+
+now = [0]
+net[4].register_forward_hook(lambda *_: strike(job, now[0], "forward"))
+net[6].register_full_backward_hook(lambda *_: strike(job, now[0], "backward"))
+adam = importlib.import_module("torch.optim.adam")
+update_group = adam.adam
+
+
+def half_a_step(params, *args, **kwargs):
+    if params[0] is halves[1][0]:
+        strike(job, now[0], "optimizer")
+    return update_group(params, *args, **kwargs)
+
+
+adam.adam = half_a_step
+send_chunks = transfer._chunks
+
+
+def chunks(tensors):
+    for chunk in send_chunks(tensors):
+        strike(job, -1, "sending")
+        yield chunk
+
+
+transfer._chunks = chunks
+memory_of = transfer._memory
+
+
+def memory(chunk):
+    strike(job, -1, "corrupting", lambda: chunk[:1].add_(1))
+    return memory_of(chunk)
+
+
+transfer._memory = memory
+
+for step in job.steps(TOTAL):
+    now[0] = step
+    with job.attempt():
+        random = torch.Generator().manual_seed(1000 * step + job.rank)
+        x = torch.randn(32, 64, generator=random)
+        y = torch.randint(0, 10, (32,), generator=random)
+        strike(job, step, "error", lambda: sys.exit("the loop of this rank ends with an error"))
+        strike(job, step, "disconnected", lambda: job._group.inner.abort())
+        if (job.rank, step, "always") in faults() and not job.rehearsing:
+            sys.exit("this step always fails")
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        time.sleep(PAUSE_S)
+
+digest = hashlib.sha256()
+tensors = dict(model.state_dict())
+for place, parameter in enumerate(model.parameters()):
+    tensors |= {f"{place}/{key}": value for key, value in optimizer.state[parameter].items()}
+for name in sorted(tensors):
+    digest.update(name.encode())
+    digest.update(bytes(tensors[name].reshape(-1).view(torch.uint8).tolist()))
+digest.update(repr((optimizer.param_groups[0]["lr"], scheduler.last_epoch)).encode())
+(OUT / f"weights.{job.rank}").write_text(digest.hexdigest())
