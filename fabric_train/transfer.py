@@ -145,14 +145,18 @@ def _receive(group: Any, buffer: Tensor, source: int) -> Any:
 
 
 def _send_bytes(group: Any, data: bytes, to: int) -> None:
-    size = torch.tensor([len(data)])
+    size = torch.tensor([len(data), zlib.crc32(data)])
     group.send([size], to, _TAG).wait()
     group.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], to, _TAG).wait()
 
 
 def _receive_bytes(group: Any, source: int) -> bytes:
-    size = torch.zeros(1, dtype=torch.int64)
-    group.recv([size], source, _TAG).wait()
-    data = torch.empty(int(size.item()), dtype=torch.uint8)
-    group.recv([data], source, _TAG).wait()
-    return bytes(_memory(data))
+    head = torch.zeros(2, dtype=torch.int64)
+    group.recv([head], source, _TAG).wait()
+    size, crc = head.tolist()
+    buffer = torch.empty(size, dtype=torch.uint8)
+    group.recv([buffer], source, _TAG).wait()
+    data = bytes(_memory(buffer))
+    if zlib.crc32(data) != crc:
+        raise CorruptStateError(f"what rank {source} says about its state is corrupt")
+    return data

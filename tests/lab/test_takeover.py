@@ -77,12 +77,14 @@ def test_ranks_killed_at_any_moment_of_a_step_change_nothing(undisturbed, tmp_pa
 
 
 def test_losses_during_a_recovery_change_nothing(undisturbed, tmp_path):
-    """The source dies while it sends; what then arrives is corrupt; two die at once."""
-    faults = ("0:5:backward", "1:-1:sending", "0:-1:corrupting", "0:20:forward", "3:20:forward")
+    """The source dies while it sends; what then arrives is corrupt, twice; two die at once."""
+    faults = ("0:5:backward", "1:-1:sending", "0:-1:corrupting", "0:-1:misleading",
+              "0:20:forward", "3:20:forward")  # fmt: skip
     done = train(tmp_path / "job", *faults, spares=2)
     assert done.returncode == 0, done.stderr
     assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in faults}
-    assert "the state that arrived is refused: chunk" in done.stderr
+    for what in ("chunk", "what rank"):
+        assert f"the state that arrived is refused: {what}" in done.stderr
     assert weights(tmp_path / "job") == undisturbed
 
 

@@ -86,7 +86,8 @@ memory_of = transfer._memory
 
 
 def memory(chunk):
-    strike(job, -1, "corrupting", lambda: chunk[:1].add_(1))
+    moment = "corrupting" if len(chunk) > 100_000 else "misleading"
+    strike(job, -1, moment, lambda: chunk[:1].add_(1))
     return memory_of(chunk)
 
 
