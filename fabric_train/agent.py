@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from fabric_train.coordinator import (
 )
 from fabric_train.messages import (
     VERSION,
+    Acknowledged,
     Assignment,
     Committed,
     Decoder,
@@ -82,6 +84,7 @@ class Agent:
         self._local_states: dict[int, dict[int, bytes]] = {}
         self._announced: Announce | None = None
         self._failure: str | None = None
+        self._stopping = False
         self._ended = asyncio.Event()
         self._childless = asyncio.Event()
 
@@ -104,16 +107,21 @@ class Agent:
 
     def stop(self, reason: str) -> None:
         """End the job; for signals."""
+        self._stopping = True
         self._failure = self._failure or reason
         self._ended.set()
 
-    def process_of(self, rank: int) -> int | None:
-        """The pid of ``rank``'s process; None: none."""
+    def _slots(self) -> tuple[str, ...]:
         generation = self._coordinator.generation
-        child = self._children.get(generation.slots[rank]) if generation else None
-        return child.pid if child else None
+        return generation.slots if generation else ()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
+        try:
+            self._carry_out(effects)
+        except Exception as error:  # a job half changed must not go on
+            self.stop(f"fabric-run failed: {type(error).__name__}: {error}")
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Spawn():
@@ -129,8 +137,7 @@ class Agent:
                     for process in list(self._writers):
                         self._send(process, Release())
                 case JobFailed():
-                    self._failure = effect.reason
-                    self._ended.set()
+                    self.stop(effect.reason)
 
     def _spawn(self, spawn: Spawn) -> None:
         environment = {
@@ -157,7 +164,10 @@ class Agent:
         writer = self._writers.pop(process, None)
         if writer is not None:
             writer.close()
-        if self._coordinator.phase not in (Phase.ENDED, Phase.FAILED):
+        if self._coordinator.phase is Phase.ENDED:
+            if code != 0 and process in self._slots():
+                self._failure = self._failure or f"{process} {_how(code)} after its last step"
+        elif not self._stopping:
             self._perform(self._coordinator.lost(process, _how(code), time.monotonic()))
         if not self._children:
             self._childless.set()
@@ -167,6 +177,8 @@ class Agent:
     def _announce(self, announce: Announce) -> None:
         self._announced = announce
         number = announce.generation.number
+        if not announce.formed:
+            self._local_states.clear()  # those of an earlier start
         if announce.formed:
             lost = ", ".join(map(str, announce.lost)) or "none"
             self._report(f"generation {number}: rank {lost} is taken over")
@@ -218,13 +230,15 @@ class Agent:
             pass
         finally:
             writer.close()
+            if process is not None and self._coordinator.phase is not Phase.ENDED:
+                self._kill(process)  # it hears of nothing any more
 
     def _greet(self, message: Message, writer: asyncio.StreamWriter) -> str:
         if not isinstance(message, Hello):
             raise MessageError("the first message has to be hello")
         if message.version != VERSION:
             raise MessageError(f"version {message.version} of the messages: this is {VERSION}")
-        if not secrets.compare_digest(message.token, self._token):
+        if not secrets.compare_digest(message.token.encode(), self._token.encode()):
             raise MessageError("hello without the token of this job")
         if message.process in self._writers or message.process not in self._children:
             raise MessageError(f"{message.process} is no process of this job, or here already")
@@ -241,6 +255,8 @@ class Agent:
             case Protected():
                 self._perform(core.protected(process, message.layout, now))
             case LocalState():
+                if self._slots()[message.rank : message.rank + 1] != (process,):
+                    return  # of a process that has lost this rank: it hears so
                 states = self._local_states.setdefault(message.rank, {})
                 states[message.step] = message.body
                 for step in sorted(states)[:-2]:
@@ -250,6 +266,8 @@ class Agent:
                 body = self._local_states.get(message.rank, {}).get(message.step)
                 answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")
                 self._send(process, answer)
+            case Acknowledged():
+                core.acknowledged(process, message.generation)
             case Suspect():
                 core.suspect(message.generation, now)
             case Recovered():
@@ -286,12 +304,19 @@ class Agent:
 def _make_store() -> Any:
     import torch.distributed as dist
 
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # By itself it would listen on every address of the machine.
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
 
 
 def _how(code: int) -> str:
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')}"
     return f"exited with status {code}" if code else "left before the job had ended"
 
 

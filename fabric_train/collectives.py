@@ -5,14 +5,16 @@
 down this process's own connections of that generation. Every pending collective then fails within
 milliseconds, here and, as the connections close, at every peer. No root is needed for that.
 
-A collective that fails does not raise in the middle of a backward pass, which would leave DDP's
-reducer unusable. It ends with whatever the memory holds, and marks the group as broken. The gate
-before the optimizer step sees the mark, so nothing computed from such memory is ever applied.
+A collective that fails in an attempt does not raise in the middle of a backward pass, which would
+leave DDP's reducer unusable. It ends with whatever the memory holds, and marks the group as broken.
+The gate before the optimizer step sees the mark, so nothing computed from such memory is ever
+applied. Where there is no gate behind it a collective is refused: see ``Use``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import socket
 import stat
@@ -29,6 +31,16 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from torch.futures import Future
 
 _LISTENER = "listener/{}"
+_PATIENCE = timedelta(minutes=30)  # torch's own; a lost process is known much earlier
+
+
+class Use(enum.Enum):
+    """What the training thread may do with the group at present."""
+
+    SETUP = "setup"  # before the loop: a failure raises, and the job starts again
+    LOCAL = "local"  # answered at once, as if this process were alone
+    ATTEMPT = "attempt"  # a failure marks the group; the gate sees it
+    CLOSED = "closed"  # behind the gate, or between two steps: refused
 
 
 class GenerationGroup:
@@ -39,15 +51,14 @@ class GenerationGroup:
     ) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
         host, _, port = store.rpartition(":")
-        timeout = timedelta(seconds=timeout_s)
-        tcp = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
+        tcp = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
         self._store = dist.PrefixStore(f"g{generation}", tcp)
         self.generation = generation
         self.rank = rank
         self.world = world
         self._sockets: list[socket.socket] = []
         before = _descriptors()
-        self.group = dist.ProcessGroupGloo(self._store, rank, world, timeout)
+        self.group = dist.ProcessGroupGloo(self._store, rank, world, _PATIENCE)
         self._sockets = _connections(before, self._store, rank, world)
         self._lock = threading.Lock()
         self._aborted = False
@@ -62,6 +73,11 @@ class GenerationGroup:
                 with contextlib.suppress(OSError):  # the peer's end may be gone already
                     one.shutdown(socket.SHUT_RDWR)
                 one.close()
+
+    def discard(self) -> None:
+        """Drop a group that nobody used. Its descriptors may include those of a later one."""
+        for one in self._sockets:
+            one.close()
 
     def exchange(self, data: bytes) -> list[bytes]:
         """Give ``data`` to all ranks, and return that of each. Raises ``RuntimeError``."""
@@ -82,7 +98,16 @@ class GenerationGroup:
 
 
 def _descriptors() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    return {number for number in numbers if _is_open(number)}  # not that of the listing itself
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _connections(before: set[int], store: Any, rank: int, world: int) -> list[socket.socket]:
@@ -123,8 +148,9 @@ def _is_of(one: socket.socket, mine: set[int], theirs: set[int]) -> bool:
 class FabricGroup(dist.ProcessGroup):
     """The group that a job's objects hold. ``rank`` and its inside change with the generation.
 
-    While it is ``local`` each collective is answered at once as if all ranks gave what this one
-    gives: a spare can build DDP and rehearse a step without a peer.
+    While its use is LOCAL each collective is answered at once, from what this process gives: sums
+    and broadcasts leave it as it is, gathers repeat it, what is received is zero. So a spare can
+    build DDP and rehearse a step without a peer.
     """
 
     def __init__(self, rank: int, world: int) -> None:
@@ -134,29 +160,32 @@ class FabricGroup(dist.ProcessGroup):
         self._inner: GenerationGroup | None = None
         self._pending: set[Any] = set()
         self._idle = threading.Condition()
-        self.local = True
+        self._changing = threading.Lock()
+        self.use = Use.LOCAL
         self.broken = False
         self.on_broken: Callable[[int, str], None] = lambda _generation, _error: None
         self.on_broadcast: Callable[[Tensor], None] = lambda _tensor: None
 
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
-        self._inner = inner
-        self._rank = inner.rank
-        self.local = False
-        self.broken = False
+        with self._changing:
+            self._inner = inner
+            self._rank = inner.rank
+            self.broken = False
 
     @property
     def inner(self) -> GenerationGroup | None:
         """Connections of the newest generation that this process is part of."""
         return self._inner
 
-    def abort(self) -> None:
-        """End all collectives of the present generation; from any thread."""
-        inner = self._inner
-        if inner is not None:
+    def abort(self, before: int) -> None:
+        """End all collectives of a generation older than ``before``; from any thread."""
+        with self._changing:
+            inner = self._inner
+            if inner is None or inner.generation >= before:
+                return
             self.broken = True
-            inner.abort()
+        inner.abort()
 
     def wait_quiet(self, timeout_s: float) -> bool:
         """Wait until no collective can write memory any more. False: some still might."""
@@ -166,7 +195,16 @@ class FabricGroup(dist.ProcessGroup):
     def _run(self, start: Callable[[Any], Any], result: list[Any]) -> Any:
         """Start a collective of the inner group; its failure marks this group as broken."""
         inner = self._inner
-        if self.local or self.broken or inner is None:
+        if self.use is Use.CLOSED:
+            raise RuntimeError(
+                "a collective between optimizer.step() and the next attempt: it would be lost with "
+                "a rank. Do it inside attempt(), before optimizer.step()"
+            )
+        if self.use is Use.LOCAL or inner is None:
+            return _done(result)
+        if self.use is Use.SETUP:
+            return start(inner.group)
+        if self.broken:
             return _done(result)
         try:
             work = start(inner.group)
@@ -213,13 +251,13 @@ class FabricGroup(dist.ProcessGroup):
         return self._run(lambda group: group.allreduce_coalesced(tensors, opts), tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             for tensor in tensors:
                 self.on_broadcast(tensor)
         return self._run(lambda group: group.broadcast(tensors, opts), tensors)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             for output, tensor in zip(outputs, inputs, strict=True):
                 for one in output:
                     one.copy_(tensor)
@@ -227,13 +265,13 @@ class FabricGroup(dist.ProcessGroup):
         return self._run(lambda group: group.allgather(outputs, inputs, opts), outputs)
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             output.view(self._world, -1).copy_(tensor.reshape(1, -1).expand(self._world, -1))
         opts = opts or dist.AllgatherOptions()
         return self._run(lambda group: group._allgather_base(output, tensor, opts), [output])  # noqa: SLF001
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             output.copy_(tensor.view(self._world, -1)[self._rank].view_as(output))
         opts = opts or dist.ReduceScatterOptions()
         return self._run(lambda group: group._reduce_scatter_base(output, tensor, opts), [output])  # noqa: SLF001
@@ -242,14 +280,14 @@ class FabricGroup(dist.ProcessGroup):
         return self._run(lambda group: group.reduce(tensors, opts), tensors)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             for output, tensor in zip(outputs, inputs, strict=False):
                 for one in output:
                     one.copy_(tensor)
         return self._run(lambda group: group.gather(outputs, inputs, opts), outputs)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Any:
-        if self.local:
+        if self.use is Use.LOCAL:
             for output, tensors in zip(outputs, inputs, strict=False):
                 output.copy_(tensors[self._rank])
         return self._run(lambda group: group.scatter(outputs, inputs, opts), outputs)
@@ -262,6 +300,9 @@ class FabricGroup(dist.ProcessGroup):
         return self._run(lambda group: group.send(tensors, destination, tag), tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
+        if self.use is Use.LOCAL:
+            for tensor in tensors:
+                tensor.zero_()
         return self._run(lambda group: group.recv(tensors, source, tag), tensors)
 
 
@@ -281,25 +322,26 @@ def build_group(
 
     Connecting cannot be interrupted; an abandoned attempt ends with its own timeout.
     """  # fmt: skip
-    box: list[GenerationGroup | RuntimeError] = []
+    box: list[GenerationGroup | Exception] = []
     abandoned = threading.Event()
 
     def connect() -> None:
         try:
-            group = make()
-            if abandoned.is_set():
-                group.abort()
-            box.append(group)
-        except RuntimeError as error:  # torch.distributed raises its subclasses
+            box.append(make())
+        except Exception as error:  # the training thread raises it
             box.append(error)
+        if abandoned.is_set() and isinstance(box[0], GenerationGroup):
+            box[0].discard()
         notify()
 
     threading.Thread(target=connect, name="fabric-connect", daemon=True).start()
     wait(lambda: bool(box) or give_up())
     if box:
         got = box[0]
-        if isinstance(got, RuntimeError):
+        if isinstance(got, Exception):
             raise got
         return got
     abandoned.set()
+    if box and isinstance(box[0], GenerationGroup):
+        box[0].discard()
     return None

@@ -8,8 +8,9 @@
     FAILED                            HELD ◄──────── rank lost ───────────┘ │
                                         └────────────────────────────────────┘
 
-Every phase goes to ENDED when all ranks have finished, and to FAILED when a limit is passed or no
-rank holds the state any more. The shell (``agent``) spawns processes and carries messages.
+RUNNING goes to ENDED when all ranks have finished. Every phase goes to FAILED when a limit is
+passed or no rank holds the state any more. The shell (``agent``) spawns processes and carries
+messages.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ class Limits:
     """When a job is given up. Times in seconds."""
 
     starts: int = 3  # a rank lost before the job had state: how often to start again
-    recoveries_without_progress: int = 3
-    recovery_s: float = 60.0  # a rank that has not recovered by then counts as lost
+    recoveries_without_progress: int = 5
+    spares_that_fail: int = 3  # in a row, before one of them is warm
+    answer_s: float = 30.0  # a rank that has not acknowledged a generation counts as lost
+    recovery_s: float = 120.0  # a generation in which not all ranks have recovered is given up
     suspicion_s: float = 1.0  # a failed collective without a lost process: connect anew after this
 
 
@@ -86,7 +89,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Tell this process why it is not taken, and end it."""
+    """Tell this process why it is not taken; it ends by itself."""
 
     process: str
     reason: str
@@ -143,7 +146,9 @@ class Coordinator:
         self._spawned = 0
         self._starts = 0
         self._generation: Generation | None = None
+        self._acknowledged: set[str] = set()
         self._recovered: set[str] = set()
+        self._spares_failed = 0
         self._committed: set[str] = set()
         self._finished: dict[str, int] = {}
         self._reference: _Process | None = None
@@ -177,10 +182,11 @@ class Coordinator:
         return tuple(sorted(self._lost)) if self._phase is Phase.HELD else ()
 
     def start(self) -> list[Effect]:
-        """Processes of the first start."""
+        """Processes of a start from the beginning."""
         self._starts += 1
         self._generation = None
         self._reference = None
+        self._suspected_at = None
         return [self._spawn(spare=False) for _ in range(self._world)] + self._fill_spares()
 
     def joined(self, process: str, software: dict[str, str]) -> list[Effect]:
@@ -188,11 +194,10 @@ class Coordinator:
         known = self._processes.get(process)
         if known is None or known.joined:
             return [Refuse(process, "no process of this job, or one that is here already")]
-        known.joined, known.software = True, software
         for other in self._processes.values():
             if other.joined and other.software != software:
-                self._processes.pop(process)
                 return [Refuse(process, _difference(software, other.software))]
+        known.joined, known.software = True, software
         if self._phase is Phase.ENDED:
             return [ReleaseAll()]  # a spare that was still starting when the job ended
         if self._phase is Phase.FORMING and self._generation is None:
@@ -207,7 +212,6 @@ class Coordinator:
         if known is None:
             return []
         if self._reference is not None and self._reference.layout != layout:
-            self._processes.pop(process)
             reason = (
                 f"its state (layout {layout[:12]}) is not that of the job's other processes "
                 f"({str(self._reference.layout)[:12]}): they do not train the same model"
@@ -217,6 +221,7 @@ class Coordinator:
                 return refusal + self._fail(f"process {process}: {reason}")
             return refusal
         known.layout = layout
+        self._spares_failed = 0
         self._reference = self._reference or known
         if self._phase is Phase.FORMING and self._generation is not None:
             if all(self._has_layout(name) for name in self._generation.slots):
@@ -235,15 +240,16 @@ class Coordinator:
         if self._phase is Phase.FORMING and not known.spare:
             return self._start_again(f"{reason} before the job had state")
         if rank is None:
-            return self._fill_spares() if self._phase is Phase.RUNNING else []
-        first = not self._lost
-        self._lost[rank] = reason
-        if first:
+            return self._lost_spare(known, reason)
+        if not self._lost:
             self._lost_at = now
-            failed = self._count_recovery(f"rank {rank}: {reason}")
-            if failed:
-                return failed
-        return self._reassign(now)
+        self._lost[rank] = reason
+        return self._count_recovery(f"rank {rank}: {reason}") or self._reassign(now)
+
+    def acknowledged(self, process: str, generation: int) -> None:
+        """``process`` has heard of ``generation``."""
+        if self._generation is not None and generation == self._generation.number:
+            self._acknowledged.add(process)
 
     def recovered(self, process: str, generation: int, step: int, now: float) -> list[Effect]:
         """``process`` holds the state after ``step`` steps in ``generation``."""
@@ -280,7 +286,13 @@ class Coordinator:
             if len(steps) != 1:
                 return self._fail(f"the ranks' loops ended at different steps: {sorted(steps)}")
             self._set_phase(Phase.ENDED)
-            return [ReleaseAll()]
+            slots = self._generation.slots
+            late: list[Effect] = [
+                Kill(name, "the job has ended")
+                for name, one in self._processes.items()
+                if name not in slots and not one.joined
+            ]
+            return [ReleaseAll(), *late]
         return []
 
     def given_up(self, process: str, reason: str) -> list[Effect]:
@@ -289,7 +301,7 @@ class Coordinator:
 
     def suspect(self, generation: int, now: float) -> None:
         """A collective of ``generation`` failed: a process is lost, or only a connection."""
-        if self._phase is not Phase.RUNNING or self._generation is None:
+        if self._generation is None:
             return
         if generation == self._generation.number and self._suspected_at is None:
             self._suspected_at = now
@@ -298,21 +310,37 @@ class Coordinator:
         """Connect anew after a suspicion; ranks that have not recovered in time count as lost."""
         if self._generation is None:
             return []
-        if self._phase is Phase.RUNNING and self._suspected_at is not None:
+        if self._suspected_at is not None and self._phase in (Phase.RUNNING, Phase.RECOVERING):
             if now - self._suspected_at <= self._limits.suspicion_s:
                 return []
             self._lost_at = self._suspected_at
             return self._count_recovery("connections failed") or self._reassign(now)
         if self._phase is not Phase.RECOVERING:
             return []
-        if now - self._recovering_since <= self._limits.recovery_s:
-            return []
-        late = [name for name in self._generation.slots if name not in self._recovered]
-        reason = f"not recovered within {self._limits.recovery_s:g} s"
-        effects: list[Effect] = [Kill(name, reason) for name in late]
-        for name in late:
-            effects += self.lost(name, reason, now)
-        return effects
+        waited = now - self._recovering_since
+        silent = [name for name in self._generation.slots if name not in self._acknowledged]
+        if silent and waited > self._limits.answer_s:
+            reason = f"silent for {self._limits.answer_s:g} s after another rank was lost"
+            effects: list[Effect] = [Kill(name, reason) for name in silent]
+            for name in silent:
+                effects += self.lost(name, reason, now)
+            return effects
+        if waited > self._limits.recovery_s:
+            what = f"not all ranks recovered within {self._limits.recovery_s:g} s"
+            return self._count_recovery(what) or self._reassign(now)
+        return []
+
+    def _lost_spare(self, spare: _Process, reason: str) -> list[Effect]:
+        if spare.layout is None:
+            self._spares_failed += 1
+        if self._spares_failed < self._limits.spares_that_fail:
+            return self._fill_spares() if self._phase in (Phase.RUNNING, Phase.HELD) else []
+        if self._phase is not Phase.HELD:
+            return []  # the job goes on without
+        return self._fail(
+            f"no process for rank {', '.join(map(str, sorted(self._lost)))}: "
+            f"{self._spares_failed} new ones ended before they were warm; the last: {reason}"
+        )
 
     def _count_recovery(self, reason: str) -> list[Effect]:
         self._recoveries_at_step += 1
@@ -352,6 +380,7 @@ class Coordinator:
     def _announce(self, generation: Generation, *, formed: bool) -> Announce:
         self._numbers = max(self._numbers, generation.number - 1) + 1
         self._generation = Generation(self._numbers, generation.slots)
+        self._acknowledged.clear()
         self._recovered.clear()
         self._committed.clear()
         self._finished.clear()

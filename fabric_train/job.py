@@ -15,7 +15,8 @@
 
 An attempt is one optimizer step. When a rank is lost in it, the survivors agree in which state the
 job goes on: they either apply the gradients that they hold, or run the attempt again, from the same
-random state. The call of ``optimizer.step`` is the gate (``step_rule``).
+state. The first ``optimizer.step`` of an attempt is the gate (``step_rule``). Behind it there are
+no collectives and no random numbers until the next step: a replacement would not see them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
-import pickle
 import platform
 import signal
 import time
@@ -36,10 +37,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fabric_train import collectives
-from fabric_train.collectives import FabricGroup, GenerationGroup
+from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.link import AgentLink
-from fabric_train.local_state import LocalStates, Stateful
+from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
+    Acknowledged,
     Assignment,
     Committed,
     Failed,
@@ -102,18 +104,30 @@ class Job:
         self._state: ReplicatedState | None = None
         self._local: LocalStates | None = None
         self._step = 0
+        self._started = False  # steps() was called
         self._rehearsals = 0
-        self._applied = False  # the gate of this attempt is passed
+        self._holds_state = False
+        self._fresh = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
+        self._applied = False  # the gate of this attempt is passed
+        self._undone = False  # there is something of an attempt to take back
         self._start_local = b""
+        self._start_scalars = b""
         self._start_buffers: dict[str, Tensor] = {}
+        self._changing: set[str] = set()  # buffers that attempts change
+        self._drawn: RandomStates | None = None  # at the gate of the last attempt
         self._order = hashlib.sha256()
         self._told_at = 0.0
         self._tell_commit = True
 
     @property
     def rank(self) -> int:
-        """This process's rank; of a spare that only rehearses, 0. It may change in ``steps``."""
+        """This process's rank, inside ``steps``; of a spare that only rehearses, 0.
+
+        Raises ``RuntimeError`` before: a spare has no rank then.
+        """
+        if not self._started:
+            raise RuntimeError("a spare has no rank yet: use job.rank inside steps()")
         return self._group.rank()
 
     @property
@@ -135,15 +149,19 @@ class Job:
         """Name what a replacement needs: modules, optimizers, schedulers, scalers, by any name.
 
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
-        Raises ``TypeError`` for a part that has no state.
+        Raises ``TypeError`` for a part that has no state, ``RuntimeError`` for a second call.
         """
-        self._state = ReplicatedState(parts)
-        self._local = LocalStates(local or {}, self._state.buffers())
-        optimizers = self._state.optimizers()
-        if not optimizers:
+        if self._state is not None:
+            raise RuntimeError("protect() was called before: name all parts in one call")
+        state = ReplicatedState(parts)
+        if not state.optimizers():
             raise TypeError("protect() needs an optimizer: its step is what a job counts")
-        optimizers[0].register_step_pre_hook(lambda *_: self._gate())
+        self._state = state
+        self._local = LocalStates(local or {})
+        for optimizer in state.optimizers():
+            optimizer.register_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
+        self._holds_state = not self._spare
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield each step until ``total`` steps are applied; run one ``attempt`` for each.
@@ -152,12 +170,20 @@ class Job:
         """
         if self._state is None:
             raise RuntimeError("call protect() before steps()")
+        if self._started:
+            raise RuntimeError("steps() was called before: a job has one loop")
+        self._started = True
         yield from self._rehearse()
         while True:
             while self._step < total:
-                before = self._step, self._generation
+                if self._drawn is not None and not self._drawn.same(RandomStates.now()):
+                    raise RuntimeError(
+                        "random numbers were drawn between optimizer.step() and the next step: a "
+                        "replacement would not draw them. Draw them before optimizer.step()"
+                    )
+                self._capture_start()
                 yield self._step
-                if before == (self._step, self._generation):
+                if self._fresh:
                     raise RuntimeError(f"step {self._step} was run without attempt()")
             if self._finish():
                 return
@@ -165,23 +191,26 @@ class Job:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         """One optimizer step. Swallows what ends it early because a rank was lost."""
-        self._begin_attempt()
+        if not self._fresh:
+            raise RuntimeError("one attempt() for each step of steps()")
+        self._fresh, self._in_attempt, self._applied, self._undone = False, True, False, True
+        self._group.use = Use.LOCAL if self.rehearsing else Use.ATTEMPT
         try:
             yield
-            self._gate()  # a loop may skip the optimizer's step, as a gradient scaler does
+            self._gate()  # a loop may skip the optimizer's step
         except _RunAgainError:
-            self._in_attempt = False
             self._rewind()
             return
         except Exception:
             # An error of the loop that stems from a collective that failed, e.g. a check for NaN.
-            self._in_attempt = False
-            if self.rehearsing or not self._group.broken:
+            if self.rehearsing or self._applied or not self._group.broken:
                 raise
             self._recover(ready=False)
             self._rewind()
             return
-        self._in_attempt = False
+        finally:
+            self._in_attempt = False
+            self._group.use = Use.CLOSED
         self._step += 1
         self._tell_progress()
 
@@ -194,16 +223,24 @@ class Job:
         self._group = FabricGroup(0, welcome.world)
         self._group.on_broken = self._report_broken
         self._group.on_broadcast = self._note_broadcast
-        dist.Backend.register_backend("fabric", lambda *_: self._group, devices=["cpu"])
+        dist.Backend.register_backend("fabric", self._make_group, devices=["cpu"])
         if not self._spare:
             assignment = self._await_assignment()
             inner = self._connect(assignment)
             if inner is None:
                 raise RuntimeError("the job starts again")
             self._adopt(inner)
+            self._group.use = Use.SETUP
         dist.init_process_group(
             "fabric", store=dist.HashStore(), rank=self._group.rank(), world_size=welcome.world
         )
+
+    def _make_group(self, _store: Any, _rank: int, world: int, _timeout: Any) -> FabricGroup:
+        if dist.is_initialized() or world != self._group.size():
+            raise NotImplementedError(
+                "process groups besides the default one are not protected yet"
+            )
+        return self._group
 
     def _rehearse(self) -> Iterator[int]:
         """Run the first step twice, alone, so that DDP's buckets have their final order.
@@ -213,13 +250,11 @@ class Job:
         """
         assert self._state is not None
         assert self._local is not None
-        was_local = self._group.local
-        self._group.local = True
-        before = self._local.capture()
         while self._rehearsals:
+            self._capture_start()
             yield 0
-            self._local.restore(before)
-        self._group.local = was_local
+            if self._fresh:
+                raise RuntimeError("step 0 was run without attempt()")
         digest = f"{self._state.layout()}{self._order.hexdigest()}"
         layout = hashlib.sha256(digest.encode()).hexdigest()
         report = {
@@ -227,38 +262,50 @@ class Job:
             "bytes": str(self._state.size_bytes()),
         }
         if not self._spare:
-            self._store_local(0, before)
+            self._store_local(0, self._start_local)
         self._link.send(Protected(layout, report))
         if self._spare:
             self._recover(ready=False)
 
-    def _begin_attempt(self) -> None:
-        if self._in_attempt:
-            raise RuntimeError("attempts do not nest")
+    def _capture_start(self) -> None:
+        """Keep what an attempt may change before its gate."""
         assert self._state is not None
         assert self._local is not None
-        self._in_attempt = True
-        self._applied = False
-        self._start_local = self._local.capture()
-        self._start_buffers = {
-            name: buffer.detach().clone() for name, buffer in self._state.buffers().items()
-        }
+        buffers = self._state.buffers()
+        self._start_local = self._local.capture({})
+        self._start_scalars = self._state.scalars()
+        self._start_buffers = {name: one.detach().clone() for name, one in buffers.items()}
+        self._fresh = True
 
     def _rewind(self) -> None:
-        """Back to the start of the attempt, or to what a replica gave instead."""
+        """Take back what an attempt has changed; nothing of it was applied."""
+        if not self._undone:
+            return
         assert self._state is not None
         assert self._local is not None
-        if self._start_local:
-            for name, buffer in self._state.buffers().items():
-                buffer.copy_(self._start_buffers[name])
-            self._local.restore(self._start_local)
+        self._undone = False
+        buffers = self._state.buffers()
+        for name, value in self._start_buffers.items():
+            buffers[name].copy_(value)
+        self._state.apply_scalars(self._start_scalars)
+        self._local.restore(self._start_local, buffers)
         for optimizer in self._state.optimizers():
             optimizer.zero_grad(set_to_none=True)
 
-    def _gate(self) -> None:
-        """Return when the optimizer may apply this attempt's gradients; else end the attempt."""
+    def _before_step(self, _optimizer: Any, args: Any, kwargs: Any) -> None:
+        if any(arg is not None for arg in (*args[1:], kwargs.get("closure"))):
+            raise RuntimeError("optimizer.step(closure) is not supported: it runs collectives")
         if not self._in_attempt:
             raise RuntimeError("optimizer.step() outside of attempt()")
+        self._gate()
+
+    def _pass_gate(self) -> None:
+        """The step counts: nothing of this attempt is ever taken back."""
+        self._applied, self._undone = True, False
+        self._group.use = Use.CLOSED
+
+    def _gate(self) -> None:
+        """Return when the optimizer may apply this attempt's gradients; else end the attempt."""
         if self._applied:
             return
         if self.rehearsing:
@@ -268,32 +315,43 @@ class Job:
         assert self._group.inner is not None
         ready = not self._group.broken
         if ready:
-            self._store_local(self._step + 1, self._local.capture())
+            self._drawn = RandomStates.now()
+            self._store_local(self._step + 1, self._local.capture(self._changed_buffers()))
             try:
                 self._group.inner.vote()
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
             else:
-                self._applied = True
+                self._pass_gate()
                 return
         plan = self._recover(ready=ready)
         if self.rank not in plan.apply:
+            self._drawn = None
             raise _RunAgainError
-        self._applied = True
+        self._pass_gate()
+
+    def _changed_buffers(self) -> dict[str, Tensor]:
+        """Buffers that this or an earlier attempt has changed before its gate."""
+        assert self._state is not None
+        buffers = self._state.buffers()
+        for name, value in self._start_buffers.items():
+            if name not in self._changing and not torch.equal(value, buffers[name]):
+                self._changing.add(name)
+        return {name: buffers[name] for name in sorted(self._changing)}
 
     def _store_local(self, step: int, data: bytes) -> None:
         self._link.ask(LocalState(self.rank, step, data), self._timeout_s)
 
     def _recover(self, *, ready: bool) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
-        committed = None if self._spare else self._step
         while True:
             assignment = self._await_assignment()
+            self._link.send(Acknowledged(assignment.generation))
             spans: dict[str, float] = {}
             started = time.monotonic()
-            self._group.abort()
+            self._group.abort(assignment.generation)
             if not self._group.wait_quiet(self._timeout_s):
-                raise self._give_up("a collective of the last generation does not end")
+                raise SystemExit("a collective of the last generation does not end")
             spans["quiet"] = _since(started)
             try:
                 inner = self._connect(assignment)
@@ -301,17 +359,17 @@ class Job:
                     continue
                 spans["connected"] = _since(started)
                 self._adopt(inner)
-                report = RankReport(committed, ready)
-                plan = plan_recovery(
-                    [pickle.loads(one) for one in inner.exchange(pickle.dumps(report))]  # noqa: S301
-                )
+                committed = self._step if self._holds_state else None
+                mine = json.dumps([committed, ready]).encode()
+                reports = [RankReport(*json.loads(one)) for one in inner.exchange(mine)]
+                plan = plan_recovery(reports)
                 spans["agreed"] = _since(started)
                 role = self._take_part(inner, plan)
                 spans["state"] = _since(started)
                 inner.vote()
             except RuntimeError as error:
                 # Connections of this generation failed, too: there will be another one.
-                self._group.abort()
+                self._group.abort(assignment.generation + 1)
                 self._report_broken(assignment.generation, str(error))
                 self._generation = assignment.generation
                 continue
@@ -321,8 +379,8 @@ class Job:
                 # Only this process is wrong: it ends, and another one takes its rank.
                 raise SystemExit(f"the state that arrived is refused: {error}") from None
             self._spare = False
-            if role == "copy":
-                self._step = plan.step
+            self._holds_state = True
+            self._step = plan.step if role == "copy" else self._step
             self._tell_commit = True
             self._link.send(Recovered(self._generation, plan.step, role, spans))
             return plan
@@ -331,18 +389,20 @@ class Job:
         """Send or receive what ``plan`` says; return this rank's part in it."""
         assert self._state is not None
         rank = inner.rank
+        if rank not in plan.apply:
+            self._rewind()  # what it sends is the state between two steps
         for to, source in sorted(plan.copies.items()):
             if source == rank:
                 send_state(inner.group, self._state, to)
         if rank not in plan.copies:
             return "apply" if rank in plan.apply else "keep"
+        self._holds_state = False  # half of another one's, until all is here
         receive_state(inner.group, self._state, plan.copies[rank])
         answer = self._link.ask(LocalStateRequest(rank, plan.step), self._timeout_s)
         if not isinstance(answer, LocalStateAnswer) or not answer.known:
             raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
         assert self._local is not None
-        self._local.restore(answer.body)
-        self._start_local = b""
+        self._local.restore(answer.body, self._state.buffers())
         return "copy"
 
     def _finish(self) -> bool:
@@ -384,14 +444,13 @@ class Job:
     def _adopt(self, inner: GenerationGroup) -> None:
         self._generation = inner.generation
         self._group.adopt(inner)
-        # An assignment that arrived in between has aborted the group before.
-        if self._link.newer_than(inner.generation):
-            self._group.abort()
+        news = self._link.assignment
+        if news is not None:  # it may have arrived just before, and aborted only what was there
+            self._group.abort(news.generation)
 
     def _end_generation(self, assignment: Assignment) -> None:
         # On the reading thread: the training thread may be blocked in a collective.
-        if assignment.generation > self._generation > 0:
-            self._group.abort()
+        self._group.abort(assignment.generation)
 
     def _report_broken(self, generation: int, error: str) -> None:
         self._group.broken = True

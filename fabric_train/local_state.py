@@ -14,6 +14,7 @@ import pickle
 import random
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -30,24 +31,40 @@ class Stateful(Protocol):
         """Be as the object was that gave ``state``."""
 
 
+@dataclass(frozen=True, eq=False)
+class RandomStates:
+    """States of the random generators of this process, to be compared."""
+
+    python: object
+    torch: Tensor
+    numpy: bytes
+
+    @staticmethod
+    def now() -> RandomStates:
+        """Those at present."""
+        loaded = sys.modules.get("numpy")
+        numpy = pickle.dumps(loaded.random.get_state()) if loaded else b""
+        return RandomStates(random.getstate(), torch.get_rng_state(), numpy)
+
+    def same(self, other: RandomStates) -> bool:
+        """No random number was drawn between the two."""
+        return (
+            self.python == other.python
+            and torch.equal(self.torch, other.torch)
+            and (self.numpy == other.numpy or not (self.numpy and other.numpy))
+        )
+
+
 class LocalStates:
-    """Captures and restores random generators, ``parts`` by name, and ``buffers`` that change."""
+    """Captures and restores random generators, ``parts`` by name, and given buffers."""
 
-    def __init__(self, parts: Mapping[str, Stateful], buffers: Mapping[str, Tensor]) -> None:
+    def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self._parts = dict(parts)
-        self._buffers = dict(buffers)
-        self._versions = {name: buffer._version for name, buffer in self._buffers.items()}  # noqa: SLF001
-        self._changing: set[str] = set()
 
-    def capture(self) -> bytes:
-        """All of it, as bytes for ``restore``."""
-        self._changing |= {
-            name
-            for name, buffer in self._buffers.items()
-            if buffer._version != self._versions[name]  # noqa: SLF001
-        }
+    def capture(self, buffers: Mapping[str, Tensor]) -> bytes:
+        """All of it, and ``buffers``, as bytes for ``restore``."""
         state: dict[str, Any] = {
-            "buffers": {name: self._buffers[name].detach().cpu() for name in self._changing},
+            "buffers": {name: buffer.detach().cpu() for name, buffer in buffers.items()},
             "python": random.getstate(),
             "torch": torch.get_rng_state(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
@@ -58,8 +75,11 @@ class LocalStates:
             state["cuda"] = torch.cuda.get_rng_state_all()
         return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
 
-    def restore(self, data: bytes) -> None:
-        """Take back what ``capture`` gave, here or in another process of the same job."""
+    def restore(self, data: bytes, buffers: Mapping[str, Tensor]) -> None:
+        """Take back what ``capture`` gave, here or in another process of the same job.
+
+        Buffers that it contains are written into those of ``buffers``.
+        """
         # From a rank of this job, over the agent's socket of this user: who could forge it already
         # runs code in the job.
         state = pickle.loads(data)  # noqa: S301
@@ -72,4 +92,4 @@ class LocalStates:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         for name, value in state["buffers"].items():
-            self._buffers[name].copy_(value)
+            buffers[name].copy_(value)

@@ -78,6 +78,13 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class Acknowledged:
+    """The process has heard of ``generation`` and begins to recover."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
 class Recovered:
     """The process has the state after ``step`` steps in ``generation``.
 
@@ -178,6 +185,7 @@ Message = (
     | LocalState
     | LocalStateRequest
     | Suspect
+    | Acknowledged
     | Recovered
     | Committed
     | Failed

@@ -44,6 +44,8 @@ class ReplicatedState:
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = dict(parts)
         for name, part in self._parts.items():
+            if isinstance(part, torch.amp.GradScaler):
+                raise TypeError(f"{name}: gradient scalers are not supported yet")
             if not isinstance(part, (nn.Module, torch.optim.Optimizer)) and not (
                 hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
             ):
@@ -79,7 +81,7 @@ class ReplicatedState:
     def manifest(self) -> Manifest:
         """Describe the state, for a receiver."""
         specs = tuple(_spec(name, tensor) for name, tensor in self.tensors())
-        return Manifest(specs, pickle.dumps(self._scalars()))
+        return Manifest(specs, self.scalars())
 
     def layout(self) -> str:
         """SHA-256 over names, shapes and types of models, and classes and groups of the rest."""
@@ -116,9 +118,13 @@ class ReplicatedState:
             raise LayoutError(f"the source has no {min(extra)}")
         return [here[spec.name] for spec in manifest.tensors]
 
-    def apply_scalars(self, manifest: Manifest) -> None:
-        """Take over all that is no tensor: learning rates, step counters, schedulers."""
-        scalars: dict[str, Any] = pickle.loads(manifest.scalars)  # noqa: S301
+    def scalars(self) -> bytes:
+        """All that is no tensor of a module or an optimizer, for ``apply_scalars``."""
+        return pickle.dumps(self._scalars())
+
+    def apply_scalars(self, data: bytes) -> None:
+        """Take over learning rates, step counters, schedulers."""
+        scalars: dict[str, Any] = pickle.loads(data)  # noqa: S301
         if scalars.keys() != self._parts.keys():
             raise LayoutError(f"the source protects {sorted(scalars)}, not {sorted(self._parts)}")
         for name, part in self._parts.items():

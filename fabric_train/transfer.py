@@ -76,7 +76,7 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> int:
     wrong = [i for i, (a, b) in enumerate(zip(crcs, want_crcs, strict=True)) if a != b]
     if wrong or digest.digest() != want:
         raise CorruptStateError(f"chunk {wrong[:1] or 'unknown'} from rank {source} is corrupt")
-    state.apply_scalars(manifest)
+    state.apply_scalars(manifest.scalars)
     return total
 
 

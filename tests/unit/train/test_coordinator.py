@@ -178,14 +178,14 @@ def test_a_rank_lost_before_there_is_state_starts_the_job_again():
 def test_a_step_that_kills_every_process_ends_the_job():
     world = running(spares=1)
     world.commit(11)
-    for spare in ("p5", "p6", "p7"):
+    for spare in ("p5", "p6", "p7", "p8", "p9"):
         victim = world.slots[0]
         world.kill(victim, "exited with status 1")
         world.recover(11)
         world.join(spare)
         world.protect(spare)
     world.kill(world.slots[0], "exited with status 1")
-    assert "3 recoveries without a step forward from step 11" in world.failed
+    assert "5 recoveries without a step forward from step 11" in world.failed
     assert "rank 0: exited with status 1" in world.failed
 
 
@@ -204,18 +204,68 @@ def test_failed_connections_alone_are_made_anew_with_the_same_processes():
     assert world.core.phase is Phase.RUNNING
 
 
-def test_a_rank_that_does_not_recover_in_time_counts_as_lost():
-    world = running(spares=2, limits=Limits(recovery_s=10))
+def test_connections_that_fail_in_a_recovery_are_made_anew_too():
+    world = running()
+    world.kill("p1")
+    world.core.suspect(2, world.now)
+    world.now += 1.1
+    world.perform(world.core.expire(world.now))
+    assert world.announced[-1].generation.number == 3
+    assert world.slots == ("p0", "p4", "p2", "p3")
+    world.recover(3)
+    assert world.core.phase is Phase.RUNNING
+
+
+def test_a_rank_that_does_not_answer_counts_as_lost_and_nobody_else():
+    world = running(spares=2, limits=Limits(answer_s=10))
     world.kill("p0")
     for process in ("p4", "p1", "p2"):
-        world.perform(world.core.recovered(process, 2, 7, world.now))
+        world.core.acknowledged(process, 2)
     world.now += 9
     world.perform(world.core.expire(world.now))
     assert world.core.phase is Phase.RECOVERING
     world.now += 2
     world.perform(world.core.expire(world.now))
+    assert world.alive >= {"p1", "p2", "p4", "p5"}
     assert "p3" not in world.alive
     assert world.slots == ("p4", "p1", "p2", "p5")
+
+
+def test_a_generation_that_does_not_recover_is_given_up_and_kills_nobody():
+    world = running(spares=1, limits=Limits(recovery_s=100))
+    world.kill("p0")
+    for number in range(2, 6):
+        assert world.core.generation.number == number
+        for process in world.slots:
+            world.core.acknowledged(process, number)
+        world.now += 101
+        world.perform(world.core.expire(world.now))
+    assert world.alive >= {"p1", "p2", "p3", "p4"}
+    world.now += 101
+    for process in world.slots:
+        world.core.acknowledged(process, 6)
+    world.perform(world.core.expire(world.now))
+    assert "not all ranks recovered within 100 s" in world.failed
+
+
+def test_a_held_job_tries_three_new_processes():
+    world = running(spares=0)
+    world.kill("p2")
+    for process in ("p4", "p5"):
+        world.join(process)
+        world.kill(process, "exited with status 1")
+        assert world.core.phase is Phase.HELD
+    world.kill("p6", "exited with status 1")
+    assert "no process for rank 2: 3 new ones ended before they were warm" in world.failed
+
+
+def test_spares_that_fail_do_not_hurt_a_running_job():
+    world = running(spares=1)
+    world.kill("p4")
+    for process in ("p5", "p6", "p7"):
+        world.kill(process, "exited with status 1")
+    assert world.core.phase is Phase.RUNNING
+    assert world.alive == {"p0", "p1", "p2", "p3"}
 
 
 def test_other_software_or_another_model_is_refused_and_named():

@@ -15,6 +15,7 @@ EXAMPLES = [
     m.LocalState(1, 2, b"\0\1"),
     m.LocalStateRequest(1, 2),
     m.Suspect(3, "closed"),
+    m.Acknowledged(3),
     m.Recovered(3, 7, "copy", {"state": 1.5}),
     m.Committed(3, 8),
     m.Failed("no replica"),
