@@ -68,7 +68,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        if job.rank == 0 and step % 20 == 0:
+        if job.applied and job.rank == 0 and step % 20 == 0:
             print(f"step {step:5}  loss {loss.item():.3f}  generation {job.generation}", flush=True)
     if job.rank == 0:
         digest = hashlib.sha256()

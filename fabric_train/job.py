@@ -141,6 +141,11 @@ class Job:
         return self._generation
 
     @property
+    def applied(self) -> bool:
+        """The last attempt counts: it was no rehearsal, and is not run again."""
+        return self._applied
+
+    @property
     def rehearsing(self) -> bool:
         """The present attempt only warms up; nothing of it is kept."""
         return self._rehearsals > 0

@@ -72,6 +72,7 @@ def half_a_step(params, *args, **kwargs):
 
 
 adam.adam = half_a_step
+transfer.CHUNK = 1 << 17  # many chunks, and tensors across them
 send_chunks = transfer._chunks
 
 
@@ -86,7 +87,7 @@ memory_of = transfer._memory
 
 
 def memory(chunk):
-    moment = "corrupting" if len(chunk) > 100_000 else "misleading"
+    moment = "corrupting" if len(chunk) == transfer.CHUNK else "misleading"
     strike(job, -1, moment, lambda: chunk[:1].add_(1))
     return memory_of(chunk)
 
