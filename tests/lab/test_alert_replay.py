@@ -49,6 +49,7 @@ SCRAPE_S = 2.0
 UNWELL = (
     f"fabricd_link_state != 1 or up == 0 or fabricd_peer_silent == 1 or fabricd_prober_up == 0"
     f' or fabricd_located{{part!="link"}} or absent(count(fabricd_link_state) == {HOSTS * RAILS})'
+    " or rate(fabricd_prober_refused_packets_total[4s]) > 0"
 )
 NOTHING: frozenset[str] = frozenset()
 
@@ -260,9 +261,9 @@ ROWS = {
 
 
 def lost(recorded):
-    """Labels → by how much a counter of lost probes grew."""
+    """Labels → by how much a counter of lost probes grew; a restart begins it anew."""
     return {
-        track.labels: max(track.values) - min(track.values)
+        track.labels: sum(max(0.0, b - a) for a, b in pairwise(track.values))
         for track in recorded
         if dict(track.labels)["__name__"] == "fabricd_link_probe_packets_lost_total"
     }

@@ -41,8 +41,14 @@ def test_clocks_begin_near_0_and_a_process_keeps_its_identity(lab_root):
     "test",
     [
         "test_daemon_faults.py::test_carrier_down_reaches_page_timeline_and_metrics",
-        "test_daemon_faults.py::test_black_hole_with_carrier_up_downs_that_link_alone[rx]",
-        "test_failover.py::test_one_rail_dies_and_comes_back[carrier-daemon]",
+        pytest.param(
+            "test_daemon_faults.py::test_black_hole_with_carrier_up_downs_that_link_alone[rx]",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "test_failover.py::test_one_rail_dies_and_comes_back[carrier-daemon]",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_faults_are_detected_and_steered_around(lab_root, test):

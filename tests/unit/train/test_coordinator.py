@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric_train.coordinator import (
@@ -335,7 +335,6 @@ def test_a_job_needs_a_rank(ranks, spares):
 EVENTS = ["join", "protect", "kill", "recover", "commit", "suspect", "wait", "finish"]
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_no_process_has_two_ranks_and_a_dead_one_has_none_in_any_order_of_events(data):
     ranks, spares = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))
