@@ -56,7 +56,9 @@ class Limits:
     spares_that_fail: int = 3  # in a row, before one of them is warm
     answer_s: float = 30.0  # a rank that has not acknowledged a generation counts as lost
     recovery_s: float = 120.0  # a generation in which not all ranks have recovered is given up
-    suspicion_s: float = 1.0  # a failed collective without a lost process: connect anew after this
+    # A failed collective without a lost process: connect anew after this. A process that ends by an
+    # error closes its connections some time before it is gone.
+    suspicion_s: float = 5.0
 
 
 # Effects, for the shell.

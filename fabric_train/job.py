@@ -28,9 +28,10 @@ import json
 import os
 import platform
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -356,7 +357,7 @@ class Job:
             started = time.monotonic()
             self._group.abort(assignment.generation)
             if not self._group.wait_quiet(self._timeout_s):
-                raise SystemExit("a collective of the last generation does not end")
+                _end_at_once("a collective of the last generation does not end")
             spans["quiet"] = _since(started)
             try:
                 inner = self._connect(assignment)
@@ -381,8 +382,8 @@ class Job:
             except UnrecoverableError as error:
                 raise self._give_up(str(error)) from None
             except (CorruptStateError, LayoutError) as error:
-                # Only this process is wrong: it ends, and another one takes its rank.
-                raise SystemExit(f"the state that arrived is refused: {error}") from None
+                # Only this process is wrong: another one takes its rank.
+                _end_at_once(f"the state that arrived is refused: {error}")
             self._spare = False
             self._holds_state = True
             self._step = plan.step if role == "copy" else self._step
@@ -475,6 +476,13 @@ class Job:
             self._link.send(Committed(self._generation, self._step))
             self._told_at = now
             self._tell_commit = False
+
+
+def _end_at_once(reason: str) -> NoReturn:
+    # Not by SystemExit: the others wait for this process, and an interpreter takes long to end.
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _since(start: float) -> float:

@@ -190,7 +190,7 @@ def test_a_step_that_kills_every_process_ends_the_job():
 
 
 def test_failed_connections_alone_are_made_anew_with_the_same_processes():
-    world = running()
+    world = running(limits=Limits(suspicion_s=1))
     world.core.suspect(1, world.now)
     world.now += 0.5
     world.perform(world.core.expire(world.now))
@@ -205,7 +205,7 @@ def test_failed_connections_alone_are_made_anew_with_the_same_processes():
 
 
 def test_connections_that_fail_in_a_recovery_are_made_anew_too():
-    world = running()
+    world = running(limits=Limits(suspicion_s=1))
     world.kill("p1")
     world.core.suspect(2, world.now)
     world.now += 1.1
