@@ -129,6 +129,7 @@ class Agent:
                 case Announce():
                     self._announce(effect)
                 case Kill():
+                    self._report(f"{effect.process} is killed: {effect.reason}")
                     self._kill(effect.process)
                 case Refuse():
                     self._report(f"{effect.process} is refused: {effect.reason}")
@@ -169,6 +170,8 @@ class Agent:
                 self._failure = self._failure or f"{process} {_how(code)} after its last step"
         elif not self._stopping:
             self._perform(self._coordinator.lost(process, _how(code), time.monotonic()))
+            if held := ", ".join(map(str, self._coordinator.held_for)):
+                self._report(f"held: no warm spare for rank {held}; {process} {_how(code)}")
         if not self._children:
             self._childless.set()
             if self._coordinator.phase is Phase.ENDED:
@@ -179,9 +182,11 @@ class Agent:
         number = announce.generation.number
         if not announce.formed:
             self._local_states.clear()  # those of an earlier start
-        if announce.formed:
-            lost = ", ".join(map(str, announce.lost)) or "none"
+        elif announce.lost:
+            lost = ", ".join(map(str, announce.lost))
             self._report(f"generation {number}: rank {lost} is taken over")
+        else:
+            self._report(f"generation {number}: all ranks connect anew")
         for process in list(self._writers):
             self._send_assignment(process)
 
@@ -197,8 +202,6 @@ class Agent:
                 generation.rank_of(process),
                 generation.world,
                 f"127.0.0.1:{self._store.port}",
-                list(announce.lost),
-                announce.formed,
             ),
         )
 
@@ -231,7 +234,7 @@ class Agent:
         finally:
             writer.close()
             if process is not None and self._coordinator.phase is not Phase.ENDED:
-                self._kill(process)  # it hears of nothing any more
+                self._kill(process)  # no assignment can reach it any more
 
     def _greet(self, message: Message, writer: asyncio.StreamWriter) -> str:
         if not isinstance(message, Hello):
@@ -253,10 +256,12 @@ class Agent:
         core = self._coordinator
         match message:
             case Protected():
+                if core.phase is Phase.FORMING:
+                    self._report(f"{process} is protected: {message.report}")
                 self._perform(core.protected(process, message.layout, now))
             case LocalState():
                 if self._slots()[message.rank : message.rank + 1] != (process,):
-                    return  # of a process that has lost this rank: it hears so
+                    return  # another process holds this rank now; an assignment is on its way
                 states = self._local_states.setdefault(message.rank, {})
                 states[message.step] = message.body
                 for step in sorted(states)[:-2]:

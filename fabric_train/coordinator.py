@@ -38,7 +38,7 @@ class Phase(enum.Enum):
 
 
 _TRANSITIONS: dict[Phase, frozenset[Phase]] = {
-    Phase.FORMING: frozenset({Phase.FORMING, Phase.RUNNING, Phase.FAILED}),
+    Phase.FORMING: frozenset({Phase.RUNNING, Phase.FAILED}),
     Phase.RUNNING: frozenset({Phase.RECOVERING, Phase.HELD, Phase.ENDED, Phase.FAILED}),
     Phase.RECOVERING: frozenset({Phase.RECOVERING, Phase.RUNNING, Phase.HELD, Phase.FAILED}),
     Phase.HELD: frozenset({Phase.RECOVERING, Phase.HELD, Phase.FAILED}),

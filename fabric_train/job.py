@@ -63,7 +63,7 @@ from fabric_train.transfer import CorruptStateError, receive_state, send_state
 SOCKET = "FABRIC_TRAIN_SOCKET"
 PROCESS = "FABRIC_TRAIN_PROCESS"
 TOKEN = "FABRIC_TRAIN_TOKEN"  # noqa: S105
-TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
+TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"  # for connecting, and for an answer of the agent
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
 _PR_SET_PDEATHSIG = 1
@@ -108,18 +108,20 @@ class Job:
         self._started = False  # steps() was called
         self._rehearsals = 0
         self._holds_state = False
-        self._fresh = False  # the start of a step is captured, and its attempt has not begun
+        self._start_captured = (
+            False  # the start of a step is captured, and its attempt has not begun
+        )
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
-        self._undone = False  # there is something of an attempt to take back
+        self._uncommitted = False  # there is something of an attempt to take back
         self._start_local = b""
         self._start_scalars = b""
         self._start_buffers: dict[str, Tensor] = {}
         self._changing: set[str] = set()  # buffers that attempts change
-        self._drawn: RandomStates | None = None  # at the gate of the last attempt
+        self._random_at_gate: RandomStates | None = None  # at the gate of the last attempt
         self._order = hashlib.sha256()
-        self._told_at = 0.0
-        self._tell_commit = True
+        self._reported_at = 0.0
+        self._report_next_commit = True
 
     @property
     def rank(self) -> int:
@@ -152,7 +154,7 @@ class Job:
         return self._rehearsals > 0
 
     def protect(self, *, local: dict[str, Stateful] | None = None, **parts: Any) -> None:
-        """Name what a replacement needs: modules, optimizers, schedulers, scalers, by any name.
+        """Name what a replacement needs: modules, optimizers, schedulers, by any name.
 
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
         Raises ``TypeError`` for a part that has no state, ``RuntimeError`` for a second call.
@@ -182,14 +184,16 @@ class Job:
         yield from self._rehearse()
         while True:
             while self._step < total:
-                if self._drawn is not None and not self._drawn.same(RandomStates.now()):
+                if self._random_at_gate is not None and not self._random_at_gate.same(
+                    RandomStates.now()
+                ):
                     raise RuntimeError(
                         "random numbers were drawn between optimizer.step() and the next step: a "
                         "replacement would not draw them. Draw them before optimizer.step()"
                     )
                 self._capture_start()
                 yield self._step
-                if self._fresh:
+                if self._start_captured:
                     raise RuntimeError(f"step {self._step} was run without attempt()")
             if self._finish():
                 return
@@ -197,9 +201,14 @@ class Job:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         """One optimizer step. Swallows what ends it early because a rank was lost."""
-        if not self._fresh:
+        if not self._start_captured:
             raise RuntimeError("one attempt() for each step of steps()")
-        self._fresh, self._in_attempt, self._applied, self._undone = False, True, False, True
+        self._start_captured, self._in_attempt, self._applied, self._uncommitted = (
+            False,
+            True,
+            False,
+            True,
+        )
         self._group.use = Use.LOCAL if self.rehearsing else Use.ATTEMPT
         try:
             yield
@@ -218,7 +227,7 @@ class Job:
             self._in_attempt = False
             self._group.use = Use.CLOSED
         self._step += 1
-        self._tell_progress()
+        self._report_progress()
 
     def _start(self, process: str, token: str) -> None:
         software = {"python": platform.python_version(), "torch": torch.__version__}
@@ -259,7 +268,7 @@ class Job:
         while self._rehearsals:
             self._capture_start()
             yield 0
-            if self._fresh:
+            if self._start_captured:
                 raise RuntimeError("step 0 was run without attempt()")
         digest = f"{self._state.layout()}{self._order.hexdigest()}"
         layout = hashlib.sha256(digest.encode()).hexdigest()
@@ -281,15 +290,15 @@ class Job:
         self._start_local = self._local.capture({})
         self._start_scalars = self._state.scalars()
         self._start_buffers = {name: one.detach().clone() for name, one in buffers.items()}
-        self._fresh = True
+        self._start_captured = True
 
     def _rewind(self) -> None:
         """Take back what an attempt has changed; nothing of it was applied."""
-        if not self._undone:
+        if not self._uncommitted:
             return
         assert self._state is not None
         assert self._local is not None
-        self._undone = False
+        self._uncommitted = False
         buffers = self._state.buffers()
         for name, value in self._start_buffers.items():
             buffers[name].copy_(value)
@@ -307,7 +316,7 @@ class Job:
 
     def _pass_gate(self) -> None:
         """The step counts: nothing of this attempt is ever taken back."""
-        self._applied, self._undone = True, False
+        self._applied, self._uncommitted = True, False
         self._group.use = Use.CLOSED
 
     def _gate(self) -> None:
@@ -321,7 +330,7 @@ class Job:
         assert self._group.inner is not None
         ready = not self._group.broken
         if ready:
-            self._drawn = RandomStates.now()
+            self._random_at_gate = RandomStates.now()
             self._store_local(self._step + 1, self._local.capture(self._changed_buffers()))
             try:
                 self._group.inner.vote()
@@ -332,7 +341,7 @@ class Job:
                 return
         plan = self._recover(ready=ready)
         if self.rank not in plan.apply:
-            self._drawn = None
+            self._random_at_gate = None
             raise _RunAgainError
         self._pass_gate()
 
@@ -387,7 +396,7 @@ class Job:
             self._spare = False
             self._holds_state = True
             self._step = plan.step if role == "copy" else self._step
-            self._tell_commit = True
+            self._report_next_commit = True
             self._link.send(Recovered(self._generation, plan.step, role, spans))
             return plan
 
@@ -470,12 +479,12 @@ class Job:
         self._link.send(Failed(reason))
         return SystemExit(reason)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
-        if self._tell_commit or now - self._told_at > 1:
+        if self._report_next_commit or now - self._reported_at > 1:
             self._link.send(Committed(self._generation, self._step))
-            self._told_at = now
-            self._tell_commit = False
+            self._reported_at = now
+            self._report_next_commit = False
 
 
 def _end_at_once(reason: str) -> NoReturn:

@@ -138,16 +138,13 @@ class Welcome:
 class Assignment:
     """A new generation. ``rank`` is the receiver's, or None for a spare that stays one.
 
-    ``store`` is the address of the generation's key-value store, ``lost`` the ranks that changed
-    hands, ``formed`` says whether a generation before this one has already had state.
+    ``store`` is the address (``host:port``) of the generation's key-value store.
     """
 
     generation: int
     rank: int | None
     world: int
     store: str
-    lost: list[int]
-    formed: bool
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@
 // and breaches of the contract, which payload of one tag in order does not notice:
 //   untagged   tags are ignored: sends land in the order of isend
 //   sizeless   a send's size is said to be 0
-//   hasty      every other send is said to be done as soon as it was taken. Not each one: a caller
-//              with none left to test would let the others lie, and the peer would wait for ever
+//   hasty      every other send reports done as soon as isend took it. Not every send: a caller
+//              without an open request stops testing, and nothing would move the bytes any more
 //   budget     with 13 sends taken and not yet tested as done, isend says "not yet"
 //   overrun    a byte past the end of each message is written
 //   optional   irecv leaves 0x1, NCCL's mark for optional completion, in *request

@@ -21,7 +21,7 @@ EXAMPLES = [
     m.Failed("no replica"),
     m.Finished(9),
     m.Welcome("job", 4, spare=True),
-    m.Assignment(3, None, 4, "127.0.0.1:1", [1], formed=True),
+    m.Assignment(3, None, 4, "127.0.0.1:1"),
     m.Stored(2),
     m.LocalStateAnswer(1, 2, known=True, body=b"x"),
     m.Refused("why"),
