@@ -1,0 +1,146 @@
+"""The data of each message type. ``parse`` refuses what is not exactly of the described form.
+
+Durations are milliseconds: no clock of one machine is compared with that of another.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from telemetry.messages.envelope import BadMessageError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
+Text = Annotated[str, Field(max_length=2000)]
+Id = Annotated[str, Field(min_length=1, max_length=256)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Document(BaseModel):
+    """Unknown keys are refused: they are another version's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class HostStatus(Document):
+    """Birth (``online``) and last will of a host's fabricd, or of a fabric-compute."""
+
+    online: bool
+    intended: bool = False
+    """It said goodbye: offline by a stop, not by a loss."""
+
+
+class HostLink(Document):
+    """One local link of a host."""
+
+    netdev: Annotated[str, Field(min_length=1, max_length=15)]
+    rail: Annotated[int, Field(ge=0, le=31)]
+    addresses: Annotated[list[Id], Field(max_length=8)]
+    leaf: Text = ""
+    state: Text = ""
+
+
+class HostDocument(Document):
+    """Who a host is, and where its links are. Changes rarely; hosts find their peers by it."""
+
+    name: Name
+    links: Annotated[list[HostLink], Field(max_length=32)]
+    probe_port: Annotated[int, Field(ge=1, le=65535)]
+    rack: Text = ""
+    mode: Text = "observe"
+    versions: dict[str, Text] = {}
+
+
+class SilentHost(Document):
+    """A peer that is silent on ``rails`` of the ``rails_probed`` rails on which it is probed."""
+
+    host: Name
+    rails: Count
+    rails_probed: Count
+
+
+class HostObservations(Document):
+    """What a host's probes say of its peers now, and which fences hold on it.
+
+    ``abstains``: the host's own prober was paused within the last ``gap_ms`` limit, so its silence
+    is no evidence. ``fences``: ids of the fences that this host has applied.
+    """
+
+    silent: Annotated[list[SilentHost], Field(max_length=4096)]
+    heard: Annotated[list[Name], Field(max_length=4096)]
+    abstains: bool = False
+    gap_ms: Milliseconds = 0.0
+    fences: Annotated[list[Id], Field(max_length=4096)] = []
+
+
+class HostJob(Document):
+    """What fabric-run on this host says of one job. ``document`` is ``fabric_train``'s.
+
+    ``gone``: its fabric-run has ended, and so have all ranks that it had started.
+    """
+
+    job: Name
+    incarnation: Id
+    gone: bool = False
+    document: dict[str, Any] = {}
+
+
+class HostEvent(Document):
+    """A row of the host's timeline that fabric-compute records."""
+
+    kind: Name
+    text: Text = ""
+    fields: dict[str, Any] = {}
+
+
+class Fence(Document):
+    """Nothing of ``incarnation`` of ``job`` on ``host`` may take part in anything any more."""
+
+    id: Id
+    job: Name
+    host: Name
+    incarnation: Id
+    reason: Text = ""
+
+
+class ComputeOrder(Document):
+    """What a fabric-compute wants one host to do: all of it, in each message.
+
+    ``jobs`` by name: ``fabric_train.documents.JobOrder``, which fabricd passes on as it is.
+    """
+
+    fences: Annotated[list[Fence], Field(max_length=4096)] = []
+    jobs: dict[str, dict[str, Any]] = {}
+
+
+class ComputeJob(Document):
+    """The state of a job, for people and for ``fabricctl jobs``."""
+
+    job: Name
+    phase: Text
+    reason: Text = ""
+    generation: Count = 0
+    ranks: dict[str, Text] = {}
+    records: list[dict[str, Any]] = []
+
+
+class Stop(Document):
+    """While ``stopped``, no fabric-compute acts. Retained until an operator takes it back."""
+
+    stopped: bool
+    reason: Text = ""
+
+
+D = TypeVar("D", bound=Document)
+
+
+def parse(document: type[D], data: dict[str, Any]) -> D:
+    """``data`` as ``document``. Raises ``BadMessageError`` with the first thing that is wrong."""
+    try:
+        return document.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or document.__name__
+        raise BadMessageError(f"{where}: {first['msg']} (is {first['input']!r:.80})") from None

@@ -1,0 +1,106 @@
+"""A CloudEvent 1.0 in structured JSON: the envelope of every message on the broker.
+
+Extension attributes: ``bootid`` and ``incarnation`` name the life of the sender, ``sequence``
+counts its messages in that life. ``id`` is derived from these, so a message that is sent twice has
+one id.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from telemetry.messages.topics import Topic
+
+SPEC_VERSION = "1.0"
+MAX_BYTES = 1 << 20
+_TEXT = ("id", "source", "type", "time", "bootid", "incarnation")
+_MAX_TEXT = 512
+
+
+class BadMessageError(Exception):
+    """Bytes that are no message of this version, or of another sender. The text says why."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """One life of a sender: a boot of its machine, and a start of its process."""
+
+    boot_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. ``sequence`` grows by one with each message of a sender's life."""
+
+    topic: Topic
+    sender: Sender
+    sequence: int
+    data: dict[str, Any] = field(default_factory=dict)
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def id(self) -> str:
+        """Unique over all messages of all senders; the same when the message is sent again."""
+        return f"{self.topic.source}/{self.sender.incarnation}/{self.sequence}"
+
+
+def encode(message: Message) -> bytes:
+    """The payload. Raises ``BadMessageError`` when it is over ``MAX_BYTES``."""
+    event = {
+        "specversion": SPEC_VERSION,
+        "id": message.id,
+        "source": message.topic.source,
+        "type": message.topic.kind.message_type,
+        "time": message.time.isoformat(),
+        "datacontenttype": "application/json",
+        "bootid": message.sender.boot_id,
+        "incarnation": message.sender.incarnation,
+        "sequence": message.sequence,
+        "data": message.data,
+    }
+    payload = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+    if len(payload) > MAX_BYTES:
+        raise BadMessageError(f"{message.id}: {len(payload)} B, at most {MAX_BYTES}")
+    return payload
+
+
+def decode(payload: bytes, topic: Topic) -> Message:
+    """The message that arrived on ``topic``. Raises ``BadMessageError``."""
+    if len(payload) > MAX_BYTES:
+        raise BadMessageError(f"{len(payload)} B, at most {MAX_BYTES}")
+    try:
+        event = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise BadMessageError(f"no JSON: {error}") from None
+    if not isinstance(event, dict):
+        raise BadMessageError("no JSON object")
+    if event.get("specversion") != SPEC_VERSION:
+        raise BadMessageError(f"no CloudEvent {SPEC_VERSION}: {event.get('specversion')!r:.40}")
+    for name in _TEXT:
+        value = event.get(name)
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
+            raise BadMessageError(f"{name} is no text of 1 to {_MAX_TEXT} characters")
+    if event["type"] != topic.kind.message_type:
+        raise BadMessageError(f"type {event['type']:.80}, not {topic.kind.message_type}")
+    if event["source"] != topic.source:
+        raise BadMessageError(f"source {event['source']:.80} on a topic of {topic.source}")
+    sequence, data = event.get("sequence"), event.get("data")
+    if type(sequence) is not int or not 0 <= sequence < 1 << 63:
+        raise BadMessageError(f"sequence {sequence!r:.40} is no count")
+    if not isinstance(data, dict):
+        raise BadMessageError("data is no object")
+    try:
+        time = datetime.fromisoformat(event["time"])
+    except ValueError:
+        raise BadMessageError(f"time {event['time']:.40} is none of ISO 8601") from None
+    if time.tzinfo is None:
+        raise BadMessageError(f"time {event['time']:.40} has no zone")
+    sender = Sender(event["bootid"], event["incarnation"])
+    message = Message(topic, sender, sequence, data, time)
+    if event["id"] != message.id:
+        raise BadMessageError(f"id {event['id']:.80}, not {message.id:.80}")
+    return message
