@@ -61,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True)
 class JobGeneration:
-    """Process ``slots[r]`` holds rank ``r``, from generation ``number`` on.
+    """Process ``slots[r]`` on host ``hosts[r]`` holds rank ``r``, from generation ``number`` on.
 
     ``electorate``: hosts whose majority has to accept the *next* generation: those that hold ranks
     or spares in this one. ``base``: number of the generation whose electorate accepts this one.
@@ -72,6 +72,7 @@ class JobGeneration:
     number: int
     base: int
     slots: list[str]
+    hosts: list[str]
     electorate: list[str]
     members: list[Member]
     store: str
