@@ -63,8 +63,9 @@ class Member:
 class JobGeneration:
     """Process ``slots[r]`` on host ``hosts[r]`` holds rank ``r``, from generation ``number`` on.
 
-    ``electorate``: hosts whose majority has to accept the *next* generation: those that hold ranks
-    or spares in this one. ``base``: number of the generation whose electorate accepts this one.
+    ``electorate``: agents (``host/incarnation``) with ranks or spares of the job. The majority of
+    that of generation ``base``, ``voters``, has to accept this one. An agent refuses a generation
+    whose base is older than the one that it has accepted, or that gives a rank to whom it fences.
     ``formed`` is False for a start from the beginning. ``lost``: ranks that change hands.
     ``store`` is the address of the generation's key-value store.
     """
@@ -74,6 +75,7 @@ class JobGeneration:
     slots: list[str]
     hosts: list[str]
     electorate: list[str]
+    voters: list[str]
     members: list[Member]
     store: str
     formed: bool

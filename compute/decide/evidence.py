@@ -1,0 +1,128 @@
+"""Is a host lost? What its peers' probes, the broker and the job's own agents say.
+
+A host is lost when two of these agree, or the first one alone with a fence that its peers have
+acknowledged:
+
+1. more than half of the hosts that probe it hear it on no rail;
+2. the broker has published its last will;
+3. more than half of the job's agents miss its agent's heartbeats.
+
+An observer abstains when its own prober was paused (Lifeguard), when the broker has declared it
+dead, or when most of *its* observers call it silent: it sits on the small side of a partition.
+While one live agent of the job hears the host's agent, the host is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from telemetry.messages.documents import HostObservations, HostStatus
+
+
+@dataclass(frozen=True)
+class HostView:
+    """The newest that is known of one host. ``observations`` None: it has never said any."""
+
+    status: HostStatus | None = None
+    observations: HostObservations | None = None
+
+    @property
+    def dead(self) -> bool:
+        """The broker has published its last will."""
+        return self.status is not None and not self.status.online and not self.status.intended
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What was said of one host. Each is a sorted tuple of host names."""
+
+    silent: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
+    abstained: tuple[str, ...] = ()
+    last_will: bool = False
+    missed_by: tuple[str, ...] = ()
+    heard_by: tuple[str, ...] = ()
+
+    def is_silent(self, least: int) -> bool:
+        """More than half of the observers, and at least ``least``, call it silent."""
+        return len(self.silent) >= least and len(self.silent) > len(self.heard)
+
+    def is_missed(self, least: int) -> bool:
+        """More than half of the job's agents, and at least ``least``, miss it."""
+        return len(self.missed_by) >= least and len(self.missed_by) > len(self.heard_by)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``lost``: fence it. ``reason`` says which evidence, or why not."""
+
+    lost: bool
+    reason: str
+    votes: Votes = field(default_factory=Votes)
+
+
+def silent_hosts(hosts: Mapping[str, HostView], least: int) -> frozenset[str]:
+    """Hosts that most of their observers call silent, before anybody abstains for that."""
+    return frozenset(host for host in hosts if _probe_votes(host, hosts, ()).is_silent(least))
+
+
+def judge(
+    host: str,
+    hosts: Mapping[str, HostView],
+    silent: Collection[str],
+    agents: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    least: int,
+) -> Verdict:
+    """Judge ``host``.
+
+    ``silent``: the result of ``silent_hosts``. ``agents``: of each other host of the job, the hosts
+    that its agent hears and misses. ``least``: how many observers have to agree.
+    """
+    probes = _probe_votes(host, hosts, silent)
+    fair = {
+        name: said
+        for name, said in agents.items()
+        if name != host and name not in silent and not hosts.get(name, HostView()).dead
+    }
+    heard_by = sorted(name for name, (hears, _) in fair.items() if host in hears)
+    missed_by = sorted(name for name, (_, misses) in fair.items() if host in misses)
+    votes = Votes(
+        probes.silent, probes.heard, probes.abstained,
+        hosts.get(host, HostView()).dead, tuple(missed_by), tuple(heard_by),
+    )  # fmt: skip
+    if heard_by:
+        return Verdict(False, f"the job's agent on {heard_by[0]} hears it", votes)
+    evidence = []
+    if votes.is_silent(least):
+        of = len(votes.silent) + len(votes.heard)
+        evidence.append(f"silent on all rails to {len(votes.silent)} of {of} observers")
+    if votes.last_will:
+        evidence.append("the broker has lost it")
+    if votes.is_missed(min(least, max(1, len(fair)))):
+        evidence.append(f"missed by {len(missed_by)} of {len(fair)} agents of the job")
+    # The probes alone are enough to fence: the acknowledged fence is the second evidence.
+    lost = len(evidence) >= 2 or votes.is_silent(least)
+    return Verdict(lost, ", ".join(evidence) or "no evidence", votes)
+
+
+def _probe_votes(host: str, hosts: Mapping[str, HostView], silent: Collection[str]) -> Votes:
+    says: dict[str, list[str]] = {"silent": [], "heard": [], "abstained": []}
+    for name, view in sorted(hosts.items()):
+        said = view.observations
+        if name == host or said is None:
+            continue
+        row = next((one for one in said.silent if one.host == host), None)
+        if row is None and host not in said.heard:
+            continue  # it does not probe this host
+        if said.abstains or view.dead or name in silent or _is_away(view):
+            says["abstained"].append(name)
+        elif row is not None and row.rails_probed and row.rails >= row.rails_probed:
+            says["silent"].append(name)
+        else:
+            says["heard"].append(name)
+    return Votes(tuple(says["silent"]), tuple(says["heard"]), tuple(says["abstained"]))
+
+
+def _is_away(view: HostView) -> bool:
+    return view.status is not None and not view.status.online

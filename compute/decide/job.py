@@ -1,0 +1,591 @@
+"""One job: formation, takeovers, limits, end. A function of the newest documents of its agents.
+
+::
+
+    waiting ─all joined─► proposed ─accepted─► running ─all finished─► ended
+                             ▲                    │
+                             └── rank lost ◄──────┤ (its host fenced first)
+                                    │             └─ no spare ─► held ─ a spare is warm ─► proposed
+                                    └─ no state, no progress, a limit ─► failed
+
+What a generation needs before it may run: a majority of ``voters`` and every host with a rank have
+accepted it, and nobody else's proposal of that number. An agent accepts each number once, so two
+fabric-computes cannot both run one. What this object remembers besides the documents is of use for
+time-outs and records only; after a restart the documents say the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compute.decide.placement import (
+    PlacementError,
+    first_generation,
+    misfits,
+    next_generation,
+)
+from compute.decide.policy import Policy
+from fabric_train.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
+
+TERMINAL = ("ended", "failed")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """Something that happened to a job, for ledger and metrics. Times: seconds of the caller."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+@dataclass
+class JobDecision:
+    """What the job wants now. ``fence``: host → evidence, of agents to be fenced."""
+
+    phase: str
+    reason: str = ""
+    orders: dict[str, JobOrder] = field(default_factory=dict)
+    fence: dict[str, str] = field(default_factory=dict)
+    records: list[JobRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """What a decision is made of.
+
+    ``documents``: of agents that are neither gone nor fenced. A host whose fence is not confirmed
+    yet is still among them. ``lost``: hosts to be fenced → evidence. ``held``: hosts that are lost
+    but must not be fenced → why. ``unconfirmed``: hosts whose fence is not acknowledged yet.
+    ``act``: False in observe mode, and while stopped; ``stopped``: nothing at all may change.
+    """
+
+    documents: Mapping[str, AgentDocument]
+    lost: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
+    unconfirmed: frozenset[str] = frozenset()
+    act: bool = True
+    stopped: bool = False
+
+
+@dataclass
+class _Recovery:
+    """One takeover under way. Times in seconds of the caller; 0: not reached."""
+
+    ranks: list[int]
+    hosts: list[str]
+    reason: str
+    step: int
+    lost_at: float
+    fenced_at: float = 0.0
+    proposed_at: float = 0.0
+    running_at: float = 0.0
+    recovered_at: float = 0.0
+
+
+class JobCore:
+    """Decides for one job. ``decide`` may be called at any time, any number of times."""
+
+    def __init__(self, job: str, policy: Policy) -> None:
+        self.job = job
+        self._policy = policy
+        self._first_seen: float | None = None
+        self._proposed: JobGeneration | None = None
+        self._proposed_at = 0.0
+        self._chosen = 0
+        self._running_at = 0.0
+        self._suspected: tuple[int, float] | None = None
+        self._layout: str | None = None
+        self._end: tuple[str, str] | None = None
+        self._end_incarnations: frozenset[str] = frozenset()
+        self._recovery: _Recovery | None = None
+        self._at_step = -1
+        self._attempts = 0
+        self._steps: dict[str, int] = {}
+        self._phase = "waiting"
+
+    @property
+    def phase(self) -> str:
+        """As last decided."""
+        return self._phase
+
+    @property
+    def generation(self) -> JobGeneration | None:
+        """The newest generation that was proposed or accepted, as last decided."""
+        return self._proposed
+
+    @property
+    def step(self) -> int:
+        """The newest step that any process has said to have applied."""
+        return max(self._steps.values(), default=0)
+
+    def decide(self, news: JobInput, now: float) -> JobDecision:
+        """What to order now."""
+        if self._first_seen is None:
+            self._first_seen = now
+        documents = dict(news.documents)
+        if self._end is not None:
+            return self._ended(documents)
+        decision = self._decide(documents, news, now)
+        self._phase = decision.phase
+        if decision.phase in TERMINAL and self._end is None:
+            self._end = (decision.phase, decision.reason)
+            self._end_incarnations = frozenset(one.incarnation for one in documents.values())
+            decision.records.append(
+                JobRecord(f"job_{decision.phase}", {"reason": decision.reason, "step": self.step})
+            )
+            decision.orders = self._ended(documents).orders
+        return decision
+
+    @property
+    def over(self) -> bool:
+        """The job has ended or failed."""
+        return self._end is not None
+
+    def is_new_run(self, documents: Mapping[str, AgentDocument]) -> bool:
+        """The run that this object knows is over, and all of its agents are gone."""
+        return self._end is not None and not any(
+            one.incarnation in self._end_incarnations for one in documents.values()
+        )
+
+    def _decide(
+        self, documents: dict[str, AgentDocument], news: JobInput, now: float
+    ) -> JobDecision:
+        for host, one in sorted(documents.items()):
+            self._steps |= {p.process: p.step for p in one.processes}
+            if one.failed:
+                return JobDecision("failed", f"{host}: {one.failed}")
+        previous = self._newest(documents)
+        if previous is None:
+            return self._form(documents, news, now)
+        if self._proposed is None or previous.proposal != self._proposed.proposal:
+            self._proposed, self._proposed_at = previous, now
+        if not previous.formed:
+            lost = self._dead(previous, documents)
+            if lost:
+                why = "; ".join(f"rank {rank}: {reason}" for rank, reason in lost.items())
+                if not self._formed_since(previous, documents):
+                    return JobDecision("failed", f"{why}, before the job had state")
+        return self._run(previous, documents, news, now)
+
+    # -- formation ---------------------------------------------------------------------------
+
+    def _form(self, documents: dict[str, AgentDocument], news: JobInput, now: float) -> JobDecision:
+        wrong = misfits(documents)
+        well = {host: one for host, one in documents.items() if host not in wrong}
+        orders = self._refusals(documents, wrong)
+        if not well or self._first_seen is None:
+            return JobDecision("waiting", "no agent", orders)
+        for host, one in well.items():
+            for process in one.processes:
+                if process.state == "ended" and not process.standby:
+                    why = f"{host}: {process.process} {process.reason} before the job began"
+                    return JobDecision("failed", why, orders)
+        first = next(iter(well.values()))
+        wanted, here = first.nodes + first.spares, len(well)
+        waited = now - self._first_seen > self._policy.formation_wait_s
+        reason = f"{here} of {first.nodes} + {first.spares} hosts are here"
+        if here > wanted:
+            return JobDecision("failed", f"{here} hosts say that they are of this job of {wanted}")
+        if here < first.nodes or (here < wanted and not waited) or news.stopped:
+            return self._waiting(well, orders, reason)
+        try:
+            generation = first_generation(well, first.nodes)
+        except PlacementError as error:
+            return self._waiting(well, orders, str(error))
+        self._proposed, self._proposed_at = generation, now
+        return self._order_generation(generation, well, orders, now)
+
+    def _waiting(
+        self, documents: Mapping[str, AgentDocument], orders: dict[str, JobOrder], reason: str
+    ) -> JobDecision:
+        for host, one in documents.items():
+            orders[host] = JobOrder(one.incarnation, "waiting", reason)
+        return JobDecision("waiting", reason, orders)
+
+    # -- a generation ------------------------------------------------------------------------
+
+    def _run(
+        self,
+        previous: JobGeneration,
+        documents: dict[str, AgentDocument],
+        news: JobInput,
+        now: float,
+    ) -> JobDecision:
+        wrong = self._late_misfits(previous, documents)
+        orders = self._refusals(documents, wrong)
+        for host in wrong:
+            del documents[host]
+        self._learn_layout(previous, documents)
+        if ended := self._all_finished(previous, documents):
+            return JobDecision(*ended, orders)
+        dead = self._dead(previous, documents)
+        holders = set(previous.hosts)
+        fence = {host: why for host, why in news.lost.items() if host in holders}
+        if dead or fence:
+            self._note_loss(previous, dead, fence, now)
+        if news.stopped:
+            return self._keep(previous, documents, orders, "stopped by an operator", now)
+        if not news.act:
+            return self._observe(previous, documents, orders, dead, now)
+        decision = self._next(previous, documents, orders, dead, news, now)
+        decision.fence = fence
+        return decision
+
+    def _next(
+        self,
+        previous: JobGeneration,
+        documents: dict[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        dead: Mapping[int, str],
+        news: JobInput,
+        now: float,
+    ) -> JobDecision:
+        held = {host: why for host, why in news.held.items() if host in previous.hosts}
+        if held and not dead:
+            why = "; ".join(f"{host}: {one}" for host, one in sorted(held.items()))
+            return self._keep(previous, documents, orders, why, now, phase="held")
+        waiting = news.unconfirmed & set(previous.hosts)
+        reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+        if waiting:
+            # A generation with a host that is being fenced would be refused.
+            why = f"fence of {', '.join(sorted(waiting))} is not acknowledged yet"
+            return self._keep(previous, documents, orders, why, now)
+        reason = reason or self._failed_connections(previous, documents, now)
+        if not reason:
+            return self._order_generation(previous, documents, orders, now)
+        self._note_loss(previous, dead, {}, now)
+        if self._attempts > self._policy.recoveries_without_progress:
+            return JobDecision(
+                "failed",
+                f"{self._policy.recoveries_without_progress} recoveries without a step forward "
+                f"from step {self.step}; the last: {reason}",
+                orders,
+            )
+        number = max([previous.number, *(self._accepted_numbers(documents))]) + 1
+        usable = {host: one for host, one in documents.items() if host not in news.lost}
+        try:
+            generation = next_generation(previous, number, usable, self._layout or "", reason)
+        except PlacementError as error:
+            if "all ranks are lost" in str(error):
+                return JobDecision("failed", f"{error} ({reason})", orders)
+            why = f"{error} ({reason})"
+            return self._keep(previous, documents, orders, why, now, phase="held")
+        self._proposed, self._proposed_at, self._suspected = generation, now, None
+        if self._recovery is not None:
+            self._recovery.proposed_at = now
+        return self._order_generation(generation, documents, orders, now)
+
+    def _observe(
+        self,
+        previous: JobGeneration,
+        documents: dict[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        dead: Mapping[int, str],
+        now: float,
+    ) -> JobDecision:
+        reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+        if not reason:
+            return self._keep(previous, documents, orders, "", now)
+        try:
+            plan = next_generation(
+                previous, previous.number + 1, documents, self._layout or "", reason
+            )
+            moves = ", ".join(f"rank {rank} to {plan.slots[rank]}" for rank in plan.lost)
+            would = f"would have moved {moves}"
+        except PlacementError as error:
+            would = f"could not have helped: {error}"
+        return JobDecision("failed", f"{reason}; in observe mode, {would}", orders)
+
+    def _keep(
+        self,
+        generation: JobGeneration,
+        documents: Mapping[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        reason: str,
+        now: float,
+        *,
+        phase: str = "",
+    ) -> JobDecision:
+        """Change nothing; say why."""
+        decision = self._order_generation(generation, documents, orders, now)
+        return JobDecision(phase or decision.phase, reason, decision.orders)
+
+    def _order_generation(
+        self,
+        generation: JobGeneration,
+        documents: Mapping[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        now: float,
+    ) -> JobDecision:
+        chosen = is_chosen(generation, documents)
+        if chosen and self._chosen != generation.number:
+            self._chosen, self._running_at = generation.number, now
+            if self._recovery is not None and not self._recovery.running_at:
+                self._recovery.running_at = now
+        for host, one in documents.items():
+            if host in orders:
+                continue
+            # Who has not accepted it yet, e.g. a spare that came later, has to do so first.
+            runs = chosen and _has_accepted(one, generation)
+            phase = "running" if runs else "proposed"
+            kill = self._to_kill(one, generation, now)
+            orders[host] = JobOrder(one.incarnation, phase, generation.reason, generation, kill)
+        return JobDecision("running" if chosen else "proposed", generation.reason, orders)
+
+    # -- what the documents say --------------------------------------------------------------
+
+    def _newest(self, documents: Mapping[str, AgentDocument]) -> JobGeneration | None:
+        """The generation to go on from: of the highest number; the one most agents accepted."""
+        known = [one.accepted for one in documents.values() if one.accepted is not None]
+        if self._proposed is not None:
+            known.append(self._proposed)
+        if not known:
+            return None
+        number = max(one.number for one in known)
+        newest = {one.proposal: one for one in known if one.number == number}
+        return max(newest.values(), key=lambda one: (_acceptors(one, documents), one.proposal))
+
+    @staticmethod
+    def _accepted_numbers(documents: Mapping[str, AgentDocument]) -> list[int]:
+        return [one.accepted.number for one in documents.values() if one.accepted is not None]
+
+    @staticmethod
+    def _dead(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> dict[int, str]:
+        """Ranks without a process → why."""
+        processes = {one.process: one for doc in documents.values() for one in doc.processes}
+        dead: dict[int, str] = {}
+        for rank, (slot, host) in enumerate(zip(generation.slots, generation.hosts, strict=True)):
+            one = processes.get(slot)
+            if host not in documents or one is None:
+                dead[rank] = f"{host} is lost"
+            elif one.state == "ended":
+                dead[rank] = f"{slot} {one.reason}"
+        return dead
+
+    def _formed_since(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
+    ) -> bool:
+        """All ranks of generation 1 that are left have protected their state."""
+        self._learn_layout(generation, documents)
+        left = self._slots(generation, documents)
+        return bool(left) and all(one.state == "warm" for one in left) and self.step > 0
+
+    @staticmethod
+    def _slots(
+        generation: JobGeneration, documents: Mapping[str, AgentDocument]
+    ) -> list[ProcessState]:
+        """Processes with a rank that have not ended."""
+        return [
+            one
+            for document in documents.values()
+            for one in document.processes
+            if one.process in generation.slots and one.state != "ended"
+        ]
+
+    def _learn_layout(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
+    ) -> None:
+        if self._layout is None:
+            layouts = [one.layout for one in self._slots(generation, documents) if one.layout]
+            self._layout = layouts[0] if layouts else None
+
+    def _all_finished(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
+    ) -> tuple[str, str] | None:
+        states = self._slots(generation, documents)
+        steps = {one.finished for one in states if one.finished is not None}
+        if len(states) < len(generation.slots) or any(one.finished is None for one in states):
+            return None
+        if len(steps) > 1:
+            return "failed", f"the ranks' loops ended at different steps: {sorted(steps)}"
+        return "ended", f"after step {next(iter(steps))}"
+
+    def _failed_connections(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
+    ) -> str:
+        """Why this generation is given up although all its processes live; ``""``: it is not."""
+        policy = self._policy
+        if not is_chosen(generation, documents):
+            if now - self._proposed_at > policy.accept_s or _is_contested(generation, documents):
+                return f"generation {generation.number} was not accepted by all of its hosts"
+            return ""
+        suspected = any(one.suspects >= generation.number for one in documents.values())
+        if not suspected:
+            self._suspected = None
+        elif self._suspected is None or self._suspected[0] != generation.number:
+            self._suspected = (generation.number, now)
+        elif now - self._suspected[1] > policy.suspicion_s:
+            return "connections failed"
+        recovered = all(
+            one.recovered >= generation.number for one in self._slots(generation, documents)
+        )
+        waited = now - self._running_at
+        if generation.formed and not recovered and waited > policy.recovery_s:
+            return f"not all ranks recovered within {policy.recovery_s:g} s"
+        return ""
+
+    def _to_kill(self, document: AgentDocument, generation: JobGeneration, now: float) -> list[str]:
+        """Processes of one agent that count as lost, or can never be of use."""
+        kill = []
+        silent = self._chosen == generation.number and (
+            now - self._running_at > self._policy.answer_s
+        )
+        for one in document.processes:
+            if one.state == "ended":
+                continue
+            slot = one.process in generation.slots
+            if (slot and silent and generation.formed and one.acknowledged < generation.number) or (
+                not slot and one.layout and self._layout and one.layout != self._layout
+            ):
+                kill.append(one.process)
+        return kill
+
+    def _late_misfits(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
+    ) -> dict[str, str]:
+        """Hosts that joined later and do not fit, or that nobody asked for."""
+        first = next((documents[h] for h in generation.hosts if h in documents), None)
+        if first is None:
+            return {}
+        wrong = {
+            host: why for host, why in misfits(documents).items() if host not in generation.hosts
+        }
+        return wrong
+
+    # -- records -----------------------------------------------------------------------------
+
+    def _note_loss(
+        self,
+        previous: JobGeneration,
+        dead: Mapping[int, str],
+        fence: Mapping[str, str],
+        now: float,
+    ) -> None:
+        reason = "; ".join([*dead.values(), *(f"{h}: {why}" for h, why in fence.items())])
+        ranks = sorted(
+            {*dead, *(rank for rank, host in enumerate(previous.hosts) if host in fence)}
+        )
+        if self._recovery is None or self._recovery.proposed_at:
+            already = self._recovery
+            if already is not None and already.running_at == 0 and not dead and not fence:
+                return
+            if self.step > self._at_step:
+                self._at_step, self._attempts = self.step, 0
+            self._attempts += 1
+            lost_at = already.lost_at if already is not None else now
+            ranks = sorted({*ranks, *(already.ranks if already is not None else ())})
+            self._recovery = _Recovery(
+                ranks, [], reason or "connections failed", self.step, lost_at
+            )
+        else:
+            self._recovery.ranks = sorted({*self._recovery.ranks, *ranks})
+            self._recovery.reason = reason or self._recovery.reason
+        self._recovery.hosts = sorted({previous.hosts[rank] for rank in self._recovery.ranks})
+
+    def fenced(self, now: float) -> None:
+        """All fences that a recovery waited for are acknowledged."""
+        if self._recovery is not None and not self._recovery.fenced_at:
+            self._recovery.fenced_at = now
+
+    def take_records(self, documents: Mapping[str, AgentDocument], now: float) -> list[JobRecord]:
+        """A recovery that has ended since the last call: all ranks have committed a step in it."""
+        one, generation = self._recovery, self._proposed
+        if one is None or generation is None or not one.running_at:
+            return []
+        states = self._slots(generation, documents)
+        if len(states) < len(generation.slots):
+            return []
+        if not one.recovered_at:
+            if any(state.recovered < generation.number for state in states):
+                return []
+            one.recovered_at = now
+        if any(state.committed < generation.number for state in states) and not self.over:
+            return []
+        self._recovery = None
+        return [
+            JobRecord(
+                "recovery",
+                {
+                    "generation": generation.number,
+                    "ranks": one.ranks,
+                    "hosts": one.hosts,
+                    "to": [generation.hosts[rank] for rank in one.ranks],
+                    "reason": one.reason,
+                    "step": one.step,
+                    "fenced_ms": _since(one.lost_at, one.fenced_at),
+                    "proposed_ms": _since(one.lost_at, one.proposed_at),
+                    "running_ms": _since(one.lost_at, one.running_at),
+                    "recovered_ms": _since(one.lost_at, one.recovered_at),
+                    "committed_ms": _since(one.lost_at, now),
+                },
+            )
+        ]
+
+    # -- orders ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refusals(
+        documents: Mapping[str, AgentDocument], wrong: Mapping[str, str]
+    ) -> dict[str, JobOrder]:
+        return {
+            host: JobOrder(documents[host].incarnation, "failed", why)
+            for host, why in wrong.items()
+        }
+
+    def _ended(self, documents: Mapping[str, AgentDocument]) -> JobDecision:
+        assert self._end is not None
+        phase, reason = self._end
+        orders = {}
+        for host, one in documents.items():
+            if one.incarnation in self._end_incarnations:
+                orders[host] = JobOrder(one.incarnation, phase, reason)
+            else:
+                why = "the last run of this job has not ended on all hosts"
+                orders[host] = JobOrder(one.incarnation, "waiting", why)
+        return JobDecision(phase, reason, orders)
+
+
+def _since(start: float, end: float) -> float | None:
+    return round((end - start) * 1000, 1) if end else None
+
+
+def _has_accepted(document: AgentDocument, generation: JobGeneration) -> bool:
+    mine = document.accepted
+    return (
+        mine is not None
+        and mine.number == generation.number
+        and mine.proposal == generation.proposal
+    )
+
+
+def _acceptors(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> int:
+    return sum(_has_accepted(one, generation) for one in documents.values())
+
+
+def _is_contested(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
+    """Agents have accepted another generation of this number, or a later one."""
+    return any(
+        one.accepted is not None
+        and one.accepted.number >= generation.number
+        and not _has_accepted(one, generation)
+        for one in documents.values()
+    )
+
+
+def is_chosen(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
+    """A majority of its voters, and each host with a rank, have accepted it."""
+    accepted = {
+        f"{host}/{one.incarnation}"
+        for host, one in documents.items()
+        if _has_accepted(one, generation)
+    }
+    hosts = {name.partition("/")[0] for name in accepted}
+    votes = sum(voter in accepted for voter in generation.voters)
+    return 2 * votes > len(generation.voters) and hosts.issuperset(generation.hosts)
+
+
+def majority(names: Sequence[str], of: Sequence[str]) -> bool:
+    """More than half of ``of`` are among ``names``."""
+    return 2 * len(set(names) & set(of)) > len(of)

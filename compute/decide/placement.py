@@ -1,0 +1,186 @@
+"""Which process holds which rank: the first generation of a job, and the next one.
+
+Survivors keep their ranks. An empty rank goes to a standby process of its own host when that host
+is well, else to a host without ranks, and all ranks of one lost host to one such host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from fabric_train.documents import AgentDocument, JobGeneration, Member, ProcessState
+
+T = TypeVar("T", bound=Hashable)
+
+
+class PlacementError(Exception):
+    """No generation is possible. The text says why."""
+
+
+def host_order(documents: Mapping[str, AgentDocument]) -> list[str]:
+    """Hosts by their launcher's place, where all have one, else by name (h2 before h10)."""
+    places = {host: one.node_rank for host, one in documents.items()}
+    ranked = [place for place in places.values() if place is not None]
+    if len(ranked) == len(places) == len(set(ranked)):
+        return sorted(documents, key=lambda host: (places[host] or 0, host))
+    return sorted(documents, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def misfits(documents: Mapping[str, AgentDocument]) -> dict[str, str]:
+    """Hosts whose command line or software is not that of most others → what is different."""
+    if not documents:
+        return {}
+    order = host_order(documents)
+    wanted = _most_common([_shape(documents[host]) for host in order])
+    software = _most_common([s for host in order if (s := _software(documents[host]))] or [()])
+    wrong: dict[str, str] = {}
+    for host in order:
+        shape, mine = _shape(documents[host]), _software(documents[host])
+        if shape != wanted:
+            wrong[host] = "--nodes, --spares, --nproc-per-node are {}, {}, {} here and {}, {}, {}" \
+                " on most hosts of the job".format(*shape, *wanted)  # fmt: skip
+        elif mine and mine != software:
+            pairs = sorted(set(mine) ^ set(software))
+            names = ", ".join(sorted({name for name, _ in pairs}))
+            wrong[host] = f"another {names} than on most hosts of the job: {dict(mine)}"
+    return wrong
+
+
+def first_generation(documents: Mapping[str, AgentDocument], nodes: int) -> JobGeneration:
+    """Generation 1 over the first ``nodes`` hosts. Raises ``PlacementError``."""
+    order = host_order(documents)
+    if len(order) < nodes:
+        raise PlacementError(f"{len(order)} of {nodes} hosts are here")
+    slots: list[str] = []
+    for host in order[:nodes]:
+        mains = [one for one in documents[host].processes if not one.standby]
+        if len(mains) != documents[host].nproc or any(one.state != "joined" for one in mains):
+            raise PlacementError(f"not all processes of {host} have joined")
+        slots += [one.process for one in mains]
+    return _generation(1, None, slots, documents, lost=(), store_host=order[0])
+
+
+def next_generation(
+    previous: JobGeneration,
+    number: int,
+    documents: Mapping[str, AgentDocument],
+    layout: str,
+    reason: str,
+) -> JobGeneration:
+    """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
+
+    ``documents``: of hosts that are well. ``layout``: what a process has to have protected.
+    Raises ``PlacementError`` when a rank would stay empty, or no survivor holds the state.
+    """
+    alive = {
+        one.process: (host, one)
+        for host, document in documents.items()
+        for one in document.processes
+        if one.state != "ended"
+    }
+    kept = [slot if slot in alive else "" for slot in previous.slots]
+    survivors = [alive[slot][0] for slot in kept if slot]
+    if not survivors:
+        raise PlacementError("all ranks are lost, and with them the state")
+    waiting: dict[str, list[str]] = {}
+    for process, (host, one) in alive.items():
+        if _is_spare(one, layout) and process not in previous.slots:
+            waiting.setdefault(host, []).append(process)
+    empty: dict[str, list[int]] = {}
+    for rank, home in enumerate(previous.hosts):
+        if not kept[rank]:
+            empty.setdefault(home, []).append(rank)
+    for home, ranks in sorted(empty.items(), key=lambda one: _natural(one[0])):
+        for rank, spare in zip(ranks, _choose(home, len(ranks), waiting, survivors), strict=False):
+            kept[rank] = spare
+    if not all(kept):
+        missing = ", ".join(str(rank) for rank, slot in enumerate(kept) if not slot)
+        raise PlacementError(f"no warm spare for rank {missing}")
+    lost = [rank for rank, slot in enumerate(kept) if slot != previous.slots[rank]]
+    return _generation(
+        number, previous, kept, documents, lost=lost, store_host=survivors[0], reason=reason,
+    )  # fmt: skip
+
+
+def _choose(
+    home: str, ranks: int, waiting: Mapping[str, list[str]], survivors: Sequence[str]
+) -> list[str]:
+    """Take up to ``ranks`` processes out of ``waiting``, for the ranks that ``home`` had."""
+    chosen: list[str] = []
+    while len(chosen) < ranks and any(waiting.values()):
+        left = ranks - len(chosen)
+        host = min(
+            (host for host, processes in waiting.items() if processes),
+            key=lambda host: (
+                host != home,
+                host in survivors,  # an idle host first
+                len(waiting[host]) < left,  # then one that has room for all
+                -len(waiting[host]),
+                _natural(host),
+            ),
+        )
+        take = waiting[host][:left]
+        del waiting[host][: len(take)]
+        chosen += take
+    return chosen
+
+
+def _is_spare(process: ProcessState, layout: str) -> bool:
+    return process.state == "warm" and process.layout == layout
+
+
+def _generation(
+    number: int,
+    base: JobGeneration | None,
+    slots: list[str],
+    documents: Mapping[str, AgentDocument],
+    *,
+    lost: Sequence[int],
+    store_host: str,
+    reason: str = "",
+) -> JobGeneration:
+    order = host_order(documents)
+    ordered = [(host, documents[host]) for host in order]
+    members = [
+        Member(host, one.incarnation, one.address, one.store, one.token) for host, one in ordered
+    ]
+    electorate = sorted(f"{host}/{one.incarnation}" for host, one in ordered)
+    places = {one.process: host for host, document in ordered for one in document.processes}
+    return JobGeneration(
+        number=number,
+        base=base.number if base else 0,
+        slots=slots,
+        hosts=[places[slot] for slot in slots],
+        electorate=electorate,
+        voters=base.electorate if base else electorate,
+        members=members,
+        store=documents[store_host].store,
+        formed=base is not None,
+        lost=list(lost),
+        reason=reason,
+    )
+
+
+def _shape(document: AgentDocument) -> tuple[int, int, int]:
+    return document.nodes, document.spares, document.nproc
+
+
+def _software(document: AgentDocument) -> tuple[tuple[str, str], ...]:
+    """Of its first process that has joined."""
+    for one in document.processes:
+        if one.software:
+            return tuple(sorted(one.software.items()))
+    return ()
+
+
+def _most_common(values: Sequence[T]) -> T:
+    """The first of the most common ones."""
+    counts = Counter(values)
+    return max(values, key=lambda value: counts[value])
