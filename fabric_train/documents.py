@@ -8,6 +8,7 @@ Each message is the whole present state, so a lost or repeated one does no harm.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -82,7 +83,7 @@ class JobGeneration:
     lost: list[int] = field(default_factory=list)
     reason: str = ""
 
-    @property
+    @functools.cached_property
     def proposal(self) -> str:
         """Names this content: two proposals of one number differ in it. Tokens do not count."""
         data = to_data(self)
@@ -134,7 +135,8 @@ class JobOrder:
     """What fabric-compute wants of the agent ``incarnation`` of a job.
 
     ``phase``: waiting (for other hosts), proposed (accept ``generation``), running (start it),
-    held, ended (all ranks have finished), failed. ``kill``: processes that count as lost.
+    held (no next generation is possible now: an agent without ranks warms its processes up as
+    spares), ended (all ranks have finished), failed. ``kill``: processes that count as lost.
     """
 
     incarnation: str
@@ -191,19 +193,23 @@ def _parse(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
     raise DocumentError(f"{where} is {value!r:.80}, not {getattr(hint, '__name__', hint)}")
 
 
+@functools.cache
+def _form(cls: Any) -> tuple[dict[str, Any], frozenset[str]]:  # noqa: ANN401
+    """Types of all fields of a class by name, and the fields that have to be there."""
+    needed = {
+        one.name
+        for one in dataclasses.fields(cls)
+        if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+    }
+    return typing.get_type_hints(cls), frozenset(needed)
+
+
 def _parse_class(cls: Any, value: object, where: str) -> Any:  # noqa: ANN401
     if not isinstance(value, dict):
         raise DocumentError(f"{where} is no object: {value!r:.80}")
-    hints = typing.get_type_hints(cls)
-    fields = {one.name: one for one in dataclasses.fields(cls)}
-    unknown = value.keys() - fields.keys()
-    missing = [
-        name
-        for name, one in fields.items()
-        if name not in value
-        and one.default is dataclasses.MISSING
-        and one.default_factory is dataclasses.MISSING
-    ]
+    hints, needed = _form(cls)
+    unknown = value.keys() - hints.keys()
+    missing = needed - value.keys()
     if unknown or missing:
         wrong = ", ".join(sorted([*map(str, unknown), *missing]))
         raise DocumentError(f"{where}: missing or unknown fields: {wrong:.200}")

@@ -8,7 +8,8 @@ acknowledged:
 3. more than half of the job's agents miss its agent's heartbeats.
 
 An observer abstains when its own prober was paused (Lifeguard), when the broker has declared it
-dead, or when most of *its* observers call it silent: it sits on the small side of a partition.
+dead, or when most of *its* observers call it silent: it sits on the small side of a partition. Who
+abstains still counts for the half: a few hosts that have the broker on their side decide nothing.
 While one live agent of the job hears the host's agent, the host is not lost.
 """
 
@@ -43,14 +44,21 @@ class Votes:
     last_will: bool = False
     missed_by: tuple[str, ...] = ()
     heard_by: tuple[str, ...] = ()
+    agents: int = 0
+    """Other hosts of the job."""
+
+    @property
+    def observers(self) -> int:
+        """All hosts that probe it."""
+        return len(self.silent) + len(self.heard) + len(self.abstained)
 
     def is_silent(self, least: int) -> bool:
         """More than half of the observers, and at least ``least``, call it silent."""
-        return len(self.silent) >= least and len(self.silent) > len(self.heard)
+        return len(self.silent) >= least and 2 * len(self.silent) > self.observers
 
     def is_missed(self, least: int) -> bool:
         """More than half of the job's agents, and at least ``least``, miss it."""
-        return len(self.missed_by) >= least and len(self.missed_by) > len(self.heard_by)
+        return len(self.missed_by) >= least and 2 * len(self.missed_by) > self.agents
 
 
 @dataclass(frozen=True)
@@ -90,17 +98,19 @@ def judge(
     votes = Votes(
         probes.silent, probes.heard, probes.abstained,
         hosts.get(host, HostView()).dead, tuple(missed_by), tuple(heard_by),
+        len(agents.keys() - {host}),
     )  # fmt: skip
     if heard_by:
         return Verdict(False, f"the job's agent on {heard_by[0]} hears it", votes)
     evidence = []
     if votes.is_silent(least):
-        of = len(votes.silent) + len(votes.heard)
-        evidence.append(f"silent on all rails to {len(votes.silent)} of {of} observers")
+        evidence.append(
+            f"silent on all rails to {len(votes.silent)} of {votes.observers} observers"
+        )
     if votes.last_will:
         evidence.append("the broker has lost it")
-    if votes.is_missed(min(least, max(1, len(fair)))):
-        evidence.append(f"missed by {len(missed_by)} of {len(fair)} agents of the job")
+    if votes.is_missed(least):
+        evidence.append(f"missed by {len(missed_by)} of {votes.agents} agents of the job")
     # The probes alone are enough to fence: the acknowledged fence is the second evidence.
     lost = len(evidence) >= 2 or votes.is_silent(least)
     return Verdict(lost, ", ".join(evidence) or "no evidence", votes)

@@ -16,28 +16,22 @@ time-outs and records only; after a restart the documents say the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from compute.decide.choice import acceptors, has_accepted, is_chosen, is_contested
 from compute.decide.placement import (
+    NoStateError,
     PlacementError,
     first_generation,
     misfits,
     next_generation,
 )
 from compute.decide.policy import Policy
+from compute.decide.recovery import JobRecord, RecoveryLog
 from fabric_train.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
 
 TERMINAL = ("ended", "failed")
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """Something that happened to a job, for ledger and metrics. Times: seconds of the caller."""
-
-    kind: str
-    fields: dict[str, Any]
 
 
 @dataclass
@@ -69,21 +63,6 @@ class JobInput:
     stopped: bool = False
 
 
-@dataclass
-class _Recovery:
-    """One takeover under way. Times in seconds of the caller; 0: not reached."""
-
-    ranks: list[int]
-    hosts: list[str]
-    reason: str
-    step: int
-    lost_at: float
-    fenced_at: float = 0.0
-    proposed_at: float = 0.0
-    running_at: float = 0.0
-    recovered_at: float = 0.0
-
-
 class JobCore:
     """Decides for one job. ``decide`` may be called at any time, any number of times."""
 
@@ -99,9 +78,7 @@ class JobCore:
         self._layout: str | None = None
         self._end: tuple[str, str] | None = None
         self._end_incarnations: frozenset[str] = frozenset()
-        self._recovery: _Recovery | None = None
-        self._at_step = -1
-        self._attempts = 0
+        self._log = RecoveryLog()
         self._steps: dict[str, int] = {}
         self._phase = "waiting"
 
@@ -137,6 +114,17 @@ class JobCore:
             )
             decision.orders = self._ended(documents).orders
         return decision
+
+    def fenced(self, now: float) -> None:
+        """No fence is waited for."""
+        self._log.fenced(now)
+
+    def recovery(self, documents: Mapping[str, AgentDocument], now: float) -> list[JobRecord]:
+        """A takeover that has ended since the last call."""
+        if self._proposed is None:
+            return []
+        one = self._log.ended(self._proposed, self._slots(self._proposed, documents), now)
+        return [one] if one is not None else []
 
     @property
     def over(self) -> bool:
@@ -224,7 +212,7 @@ class JobCore:
         holders = set(previous.hosts)
         fence = {host: why for host, why in news.lost.items() if host in holders}
         if dead or fence:
-            self._note_loss(previous, dead, fence, now)
+            self._log.lost(previous, dead, fence, self.step, now)
         if news.stopped:
             return self._keep(previous, documents, orders, "stopped by an operator", now)
         if not news.act:
@@ -255,8 +243,8 @@ class JobCore:
         reason = reason or self._failed_connections(previous, documents, now)
         if not reason:
             return self._order_generation(previous, documents, orders, now)
-        self._note_loss(previous, dead, {}, now)
-        if self._attempts > self._policy.recoveries_without_progress:
+        self._log.lost(previous, dead, {}, self.step, now)
+        if self._log.attempts >= self._policy.recoveries_without_progress:
             return JobDecision(
                 "failed",
                 f"{self._policy.recoveries_without_progress} recoveries without a step forward "
@@ -267,14 +255,13 @@ class JobCore:
         usable = {host: one for host, one in documents.items() if host not in news.lost}
         try:
             generation = next_generation(previous, number, usable, self._layout or "", reason)
+        except NoStateError as error:
+            return JobDecision("failed", f"{error} ({reason})", orders)
         except PlacementError as error:
-            if "all ranks are lost" in str(error):
-                return JobDecision("failed", f"{error} ({reason})", orders)
             why = f"{error} ({reason})"
             return self._keep(previous, documents, orders, why, now, phase="held")
         self._proposed, self._proposed_at, self._suspected = generation, now, None
-        if self._recovery is not None:
-            self._recovery.proposed_at = now
+        self._log.proposed(self.step, now)
         return self._order_generation(generation, documents, orders, now)
 
     def _observe(
@@ -310,6 +297,10 @@ class JobCore:
     ) -> JobDecision:
         """Change nothing; say why."""
         decision = self._order_generation(generation, documents, orders, now)
+        for host, order in decision.orders.items():
+            if phase == "held" and order.phase == "proposed":
+                # A late spare would refuse a generation with a fenced host, and is needed warm.
+                decision.orders[host] = replace(order, phase="held", reason=reason)
         return JobDecision(phase or decision.phase, reason, decision.orders)
 
     def _order_generation(
@@ -319,20 +310,26 @@ class JobCore:
         orders: dict[str, JobOrder],
         now: float,
     ) -> JobDecision:
-        chosen = is_chosen(generation, documents)
-        if chosen and self._chosen != generation.number:
-            self._chosen, self._running_at = generation.number, now
-            if self._recovery is not None and not self._recovery.running_at:
-                self._recovery.running_at = now
+        chosen = self._note_choice(generation, documents, now)
         for host, one in documents.items():
             if host in orders:
                 continue
             # Who has not accepted it yet, e.g. a spare that came later, has to do so first.
-            runs = chosen and _has_accepted(one, generation)
+            runs = chosen and has_accepted(one, generation)
             phase = "running" if runs else "proposed"
             kill = self._to_kill(one, generation, now)
             orders[host] = JobOrder(one.incarnation, phase, generation.reason, generation, kill)
         return JobDecision("running" if chosen else "proposed", generation.reason, orders)
+
+    def _note_choice(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
+    ) -> bool:
+        """Whether the agents have chosen it; limits of time count from then."""
+        chosen = is_chosen(generation, documents)
+        if chosen and self._chosen != generation.number:
+            self._chosen, self._running_at = generation.number, now
+            self._log.chosen(now)
+        return chosen
 
     # -- what the documents say --------------------------------------------------------------
 
@@ -345,7 +342,7 @@ class JobCore:
             return None
         number = max(one.number for one in known)
         newest = {one.proposal: one for one in known if one.number == number}
-        return max(newest.values(), key=lambda one: (_acceptors(one, documents), one.proposal))
+        return max(newest.values(), key=lambda one: (acceptors(one, documents), one.proposal))
 
     @staticmethod
     def _accepted_numbers(documents: Mapping[str, AgentDocument]) -> list[int]:
@@ -407,8 +404,8 @@ class JobCore:
     ) -> str:
         """Why this generation is given up although all its processes live; ``""``: it is not."""
         policy = self._policy
-        if not is_chosen(generation, documents):
-            if now - self._proposed_at > policy.accept_s or _is_contested(generation, documents):
+        if not self._note_choice(generation, documents, now):
+            if now - self._proposed_at > policy.accept_s or is_contested(generation, documents):
                 return f"generation {generation.number} was not accepted by all of its hosts"
             return ""
         suspected = any(one.suspects >= generation.number for one in documents.values())
@@ -428,19 +425,21 @@ class JobCore:
 
     def _to_kill(self, document: AgentDocument, generation: JobGeneration, now: float) -> list[str]:
         """Processes of one agent that count as lost, or can never be of use."""
-        kill = []
-        silent = self._chosen == generation.number and (
-            now - self._running_at > self._policy.answer_s
-        )
-        for one in document.processes:
-            if one.state == "ended":
-                continue
-            slot = one.process in generation.slots
-            if (slot and silent and generation.formed and one.acknowledged < generation.number) or (
-                not slot and one.layout and self._layout and one.layout != self._layout
-            ):
-                kill.append(one.process)
-        return kill
+        waited = now - self._running_at
+        overdue = self._chosen == generation.number and waited > self._policy.answer_s
+        live = [one for one in document.processes if one.state != "ended"]
+        silent = [
+            one.process
+            for one in live
+            if one.process in generation.slots and one.acknowledged < generation.number
+        ]
+        strange = [
+            one.process
+            for one in live
+            if one.process not in generation.slots
+            and one.layout and self._layout and one.layout != self._layout
+        ]  # fmt: skip
+        return [*(silent if overdue and generation.formed else ()), *strange]
 
     def _late_misfits(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
@@ -449,79 +448,8 @@ class JobCore:
         first = next((documents[h] for h in generation.hosts if h in documents), None)
         if first is None:
             return {}
-        wrong = {
-            host: why for host, why in misfits(documents).items() if host not in generation.hosts
-        }
-        return wrong
-
-    # -- records -----------------------------------------------------------------------------
-
-    def _note_loss(
-        self,
-        previous: JobGeneration,
-        dead: Mapping[int, str],
-        fence: Mapping[str, str],
-        now: float,
-    ) -> None:
-        reason = "; ".join([*dead.values(), *(f"{h}: {why}" for h, why in fence.items())])
-        ranks = sorted(
-            {*dead, *(rank for rank, host in enumerate(previous.hosts) if host in fence)}
-        )
-        if self._recovery is None or self._recovery.proposed_at:
-            already = self._recovery
-            if already is not None and already.running_at == 0 and not dead and not fence:
-                return
-            if self.step > self._at_step:
-                self._at_step, self._attempts = self.step, 0
-            self._attempts += 1
-            lost_at = already.lost_at if already is not None else now
-            ranks = sorted({*ranks, *(already.ranks if already is not None else ())})
-            self._recovery = _Recovery(
-                ranks, [], reason or "connections failed", self.step, lost_at
-            )
-        else:
-            self._recovery.ranks = sorted({*self._recovery.ranks, *ranks})
-            self._recovery.reason = reason or self._recovery.reason
-        self._recovery.hosts = sorted({previous.hosts[rank] for rank in self._recovery.ranks})
-
-    def fenced(self, now: float) -> None:
-        """All fences that a recovery waited for are acknowledged."""
-        if self._recovery is not None and not self._recovery.fenced_at:
-            self._recovery.fenced_at = now
-
-    def take_records(self, documents: Mapping[str, AgentDocument], now: float) -> list[JobRecord]:
-        """A recovery that has ended since the last call: all ranks have committed a step in it."""
-        one, generation = self._recovery, self._proposed
-        if one is None or generation is None or not one.running_at:
-            return []
-        states = self._slots(generation, documents)
-        if len(states) < len(generation.slots):
-            return []
-        if not one.recovered_at:
-            if any(state.recovered < generation.number for state in states):
-                return []
-            one.recovered_at = now
-        if any(state.committed < generation.number for state in states) and not self.over:
-            return []
-        self._recovery = None
-        return [
-            JobRecord(
-                "recovery",
-                {
-                    "generation": generation.number,
-                    "ranks": one.ranks,
-                    "hosts": one.hosts,
-                    "to": [generation.hosts[rank] for rank in one.ranks],
-                    "reason": one.reason,
-                    "step": one.step,
-                    "fenced_ms": _since(one.lost_at, one.fenced_at),
-                    "proposed_ms": _since(one.lost_at, one.proposed_at),
-                    "running_ms": _since(one.lost_at, one.running_at),
-                    "recovered_ms": _since(one.lost_at, one.recovered_at),
-                    "committed_ms": _since(one.lost_at, now),
-                },
-            )
-        ]
+        late = misfits(documents)
+        return {host: why for host, why in late.items() if host not in generation.hosts}
 
     # -- orders ------------------------------------------------------------------------------
 
@@ -545,47 +473,3 @@ class JobCore:
                 why = "the last run of this job has not ended on all hosts"
                 orders[host] = JobOrder(one.incarnation, "waiting", why)
         return JobDecision(phase, reason, orders)
-
-
-def _since(start: float, end: float) -> float | None:
-    return round((end - start) * 1000, 1) if end else None
-
-
-def _has_accepted(document: AgentDocument, generation: JobGeneration) -> bool:
-    mine = document.accepted
-    return (
-        mine is not None
-        and mine.number == generation.number
-        and mine.proposal == generation.proposal
-    )
-
-
-def _acceptors(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> int:
-    return sum(_has_accepted(one, generation) for one in documents.values())
-
-
-def _is_contested(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
-    """Agents have accepted another generation of this number, or a later one."""
-    return any(
-        one.accepted is not None
-        and one.accepted.number >= generation.number
-        and not _has_accepted(one, generation)
-        for one in documents.values()
-    )
-
-
-def is_chosen(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
-    """A majority of its voters, and each host with a rank, have accepted it."""
-    accepted = {
-        f"{host}/{one.incarnation}"
-        for host, one in documents.items()
-        if _has_accepted(one, generation)
-    }
-    hosts = {name.partition("/")[0] for name in accepted}
-    votes = sum(voter in accepted for voter in generation.voters)
-    return 2 * votes > len(generation.voters) and hosts.issuperset(generation.hosts)
-
-
-def majority(names: Sequence[str], of: Sequence[str]) -> bool:
-    """More than half of ``of`` are among ``names``."""
-    return 2 * len(set(names) & set(of)) > len(of)

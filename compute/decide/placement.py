@@ -20,6 +20,10 @@ class PlacementError(Exception):
     """No generation is possible. The text says why."""
 
 
+class NoStateError(PlacementError):
+    """No survivor holds the state: no spare can help."""
+
+
 def host_order(documents: Mapping[str, AgentDocument]) -> list[str]:
     """Hosts by their launcher's place, where all have one, else by name (h2 before h10)."""
     places = {host: one.node_rank for host, one in documents.items()}
@@ -88,7 +92,7 @@ def next_generation(
     kept = [slot if slot in alive else "" for slot in previous.slots]
     survivors = [alive[slot][0] for slot in kept if slot]
     if not survivors:
-        raise PlacementError("all ranks are lost, and with them the state")
+        raise NoStateError("all ranks are lost, and with them the state")
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
         if _is_spare(one, layout) and process not in previous.slots:

@@ -1,0 +1,368 @@
+"""All hosts and jobs of one fabric-compute. Pure: messages and the time go in, effects come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from compute.decide.budget import FenceBudget
+from compute.decide.choice import majority
+from compute.decide.evidence import HostView, Verdict, judge, silent_hosts
+from compute.decide.job import JobCore, JobDecision, JobInput
+from compute.decide.policy import Policy
+from fabric_train.documents import AgentDocument, DocumentError, JobOrder, parse, to_data
+from telemetry.messages.documents import (
+    ComputeJob,
+    ComputeOrder,
+    Fence,
+    HostDocument,
+    HostJob,
+    HostObservations,
+    HostStatus,
+)
+from telemetry.messages.envelope import Sender
+
+POLL_S = 0.25  # while a job waits for something, limits are looked at so often
+Mode = Literal["observe", "migrate"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Publish this as the present order to ``host``."""
+
+    host: str
+    order: ComputeOrder
+
+
+@dataclass(frozen=True)
+class JobState:
+    """Publish this as the present state of a job; ``None``: the job is no more."""
+
+    job: str
+    state: ComputeJob | None
+
+
+@dataclass(frozen=True)
+class FenceIssued:
+    """Store this before any order that contains it leaves."""
+
+    fence: Fence
+
+
+@dataclass(frozen=True)
+class Record:
+    """For ledger, log and metrics."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+Effect = Order | JobState | FenceIssued | Record
+
+
+@dataclass
+class _Agent:
+    """The newest fabric-run of one job on one host."""
+
+    incarnation: str
+    gone: bool
+    document: AgentDocument | None
+
+
+@dataclass
+class _Job:
+    core: JobCore
+    agents: dict[str, _Agent] = field(default_factory=dict)
+    fences: dict[str, Fence] = field(default_factory=dict)
+    evidence: dict[str, Verdict] = field(default_factory=dict)
+
+
+class Decider:
+    """One fabric-compute. After any input call ``decide``; call it again at ``wake_at``."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self._policy = policy
+        self._mode: Mode = "observe"
+        self._stopped = ""
+        self._hosts: dict[str, HostView] = {}
+        self._racks: dict[str, str] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._stored: dict[str, list[Fence]] = {}
+        self._budget = FenceBudget(policy)
+        self._orders: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
+        self._states: dict[str, ComputeJob] = {}
+        self._records: list[Record] = []
+        self._wake_at: float | None = None
+
+    # -- input -------------------------------------------------------------------------------
+
+    def restore(self, fences: list[Fence], now: float) -> None:
+        """Fences of an earlier life of this process, from its store."""
+        for fence in fences:
+            self._stored.setdefault(fence.job, []).append(fence)
+            self._budget.spent(fence.host, now)
+
+    def set_mode(self, mode: Mode, now: float) -> None:
+        """``observe``: say what would be done. ``migrate``: do it."""
+        del now
+        self._mode = mode
+
+    def stop(self, stopped: bool, reason: str, now: float) -> None:
+        """While stopped, no fence is issued and no generation proposed."""
+        del now
+        self._stopped = (reason or "by an operator") if stopped else ""
+
+    def host_status(self, host: str, sender: Sender, status: HostStatus, now: float) -> None:
+        """Birth, goodbye or last will of a host."""
+        del sender, now
+        view = self._hosts.get(host, HostView())
+        self._hosts[host] = HostView(status, view.observations)
+
+    def host_observations(
+        self, host: str, sender: Sender, observations: HostObservations, now: float
+    ) -> None:
+        """What a host's probes say."""
+        del sender, now
+        view = self._hosts.get(host, HostView())
+        self._hosts[host] = HostView(view.status, observations)
+
+    def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
+        """Who a host is; None: it was removed."""
+        del now
+        if document is None:
+            self._hosts.pop(host, None)
+            self._racks.pop(host, None)
+            return
+        self._racks[host] = document.rack
+
+    def host_job(self, host: str, job: str, news: HostJob | None, now: float) -> None:
+        """What fabric-run on a host says. None: cleared. Raises ``DocumentError``."""
+        del now
+        known = self._jobs.get(job)
+        if news is None:
+            if known is not None:
+                known.agents.pop(host, None)
+            return
+        document = None
+        if not news.gone:
+            document = parse(AgentDocument, news.document)
+            if (document.job, document.host, document.incarnation) != (
+                job, host, news.incarnation,
+            ):  # fmt: skip
+                raise DocumentError(
+                    f"a document of job {document.job:.80}, host {document.host:.80}, incarnation "
+                    f"{document.incarnation:.80} under that of {job}, {host}, {news.incarnation}"
+                )
+        if known is None:
+            if document is None:
+                return
+            known = self._jobs[job] = _Job(JobCore(job, self._policy))
+            known.fences = {one.id: one for one in self._stored.get(job, [])}
+        before = known.agents.get(host)
+        if document is None and before is not None and before.incarnation == news.incarnation:
+            document = before.document
+        known.agents[host] = _Agent(news.incarnation, news.gone, document)
+
+    # -- output ------------------------------------------------------------------------------
+
+    def wake_at(self) -> float | None:
+        """When ``decide`` is due without news; None: never."""
+        return self._wake_at
+
+    def decide(self, now: float) -> list[Effect]:
+        """Everything that has to be stored, published or recorded since the last call."""
+        self._wake_at = None
+        effects: list[Effect] = []
+        silent = silent_hosts(self._hosts, self._policy.min_observers)
+        lost = self._lost_hosts(silent)
+        refused = self._budget.refusal(lost, self._racks, len(self._hosts), now)
+        orders: dict[str, dict[str, JobOrder]] = {}
+        for name, job in sorted(self._jobs.items()):
+            decision = self._decide_job(job, refused, now)
+            for host, order in decision.orders.items():
+                orders.setdefault(host, {})[name] = order
+            effects += self._fence(job, decision, now)
+            if decision.phase not in ("ended", "waiting"):
+                self._wake_at = now + POLL_S
+            effects += self._state(name, job, decision)
+            effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
+        effects += self._records
+        self._records = []
+        effects += self._changed_orders(orders)
+        self._forget()
+        return effects
+
+    def _lost_hosts(self, silent: frozenset[str]) -> dict[str, str]:
+        lost: dict[str, str] = {}
+        for job in self._jobs.values():
+            job.evidence = {}
+            live = {
+                host: one.document
+                for host, one in job.agents.items()
+                if one.document is not None and not self._is_out(job, host, one)
+            }
+            agents = {host: (one.hears, one.misses) for host, one in live.items()}
+            for host in live:
+                if host in self._policy.maintenance:
+                    continue
+                verdict = judge(host, self._hosts, silent, agents, self._policy.min_observers)
+                job.evidence[host] = verdict
+                if verdict.lost:
+                    lost[host] = verdict.reason
+        return lost
+
+    def _is_out(self, job: _Job, host: str, agent: _Agent) -> bool:
+        """Gone, or fenced: nothing of it counts any more."""
+        return agent.gone or self._fence_id(job.core.job, host, agent) in job.fences
+
+    def _decide_job(self, job: _Job, refused: Mapping[str, str], now: float) -> JobDecision:
+        documents: dict[str, AgentDocument] = {}
+        unconfirmed = set()
+        for host, agent in job.agents.items():
+            if agent.document is None or agent.gone:
+                continue
+            if self._is_out(job, host, agent):
+                if not self._confirmed(job, host):
+                    unconfirmed.add(host)
+                continue
+            documents[host] = agent.document
+        if job.core.is_new_run(documents) and documents:
+            job.core = JobCore(job.core.job, self._policy)
+        lost = {
+            host: verdict.reason
+            for host, verdict in job.evidence.items()
+            if verdict.lost and host in documents
+        }
+        acts = self._mode == "migrate"
+        news = JobInput(
+            documents,
+            lost={host: why for host, why in lost.items() if host not in refused and acts},
+            held={host: refused[host] for host in lost if host in refused},
+            unconfirmed=frozenset(unconfirmed),
+            act=acts,
+            stopped=bool(self._stopped),
+        )
+        if not unconfirmed:
+            job.core.fenced(now)
+        decision = job.core.decide(news, now)
+        decision.records += job.core.recovery(documents, now)
+        return decision
+
+    def _fence(self, job: _Job, decision: JobDecision, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for host, reason in sorted(decision.fence.items()):
+            agent = job.agents[host]
+            fence = Fence(
+                id=self._fence_id(job.core.job, host, agent), job=job.core.job, host=host,
+                incarnation=agent.incarnation, reason=reason,
+            )  # fmt: skip
+            job.fences[fence.id] = fence
+            self._budget.spent(host, now)
+            votes = job.evidence[host].votes
+            effects += [
+                FenceIssued(fence),
+                Record(
+                    "fence",
+                    {
+                        "job": fence.job, "host": host, "id": fence.id, "reason": reason,
+                        "silent": list(votes.silent), "heard": list(votes.heard),
+                        "abstained": list(votes.abstained), "last_will": votes.last_will,
+                        "missed_by": list(votes.missed_by),
+                    },
+                ),
+            ]  # fmt: skip
+        return effects
+
+    @staticmethod
+    def _fence_id(job: str, host: str, agent: _Agent) -> str:
+        return f"{job}/{host}/{agent.incarnation}"
+
+    def _confirmed(self, job: _Job, host: str) -> bool:
+        """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
+        fence_id = self._fence_id(job.core.job, host, job.agents[host])
+        acknowledged = [
+            name
+            for name, view in self._hosts.items()
+            if view.observations is not None and fence_id in view.observations.fences
+        ]
+        generation = job.core.generation
+        if generation is None:
+            return True
+        electorate = [name.partition("/")[0] for name in generation.electorate]
+        left = {
+            name
+            for name in generation.hosts
+            if name in job.agents and not self._is_out(job, name, job.agents[name])
+        }
+        return majority(acknowledged, electorate) and left <= set(acknowledged)
+
+    def _state(self, name: str, job: _Job, decision: JobDecision) -> list[Effect]:
+        generation = job.core.generation
+        ranks = {}
+        if generation is not None:
+            places = zip(generation.hosts, generation.slots, strict=True)
+            ranks = {str(rank): f"{host} {slot}" for rank, (host, slot) in enumerate(places)}
+        state = ComputeJob(
+            job=name, phase=decision.phase, reason=decision.reason[:2000],
+            generation=generation.number if generation else 0, ranks=ranks,
+        )  # fmt: skip
+        if self._states.get(name) == state:
+            return []
+        self._states[name] = state
+        fields = {"job": name, "phase": state.phase, "reason": state.reason,
+                  "generation": state.generation}  # fmt: skip
+        return [JobState(name, state), Record("phase", fields)]
+
+    def _changed_orders(self, jobs: Mapping[str, Mapping[str, JobOrder]]) -> list[Effect]:
+        hosts = set(self._orders) | set(jobs)
+        for job in self._jobs.values():
+            if job.fences:
+                hosts |= {*job.agents, *(one.host for one in job.fences.values())}
+        changed: list[Effect] = []
+        for host in sorted(hosts):
+            fences = [
+                fence
+                for job in self._jobs.values()
+                for fence in job.fences.values()
+                if host in job.agents or fence.host == host
+            ]
+            wanted = (fences, dict(jobs.get(host, {})))
+            if self._orders.get(host, ([], {})) != wanted:
+                self._orders[host] = wanted
+                mine = {name: to_data(one) for name, one in wanted[1].items()}
+                changed.append(Order(host, ComputeOrder(fences=fences, jobs=mine)))
+        return changed
+
+    def _forget(self) -> None:
+        """Jobs without an agent."""
+        for name in [name for name, job in self._jobs.items() if not job.agents]:
+            del self._jobs[name]
+            self._states.pop(name, None)
+            self._records.append(Record("job_gone", {"job": name}))
+
+    # -- for people --------------------------------------------------------------------------
+
+    def explain(self, host: str) -> list[dict[str, Any]]:
+        """Of each job on ``host``: evidence, votes and fences, as JSON values."""
+        rows = []
+        for name, job in sorted(self._jobs.items()):
+            verdict = job.evidence.get(host)
+            fences = [one.model_dump() for one in job.fences.values() if one.host == host]
+            if verdict is None and not fences:
+                continue
+            votes = verdict.votes if verdict else None
+            rows.append(
+                {
+                    "job": name,
+                    "lost": verdict.lost if verdict else None,
+                    "reason": verdict.reason if verdict else "fenced",
+                    "votes": vars(votes) if votes else {},
+                    "fences": fences,
+                }
+            )
+        return rows
+
+
+__all__ = ["Decider", "Effect", "FenceIssued", "JobState", "Order", "Record"]

@@ -1,0 +1,158 @@
+"""No healthy host is evicted and no rank taken over twice, whatever happens when. Virtual time."""
+
+import itertools
+import os
+
+import pytest
+from job_world import TICK_S, World
+
+SCENARIOS = 12
+
+
+def run(world: World, seconds: float) -> None:
+    for _ in range(round(seconds / TICK_S)):
+        world.tick()
+
+
+def disturb(world: World) -> None:
+    """One random disturbance."""
+    pick = world.random
+    hosts = list(world.hosts.values())
+    kind = pick.choice(["pause", "crash", "broker", "split", "lossy", "compute", "two"])
+    if kind in ("pause", "two"):
+        pick.choice(hosts).paused = True
+    if kind in ("crash", "two"):
+        pick.choice(hosts).up = False
+    elif kind == "broker":
+        pick.choice(hosts).broker = False
+    elif kind == "split":
+        side = {name for name in world.hosts if pick.random() < 0.3}
+        other = set(world.hosts) - side
+        world.cut |= {frozenset(pair) for pair in itertools.product(side, other)}
+        if pick.random() < 0.5:
+            for name in side:
+                world.hosts[name].broker = False
+    elif kind == "lossy":
+        pairs = [frozenset(pair) for pair in itertools.combinations(world.hosts, 2)]
+        world.cut |= set(pick.sample(pairs, 2))
+    elif kind == "compute":
+        world.crash_compute(pick.choice(list(world.deciders)))
+
+
+def repair(world: World) -> None:
+    """All is well again; hosts that were lost come back as new ones."""
+    world.cut.clear()
+    for one in world.hosts.values():
+        one.broker, one.paused = True, False
+        if not one.up or one.stopped:
+            one.restart()
+
+
+def scenario(seed: int) -> World:
+    world = World(seed, nodes=3 + seed % 3, spares=1 + seed % 3)
+    world.delay_s = world.random.choice([0.05, 0.2, 0.8])
+    run(world, 2.5 + world.delay_s)
+    for _ in range(5):
+        disturb(world)
+        run(world, 0.2 + world.random.random() * 2)
+        if world.random.random() < 0.5:
+            repair(world)
+            run(world, world.random.random())
+        if world.violations or world.over:
+            break
+    return world
+
+
+def check(seeds: range) -> None:
+    takeovers = 0
+    for seed in seeds:
+        world = scenario(seed)
+        assert not world.violations, f"seed {seed}: {world.violations[:3]}"
+        takeovers += world.takeovers
+    assert takeovers > len(seeds) / 4, "the scenarios hardly ever reach a takeover"
+
+
+def test_random_partitions_crashes_pauses_and_delays():
+    check(range(SCENARIOS))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_ten_thousand_of_them():
+    first = int(os.environ.get("FABRIC_SEED", "1000"))
+    check(range(first, first + 10_000))
+
+
+@pytest.mark.parametrize("computes", [1, 2])
+def test_a_frozen_host_is_fenced_and_its_rank_taken_over(computes):
+    world = World(1, computes=computes)
+    run(world, 4)
+    assert world.progress[0] == 1
+    world.hosts["h2"].paused = True
+    frozen_at = world.now
+    while world.progress[0] < 2 and world.now < frozen_at + 10:
+        world.tick()
+    assert world.progress[0] == 2
+    generation = world.hosts["h0"].running
+    assert generation.hosts == ["h0", "h1", "h4", "h3"]
+    assert generation.lost == [2]
+    step = world.step
+    world.hosts["h2"].paused = False
+    run(world, 5)
+    assert world.hosts["h2"].stopped
+    assert world.progress[0] == 2
+    assert world.step > step
+    assert not world.violations
+
+
+def test_a_host_silent_to_one_peer_or_without_broker_is_nobodys_loss():
+    world = World(2)
+    run(world, 4)
+    world.cut.add(frozenset(("h4", "h5")))  # between two spares
+    world.hosts["h1"].broker = False
+    run(world, 5)
+    assert world.progress[0] == 1
+    assert not any(world.fences.values())
+
+
+def test_the_small_side_of_a_partition_evicts_nobody():
+    world = World(3, computes=1)
+    run(world, 4)
+    small = {"h0", "h1"}
+    for name in small:  # with the broker and fabric-compute, of all things
+        world.hosts[name].broker = True
+    for name in set(world.hosts) - small:
+        world.hosts[name].broker = False
+        world.cut |= {frozenset((name, one)) for one in small}
+    run(world, 8)
+    assert not any(world.fences.values())
+
+
+def test_all_spares_used_up_holds_the_job():
+    world = World(4, nodes=3, spares=1)
+    run(world, 4)
+    world.hosts["h1"].up = False
+    run(world, 5)
+    assert world.progress[0] == 2
+    world.hosts["h2"].up = False
+    run(world, 5)
+    phases = [one.fields for one in world.records if one.kind == "phase"]
+    assert phases[-1]["phase"] == "held"
+    assert "no warm spare for rank" in phases[-1]["reason"]
+    world.hosts["h1"].restart()
+    run(world, 5)
+    assert world.progress[0] == 3
+    assert not world.violations
+
+
+def test_the_record_of_a_recovery_has_its_times_in_order():
+    world = World(5, computes=1)
+    run(world, 4)
+    world.hosts["h3"].up = False
+    run(world, 5)
+    (record,) = [one.fields for one in world.records if one.kind == "recovery"]
+    assert record["ranks"] == [3]
+    assert record["to"] == ["h4"]
+    times = [record[f"{name}_ms"] for name in ("fenced", "proposed", "running", "recovered")]
+    assert times == sorted(times)
+    assert times[0] > 0
