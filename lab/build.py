@@ -21,6 +21,7 @@ IFA_F_NODAD = 0x02
 TXQLEN = 1000
 IFF_UP = 1
 IFF_LOWER_UP = 1 << 16
+BRIDGED = ("leaf", "management")
 
 _COMMON: dict[str, str | int] = {
     "net/ipv4/conf/all/send_redirects": 0,
@@ -97,19 +98,19 @@ def _build(topology: Topology) -> None:
         sockets = {name: stack.enter_context(route_socket(name)) for _, _, name in nodes}
         for role, _, name in nodes:
             sockets[name].link("set", index=1, state="up")
-            if role == "leaf":
+            if role in BRIDGED:
                 sockets[name].link("add", kind="bridge", ifname="br0", br_stp_state=0)
         index = {
             name: {"br0": ip.link_lookup(ifname="br0")[0]}
             for role, _, name in nodes
             for ip in [sockets[name]]
-            if role == "leaf"
+            if role in BRIDGED
         }
         for wire in topology.wires():
             _lay(wire, sockets, index, topology)
         for role, number, name in nodes:
             ip, ports = sockets[name], index.setdefault(name, {})
-            if role == "leaf":
+            if role in BRIDGED:
                 ip.link("set", index=ports["br0"], state="up")
             for address in topology.addresses(role, number):
                 ip.addr("add", **_address_args(address, ports[address.ifname]))

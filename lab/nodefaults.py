@@ -67,7 +67,8 @@ class NodeKill(PortsDown):
         assert isinstance(target, HostTarget)
         self._host = target.host
         topology = self.site.topology
-        return [topology.host_port(target.host, r) for r in range(topology.rails)]
+        rails = [topology.host_port(target.host, r) for r in range(topology.rails)]
+        return [*rails, *([topology.management_port(target.host)] if topology.management else [])]
 
     def _start(self) -> None:
         with self._table.locked():

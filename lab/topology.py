@@ -24,12 +24,15 @@ TABLE_BASE = 100
 """Routing table of rail r on a host is ``TABLE_BASE + r``."""
 HOST_IFINDEX = 1000
 SPINE_IFINDEX = 2000
+MANAGEMENT_IFINDEX = 900
+MANAGEMENT = "mgmt0"
+"""A host's interface of the management network."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?\Z")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit\Z")
 _TARGET = re.compile(r"(?P<kind>h|host|leaf|spine)(?P<index>\d+)(?::rail(?P<rail>\d+))?\Z")
 
-Role = Literal["host", "leaf", "spine"]
+Role = Literal["host", "leaf", "spine", "management"]
 
 
 class TopologyError(ValueError):
@@ -167,6 +170,9 @@ class Topology:
     """Shapers pass offload packets whole, which are made no larger than that. False: they are as
     large as the kernel makes them, and what is larger than a burst leaves in frames, as on a wire;
     that takes ten times the CPU."""
+    management: bool = False
+    """A network of its own, unshaped, that joins all hosts and one namespace for broker and
+    fabric-compute."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -197,7 +203,7 @@ class Topology:
 
     def ns(self, role: Role, index: int) -> str:
         """Namespace of a host, leaf or spine."""
-        short = "h" if role == "host" else role
+        short = {"host": "h", "management": "mgmt"}.get(role, role)
         return f"{PREFIX}-{self.name}-{short}{index}"
 
     def namespaces(self) -> Iterator[tuple[Role, int, str]]:
@@ -206,6 +212,8 @@ class Topology:
             yield "spine", s, self.ns("spine", s)
         for r in range(self.rails):
             yield "leaf", r, self.ns("leaf", r)
+        if self.management:
+            yield "management", 0, self.ns("management", 0)
         for i in range(self.hosts):
             yield "host", i, self.ns("host", i)
 
@@ -229,10 +237,18 @@ class Topology:
         """A spine's port towards a leaf."""
         return Port(self.ns("spine", spine), f"leaf{rail}", self.uplink(rail, spine).number + 1)
 
+    def management_port(self, host: int) -> Port:
+        """A host's port of the management network."""
+        return Port(self.ns("host", host), MANAGEMENT, self._fabric_ports + 2 * host)
+
+    @property
+    def _fabric_ports(self) -> int:
+        return 2 * self.hosts * self.rails + 2 * self.rails * MAX_SPINES
+
     @cached_property
     def port_count(self) -> int:
         """One more than the largest port number."""
-        return 2 * self.hosts * self.rails + 2 * self.rails * MAX_SPINES
+        return self._fabric_ports + (2 * self.hosts if self.management else 0)
 
     def wires(self) -> Iterator[Wire]:
         """All veth pairs; leaf-spine ones carry what all hosts of a leaf can send."""
@@ -249,6 +265,10 @@ class Topology:
                 yield Wire(
                     self.host_port(i, r), self.leaf_port(i, r), HOST_IFINDEX + r, self.rate_bps
                 )
+            if self.management:
+                port = self.management_port(i)
+                switch = Port(self.ns("management", 0), f"h{i}", port.number + 1)
+                yield Wire(port, switch, MANAGEMENT_IFINDEX, 0)
 
     # Addresses
 
@@ -268,12 +288,20 @@ class Topology:
         """The leaf's own address."""
         return f"fd00:{rail:x}::fe"
 
+    def management4(self, host: int | None = None) -> str:
+        """IPv4 address on the management network; None: where broker and fabric-compute are."""
+        return f"10.249.0.{254 if host is None else host + 1}"
+
     def addresses(self, role: Role, index: int) -> Iterator[Address]:
         """What ``lab.build`` assigns in that namespace."""
         if role == "host":
             for r in range(self.rails):
                 yield Address(f"rail{r}", self.address4(index, r), 24)
                 yield Address(f"rail{r}", self.address6(index, r), 64)
+            if self.management:
+                yield Address(MANAGEMENT, self.management4(index), 24)
+        elif role == "management":
+            yield Address("br0", self.management4(), 24)
         elif role == "leaf":
             yield Address("br0", self.gateway4(index), 24)
             yield Address("br0", self.gateway6(index), 64)
