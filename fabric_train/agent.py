@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,19 +20,17 @@ from fabric_train.coordinator import (
     JobFailed,
     Kill,
     Phase,
+    RecoveryRecord,
     Refuse,
     ReleaseAll,
     Spawn,
 )
 from fabric_train.messages import (
-    VERSION,
     Acknowledged,
     Assignment,
     Committed,
-    Decoder,
     Failed,
     Finished,
-    Hello,
     LocalState,
     LocalStateAnswer,
     LocalStateRequest,
@@ -51,10 +43,9 @@ from fabric_train.messages import (
     Stored,
     Suspect,
     Welcome,
-    encode,
 )
+from fabric_train.processes import Processes, how_ended, make_store
 
-_GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _TICK_S = 0.2
 
 
@@ -73,26 +64,25 @@ class Agent:
         self._coordinator = coordinator
         self._job = job
         self._world = world
-        self._argv = list(argv)
-        self._path = directory / "agent.sock"
         self._report = report
-        self._token = secrets.token_hex(16)
+        self._processes = Processes(argv, world, directory, self, report)
         self._store: Any = None
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._spares: set[str] = set()
-        self._writers: dict[str, asyncio.StreamWriter] = {}
         self._local_states: dict[int, dict[int, bytes]] = {}
         self._announced: Announce | None = None
         self._failure: str | None = None
         self._stopping = False
         self._ended = asyncio.Event()
-        self._childless = asyncio.Event()
+
+    @property
+    def records(self) -> tuple[RecoveryRecord, ...]:
+        """All recoveries, oldest first."""
+        return self._coordinator.records
 
     async def run(self) -> str | None:
         """Run the job. Returns None when it ended well, else the reason; no process is left."""
-        self._store = await asyncio.to_thread(_make_store)
-        server = await asyncio.start_unix_server(self._serve, self._path)
-        self._path.chmod(0o600)
+        self._store = await asyncio.to_thread(make_store)
+        await self._processes.open()
         ticker = asyncio.create_task(self._tick())
         try:
             self._perform(self._coordinator.start())
@@ -101,8 +91,7 @@ class Agent:
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
-            server.close()
-            await self._end_children()
+            await self._processes.close()
         return self._failure
 
     def stop(self, reason: str) -> None:
@@ -130,52 +119,44 @@ class Agent:
                     self._announce(effect)
                 case Kill():
                     self._report(f"{effect.process} is killed: {effect.reason}")
-                    self._kill(effect.process)
+                    self._processes.kill(effect.process)
                 case Refuse():
                     self._report(f"{effect.process} is refused: {effect.reason}")
-                    self._send(effect.process, Refused(effect.reason))
+                    self._processes.send(effect.process, Refused(effect.reason))
                 case ReleaseAll():
-                    for process in list(self._writers):
-                        self._send(process, Release())
+                    for process in self._processes.connected:
+                        self._processes.send(process, Release())
                 case JobFailed():
                     self.stop(effect.reason)
 
     def _spawn(self, spawn: Spawn) -> None:
-        environment = {
-            # As torchrun does: a thread for each core in each of many ranks is slower.
-            **({"OMP_NUM_THREADS": "1"} if self._world > 1 else {}),
-            **os.environ,
-            "FABRIC_TRAIN_SOCKET": str(self._path),
-            "FABRIC_TRAIN_PROCESS": spawn.process,
-            "FABRIC_TRAIN_TOKEN": self._token,
-        }
-        child = subprocess.Popen(self._argv, env=environment)
-        self._childless.clear()
-        self._children[spawn.process] = child
         if spawn.spare:
             self._spares.add(spawn.process)
-        pidfd = os.pidfd_open(child.pid)
-        asyncio.get_running_loop().add_reader(pidfd, self._exited, spawn.process, child, pidfd)
+        self._processes.spawn(spawn.process)
 
-    def _exited(self, process: str, child: subprocess.Popen[bytes], pidfd: int) -> None:
-        asyncio.get_running_loop().remove_reader(pidfd)
-        os.close(pidfd)
-        code = child.wait()
-        self._children.pop(process, None)
-        writer = self._writers.pop(process, None)
-        if writer is not None:
-            writer.close()
+    def joined(self, process: str, software: dict[str, str]) -> None:
+        """See ``ProcessEvents``."""
+        spare = process in self._spares
+        self._processes.send(process, Welcome(self._job, self._world, spare))
+        self._perform(self._coordinator.joined(process, software))
+
+    def disconnected(self, process: str) -> None:
+        """See ``ProcessEvents``. No assignment can reach the process any more."""
+        if self._coordinator.phase is not Phase.ENDED:
+            self._processes.kill(process)
+
+    def exited(self, process: str, code: int) -> None:
+        """See ``ProcessEvents``."""
+        how = how_ended(code)
         if self._coordinator.phase is Phase.ENDED:
             if code != 0 and process in self._slots():
-                self._failure = self._failure or f"{process} {_how(code)} after its last step"
-        elif not self._stopping:
-            self._perform(self._coordinator.lost(process, _how(code), time.monotonic()))
-            if held := ", ".join(map(str, self._coordinator.held_for)):
-                self._report(f"held: no warm spare for rank {held}; {process} {_how(code)}")
-        if not self._children:
-            self._childless.set()
-            if self._coordinator.phase is Phase.ENDED:
+                self._failure = self._failure or f"{process} {how} after its last step"
+            if not self._processes.alive:
                 self._ended.set()
+        elif not self._stopping:
+            self._perform(self._coordinator.lost(process, how, time.monotonic()))
+            if held := ", ".join(map(str, self._coordinator.held_for)):
+                self._report(f"held: no warm spare for rank {held}; {process} {how}")
 
     def _announce(self, announce: Announce) -> None:
         self._announced = announce
@@ -187,7 +168,7 @@ class Agent:
             self._report(f"generation {number}: rank {lost} is taken over")
         else:
             self._report(f"generation {number}: all ranks connect anew")
-        for process in list(self._writers):
+        for process in self._processes.connected:
             self._send_assignment(process)
 
     def _send_assignment(self, process: str) -> None:
@@ -195,7 +176,7 @@ class Agent:
         if announce is None:
             return
         generation = announce.generation
-        self._send(
+        self._processes.send(
             process,
             Assignment(
                 generation.number,
@@ -205,53 +186,8 @@ class Agent:
             ),
         )
 
-    def _kill(self, process: str) -> None:
-        child = self._children.get(process)
-        if child is not None:
-            child.kill()
-
-    def _send(self, process: str, message: Message) -> None:
-        writer = self._writers.get(process)
-        if writer is not None and not writer.is_closing():
-            writer.write(encode(message))
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = Decoder()
-        process: str | None = None
-        try:
-            while data := await reader.read(1 << 16):
-                for message in decoder.feed(data):
-                    if process is None:
-                        process = self._greet(message, writer)
-                    else:
-                        self._receive(process, message)
-        except MessageError as error:
-            self._report(f"process {process or '(not greeted)'}: {error}")
-            with contextlib.suppress(ConnectionError):
-                writer.write(encode(Refused(str(error)[:500])))
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-            if process is not None and self._coordinator.phase is not Phase.ENDED:
-                self._kill(process)  # no assignment can reach it any more
-
-    def _greet(self, message: Message, writer: asyncio.StreamWriter) -> str:
-        if not isinstance(message, Hello):
-            raise MessageError("the first message has to be hello")
-        if message.version != VERSION:
-            raise MessageError(f"version {message.version} of the messages: this is {VERSION}")
-        if not secrets.compare_digest(message.token.encode(), self._token.encode()):
-            raise MessageError("hello without the token of this job")
-        if message.process in self._writers or message.process not in self._children:
-            raise MessageError(f"{message.process} is no process of this job, or here already")
-        self._writers[message.process] = writer
-        spare = message.process in self._spares
-        self._send(message.process, Welcome(self._job, self._world, spare))
-        self._perform(self._coordinator.joined(message.process, message.software))
-        return message.process
-
-    def _receive(self, process: str, message: Message) -> None:
+    def received(self, process: str, message: Message) -> None:
+        """See ``ProcessEvents``."""
         now = time.monotonic()
         core = self._coordinator
         match message:
@@ -266,11 +202,11 @@ class Agent:
                 states[message.step] = message.body
                 for step in sorted(states)[:-2]:
                     del states[step]
-                self._send(process, Stored(message.step))
+                self._processes.send(process, Stored(message.step))
             case LocalStateRequest():
                 body = self._local_states.get(message.rank, {}).get(message.step)
                 answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")
-                self._send(process, answer)
+                self._processes.send(process, answer)
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -291,40 +227,3 @@ class Agent:
         while True:
             await asyncio.sleep(_TICK_S)
             self._perform(self._coordinator.expire(time.monotonic()))
-
-    async def _end_children(self) -> None:
-        if not self._children:
-            self._childless.set()
-        for child in self._children.values():
-            child.terminate()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._childless.wait(), _GRACE_S)
-        for child in self._children.values():
-            child.kill()
-        if self._children:
-            await self._childless.wait()
-        self._path.unlink(missing_ok=True)
-
-
-def _make_store() -> Any:
-    import torch.distributed as dist
-
-    # By itself it would listen on every address of the machine.
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )  # fmt: skip
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        known = {number.value: number.name for number in signal.Signals}
-        return f"killed by {known.get(-code, f'signal {-code}')}"
-    return f"exited with status {code}" if code else "left before the job had ended"
-
-
-def python(script: str, args: Sequence[str]) -> list[str]:
-    """Command line of one process of the job."""
-    return [sys.executable, script, *args]

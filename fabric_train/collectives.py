@@ -30,6 +30,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
+from fabric_train.addresses import split
+from fabric_train.messages import Assignment
+
 _LISTENER = "listener/{}"
 _PATIENCE = timedelta(minutes=30)  # torch's own; a lost process is known much earlier
 
@@ -46,19 +49,21 @@ class Use(enum.Enum):
 class GenerationGroup:
     """The connections of one generation, between all its ranks."""
 
-    def __init__(
-        self, store: str, generation: int, rank: int, world: int, timeout_s: float
-    ) -> None:
+    def __init__(self, assignment: Assignment, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
-        host, _, port = store.rpartition(":")
-        tcp = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
-        self._store = dist.PrefixStore(f"g{generation}", tcp)
-        self.generation = generation
+        assert assignment.rank is not None
+        rank, world = assignment.rank, assignment.world
+        host, port = split(assignment.store)
+        tcp = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_s))
+        prefix = assignment.prefix or f"g{assignment.generation}"
+        self._store = dist.PrefixStore(prefix, tcp)
+        self.generation = assignment.generation
         self.rank = rank
         self.world = world
         self._sockets: list[socket.socket] = []
         before = _descriptors()
-        self.group = dist.ProcessGroupGloo(self._store, rank, world, _PATIENCE)
+        how = _options(assignment.address) if assignment.address else _PATIENCE
+        self.group = dist.ProcessGroupGloo(self._store, rank, world, how)
         self._sockets = _connections(before, self._store, rank, world)
         self._lock = threading.Lock()
         self._aborted = False
@@ -95,6 +100,14 @@ class GenerationGroup:
     def vote(self) -> None:
         """Return when every rank has called it. Raises ``RuntimeError`` where one has not."""
         self.group.allreduce([torch.zeros(1, dtype=torch.int32)]).wait()
+
+
+def _options(address: str) -> Any:
+    """Gloo listens on ``address`` and connects from there."""
+    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001
+    options._timeout = _PATIENCE  # noqa: SLF001
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
+    return options
 
 
 def _descriptors() -> set[int]:

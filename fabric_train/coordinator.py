@@ -125,6 +125,11 @@ class RecoveryRecord:
     committed_at: float | None = None
     step: int | None = None
 
+    def amended(self, **fields: float | int) -> RecoveryRecord:
+        """This record with those of ``fields`` that it does not have yet."""
+        news = {name: value for name, value in fields.items() if getattr(self, name) is None}
+        return RecoveryRecord(**{**self.__dict__, **news})
+
 
 @dataclass
 class _Process:
@@ -417,9 +422,7 @@ class Coordinator:
         return [announce]
 
     def _amend(self, **fields: float | int) -> None:
-        last = self._records[-1]
-        news = {name: value for name, value in fields.items() if getattr(last, name) is None}
-        self._records[-1] = RecoveryRecord(**{**last.__dict__, **news})
+        self._records[-1] = self._records[-1].amended(**fields)
 
     def _start_again(self, reason: str) -> list[Effect]:
         if self._starts >= self._limits.starts:

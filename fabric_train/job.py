@@ -231,7 +231,8 @@ class Job:
 
     def _start(self, process: str, token: str) -> None:
         software = {"python": platform.python_version(), "torch": torch.__version__}
-        welcome = self._link.ask(Hello(process, token, os.getpid(), software))
+        # A job of several hosts forms when the last of them is here: that can take long.
+        welcome = self._link.ask(Hello(process, token, os.getpid(), software), None)
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare = welcome.spare
@@ -355,7 +356,8 @@ class Job:
         return {name: buffers[name] for name in sorted(self._changing)}
 
     def _store_local(self, step: int, data: bytes) -> None:
-        self._link.ask(LocalState(self.rank, step, data), self._timeout_s)
+        # Without a limit: a job that is held for a spare may have no other host to store it at.
+        self._link.ask(LocalState(self.rank, step, data), None)
 
     def _recover(self, *, ready: bool) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
@@ -445,12 +447,8 @@ class Job:
 
     def _connect(self, assignment: Assignment) -> GenerationGroup | None:
         """None: a newer assignment has arrived meanwhile."""
-        assert assignment.rank is not None
-        rank = assignment.rank
         return collectives.build_group(
-            lambda: GenerationGroup(
-                assignment.store, assignment.generation, rank, assignment.world, self._timeout_s
-            ),
+            lambda: GenerationGroup(assignment, self._timeout_s),
             lambda: self._link.newer_than(assignment.generation),
             self._link.wait,
             self._link.notify,

@@ -68,8 +68,11 @@ class AgentLink:
         except OSError as error:
             raise self._reason() or AgentLostError(f"the agent is gone: {error}") from None
 
-    def ask(self, message: Message, timeout_s: float = 60.0) -> Message:
-        """Send, and return the answer; one question at a time. Raises ``AgentLostError``."""
+    def ask(self, message: Message, timeout_s: float | None = 60.0) -> Message:
+        """Send, and return the answer; one question at a time. Raises ``AgentLostError``.
+
+        ``timeout_s`` None: wait for as long as the agent lives.
+        """
         with self._changed:
             self._answers.clear()
         self.send(message)

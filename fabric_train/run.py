@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import re
 import signal
 import sys
 import tempfile
@@ -12,21 +14,46 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fabric_train.agent import Agent, python
+from fabric_train import addresses
+from fabric_train.agent import Agent
 from fabric_train.coordinator import Coordinator
+from fabric_train.host.agent import HostAgent, Options
+from fabric_train.processes import python
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   fabric-run --standalone --nproc-per-node 4 --spares 1 train.py --epochs 3
+  fabric-run --job gpt --nodes 4 --spares 1 --nproc-per-node 8 train.py   # on each of 5 hosts
 """
+RUN_DIR = "/run/fabricd"
+_JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
+# Slurm, indexed jobs of Kubernetes, and what others agree on.
+_NODE_RANKS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK")
+
+
+class UsageError(Exception):
+    """The command line cannot be followed. The text says what is wrong with it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 0 the job ended well, 1 it did not, 2 usage."""
     args = _parser().parse_args(argv)
-    if not Path(args.script).is_file():
-        sys.stderr.write(f"fabric-run: {args.script}: no such file\n")
+    try:
+        if not args.standalone and args.nodes is None:
+            raise UsageError("either --standalone, or --nodes for a job of several hosts")
+        if not Path(args.script).is_file():
+            raise UsageError(f"{args.script}: no such file")
+        with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
+            agent = (_standalone if args.standalone else _host)(args, Path(directory))
+            failure = asyncio.run(_run(agent))
+    except UsageError as error:
+        sys.stderr.write(f"fabric-run: {error}\n")
         return 2
-    return asyncio.run(_run(args))
+    if args.records:
+        records = [asdict(record) for record in agent.records]
+        args.records.write_text(json.dumps(records, indent=1) + "\n")
+    if failure:
+        sys.stderr.write(f"fabric-run: job {args.job} failed: {failure}\n")
+    return 1 if failure else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,19 +61,31 @@ def _parser() -> argparse.ArgumentParser:
         "fabric-run", description=__doc__, epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument(
-        "--standalone", action="store_true", required=True,
-        help="all ranks and spares on this machine; needs neither daemon nor broker",
-    )  # fmt: skip
-    parser.add_argument("--job", default="job", help="name of the job (default: %(default)s)")
-    parser.add_argument(
-        "--nproc-per-node", type=int, default=1, metavar="N", help="ranks (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--spares", type=int, default=1, metavar="N",
-        help="warm processes that wait to take over a rank (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--records", type=Path, help="write the recoveries to this JSON file")
+    # fmt: off
+    add = parser.add_argument
+    add("--standalone", action="store_true",
+        help="all ranks and spares on this machine; needs neither daemon nor broker")
+    add("--job", default="job", help="name of the job (default: %(default)s)")
+    add("--nproc-per-node", type=int, default=1, metavar="N",
+        help="ranks of each host (default: %(default)s)")
+    add("--spares", type=int, metavar="N",
+        help="standalone: warm processes that wait to take over a rank (default: 1); else hosts "
+        "that do, besides --nodes (default: 0)")
+    add("--records", type=Path, help="write the recoveries to this JSON file")
+    hosts = parser.add_argument_group("a job of several hosts", "fabric-run is started on each")
+    add = hosts.add_argument
+    add("--nodes", type=int, metavar="N", help="hosts that hold ranks")
+    add("--standby", type=int, default=1, metavar="N",
+        help="warm processes of each host for ranks that crash there (default: %(default)s)")
+    add("--node-rank", type=int, metavar="N",
+        help=f"place of this host in the job (default: the first of {', '.join(_NODE_RANKS)} "
+        "that is set, else fabric-compute's choice)")
+    where = hosts.add_mutually_exclusive_group()
+    where.add_argument("--interface", help="network interface over which the hosts talk")
+    where.add_argument("--address", help="IP address of this host in the job")
+    add("--daemon", type=Path, default=Path(os.environ.get("FABRIC_RUN_DIR", RUN_DIR)),
+        metavar="PATH", help="run directory of this host's fabricd (default: %(default)s)")
+    # fmt: on
     parser.add_argument("script", help="the training script")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -56,27 +95,57 @@ def _report(line: str) -> None:
     sys.stderr.write(f"fabric-run: {line}\n")
 
 
-async def _run(args: argparse.Namespace) -> int:
+def _standalone(args: argparse.Namespace, directory: Path) -> Agent:
     try:
-        coordinator = Coordinator(args.nproc_per_node, args.spares)
+        coordinator = Coordinator(args.nproc_per_node, 1 if args.spares is None else args.spares)
     except ValueError as error:
-        sys.stderr.write(f"fabric-run: {error}\n")
-        return 2
-    with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
-        agent = Agent(
-            coordinator, args.job, args.nproc_per_node, python(args.script, args.args),
-            Path(directory), _report,
-        )  # fmt: skip
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, agent.stop, f"ended by {number.name}")
-        failure = await agent.run()
-    records = [asdict(record) for record in coordinator.records]
-    if args.records:
-        args.records.write_text(json.dumps(records, indent=1) + "\n")
-    if failure:
-        sys.stderr.write(f"fabric-run: job {args.job} failed: {failure}\n")
-    return 1 if failure else 0
+        raise UsageError(str(error)) from None
+    command = python(args.script, args.args)
+    return Agent(coordinator, args.job, args.nproc_per_node, command, directory, _report)
+
+
+def _host(args: argparse.Namespace, directory: Path) -> HostAgent:
+    spares = args.spares or 0
+    if args.nodes < 1 or args.nproc_per_node < 1 or spares < 0 or args.standby < 0:
+        raise UsageError(
+            f"a job needs at least one host and one rank: --nodes {args.nodes}, --nproc-per-node "
+            f"{args.nproc_per_node}, --spares {spares}, --standby {args.standby}"
+        )
+    if _JOB.match(args.job) is None:
+        raise UsageError(f"--job {args.job!r:.80}: letters, digits, and ._- between them")
+    options = Options(
+        args.job, args.nodes, spares, args.nproc_per_node, args.standby, _address(args),
+        args.daemon, python(args.script, args.args), _node_rank(args.node_rank),
+    )  # fmt: skip
+    return HostAgent(options, directory, _report)
+
+
+def _address(args: argparse.Namespace) -> str:
+    try:
+        if args.address is not None:
+            return addresses.split(addresses.join(args.address, 1))[0]
+        if args.interface is not None:
+            return addresses.of_interface(args.interface)
+        return addresses.of_default_route()
+    except addresses.AddressError as error:
+        raise UsageError(str(error)) from None
+
+
+def _node_rank(given: int | None) -> int | None:
+    if given is not None:
+        return given
+    for name in _NODE_RANKS:
+        text = os.environ.get(name, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
+
+
+async def _run(agent: Agent | HostAgent) -> str | None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, agent.stop, f"ended by {number.name}")
+    return await agent.run()
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ for step in job.steps(TOTAL):
         y = torch.randint(0, 10, (32,), generator=random)
         strike(job, step, "error", lambda: sys.exit("the loop of this rank ends with an error"))
         strike(job, step, "disconnected", lambda: job._group.inner.abort())
+        strike(job, step, "host", lambda: os.killpg(0, signal.SIGKILL))
         if (job.rank, step, "always") in faults() and not job.rehearsing:
             sys.exit("this step always fails")
         loss = nn.functional.cross_entropy(model(x), y)

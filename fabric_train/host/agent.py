@@ -1,0 +1,369 @@
+"""The shell around ``core``: processes, the agents of other hosts, fabricd, and the local states.
+
+It runs no collective, so nothing that blocks a rank blocks the agent. All of it is one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fabric_train.addresses import join
+from fabric_train.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
+from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.host import local_states
+from fabric_train.host import peer_messages as wire
+from fabric_train.host.core import HostCore
+from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
+from fabric_train.host.finder import Finder
+from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
+from fabric_train.host.peer_messages import PeerMessage
+from fabric_train.host.peers import Peers
+from fabric_train.messages import (
+    Acknowledged,
+    Assignment,
+    Committed,
+    Failed,
+    Finished,
+    LocalState,
+    LocalStateAnswer,
+    LocalStateRequest,
+    Message,
+    MessageError,
+    Protected,
+    Recovered,
+    Release,
+    Stored,
+    Suspect,
+    Welcome,
+)
+from fabric_train.processes import Processes, how_ended, make_store
+
+_PROGRESS_S = 1.0  # how often steps alone are worth a document
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of one fabric-run. ``address`` is this host's IP address in the job."""
+
+    job: str
+    nodes: int
+    spares: int
+    nproc: int
+    standby: int
+    address: str
+    daemon: Path
+    argv: Sequence[str]
+    node_rank: int | None = None
+
+
+class HostAgent:
+    """Runs this host's part of one job until it ends. ``report`` gets lines for people."""
+
+    def __init__(self, options: Options, directory: Path, report: Callable[[str], None]) -> None:
+        self._options = options
+        self._report = report
+        self._incarnation = secrets.token_hex(8)
+        self._token = secrets.token_hex(32)
+        self._host = ""
+        self._world = options.nodes * options.nproc
+        self._processes = Processes(options.argv, self._world, directory, self, report)
+        self._daemon = JobSocket(options.daemon, options.job, self._incarnation, self, report)
+        self._core: HostCore | None = None
+        self._peers: Peers | None = None
+        self._local = local_states.LocalStates("")
+        self._finder: Finder | None = None
+        self._store: Any = None
+        self._published: AgentDocument | None = None
+        self._published_at = 0.0
+        self._publishing: asyncio.Handle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._end: End | None = None
+        self._leaves = False
+
+    @property
+    def records(self) -> tuple[RecoveryRecord, ...]:
+        """The recoveries of this host's ranks."""
+        return self._core.records if self._core else ()
+
+    async def run(self) -> str | None:
+        """Run the job. Returns None when it ended well, else the reason; no process is left."""
+        try:
+            reader = await self._daemon.open()
+        except DaemonError as error:
+            return str(error)
+        address = self._options.address
+        try:
+            self._store = await asyncio.to_thread(make_store, address)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listener = socket.create_server((address, 0), family=family)
+            await self._processes.open()
+        except OSError as error:
+            return f"address {address}: {error.strerror or error}"
+        self._prepare(listener.getsockname()[1])
+        daemon = asyncio.create_task(self._daemon.run(reader))
+        assert self._peers is not None
+        try:
+            await self._peers.open(listener)
+            self._perform(self._running_core().start())
+            await self._ended.wait()
+        finally:
+            at_once = self._end is not None and self._end.at_once
+            await self._processes.close(*([0.0] if at_once else []))
+            daemon.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await daemon
+            for task in list(self._tasks):
+                task.cancel()
+            await self._daemon.close(leave=self._leaves)
+            await self._peers.close()
+        return (self._end.reason or None) if self._end else None
+
+    def stop(self, reason: str) -> None:
+        """End this host's part of the job; for signals."""
+        self._carry_out([End(reason)])
+
+    def _prepare(self, port: int) -> None:
+        options, address = self._options, self._options.address
+        setup = Setup(
+            options.job, self._host, self._incarnation, options.nodes, options.spares,
+            options.nproc, options.standby, join(address, port), join(address, self._store.port),
+            self._token, options.node_rank,
+        )  # fmt: skip
+        self._core = HostCore(setup)
+        self._local = local_states.LocalStates(self._host)
+        self._peers = Peers(
+            options.job, self._host, self._incarnation, self._token, self, self._report
+        )
+        self._finder = Finder(self._local, self._peers)
+
+    def _running_core(self) -> HostCore:
+        assert self._core is not None
+        return self._core
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        try:
+            self._carry_out(effects)
+        except Exception as error:  # a job half changed must not go on
+            self.stop(f"fabric-run failed: {type(error).__name__}: {error}")
+        self._publish_soon()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Spawn():
+                    self._processes.spawn(effect.process)
+                case Kill():
+                    self._report(f"{effect.process} is killed: {effect.reason}")
+                    self._processes.kill(effect.process)
+                case Greet():
+                    welcome = Welcome(self._options.job, self._world, effect.spare)
+                    self._processes.send(effect.process, welcome)
+                case Start():
+                    self._start(effect.generation)
+                case Assign():
+                    self._assign(effect.process, effect.generation)
+                case ReleaseAll():
+                    self._leaves = True
+                    for process in self._processes.connected:
+                        self._processes.send(process, Release())
+                case End():
+                    self._end = self._end or effect
+                    self._ended.set()
+                case Note():
+                    self._report(effect.text)
+
+    def _start(self, generation: JobGeneration) -> None:
+        self._update_members()
+        self._perform_local(self._local.started(generation))
+
+    def _assign(self, process: str, generation: JobGeneration) -> None:
+        assignment = Assignment(
+            generation.number,
+            generation.rank_of(process),
+            self._world,
+            generation.store,
+            f"g{generation.number}.{generation.proposal}",
+            self._options.address,
+        )
+        self._processes.send(process, assignment)
+
+    def _perform_local(self, effects: Sequence[local_states.Effect]) -> None:
+        assert self._peers is not None
+        for effect in effects:
+            match effect:
+                case local_states.Copy():
+                    keep = wire.KeepLocal(effect.generation, effect.rank, effect.step, effect.body)
+                    self._peers.send(effect.host, keep)
+                case local_states.TellStored():
+                    self._processes.send(effect.process, Stored(effect.step))
+
+    def _update_members(self) -> None:
+        """Those of the running generation until the accepted one runs, and those of both."""
+        core = self._running_core()
+        assert self._peers is not None
+        members = {
+            member.host: member
+            for generation in (core.running, core.accepted)
+            if generation is not None
+            for member in generation.members
+        }
+        self._peers.set_members(list(members.values()))
+
+    # Documents.
+
+    def _publish_soon(self) -> None:
+        if self._publishing is None:
+            self._publishing = asyncio.get_running_loop().call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publishing = None
+        document = self._running_core().document()
+        if document == self._published or self._end is not None:
+            return
+        wait = self._published_at + _PROGRESS_S - time.monotonic()
+        if (
+            wait > 0
+            and self._published
+            and _without_steps(document) == _without_steps(self._published)
+        ):
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.call_later(wait, self._publish)
+            return
+        self._published, self._published_at = document, time.monotonic()
+        self._daemon.publish(document)
+
+    # What fabricd says: see ``DaemonEvents``.
+
+    def welcomed(self, host: str) -> None:
+        """This fabric-run is the one of ``host``."""
+        self._host = host
+
+    def ordered(self, compute: str, order: JobOrder) -> None:
+        """A fabric-compute wants ``order``."""
+        core = self._running_core()
+        accepted = core.accepted
+        self._perform(core.order(compute, order, time.monotonic()))
+        self._leaves = self._leaves or order.phase == "failed"
+        if core.accepted is not accepted:
+            self._update_members()
+
+    def fenced(self, fence: Fence) -> None:
+        """Apply ``fence``, then acknowledge it."""
+        assert self._peers is not None
+        self._report(f"incarnation {fence.incarnation} of {fence.host} is fenced")
+        self._peers.fence(fence.host, fence.incarnation)
+        self._daemon.acknowledge(fence.id)
+
+    def stopped(self, reason: str) -> None:
+        """This incarnation is fenced."""
+        if self._core is not None:
+            self._perform(self._core.stop(reason))
+
+    # What other agents say: see ``PeerEvents``.
+
+    def peer_connected(self, host: str) -> None:
+        """A connection with the agent on ``host`` is open."""
+        self._perform_local(self._local.copies_for(host))
+        assert self._finder is not None
+        self._finder.connected(host)
+
+    def heard(self, hears: Sequence[str], misses: Sequence[str]) -> None:
+        """Whom this agent hears and misses."""
+        self._running_core().heard(hears, misses, time.monotonic())
+        self._perform_local(self._local.heard(hears))
+        self._publish_soon()
+
+    def peer_received(self, host: str, message: PeerMessage) -> None:
+        """The agent on ``host`` says ``message``."""
+        assert self._peers is not None
+        assert self._finder is not None
+        match message:
+            case wire.KeepLocal():
+                if self._local.keep(message.generation, message.rank, message.step, message.body):
+                    kept = wire.KeptLocal(message.generation, message.rank, message.step)
+                    self._peers.send(host, kept)
+            case wire.KeptLocal():
+                self._perform_local(
+                    self._local.acknowledged(host, message.generation, message.rank, message.step)
+                )
+            case wire.FindLocal():
+                generation, body = self._local.find(message.rank, message.step) or (0, b"")
+                self._peers.send(host, wire.FoundLocal(message.question, generation, body))
+            case wire.FoundLocal():
+                self._finder.answered(host, message)
+            case _:
+                raise MessageError(f"{type(message).__name__} is nothing that an agent says here")
+
+    # What processes do: see ``ProcessEvents``.
+
+    def joined(self, process: str, software: dict[str, str]) -> None:
+        """``process`` has said hello."""
+        self._perform(self._running_core().joined(process, software))
+
+    def disconnected(self, process: str) -> None:
+        """No assignment can reach ``process`` any more."""
+        if not self._leaves:
+            self._processes.kill(process)
+
+    def exited(self, process: str, code: int) -> None:
+        """``process`` is gone."""
+        core = self._running_core()
+        self._perform(core.lost(process, how_ended(code), time.monotonic(), clean=code == 0))
+
+    def received(self, process: str, message: Message) -> None:
+        """``process`` says ``message``."""
+        now = time.monotonic()
+        core = self._running_core()
+        match message:
+            case Protected():
+                self._report(f"{process} is protected: {message.report}")
+                self._perform(core.protected(process, message.layout))
+            case LocalState():
+                if core.holds(process, message.rank):
+                    effects = self._local.store(process, message.rank, message.step, message.body)
+                    self._perform_local(effects)
+            case LocalStateRequest():
+                task = asyncio.create_task(self._find(process, message.rank, message.step))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case Acknowledged():
+                core.acknowledged(process, message.generation)
+            case Suspect():
+                core.suspect(process, message.generation, message.error, now)
+            case Recovered():
+                self._report(f"{process} {message.role}: {message.spans_ms}")
+                self._perform(core.recovered(process, message.generation, message.step, now))
+            case Committed():
+                core.committed(process, message.generation, message.step, now)
+            case Failed():
+                core.given_up(process, message.reason)
+            case Finished():
+                core.finished(process, message.step)
+            case _:
+                raise MessageError(f"{type(message).__name__} is nothing that a process says")
+        self._publish_soon()
+
+    async def _find(self, process: str, rank: int, step: int) -> None:
+        running = self._running_core().running
+        assert self._finder is not None
+        others = [one.host for one in running.members] if running else []
+        found = await self._finder.find(rank, step, [one for one in others if one != self._host])
+        generation, body = found or (0, b"")
+        if found is not None and found != self._local.find(rank, step):
+            self._local.keep(generation, rank, step, body)
+        self._processes.send(process, LocalStateAnswer(rank, step, found is not None, body))
+
+
+def _without_steps(document: AgentDocument) -> AgentDocument:
+    return replace(document, processes=[replace(one, step=0) for one in document.processes])

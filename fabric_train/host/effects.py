@@ -1,0 +1,74 @@
+"""What a host's core is set up with, and what it wants done: its effects, for the shell.
+
+``Spawn``, ``Kill`` and ``ReleaseAll`` are those of the standalone ``coordinator``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabric_train.coordinator import Kill, ReleaseAll, Spawn
+from fabric_train.documents import JobGeneration
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One run of fabric-run on one host; the fields are those of ``AgentDocument``."""
+
+    job: str
+    host: str
+    incarnation: str
+    nodes: int
+    spares: int
+    nproc: int
+    standby: int
+    address: str
+    store: str
+    token: str
+    node_rank: int | None = None
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return self.nodes * self.nproc
+
+
+@dataclass(frozen=True)
+class Greet:
+    """Answer the ``Hello`` of ``process``."""
+
+    process: str
+    spare: bool
+
+
+@dataclass(frozen=True)
+class Start:
+    """``generation`` is running here from now on."""
+
+    generation: JobGeneration
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Tell ``process`` its place in ``generation``."""
+
+    process: str
+    generation: JobGeneration
+
+
+@dataclass(frozen=True)
+class End:
+    """This fabric-run ends: well when ``reason`` is empty. ``at_once``: by SIGKILL."""
+
+    reason: str = ""
+    at_once: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for people."""
+
+    text: str
+
+
+Effect = Spawn | Kill | ReleaseAll | Greet | Start | Assign | End | Note

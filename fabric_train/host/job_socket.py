@@ -1,0 +1,264 @@
+"""The connection of a fabric-run to the fabricd of its host: ``jobs.sock``, one JSON object a line.
+
+fabricd may restart at any time: the ranks go on, this side connects again, registers the same
+incarnation and sends its document anew; fabricd sends the newest orders and fences anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fabric_train.documents import (
+    AgentDocument,
+    DocumentError,
+    JobOrder,
+    parse,
+    to_data,
+)
+
+NAME = "jobs.sock"
+VERSION = 1
+MAX_LINE = 256 << 10  # bytes, without the line's end
+_ANSWER_S = 10.0
+_RETRY_S = (0.1, 5.0)
+
+
+class DaemonError(Exception):
+    """fabricd is not there, or does not take this fabric-run. The text says which and where."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """fabricd has registered this fabric-run: it is the one of ``job`` on ``host``."""
+
+    host: str
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """The newest order of the fabric-compute of that name."""
+
+    compute: str
+    order: JobOrder
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Nothing of ``incarnation`` of the job on ``host`` may be talked to any more."""
+
+    id: str
+    host: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """This incarnation is fenced: all its ranks end now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """fabricd does not take this fabric-run."""
+
+    reason: str
+
+
+DaemonMessage = Welcome | Order | Fence | Stop | Refused
+_CLASSES: dict[str, type[DaemonMessage]] = {
+    "welcome": Welcome,
+    "order": Order,
+    "fence": Fence,
+    "stop": Stop,
+    "refused": Refused,
+}
+
+
+def parse_line(line: bytes) -> DaemonMessage:
+    """What fabricd says in one line. Raises ``DocumentError``."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"no JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise DocumentError(f"no object: {data!r:.80}")
+    kind = data.pop("kind", None)
+    cls = _CLASSES.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise DocumentError(f"unknown kind {kind!r:.80}")
+    message: DaemonMessage = parse(cls, data)
+    if isinstance(message, Order):
+        parse(JobOrder, data["order"])  # its version and its phase, too
+    return message
+
+
+class DaemonEvents(Protocol):
+    """What the owner of the connection hears."""
+
+    def welcomed(self, host: str) -> None:
+        """Registered, for the first time or again."""
+
+    def ordered(self, compute: str, order: JobOrder) -> None:
+        """A fabric-compute wants ``order``."""
+
+    def fenced(self, fence: Fence) -> None:
+        """To be applied, and then acknowledged by ``acknowledge``."""
+
+    def stopped(self, reason: str) -> None:
+        """This incarnation is fenced."""
+
+
+class JobSocket:
+    """One registered fabric-run. ``report`` gets lines for people."""
+
+    def __init__(
+        self,
+        directory: Path,
+        job: str,
+        incarnation: str,
+        events: DaemonEvents,
+        report: Callable[[str], None],
+    ) -> None:
+        self._path = directory / NAME
+        self._job = job
+        self._incarnation = incarnation
+        self._events = events
+        self._report = report
+        self._writer: asyncio.StreamWriter | None = None
+        self._host = ""
+        self._document: AgentDocument | None = None
+        self.bad_lines = 0
+
+    async def open(self) -> asyncio.StreamReader:
+        """Connect and register. Raises ``DaemonError``."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
+        except OSError as error:
+            raise DaemonError(
+                f"no fabricd at {self._path} ({error.strerror}): start fabricd on this host, name "
+                "its run directory with --daemon, or use --standalone for a job on one machine"
+            ) from None
+        try:
+            self._write(writer, {"kind": "register", "version": VERSION, "job": self._job,
+                                 "incarnation": self._incarnation})  # fmt: skip
+            async with asyncio.timeout(_ANSWER_S):
+                line = await reader.readline()
+            message = parse_line(line)
+        except (OSError, ValueError, DocumentError, TimeoutError) as error:
+            writer.close()
+            text = str(error) or f"no answer within {_ANSWER_S:g} s"
+            raise DaemonError(f"fabricd at {self._path} does not welcome this: {text}") from None
+        if isinstance(message, Stop):
+            self._events.stopped(message.reason)
+        if not isinstance(message, Welcome):
+            writer.close()
+            reason = getattr(message, "reason", f"it says {message!r:.80}")
+            raise DaemonError(f"fabricd refuses job {self._job}: {reason}")
+        if self._host and message.host != self._host:
+            writer.close()
+            raise DaemonError(f"fabricd is of host {message.host} now, and was of {self._host}")
+        self._host = message.host
+        self._writer = writer
+        self._events.welcomed(message.host)
+        if self._document is not None:
+            self._send({"kind": "document", "document": to_data(self._document)})
+        return reader
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Receive until cancelled; connects again by itself."""
+        wait, said = _RETRY_S[0], ""
+        while True:
+            await self._receive(reader)
+            self._disconnect()
+            self._report("fabricd is gone; the ranks go on")
+            while True:
+                await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
+                wait = min(2 * wait, _RETRY_S[1])
+                try:
+                    reader = await self.open()
+                except DaemonError as error:
+                    if str(error) != said:
+                        said = str(error)
+                        self._report(said)
+                    continue
+                self._report("fabricd is back")
+                wait, said = _RETRY_S[0], ""
+                break
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                line = await reader.readline()
+            except OSError:
+                return
+            except ValueError:
+                self._count_bad(f"a line of more than {MAX_LINE} B")
+                return
+            if not line.endswith(b"\n"):
+                return
+            try:
+                message = parse_line(line)
+            except DocumentError as error:
+                self._count_bad(str(error))
+                continue
+            match message:
+                case Order():
+                    self._events.ordered(message.compute, message.order)
+                case Fence():
+                    self._events.fenced(message)
+                case Stop():
+                    self._events.stopped(message.reason)
+                case Refused():
+                    self._report(f"fabricd refuses job {self._job}: {message.reason}")
+                    return
+                case Welcome():
+                    self._count_bad("a second welcome")
+
+    def publish(self, document: AgentDocument) -> None:
+        """Replace what fabricd knows of this host's part of the job."""
+        self._document = document
+        self._send({"kind": "document", "document": to_data(document)})
+
+    def acknowledge(self, fence: str) -> None:
+        """The fence with this id is applied here."""
+        self._send({"kind": "fenced", "id": fence})
+
+    async def close(self, *, leave: bool) -> None:
+        """End the connection. ``leave``: the job has ended, and fabricd forgets the document."""
+        if leave:
+            self._send({"kind": "leave"})
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                await self._writer.drain()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._write(self._writer, message)
+
+    def _write(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+        line = json.dumps(message, separators=(",", ":")).encode()
+        if len(line) > MAX_LINE:
+            self._report(
+                f"{message['kind']} of {len(line)} B is not sent to fabricd: at most {MAX_LINE} B"
+            )
+            return
+        writer.write(line + b"\n")
+
+    def _count_bad(self, text: str) -> None:
+        self.bad_lines += 1
+        self._report(f"fabricd says what is no message: {text} (so far: {self.bad_lines})")

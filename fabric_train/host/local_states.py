@@ -1,0 +1,154 @@
+"""Where the rank-local state of each rank is kept: here, and on two other hosts. Pure.
+
+The buddies of a host are the next two member hosts in slot order. A rank hears that its state is
+stored when all buddies that are heard have acknowledged it, and at least one has. So a step that
+any rank has applied can be continued after the loss of any one host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from fabric_train.documents import JobGeneration
+
+BUDDIES = 2
+_STEPS = 2  # that are kept of each rank
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Send this state to the agent on ``host``."""
+
+    host: str
+    generation: int
+    rank: int
+    step: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class TellStored:
+    """Tell ``process`` that its state of ``step`` is safe."""
+
+    process: str
+    step: int
+
+
+Effect = Copy | TellStored
+
+
+@dataclass
+class _State:
+    generation: int
+    body: bytes
+    acknowledged: set[str]
+
+
+def buddies_of(host: str, generation: JobGeneration) -> tuple[str, ...]:
+    """The hosts that keep the rank-local state of the ranks on ``host``; spares come last."""
+    ring = list(dict.fromkeys([*generation.hosts, *(one.host for one in generation.members)]))
+    if host not in ring:
+        return ()
+    at = ring.index(host)
+    return tuple((ring[at + 1 :] + ring[:at])[:BUDDIES])
+
+
+class LocalStates:
+    """The states that the agent on ``host`` keeps, its own ranks' and those of others."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._states: dict[int, dict[int, _State]] = {}
+        self._waiting: dict[int, tuple[str, int]] = {}  # by rank: process and step
+        self._ranks: frozenset[int] = frozenset()  # on this host
+        self._buddies: tuple[str, ...] = ()
+        self._heard: frozenset[str] = frozenset()
+        self._generation = 0
+        self._incarnations: dict[str, str] = {}
+
+    def started(self, generation: JobGeneration) -> list[Effect]:
+        """``generation`` runs from now on: what its buddies do not have yet is sent to them."""
+        self._generation = generation.number
+        self._forget_former({one.host: one.incarnation for one in generation.members})
+        if not generation.formed:  # older states are of an earlier start
+            for rank, states in self._states.items():
+                kept = {s: one for s, one in states.items() if one.generation >= generation.number}
+                self._states[rank] = kept
+            self._waiting.clear()
+        here = (rank for rank, host in enumerate(generation.hosts) if host == self._host)
+        self._ranks = frozenset(here)
+        self._waiting = {rank: one for rank, one in self._waiting.items() if rank in self._ranks}
+        self._buddies = buddies_of(self._host, generation)
+        copies = [copy for host in self._buddies for copy in self.copies_for(host)]
+        return [*copies, *self._settle()]
+
+    def copies_for(self, host: str) -> list[Effect]:
+        """What a buddy that has just connected lacks."""
+        if host not in self._buddies:
+            return []
+        return [
+            Copy(host, one.generation, rank, step, one.body)
+            for rank in sorted(self._ranks)
+            for step, one in sorted(self._states.get(rank, {}).items())
+            if host not in one.acknowledged
+        ]
+
+    def store(self, process: str, rank: int, step: int, body: bytes) -> list[Effect]:
+        """``process``, which holds ``rank``, gives its state at the start of ``step``."""
+        self.keep(self._generation, rank, step, body)
+        self._waiting[rank] = (process, step)
+        copies = [Copy(host, self._generation, rank, step, body) for host in self._buddies]
+        return [*copies, *self._settle()]
+
+    def keep(self, generation: int, rank: int, step: int, body: bytes) -> bool:
+        """Keep a state that was captured in ``generation``. False: a newer one is here."""
+        states = self._states.setdefault(rank, {})
+        if any(one.generation > generation for one in states.values()):
+            return False
+        states[step] = _State(generation, body, set())
+        for old in sorted(states, key=lambda at: (states[at].generation, at))[:-_STEPS]:
+            del states[old]
+        return True
+
+    def acknowledged(self, host: str, generation: int, rank: int, step: int) -> list[Effect]:
+        """The agent on ``host`` keeps that state."""
+        state = self._states.get(rank, {}).get(step)
+        if state is not None and state.generation == generation:
+            state.acknowledged.add(host)
+        return self._settle()
+
+    def heard(self, hosts: Iterable[str]) -> list[Effect]:
+        """These agents are heard."""
+        self._heard = frozenset(hosts)
+        return self._settle()
+
+    def find(self, rank: int, step: int) -> tuple[int, bytes] | None:
+        """Generation and state of ``rank`` at the start of ``step``, as far as it is here."""
+        state = self._states.get(rank, {}).get(step)
+        return None if state is None else (state.generation, state.body)
+
+    def _forget_former(self, incarnations: dict[str, str]) -> None:
+        """What a former agent of a host has acknowledged is gone with it."""
+        former = {host for host, one in self._incarnations.items() if incarnations.get(host) != one}
+        self._incarnations = incarnations
+        for states in self._states.values():
+            for state in states.values():
+                state.acknowledged -= former
+
+    def _settle(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for rank, (process, step) in list(self._waiting.items()):
+            state = self._states.get(rank, {}).get(step)
+            if state is not None and self._is_safe(state.acknowledged):
+                del self._waiting[rank]
+                effects.append(TellStored(process, step))
+        return effects
+
+    def _is_safe(self, acknowledged: Collection[str]) -> bool:
+        buddies: Sequence[str] = self._buddies
+        if not buddies:
+            return True
+        return any(host in acknowledged for host in buddies) and all(
+            host in acknowledged or host not in self._heard for host in buddies
+        )

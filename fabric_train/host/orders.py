@@ -1,0 +1,47 @@
+"""What is wrong with an order of a fabric-compute, before anything of it is done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from fabric_train.addresses import AddressError, split
+from fabric_train.documents import JobGeneration, JobOrder
+from fabric_train.host.effects import Setup
+
+
+def problem_of(order: JobOrder, setup: Setup, processes: Container[str]) -> str:
+    """What is wrong with ``order``, for people; empty: nothing.
+
+    ``processes`` are those that this host knows, alive or not.
+    """
+    if order.incarnation != setup.incarnation:
+        return f"it is for incarnation {order.incarnation:.40}, this is {setup.incarnation}"
+    if order.phase not in ("proposed", "running"):
+        return ""
+    if order.generation is None:
+        return f"phase {order.phase} without a generation"
+    return _problem(order.generation, setup, processes)
+
+
+def _problem(generation: JobGeneration, setup: Setup, processes: Container[str]) -> str:
+    members = {member.host: member for member in generation.members}
+    if not 0 <= generation.base < generation.number:
+        return f"generation {generation.number} follows {generation.base}"
+    if len(generation.slots) != setup.world or len(generation.hosts) != setup.world:
+        return f"{len(generation.slots)} slots, and the job has {setup.world} ranks"
+    if len(set(generation.slots)) != setup.world:
+        return "a process has two ranks"
+    if len(members) != len(generation.members) or not members.keys() >= set(generation.hosts):
+        return "a host with a rank is no member, or a member is named twice"
+    mine = members.get(setup.host)
+    if mine is not None and mine.incarnation != setup.incarnation:
+        return f"it names incarnation {mine.incarnation:.40} of this host"
+    for slot, host in zip(generation.slots, generation.hosts, strict=True):
+        if (host == setup.host) != (slot in processes):
+            return f"{slot:.80} on {host:.80} is not as this host knows it"
+    try:
+        for text in (generation.store, *(one.address for one in generation.members)):
+            split(text)
+    except AddressError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,203 @@
+"""The processes of one fabric-run: how they start, connect and end.
+
+Each process gets the path of a Unix socket, its own name and the token of this run in its
+environment. It says ``Hello``, and is watched by pidfd until it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fabric_train.messages import (
+    VERSION,
+    Decoder,
+    Hello,
+    Message,
+    MessageError,
+    Refused,
+    encode,
+)
+
+_GRACE_S = 10.0  # between SIGTERM and SIGKILL
+
+
+class ProcessEvents(Protocol):
+    """What the owner of the processes hears of them."""
+
+    def joined(self, process: str, software: dict[str, str]) -> None:
+        """``process`` has said hello, with the versions of its ``software``."""
+
+    def received(self, process: str, message: Message) -> None:
+        """``process`` says ``message``. Raises ``MessageError`` for what no process says."""
+
+    def disconnected(self, process: str) -> None:
+        """The connection of ``process`` has ended; the process may live on."""
+
+    def exited(self, process: str, code: int) -> None:
+        """``process`` is gone, with the return code ``code`` (negative: a signal)."""
+
+
+class Processes:
+    """Child processes that all run ``argv``, and their connections at ``directory/agent.sock``."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        world: int,
+        directory: Path,
+        events: ProcessEvents,
+        report: Callable[[str], None],
+    ) -> None:
+        self._argv = list(argv)
+        self._world = world
+        self._path = directory / "agent.sock"
+        self._events = events
+        self._report = report
+        self._token = secrets.token_hex(16)
+        self._server: asyncio.Server | None = None
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._childless = asyncio.Event()
+
+    async def open(self) -> None:
+        """Listen for processes. Raises ``OSError``."""
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        self._path.chmod(0o600)
+
+    @property
+    def alive(self) -> list[str]:
+        """Processes that are not gone yet."""
+        return list(self._children)
+
+    @property
+    def connected(self) -> list[str]:
+        """Processes that have said hello and are connected."""
+        return list(self._writers)
+
+    def spawn(self, process: str) -> None:
+        """Start ``process``. Raises ``OSError``."""
+        environment = {
+            # As torchrun does: a thread for each core in each of many ranks is slower.
+            **({"OMP_NUM_THREADS": "1"} if self._world > 1 else {}),
+            **os.environ,
+            "FABRIC_TRAIN_SOCKET": str(self._path),
+            "FABRIC_TRAIN_PROCESS": process,
+            "FABRIC_TRAIN_TOKEN": self._token,
+        }
+        child = subprocess.Popen(self._argv, env=environment)
+        self._childless.clear()
+        self._children[process] = child
+        pidfd = os.pidfd_open(child.pid)
+        asyncio.get_running_loop().add_reader(pidfd, self._exited, process, child, pidfd)
+
+    def kill(self, process: str) -> None:
+        """End ``process`` by SIGKILL, if it is alive."""
+        child = self._children.get(process)
+        if child is not None:
+            child.kill()
+
+    def send(self, process: str, message: Message) -> None:
+        """Send to ``process``, if it is connected."""
+        writer = self._writers.get(process)
+        if writer is not None and not writer.is_closing():
+            writer.write(encode(message))
+
+    async def close(self, grace_s: float = _GRACE_S) -> None:
+        """End all processes by SIGTERM, after ``grace_s`` by SIGKILL, and the socket."""
+        if self._server is not None:
+            self._server.close()
+        if not self._children:
+            self._childless.set()
+        for child in self._children.values():
+            if grace_s > 0:
+                child.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._childless.wait(), grace_s)
+        for child in self._children.values():
+            child.kill()
+        if self._children:
+            await self._childless.wait()
+        self._path.unlink(missing_ok=True)
+
+    def _exited(self, process: str, child: subprocess.Popen[bytes], pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        code = child.wait()
+        self._children.pop(process, None)
+        writer = self._writers.pop(process, None)
+        if writer is not None:
+            writer.close()
+        self._events.exited(process, code)
+        if not self._children:
+            self._childless.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = Decoder()
+        process: str | None = None
+        try:
+            while data := await reader.read(1 << 16):
+                for message in decoder.feed(data):
+                    if process is None:
+                        process = self._greet(message, writer)
+                    else:
+                        self._events.received(process, message)
+        except MessageError as error:
+            self._report(f"process {process or '(not greeted)'}: {error}")
+            with contextlib.suppress(ConnectionError):
+                writer.write(encode(Refused(str(error)[:500])))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            if process is not None:
+                self._events.disconnected(process)
+
+    def _greet(self, message: Message, writer: asyncio.StreamWriter) -> str:
+        if not isinstance(message, Hello):
+            raise MessageError("the first message has to be hello")
+        if message.version != VERSION:
+            raise MessageError(f"version {message.version} of the messages: this is {VERSION}")
+        if not secrets.compare_digest(message.token.encode(), self._token.encode()):
+            raise MessageError("hello without the token of this job")
+        if message.process in self._writers or message.process not in self._children:
+            raise MessageError(f"{message.process} is no process of this job, or here already")
+        self._writers[message.process] = writer
+        self._events.joined(message.process, message.software)
+        return message.process
+
+
+def make_store(address: str = "127.0.0.1") -> Any:  # noqa: ANN401
+    """A ``TCPStore`` that listens on ``address`` alone. Raises ``OSError``."""
+    import torch.distributed as dist
+
+    # By itself it would listen on every address of the machine.
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family)
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+
+
+def how_ended(code: int) -> str:
+    """In words, for people: how a process ended that left before its job had."""
+    if code < 0:
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')}"
+    return f"exited with status {code}" if code else "left before the job had ended"
+
+
+def python(script: str, args: Sequence[str]) -> list[str]:
+    """Command line of one process of the job."""
+    return [sys.executable, script, *args]
