@@ -9,7 +9,6 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
-
 from job_hosts import SCRIPT, Daemons, Run
 from test_takeover import RANKS, STEPS, struck, train, weights
 
