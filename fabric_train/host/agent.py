@@ -263,6 +263,7 @@ class HostAgent:
         assert self._peers is not None
         self._report(f"incarnation {fence.incarnation} of {fence.host} is fenced")
         self._peers.fence(fence.host, fence.incarnation)
+        self._running_core().fence(fence.host, fence.incarnation)
         self._daemon.acknowledge(fence.id)
 
     def stopped(self, reason: str) -> None:

@@ -1,8 +1,10 @@
 """What fabric-run of one host promises, starts and reports. Pure: the time is a parameter.
 
 A generation is proposed by a fabric-compute, accepted by hosts, and started once enough of them
-have. An agent accepts a number at most once, never a lower one, and starts only what it accepted.
-So two fabric-computes that disagree do no harm, and no order needs to arrive exactly once.
+have. An agent accepts a number at most once, never a lower one, never one that follows an older
+generation than it has accepted, and never one that gives a rank to a fenced agent. It starts only
+what it accepted. So two fabric-computes that disagree do no harm, and no order needs to arrive
+exactly once.
 
 Each host starts ``nproc`` processes and ``standby`` more. Whether the former hold ranks is decided
 by the first generation that this host starts: until then their ``Welcome`` is held back.
@@ -62,6 +64,7 @@ class HostCore:
         self._failures = 0
         self._accepted: JobGeneration | None = None
         self._running: JobGeneration | None = None
+        self._fenced: set[tuple[str, str]] = set()
         self._phase = "waiting"
         self._said = ""
         self._suspects = 0
@@ -141,6 +144,10 @@ class HostCore:
     def stop(self, reason: str) -> list[Effect]:
         """This incarnation is fenced: nothing of it may go on."""
         return self._end(f"fenced: {reason}", at_once=True)
+
+    def fence(self, host: str, incarnation: str) -> None:
+        """No generation that gives a rank to this agent is accepted any more."""
+        self._fenced.add((host, incarnation))
 
     def heard(self, hears: Sequence[str], misses: Sequence[str], now: float) -> None:
         """Agents of the job with which heartbeats are, and are not, exchanged."""
@@ -232,16 +239,24 @@ class HostCore:
         assert generation is not None
         if self._accepted is not None and generation.number <= self._accepted.number:
             return []
-        if self._running is not None and generation.base < self._running.number:
+        if refusal := self._refusal(generation):
             self.refused_orders += 1
-            return self._say(
-                f"generation {generation.number} is not accepted: it follows {generation.base}, "
-                f"and {self._running.number} is running here"
-            )
+            return self._say(f"generation {generation.number} is not accepted: {refusal}")
         self._accepted = generation
         if generation.formed:
             self._notice(generation.reason or f"generation {generation.number} is proposed", now)
         return []
+
+    def _refusal(self, generation: JobGeneration) -> str:
+        """Why this host does not promise to follow ``generation``; ``""``: it does."""
+        accepted = self._accepted
+        if accepted is not None and generation.base < accepted.number:
+            return f"it follows {generation.base}, and {accepted.number} was accepted here"
+        for member in generation.members:
+            fenced = (member.host, member.incarnation) in self._fenced
+            if fenced and member.host in generation.hosts:
+                return f"it gives a rank to {member.host}, which is fenced"
+        return ""
 
     def _start(self, generation: JobGeneration | None, now: float) -> list[Effect]:
         assert generation is not None
@@ -281,6 +296,8 @@ class HostCore:
                 continue
             if one.standby:
                 spare = True
+            elif self._running is None and self._phase == "held":
+                spare = True  # the job needs one before it can have a next generation
             elif self._running is None or self._phase == "waiting":
                 continue
             else:
