@@ -27,6 +27,11 @@ def acceptors(generation: JobGeneration, documents: Mapping[str, AgentDocument])
     return sum(has_accepted(one, generation) for one in documents.values())
 
 
+def accepted_numbers(documents: Mapping[str, AgentDocument]) -> list[int]:
+    """Of all agents that have accepted a generation."""
+    return [one.accepted.number for one in documents.values() if one.accepted is not None]
+
+
 def is_contested(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
     """Agents have accepted another generation of this number, or a later one."""
     return any(

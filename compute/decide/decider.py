@@ -88,6 +88,7 @@ class Decider:
         self._stopped = ""
         self._hosts: dict[str, HostView] = {}
         self._racks: dict[str, str] = {}
+        self._drained: dict[str, str] = {}
         self._jobs: dict[str, _Job] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
@@ -136,6 +137,16 @@ class Decider:
             self._racks.pop(host, None)
             return
         self._racks[host] = document.rack
+
+    def drain(self, host: str, now: float, *, to: str = "") -> None:
+        """Move all ranks off ``host``, to host ``to`` if given, and use it as a spare no more."""
+        del now
+        self._drained[host] = to
+
+    def undrain(self, host: str, now: float) -> None:
+        """``host`` may hold ranks again."""
+        del now
+        self._drained.pop(host, None)
 
     def host_job(self, host: str, job: str, news: HostJob | None, now: float) -> None:
         """What fabric-run on a host says. None: cleared. Raises ``DocumentError``."""
@@ -238,9 +249,10 @@ class Decider:
         acts = self._mode == "migrate"
         news = JobInput(
             documents,
-            lost={host: why for host, why in lost.items() if host not in refused and acts},
+            lost={host: why for host, why in lost.items() if host not in refused},
             held={host: refused[host] for host in lost if host in refused},
             unconfirmed=frozenset(unconfirmed),
+            drained=self._drained,
             act=acts,
             stopped=bool(self._stopped),
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from compute.decide.choice import acceptors, has_accepted, is_chosen, is_contested
+from compute.decide.choice import accepted_numbers, acceptors, has_accepted, is_chosen, is_contested
 from compute.decide.placement import (
     NoStateError,
     PlacementError,
@@ -28,8 +28,9 @@ from compute.decide.placement import (
     next_generation,
 )
 from compute.decide.policy import Policy
+from compute.decide.ranks import all_finished, dead_ranks, rank_processes
 from compute.decide.recovery import JobRecord, RecoveryLog
-from fabric_train.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
+from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
 
 TERMINAL = ("ended", "failed")
 
@@ -52,13 +53,15 @@ class JobInput:
     ``documents``: of agents that are neither gone nor fenced. A host whose fence is not confirmed
     yet is still among them. ``lost``: hosts to be fenced → evidence. ``held``: hosts that are lost
     but must not be fenced → why. ``unconfirmed``: hosts whose fence is not acknowledged yet.
-    ``act``: False in observe mode, and while stopped; ``stopped``: nothing at all may change.
+    ``drained``: hosts whose ranks are to move while they are well → the host that is to take them,
+    or "". ``act``: False in observe mode; ``stopped``: nothing at all may change.
     """
 
     documents: Mapping[str, AgentDocument]
     lost: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     unconfirmed: frozenset[str] = frozenset()
+    drained: Mapping[str, str] = field(default_factory=dict)
     act: bool = True
     stopped: bool = False
 
@@ -123,7 +126,7 @@ class JobCore:
         """A takeover that has ended since the last call."""
         if self._proposed is None:
             return []
-        one = self._log.ended(self._proposed, self._slots(self._proposed, documents), now)
+        one = self._log.ended(self._proposed, rank_processes(self._proposed, documents), now)
         return [one] if one is not None else []
 
     @property
@@ -150,7 +153,7 @@ class JobCore:
         if self._proposed is None or previous.proposal != self._proposed.proposal:
             self._proposed, self._proposed_at = previous, now
         if not previous.formed:
-            lost = self._dead(previous, documents)
+            lost = dead_ranks(previous, documents)
             if lost:
                 why = "; ".join(f"rank {rank}: {reason}" for rank, reason in lost.items())
                 if not self._formed_since(previous, documents):
@@ -206,17 +209,17 @@ class JobCore:
         for host in wrong:
             del documents[host]
         self._learn_layout(previous, documents)
-        if ended := self._all_finished(previous, documents):
+        if ended := all_finished(previous, documents):
             return JobDecision(*ended, orders)
-        dead = self._dead(previous, documents)
+        dead = dead_ranks(previous, documents)
         holders = set(previous.hosts)
-        fence = {host: why for host, why in news.lost.items() if host in holders}
+        fence = {host: why for host, why in news.lost.items() if host in holders and news.act}
         if dead or fence:
             self._log.lost(previous, dead, fence, self.step, now)
         if news.stopped:
             return self._keep(previous, documents, orders, "stopped by an operator", now)
         if not news.act:
-            return self._observe(previous, documents, orders, dead, now)
+            return self._observe(previous, documents, orders, dead, news, now)
         decision = self._next(previous, documents, orders, dead, news, now)
         decision.fence = fence
         return decision
@@ -242,7 +245,7 @@ class JobCore:
             return self._keep(previous, documents, orders, why, now)
         reason = reason or self._failed_connections(previous, documents, now)
         if not reason:
-            return self._order_generation(previous, documents, orders, now)
+            return self._move(previous, documents, orders, news, now)
         self._log.lost(previous, dead, {}, self.step, now)
         if self._log.attempts >= self._policy.recoveries_without_progress:
             return JobDecision(
@@ -251,8 +254,10 @@ class JobCore:
                 f"from step {self.step}; the last: {reason}",
                 orders,
             )
-        number = max([previous.number, *(self._accepted_numbers(documents))]) + 1
+        number = max([previous.number, *(accepted_numbers(documents))]) + 1
         usable = {host: one for host, one in documents.items() if host not in news.lost}
+        idle = news.drained.keys() - set(previous.hosts)  # no spare is taken from there
+        usable = {host: one for host, one in usable.items() if host not in idle}
         try:
             generation = next_generation(previous, number, usable, self._layout or "", reason)
         except NoStateError as error:
@@ -264,17 +269,61 @@ class JobCore:
         self._log.proposed(self.step, now)
         return self._order_generation(generation, documents, orders, now)
 
+    def _move(
+        self,
+        previous: JobGeneration,
+        documents: dict[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        news: JobInput,
+        now: float,
+    ) -> JobDecision:
+        """Move ranks off drained hosts, one generation at a time, while all is well."""
+        here = sorted(news.drained.keys() & set(previous.hosts))
+        if not here:
+            return self._order_generation(previous, documents, orders, now)
+        if not self._is_settled(previous, documents, now):
+            why = f"{', '.join(here)}: drained, and waits for the recovery under way"
+            return self._keep(previous, documents, orders, why, now)
+        usable = {host: one for host, one in documents.items() if host not in news.drained}
+        reason = f"planned: {', '.join(here)} is drained"
+        try:
+            generation = next_generation(
+                previous, previous.number + 1, usable, self._layout or "", reason,
+                {host: to for host, to in news.drained.items() if to},
+            )  # fmt: skip
+        except PlacementError as error:
+            why = f"{', '.join(here)} is drained, but there is {error}"
+            return self._keep(previous, documents, orders, why, now)
+        moved = {rank: f"{previous.hosts[rank]} is drained" for rank in generation.lost}
+        self._log.lost(previous, moved, {}, self.step, now)
+        self._proposed, self._proposed_at = generation, now
+        self._log.proposed(self.step, now)
+        return self._order_generation(generation, documents, orders, now)
+
+    def _is_settled(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
+    ) -> bool:
+        """All ranks have committed a step in this generation."""
+        states = rank_processes(generation, documents)
+        return self._note_choice(generation, documents, now) and all(
+            one.committed >= generation.number for one in states
+        )
+
     def _observe(
         self,
         previous: JobGeneration,
         documents: dict[str, AgentDocument],
         orders: dict[str, JobOrder],
         dead: Mapping[int, str],
+        news: JobInput,
         now: float,
     ) -> JobDecision:
+        """Say what would be done. Without it a job that has lost a rank ends, as it always did."""
         reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
         if not reason:
-            return self._keep(previous, documents, orders, "", now)
+            lost = {host: why for host, why in news.lost.items() if host in previous.hosts}
+            would = "; ".join(f"would fence {host}: {why}" for host, why in sorted(lost.items()))
+            return self._keep(previous, documents, orders, would, now)
         try:
             plan = next_generation(
                 previous, previous.number + 1, documents, self._layout or "", reason
@@ -344,60 +393,20 @@ class JobCore:
         newest = {one.proposal: one for one in known if one.number == number}
         return max(newest.values(), key=lambda one: (acceptors(one, documents), one.proposal))
 
-    @staticmethod
-    def _accepted_numbers(documents: Mapping[str, AgentDocument]) -> list[int]:
-        return [one.accepted.number for one in documents.values() if one.accepted is not None]
-
-    @staticmethod
-    def _dead(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> dict[int, str]:
-        """Ranks without a process → why."""
-        processes = {one.process: one for doc in documents.values() for one in doc.processes}
-        dead: dict[int, str] = {}
-        for rank, (slot, host) in enumerate(zip(generation.slots, generation.hosts, strict=True)):
-            one = processes.get(slot)
-            if host not in documents or one is None:
-                dead[rank] = f"{host} is lost"
-            elif one.state == "ended":
-                dead[rank] = f"{slot} {one.reason}"
-        return dead
-
     def _formed_since(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
     ) -> bool:
         """All ranks of generation 1 that are left have protected their state."""
         self._learn_layout(generation, documents)
-        left = self._slots(generation, documents)
+        left = rank_processes(generation, documents)
         return bool(left) and all(one.state == "warm" for one in left) and self.step > 0
-
-    @staticmethod
-    def _slots(
-        generation: JobGeneration, documents: Mapping[str, AgentDocument]
-    ) -> list[ProcessState]:
-        """Processes with a rank that have not ended."""
-        return [
-            one
-            for document in documents.values()
-            for one in document.processes
-            if one.process in generation.slots and one.state != "ended"
-        ]
 
     def _learn_layout(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
     ) -> None:
         if self._layout is None:
-            layouts = [one.layout for one in self._slots(generation, documents) if one.layout]
+            layouts = [one.layout for one in rank_processes(generation, documents) if one.layout]
             self._layout = layouts[0] if layouts else None
-
-    def _all_finished(
-        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
-    ) -> tuple[str, str] | None:
-        states = self._slots(generation, documents)
-        steps = {one.finished for one in states if one.finished is not None}
-        if len(states) < len(generation.slots) or any(one.finished is None for one in states):
-            return None
-        if len(steps) > 1:
-            return "failed", f"the ranks' loops ended at different steps: {sorted(steps)}"
-        return "ended", f"after step {next(iter(steps))}"
 
     def _failed_connections(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
@@ -416,7 +425,7 @@ class JobCore:
         elif now - self._suspected[1] > policy.suspicion_s:
             return "connections failed"
         recovered = all(
-            one.recovered >= generation.number for one in self._slots(generation, documents)
+            one.recovered >= generation.number for one in rank_processes(generation, documents)
         )
         waited = now - self._running_at
         if generation.formed and not recovered and waited > policy.recovery_s:

@@ -77,10 +77,12 @@ def next_generation(
     documents: Mapping[str, AgentDocument],
     layout: str,
     reason: str,
+    targets: Mapping[str, str] | None = None,
 ) -> JobGeneration:
     """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
 
-    ``documents``: of hosts that are well. ``layout``: what a process has to have protected.
+    ``documents``: of hosts that may hold ranks. ``layout``: what a process has to have protected.
+    ``targets``: host → the only host that may take its ranks.
     Raises ``PlacementError`` when a rank would stay empty, or no survivor holds the state.
     """
     alive = {
@@ -102,7 +104,9 @@ def next_generation(
         if not kept[rank]:
             empty.setdefault(home, []).append(rank)
     for home, ranks in sorted(empty.items(), key=lambda one: _natural(one[0])):
-        for rank, spare in zip(ranks, _choose(home, len(ranks), waiting, survivors), strict=False):
+        target = (targets or {}).get(home)
+        choice = {target: waiting.get(target, [])} if target else waiting
+        for rank, spare in zip(ranks, _choose(home, len(ranks), choice, survivors), strict=False):
             kept[rank] = spare
     if not all(kept):
         missing = ", ".join(str(rank) for rank, slot in enumerate(kept) if not slot)

@@ -156,3 +156,48 @@ def test_the_record_of_a_recovery_has_its_times_in_order():
     times = [record[f"{name}_ms"] for name in ("fenced", "proposed", "running", "recovered")]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+def test_a_drained_hosts_rank_moves_while_it_is_well_and_comes_back_only_when_asked():
+    world = World(6, computes=1)
+    run(world, 4)
+    world.deciders["c0"].drain("h1", world.now, to="h5")
+    run(world, 3)
+    assert world.progress[0] == 2
+    assert world.hosts["h0"].running.hosts == ["h0", "h5", "h2", "h3"]
+    assert not world.hosts["h1"].stopped
+    assert not world.fences["c0"]
+    world.deciders["c0"].drain("h4", world.now)
+    world.hosts["h2"].up = False
+    run(world, 4)
+    assert world.progress[0] == 2  # the two hosts without ranks are drained
+    world.deciders["c0"].undrain("h1", world.now)
+    run(world, 4)
+    assert world.hosts["h0"].running.hosts == ["h0", "h5", "h1", "h3"]
+    assert not world.violations
+
+
+def test_in_observe_mode_nothing_is_done_and_what_would_be_is_said():
+    world = World(7, computes=1)
+    world.deciders["c0"].set_mode("observe", 0.0)
+    run(world, 4)
+    assert world.progress[0] == 1
+    world.hosts["h3"].paused = True
+    run(world, 3)
+    assert not world.fences["c0"]
+    assert world.progress[0] == 1
+    phases = [one.fields for one in world.records if one.kind == "phase"]
+    assert phases[-1]["phase"] == "running"
+    assert "would fence h3: silent on all rails to 5 of 5 observers" in phases[-1]["reason"]
+
+
+def test_stopped_means_no_fence_and_no_generation_until_it_is_taken_back():
+    world = World(8, computes=1)
+    run(world, 4)
+    world.deciders["c0"].stop(True, "by hand", world.now)
+    world.hosts["h3"].up = False
+    run(world, 3)
+    assert not world.fences["c0"]
+    world.deciders["c0"].stop(False, "", world.now)
+    run(world, 4)
+    assert world.progress[0] == 2

@@ -1,0 +1,46 @@
+"""The processes that hold a job's ranks, as the newest documents of its agents describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fabric_train.documents import AgentDocument, JobGeneration, ProcessState
+
+
+def rank_processes(
+    generation: JobGeneration, documents: Mapping[str, AgentDocument]
+) -> list[ProcessState]:
+    """Processes with a rank that have not ended."""
+    return [
+        one
+        for document in documents.values()
+        for one in document.processes
+        if one.process in generation.slots and one.state != "ended"
+    ]
+
+
+def dead_ranks(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> dict[int, str]:
+    """Ranks without a process → why."""
+    processes = {one.process: one for doc in documents.values() for one in doc.processes}
+    dead: dict[int, str] = {}
+    for rank, (slot, host) in enumerate(zip(generation.slots, generation.hosts, strict=True)):
+        one = processes.get(slot)
+        if host not in documents or one is None:
+            dead[rank] = f"{host} is lost"
+        elif one.state == "ended":
+            dead[rank] = f"{slot} {one.reason}"
+    return dead
+
+
+def all_finished(
+    generation: JobGeneration, documents: Mapping[str, AgentDocument]
+) -> tuple[str, str] | None:
+    """Phase and reason once the loop of every rank has ended; None before."""
+    states = rank_processes(generation, documents)
+    steps = {one.finished for one in states}
+    if len(states) < len(generation.slots) or None in steps:
+        return None
+    if len(steps) > 1:
+        ended = sorted(step for step in steps if step is not None)
+        return "failed", f"the ranks' loops ended at different steps: {ended}"
+    return "ended", f"after step {next(iter(steps))}"
