@@ -1,0 +1,367 @@
+"""A connection to the broker that comes back: birth, last will, retained state, events.
+
+The only module that imports ``aiomqtt``. Everything runs on one event loop. ``run`` connects,
+publishes the birth (``HostStatus`` online), subscribes, publishes all retained state, and begins
+again after a loss, with full jitter.
+
+Sequence numbers: the last will has the number after that of its birth, so that in the order of
+numbers, too, it comes after it. A receiver compares numbers of one life and *one topic* only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from telemetry.broker.backoff import FullJitter
+from telemetry.broker.inbox import Inbox
+from telemetry.broker.interface import MessageFactory, NotConnectedError, Receiver
+from telemetry.broker.latest import Data, LatestStates
+from telemetry.broker.settings import BrokerSettings, BrokerSettingsError, plain_address
+from telemetry.broker.tls import tls_context
+from telemetry.messages import topics
+from telemetry.messages.envelope import MAX_BYTES, BadMessageError, decode, encode
+from telemetry.messages.topics import Topic
+
+CONNECT_S = 5.0
+"""Limit of each step of a connection attempt: CONNACK, SUBACK."""
+GOODBYE_S = 2.0
+STATES_IN_FLIGHT = 8
+"""With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
+STABLE_S = 5.0
+"""A connection that lasted so long did not fail: the next attempt comes soon."""
+SESSION_S = 7 * 86_400
+"""How long a broker keeps a persistent session (MQTT 5) of a client that is away."""
+PACKET_BYTES = MAX_BYTES + 65_536
+"""Largest packet that we let a broker send (MQTT 5): a message, its topic and properties."""
+_LOG = logging.getLogger("telemetry.broker")
+_LOG.addHandler(logging.NullHandler())
+_LOG.propagate = False
+
+
+class BrokerClient:
+    """One client of one broker.
+
+    Attributes:
+        connected: birth and subscriptions are acknowledged.
+        connections: times that it became connected.
+        rejected: PUBLISHes that the broker refused by a reason code (MQTT 5), e.g. by its ACL.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        client_id: str,
+        factory: MessageFactory,
+        status: Topic,
+        subscriptions: Sequence[tuple[str, int]],
+        receiver: Receiver,
+        persistent: bool = False,
+    ) -> None:
+        """Prepare; ``run`` connects.
+
+        Args:
+            settings: where the broker is.
+            client_id: unique at the broker, the same in each life of this sender.
+            factory: numbers our messages.
+            status: the topic of birth, last will and goodbye.
+            subscriptions: (filter, QoS) pairs.
+            receiver: is called with what comes.
+            persistent: the broker keeps the session, and each QoS 1 message is acknowledged only
+                after ``received`` returned: at least once, also over our ``kill -9``.
+        """
+        self.settings = settings
+        self.connected = False
+        self.connections = 0
+        self.rejected = 0
+        self.states = LatestStates()
+        self._client_id, self._factory, self._status = client_id, factory, status
+        self._subscriptions = list(subscriptions)
+        self._receiver, self._persistent = receiver, persistent
+        self._backoff = FullJitter(random.SystemRandom().random)
+        self._attempt = 0
+        self._goodbye_said = False
+        self._client: aiomqtt.Client | None = None
+        self._wake = asyncio.Event()
+        self._gone: asyncio.Future[None] | None = None
+        """Done when the present connection has ended."""
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def set_state(self, topic: Topic, data: Data | None) -> bool:
+        """Keep ``data`` retained on ``topic``; None clears it. False: unchanged."""
+        changed = self.states.set(topic, data)
+        if changed:
+            self._wake.set()
+        return changed
+
+    async def publish(self, topic: Topic, payload: bytes) -> None:
+        """Publish with QoS 1 and wait for the acknowledgement.
+
+        Raises:
+            NotConnectedError: not connected, or the connection ended before the acknowledgement.
+        """
+        client = self._client
+        if client is None or not self.connected:
+            raise NotConnectedError("not connected")
+        await self._publish(client, topic, payload)
+
+    async def goodbye(self) -> None:
+        """Say that we leave on purpose. Call it while ``run`` runs, and then cancel ``run``.
+
+        Unless the broker acknowledges it, ``run`` ends without DISCONNECT: the last will is sent.
+        """
+        client = self._client
+        if client is None or not self.connected:
+            return
+        data = {"online": False, "intended": True}
+        payload = encode(self._factory.make(self._status, data))
+        with contextlib.suppress(NotConnectedError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._publish(client, self._status, payload)
+                self._goodbye_said = True
+
+    # -- the connection -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect and reconnect until cancelled."""
+        while True:
+            began: float | None = None
+            try:
+                client, inbox, birth = await self._connect()
+                began = time.monotonic()
+                try:
+                    reason = await self._serve(client, inbox, birth)
+                finally:
+                    self._end_connection()
+                    await _disconnect(client, politely=self._goodbye_said)
+            except (aiomqtt.MqttError, BrokerSettingsError, NotConnectedError, OSError) as error:
+                reason = _reason(error)
+            self._receiver.connection_changed(connected=False, reason=reason)
+            if began is not None and time.monotonic() - began >= STABLE_S:
+                self._backoff.succeeded()
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _connect(self) -> tuple[aiomqtt.Client, Inbox, bytes]:
+        """A client whose CONNECT was accepted, its inbox, and the payload of its birth."""
+        settings, factory = self.settings, self._factory
+        host, context = settings.host, None
+        if settings.tls:
+            context = await asyncio.to_thread(tls_context, settings)
+        else:
+            host = await self._plain_host()
+        birth = encode(factory.make(self._status, {"online": True, "intended": False}))
+        will = encode(factory.make(self._status, {"online": False, "intended": False}))
+        inbox = Inbox(self._keeps_newest)
+        five = settings.protocol == "5"
+        version: dict[str, Any] = {"clean_session": not self._persistent}
+        if five:
+            version = {"clean_start": not self._persistent, "properties": self._properties()}
+        client = aiomqtt.Client(
+            host,
+            settings.effective_port,
+            username=settings.username or None,
+            password=settings.password(),
+            logger=_LOG,
+            identifier=self._client_id,
+            queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda **_: inbox),
+            protocol=aiomqtt.ProtocolVersion.V5 if five else aiomqtt.ProtocolVersion.V311,
+            will=aiomqtt.Will(self._status.text(settings.prefix), will, 1, retain=True),
+            timeout=CONNECT_S,
+            keepalive=settings.keepalive_s,
+            tls_context=context,
+            **version,
+        )
+        client.pending_calls_threshold = 1 << 30
+        # aiomqtt has no manual acknowledgement, and drops the reason codes of PUBACKs.
+        paho = client._client  # noqa: SLF001
+        paho.manual_ack_set(self._persistent)
+        inner = paho.on_publish
+
+        def published(*arguments: Any) -> None:  # noqa: ANN401 - paho's callback
+            self.rejected += arguments[3].is_failure
+            if inner is not None:
+                inner(*arguments)
+
+        paho.on_publish = published
+        entering = asyncio.ensure_future(client.__aenter__())
+        try:
+            await asyncio.shield(entering)
+        except BaseException:
+            # The thread that connects cannot be stopped: what it opens is closed when it returns.
+            entering.add_done_callback(lambda ended: _discard(client, ended))
+            raise
+        return client, inbox, birth
+
+    def _properties(self) -> Properties:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.MaximumPacketSize = PACKET_BYTES
+        if self._persistent:
+            properties.SessionExpiryInterval = SESSION_S
+        return properties
+
+    async def _plain_host(self) -> str:
+        """The address to connect to without TLS: none that other networks can reach."""
+        host, port = self.settings.host, self.settings.effective_port
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = plain_address(host, [str(item[4][0]) for item in found])
+        self._attempt += 1
+        return addresses[self._attempt % len(addresses)]
+
+    def _keeps_newest(self, name: str) -> bool:
+        topic = topics.parse(name, self.settings.prefix)
+        return topic is None or topic.kind.retained
+
+    async def _serve(self, client: aiomqtt.Client, inbox: Inbox, birth: bytes) -> str:
+        """Publish and receive until the connection ends; returns why it did."""
+        self._gone = asyncio.get_running_loop().create_future()
+        receiving = asyncio.create_task(self._receive(client, inbox))
+        sending: asyncio.Task[None] | None = None
+        try:
+            greeting = asyncio.create_task(self._greet(client, birth))
+            await asyncio.wait({receiving, greeting}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                greeting.cancel()
+                await receiving
+            await greeting
+            self._client, self.connected = client, True
+            self.connections += 1
+            self._receiver.connection_changed(connected=True, reason="")
+            sending = asyncio.create_task(self._send_states(client))
+            await asyncio.wait({receiving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            await (receiving if receiving.done() else sending)
+        finally:
+            for task in (receiving, sending):
+                if task is not None and not task.done():
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+        return "connection ended"
+
+    async def _greet(self, client: aiomqtt.Client, birth: bytes) -> None:
+        async with asyncio.timeout(CONNECT_S):
+            await self._publish(client, self._status, birth)
+        if not self._subscriptions:
+            return
+        granted = await client.subscribe(self._subscriptions, timeout=CONNECT_S)
+        for (name, _), code in zip(self._subscriptions, granted, strict=True):
+            if code >= 0x80 if isinstance(code, int) else code.is_failure:
+                raise BrokerSettingsError(
+                    f"the broker refuses the subscription to {name}: {code}; see its access list"
+                )
+
+    def _end_connection(self) -> None:
+        self._client, self.connected = None, False
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        self.states.connection_lost()
+
+    async def _receive(self, client: aiomqtt.Client, inbox: Inbox) -> None:
+        paho = client._client  # noqa: SLF001 - see `_connect`
+        async for item in client.messages:
+            self._handle(item)
+            if self._persistent:
+                done, inbox.superseded = [item, *inbox.superseded], []
+                for message in done:
+                    paho.ack(message.mid, message.qos)
+            else:
+                inbox.superseded.clear()
+
+    def _handle(self, item: aiomqtt.Message) -> None:
+        name, payload = item.topic.value, item.payload
+        topic = topics.parse(name, self.settings.prefix)
+        if topic is None:
+            self._receiver.refused(name, "no topic of ours")
+        elif not payload:
+            self._receiver.cleared(topic)
+        else:
+            try:
+                self._receiver.received(decode(payload, topic), retained=item.retain)
+            except BadMessageError as error:
+                self._receiver.refused(name, str(error))
+
+    async def _send_states(self, client: aiomqtt.Client) -> None:
+        under_way: set[asyncio.Task[None]] = set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            under_way.discard(task)
+            self._wake.set()
+
+        try:
+            while True:
+                self._wake.clear()
+                while len(under_way) < STATES_IN_FLIGHT and (due := self.states.take()) is not None:
+                    task = asyncio.create_task(self._send_state(client, *due))
+                    under_way.add(task)
+                    task.add_done_callback(ended)
+                await self._wake.wait()
+        finally:
+            for task in list(under_way):
+                task.cancel()
+
+    async def _send_state(self, client: aiomqtt.Client, topic: Topic, data: Data | None) -> None:
+        try:
+            payload = b"" if data is None else encode(self._factory.make(topic, data))
+            await self._publish(client, topic, payload)
+        except BadMessageError as error:  # Too large: nobody can have it.
+            self._receiver.refused(topic.text(self.settings.prefix), str(error))
+        except NotConnectedError:
+            return  # All states are sent again on the next connection.
+        self.states.acknowledged(topic)
+
+    async def _publish(self, client: aiomqtt.Client, topic: Topic, payload: bytes) -> None:
+        """Until PUBACK. Raises ``NotConnectedError`` when the connection ends before."""
+        gone = self._gone
+        assert gone is not None
+        name = topic.text(self.settings.prefix)
+        work = asyncio.ensure_future(
+            client.publish(name, payload, 1, topic.kind.retained, timeout=math.inf)
+        )
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise NotConnectedError("the connection ended")
+            await work
+        except aiomqtt.MqttError as error:
+            raise NotConnectedError(str(error)) from None
+        finally:
+            work.cancel()
+
+
+async def _disconnect(client: aiomqtt.Client, *, politely: bool) -> None:
+    """End a connection; ``politely`` with DISCONNECT, so that the broker drops the last will."""
+    if politely:
+        with contextlib.suppress(aiomqtt.MqttError):
+            await client.__aexit__(None, None, None)
+    _close(client)
+
+
+def _discard(client: aiomqtt.Client, entering: asyncio.Future[Any]) -> None:
+    if not entering.cancelled():
+        entering.exception()
+    _close(client)
+
+
+def _close(client: aiomqtt.Client) -> None:
+    """Close the socket of a connection that failed: aiomqtt leaves it open."""
+    client._client._sock_close()  # noqa: SLF001
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(error, aiomqtt.MqttCodeError) and isinstance(error.__cause__, Exception):
+        text = f"{text}: {error.__cause__}"
+    return text[:300]
