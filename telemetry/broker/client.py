@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import aiomqtt
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from aiomqtt.client import Properties  # type: ignore[attr-defined]  # paho's, which it takes
 
 from telemetry.broker.backoff import FullJitter
 from telemetry.broker.inbox import Inbox
@@ -34,6 +33,7 @@ from telemetry.messages import topics
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, decode, encode
 from telemetry.messages.topics import Topic
 
+CONNECT_PACKET = 1
 CONNECT_S = 5.0
 """Limit of each step of a connection attempt: CONNACK, SUBACK."""
 GOODBYE_S = 2.0
@@ -206,7 +206,7 @@ class BrokerClient:
         return client, inbox, birth
 
     def _properties(self) -> Properties:
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties = Properties(CONNECT_PACKET)  # type: ignore[no-untyped-call]
         properties.MaximumPacketSize = PACKET_BYTES
         if self._persistent:
             properties.SessionExpiryInterval = SESSION_S
@@ -258,7 +258,7 @@ class BrokerClient:
             return
         granted = await client.subscribe(self._subscriptions, timeout=CONNECT_S)
         for (name, _), code in zip(self._subscriptions, granted, strict=True):
-            if code >= 0x80 if isinstance(code, int) else code.is_failure:
+            if cast("Any", code).is_failure:
                 raise BrokerSettingsError(
                     f"the broker refuses the subscription to {name}: {code}; see its access list"
                 )
