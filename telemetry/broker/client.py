@@ -158,6 +158,7 @@ class BrokerClient:
         """A client whose CONNECT was accepted, its inbox, and the payload of its birth."""
         settings, factory = self.settings, self._factory
         host, context = settings.host, None
+        self._goodbye_said = False
         if settings.tls:
             context = await asyncio.to_thread(tls_context, settings)
         else:

@@ -25,8 +25,7 @@ class BrokerSettingsError(Exception):
 class BrokerSettings:
     """How to reach the broker.
 
-    ``protocol`` is "3.1.1" or "5". ``tls`` is on when ``ca_file`` or ``cert_file`` is set, or when
-    ``system_ca`` asks for the certificates of the system. ``keepalive_s``: the broker sends the
+    ``protocol`` is "3.1.1" or "5". ``ca_file`` turns TLS on. ``keepalive_s``: the broker sends the
     last will when it hears nothing for 1.5 times as long.
     """
 
@@ -35,7 +34,6 @@ class BrokerSettings:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    system_ca: bool = False
     username: str = ""
     password_file: Path | None = None
     prefix: str = DEFAULT_PREFIX
@@ -45,7 +43,7 @@ class BrokerSettings:
     @property
     def tls(self) -> bool:
         """The connection is encrypted, and the broker's certificate is verified."""
-        return self.system_ca or self.ca_file is not None or self.cert_file is not None
+        return self.ca_file is not None
 
     @property
     def effective_port(self) -> int:
