@@ -32,6 +32,7 @@ def check(raw: dict[str, Any], *, local_host: str) -> Found:
                 )
             )
     _ptp_masters(raw.get("clock"), found)
+    _broker(raw.get("broker"), found)
     metrics = raw.get("metrics")
     listen = metrics.get("listen") if isinstance(metrics, dict) else None
     if isinstance(listen, str) and listen.rpartition(":")[2].isdigit():
@@ -57,6 +58,22 @@ def _ptp_masters(clock: object, found: Found) -> None:
         if address.is_link_local and address.version == 6 and not clock.get("ptp_interface"):
             text = f"{address} is of one link; allowed: with ptp_interface"
             found.append((where, text))
+
+
+def _broker(broker: object, found: Found) -> None:
+    """Files that belong together, and no plain text to an address that other networks reach."""
+    if not isinstance(broker, dict):
+        return
+    from telemetry.broker.settings import needs_tls  # a daemon without a broker loads none of it
+
+    for key, needs in (("cert_file", "ca_file"), ("key_file", "cert_file"),
+                       ("password_file", "username")):  # fmt: skip
+        if key in broker and needs not in broker:
+            found.append((("broker", key), f"stands alone; allowed: with {needs}"))
+    address = _address(broker.get("host"))
+    if address is not None and "ca_file" not in broker and needs_tls(str(address)):
+        text = f"{address} is public; allowed without TLS: loopback and private; else set ca_file"
+        found.append((("broker", "host"), text))
 
 
 def _topology(raw: dict[str, Any], local_host: str, found: Found) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fabricd.config_tables import (
+    BrokerTable,
     ClockTable,
     Config,
     ControlTable,
@@ -98,6 +99,7 @@ _TABLES: dict[tuple[type[Table], str], type[Table]] = {
     (Config, "predict"): PredictTable,
     (Config, "detectors"): DetectorsTable,
     (Config, "clock"): ClockTable,
+    (Config, "broker"): BrokerTable,
     (Config, "control"): ControlTable,
     (Config, "metrics"): MetricsTable,
     (Config, "timeline"): TimelineTable,

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fabricd.config_values import (
     PORT_TEXT,
+    BrokerName,
     Cpus,
     Detector,
     FilePath,
@@ -23,6 +24,7 @@ from fabricd.config_values import (
     PortName,
     Rail,
     SystemGroup,
+    TopicPrefix,
     UnicastAddress,
     VerbsDevice,
     integer,
@@ -213,6 +215,35 @@ class ClockTable(Table):
     """Probes of a path whose two ways differ leave from another UDP source port."""
 
 
+class BrokerTable(Table):
+    """The MQTT broker of the control fabric. Without this table there is none."""
+
+    host: BrokerName
+    port: Annotated[int, integer(1, 65535)] | None = Field(
+        default=None, description="an integer from 1 to 65535"
+    )
+    """Default: 8883 with TLS, 1883 without."""
+    ca_file: FilePath | None = None
+    """Certificates of the authorities that may sign the broker's: turns TLS on."""
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
+    username: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="1 to 256 characters"
+    )
+    password_file: FilePath | None = None
+    prefix: TopicPrefix = "fabric/v1"
+    protocol: Annotated[
+        Literal["3.1.1", "5"], Field(description='"3.1.1" or "5", the version of MQTT')
+    ] = "5"
+    keepalive_s: Annotated[int, integer(2, 600, "(seconds)")] = 5
+    rack: Annotated[
+        str, Field(pattern=r"^[!-~]{0,64}$", description="up to 64 printable characters")
+    ] = ""
+    """Where this host stands: budgets of fabric-compute are by rack."""
+    fence_deadline_s: Annotated[Number, number(0.05, 600, "(seconds)")] = 2.0
+    """How long a job's fabric-run may take to apply a fence before that is reported."""
+
+
 class MetricsTable(Table):
     """Prometheus endpoint."""
 
@@ -253,6 +284,7 @@ class Config(Table):
     predict: PredictTable = Field(default_factory=PredictTable)
     detectors: DetectorsTable = Field(default_factory=DetectorsTable)
     clock: ClockTable = Field(default_factory=ClockTable)
+    broker: BrokerTable | None = None
     control: ControlTable = Field(default_factory=ControlTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
     timeline: TimelineTable = Field(default_factory=TimelineTable)

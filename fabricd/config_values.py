@@ -52,6 +52,20 @@ HostName = Annotated[
 FilePath = Annotated[
     str, Field(pattern=r"^/", max_length=4096, description="an absolute path as text")
 ]
+BrokerName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9:])?$",
+        description="a host name, or an IP address without brackets",
+    ),
+]
+TopicPrefix = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9._-]{1,64}(/[A-Za-z0-9._-]{1,64}){0,7}$",
+        description="1 to 8 topic levels of letters, digits, '.', '-' and '_', with '/' between",
+    ),
+]
 
 
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,30}[a-z0-9])?$")]

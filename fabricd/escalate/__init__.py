@@ -1,0 +1,7 @@
+"""The host's side of the control fabric: what it tells fabric-compute, and what it does for it.
+
+Loaded only with ``[broker]`` in the configuration. Pure cores: ``evidence`` (what probes say of
+other hosts), ``orders``, ``fences``, ``job_registry`` and ``job_lines``. Shells: ``service`` (the
+broker), ``job_server`` (the job socket), ``outbox`` (events that outlive us), ``sockets``.
+docs/topics.md has the topics.
+"""
