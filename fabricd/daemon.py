@@ -28,6 +28,7 @@ from fabricd.aside import started_executor
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
 from fabricd.control import ControlServer
+from fabricd.escalation import EscalationSlot
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
@@ -84,6 +85,7 @@ class Daemon:
         self._metrics: MetricsServer | None = None
         self._failure = ""
         self._control: ControlServer
+        self._escalation: EscalationSlot
         self._nics: NicWatch
         self._softnet: SoftnetStat
         self._netdev_bytes: NetdevBytes
@@ -179,6 +181,11 @@ class Daemon:
             raise StartError(f"{error}") from error
         host.record(EventKind.DAEMON, "started", version=__version__, pid=os.getpid())
         host.step()
+        self._escalation = EscalationSlot(host, self._fail)
+        try:
+            self._escalation.start()
+        except OSError as error:
+            raise StartError(f"job socket: {error}") from error
         self._metrics = endpoint.start(host, config.metrics.listen, passed_sockets())
         self._nics = NicWatch(host, asyncio.get_running_loop())
         self._nics.configure(config)
@@ -314,6 +321,7 @@ class Daemon:
             host.reconfigure(config)
             self._hear_lldp(host, config)
             self._nics.configure(config)
+            self._escalation.configure(old, config)
             host.record(
                 EventKind.DAEMON, "reloaded", by=by, hash=self.source.hash,
                 changed=", ".join(changed)[:300] or "nothing",
@@ -362,6 +370,7 @@ class Daemon:
         host.record(EventKind.DAEMON, "stopped")
         host.mark_changed()
         host.save()
+        await self._escalation.close()
         await control.stop()
         if self._metrics is not None:
             await asyncio.to_thread(self._metrics.close)

@@ -58,6 +58,16 @@ REASONS: Mapping[EventKind, tuple[tuple[str, str], ...]] = {
         ("promoted to", INFO),
         ("group ", INFO),
     ),
+    EventKind.FENCE: (
+        ("applied", INFO),
+        ("not applied", ERROR),
+        ("this host is fenced", ERROR),
+    ),
+    EventKind.JOB: (
+        ("registered", INFO),
+        ("left", INFO),
+        ("ended", WARNING),
+    ),
     EventKind.PLUGIN: (
         ("path_down", WARNING),
         ("first_byte", INFO),
@@ -114,6 +124,10 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.PROBING: lambda e: WARNING if e.data.get("state") in UNWATCHED else INFO,
     EventKind.PLUGIN: _reason,
     EventKind.OPERATOR: lambda _: INFO,
+    EventKind.PEER: lambda e: WARNING if e.data.get("silent") else INFO,
+    EventKind.BROKER: lambda e: INFO if e.data.get("connected") else WARNING,
+    EventKind.FENCE: _reason,
+    EventKind.JOB: _reason,
     EventKind.DAEMON: _reason,
 }
 

@@ -96,6 +96,8 @@ class Host:
         """End of the last full cycle, CLOCK_MONOTONIC; 0: there was none."""
         self.cycles = 0
         self.follow: Callable[[dict[str, Any]], None] = lambda _: None
+        self.silence_changed: Callable[[], None] = lambda: None
+        """Called when another set of hosts is silent, once the page says what follows from it."""
         self.source: ConfigSource | None = None
         self.prober_seen: Callable[[int], None] = lambda _: None
         self.control_refused: Callable[[], int] = lambda: 0
@@ -254,12 +256,15 @@ class Host:
         now = time.monotonic_ns()
         header = self.feed.header()  # Before the rows: they are at least as new.
         as_of = header.heartbeat_ns if header else now
+        silent = self.engine.silent_hosts
         outcome = self.engine.evaluate(self.views(), now, as_of=as_of)
         self.counts.evaluated(outcome, self.engine)
         for change in outcome.changes:
             if not change.peer and change.transition.to_state is LinkState.DOWN:
                 self.outages[change.netdev] += 1
         told = self._publisher.publish(self.engine, self._modes(), now)
+        if outcome.silent_hosts != silent:
+            self.silence_changed()
         if events or self._held or outcome.changes or told:
             self._changed_state = True
             self._save_at = self._save_at or now + SAVE_NS

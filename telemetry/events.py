@@ -79,6 +79,15 @@ class EventKind(StrEnum):
     """A job's plugin failed over or rejoined (from its stats page)."""
     OPERATOR = "operator"
     """Somebody drained, opened a window, switched, promoted or reloaded; ``data['by']``."""
+    PEER = "peer"
+    """A peer host is silent on all rails, or heard again; ``data['silent']``. With a broker only.
+    """
+    BROKER = "broker"
+    """The broker is connected or lost; ``data['connected']``."""
+    FENCE = "fence"
+    """A fence is applied here, is late, or is of this host's own fabric-run; ``data['job']``."""
+    JOB = "job"
+    """A job's fabric-run registered, left or ended; ``data['job']``."""
     DAEMON = "daemon"
     """Start, stop, reload, refused input."""
 

@@ -1,8 +1,8 @@
 """Refuses messages that were sent before one that is known already. Pure.
 
 The broker keeps the order of one sender's messages on one topic. So a lower sequence number of the
-same life, or a life that had ended, is a replay (or a bridge that reorders): it changes nothing. For
-retained topics only: events are known by their ids, and may come from an outbox later.
+same life, or a life that had ended, is a replay (or a bridge that reorders): it changes nothing.
+For retained topics only: events are known by their ids, and may come from an outbox later.
 """
 
 from __future__ import annotations

@@ -1,0 +1,170 @@
+"""Which fabric-runs are on this host, and what is to be published of their jobs. Pure.
+
+A job has at most one fabric-run here. It counts as gone when its process has ended, which is
+observed, not guessed: a lost connection alone says nothing while the process lives. Where the
+process cannot be observed, the end of its connection counts.
+
+A job's name belongs to the user who registered it, until it is left or forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+MOST_JOBS, MOST_OF_USER = 128, 16
+"""Running jobs, of all users and of one."""
+MOST_GONE = 64
+"""Ended jobs that are remembered and published; beyond that the oldest is forgotten."""
+
+
+class RefusedError(Exception):
+    """A registration is refused. The text says why."""
+
+
+@dataclass
+class Run:
+    """One life of a fabric-run.
+
+    ``document`` is None until it sent one to *this* fabricd. ``connection`` is a number of the
+    job server; None: not connected now.
+    """
+
+    job: str
+    incarnation: str
+    uid: int
+    pid: int
+    start: int = 0
+    """Start time of the process (/proc/PID/stat), which tells two of one pid apart; 0: unknown."""
+    connection: int | None = None
+    observed: bool = False
+    """Somebody waits for the end of its process."""
+    gone: bool = False
+    proven: bool = False
+    """The end of its process was observed, so it cannot come back."""
+    document: dict[str, Any] | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether processes of this life may still run."""
+        return not self.gone
+
+    def state(self) -> dict[str, Any] | None:
+        """The data of its ``HostJob``; None: what is retained at the broker stands."""
+        if self.document is None and not self.gone:
+            return None
+        return {
+            "job": self.job,
+            "incarnation": self.incarnation,
+            "gone": self.gone,
+            "document": self.document or {},
+        }
+
+
+class JobRegistry:
+    """The runs by job, oldest first."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def of(self, connection: int) -> Run | None:
+        """The run that is connected there."""
+        return next((run for run in self.runs.values() if run.connection == connection), None)
+
+    def register(self, job: str, incarnation: str, uid: int, pid: int, connection: int) -> Run:
+        """A fabric-run says who it is; returns its run.
+
+        The same life may come again, as after a lost connection; another life only when the one
+        before is gone.
+
+        Raises:
+            RefusedError: another user's job, another life that still runs, or too many jobs.
+        """
+        known = self.runs.get(job)
+        if known is not None and known.uid != uid:
+            raise RefusedError(f"job {job} belongs to uid {known.uid} on this host")
+        if known is not None and known.incarnation == incarnation:
+            if known.proven:
+                raise RefusedError(f"incarnation {incarnation} of job {job} has ended")
+            if known.pid != pid:
+                raise RefusedError(f"incarnation {incarnation} of job {job} is process {known.pid}")
+            known.connection, known.gone = connection, False
+            return known
+        if known is not None and known.present:
+            raise RefusedError(f"job {job} has a fabric-run on this host, process {known.pid}")
+        running = Counter(run.uid for run in self.runs.values() if run.present)
+        if running[uid] >= MOST_OF_USER or running.total() >= MOST_JOBS:
+            raise RefusedError(
+                f"{running[uid]} jobs of uid {uid} and {running.total()} in all run here; allowed: "
+                f"{MOST_OF_USER} and {MOST_JOBS}"
+            )
+        self.runs.pop(job, None)
+        run = self.runs[job] = Run(job, incarnation, uid, pid, connection=connection)
+        return run
+
+    def disconnected(self, connection: int) -> Run | None:
+        """A connection ended; returns its run if that changes what is published."""
+        run = self.of(connection)
+        if run is None:
+            return None
+        run.connection = None
+        if run.observed or run.gone:
+            return None
+        return self._end(run)
+
+    def ended(self, run: Run) -> bool:
+        """The process of a run has ended; True: that is news."""
+        if run.gone or self.runs.get(run.job) is not run:
+            return False
+        self._end(run).proven = True
+        return True
+
+    def _end(self, run: Run) -> Run:
+        run.gone, run.connection, run.observed = True, None, False
+        return run
+
+    def leave(self, run: Run) -> None:
+        """The job is over here: nothing of it stays."""
+        if self.runs.get(run.job) is run:
+            del self.runs[run.job]
+
+    def forget_oldest(self) -> list[str]:
+        """Drop the oldest ended jobs over `MOST_GONE`; returns their names."""
+        gone = [job for job, run in self.runs.items() if run.gone]
+        dropped = gone[: max(0, len(gone) - MOST_GONE)]
+        for job in dropped:
+            del self.runs[job]
+        return dropped
+
+    def save(self) -> list[dict[str, Any]]:
+        """JSON of what a successor has to know."""
+        return [
+            {"job": run.job, "incarnation": run.incarnation, "uid": run.uid, "pid": run.pid,
+             "start": run.start, "gone": run.gone}
+            for run in self.runs.values()
+        ]  # fmt: skip
+
+    def restore(self, stored: object) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: not of that form; nothing has changed.
+        """
+        runs: dict[str, Run] = {}
+        if not isinstance(stored, list):
+            raise ValueError("no list of jobs")
+        for item in stored:
+            if not isinstance(item, dict):
+                raise ValueError("a job is no object")
+            names = [item.get(key) for key in ("job", "incarnation")]
+            numbers = [item.get(key) for key in ("uid", "pid", "start")]
+            if not all(isinstance(name, str) and name for name in names):
+                raise ValueError("a job without name or incarnation")
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                raise ValueError(f"{names[0]:.80}: uid, pid or start is no number")
+            uid, pid, start = (int(number) for number in numbers if number is not None)
+            runs[str(names[0])] = Run(
+                str(names[0]), str(names[1]), uid, pid, start, gone=item.get("gone") is True
+            )
+        self.runs = runs

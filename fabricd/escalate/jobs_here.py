@@ -1,0 +1,279 @@
+"""Jobs and fences of this host: hands orders to fabric-runs, and what they say to the broker.
+
+The one owner of the job socket, the orders in force and the fence registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from fabricd import durable
+from fabricd.escalate.fence_keeper import FenceKeeper, FenceStore
+from fabricd.escalate.fences import JOB, FenceApplier, FenceRegistry
+from fabricd.escalate.job_lines import encode_line
+from fabricd.escalate.job_registry import JobRegistry, Run
+from fabricd.escalate.job_server import JobServer, Session
+from fabricd.escalate.orders import Orders
+from fabricd.escalate.refusals import Refusals
+from telemetry.events import EventKind
+from telemetry.messages.documents import ComputeOrder, Fence
+from telemetry.messages.envelope import BadMessageError
+
+VERSION = 1
+MAX_FILE = 8 << 20
+REJOIN_S = 60.0
+"""A fabric-run that ran before our start and has not come back by then is looked for."""
+
+Record = Callable[..., None]
+"""``record(kind, reason, **data)`` writes a timeline row."""
+
+
+class JobsHere:
+    """Runs on the event loop; nothing here waits for a disk or a socket."""
+
+    def __init__(
+        self,
+        host: str,
+        boot_id: str,
+        directories: tuple[Path, Path],
+        appliers: Sequence[FenceApplier],
+        *,
+        deadline_s: float,
+        refusals: Refusals,
+        record: Record,
+    ) -> None:
+        """Prepare; `open` binds the socket.
+
+        Args:
+            host: our name.
+            boot_id: of this boot.
+            directories: run directory and state directory.
+            appliers: that keep fenced processes out.
+            deadline_s: within which a fence has to be applied, else it is reported.
+            refusals: counts what is refused.
+            record: writes timeline rows.
+        """
+        run_dir, state_dir = directories
+        self.registry = JobRegistry()
+        self.orders = Orders()
+        self.publish: Callable[[str, dict[str, Any] | None], None] = lambda _job, _data: None
+        """Keeps the ``HostJob`` of a job at the broker; None clears it."""
+        self.fences_changed: Callable[[], None] = lambda: None
+        self._host, self._boot_id = host, boot_id
+        self._refusals, self._record = refusals, record
+        store = FenceStore(state_dir / "fences.json")
+        everyone = [store, *appliers]
+        self.fences = FenceRegistry([one.name for one in everyone], round(deadline_s * 1e9))
+        self._keeper = FenceKeeper(self.fences, everyone, self._acknowledged)
+        self.server = JobServer(run_dir / "jobs.sock", self.registry, self)
+        self._files = state_dir / "fences.json", state_dir / "jobs.json"
+        self._saving = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Bind the socket and take over what an earlier fabricd knew. Raises ``OSError``."""
+        self.server.open()
+        stored = self._read(self._files[1])
+        if stored is not None:
+            self._restore_jobs(stored)
+        if (stored := self._read(self._files[0])) is not None:
+            try:
+                self.fences.restore(stored.get("fences"), self._present(), time.monotonic_ns())
+            except BadMessageError as error:
+                self._log.warning("fences not restored", error=str(error))
+        self._keeper.changed()
+
+    def _restore_jobs(self, stored: dict[str, Any]) -> None:
+        try:
+            self.registry.restore(stored.get("jobs"))
+        except ValueError as error:
+            self._log.warning("jobs not restored", error=str(error))
+            return
+        for run in self.registry.runs.values():
+            if stored.get("boot_id") != self._boot_id:
+                run.gone = run.proven = True  # No process outlives a boot.
+            elif run.present and not self.server.observe(run) and self.registry.ended(run):
+                self.run_gone(run)
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            data = durable.read(path, MAX_FILE)
+            document = None if data is None else json.loads(data)
+            if document is not None and not isinstance(document, dict):
+                raise ValueError("no object")
+        except (OSError, ValueError, RecursionError) as error:
+            self._log.warning("not readable", file=str(path), error=str(error))
+            return None
+        if document is not None and document.get("version") != VERSION:
+            self._log.warning("of another version", file=str(path))
+            return None
+        return document
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        tasks = [
+            asyncio.create_task(work)
+            for work in (self.server.run(), self._keeper.run(), self._save(), self._rejoin())
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _save(self) -> None:
+        while True:
+            await self._saving.wait()
+            self._saving.clear()
+            document = {
+                "version": VERSION, "boot_id": self._boot_id, "jobs": self.registry.save(),
+            }  # fmt: skip
+            try:
+                await asyncio.to_thread(
+                    durable.replace_text, self._files[1], json.dumps(document), 0o600, sync=False
+                )
+            except OSError as error:
+                self._log.error("jobs not stored", file=str(self._files[1]), error=error.strerror)
+                await asyncio.sleep(REJOIN_S)
+                self._saving.set()
+
+    async def _rejoin(self) -> None:
+        """Jobs of an earlier fabricd whose fabric-run nobody can observe, and that stays away.
+
+        Their connection has ended with that fabricd, which counts as their end.
+        """
+        for run in list(self.registry.runs.values()):
+            if run.gone:
+                self._publish(run)
+        await asyncio.sleep(REJOIN_S)
+        for run in list(self.registry.runs.values()):
+            if run.present and run.connection is None and not run.observed:
+                run.gone = True
+                self.run_gone(run)
+
+    # -- from fabric-compute ----------------------------------------------------------------------
+
+    def order(self, compute: str, order: ComputeOrder) -> None:
+        """Take the newest order of a fabric-compute. Raises ``BadMessageError``."""
+        self.fences.check(order.fences)
+        if self.orders.update(compute, order):
+            self._apply_orders()
+
+    def order_cleared(self, compute: str) -> None:
+        """A fabric-compute wants nothing any more; its fences hold on."""
+        if self.orders.remove(compute):
+            self._apply_orders()
+
+    def stop(self, *, stopped: bool, reason: str) -> None:
+        """An operator stops all action, or lets it go on."""
+        if self.orders.stop(stopped=stopped, reason=reason):
+            self._apply_orders()
+
+    def _apply_orders(self) -> None:
+        new = self.fences.order(self.orders.fences(), self._present(), time.monotonic_ns())
+        for fence in new:
+            if (run := self.registry.runs.get(fence.job)) is not None and run.present:
+                self._tell_fence(run, fence)
+        if new:
+            self._keeper.changed()
+        for run in self.registry.runs.values():
+            self._tell_orders(run)
+
+    def _present(self) -> set[str]:
+        return {job for job, run in self.registry.runs.items() if run.present}
+
+    def _tell_fence(self, run: Run, fence: Fence) -> None:
+        session = self.server.session(run.job)
+        own = (fence.host, fence.incarnation) == (self._host, run.incarnation)
+        if own:
+            self._record(EventKind.FENCE, f"this host is fenced in job {fence.job}: "
+                         f"{fence.reason or 'no reason given'}", job=fence.job, fence=fence.id,
+                         incarnation=fence.incarnation)  # fmt: skip
+        if session is None:
+            return
+        session.send(
+            f"fence {fence.id}",
+            encode_line("fence", id=fence.id, host=fence.host, incarnation=fence.incarnation),
+        )
+        if own:
+            session.send("stop", encode_line("stop", reason=fence.reason or f"fence {fence.id}"))
+
+    def _tell_orders(self, run: Run) -> None:
+        session = self.server.session(run.job)
+        if session is None:
+            return
+        for compute, order in self.orders.job_orders(run.job).items():
+            if order.get("incarnation") == run.incarnation:
+                line = encode_line("order", compute=compute, order=order)
+                session.send(f"order {compute}", line)
+
+    def _acknowledged(self, fence: Fence) -> None:
+        self._record(
+            EventKind.FENCE, f"applied: job {fence.job} on {fence.host}", job=fence.job,
+            fence=fence.id, incarnation=fence.incarnation, peer_host=fence.host,
+        )  # fmt: skip
+        self.fences_changed()
+
+    def tick(self) -> None:
+        """Report fences whose deadline has passed. Call it several times a second."""
+        for fence, who in self.fences.late(time.monotonic_ns()):
+            self._record(
+                EventKind.FENCE,
+                f"not applied in time: job {fence.job} on {fence.host}, by {', '.join(who)}",
+                job=fence.job, fence=fence.id, incarnation=fence.incarnation,
+            )  # fmt: skip
+
+    # -- from fabric-runs (`JobOwner`) ------------------------------------------------------------
+
+    def registered(self, run: Run, session: Session) -> None:  # noqa: D102
+        session.send("welcome", encode_line("welcome", host=self._host, boot_id=self._boot_id))
+        for fence in self.fences.of_job(run.job):
+            self._tell_fence(run, fence)
+        self._tell_orders(run)
+        self._record(EventKind.JOB, f"registered: {run.job}", job=run.job,
+                     incarnation=run.incarnation, uid=run.uid, pid=run.pid)  # fmt: skip
+        self._saving.set()
+
+    def document_changed(self, run: Run) -> None:  # noqa: D102
+        self._publish(run)
+
+    def fence_applied(self, run: Run, fence_id: str) -> None:  # noqa: D102
+        for fence in self.fences.of_job(run.job):
+            if fence.id == fence_id and self.fences.applied(fence_id, JOB):
+                self._acknowledged(fence)
+
+    def run_gone(self, run: Run) -> None:  # noqa: D102
+        self._record(EventKind.JOB, f"ended without leaving: {run.job}", job=run.job,
+                     incarnation=run.incarnation, pid=run.pid)  # fmt: skip
+        self._publish(run)
+        self._ended(run)
+        for job in self.registry.forget_oldest():
+            self.publish(job, None)
+
+    def run_left(self, run: Run) -> None:  # noqa: D102
+        self._record(EventKind.JOB, f"left: {run.job}", job=run.job,
+                     incarnation=run.incarnation)  # fmt: skip
+        self.publish(run.job, None)
+        self._ended(run)
+
+    def job_line_refused(self, reason: str, detail: str) -> None:  # noqa: D102
+        self._refusals.add(reason, detail)
+
+    def _ended(self, run: Run) -> None:
+        for fence in self.fences.job_ended(run.job):
+            self._acknowledged(fence)
+        self._saving.set()
+
+    def _publish(self, run: Run) -> None:
+        if (state := run.state()) is not None:
+            self.publish(run.job, state)

@@ -1,0 +1,225 @@
+"""The connection of a host to the control fabric. Made only where ``[broker]`` is configured.
+
+A host that becomes silent, and a fence that is applied, are published at once; all else that
+changes is published twice a second, the newest state of each topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from fabricd import probe_plan
+from fabricd.config import Config
+from fabricd.escalate.evidence import ProberGaps, observations
+from fabricd.escalate.fences import FenceApplier
+from fabricd.escalate.host_document import host_document
+from fabricd.escalate.jobs_here import JobsHere
+from fabricd.escalate.refusals import Refusals
+from telemetry.broker.client import BrokerClient
+from telemetry.broker.guard import ReplayGuard
+from telemetry.broker.interface import MessageFactory
+from telemetry.broker.settings import BrokerSettings
+from telemetry.events import EventKind
+from telemetry.messages.documents import ComputeOrder, Stop, parse
+from telemetry.messages.envelope import BadMessageError, Message, Sender
+from telemetry.messages.topics import Kind, Topic, subscription
+from telemetry.timeline import boot_id
+
+if TYPE_CHECKING:
+    from fabricd.host import Host
+
+TICK_S = 0.25
+LOOKS = 2
+"""Ticks between two looks at what is not urgent."""
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """The settings of ``[broker]``."""
+    table = config.broker
+    assert table is not None
+
+    def path(text: str | None) -> Path | None:
+        return None if text is None else Path(text)
+
+    return BrokerSettings(
+        table.host, table.port or 0, ca_file=path(table.ca_file), cert_file=path(table.cert_file),
+        key_file=path(table.key_file), username=table.username or "",
+        password_file=path(table.password_file), prefix=table.prefix, protocol=table.protocol,
+        keepalive_s=table.keepalive_s,
+    )  # fmt: skip
+
+
+class Escalation:
+    """One per daemon. Also the `Receiver` of its `BrokerClient`."""
+
+    def __init__(self, host: Host, appliers: tuple[FenceApplier, ...] = ()) -> None:
+        """Prepare; `open` binds the job socket, `run` serves."""
+        config = host.config
+        assert config.broker is not None
+        self.refusals = Refusals(time.monotonic)
+        self.reason = "connecting"
+        """Why there is no connection; "" while there is one."""
+        boot = boot_id()
+        self._host = host
+        self._me = config.host.name
+        self._factory = MessageFactory(Sender(boot, uuid.uuid4().hex))
+        self._guard = ReplayGuard()
+        self._gaps = ProberGaps()
+        self._silent: frozenset[str] = frozenset()
+        paths = config.paths
+        self.jobs = JobsHere(
+            self._me, boot, (Path(paths.run_dir), Path(paths.state_dir)), appliers,
+            deadline_s=config.broker.fence_deadline_s, refusals=self.refusals, record=host.record,
+        )  # fmt: skip
+        self.jobs.publish = self._publish_job
+        self.jobs.fences_changed = self._publish_observations
+        self._settings = broker_settings(config)
+        self.client = self._make_client()
+        self._connecting: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger()
+
+    def _make_client(self) -> BrokerClient:
+        prefix = self._settings.prefix
+        return BrokerClient(
+            self._settings,
+            client_id=f"fabricd-{self._me}",
+            factory=self._factory,
+            status=Topic(Kind.HOST_STATUS, self._me),
+            subscriptions=[
+                (subscription(Kind.COMPUTE_ORDER, prefix, self._me), 1),
+                (subscription(Kind.STOP, prefix), 1),
+            ],
+            receiver=self,
+        )
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Bind the job socket. Raises ``OSError``."""
+        self.jobs.open()
+        self._host.silence_changed = self._silence_changed
+        self._look()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self._connecting = asyncio.create_task(self.client.run())
+        tasks = [
+            self._connecting,
+            asyncio.create_task(self.jobs.run()),
+            asyncio.create_task(self._tick()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def goodbye(self) -> None:
+        """Say that this host leaves on purpose; then cancel `run`."""
+        self._host.silence_changed = lambda: None
+        await self.client.goodbye()
+
+    async def _tick(self) -> None:
+        number = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            number += 1
+            self.jobs.tick()
+            if number % LOOKS == 0:
+                self._look()
+
+    # -- what this host says ----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._publish_document()
+        self._publish_observations()
+
+    def _publish_document(self) -> None:
+        host, config = self._host, self._host.config
+        own = probe_plan.link_addresses(config, host.inventory.address_of)
+        topology = host.where.places.topology
+        data = host_document(
+            config,
+            [[] if address is None else [address] for address in own],
+            host.engine,
+            host.modes.effective.name.lower(),
+            lambda rail: topology.leaf((self._me, rail)),
+        )
+        self._set(Kind.HOST_DOCUMENT, data)
+
+    def _silence_changed(self) -> None:
+        self._publish_observations()
+        silent = self._host.engine.silent_hosts
+        for peer in sorted(silent ^ self._silent):
+            gone = peer in silent
+            reason = "silent on all rails" if gone else "heard again"
+            self._host.record(EventKind.PEER, f"{peer} is {reason}", silent=gone, host=peer)
+        self._silent = silent
+
+    def _publish_observations(self) -> None:
+        host, now = self._host, time.monotonic_ns()
+        header = host.feed.header()
+        life, stall_ns = (header.incarnation, header.stall_ns) if header else (0, 0)
+        self._gaps.update(life, stall_ns, now)
+        views = host.views() if header else None
+        fences = self.jobs.fences.acknowledged()
+        self._set(Kind.HOST_OBSERVATIONS, observations(views, host.engine, self._gaps, fences, now))
+
+    def _publish_job(self, job: str, data: dict[str, Any] | None) -> None:
+        self.client.set_state(Topic(Kind.HOST_JOB, self._me, job), data)
+
+    def _set(self, kind: Kind, data: dict[str, Any]) -> None:
+        self.client.set_state(Topic(kind, self._me), data)
+
+    # -- what it is told (`Receiver`) -------------------------------------------------------------
+
+    def received(self, message: Message, *, retained: bool) -> None:  # noqa: ARG002, D102
+        topic = message.topic
+        where = topic.text(self._settings.prefix)
+        try:
+            if not self._guard.is_new(message):
+                return
+        except BadMessageError as error:
+            self.refusals.add("replayed", f"{where}: {error}")
+            return
+        try:
+            if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:
+                self.jobs.order(topic.owner, parse(ComputeOrder, message.data))
+            elif topic.kind is Kind.STOP:
+                stop = parse(Stop, message.data)
+                self.jobs.stop(stopped=stop.stopped, reason=stop.reason)
+            else:
+                self.refusals.add("topic", f"{where}: not for this host")
+        except BadMessageError as error:
+            self.refusals.add("data", f"{where}: {error}")
+
+    def cleared(self, topic: Topic) -> None:  # noqa: D102
+        if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:
+            self.jobs.order_cleared(topic.owner)
+        elif topic.kind is Kind.STOP:
+            self.jobs.stop(stopped=False, reason="")
+
+    def refused(self, topic: str, reason: str) -> None:  # noqa: D102
+        self.refusals.add("envelope", f"{topic}: {reason}")
+
+    def connection_changed(self, *, connected: bool, reason: str) -> None:  # noqa: D102
+        was = self.reason == ""
+        if connected:
+            self._host.record(EventKind.BROKER, f"connected to {self._where()}", connected=True)
+        elif was:
+            self._host.record(EventKind.BROKER, f"lost {self._where()}: {reason}", connected=False)
+        elif reason != self.reason:
+            self._log.warning("no broker", broker=self._where(), reason=reason)
+        self.reason = "" if connected else reason or "not connected"
+
+    def _where(self) -> str:
+        return f"{self._settings.host} port {self._settings.effective_port}"

@@ -1,0 +1,66 @@
+"""Begins, renews and ends the connection to the control fabric, as the configuration says.
+
+Loads nothing of it while there is no ``[broker]``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fabricd.config import Config
+
+if TYPE_CHECKING:
+    from fabricd.escalate.service import Escalation
+    from fabricd.host import Host
+
+
+class EscalationSlot:
+    """Holds the one `Escalation` of a daemon, or none."""
+
+    def __init__(self, host: Host, failed: Callable[[str], None]) -> None:
+        """Args: ``failed`` is called with the reason when it ends by itself."""
+        self.now: Escalation | None = None
+        self._host, self._failed = host, failed
+        self._task: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, if there is a broker. Raises ``OSError``: the job socket cannot be bound."""
+        if self._host.config.broker is None:
+            return
+        from fabricd.escalate.service import Escalation
+
+        self.now = Escalation(self._host)
+        self.now.open()
+        self._task = asyncio.create_task(self.now.run(), name="escalation")
+        self._task.add_done_callback(self._ended)
+
+    def configure(self, old: Config, new: Config) -> None:
+        """The configuration has changed: begin anew if that concerns us."""
+        if (old.broker, old.host.name) == (new.broker, new.host.name):
+            return
+        before = self._renewing
+        self._renewing = asyncio.create_task(self._renew(before))
+
+    async def _renew(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.gather(before, return_exceptions=True)
+        await self.close()
+        try:
+            self.start()
+        except OSError as error:
+            self._failed(f"job socket: {error}")
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._task is task:
+            self._failed(f"task escalation ended: {task.exception()!r}")
+
+    async def close(self) -> None:
+        """Say goodbye and end."""
+        now, task, self.now, self._task = self.now, self._task, None, None
+        if now is not None and task is not None:
+            await now.goodbye()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""fabricd, mosquitto, a scripted fabric-compute and scripted fabric-runs, all real processes."""
+
+import contextlib
+
+import pytest
+from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
+
+from telemetry.messages.topics import Kind
+
+FENCE = {"id": "f1", "job": "train", "host": "h9", "incarnation": "x", "reason": "lost"}
+
+
+@pytest.fixture
+async def fabric(tmp_path):
+    """A broker, a started fabricd and a connected fabric-compute; what a test adds ends with it."""
+    async with contextlib.AsyncExitStack() as stack:
+        broker = Mosquitto(tmp_path / "broker")
+        stack.callback(broker.stop)
+        broker.start()
+        made = Fabric(tmp_path, broker, stack)
+        made.compute = await made.add(Compute(broker))
+        made.daemon = await made.host()
+        yield made
+    log = made.daemon.log.read_text()
+    assert "Traceback" not in log, log[-5000:]
+
+
+class Fabric:
+    compute: Compute
+    daemon: Daemon
+
+    def __init__(self, directory, broker, stack):
+        self.directory, self.broker, self.stack = directory, broker, stack
+
+    async def add(self, compute):
+        self.stack.push_async_callback(compute.stop)
+        await compute.start()
+        return compute
+
+    async def host(self, name="h0", **options):
+        daemon = Daemon(self.directory / name, self.broker, name, **options)
+        self.stack.callback(daemon.stop)
+        daemon.start()
+        await until(daemon.answers, f"{name} answers")
+        return daemon
+
+    async def run(self, job="train", daemon=None, incarnation=None, register=True):
+        run = FabricRun(daemon or self.daemon, job, incarnation)
+        self.stack.push_async_callback(run.kill)
+        return await run.start(register)
+
+
+async def test_a_host_says_who_it_is_and_a_kill_is_told_by_its_will(fabric):
+    seen = fabric.compute
+    await until(lambda: seen.data(Kind.HOST_OBSERVATIONS), "observations")
+    document = seen.data(Kind.HOST_DOCUMENT)
+    assert document["name"] == "h0"
+    assert document["links"][0] | {"state": ""} == {
+        "netdev": "lo", "rail": 0, "addresses": ["127.0.0.1"], "leaf": "rail0", "state": "",
+    }  # fmt: skip
+    assert seen.data(Kind.HOST_OBSERVATIONS)["abstains"], "no prober: no evidence"
+    fabric.daemon.kill()
+    lost = await until(
+        lambda: (seen.data(Kind.HOST_STATUS) or {}).get("online") is False, "the last will"
+    )
+    assert lost
+    assert seen.data(Kind.HOST_STATUS)["intended"] is False
+
+
+async def test_a_stop_is_an_intended_goodbye(fabric):
+    await until(lambda: fabric.compute.data(Kind.HOST_STATUS), "birth")
+    fabric.daemon.stop()
+    await until(lambda: not fabric.compute.data(Kind.HOST_STATUS)["online"], "goodbye")
+    assert fabric.compute.data(Kind.HOST_STATUS) == {"online": False, "intended": True}
+
+
+async def test_documents_go_up_and_orders_down(fabric):
+    run = await fabric.run()
+    run.send("document", document={"step": 1})
+    run.send("document", document={"step": 2})
+    await until(
+        lambda: (
+            (fabric.compute.data(Kind.HOST_JOB, name="train") or {}).get("document") == {"step": 2}
+        ),
+        "the newest document",
+    )
+    fabric.compute.order(jobs={"train": {"incarnation": run.incarnation, "phase": "waiting"}})
+    await run.get("order", compute="c0", order={"incarnation": run.incarnation, "phase": "waiting"})
+    fabric.compute.order(jobs={"train": {"incarnation": "another", "phase": "running"}})
+    fabric.compute.order(jobs={"train": {"incarnation": run.incarnation, "phase": "held"}})
+    await run.get("order", order={"incarnation": run.incarnation, "phase": "held"})
+    assert not [x for x in run.lines if x.get("order", {}).get("phase") == "running"]
+    run.send("leave")
+    await until(lambda: not fabric.compute.data(Kind.HOST_JOB, name="train"), "cleared")
+    await run.end()
+
+
+async def test_a_killed_fabric_run_is_gone(fabric):
+    run = await fabric.run()
+    run.send("document", document={"a": 1})
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name="train"), "its document")
+    await run.kill()
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name="train")["gone"], "gone")
+    assert fabric.compute.data(Kind.HOST_JOB, name="train")["incarnation"] == run.incarnation
+
+
+async def test_a_fence_is_acknowledged_after_the_job_here_has_applied_it(fabric):
+    run = await fabric.run()
+    fabric.compute.order(fences=[FENCE])
+    await run.get("fence", id="f1", host="h9", incarnation="x")
+    other = FENCE | {"id": "f2", "job": "elsewhere"}
+    fabric.compute.order(fences=[FENCE, other])
+    await until(lambda: fabric.compute.fences() == ["f2"], "no job of that name is here")
+    run.send("fenced", id="f1")
+    await until(lambda: set(fabric.compute.fences()) == {"f1", "f2"}, "both hold")
+
+
+async def test_the_fenced_host_stops_its_own_fabric_run(fabric):
+    run = await fabric.run()
+    fence = FENCE | {"host": "h0", "incarnation": run.incarnation}
+    fabric.compute.order(fences=[fence])
+    assert (await run.get("stop"))["reason"] == "lost"
+    assert fabric.compute.fences() == []
+    await run.kill()
+    await until(lambda: fabric.compute.fences() == ["f1"], "no process of it is left")
