@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fabricd.toml_lines import Path as Key
-from fabricd.toml_lines import key_lines, line_of
+from telemetry.service.toml_lines import Path as Key
+from telemetry.service.toml_lines import key_lines, line_of
 
 DIRECTORY = "conf.d"
 _NAMES: dict[Key, str] = {("links",): "netdev", ("peers",): "host"}

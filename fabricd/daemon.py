@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, durable, endpoint, entry, logs, pinning, realtime
+from fabricd import __version__, endpoint, entry, pinning, realtime
 from fabricd.access import Access
 from fabricd.aside import started_executor
 from fabricd.config import Config, ConfigError, load
@@ -45,10 +45,11 @@ from fabricd.requests import CHANGING, Requests
 from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
-from fabricd.systemd_notify import Notifier, passed_sockets
 from fabricd.timeline_state import open_store, restore, retention, take_over
 from telemetry.events import EventKind
 from telemetry.metrics_server import MetricsServer
+from telemetry.service import durable, logs
+from telemetry.service.systemd_notify import Notifier, passed_sockets
 from telemetry.timeline import boot_id
 
 TICK_S = 0.5

@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from fabricd import logs
 from fabricd.clock.__main__ import configured, run
 from fabricd.config import load
 from fabricd.probes.client import host_id
-from fabricd.systemd_notify import Notifier
 from lab.virtualclock import Step, VirtualClocks
+from telemetry.service import logs
+from telemetry.service.systemd_notify import Notifier
 
 
 def main() -> int:

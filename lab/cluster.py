@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from fabricd import durable
 from lab import build, registry
 from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
@@ -31,6 +30,7 @@ from lab.registry import LabError
 from lab.schedule import Play, Step
 from lab.topology import Topology, parse_rate
 from lab.truth import Row
+from telemetry.service import durable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fabricd import durable
 from lab import build, netns, procs
 from lab.topology import PREFIX, Topology
+from telemetry.service import durable
 
 ROOT = Path("/run/fabric-lab")
 

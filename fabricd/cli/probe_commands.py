@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from fabricd.cli.base import fail, out, why
-from fabricd.durable import replace_text
 from fabricd.probes import keys
+from telemetry.service.durable import replace_text
 
 key_app = typer.Typer(no_args_is_help=True, help="The probe keys of this host.")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from clocksync.pair import Rules
-from fabricd import durable, entry, logs, pinning
+from fabricd import entry, pinning
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge
@@ -28,7 +28,8 @@ from fabricd.clock.service import STEP_S, ClockService
 from fabricd.config import ConfigError, load
 from fabricd.config_tables import Config
 from fabricd.probes.client import host_id
-from fabricd.systemd_notify import Notifier
+from telemetry.service import durable, logs
+from telemetry.service.systemd_notify import Notifier
 
 STORE_S = 1.0
 GLANCE_S = 0.034

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from clocksync.page import ClockError, Line, State
-from fabricd import durable
+from telemetry.service import durable
 
 NAME: Final = "clock-boot.json"
 MOST_BYTES: Final = 4096

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from fabricd import durable
+from telemetry.service import durable
 
 NAME: Final = "clock-rate.json"
 MOST_BYTES: Final = 4096

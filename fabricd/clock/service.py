@@ -26,7 +26,6 @@ from clocksync.trace import TaiKeeper
 from clocksync.wire import WordError, decode, encode
 from clocksync.wordpage import WordPage
 from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
-from fabricd import durable
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.bridge import Bridge
 from fabricd.clock.chrony import Chrony
@@ -38,6 +37,7 @@ from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.samples import Exchanged
 from fabricd.clock.telling import chrony, ptp, tai, telling
+from telemetry.service import durable
 
 STEP_S = 0.1
 JUDGE_NS = SECOND

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.durable import replace_text
 from fabricd.operate.wishes import Wishes
+from telemetry.service.durable import replace_text
 
 VERSION = 1
 

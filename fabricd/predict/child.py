@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fabricd import durable
 from fabricd.predict.risk import Predictor, Rules, Window
+from telemetry.service import durable
 
 MAX_STATE = 16 * 2**20
 

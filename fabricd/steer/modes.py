@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from pathlib import Path
 
-from fabricd.durable import replace_text
+from telemetry.service.durable import replace_text
 
 
 class Mode(IntEnum):

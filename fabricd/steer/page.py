@@ -14,9 +14,9 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fabricd import durable
 from fabricd.steer.policy import PathEntry, Plan, RailEntry
 from telemetry.events import LinkState
+from telemetry.service import durable
 
 MAGIC = 0x52545346  # "FSTR"
 VERSION = 1

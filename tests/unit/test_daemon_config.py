@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fabricd.config import Config, ConfigError, load, parse
 from fabricd.probe_plan import probe_config
-from fabricd.toml_lines import key_lines, line_of
+from telemetry.service.toml_lines import key_lines, line_of
 
 GOOD = """\
 [host]

@@ -345,7 +345,7 @@ def test_templates_for_a_pods_namespace_are_as_closed_as_the_units(unit, limit, 
 
 
 LOG = """
-from fabricd import logs
+from telemetry.service import logs
 import structlog
 logs.setup(style={style!r})
 structlog.get_logger().warning("two words", a=1, b="x y", c='q"')

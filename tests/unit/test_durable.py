@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fabricd import durable
 from fabricd.cli import app
+from telemetry.service import durable
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -76,7 +76,7 @@ def test_a_lock_is_nobody_elses_to_take(tmp_path):
 _WRITERS = {"write_text", "write_bytes", "NamedTemporaryFile", "mkstemp", "mktemp", "touch"}
 _EXCLUSIVE = {"O_EXCL", "O_NOFOLLOW"}
 _ALONE = {
-    ("fabricd/durable.py", "open_lock"): "locks are opened, not made anew",
+    ("telemetry/service/durable.py", "open_lock"): "locks are opened, not made anew",
 }
 
 
@@ -93,7 +93,7 @@ def _wrong(function, call):
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     words = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute)}
     if name in _WRITERS:
-        return f"{name}(): use fabricd.durable"
+        return f"{name}(): use telemetry.service.durable"
     if name == "open" and "O_CREAT" in {n.attr for a in call.args for n in ast.walk(a)
                                         if isinstance(n, ast.Attribute)} | (
             words if any(isinstance(a, ast.Name) and a.id == "flags" for a in call.args)
@@ -104,7 +104,7 @@ def _wrong(function, call):
         modes = [a.value for a in [*call.args, *(k.value for k in call.keywords)]
                  if isinstance(a, ast.Constant) and isinstance(a.value, str)]  # fmt: skip
         if any(set(m) <= set("rwabx+t") and set(m) & set("wax+") for m in modes):
-            return "" if of_descriptor else "open() to write: use fabricd.durable"
+            return "" if of_descriptor else "open() to write: use telemetry.service.durable"
     return ""
 
 

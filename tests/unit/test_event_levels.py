@@ -144,7 +144,7 @@ async def test_an_outage_is_a_warning_in_the_log_and_its_end_is_not(tmp_path, mo
 
 
 LOG = """
-from fabricd import logs
+from telemetry.service import logs
 import structlog
 logs.setup(style="logfmt")
 log = structlog.get_logger()

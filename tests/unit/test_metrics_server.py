@@ -327,7 +327,7 @@ def test_an_address_that_the_inherited_socket_keeps_from_us_says_which_and_what_
 
 PASSED = """
 import os, socket, sys
-from fabricd.systemd_notify import passed_sockets
+from telemetry.service.systemd_notify import passed_sockets
 os.environ["LISTEN_PID"] = {pid}
 found = passed_sockets()
 print(sorted(found), [s.get_inheritable() for s in found.values()],

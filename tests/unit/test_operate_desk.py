@@ -8,9 +8,9 @@ import time
 import pytest
 from whole_host import LINKS, WholeHost
 
-from fabricd import durable
 from fabricd.operate.desk import WishError
 from fabricd.operate.wishes import Kind
+from telemetry.service import durable
 
 BY = {"reason": "new optics", "by": "uid 0"}
 
