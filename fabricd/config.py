@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import socket
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fabricd import config_checks
-from fabricd.config_explain import dotted, explain
 from fabricd.config_files import Layers, override_files
 from fabricd.config_tables import Config
+from telemetry.service.config_errors import (
+    ConfigError,
+    Problem,
+    dotted,
+    explain,
+    syntax_problem,
+)
 
 __all__ = [
     "Config",
@@ -32,31 +36,6 @@ __all__ = [
     "parse",
     "policy_hash",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong in a configuration file."""
-
-    file: str
-    line: int
-    key: str
-    text: str
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        return (
-            f"{where}: {self.text}" if self.key == "(file)" else f"{where}: {self.key}: {self.text}"
-        )
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used. ``problems`` has all, in order of file and line."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        files = list(dict.fromkeys(p.file for p in problems))
-        self.problems = sorted(problems, key=lambda p: (files.index(p.file), p.line, p.key))
-        super().__init__("\n".join(str(p) for p in self.problems))
 
 
 def load(path: Path | str) -> Config:
@@ -122,7 +101,7 @@ def _validate(texts: list[tuple[str, str]], problems: list[Problem]) -> Config:
         try:
             layers.lay(file, tomllib.loads(text), text)
         except tomllib.TOMLDecodeError as error:
-            problems.append(_syntax(str(error), text, file))
+            problems.append(syntax_problem(str(error), text, file))
     if problems:  # Half a configuration would be judged wrongly.
         raise ConfigError(problems)
     found: list[tuple[tuple[str | int, ...], str]] = []
@@ -130,7 +109,10 @@ def _validate(texts: list[tuple[str, str]], problems: list[Problem]) -> Config:
     try:
         config = Config.model_validate(layers.raw)
     except ValidationError as error:
-        found += [explain(item) for item in error.errors(include_url=False)]
+        found += [
+            explain(item, Config, "docs/architecture.md")
+            for item in error.errors(include_url=False)
+        ]
     found += config_checks.check(layers.raw, local_host=raw_host(layers.raw))
     # A union reports each of its members: one line per key is enough.
     seen: dict[tuple[str, str], Problem] = {}
@@ -148,10 +130,3 @@ def raw_host(raw: dict[str, Any]) -> str:
     table = raw.get("host")
     name = table.get("name") if isinstance(table, dict) else None
     return name if isinstance(name, str) else socket.gethostname()
-
-
-def _syntax(message: str, text: str, file: str) -> Problem:
-    match = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(match.group(1)) if match else text.count("\n") + 1
-    what = re.sub(r" \(at .*\)$", "", message)
-    return Problem(file, line, "(syntax)", f"{what}; allowed: TOML 1.0")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from fabricd.config_values import (
     PORT_TEXT,
@@ -33,12 +33,8 @@ from fabricd.config_values import (
 )
 from fabricd.operate.detectors import DETECTORS
 from telemetry.listen import DEFAULT_LISTEN
-
-
-class Table(BaseModel):
-    """Keys that are not known are refused; values stay what they are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from telemetry.service.config_errors import Table
+from telemetry.service.config_values import Listen
 
 
 class HostTable(Table):
@@ -247,13 +243,7 @@ class BrokerTable(Table):
 class MetricsTable(Table):
     """Prometheus endpoint."""
 
-    listen: Annotated[
-        str,
-        Field(
-            pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5})$",
-            description='"HOST:PORT", "[IPv6]:PORT", or "" for no endpoint',
-        ),
-    ] = DEFAULT_LISTEN
+    listen: Listen = DEFAULT_LISTEN
 
 
 class TimelineTable(Table):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from fabricd.operate.detectors import DETECTORS
 from fabricd.pinning import parse_cpus
+from telemetry.service.config_values import FilePath as FilePath
+from telemetry.service.config_values import HostName as HostName
+from telemetry.service.config_values import Number as Number
+from telemetry.service.config_values import integer as integer
+from telemetry.service.config_values import number as number
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -42,16 +47,6 @@ VerbsDevice = Annotated[
     ),
 ]
 Rail = Annotated[int, Field(ge=0, le=31, strict=True, description="an integer from 0 to 31")]
-HostName = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
-        description="a host name: 1 to 253 letters, digits, '.', '-' and '_'",
-    ),
-]
-FilePath = Annotated[
-    str, Field(pattern=r"^/", max_length=4096, description="an absolute path as text")
-]
 BrokerName = Annotated[
     str,
     Field(
@@ -112,29 +107,6 @@ def _detector(value: object) -> str:
 
 
 Detector = Annotated[str, BeforeValidator(_detector)]
-
-
-def integer(low: int, high: int, unit: str = "") -> Any:  # noqa: ANN401
-    """A strict integer within bounds."""
-    text = f"an integer from {low} to {high}{unit and ' ' + unit}"
-    return Field(ge=low, le=high, strict=True, description=text)
-
-
-def number(low: float, high: float, unit: str = "") -> Any:  # noqa: ANN401
-    """A finite number within bounds."""
-    return Field(
-        ge=low, le=high, allow_inf_nan=False,
-        description=f"a number from {low:g} to {high:g}{unit and ' ' + unit}",
-    )  # fmt: skip
-
-
-def _plain_number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("not a number")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_plain_number)]
 
 
 def no_limit_or_three(value: int) -> int:

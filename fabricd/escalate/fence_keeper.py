@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.durable import replace_text
 from fabricd.escalate.fences import FenceApplier, FenceError, FenceRegistry
 from telemetry.messages.documents import Fence
+from telemetry.service.durable import replace_text
 
 RETRY_S = (0.1, 2.0)
 VERSION = 1

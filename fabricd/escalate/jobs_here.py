@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from fabricd import durable
 from fabricd.escalate.fence_keeper import FenceKeeper, FenceStore
 from fabricd.escalate.fences import JOB, FenceApplier, FenceRegistry
 from fabricd.escalate.job_lines import encode_line
@@ -25,6 +24,7 @@ from fabricd.escalate.refusals import Refusals
 from telemetry.events import EventKind
 from telemetry.messages.documents import ComputeOrder, Fence
 from telemetry.messages.envelope import BadMessageError
+from telemetry.service import durable
 
 VERSION = 1
 MAX_FILE = 8 << 20
