@@ -1,0 +1,247 @@
+"""Certificates of a site's broker: one authority, server and clients (X.509, ECDSA P-256).
+
+A client's common name is its user name at the broker, by which the access list goes. So a name is
+given to one role only, and ``issued.json`` remembers to which.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from telemetry.service import durable
+
+Role = Literal["host", "compute", "operator"]
+ROLES: tuple[Role, ...] = get_args(Role)
+AUTHORITY = "fabricd broker authority"
+AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS = 3650, 825, 825
+CLOCK_SKEW = timedelta(minutes=5)
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?\Z")
+"""As names in topics, but at most 64 characters: that is the limit of a common name (RFC 5280)."""
+MAX_BYTES = 1 << 20
+
+
+class CertificateError(Exception):
+    """Nothing was issued. The text says why."""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate of this authority. ``serial``: hexadecimal."""
+
+    name: str
+    role: str
+    serial: str
+    revoked: bool = False
+
+
+class Authority:
+    """The authority whose files lie in ``directory``.
+
+    ``ca.pem`` and ``crl.pem`` are for everybody. ``ca.key`` (0600) never leaves the directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open it, or make it where there is none. Raises ``CertificateError`` and ``OSError``."""
+        self.directory = directory
+        self.certificate_file = directory / "ca.pem"
+        self.revocations_file = directory / "crl.pem"
+        self._issued_file = directory / "issued.json"
+        key_file = directory / "ca.key"
+        if not key_file.exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            durable.replace_text(self.certificate_file, _pem(_self_signed(key)))
+            durable.replace_text(key_file, _key_pem(key), 0o600)
+        self._key = _load_key(key_file)
+        self._certificate = _load_certificate(self.certificate_file)
+        if not self.revocations_file.exists():
+            self._write_revocations()
+
+    @property
+    def issued(self) -> list[Issued]:
+        """All clients' certificates. Raises ``CertificateError`` for a file that makes no sense."""
+        try:
+            content = durable.read(self._issued_file, MAX_BYTES)
+            rows = json.loads(content) if content is not None else []
+            return [Issued(**row) for row in rows]
+        except (ValueError, TypeError) as error:
+            raise CertificateError(f"{self._issued_file}: {error}") from None
+
+    def server(self, names: Sequence[str]) -> tuple[Path, Path]:
+        """Certificate and key of the broker, for these DNS names and IP addresses.
+
+        Made anew each time: a change of names needs no other step.
+        """
+        if not names:
+            raise CertificateError("a server needs a name or an address")
+        certificate, key = self.directory / "server.pem", self.directory / "server.key"
+        self._make(names[0][:64], certificate, key, SERVER_DAYS, server_names=names)
+        return certificate, key
+
+    def client(self, name: str, role: Role) -> tuple[Path, Path]:
+        """Certificate and key of a client; a new pair replaces the old one's files.
+
+        Raises:
+            CertificateError: no name of a client, or the name has another role.
+        """
+        if NAME.match(name) is None:
+            raise CertificateError(
+                f'"{name[:80]}" is no name of a client: 1 to 64 letters, digits, ".", "-" and "_"'
+            )
+        issued = self.issued
+        other = next((one.role for one in issued if one.name == name and one.role != role), None)
+        if other is not None:
+            raise CertificateError(f"{name} is the name of a client with the role {other}")
+        where = self.directory / "clients"
+        where.mkdir(mode=0o700, exist_ok=True)
+        certificate, key = where / f"{name}.pem", where / f"{name}.key"
+        serial = self._make(name, certificate, key, CLIENT_DAYS)
+        self._save([*issued, Issued(name, role, f"{serial:x}")])
+        return certificate, key
+
+    def revoke(self, name: str) -> int:
+        """Revoke all certificates of a client; returns how many. The broker reads ``crl.pem``."""
+        issued = self.issued
+        hit = [one for one in issued if one.name == name and not one.revoked]
+        if not hit:
+            raise CertificateError(f"{name} has no certificate that is valid")
+        self._save(
+            [Issued(one.name, one.role, one.serial, True) if one in hit else one for one in issued]
+        )
+        self._write_revocations()
+        return len(hit)
+
+    def names(self, role: Role) -> list[str]:
+        """Clients of a role with a certificate that is not revoked, sorted."""
+        return sorted({one.name for one in self.issued if one.role == role and not one.revoked})
+
+    # -- making -------------------------------------------------------------------------------
+
+    def _make(
+        self,
+        name: str,
+        certificate_file: Path,
+        key_file: Path,
+        days: int,
+        *,
+        server_names: Sequence[str] = (),
+    ) -> int:
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = _builder(name, self._certificate.subject, key.public_key(), days)
+        builder = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        if server_names:
+            alternatives = x509.SubjectAlternativeName([_general(one) for one in server_names])
+            builder = builder.add_extension(alternatives, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        durable.replace_text(key_file, _key_pem(key), 0o600)
+        durable.replace_text(certificate_file, _pem(certificate))
+        return certificate.serial_number
+
+    def _save(self, issued: list[Issued]) -> None:
+        rows: list[dict[str, Any]] = [one.__dict__ for one in issued]
+        durable.replace_text(self._issued_file, json.dumps(rows, indent=1) + "\n")
+
+    def _write_revocations(self) -> None:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(now - CLOCK_SKEW)
+            .next_update(now + timedelta(days=AUTHORITY_DAYS))
+        )
+        for one in self.issued:
+            if one.revoked:
+                revoked = x509.RevokedCertificateBuilder().serial_number(int(one.serial, 16))
+                builder = builder.add_revoked_certificate(revoked.revocation_date(now).build())
+        signed = builder.sign(self._key, hashes.SHA256())
+        text = signed.public_bytes(serialization.Encoding.PEM).decode()
+        durable.replace_text(self.revocations_file, text)
+
+
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    builder = _builder(AUTHORITY, _name(AUTHORITY), key.public_key(), AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_key_usage(authority=True), critical=True)
+    return builder.sign(key, hashes.SHA256())
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"{path}: no private key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError(f"{path}: not a key of an elliptic curve")
+    return key
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CertificateError(f"{path}: no certificate: {error}") from None

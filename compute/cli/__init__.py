@@ -1,0 +1,36 @@
+"""``fabric-compute``: run the service, say what it may do, read what it did.
+
+Exit status: 0 done; 1 not done, or the answer is no; 2 wrong usage or configuration.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from compute.cli import broker_command, ledger_commands, operate_commands, read_commands
+from compute.cli.run_command import check, run
+
+EPILOG = "Example: fabric-compute run --config /etc/fabricd/compute.toml"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    epilog=EPILOG,
+    help="Decides over lost hosts of training jobs, from a management host.",
+    rich_markup_mode=None,
+)
+app.command(epilog="Example: fabric-compute run --config /etc/fabricd/compute.toml")(run)
+app.command(epilog="Example: fabric-compute check --json")(check)
+app.command(epilog="Example: fabric-compute promote migrate")(operate_commands.promote)
+app.command(epilog="Example: fabric-compute demote")(operate_commands.demote)
+app.command(epilog='Example: fabric-compute stop --reason "switch work"')(operate_commands.stop)
+app.command(epilog="Example: fabric-compute resume")(operate_commands.resume)
+app.command(epilog="Example: fabric-compute jobs --json")(read_commands.jobs)
+app.command(epilog="Example: fabric-compute broker --host gpu-01")(broker_command.broker)
+app.add_typer(ledger_commands.app, name="ledger")
+app.add_typer(ledger_commands.slo_app, name="slo")
+
+
+def main() -> None:
+    """The program."""
+    app(prog_name="fabric-compute")

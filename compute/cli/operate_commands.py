@@ -1,0 +1,128 @@
+"""``fabric-compute promote``, ``demote``, ``stop``, ``resume``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compute.cli.base import DEFAULT_CONFIG, ConfigFile, Json, fail, load_config, put, put_json
+from compute.config import Config
+from compute.core import Mode
+from compute.operator_files import MODES, write_mode, write_stop
+from telemetry.broker.once import publish_once
+from telemetry.broker.settings import BrokerSettingsError
+from telemetry.messages.envelope import Message, Sender, encode
+from telemetry.messages.topics import Kind, Topic
+
+MESSAGE_S = 10.0
+
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the ledger and colleagues.")]
+Everywhere = Annotated[
+    bool,
+    typer.Option("--everywhere", help="Tell all fabric-computes, by a retained message."),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--cert", help="An operator's certificate, for --everywhere.")
+]
+Key = Annotated[Path | None, typer.Option("--key", help="The key of that certificate.")]
+
+
+def promote(
+    mode: Annotated[str, typer.Argument(help="observe or migrate.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Set what this fabric-compute may do: observe (say it only), or migrate (do it)."""
+    for one in MODES:
+        if one == mode:
+            _set_mode(load_config(config), one, as_json=as_json)
+            return
+    raise typer.BadParameter(f'"{mode}"; allowed: {", ".join(MODES)}')
+
+
+def demote(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Back to observe: say what would be done, and do nothing."""
+    _set_mode(load_config(config), "observe", as_json=as_json)
+
+
+def _set_mode(config: Config, mode: Mode, *, as_json: bool) -> None:
+    try:
+        write_mode(config.mode_path, mode)
+    except OSError as error:
+        fail(f"{config.mode_path}: {error.strerror}")
+    if as_json:
+        put_json({"name": config.name, "mode": mode})
+    else:
+        put(f"{config.name}: mode {mode}")
+
+
+def stop(
+    config: ConfigFile = DEFAULT_CONFIG,
+    reason: Reason = "",
+    everywhere: Everywhere = False,
+    cert: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """End all action within 2 s: of this fabric-compute, or of all."""
+    loaded = load_config(config)
+    if everywhere:
+        _tell_all(loaded, cert, key, stopped=True, reason=reason)
+    else:
+        path = Path(loaded.stop_file)
+        try:
+            write_stop(path, reason)
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
+    _said(loaded, everywhere=everywhere, stopped=True, as_json=as_json)
+
+
+def resume(
+    config: ConfigFile = DEFAULT_CONFIG,
+    everywhere: Everywhere = False,
+    cert: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Take back a stop. Stop file and stop message count each by itself."""
+    loaded = load_config(config)
+    if everywhere:
+        _tell_all(loaded, cert, key, stopped=False, reason="")
+    else:
+        path = Path(loaded.stop_file)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
+    _said(loaded, everywhere=everywhere, stopped=False, as_json=as_json)
+
+
+def _said(config: Config, *, everywhere: bool, stopped: bool, as_json: bool) -> None:
+    who = "all fabric-computes" if everywhere else config.name
+    if as_json:
+        put_json({"who": "all" if everywhere else config.name, "stopped": stopped})
+    else:
+        put(f"{who}: {'stopped' if stopped else 'resumed'}")
+
+
+def _tell_all(
+    config: Config, cert: Path | None, key: Path | None, *, stopped: bool, reason: str
+) -> None:
+    table = config.broker
+    if (cert is None) != (key is None):
+        raise typer.BadParameter("--cert and --key go together")
+    if cert is not None and key is not None:
+        table = table.model_copy(update={"cert_file": str(cert), "key_file": str(key)})
+    topic = Topic(Kind.STOP)
+    sender = Sender("operator", uuid.uuid4().hex)
+    payload = encode(Message(topic, sender, 1, {"stopped": stopped, "reason": reason[:2000]}))
+    client_id = f"fabric-operator.{os.getpid()}.{sender.incarnation[:8]}"
+    try:
+        asyncio.run(publish_once(table.settings, client_id, topic, payload, MESSAGE_S))
+    except (BrokerSettingsError, OSError) as error:
+        fail(f"the broker did not take the message: {error}")

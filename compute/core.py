@@ -1,0 +1,51 @@
+"""What the service asks of a decision core. ``compute.decide.decider.Decider`` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from compute.decide.decider import Effect
+from telemetry.messages.documents import (
+    Fence,
+    HostDocument,
+    HostJob,
+    HostObservations,
+    HostStatus,
+)
+from telemetry.messages.envelope import Sender
+
+Mode = Literal["observe", "migrate"]
+
+
+class Core(Protocol):
+    """Inputs return nothing; ``decide`` follows. ``now``: monotonic seconds of this process."""
+
+    def restore(self, fences: list[Fence], now: float) -> None:
+        """Fences of an earlier life, before any message."""
+
+    def set_mode(self, mode: Mode, now: float) -> None:
+        """What may be done."""
+
+    def stop(self, stopped: bool, reason: str, now: float) -> None:
+        """While ``stopped`` nothing new is done."""
+
+    def host_status(self, host: str, sender: Sender, status: HostStatus, now: float) -> None:
+        """Birth, goodbye or last will."""
+
+    def host_observations(
+        self, host: str, sender: Sender, observations: HostObservations, now: float
+    ) -> None:
+        """What a host's probes say."""
+
+    def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
+        """Who a host is; None: taken away."""
+
+    def host_job(self, host: str, job: str, news: HostJob | None, now: float) -> None:
+        """What fabric-run says of a job; None: taken away."""
+
+    def decide(self, now: float) -> Sequence[Effect]:
+        """What follows from everything so far."""
+
+    def wake_at(self) -> float | None:
+        """When ``decide`` is due without news."""

@@ -1,0 +1,175 @@
+"""Messages of hosts and operators become the core's inputs, or are refused and change nothing.
+
+Pure: the time is a parameter. Of each retained topic only newer messages count (``ReplayGuard``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from compute.core import Core
+from fabric_train import documents as train
+from telemetry.broker.guard import ReplayGuard
+from telemetry.messages.documents import (
+    HostDocument,
+    HostEvent,
+    HostJob,
+    HostObservations,
+    HostStatus,
+    Stop,
+    parse,
+)
+from telemetry.messages.envelope import BadMessageError, Message
+from telemetry.messages.topics import Kind, Topic
+
+UNSEEN_S = 30.0
+"""A host that is back at the broker has published all of its state again within this time."""
+REASONS = ("topic", "envelope", "data", "identity", "replay")
+
+
+class RefusedError(Exception):
+    """A message is refused. ``reason`` is one of ``REASONS``; the text names what is wrong."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Intake:
+    """Feeds the core.
+
+    Attributes:
+        accepted: messages that counted, by kind.
+        refused: messages that did not, by reason.
+        statuses: the newest status of each host.
+        documents: (host, job) → the newest document of the job's agent.
+        stop: what an operator's retained message says.
+    """
+
+    def __init__(self, core: Core, event: Callable[[Message, HostEvent], None]) -> None:
+        """``event`` gets the events of hosts' timelines. One may come again, with the same id."""
+        self.accepted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self.statuses: dict[str, HostStatus] = {}
+        self.documents: dict[tuple[str, str], train.AgentDocument] = {}
+        self.stop = Stop(stopped=False)
+        self._core, self._event = core, event
+        self._guard = ReplayGuard()
+        self._known: set[Topic] = set()
+        """Topics with a retained message that counts."""
+        self._seen: set[Topic] = set()
+        """Of these, those that the present connection has brought."""
+        self._back: dict[str, float] = {}
+        """Host → when the present connection brought its status."""
+
+    def connected(self) -> None:
+        """A new connection: the broker sends all retained messages again."""
+        self._seen.clear()
+        self._back.clear()
+
+    def refuse(self, reason: str) -> None:
+        """Count a message that was refused before it came here."""
+        self.refused[reason if reason in REASONS else "envelope"] += 1
+
+    def receive(self, message: Message, now: float) -> None:
+        """Take a message. Raises ``RefusedError``: it is counted, and nothing has changed."""
+        try:
+            self._receive(message, now)
+        except RefusedError as error:
+            self.refused[error.reason] += 1
+            raise
+        self.accepted[message.topic.kind.value] += 1
+
+    def _receive(self, message: Message, now: float) -> None:
+        topic = message.topic
+        if topic in self._known:
+            self._seen.add(topic)  # Also of a repetition: it is still retained.
+        if topic.kind is Kind.HOST_STATUS:
+            self._back.setdefault(topic.owner, now)
+        try:
+            if topic.kind.retained and not self._guard.is_new(message):
+                return  # The broker has sent it again.
+        except BadMessageError as error:
+            raise RefusedError("replay", str(error)) from None
+        try:
+            self._apply(topic, message, now)
+        except (BadMessageError, train.DocumentError) as error:
+            raise RefusedError("data", str(error)) from None
+        if topic.kind.retained:
+            self._known.add(topic)
+            self._seen.add(topic)
+
+    def _apply(self, topic: Topic, message: Message, now: float) -> None:
+        host, data = topic.owner, message.data
+        match topic.kind:
+            case Kind.HOST_STATUS:
+                status = parse(HostStatus, data)
+                self._core.host_status(host, message.sender, status, now)
+                self.statuses[host] = status
+            case Kind.HOST_OBSERVATIONS:
+                observations = parse(HostObservations, data)
+                self._core.host_observations(host, message.sender, observations, now)
+            case Kind.HOST_DOCUMENT:
+                document = parse(HostDocument, data)
+                _same("host", document.name, host)
+                self._core.host_document(host, document, now)
+            case Kind.HOST_JOB:
+                self._job(topic, data, now)
+            case Kind.HOST_EVENT:
+                self._event(message, parse(HostEvent, data))
+            case Kind.STOP:
+                self.stop = parse(Stop, data)
+            case _:
+                raise RefusedError("topic", f"{topic.kind.value} is not for fabric-compute")
+
+    def _job(self, topic: Topic, data: dict[str, Any], now: float) -> None:
+        job = parse(HostJob, data)
+        _same("job", job.job, topic.name)
+        document = None
+        if not job.gone:
+            document = train.parse(train.AgentDocument, job.document)
+            _same("job", document.job, topic.name)
+            _same("host", document.host, topic.owner)
+            _same("incarnation", document.incarnation, job.incarnation)
+        self._core.host_job(topic.owner, topic.name, job, now)
+        if document is None:
+            self.documents.pop((topic.owner, topic.name), None)
+        else:
+            self.documents[topic.owner, topic.name] = document
+
+    def clear(self, topic: Topic, now: float) -> None:
+        """The retained message of a topic was taken away."""
+        self._known.discard(topic)
+        self._seen.discard(topic)
+        match topic.kind:
+            case Kind.HOST_DOCUMENT:
+                self._core.host_document(topic.owner, None, now)
+            case Kind.HOST_JOB:
+                self.documents.pop((topic.owner, topic.name), None)
+                self._core.host_job(topic.owner, topic.name, None, now)
+            case Kind.STOP:
+                self.stop = Stop(stopped=False)
+            case _:
+                return  # A status or observations that are gone say nothing new.
+
+    def sweep(self, now: float) -> list[Topic]:
+        """Clear what was taken away while there was no connection; returns these topics.
+
+        A topic counts as cleared when its host has been back for ``UNSEEN_S`` without it. A broker
+        that has lost its state clears nothing: its hosts publish theirs again.
+        """
+        gone = [
+            topic
+            for topic in self._known - self._seen
+            if now - self._back.get(topic.owner, now) >= UNSEEN_S
+        ]
+        for topic in gone:
+            self.clear(topic, now)
+        return gone
+
+
+def _same(what: str, said: str, known: str) -> None:
+    if said != known:
+        raise RefusedError("identity", f"{what} {said:.80} on a topic of {known:.80}")

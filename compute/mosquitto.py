@@ -1,0 +1,127 @@
+"""A hardened mosquitto: its configuration and access list. Pure: texts only.
+
+A host writes below its own name and reads its own orders. It reads of other hosts only who they
+are and whether they are there. A fabric-compute writes its own topics only, an operator the stop
+topic. Everything else is refused, anonymous clients at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from telemetry.messages.envelope import MAX_BYTES
+from telemetry.messages.topics import DEFAULT_PREFIX
+
+PACKET_BYTES = MAX_BYTES + 65_536
+"""A message, its topic and properties."""
+QUEUED = 100_000
+"""Messages for one client: a fabric-compute gets all retained ones of 2,000 hosts at once."""
+
+
+@dataclass(frozen=True)
+class BrokerFiles:
+    """Where everything of a broker lies, below ``directory``."""
+
+    directory: Path
+
+    @property
+    def configuration(self) -> Path:
+        """For ``mosquitto -c``."""
+        return self.directory / "mosquitto.conf"
+
+    @property
+    def access(self) -> Path:
+        """Who may read and write which topics."""
+        return self.directory / "access.acl"
+
+    @property
+    def data(self) -> Path:
+        """Retained messages and sessions."""
+        return self.directory / "data"
+
+    @property
+    def pid(self) -> Path:
+        """The process id of a running broker."""
+        return self.data / "mosquitto.pid"
+
+
+def configuration(
+    files: BrokerFiles, address: str, port: int, *, certificate: Path, key: Path, user: str = ""
+) -> str:
+    """The text of ``mosquitto.conf``. ``user``: whom a broker that root starts becomes."""
+    where = files.directory
+    lines = [
+        "# Written by fabric-compute broker; changes are lost.",
+        f"listener {port} {address}",
+        f"cafile {where / 'ca.pem'}",
+        f"crlfile {where / 'crl.pem'}",
+        f"certfile {certificate}",
+        f"keyfile {key}",
+        "tls_version tlsv1.2",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "allow_anonymous false",
+        f"acl_file {files.access}",
+        "max_connections 10000",
+        f"max_packet_size {PACKET_BYTES}",
+        f"max_queued_messages {QUEUED}",
+        "max_inflight_messages 20",
+        "max_keepalive 600",
+        "persistent_client_expiration 14d",
+        "persistence true",
+        f"persistence_location {files.data}/",
+        "autosave_interval 30",
+        "sys_interval 0",
+        "set_tcp_nodelay true",
+        f"pid_file {files.pid}",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "log_type information",
+        "connection_messages true",
+    ]
+    if user:
+        lines.append(f"user {user}")
+    return "\n".join(lines) + "\n"
+
+
+def access_list(
+    computes: Sequence[str], operators: Sequence[str], prefix: str = DEFAULT_PREFIX
+) -> str:
+    """The text of the access list. ``%u`` is a client's common name.
+
+    Patterns hold for every client. So computes and operators are denied what a host of their name
+    could do.
+    """
+    lines = [
+        "# Written by fabric-compute broker; changes are lost.",
+        "# Hosts.",
+        f"pattern write {prefix}/host/%u/#",
+        f"pattern read {prefix}/compute/+/order/%u",
+        f"pattern read {prefix}/compute/+/job/+",
+        f"pattern read {prefix}/compute/+/status",
+        f"pattern read {prefix}/host/+/status",
+        f"pattern read {prefix}/host/+/document",
+    ]
+    for name in computes:
+        lines += [
+            "",
+            "# A fabric-compute.",
+            f"user {name}",
+            f"topic deny {prefix}/host/{name}/#",
+            f"topic readwrite {prefix}/compute/{name}/#",
+            f"topic read {prefix}/host/#",
+            f"topic read {prefix}/stop",
+        ]
+    for name in operators:
+        lines += [
+            "",
+            "# An operator.",
+            f"user {name}",
+            f"topic deny {prefix}/host/{name}/#",
+            f"topic readwrite {prefix}/stop",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,348 @@
+"""The event loop of a fabric-compute: messages in, decisions, what they leave stored, orders out.
+
+One cycle: take what has come, ``decide``, store (fences, records, states of jobs) in one
+transaction, and only then hand the orders to the engines. What cannot be stored is kept, and no
+order leaves before it could. Without a complete view of the broker nothing is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from compute.board import JobBoard
+from compute.config import Config
+from compute.core import Core
+from compute.decide.decider import Effect, FenceIssued, JobState, Order, Record
+from compute.engines.base import Action, Decided, Engine
+from compute.engines.exec import ExecEngine
+from compute.engines.live import LiveEngine
+from compute.failures import complete, failure_of
+from compute.intake import UNSEEN_S, Intake
+from compute.ledger import Entry, sign_head
+from compute.link import ComputeLink
+from compute.metrics import ComputeMetrics, Figures
+from compute.operator_files import read_mode, read_stop
+from compute.signatures import PrivateKey
+from compute.store import NewRecord, Store, StoreError
+from telemetry.broker.interface import MessageFactory
+from telemetry.http_server import HttpServer
+from telemetry.messages.documents import ComputeJob, Fence, HostEvent
+from telemetry.messages.envelope import Message, Sender
+from telemetry.messages.topics import Kind, Topic
+from telemetry.metrics_server import bind
+from telemetry.service.systemd_notify import Notifier
+
+FILES_S = 0.25
+"""Between two looks at mode and stop file."""
+BATCH_S = 0.005
+"""After a first message, how long others of the same moment are awaited."""
+REST_FACTOR = 3
+"""A decision is followed by a pause of so many times its own length: at most 25 % of a core."""
+LONGEST_REST_S = 0.25
+RETRY_STORE_S = 0.5
+MAX_EVENTS = 10_000
+"""Events of hosts that wait for the store."""
+
+
+class Service:
+    """One fabric-compute.
+
+    Attributes:
+        figures: what metrics are made of.
+        board: the state of all jobs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        core: Core,
+        store: Store,
+        sender: Sender,
+        key: PrivateKey,
+        version: str,
+    ) -> None:
+        """Prepare. ``sender``: this life of the process. ``key`` signs heads of the ledger."""
+        self.board = JobBoard()
+        self.figures = Figures(config.name, version, key_pem=key.public.pem())
+        self._config, self._core, self._store, self._key = config, core, store, key
+        self._log = structlog.get_logger()
+        self._notifier = Notifier()
+        self._news = asyncio.Event()
+        self._intake = Intake(core, self._host_event)
+        self._link = ComputeLink(
+            config.broker.settings,
+            config.name,
+            MessageFactory(sender),
+            self._intake,
+            self._news.set,
+        )
+        self._live = LiveEngine(self._link)
+        self.engines: list[Engine] = [self._live]
+        self._exec: ExecEngine | None = None
+        if config.exec is not None:
+            self._exec = ExecEngine(
+                config.exec.command, store, config.name,
+                timeout_s=config.exec.timeout_s, attempts=config.exec.attempts,
+            )  # fmt: skip
+            self.engines.append(self._exec)
+        self.metrics = ComputeMetrics(self.figures, self.board, self._intake)
+        self.http_port = 0
+        self._unstored: list[Effect] = []
+        self._events: list[NewRecord] = []
+        self._told_states: set[str] = set()
+        self._syncs = 0
+        self._swept = True
+        self._synced_at = 0.0
+        self._file_stop: tuple[bool, str] = (False, "")
+        self._stop_told: tuple[bool, str] | None = None
+        self._mode_problem = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``. Raises ``OSError`` when the metrics port cannot be had."""
+        self._core.restore(self._store.fences(), time.monotonic())
+        self.figures.ledger_entries = self._store.last.number if self._store.last else 0
+        self._look_at_files()
+        http = await self._serve_http()
+        work: list[Coroutine[Any, Any, None]] = [
+            self._link.client.run(), self._cycles(), self._watch_files(), self._sign_heads(),
+            *(engine.run() for engine in self.engines),
+        ]  # fmt: skip
+        tasks = [asyncio.create_task(one) for one in work]
+        stopping = asyncio.create_task(stop.wait())
+        self._notifier.ready(f"mode {self.figures.mode}")
+        try:
+            done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+                raise RuntimeError("a part of the service has ended")
+        finally:
+            self._notifier.stopping()
+            await self._link.client.goodbye()
+            for task in [*tasks, stopping]:
+                task.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+            if http is not None:
+                await http.stop()
+            self._sign_now()
+
+    # -- a cycle ------------------------------------------------------------------------------
+
+    async def _cycles(self) -> None:
+        while True:
+            await self._wait()
+            self._apply_stop()
+            if self._link.complete and not self._unstored:
+                began = time.monotonic()
+                effects = self._core.decide(began)
+                self._unstored += effects
+                spent = time.monotonic() - began
+                self.figures.decisions += 1
+                self.figures.decision_s += spent
+                self.figures.cycle_wall_s = time.time()
+                await self._carry_out()
+                self._after_sync()
+                await asyncio.sleep(min(LONGEST_REST_S, REST_FACTOR * spent))
+            elif self._unstored or self._events:
+                await self._carry_out()
+            self.figures.connected = self._link.complete
+            self.figures.cycle_at = time.monotonic()
+            self._notifier.watchdog()
+
+    async def _wait(self) -> None:
+        """Until there is news, the core is due, or a short while has passed."""
+        due, now = self._core.wake_at(), time.monotonic()
+        longest = RETRY_STORE_S if due is None else min(max(due - now, 0.0), RETRY_STORE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await self._news.wait()
+            await asyncio.sleep(BATCH_S)
+        self._news.clear()
+
+    async def _carry_out(self) -> None:
+        """Store what is not stored yet, then let the engines act."""
+        effects, events = list(self._unstored), list(self._events)
+        if not effects and not events:
+            return
+        self.board.observe(self._intake.documents)
+        fences, records, states, gone, actions = self._sorted(effects)
+        commands = [
+            (one.id, {"kind": one.kind, "fields": one.fields})
+            for one in actions
+            if self._config.exec is not None and one.kind in self._config.exec.on
+        ]
+        try:
+            entries = await asyncio.to_thread(
+                self._store.commit, fences, [*records, *events], states, commands, gone
+            )
+        except StoreError as error:
+            self.figures.store_failures += 1
+            self._log.error("a decision cannot be stored: no order leaves", error=str(error))
+            return
+        del self._unstored[: len(effects)]
+        del self._events[: len(events)]
+        self._stored(effects, entries)
+        orders = {one.host: one.order for one in effects if isinstance(one, Order)}
+        decided = Decided(orders, actions)
+        for engine in self.engines:
+            engine.apply(decided)
+
+    def _sorted(
+        self, effects: Sequence[Effect]
+    ) -> tuple[list[Fence], list[NewRecord], list[ComputeJob], list[str], list[Action]]:
+        """Fences, records, states of jobs, jobs that are no more, actions."""
+        fences, records, actions = [], [], []
+        states: dict[str, ComputeJob | None] = {}
+        for one in effects:
+            match one:
+                case FenceIssued(fence):
+                    fences.append(fence)
+                    actions.append(Action(fence.id, "fence", fence.model_dump()))
+                case Record(kind, fields):
+                    job = str(fields.get("job", ""))
+                    whole = complete(
+                        kind, fields, protected=self.board.is_protected(job),
+                        ranks=self.board.world_of(job),
+                    )  # fmt: skip
+                    records.append(NewRecord(kind, whole))
+                    if kind != "fence":  # That one follows from `FenceIssued`.
+                        actions.append(Action(_action_id(kind, job, fields), kind, whole))
+                case JobState(job, state):
+                    states[job] = state
+                case Order():
+                    continue
+        gone = [job for job, state in states.items() if state is None]
+        return fences, records, [one for one in states.values() if one], gone, actions
+
+    def _stored(self, effects: Sequence[Effect], entries: Sequence[Entry]) -> None:
+        figures = self.figures
+        for one in effects:
+            if isinstance(one, FenceIssued):
+                figures.fences += 1
+            elif isinstance(one, JobState):
+                self.board.update(one.job, one.state)
+                self._publish_state(one.job, one.state)
+        for entry in entries:
+            record = entry.record
+            kind, fields = record["kind"], record["fields"]
+            self._log.info(kind, ledger=entry.number, **_loggable(fields))
+            if (failure := failure_of(kind, fields)) is not None:
+                self.metrics.failure(failure)
+            figures.ledger_entries = entry.number
+        figures.orders = self._live.published
+        if self._exec is not None:
+            figures.commands = self._exec.results
+
+    def _publish_state(self, job: str, state: ComputeJob | None) -> None:
+        topic = Topic(Kind.COMPUTE_JOB, self._config.name, job)
+        self._told_states.add(job)
+        self._link.client.set_state(topic, None if state is None else state.model_dump(mode="json"))
+
+    def _after_sync(self) -> None:
+        """The first decision after a connection: put right what the broker holds of ours."""
+        now = time.monotonic()
+        if self._syncs != self._link.syncs:
+            self._syncs, self._synced_at, self._swept = self._link.syncs, now, False
+            self._live.reconcile(withdraw=False)
+        if not self._swept and now - self._synced_at > UNSEEN_S:
+            self._swept = True
+            for topic in self._intake.sweep(now):
+                self._log.info("cleared while there was no connection", topic=topic.text())
+            self._live.reconcile(withdraw=True)
+            for job, _ in self._store.jobs():
+                if job.job not in self._told_states:
+                    self._unstored.append(JobState(job.job, None))
+            self._news.set()
+
+    def _host_event(self, message: Message, event: HostEvent) -> None:
+        fields = {"host": message.topic.owner, "event": event.kind, "text": event.text,
+                  "fields": event.fields}  # fmt: skip
+        if len(self._events) < MAX_EVENTS:  # The host's own timeline has it.
+            self._events.append(NewRecord("host_event", fields, message.id))
+        self._news.set()
+
+    # -- operators ----------------------------------------------------------------------------
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(FILES_S)
+            self._look_at_files()
+
+    def _look_at_files(self) -> None:
+        mode, problem = read_mode(self._config.mode_path)
+        if problem != self._mode_problem:
+            self._mode_problem = problem
+            if problem:
+                self._log.error("the mode file cannot be used: observe", error=problem)
+        now = time.monotonic()
+        self._core.set_mode(mode, now)
+        if mode != self.figures.mode:
+            self._events.append(NewRecord("mode", {"from": self.figures.mode, "to": mode}))
+            self.figures.mode = mode
+            self._news.set()
+        self._file_stop = read_stop(Path(self._config.stop_file))
+        self._apply_stop()
+
+    def _apply_stop(self) -> None:
+        """Stop file or message: no engine begins anything from here on."""
+        message = self._intake.stop
+        by_file, why = self._file_stop
+        stopped = by_file or message.stopped
+        said = (stopped, (why if by_file else message.reason) if stopped else "")
+        if said == self._stop_told:
+            return
+        first, self._stop_told = self._stop_told is None, said
+        for engine in self.engines:
+            engine.pause(stopped)
+        self._core.stop(stopped, said[1], time.monotonic())
+        self.figures.stopped = stopped
+        if stopped or not first:
+            self._events.append(NewRecord("stop", {"stopped": stopped, "reason": said[1]}))
+        self._news.set()
+
+    # -- ledger heads, metrics ----------------------------------------------------------------
+
+    async def _sign_heads(self) -> None:
+        while True:
+            await asyncio.to_thread(self._sign_now)
+            await asyncio.sleep(self._config.ledger.head_s)
+
+    def _sign_now(self) -> None:
+        last = self._store.last
+        if last is None:
+            return
+        head = sign_head(self._config.name, last, time.time(), self._key)
+        try:
+            self._store.add_head(head)
+        except StoreError as error:
+            self._log.error("a signed head cannot be stored", error=str(error))
+            return
+        self.figures.head, self.figures.head_wall_s = head.to_json(), head.time
+        self._log.info("ledger head", head=head.to_json())
+
+    async def _serve_http(self) -> HttpServer | None:
+        listen = self._config.metrics.listen
+        if not listen:
+            return None
+        sock = bind(listen)
+        self.http_port = int(sock.getsockname()[1])
+        server = HttpServer(self.metrics.routes())
+        await server.start(sock)
+        return server
+
+
+def _action_id(kind: str, job: str, fields: dict[str, Any]) -> str:
+    """The same in two fabric-computes where the record is of one event that both see."""
+    number = fields.get("generation") if kind == "recovery" else time.time_ns()
+    return f"{kind}/{job}/{number}"
+
+
+def _loggable(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without the names that the log uses itself."""
+    return {f"{name}_" if name in ("event", "level") else name: one for name, one in fields.items()}
