@@ -261,7 +261,11 @@ class HostAgent:
     def fenced(self, fence: Fence) -> None:
         """Apply ``fence``, then acknowledge it."""
         assert self._peers is not None
+        if (fence.host, fence.incarnation) == (self._host, self._incarnation):
+            self.stopped(f"fence {fence.id}")  # it is applied when all processes have ended
+            return
         self._report(f"incarnation {fence.incarnation} of {fence.host} is fenced")
+        self._running_core().fence(fence.host, fence.incarnation)
         self._peers.fence(fence.host, fence.incarnation)
         self._running_core().fence(fence.host, fence.incarnation)
         self._daemon.acknowledge(fence.id)

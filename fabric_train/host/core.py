@@ -1,10 +1,8 @@
 """What fabric-run of one host promises, starts and reports. Pure: the time is a parameter.
 
 A generation is proposed by a fabric-compute, accepted by hosts, and started once enough of them
-have. An agent accepts a number at most once, never a lower one, never one that follows an older
-generation than it has accepted, and never one that gives a rank to a fenced agent. It starts only
-what it accepted. So two fabric-computes that disagree do no harm, and no order needs to arrive
-exactly once.
+have. An agent accepts a number at most once, never a lower one, and starts only what it accepted.
+So two fabric-computes that disagree do no harm, and no order needs to arrive exactly once.
 
 Each host starts ``nproc`` processes and ``standby`` more. Whether the former hold ranks is decided
 by the first generation that this host starts: until then their ``Welcome`` is held back.
@@ -64,11 +62,12 @@ class HostCore:
         self._failures = 0
         self._accepted: JobGeneration | None = None
         self._running: JobGeneration | None = None
-        self._fenced: set[tuple[str, str]] = set()
         self._phase = "waiting"
         self._said = ""
         self._suspects = 0
         self._failed = ""
+        self._fenced: set[tuple[str, str]] = set()
+        self._refused_layouts: set[str] = set()
         self._hears: tuple[str, ...] = ()
         self._misses: tuple[str, ...] = ()
         self._noticed: tuple[float, str] | None = None
@@ -133,7 +132,6 @@ class HostCore:
             case "proposed":
                 effects += self._accept(order.generation, now)
             case "running":
-                effects += self._accept(order.generation, now)
                 effects += self._start(order.generation, now)
             case "ended":
                 effects += self._release()
@@ -146,7 +144,7 @@ class HostCore:
         return self._end(f"fenced: {reason}", at_once=True)
 
     def fence(self, host: str, incarnation: str) -> None:
-        """No generation that gives a rank to this agent is accepted any more."""
+        """No generation that gives that agent a rank is accepted any more."""
         self._fenced.add((host, incarnation))
 
     def heard(self, hears: Sequence[str], misses: Sequence[str], now: float) -> None:
@@ -168,7 +166,8 @@ class HostCore:
     def protected(self, process: str, layout: str) -> list[Effect]:
         """``process`` has built its model: ``layout`` is a hash of names, shapes and types."""
         self._processes[process].layout = layout
-        self._failures = 0
+        if layout not in self._refused_layouts:
+            self._failures = 0
         return self._fill()
 
     def lost(self, process: str, reason: str, now: float, *, clean: bool = False) -> list[Effect]:
@@ -187,7 +186,11 @@ class HostCore:
             self._notice(f"rank {rank}: {one.ended}", now)
         if rank is None and self._rank(self._accepted, process) is None:
             del self._processes[process]
-        if one.layout is None and not one.killed_for and one.round == self._round:
+        if one.layout is not None and one.killed_for and rank is None:
+            self._refused_layouts.add(one.layout)  # of another model than the job's
+        elif one.layout is not None or one.killed_for:
+            return effects + self._fill()
+        if one.round == self._round:
             effects += self._count_failure(one.ended)
         return effects + self._fill()
 
@@ -239,24 +242,22 @@ class HostCore:
         assert generation is not None
         if self._accepted is not None and generation.number <= self._accepted.number:
             return []
-        if refusal := self._refusal(generation):
+        problem = ""
+        if self._accepted is not None and generation.base < self._accepted.number:
+            problem = f"it follows {generation.base}, and {self._accepted.number} is accepted here"
+        for member in generation.members:
+            if (
+                member.host in generation.hosts
+                and (member.host, member.incarnation) in self._fenced
+            ):
+                problem = f"incarnation {member.incarnation} of {member.host} is fenced"
+        if problem:
             self.refused_orders += 1
-            return self._say(f"generation {generation.number} is not accepted: {refusal}")
+            return self._say(f"generation {generation.number} is not accepted: {problem}")
         self._accepted = generation
         if generation.formed:
             self._notice(generation.reason or f"generation {generation.number} is proposed", now)
         return []
-
-    def _refusal(self, generation: JobGeneration) -> str:
-        """Why this host does not promise to follow ``generation``; ``""``: it does."""
-        accepted = self._accepted
-        if accepted is not None and generation.base < accepted.number:
-            return f"it follows {generation.base}, and {accepted.number} was accepted here"
-        for member in generation.members:
-            fenced = (member.host, member.incarnation) in self._fenced
-            if fenced and member.host in generation.hosts:
-                return f"it gives a rank to {member.host}, which is fenced"
-        return ""
 
     def _start(self, generation: JobGeneration | None, now: float) -> list[Effect]:
         assert generation is not None
@@ -296,13 +297,12 @@ class HostCore:
                 continue
             if one.standby:
                 spare = True
-            elif self._running is None and self._phase == "held":
-                spare = True  # the job needs one before it can have a next generation
-            elif self._running is None or self._phase == "waiting":
+            elif self._phase == "waiting" or (self._running is None and self._phase != "held"):
                 continue
             else:
                 # A process without state cannot hold a rank of a job that has some.
-                spare = self._running.rank_of(one.name) is None or self._running.formed
+                running = self._running
+                spare = running is None or running.formed or running.rank_of(one.name) is None
             one.welcomed = True
             effects.append(Greet(one.name, spare))
             if self._running is not None:
@@ -315,12 +315,12 @@ class HostCore:
         """New processes in place of those that have ended."""
         if self._over or self._released or self._failures >= FAILURES or self._failed:
             return []
-        if self._phase in ("held", "proposed", "running") and self._running is not None:
+        if self._phase != "waiting" and self._running is not None:
             if self._is_recovering():
                 return []
             missing = self._setup.nproc + self._setup.standby - len(self._live())
             return [self._spawn(standby=True) for _ in range(missing)]
-        if self._phase not in ("waiting", "proposed", "running"):
+        if self._phase in ("ended", "failed"):
             return []
         standby = sum(one.standby for one in self._live())
         main = len(self._live()) - standby

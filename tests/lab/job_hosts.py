@@ -1,26 +1,21 @@
-"""Several fabric-run on loopback, and small doubles of what they talk to.
+"""Several fabric-run on loopback, and a small double of what they talk to.
 
-``Daemons`` plays the job socket of each host's fabricd and, by ``decide``, a fabric-compute that
-sees every document at once.
+``Daemons`` plays the job socket of each host's fabricd. What fabric-compute decides for a job is
+decided by its own core, which sees every document at once.
 """
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
-from fabric_train.documents import (
-    AgentDocument,
-    JobGeneration,
-    JobOrder,
-    Member,
-    parse,
-    to_data,
-)
+from compute.decide.job import JobCore, JobInput
+from compute.decide.policy import Policy
+from fabric_train.documents import AgentDocument, parse, to_data
 from lab.node import REPO
 
 SCRIPT = Path(__file__).with_name("train_loop.py")
@@ -33,10 +28,10 @@ class Daemons:
         self.root = root
         self.hosts = list(hosts)
         self.documents = {}
-        self.gone = set()
+        self.lost = {}
         self.fences = {}  # id: who has acknowledged it
-        self.generation = None
-        self.phase = "waiting"
+        self.core = JobCore("job", Policy())
+        self.phases = []
         self._writers = {}
         self._sent = {}
         self._servers = []
@@ -45,9 +40,16 @@ class Daemons:
         for host in self.hosts:
             (self.root / host).mkdir(parents=True)
             await self.serve(host)
+        self._ticking = asyncio.create_task(self._tick())
         return self
 
+    async def _tick(self):
+        while True:
+            await asyncio.sleep(0.25)
+            self.decide()
+
     async def __aexit__(self, *_):
+        self._ticking.cancel()
         for server in self._servers:
             server.close()
         for writer in self._writers.values():
@@ -70,7 +72,7 @@ class Daemons:
                     case "register":
                         self._writers[host] = writer
                         self._sent.pop(host, None)
-                        self._say(host, {"kind": "welcome", "host": host, "boot_id": "b"})
+                        self.say(host, {"kind": "welcome", "host": host, "boot_id": "b"})
                     case "document":
                         self.documents[host] = parse(AgentDocument, said["document"])
                     case "fenced":
@@ -81,104 +83,47 @@ class Daemons:
         writer.close()
         if self._writers.get(host) is writer:
             del self._writers[host]
-            self.gone.add(host)
             self.decide()
 
-    def _say(self, host, message):
+    def say(self, host, message):
         if host in self._writers:
             self._writers[host].write(json.dumps(message).encode() + b"\n")
 
-    def order(self, host, phase, generation=None, compute="one"):
-        document = self.documents[host]
-        order = JobOrder(document.incarnation, phase, "", generation)
-        if self._sent.get(host) != order:
-            self._sent[host] = order
-            self._say(host, {"kind": "order", "compute": compute, "order": to_data(order)})
+    def freeze(self, host):
+        """All evidence says that ``host`` is lost."""
+        self.lost[host] = "silent, says the test"
+        self.decide()
 
     def present(self):
-        return [host for host in self.hosts if host in self.documents and host not in self.gone]
+        """Hosts whose agent is connected and not fenced."""
+        fenced = {name.partition("/")[0] for name in self.fences}
+        return [host for host in self._writers if host in self.documents and host not in fenced]
 
     def decide(self):
-        """Form the job, then give each lost rank to a warm process, if all agree."""
-        present = self.present()
-        documents = [self.documents[host] for host in present]
-        if self.generation is None:
-            self._form(documents)
-            return
-        finished = [
-            one.finished is not None
-            for document in documents
-            for one in document.processes
-            if one.process in self.generation.slots
-        ]
-        if self.phase == "ended" or (len(finished) == len(self.generation.slots) and all(finished)):
-            self.phase = "ended"
-        elif self.phase == "proposed":
-            proposal = self.generation.proposal
-            if all(one.accepted and one.accepted.proposal == proposal for one in documents):
-                self.phase = "running"
-        else:
-            self._replace(documents)
-        for host in present:
-            self.order(host, self.phase, self.generation)
-
-    def _form(self, documents):
-        if len(documents) < len(self.hosts):
-            return
-        nodes = documents[0].nodes
-        main = [[one for one in doc.processes if not one.standby] for doc in documents]
-        if any(one.state != "joined" for processes in main for one in processes):
-            return
-        slots = [one.process for processes in main[:nodes] for one in processes]
-        hosts = [doc.host for doc in documents[:nodes] for _ in range(doc.nproc)]
-        self._propose(JobGeneration(1, 0, slots, hosts, [], [], "", formed=False), documents)
-
-    def _replace(self, documents):
-        alive = {
-            one.process: doc.host for doc in documents for one in doc.processes
-            if one.state == "warm"
-        }  # fmt: skip
-        gen = self.generation
-        fences = {f"fence-{host}": host for host in set(gen.hosts) & self.gone}
-        for name, host in fences.items():
-            if name not in self.fences:
-                self.fences[name] = set()
-                incarnation = self.documents[host].incarnation
-                for other in self.present():
-                    self._say(other, {"kind": "fence", "id": name, "host": host,
-                                      "incarnation": incarnation})  # fmt: skip
-        if any(self.fences[name] < set(self.present()) for name in fences):
-            return
-        known = {one.process for doc in documents for one in doc.processes if one.state != "ended"}
-        lost = [rank for rank, process in enumerate(gen.slots) if process not in known]
-        spares = [process for process in alive if process not in gen.slots]
-        slots, hosts = list(gen.slots), list(gen.hosts)
-        for rank in lost:
-            here = [one for one in spares if alive[one] == hosts[rank]]
-            if not spares:
-                return
-            slots[rank] = (here or spares)[0]
-            spares.remove(slots[rank])
-            hosts[rank] = alive[slots[rank]]
-        if lost:
-            more = dataclasses.replace(
-                gen, number=gen.number + 1, base=gen.number, slots=slots, hosts=hosts, formed=True,
-                lost=lost,
-            )  # fmt: skip
-            self._propose(more, documents)
-
-    def _propose(self, generation, documents):
-        members = [
-            Member(doc.host, doc.incarnation, doc.address, doc.store, doc.token)
-            for doc in documents
-        ]
-        self.generation = dataclasses.replace(
-            generation, members=members, electorate=[doc.host for doc in documents],
-            store=documents[-1].store,
-        )  # fmt: skip
-        self.phase = "proposed"
-        for host in self.present():
-            self.order(host, "proposed", self.generation)
+        """As fabric-compute does on each news."""
+        documents = {host: self.documents[host] for host in self.present()}
+        unconfirmed = frozenset(
+            name.partition("/")[0]
+            for name, who in self.fences.items()
+            if not who >= documents.keys()
+        )
+        news = JobInput(documents, lost=self.lost, unconfirmed=unconfirmed)
+        decision = self.core.decide(news, time.monotonic())
+        self.phases.append(decision.phase)
+        for host, order in decision.orders.items():
+            if host in self._writers and self._sent.get(host) != order:
+                self._sent[host] = order
+                self.say(host, {"kind": "order", "compute": "one", "order": to_data(order)})
+        for host in decision.fence:
+            incarnation = self.documents[host].incarnation
+            name = f"{host}/{incarnation}"
+            self.fences[name] = set()
+            fence = {"kind": "fence", "id": name, "host": host, "incarnation": incarnation}
+            for other in self._writers:
+                self.say(other, fence)
+            self.say(host, {"kind": "stop", "reason": "fenced"})
+        if decision.fence:
+            self.decide()
 
 
 class Run:

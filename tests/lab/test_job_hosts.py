@@ -50,7 +50,7 @@ async def test_a_crashed_rank_and_a_dead_host_change_nothing(tmp_path):
     out = tmp_path / "run" / "out"
     assert struck(out) == {fault.replace(":", "-") for fault in faults}
     assert weights(out) == weights(undisturbed), logs(runs)
-    assert daemons.generation.hosts == ["a", "b", "e", "d"]
+    assert daemons.core.generation.hosts == ["a", "b", "e", "d"]
     found = json.loads((tmp_path / "run" / "a.json").read_text())
     assert [(row["generation"], row["ranks"], row["step"]) for row in found] == [
         (2, [1], 9), (3, [2], 19),
