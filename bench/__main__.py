@@ -20,6 +20,7 @@ BENCHES = {
     "failover": "NIC faults under a ring all-reduce: time to a survivor, throughput, flap counts",
     "detect": "link health: flaps, faults beside FRR bfdd, false alarms, loss, simulations, optics",
     "clock": "fabric time beside ptp4l and chronyd: errors, bound, lost reference, holdover, Clos",
+    "migrate": "ranks that die: time to the next commit, exactness, cost, torchft and torchrun",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
 }
 

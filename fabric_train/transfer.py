@@ -1,17 +1,27 @@
 """Moves the replicated state from one rank to another over the generation's own group.
 
-A manifest first, then the tensors as one byte stream in chunks, then the SHA-256 of all chunks and
-the CRC of each. The receiver compares both before it uses anything: a corrupt copy is never
-trained on. Chunks are double-buffered, so hashing and the network overlap.
+A manifest first, then the tensors as one byte stream in chunks, then the SHA-256 of the manifest
+and of each chunk. The receiver compares all of them before it uses anything: a corrupt copy is
+never trained on.
+
+A large tensor in host memory is sent from where it is, and received to where it will be used; small
+ones share a chunk. Threads hash chunks while others are on their way. The hash is SHA-256 because
+it is the fastest secure one of the standard library on a CPU with instructions for it: 1.4 GB/s a
+core, BLAKE2b 0.6 GB/s (a Xeon with SHA-NI).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import os
 import pickle
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +30,9 @@ from torch import Tensor
 from fabric_train.state import Manifest, ReplicatedState
 
 CHUNK = 4 << 20
+_SMALL = 64 << 10  # a tensor below this shares a chunk with its neighbours
+_AHEAD = 3  # chunks that are on their way at a time
+_HASHERS = min(4, os.cpu_count() or 1)
 _TAG = 0x7A11
 
 
@@ -27,24 +40,52 @@ class CorruptStateError(Exception):
     """What arrived is not what the source hashed. The text names the chunk."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """The bytes ``start`` to ``stop`` of tensor number ``tensor``."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def cut(sizes: Sequence[int]) -> list[list[Part]]:
+    """Chunks of at most ``CHUNK`` bytes that cover tensors of these sizes, in order. Pure.
+
+    A chunk is a part of one tensor, or holds several small tensors whole.
+    """
+    chunks: list[list[Part]] = []
+    room = 0  # in the last chunk, for another small tensor
+    for tensor, size in enumerate(sizes):
+        if not size:
+            continue
+        if size < _SMALL and size <= CHUNK:
+            if size > room:
+                chunks.append([])
+                room = CHUNK
+            chunks[-1].append(Part(tensor, 0, size))
+            room -= size
+            continue
+        room = 0
+        chunks += [
+            [Part(tensor, start, min(start + CHUNK, size))] for start in range(0, size, CHUNK)
+        ]
+    return chunks
+
+
 def send_state(group: Any, state: ReplicatedState, to: int) -> None:
     """Send to rank ``to``. Raises ``RuntimeError`` where the group is broken."""
-    manifest = state.manifest()
-    _send_bytes(group, pickle.dumps(manifest), to)
-    digest = hashlib.sha256()
-    crcs: list[int] = []
-    previous: tuple[Any, Tensor] | None = None
-    for chunk in _chunks([tensor for _, tensor in state.tensors()]):
-        work = group.send([chunk], to, _TAG)
-        data = _memory(chunk)
-        digest.update(data)
-        crcs.append(zlib.crc32(data))
-        if previous is not None:
-            previous[0].wait()
-        previous = (work, chunk)
-    if previous is not None:
-        previous[0].wait()
-    _send_bytes(group, pickle.dumps((digest.digest(), crcs)), to)
+    manifest = pickle.dumps(state.manifest())
+    _send_bytes(group, manifest, to)
+    with _Hashes(manifest) as hashes, _Transfers() as transfers:
+        for chunk in _chunks([tensor for _, tensor in state.tensors()]):
+            transfers.add(group.send([chunk], to, _TAG), chunk)
+            hashes.add(chunk)
+            if transfers.full:
+                transfers.wait()
+        while transfers:
+            transfers.wait()
+        _send_bytes(group, pickle.dumps(hashes.digests()), to)
 
 
 def receive_state(group: Any, state: ReplicatedState, source: int) -> int:
@@ -53,95 +94,160 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> int:
     Raises ``CorruptStateError`` or ``LayoutError``: the tensors may be overwritten then, and this
     process must not go on with them. ``RuntimeError`` where the group is broken: receive again.
     """
+    packed = _receive_bytes(group, source)
     # From a rank of this job: who could forge it already runs code in the job.
-    manifest: Manifest = pickle.loads(_receive_bytes(group, source))  # noqa: S301
-    tensors = state.accept(manifest)
-    total: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    digest = hashlib.sha256()
-    crcs: list[int] = []
-    sizes = [min(CHUNK, total - start) for start in range(0, total, CHUNK)]
-    buffers = [torch.empty(min(CHUNK, total), dtype=torch.uint8) for _ in range(2)]
-    writer = _Writer(tensors)
-    works = [_receive(group, buffers[i][:size], source) for i, size in enumerate(sizes[:2])]
-    for i, size in enumerate(sizes):
-        works[i].wait()
-        chunk = buffers[i % 2][:size]
-        data = _memory(chunk)
-        digest.update(data)
-        crcs.append(zlib.crc32(data))
-        writer.write(chunk)
-        if i + 2 < len(sizes):
-            works.append(_receive(group, buffers[i % 2][: sizes[i + 2]], source))
-    want, want_crcs = pickle.loads(_receive_bytes(group, source))  # noqa: S301
-    wrong = [i for i, (a, b) in enumerate(zip(crcs, want_crcs, strict=True)) if a != b]
-    if wrong or digest.digest() != want:
-        raise CorruptStateError(f"chunk {wrong[:1] or 'unknown'} from rank {source} is corrupt")
+    manifest: Manifest = pickle.loads(packed)  # noqa: S301
+    images = _Images(state.accept(manifest))
+    waiting = deque(cut(images.sizes))
+    arriving: deque[list[Part]] = deque()
+    with _Hashes(packed) as hashes, _Transfers() as transfers:
+        while waiting or transfers:
+            while waiting and not transfers.full:
+                buffer = images.buffer(waiting[0])
+                transfers.add(group.recv([buffer], source, _TAG), buffer)
+                arriving.append(waiting.popleft())
+            chunk = transfers.wait()
+            hashes.add(chunk)
+            images.store(arriving.popleft(), chunk)
+        digests = hashes.digests()
+        expected = pickle.loads(_receive_bytes(group, source))  # noqa: S301
+    if digests != expected:
+        pairs = enumerate(zip(digests, expected, strict=False))
+        place = next((place for place, (mine, its) in pairs if mine != its), 0)
+        what = f"chunk {place - 1}" if place else "the list of chunks"
+        raise CorruptStateError(f"{what} from rank {source} is corrupt")
     state.apply_scalars(manifest.scalars)
-    return total
+    return sum(images.sizes)
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The bytes of ``tensors`` in chunks of ``CHUNK``; two are alive at a time."""
-    pending: list[Tensor] = []
-    size = 0
-    for tensor in tensors:
-        flat = _bytes_of(tensor.detach().to("cpu"))
-        at = 0
-        while at < flat.numel():
-            part = flat[at : at + CHUNK - size]
-            pending.append(part)
-            size += part.numel()
-            at += part.numel()
-            if size == CHUNK:
-                yield torch.cat(pending)
-                pending, size = [], 0
-    if pending:
-        yield torch.cat(pending)
+    """The bytes of ``tensors``, in the chunks of ``cut``; large tensors are not copied."""
+    sizes = [_size(tensor) for tensor in tensors]
+    flat: tuple[int, Tensor] | None = None
+    for parts in cut(sizes):
+        if len(parts) > 1:
+            yield torch.cat([_flat(tensors[part.tensor]) for part in parts])
+            continue
+        (part,) = parts
+        if flat is None or flat[0] != part.tensor:
+            flat = part.tensor, _flat(tensors[part.tensor])
+        yield flat[1][part.start : part.stop]
 
 
-class _Writer:
-    """Cuts a byte stream back into tensors."""
+class _Hashes:
+    """SHA-256 of the manifest and of each chunk, in order; computed on threads."""
+
+    def __init__(self, manifest: bytes) -> None:
+        self._threads = ThreadPoolExecutor(_HASHERS, "fabric-hash")
+        self._digests = [self._threads.submit(_digest, manifest)]
+
+    def __enter__(self) -> _Hashes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def add(self, chunk: Tensor) -> None:
+        """Hash ``chunk``, whose bytes must not change before ``digests`` has returned."""
+        self._digests.append(self._threads.submit(_digest, _memory(chunk), chunk))
+
+    def digests(self) -> list[bytes]:
+        """All of them, when they are there."""
+        return [digest.result() for digest in self._digests]
+
+
+class _Transfers:
+    """Chunks on their way, oldest first. Leaving it waits until none uses its memory any more."""
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Any, Tensor]] = deque()
+
+    def __enter__(self) -> _Transfers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for work, _chunk in self._under_way:
+            with contextlib.suppress(RuntimeError):  # the group is broken, so all of them end
+                work.wait()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def full(self) -> bool:
+        """No other chunk should be begun before one has ended."""
+        return len(self._under_way) >= _AHEAD
+
+    def add(self, work: Any, chunk: Tensor) -> None:
+        """``work`` sends or receives ``chunk``."""
+        self._under_way.append((work, chunk))
+
+    def wait(self) -> Tensor:
+        """The oldest chunk, when it has ended. Raises ``RuntimeError`` where it failed."""
+        work, chunk = self._under_way[0]
+        work.wait()
+        self._under_way.popleft()
+        return chunk
+
+
+class _Images:
+    """Where the bytes of tensors arrive: in the tensor itself, where that is possible."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._left = [tensor for tensor in tensors if tensor.numel()]
-        self._at = 0
+        self.sizes = [_size(tensor) for tensor in tensors]
+        self._tensors = tensors
+        self._images: dict[int, Tensor] = {}
 
-    def write(self, chunk: Tensor) -> None:
-        start = 0
-        while start < chunk.numel():
-            tensor = self._left[0]
-            size = tensor.numel() * tensor.element_size()
-            count = min(size - self._at, chunk.numel() - start)
-            part = chunk[start : start + count]
-            if tensor.is_contiguous() and tensor.device.type == "cpu":
-                _bytes_of(tensor)[self._at : self._at + count].copy_(part)
-            else:
-                self._write_whole(tensor, part, size)
-            start += count
-            self._at += count
-            if self._at == size:
-                self._left.pop(0)
-                self._at = 0
+    def buffer(self, parts: Sequence[Part]) -> Tensor:
+        """Memory to receive a chunk into."""
+        if len(parts) > 1:
+            return torch.empty(sum(part.stop - part.start for part in parts), dtype=torch.uint8)
+        (part,) = parts
+        return self._image(part.tensor)[part.start : part.stop]
 
-    def _write_whole(self, tensor: Tensor, part: Tensor, size: int) -> None:
-        if self._at == 0:
-            self._staging = torch.empty(size, dtype=torch.uint8)
-        self._staging[self._at : self._at + part.numel()].copy_(part)
-        if self._at + part.numel() == size:
-            tensor.copy_(self._staging.view(tensor.dtype).view(tensor.shape))
+    def store(self, parts: Sequence[Part], chunk: Tensor) -> None:
+        """The ``chunk`` of these parts has arrived."""
+        at = 0
+        for part in parts:
+            size = part.stop - part.start
+            image = self._image(part.tensor)
+            if len(parts) > 1:
+                image.copy_(chunk[at : at + size])
+            at += size
+            if part.stop == self.sizes[part.tensor]:
+                self._finish(part.tensor, image)
+
+    def _image(self, number: int) -> Tensor:
+        if number not in self._images:
+            tensor = self._tensors[number]
+            inside = tensor.is_contiguous() and tensor.device.type == "cpu"
+            self._images[number] = (
+                _flat(tensor) if inside else torch.empty(self.sizes[number], dtype=torch.uint8)
+            )
+        return self._images[number]
+
+    def _finish(self, number: int, image: Tensor) -> None:
+        tensor = self._tensors[number]
+        if not tensor.is_contiguous() or tensor.device.type != "cpu":
+            tensor.copy_(image.view(tensor.dtype).view(tensor.shape))
+        del self._images[number]
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+def _size(tensor: Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8)
+
+
+def _digest(data: bytes | memoryview, _owner: Tensor | None = None) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def _memory(chunk: Tensor) -> memoryview:
     # Not Tensor.numpy(): numpy need not be installed.
     return memoryview((ctypes.c_ubyte * chunk.numel()).from_address(chunk.data_ptr())).cast("B")
-
-
-def _receive(group: Any, buffer: Tensor, source: int) -> Any:
-    return group.recv([buffer], source, _TAG)
 
 
 def _send_bytes(group: Any, data: bytes, to: int) -> None:

@@ -1,0 +1,152 @@
+"""Plays faults into a running job, one after another, each at a random moment of a step.
+
+Between two faults the ranks wait at a step boundary until a spare is warm, so that its imports do
+not share the CPU with what is measured. The job may run anywhere: a scenario sees its directory
+and the pids of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bench.migrate.events import Commit, Events, Resumed, resumed
+from bench.migrate.jobs import RANKS, Job, resident_mb
+from bench.training.trace import UNLIMITED, Phase, read_page
+
+_RECOVERY_S = 60.0
+STEPS_PER_FAULT = 12
+"""Steps that a job takes for each fault, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happened to one rank. ``phase``: where it was in its step."""
+
+    at_ns: int
+    rank: int
+    phase: Phase
+
+
+@dataclass
+class Play:
+    """Faults of one job, and resident memory by pid before the first and after each, in MB.
+
+    ``launcher`` is the pid of fabric-run.
+    """
+
+    launcher: int
+    step_s: float
+    faults: list[Fault] = field(default_factory=list)
+    memory_mb: list[dict[int, float]] = field(default_factory=list)
+
+
+Strike = Callable[[Job, int, random.Random], Fault]
+"""Harms the process of this pid."""
+
+
+def kill(job: Job, pid: int, _random: random.Random) -> Fault:
+    """SIGKILL at once."""
+    at_ns = time.monotonic_ns()
+    os.kill(pid, signal.SIGKILL)
+    page = read_page(job.directory, pid)
+    assert page is not None
+    return Fault(at_ns, page.rank, page.phase)
+
+
+def crash(job: Job, pid: int, random: random.Random) -> Fault:
+    """An exception in the loop, at the beginning of any part of a step."""
+    phase = random.choice([one for one in Phase if one >= Phase.FORWARD])
+    job.control.crash(pid, phase)
+
+    def crashed() -> bool:
+        return any(one.pid == pid for one in job.events().crashes)
+
+    job.wait_until(crashed, f"an exception in {phase.name}", _RECOVERY_S)
+    (event,) = (one for one in job.events().crashes if one.pid == pid)
+    return Fault(event.at_ns, event.rank, phase)
+
+
+def play(job: Job, strike: Strike, count: int, seed: int) -> Play:
+    """Strike ``count`` times, any rank but one, then let the job run to its end.
+
+    The rank that is spared shows whether a process that lives through all recoveries grows. It is
+    rank 0 in the first half, and the last one then.
+    """
+    randoms = random.Random(seed)
+    job.control.allow(UNLIMITED)
+    job.wait_running(1)
+    begun, first = time.monotonic(), _steps(job)
+    job.wait_running(10)
+    step_s = (time.monotonic() - begun) / (_steps(job) - first)
+    played = Play(job.launcher.pid, step_s)
+    job.pause()
+    for index in range(count):
+        job.wait_spares(1)
+        played.memory_mb.append(_memory(job))
+        job.control.allow(UNLIMITED)
+        job.wait_running(2)
+        time.sleep(randoms.uniform(0, step_s))
+        ranks = job.ranks()
+        generation = max(page.committed for page in job.pages().values())
+        victims = sorted(ranks)[1:] if index < count / 2 else sorted(ranks)[:-1]
+        played.faults.append(strike(job, ranks[randoms.choice(victims)], randoms))
+        job.wait_until(
+            lambda: len([
+                page for page in job.pages().values() if page.committed > generation  # noqa: B023
+            ]) >= RANKS,
+            "a commit of all ranks after the fault", _RECOVERY_S,
+        )  # fmt: skip
+        job.pause()
+    job.wait_spares(1)
+    played.memory_mb.append(_memory(job))
+    job.control.allow(UNLIMITED)
+    job.wait_end(600)
+    return played
+
+
+def recoveries(played: Play, events: Events) -> list[Resumed]:
+    """What came after each fault. Raises ``ValueError`` where a rank never committed again."""
+    found = []
+    for number, fault in enumerate(played.faults):
+        until = played.faults[number + 1].at_ns if number + 1 < len(played.faults) else None
+        seen = [one for one in events.commits if until is None or one.at_ns < until]
+        after = resumed(Events(commits=seen), fault.at_ns, RANKS)
+        if after is None:
+            raise ValueError(f"fault {number} (rank {fault.rank}): not all ranks committed again")
+        found.append(after)
+    return found
+
+
+def exact(found: Sequence[Resumed], events: Events, wrong: Sequence[tuple[int, int]]) -> int:
+    """Recoveries after which every rank's first state is as undisturbed. Pure."""
+    first: dict[int, dict[int, Commit]] = {}
+    for commit in events.commits:
+        first.setdefault(commit.generation, {}).setdefault(commit.rank, commit)
+    bad = set(wrong)
+    keys = ([(one.rank, one.step) for one in first[after.generation].values()] for after in found)
+    return sum(all(key in events.states and key not in bad for key in some) for some in keys)
+
+
+def growth_mb(played: Play) -> tuple[float, float]:
+    """MB that fabric-run, and the rank that grew most, gained from the first to the last fault."""
+    first, last = played.memory_mb[0], played.memory_mb[-1]
+    ranks = [
+        max(found[-1] - found[0], 0.0)
+        for pid in {pid for one in played.memory_mb for pid in one} - {played.launcher}
+        if len(found := [one[pid] for one in played.memory_mb if pid in one]) > 1
+    ]
+    return last[played.launcher] - first[played.launcher], max(ranks, default=0.0)
+
+
+def _steps(job: Job) -> int:
+    return max(page.step for page in job.pages().values())
+
+
+def _memory(job: Job) -> dict[int, float]:
+    pids = [pid for pid, page in job.pages().items() if page.step]
+    return {pid: resident_mb(pid) for pid in [*pids, job.launcher.pid]}
