@@ -29,6 +29,7 @@ from fabric_train.messages import (
     Acknowledged,
     Assignment,
     Committed,
+    Ending,
     Failed,
     Finished,
     LocalState,
@@ -218,6 +219,8 @@ class Agent:
                 core.committed(process, message.generation, message.step, now)
             case Failed():
                 self._perform(core.given_up(process, message.reason))
+            case Ending():
+                self._perform(core.lost(process, message.reason, now))
             case Finished():
                 self._perform(core.finished(process, message.step))
             case _:

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from fabric_train import collectives
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
+from fabric_train.ending import announce_early_end
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
@@ -237,6 +238,7 @@ class Job:
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare = welcome.spare
         self._group = FabricGroup(0, welcome.world)
+        announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
         self._group.on_broadcast = self._note_broadcast
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu"])

@@ -106,6 +106,16 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """The process ends before its job has, and counts as lost. ``reason`` is for people.
+
+    It runs no more of its loop; what it does until it is gone concerns nobody.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """The loop of this process has ended with ``step`` steps."""
 
@@ -180,6 +190,7 @@ Message = (
     | Recovered
     | Committed
     | Failed
+    | Ending
     | Finished
     | Welcome
     | Assignment

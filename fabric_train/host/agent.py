@@ -30,6 +30,7 @@ from fabric_train.messages import (
     Acknowledged,
     Assignment,
     Committed,
+    Ending,
     Failed,
     Finished,
     LocalState,
@@ -353,6 +354,8 @@ class HostAgent:
                 core.committed(process, message.generation, message.step, now)
             case Failed():
                 core.given_up(process, message.reason)
+            case Ending():
+                self._perform(core.lost(process, message.reason, now))
             case Finished():
                 core.finished(process, message.step)
             case _:

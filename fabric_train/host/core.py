@@ -171,9 +171,9 @@ class HostCore:
         return self._fill()
 
     def lost(self, process: str, reason: str, now: float, *, clean: bool = False) -> list[Effect]:
-        """``process`` is gone. ``clean``: with status 0."""
+        """``process`` is gone, or says that it soon will be. ``clean``: with status 0."""
         one = self._processes.get(process)
-        if one is None or self._over:
+        if one is None or one.ended is not None or self._over:
             return []
         one.ended = one.killed_for or reason
         rank = self._rank(self._running, process)
