@@ -145,7 +145,8 @@ class TrainingJob:
         cluster._closers.append(self.kill)  # noqa: SLF001
 
     def start_on(self, node: Node) -> None:
-        """Start (again) fabric-run on one host."""
+        """Start (again) fabric-run on one host, once its fabricd is ready."""
+        wait_until((node.run_dir / "jobs.sock").exists, START_S, f"{node.name}: fabricd's start")
         records = ["--records", str(self.dir / f"{node.name}.records.json")]
         with self.log(node).open("ab") as log:
             self._runs[node.name] = node.popen(

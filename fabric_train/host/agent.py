@@ -268,7 +268,6 @@ class HostAgent:
         self._report(f"incarnation {fence.incarnation} of {fence.host} is fenced")
         self._running_core().fence(fence.host, fence.incarnation)
         self._peers.fence(fence.host, fence.incarnation)
-        self._running_core().fence(fence.host, fence.incarnation)
         self._daemon.acknowledge(fence.id)
 
     def stopped(self, reason: str) -> None:
