@@ -51,8 +51,6 @@ def complete(
         "class": _class_of(kind, fields),
         "outcome": outcome,
         "protected": protected,
-        "steps_lost": 0,
-        "samples_lost": 0,
         "gpu_seconds": round((pause or 0.0) * ranks, 3),
     }
     return {**added, **fields}

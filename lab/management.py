@@ -6,7 +6,6 @@ host's fabricd and fabric-run reach them over ``mgmt0``. The lab needs ``Topolog
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -188,12 +187,15 @@ class TrainingJob:
             run.wait()
 
 
-def ledger_records(management: Management, name: str = "c0") -> list[dict[str, Any]]:
-    """All records of a fabric-compute's ledger, as its own command prints them."""
+def ledger_command(management: Management, *words: str, name: str = "c0") -> str:
+    """Output of ``fabric-compute ledger WORDS`` for the fabric-compute ``name``.
+
+    Raises:
+        subprocess.CalledProcessError: its exit status is not 0.
+    """
     config = management.dir / f"{name}.toml"
     done = subprocess.run(
-        [sys.executable, "-m", "compute", "ledger", "show", "--json", "--config", str(config)],
+        [sys.executable, "-m", "compute", "ledger", *words, "--config", str(config)],
         check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(REPO)},
     )  # fmt: skip
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+    return done.stdout

@@ -115,6 +115,9 @@ class JobCore:
             decision.records.append(
                 JobRecord(f"job_{decision.phase}", {"reason": decision.reason, "step": self.step})
             )
+            if decision.phase == "failed":
+                # At most: what a checkpoint has saved is not known here.
+                decision.records[-1].fields["steps_lost"] = self.step
             decision.orders = self._ended(documents).orders
         return decision
 

@@ -29,6 +29,7 @@ class _Recovery:
     proposed_at: float | None = None
     running_at: float | None = None
     recovered_at: float | None = None
+    resumed_step: int = 0
 
 
 class RecoveryLog:
@@ -89,7 +90,8 @@ class RecoveryLog:
             return None
         if any(state.recovered < generation.number for state in states):
             return None
-        one.recovered_at = one.recovered_at or now
+        if one.recovered_at is None:
+            one.recovered_at, one.resumed_step = now, min(state.step for state in states)
         if any(state.committed < generation.number and state.finished is None for state in states):
             return None
         self._now = None
@@ -101,7 +103,8 @@ class RecoveryLog:
                 "ranks": ranks,
                 "to": [generation.hosts[rank] for rank in ranks],
                 "reason": one.reason,
-                "step": one.step,
+                "step": one.resumed_step,
+                "steps_lost": max(0, one.step - one.resumed_step),
                 "fenced_ms": _since(one.lost_at, one.fenced_at),
                 "proposed_ms": _since(one.lost_at, one.proposed_at),
                 "running_ms": _since(one.lost_at, one.running_at),

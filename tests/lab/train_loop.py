@@ -101,6 +101,7 @@ for step in job.steps(TOTAL):
         x = torch.randn(32, 64, generator=random)
         y = torch.randint(0, 10, (32,), generator=random)
         strike(job, step, "error", lambda: sys.exit("the loop of this rank ends with an error"))
+        strike(job, step, "marked", lambda: time.sleep(3))
         strike(job, step, "disconnected", lambda: job._group.inner.abort())
         strike(job, step, "host", lambda: os.killpg(0, signal.SIGKILL))
         if (job.rank, step, "always") in faults() and not job.rehearsing:
