@@ -95,13 +95,18 @@ class LiveEngine:
     async def run(self) -> None:
         """Publish until cancelled."""
         tasks: set[asyncio.Task[None]] = set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            self._wake.set()
+
         try:
             while True:
                 self._wake.clear()
                 while len(tasks) < IN_FLIGHT and (host := self._next()) is not None:
                     task = asyncio.create_task(self._publish(host))
                     tasks.add(task)
-                    task.add_done_callback(tasks.discard)
+                    task.add_done_callback(ended)
                 await self._wake.wait()
         finally:
             for task in tasks:
@@ -135,4 +140,3 @@ class LiveEngine:
             self._log.error("an order is too large", host=host, error=str(error))
         finally:
             self._in_flight.discard(host)
-            self._wake.set()
