@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fabricd.config import Config
 
 if TYPE_CHECKING:
+    from fabricd.escalate.outbox import StoreThread
     from fabricd.escalate.service import Escalation
     from fabricd.host import Host
 
@@ -25,14 +26,17 @@ class EscalationSlot:
         self._host, self._failed = host, failed
         self._task: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._thread: StoreThread | None = None
 
     def start(self) -> None:
         """Begin, if there is a broker. Raises ``OSError``: the job socket cannot be bound."""
         if self._host.config.broker is None:
             return
+        from fabricd.escalate.outbox import StoreThread
         from fabricd.escalate.service import Escalation
 
-        self.now = Escalation(self._host)
+        self._thread = self._thread or StoreThread()
+        self.now = Escalation(self._host, self._thread)
         self.now.open()
         self._task = asyncio.create_task(self.now.run(), name="escalation")
         self._task.add_done_callback(self._ended)

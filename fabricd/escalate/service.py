@@ -20,20 +20,31 @@ from fabricd.escalate.evidence import ProberGaps, observations
 from fabricd.escalate.fences import FenceApplier
 from fabricd.escalate.host_document import host_document
 from fabricd.escalate.jobs_here import JobsHere
+from fabricd.escalate.outbox import Outbox, StoreThread
+from fabricd.escalate.outbox_store import OutboxStore, Waiting
 from fabricd.escalate.refusals import Refusals
+from fabricd.escalate.sockets import SocketKiller, Target
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.guard import ReplayGuard
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings
 from telemetry.events import EventKind
-from telemetry.messages.documents import ComputeOrder, Stop, parse
-from telemetry.messages.envelope import BadMessageError, Message, Sender
+from telemetry.messages.documents import ComputeOrder, Fence, HostEvent, Stop, parse
+from telemetry.messages.envelope import BadMessageError, Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 from telemetry.timeline import boot_id
 
 if TYPE_CHECKING:
     from fabricd.host import Host
 
+EVENT_IMPORTANCE = {
+    EventKind.PEER.value: 3,
+    EventKind.FENCE.value: 3,
+    EventKind.JOB.value: 2,
+    EventKind.LOCATED.value: 1,
+}
+"""Timeline rows that are sent as events; with a full outbox the least important go first."""
+FLUSH_S = 1.0
 TICK_S = 0.25
 LOOKS = 2
 """Ticks between two looks at what is not urgent."""
@@ -58,8 +69,16 @@ def broker_settings(config: Config) -> BrokerSettings:
 class Escalation:
     """One per daemon. Also the `Receiver` of its `BrokerClient`."""
 
-    def __init__(self, host: Host, appliers: tuple[FenceApplier, ...] = ()) -> None:
-        """Prepare; `open` binds the job socket, `run` serves."""
+    def __init__(
+        self, host: Host, thread: StoreThread, appliers: tuple[FenceApplier, ...] = ()
+    ) -> None:
+        """Prepare; `open` binds the job socket, `run` serves.
+
+        Args:
+            host: whose timeline rows, probes and links are told.
+            thread: where the outbox is stored.
+            appliers: of fences, beside the sockets and the jobs themselves.
+        """
         config = host.config
         assert config.broker is not None
         self.refusals = Refusals(time.monotonic)
@@ -72,15 +91,23 @@ class Escalation:
         self._guard = ReplayGuard()
         self._gaps = ProberGaps()
         self._silent: frozenset[str] = frozenset()
-        paths = config.paths
+        self._follow = host.follow
+        run_dir, state_dir = Path(config.paths.run_dir), Path(config.paths.state_dir)
+        self.sockets = SocketKiller(self._target)
         self.jobs = JobsHere(
-            self._me, boot, (Path(paths.run_dir), Path(paths.state_dir)), appliers,
+            self._me, boot, (run_dir, state_dir), (self.sockets, *appliers),
             deadline_s=config.broker.fence_deadline_s, refusals=self.refusals, record=host.record,
         )  # fmt: skip
         self.jobs.publish = self._publish_job
         self.jobs.fences_changed = self._publish_observations
         self._settings = broker_settings(config)
         self.client = self._make_client()
+        event = Topic(Kind.HOST_EVENT, self._me)
+        self.outbox = Outbox(
+            OutboxStore(state_dir / "outbox.db"),
+            thread,
+            lambda payload: self.client.publish(event, payload),
+        )
         self._connecting: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
 
@@ -104,6 +131,7 @@ class Escalation:
         """Bind the job socket. Raises ``OSError``."""
         self.jobs.open()
         self._host.silence_changed = self._silence_changed
+        self._host.follow = self._followed
         self._look()
 
     async def run(self) -> None:
@@ -112,6 +140,7 @@ class Escalation:
         tasks = [
             self._connecting,
             asyncio.create_task(self.jobs.run()),
+            asyncio.create_task(self.outbox.run()),
             asyncio.create_task(self._tick()),
         ]
         try:
@@ -126,6 +155,10 @@ class Escalation:
     async def goodbye(self) -> None:
         """Say that this host leaves on purpose; then cancel `run`."""
         self._host.silence_changed = lambda: None
+        self._host.follow = self._follow
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self.outbox.flush()
         await self.client.goodbye()
 
     async def _tick(self) -> None:
@@ -174,6 +207,30 @@ class Escalation:
         fences = self.jobs.fences.acknowledged()
         self._set(Kind.HOST_OBSERVATIONS, observations(views, host.engine, self._gaps, fences, now))
 
+    def _followed(self, row: dict[str, Any]) -> None:
+        """A row of the timeline: also for fabric-compute, if it concerns more than this host."""
+        self._follow(row)
+        if (importance := EVENT_IMPORTANCE.get(str(row["kind"]))) is None:
+            return
+        fields = {key: row[key] for key in sorted(row.keys() - {"kind", "reason", "host"})}
+        event = HostEvent(
+            kind=str(row["kind"]), text=str(row.get("reason", ""))[:2000], fields=fields
+        )
+        message = self._factory.make(Topic(Kind.HOST_EVENT, self._me), event.model_dump())
+        self.outbox.offer(Waiting(message.id, importance, encode(message)))
+
+    def _target(self, fence: Fence) -> Target | None:
+        """Whose connections a fence ends: the job's, unless they may be another job's."""
+        run = self.jobs.registry.runs.get(fence.job)
+        if run is None or not run.present or fence.host == self._me:
+            return None
+        others = [other for other in self.jobs.registry.runs.values() if other.present]
+        if len(others) > 1 and fence.host not in self._host.engine.silent_hosts:
+            return None
+        peers = [peer for peer in self._host.config.peers if peer.host == fence.host]
+        addresses = {str(entry.address) for peer in peers for entry in peer.addresses}
+        return Target(frozenset(addresses), run.uid) if addresses else None
+
     def _publish_job(self, job: str, data: dict[str, Any] | None) -> None:
         self.client.set_state(Topic(Kind.HOST_JOB, self._me, job), data)
 
@@ -220,6 +277,7 @@ class Escalation:
         elif reason != self.reason:
             self._log.warning("no broker", broker=self._where(), reason=reason)
         self.reason = "" if connected else reason or "not connected"
+        self.outbox.connection_changed(connected=connected)
 
     def _where(self) -> str:
         return f"{self._settings.host} port {self._settings.effective_port}"

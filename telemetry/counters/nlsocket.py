@@ -29,7 +29,7 @@ from telemetry.counters.polled import SourceOff
 from telemetry.counters.types import CounterError
 
 NETLINK_ROUTE, NETLINK_GENERIC, NETLINK_RDMA = 0, 16, 20
-NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
 TIMEOUT_S = 2.0
 _LARGEST = 1 << 17
 _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 3
@@ -46,8 +46,12 @@ class Netlink:
         self._sequence = 0
         self._families: dict[str, int] = {}
 
-    def ask(self, kind: int, payload: bytes, *, dump: bool = False) -> list[Message]:
+    def ask(
+        self, kind: int, payload: bytes, *, dump: bool = False, ack: bool = False
+    ) -> list[Message]:
         """Send a request; returns what answers it, errors and ends excluded.
+
+        ``ack``: the request has no answer but that it was done.
 
         Raises:
             SourceOff: the kernel does not know the protocol.
@@ -56,7 +60,7 @@ class Netlink:
         """
         link = self._open()
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
-        flags = NLM_F_REQUEST | (NLM_F_DUMP if dump else 0)
+        flags = NLM_F_REQUEST | (NLM_F_DUMP if dump else 0) | (NLM_F_ACK if ack else 0)
         length = HEADER.size + len(payload)
         link.send(HEADER.pack(length, kind, flags, self._sequence, 0) + payload)
         try:

@@ -123,3 +123,33 @@ async def test_the_fenced_host_stops_its_own_fabric_run(fabric):
     assert fabric.compute.fences() == []
     await run.kill()
     await until(lambda: fabric.compute.fences() == ["f1"], "no process of it is left")
+
+
+def jobs_seen(compute):
+    return [(m.data["kind"], m.data["text"]) for m in compute.events if m.data["kind"] == "job"]
+
+
+async def test_events_outlive_a_broker_that_is_gone_and_a_killed_daemon(fabric):
+    """Each event arrives, with one id, though broker and fabricd are killed with some to send."""
+    run = await fabric.run("first")
+    await until(lambda: jobs_seen(fabric.compute), "an event")
+    fabric.broker.kill()
+    await until(lambda: not fabric.daemon.answers()["broker"]["connected"], "it is noticed")
+    for number in range(20):
+        other = await fabric.run(f"job{number}")
+        other.send("leave")
+        await other.end()
+    await until(lambda: fabric.daemon.answers()["broker"]["outbox"] >= 40, "events wait")
+    fabric.daemon.kill()
+    fabric.daemon.start()
+    await until(fabric.daemon.answers, "fabricd is there again")
+    assert fabric.daemon.answers()["broker"]["outbox"] >= 40
+    fabric.broker.start()
+    wanted = {("job", f"{what}: job{n}") for n in range(20) for what in ("registered", "left")}
+    await until(lambda: wanted <= set(jobs_seen(fabric.compute)), "all of them")
+    await until(lambda: fabric.daemon.answers()["broker"]["outbox"] == 0, "all acknowledged")
+    by_id = {message.id: message.data for message in fabric.compute.events}
+    texts = [data["text"] for data in by_id.values() if data["text"].startswith("registered: job")]
+    assert sorted(texts) == sorted(set(texts)), "the same event under two ids"
+    assert len(texts) == 20
+    await run.kill()

@@ -1,0 +1,170 @@
+"""Sends events to the broker so that each arrives: stored first, deleted when acknowledged.
+
+An event keeps its id over restarts, so whoever receives it twice can tell. Storing is done in a
+thread: a disk that stalls delays nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from fabricd.aside import Aside
+from fabricd.escalate.outbox_store import Depth, OutboxStore, Waiting
+from telemetry.broker.interface import NotConnectedError
+from telemetry.timeline_schema import TimelineError
+
+MOST_UNSTORED = 10_000
+"""Events that wait for the disk. Beyond that new ones are dropped and counted."""
+IN_FLIGHT = 8
+RETRY_S = (0.2, 5.0)
+CALL_S = 30.0
+T = TypeVar("T")
+
+
+class StoreThread:
+    """The one thread that touches the file. One for the daemon's life: it cannot be ended."""
+
+    def __init__(self) -> None:
+        self._aside = Aside("outbox", CALL_S)
+        self._turn = asyncio.Lock()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Do ``work`` there, however long it takes. Raises `TimelineError`."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def guarded() -> tuple[T | None, Exception | None]:
+            try:
+                return work(), None
+            except TimelineError as error:
+                return None, error
+
+        def take(result: tuple[T | None, Exception | None]) -> None:
+            if answer.done():
+                return
+            if result[1] is not None:
+                answer.set_exception(result[1])
+            else:
+                answer.set_result(result[0])  # type: ignore[arg-type]  # None may be a T
+
+        async with self._turn:
+            begun = await self._aside.call(guarded, take) or self._aside.busy
+            if not begun:
+                raise TimelineError("no thread", retryable=True)
+            return await answer
+
+
+class Outbox:
+    """``offer`` takes events, `run` sends them while there is a connection."""
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        thread: StoreThread,
+        publish: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        """Args: ``publish`` returns when the broker has it, or raises `NotConnectedError`."""
+        self._store, self._thread, self._publish = store, thread, publish
+        self._unstored: deque[Waiting] = deque()
+        self._dropped = 0
+        self._wake = asyncio.Event()
+        self._stored = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    @property
+    def depth(self) -> Depth:
+        """What waits, stored or not, and what was dropped."""
+        stored, waiting = self._store.depth, list(self._unstored)
+        return Depth(
+            stored.messages + len(waiting),
+            stored.bytes + sum(len(one.payload) for one in waiting),
+            stored.dropped + self._dropped,
+        )
+
+    def offer(self, message: Waiting) -> None:
+        """Send an event, some time."""
+        if len(self._unstored) >= MOST_UNSTORED:
+            self._dropped += 1
+            return
+        self._unstored.append(message)
+        self._wake.set()
+
+    def connection_changed(self, *, connected: bool) -> None:
+        """There is a connection, or there is none."""
+        if connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
+
+    async def run(self) -> None:
+        """Store and send until cancelled."""
+        storing = asyncio.create_task(self._store_all())
+        try:
+            await self._send_all()
+        finally:
+            storing.cancel()
+            await asyncio.gather(storing, return_exceptions=True)
+
+    async def flush(self) -> None:
+        """Store what waits, before the end. Bounded by its caller."""
+        while self._unstored:
+            await self._store_some()
+
+    async def _store_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._unstored:
+                await self._store_some()
+
+    async def _store_some(self) -> None:
+        batch = list(self._unstored)
+        before = self._store.depth.dropped
+        await self._retried(lambda: self._store.add(batch))
+        for _ in batch:
+            self._unstored.popleft()
+        if (dropped := self._store.depth.dropped - before) > 0:
+            self._log.error("outbox full: the oldest of the least important events are dropped",
+                            dropped=dropped, waiting=self._store.depth.messages)  # fmt: skip
+        self._stored.set()
+
+    async def _send_all(self) -> None:
+        self._stored.set()
+        last = 0
+        while True:
+            await self._connected.wait()
+            rows = await self._retried(lambda: self._store.oldest(last, IN_FLIGHT))  # noqa: B023
+            if not rows:
+                self._stored.clear()
+                if last:
+                    last = 0  # Whether all of it was acknowledged is seen from the beginning.
+                    continue
+                await self._stored.wait()
+                continue
+            sent = await asyncio.gather(*(self._send(payload) for _, payload in rows))
+            if done := [n for (n, _), well in zip(rows, sent, strict=True) if well]:
+                await self._retried(lambda: self._store.remove(done))
+            last = 0 if not all(sent) else rows[-1][0]
+
+    async def _send(self, payload: bytes) -> bool:
+        try:
+            await self._publish(payload)
+        except NotConnectedError:
+            return False
+        return True
+
+    async def _retried(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in the thread until it succeeds."""
+        pause = RETRY_S[0]
+        while True:
+            try:
+                return await self._thread.call(work)
+            except TimelineError as error:
+                self._log.error("outbox not stored", error=str(error), waiting=len(self._unstored))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_S[1])
