@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 from types import TracebackType
 
@@ -31,6 +32,8 @@ def announce_early_end(link: AgentLink, group: FabricGroup) -> None:
         with contextlib.suppress(AgentLostError):
             link.send(Ending(reason[:500]))
         group.abort(sys.maxsize)
+        with contextlib.suppress(OSError):
+            os.nice(19)  # the end of an interpreter must not slow the takeover down
 
     show = sys.excepthook
 

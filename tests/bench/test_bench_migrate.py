@@ -1,0 +1,177 @@
+"""The pure parts of ``bench migrate``: what processes recorded, and what is made of it."""
+
+import os
+
+import pytest
+
+from bench.migrate import takeovers
+from bench.migrate.events import (
+    Commit,
+    Events,
+    Resumed,
+    merge_steps,
+    parse_events,
+    resumed,
+    wrong_samples,
+    wrong_states,
+)  # fmt: skip
+from bench.migrate.takeovers import Fault, Play
+from bench.training.samples import BATCH, SAMPLES, Sampler, samples_of
+from bench.training.trace import CrashError, Phase, Trace, read_page
+
+WORLD = 2
+
+
+def expected(steps):
+    return {
+        (rank, step): samples_of(step, rank, WORLD)
+        for rank in range(WORLD)
+        for step in range(steps)
+    }
+
+
+def draw(at, rank, step, samples=None):
+    numbers = samples_of(step, rank, WORLD) if samples is None else samples
+    return f"draw {at} {rank} {step} {','.join(map(str, numbers))}\n"
+
+
+def commit(at, rank, generation, step):
+    return f"commit {at} {rank} {generation} {step}\n"
+
+
+def test_a_trace_is_read_as_it_was_written(tmp_path):
+    trace = Trace(tmp_path)
+    trace.draw(1, 7, (3, 4))
+    trace.phase(Phase.OPTIMIZER)
+    trace.commit(1, 2, 8)
+    trace.state(1, 8, "ab")
+    page = read_page(tmp_path, os.getpid())
+    assert (page.phase, page.rank, page.step, page.committed) == (Phase.OPTIMIZER, 1, 8, 2)
+    events = parse_events({9: (tmp_path / f"events.{os.getpid()}").read_text()})
+    assert [(one.pid, one.rank, one.step, one.samples) for one in events.draws] == [
+        (9, 1, 7, (3, 4))
+    ]
+    assert [(one.generation, one.step) for one in events.commits] == [(2, 8)]
+    assert events.states == {(1, 8): {"ab"}}
+
+
+def test_a_process_crashes_once_where_the_benchmark_says(tmp_path):
+    trace = Trace(tmp_path)
+    trace.control.crash(os.getpid(), Phase.BACKWARD)
+    trace.phase(Phase.FORWARD)
+    with pytest.raises(CrashError, match="BACKWARD"):
+        trace.phase(Phase.BACKWARD)
+    trace.phase(Phase.BACKWARD)
+
+
+def test_a_process_has_no_page_before_it_made_one(tmp_path):
+    assert read_page(tmp_path, 1) is None
+    (tmp_path / "page.1").write_bytes(b"")
+    assert read_page(tmp_path, 1) is None
+
+
+def test_the_line_of_a_process_that_died_while_it_wrote_does_not_count():
+    assert parse_events({1: commit(5, 0, 1, 1) + "commit 6 0 1"}).commits == [Commit(5, 1, 0, 1, 1)]
+
+
+@pytest.mark.parametrize("line", ["commit 1 2\n", "commit a 0 1 1\n", "\n", "draw 1 0 0\n"])
+def test_lines_that_are_no_events_are_refused(line):
+    with pytest.raises(ValueError, match=r"no event|invalid literal"):
+        parse_events({1: line})
+
+
+def test_an_epoch_has_every_sample_once():
+    steps = SAMPLES // (BATCH * WORLD)
+    for epoch in (0, 1):
+        taken = [
+            sample
+            for step in range(epoch * steps, (epoch + 1) * steps)
+            for rank in range(WORLD)
+            for sample in samples_of(step, rank, WORLD)
+        ]
+        assert sorted(taken) == list(range(SAMPLES))
+    assert samples_of(0, 0, WORLD) != samples_of(steps, 0, WORLD)
+
+
+def test_a_sampler_goes_on_where_its_state_says():
+    first, second = Sampler(WORLD), Sampler(WORLD)
+    for step in range(3):
+        assert first.take(1) == samples_of(step, 1, WORLD)
+    second.load_state_dict(first.state_dict())
+    assert second.take(0) == samples_of(3, 0, WORLD)
+
+
+def test_a_job_has_resumed_when_its_last_rank_has_committed_in_a_later_generation():
+    text = commit(10, 0, 1, 5) + commit(11, 1, 1, 5)
+    # Rank 0 was behind the gate at the fault: its commit is still one of the old generation.
+    text += commit(13, 0, 1, 6) + commit(30, 0, 2, 7) + commit(40, 1, 2, 6) + commit(50, 1, 2, 7)
+    events = parse_events({1: text})
+    assert resumed(events, 12, WORLD) == Resumed(2, 40, 0)
+    assert resumed(events, 12, WORLD + 1) is None
+    assert resumed(events, 45, WORLD) is None
+
+
+def test_steps_that_are_run_again_are_lost():
+    text = commit(10, 0, 1, 25) + commit(10, 1, 1, 25) + commit(90, 0, 2, 21) + commit(91, 1, 2, 21)
+    assert resumed(parse_events({1: text}), 12, WORLD) == Resumed(2, 91, 5)
+
+
+def test_a_batch_counts_by_its_last_attempt():
+    lost = draw(1, 0, 0) + draw(1, 1, 0, (1, 2))  # an attempt that came to nothing
+    done = draw(2, 0, 0) + draw(2, 1, 0) + commit(3, 0, 2, 1) + commit(3, 1, 2, 1)
+    assert wrong_samples(parse_events({1: lost + done}), expected(1)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", (2, 0)),
+        (draw(1, 0, 0), (1, 0)),
+        (draw(1, 0, 0) + draw(1, 1, 0, samples_of(1, 1, WORLD)), (1, 0)),
+        (draw(1, 0, 0) + draw(1, 1, 0) + draw(2, 1, 1), (1, 0)),
+        (draw(1, 0, 0) + draw(1, 1, 0) + commit(2, 0, 1, 1) + draw(3, 0, 0), (0, 1)),
+        (draw(1, 0, 0) + draw(1, 1, 0) + commit(2, 0, 1, 1) + commit(3, 0, 2, 1), (0, 1)),
+    ],
+)
+def test_batches_that_were_dropped_changed_or_doubled_are_counted(text, wrong):
+    assert wrong_samples(parse_events({1: text}), expected(1)) == wrong
+
+
+def test_states_that_differ_or_have_no_reference_are_wrong():
+    found = parse_events({1: "state 1 0 5 aa\nstate 1 1 5 bb\nstate 1 0 6 cc\nstate 2 0 7 dd\n"
+                             "state 3 0 7 ee\n"})  # fmt: skip
+    reference = parse_events({1: "state 1 0 5 aa\nstate 1 1 5 xx\nstate 2 0 7 dd\n"})
+    assert wrong_states(found, reference) == [(0, 6), (0, 7), (1, 5)]
+    assert merge_steps([found, reference]) == [5, 6, 7]
+
+
+def test_a_takeover_is_exact_when_every_rank_has_hashed_the_right_state():
+    text = "".join(
+        commit(at, rank, generation, step)
+        for at, generation, step in ((10, 1, 5), (20, 2, 6), (30, 3, 7))
+        for rank in range(WORLD)
+    )
+    text += "state 1 0 6 aa\nstate 1 1 6 aa\nstate 1 0 7 aa\n"
+    events = parse_events({1: text})
+    found = [Resumed(2, 20, 0), Resumed(3, 30, 0)]
+    assert takeovers.exact(found, events, []) == 1  # rank 1 never hashed its state after step 7
+    assert takeovers.exact(found, events, [(1, 6)]) == 0
+
+
+def test_recoveries_are_told_apart_and_missing_ones_are_an_error(monkeypatch):
+    monkeypatch.setattr(takeovers, "RANKS", WORLD)
+    commits = [
+        Commit(at, 1, rank, generation, generation)
+        for at, generation in ((10, 1), (20, 2), (30, 3))
+        for rank in range(WORLD)
+    ]
+    faults = [Fault(15, 0, Phase.FORWARD), Fault(25, 1, Phase.GATE)]
+    play = Play(1, 0.1, faults)
+    assert [one.at_ns for one in takeovers.recoveries(play, Events(commits=commits))] == [20, 30]
+    with pytest.raises(ValueError, match=r"fault 1 \(rank 1\)"):
+        takeovers.recoveries(play, Events(commits=commits[:-1]))
+
+
+def test_growth_is_that_of_fabric_run_and_of_the_rank_that_lived_longest():
+    memory = [{1: 50.0, 2: 300.0, 3: 310.0}, {1: 50.5, 2: 304.0, 4: 9.0}, {1: 51.0, 2: 303.0}]
+    assert takeovers.growth_mb(Play(1, 0.1, [], memory)) == (1.0, 3.0)

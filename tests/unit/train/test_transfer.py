@@ -1,0 +1,183 @@
+"""The copy of a rank's state: nothing that differs from what the source hashed is accepted."""
+
+import queue
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from fabric_train import transfer  # noqa: E402
+from fabric_train.state import LayoutError, ReplicatedState  # noqa: E402
+
+
+class Done:
+    def __init__(self, wait):
+        self._wait = wait
+
+    def wait(self):
+        self._wait()
+
+
+class Pair:
+    """Two ends in one process: what is sent is copied when it is received, in order."""
+
+    def __init__(self, harm=lambda place, sent: sent):
+        self._sent = queue.Queue()
+        self._count = 0
+        self._harm = harm
+
+    def send(self, tensors, _to, _tag):
+        self._sent.put(tensors[0].clone())
+        return Done(lambda: None)
+
+    def recv(self, tensors, _source, _tag):
+        place, self._count = self._count, self._count + 1
+
+        def wait():
+            sent = self._sent.get(timeout=30)
+            if isinstance(sent, Exception):
+                raise sent
+            tensors[0].copy_(self._harm(place, sent))
+
+        return Done(wait)
+
+    def break_off(self):
+        self._sent.put(RuntimeError("connection closed"))
+
+
+def parts(seed, width=300, kind=torch.float32):
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 7)
+    ).to(kind)
+    # Neither its layout in memory nor that of its optimizer state is that of a plain tensor.
+    net[0].weight.data = net[0].weight.data.t().contiguous().t()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1 * (seed + 1))
+    net(torch.randn(4, width, dtype=kind)).sum().backward()
+    optimizer.step()
+    return {"net": net, "optimizer": optimizer}
+
+
+def copy(source, target, group):
+    failures = []
+
+    def send():
+        try:
+            transfer.send_state(group, source, 1)
+        except Exception as error:
+            failures.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        return transfer.receive_state(group, target, 0)
+    finally:
+        sender.join(30)
+        assert failures == []
+
+
+def values(state):
+    return [(name, tensor.detach().clone()) for name, tensor in state.tensors()]
+
+
+def equal(one, other):
+    pairs = zip(one, other, strict=True)
+    return all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in pairs)
+
+
+@given(st.lists(st.integers(0, 3 * transfer.CHUNK), max_size=30))
+def test_chunks_cover_every_byte_once_and_in_order(sizes):
+    chunks = transfer.cut(sizes)
+    covered = [0] * len(sizes)
+    order = []
+    for parts in chunks:
+        assert 0 < sum(part.stop - part.start for part in parts) <= transfer.CHUNK
+        assert len(parts) == 1 or all(sizes[p.tensor] == p.stop - p.start for p in parts)
+        for part in parts:
+            assert part.start == covered[part.tensor]
+            covered[part.tensor] = part.stop
+            order.append(part.tensor)
+    assert covered == sizes
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [1 << 12, 1 << 17, 4 << 20])
+def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
+    monkeypatch.setattr(transfer, "CHUNK", chunk)
+    source, target = (ReplicatedState(parts(seed, kind=kind)) for seed in (0, 1))
+    before = values(source)
+    assert not equal(before, values(target))
+    assert copy(source, target, Pair()) == source.size_bytes()
+    assert equal(before, values(target))
+    assert equal(before, values(source))
+    assert target.optimizers()[0].param_groups[0]["lr"] == 0.1
+
+
+def test_a_spare_without_optimizer_state_gets_it():
+    source = ReplicatedState(parts(0))
+    fresh = parts(1)
+    fresh["optimizer"].state.clear()
+    target = ReplicatedState(fresh)
+    copy(source, target, Pair())
+    assert equal(values(source), values(target))
+
+
+def count_messages(source):
+    seen = []
+    copy(source, ReplicatedState(parts(1)), Pair(lambda place, sent: seen.append(place) or sent))
+    return len(seen)
+
+
+def test_one_bit_that_differs_anywhere_is_refused(monkeypatch):
+    monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
+    source = ReplicatedState(parts(0))
+    messages = count_messages(source)
+    for at in range(messages):
+
+        def flip(place, sent, at=at):
+            if place != at:
+                return sent
+            sent = sent.clone()
+            sent.view(-1).view(torch.uint8)[-1] ^= 1
+            return sent
+
+        if at in (0, messages - 2):
+            continue  # lengths: another one is not even the same message
+        with pytest.raises(transfer.CorruptStateError, match=r"chunk \d+ from rank 0|what rank 0"):
+            copy(source, ReplicatedState(parts(1)), Pair(flip))
+
+
+def test_a_source_of_another_layout_is_refused():
+    source, target = ReplicatedState(parts(0, 300)), ReplicatedState(parts(1, 200))
+    with pytest.raises(LayoutError, match="at the source"):
+        copy(source, target, Pair())
+
+
+def test_a_connection_that_breaks_is_an_error_and_leaves_no_transfer_under_way():
+    group = Pair()
+    works = []
+    plain = group.recv
+
+    def recv(tensors, source, tag):
+        works.append([tensors, False])
+        work, mine = plain(tensors, source, tag), works[-1]
+
+        def wait():
+            mine[1] = True
+            work.wait()
+
+        return Done(wait)
+
+    group.recv = recv
+    state = ReplicatedState(parts(0))
+    transfer._send_bytes(group, transfer.pickle.dumps(state.manifest()), 1)
+    for _ in range(8):
+        group.break_off()
+    with pytest.raises(RuntimeError, match="connection closed"):
+        transfer.receive_state(group, ReplicatedState(parts(1)), 0)
+    assert len(works) > 2
+    assert all(waited for _, waited in works)
