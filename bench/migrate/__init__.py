@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import kills, steady
+from bench.migrate import kills, peers, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "kills": kills.kills,
     "crash": kills.crashes,
     "steady": steady.steady,
+    "peers": peers.peers,
 }
 """Each is called with ``quick``."""
+
+MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "peers": 6}
+"""That each takes in full, on two cores with nothing beside."""
