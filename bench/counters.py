@@ -83,7 +83,10 @@ class _Rdma(Netlink):
         """Pack the replies, outside what is measured."""
         self._replies = [memoryview(_rdma_reply(n, count)) for n in range(LINKS)]
 
-    def ask(self, kind: int, payload: bytes, *, dump: bool = False) -> list[Message]:
+    def ask(
+        self, kind: int, payload: bytes, *, dump: bool = False, ack: bool = False
+    ) -> list[Message]:
+        del ack
         if dump:
             return [Message(kind, 0, 0, reply) for reply in self._replies]
         (index,) = struct.unpack_from("=I", payload, 4)

@@ -7,6 +7,7 @@ changes is published twice a second, the newest state of each topic.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from pathlib import Path
