@@ -38,6 +38,7 @@ class EscalationSlot:
         self._thread = self._thread or StoreThread()
         self.now = Escalation(self._host, self._thread)
         self.now.open()
+        self._host.escalation = self.now
         self._task = asyncio.create_task(self.now.run(), name="escalation")
         self._task.add_done_callback(self._ended)
 
@@ -64,6 +65,7 @@ class EscalationSlot:
     async def close(self) -> None:
         """Say goodbye and end."""
         now, task, self.now, self._task = self.now, self._task, None, None
+        self._host.escalation = None
         if now is not None and task is not None:
             await now.goodbye()
             task.cancel()

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -47,6 +47,9 @@ from fabricd.timeline_state import state_document
 from fabricd.whereabouts import Whereabouts
 from telemetry.events import Event, EventKind, LinkState
 from telemetry.metrics_server import EndpointState
+
+if TYPE_CHECKING:
+    from fabricd.escalate.service import Escalation
 
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
@@ -96,6 +99,8 @@ class Host:
         """End of the last full cycle, CLOCK_MONOTONIC; 0: there was none."""
         self.cycles = 0
         self.follow: Callable[[dict[str, Any]], None] = lambda _: None
+        self.escalation: Escalation | None = None
+        """Set while a broker is configured."""
         self.silence_changed: Callable[[], None] = lambda: None
         """Called when another set of hosts is silent, once the page says what follows from it."""
         self.source: ConfigSource | None = None

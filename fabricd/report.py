@@ -131,6 +131,7 @@ def snapshot(host: Host) -> HostSnapshot:
         host.clock_counts.update(clock),
         silent_peers(host.engine.paths, rows, misses, now),
         tuple(Located(b.kind.value, b.element, b.way.value) for b in host.where.located()),
+        host.escalation.snapshot() if host.escalation else None,
     )
 
 
@@ -267,6 +268,7 @@ def status(host: Host) -> dict[str, Any]:
         "ib_ports": host.ib_note,
         "lldp": host.where.lldp.note if host.where.lldp else "off",
         "operator": host.desk.document(host),
+        "broker": host.escalation.document() if host.escalation else None,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from telemetry.broker_metrics import BROKER_METRICS
 from telemetry.clock_metrics import CLOCK_METRICS
 from telemetry.events import ProbeState
 from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value, host_metric
@@ -490,5 +491,6 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "Steer pages that plugins refused as corrupt, torn, short or of another version.",
         lambda s: s.plugin.steer_rejected,
     ),
+    *BROKER_METRICS,
     *CLOCK_METRICS,
 )

@@ -273,6 +273,22 @@ class PtpSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerSnapshot:
+    """The connection to the broker, and what goes over it."""
+
+    connected: bool = False
+    connections: int = 0
+    outbox_messages: int = 0
+    outbox_dropped: int = 0
+    rejected: int = 0
+    """By the broker."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By us, by reason (a small fixed set)."""
+    jobs: int = 0
+    fences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """Everything the endpoint shows."""
 
@@ -285,3 +301,5 @@ class HostSnapshot:
     silent_peers: Mapping[str, bool] = field(default_factory=dict)
     """Host that is probed → nothing is heard of it on any rail."""
     located: tuple[Located, ...] = ()
+    broker: BrokerSnapshot | None = None
+    """None: no broker is configured."""

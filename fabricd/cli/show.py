@@ -77,6 +77,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
                      f"{line['failures']} failures"),
         ("lldp", data.get("lldp", "off")),
+        ("broker", _broker(data.get("broker"))),
         ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
         ("stats pages", _stats(data.get("stats", {}))),
         ("counters", _not_read(data.get("counters", {}))),
@@ -93,6 +94,27 @@ def status(console: Console, data: dict[str, Any]) -> None:
     for key, value in operator_lines(data["operator"]):
         table.add_row(key, Text(value))
     console.print(table)
+
+
+def _broker(said: dict[str, Any] | None) -> str:
+    """The connection to the broker, and what waits for it."""
+    if said is None:
+        return "none configured"
+    parts = [said["where"] + (": connected" if said["connected"] else ": NOT CONNECTED")]
+    if said["reason"]:
+        parts.append(said["reason"])
+    if said["stopped"] is not None:
+        parts.append(f"STOPPED BY AN OPERATOR: {said['stopped']}")
+    if said["outbox"] or said["outbox_dropped"]:
+        parts.append(f"{said['outbox']} events wait, {said['outbox_dropped']} dropped")
+    if said["jobs"]:
+        parts.append("jobs " + ", ".join(f"{job} ({how})" for job, how in said["jobs"].items()))
+    if said["fences"]:
+        parts.append(f"{len(said['fences_applied'])} of {len(said['fences'])} fences applied")
+    if said["refused"] or said["rejected"]:
+        refused = ", ".join(f"{why} {count}" for why, count in said["refused"].items())
+        parts.append(f"refused {refused or 'nothing'}, rejected by the broker {said['rejected']}")
+    return "; ".join(parts)
 
 
 def _listed(said: dict[str, str]) -> str:

@@ -134,7 +134,7 @@ class Outbox:
         self._stored.set()
 
     async def _send_all(self) -> None:
-        self._stored.set()
+        await self._retried(lambda: self._store.oldest(0, 1))  # How many there are is known now.
         last = 0
         while True:
             await self._connected.wait()

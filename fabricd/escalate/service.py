@@ -33,6 +33,7 @@ from telemetry.events import EventKind
 from telemetry.messages.documents import ComputeOrder, Fence, HostEvent, Stop, parse
 from telemetry.messages.envelope import BadMessageError, Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
+from telemetry.snapshot import BrokerSnapshot
 from telemetry.timeline import boot_id
 
 if TYPE_CHECKING:
@@ -125,6 +126,45 @@ class Escalation:
             ],
             receiver=self,
         )
+
+    def snapshot(self) -> BrokerSnapshot:
+        """Figures for the metrics."""
+        depth = self.outbox.depth
+        runs = self.jobs.registry.runs.values()
+        return BrokerSnapshot(
+            connected=self.client.connected,
+            connections=self.client.connections,
+            outbox_messages=depth.messages,
+            outbox_dropped=depth.dropped,
+            rejected=self.client.rejected,
+            refused=dict(self.refusals.counts),
+            jobs=sum(run.present for run in runs),
+            fences=len(self.jobs.fences.acknowledged()),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For ``status``."""
+        shot, orders = self.snapshot(), self.jobs.orders
+        return {
+            "where": self._where(),
+            "connected": shot.connected,
+            "reason": self.reason,
+            "connections": shot.connections,
+            "outbox": shot.outbox_messages,
+            "outbox_dropped": shot.outbox_dropped,
+            "rejected": shot.rejected,
+            "refused": {reason: count for reason, count in shot.refused.items() if count},
+            "computes": orders.computes,
+            "stopped": orders.stop_reason or "no reason given" if orders.stopped else None,
+            "jobs": {
+                run.job: "ended" if run.gone else "connected" if run.connection else "away"
+                for run in self.jobs.registry.runs.values()
+            },
+            "fences": {
+                fence.id: f"{fence.job} on {fence.host}" for fence in self.jobs.fences.all()
+            },
+            "fences_applied": self.jobs.fences.acknowledged(),
+        }
 
     # -- life -------------------------------------------------------------------------------------
 

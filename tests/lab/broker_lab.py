@@ -171,16 +171,15 @@ class FabricRun:
 
     async def start(self, register=True):
         program = (
-            "import socket, sys, threading\n"
+            "import os, select, socket, sys\n"
             "s = socket.socket(socket.AF_UNIX)\n"
             "s.connect(sys.argv[1])\n"
-            "def pump():\n"
-            "    for line in sys.stdin.buffer:\n"
-            "        s.sendall(line)\n"
-            "threading.Thread(target=pump, daemon=True).start()\n"
-            "for line in s.makefile('rb'):\n"
-            "    sys.stdout.buffer.write(line)\n"
-            "    sys.stdout.buffer.flush()\n"
+            "while True:\n"
+            "    for one in select.select([0, s], [], [])[0]:\n"
+            "        data = os.read(0, 65536) if one == 0 else s.recv(65536)\n"
+            "        if not data:\n"
+            "            sys.exit()\n"
+            "        s.sendall(data) if one == 0 else os.write(1, data)\n"
         )
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, str(self.path),

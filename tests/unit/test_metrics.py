@@ -14,6 +14,7 @@ from telemetry.listen import parse_listen
 from telemetry.metric_table import HOST_METRICS, LINK_METRICS, MAX_LINK_SERIES
 from telemetry.metrics import render
 from telemetry.snapshot import (
+    BrokerSnapshot,
     DaemonSnapshot,
     HostSnapshot,
     LinkInfo,
@@ -78,6 +79,7 @@ FULL = HostSnapshot(
     ),
     plugin=PluginSnapshot(4, 0, 3, 2, 4),
     silent_peers={"h1": True, "h2": False},
+    broker=BrokerSnapshot(True, 2, 3, 4, 5, {"line": 6, "replayed": 0}, 7, 8),
     located=(Located("link", "h0/1", "tx"), Located("leaf", "leaf-a")),
 )
 
@@ -125,6 +127,9 @@ def test_values(scrape):
     assert got["fabricd_peer_silent", (("peer", "h2"),)] == 0
     where = (("direction", "tx"), ("element", "h0/1"), ("part", "link"))
     assert got["fabricd_located", where] == 1
+    assert got["fabricd_broker_connected", ()] == 1
+    assert got["fabricd_broker_outbox_dropped_total", ()] == 4
+    assert got["fabricd_broker_refused_messages_total", (("reason", "line"),)] == 6
 
 
 def test_deliveries_are_a_histogram_in_seconds(scrape):
