@@ -2,7 +2,7 @@
 
 A host writes below its own name and reads its own orders. It reads of other hosts only who they
 are and whether they are there. A fabric-compute writes its own topics only, an operator the stop
-topic. Everything else is refused, anonymous clients at all.
+topic. Everything else is refused, and everything that anonymous clients ask for.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def access_list(
         f"pattern read {prefix}/compute/+/status",
         f"pattern read {prefix}/host/+/status",
         f"pattern read {prefix}/host/+/document",
+        f"pattern read {prefix}/stop",
     ]
     for name in computes:
         lines += [
@@ -114,7 +115,6 @@ def access_list(
             f"topic deny {prefix}/host/{name}/#",
             f"topic readwrite {prefix}/compute/{name}/#",
             f"topic read {prefix}/host/#",
-            f"topic read {prefix}/stop",
         ]
     for name in operators:
         lines += [

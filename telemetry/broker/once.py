@@ -58,5 +58,7 @@ async def publish_once(
         raise OSError(str(error)) from None
     except TimeoutError:
         raise OSError(f"no answer within {timeout_s:g} s") from None
+    finally:
+        paho._sock_close()  # noqa: SLF001 - aiomqtt leaves it open when it cannot connect
     if refused:
         raise OSError(f"refused: {refused[0]}")

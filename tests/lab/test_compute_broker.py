@@ -1,0 +1,211 @@
+"""`fabric-compute broker`: a real mosquitto, TLS, and who may say and hear what."""
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiomqtt
+import pytest
+
+from lab.mosquitto import free_port
+from telemetry.broker.once import publish_once
+from telemetry.broker.settings import BrokerSettings
+from telemetry.broker.tls import tls_context
+from telemetry.messages.envelope import Message, Sender, encode
+from telemetry.messages.topics import Kind, Topic
+
+REPO = Path(__file__).resolve().parents[2]
+LONG_S = 60.0
+PREFIX = "fabric/v1"
+
+
+class SiteBroker:
+    """What an operator does: make it, issue certificates, run it."""
+
+    def __init__(self, directory):
+        self.directory, self.port = directory, free_port()
+        self.process = None
+
+    def command(self, *arguments):
+        return [sys.executable, "-m", "compute", "broker", "--dir", str(self.directory), *arguments]
+
+    def issue(self, *arguments):
+        subprocess.run(self.command(*arguments), cwd=REPO, check=True, timeout=LONG_S)
+
+    def start(self):
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command("--listen", f"127.0.0.1:{self.port}", "--name", "localhost",
+                             "--name", "127.0.0.1"),
+                cwd=REPO, stdout=log, stderr=log,
+            )  # fmt: skip
+        end = time.monotonic() + LONG_S
+        while True:
+            assert self.process.poll() is None, self.log()
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.05)
+
+    def log(self):
+        return (self.directory / "log").read_text()
+
+    def stop(self):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(LONG_S)
+
+    def settings(self, name):
+        clients = self.directory / "clients"
+        return BrokerSettings(
+            "127.0.0.1", self.port, ca_file=self.directory / "ca.pem",
+            cert_file=clients / f"{name}.pem", key_file=clients / f"{name}.key",
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site():
+    # Not pytest's directory, which is closed to others: mosquitto leaves root behind.
+    with tempfile.TemporaryDirectory(prefix="fabric-broker-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        site = SiteBroker(directory)
+        site.issue("--host", "h1", "--host", "h2", "--compute", "c0", "--operator", "ann")
+        site.start()
+        yield site
+        site.stop()
+
+
+@contextlib.asynccontextmanager
+async def client(site, name, identifier=""):
+    settings = site.settings(name)
+    async with aiomqtt.Client(
+        settings.host, settings.port, identifier=identifier or f"test.{name}.{time.monotonic_ns()}",
+        tls_context=tls_context(settings), protocol=aiomqtt.ProtocolVersion.V5,
+    ) as made:  # fmt: skip
+        yield made
+
+
+TOPICS = [
+    "host/h1/status", "host/h1/document", "host/h1/observations", "host/h1/job/gpt",
+    "host/h1/event", "host/h2/status", "host/h2/document", "host/h2/observations",
+    "host/h2/job/gpt", "host/h2/event", "host/c0/status", "host/ann/status",
+    "compute/c0/status", "compute/c0/order/h1", "compute/c0/order/h2", "compute/c0/job/gpt",
+    "compute/c9/order/h1", "compute/h1/order/h2", "stop", "other",
+]  # fmt: skip
+
+
+def below(*starts):
+    return {topic for topic in TOPICS if topic.startswith(starts)}
+
+
+MAY_WRITE = {"h1": below("host/h1/"), "c0": below("compute/c0/"), "ann": {"stop"}}
+MAY_READ = {
+    "h1": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
+           "compute/c0/status", "compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/job/gpt",
+           "stop"},
+    "c0": below("host/h1/", "host/h2/", "compute/c0/") | {"stop"},
+    "ann": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
+            "compute/c0/status", "compute/c0/job/gpt", "stop"},
+}  # fmt: skip
+
+
+async def publish(site, writer, topics, payload, *, retain=False):
+    async with client(site, writer) as mouth:
+        for topic in topics:
+            # MQTT 5: the broker says "not authorized"; aiomqtt leaves that out.
+            await mouth.publish(f"{PREFIX}/{topic}", payload, qos=1, retain=retain)
+
+
+async def retained_for(site, reader):
+    """Topic → payload of what a new client gets; its own marker ends the retained messages."""
+    own = {"h1": "host/h1/status", "c0": "compute/c0/status", "ann": "stop"}[reader]
+    found = {}
+    async with client(site, reader) as ear:
+        for pattern in ("#", f"{PREFIX}/#"):
+            await ear.subscribe(pattern, qos=1)
+        await publish(site, reader, [own], b"end")
+        async with asyncio.timeout(LONG_S):
+            async for message in ear.messages:
+                if message.payload == b"end":
+                    return found
+                found[message.topic.value.removeprefix(f"{PREFIX}/")] = message.payload
+    raise AssertionError("the connection ended")
+
+
+async def test_a_host_writes_and_reads_only_what_is_its_own(site):
+    """All write everything; then all that may read a topic say who wrote it last."""
+    owners = {topic: name for name in MAY_WRITE for topic in MAY_WRITE[name]}
+    owners |= dict.fromkeys(below("host/h2/"), "h2")
+    for owner in ("h1", "h2", "c0", "ann"):
+        mine = [topic for topic, name in owners.items() if name == owner and topic != "stop"]
+        await publish(site, owner, mine, owner.encode(), retain=True)
+    await publish(site, "ann", ["stop"], b"ann", retain=True)
+    for writer in MAY_WRITE:
+        others = [topic for topic in TOPICS if owners.get(topic) != writer]
+        await publish(site, writer, others, b"forged by " + writer.encode(), retain=True)
+    for reader, may in MAY_READ.items():
+        found = await retained_for(site, reader)
+        written = {topic: owners[topic].encode() for topic in may if topic in owners}
+        assert found == written, reader
+
+
+async def test_a_host_reads_neither_documents_of_anothers_jobs_nor_its_orders(site):
+    found = await retained_for(site, "h1")
+    secret = {"host/h2/job/gpt", "host/h2/observations", "compute/c0/order/h2"}
+    assert secret & found.keys() == set()
+    assert secret <= (await retained_for(site, "c0")).keys(), "they are there to be read"
+
+
+async def test_without_a_certificate_of_the_site_nobody_gets_in(site, tmp_path):
+    plain = BrokerSettings("127.0.0.1", site.port)
+    stranger = dataclasses.replace(site.settings("h1"), cert_file=None, key_file=None)
+    other = SiteBroker(tmp_path)
+    other.issue("--host", "h1")
+    foreign = dataclasses.replace(
+        other.settings("h1"), port=site.port, ca_file=site.directory / "ca.pem"
+    )
+    for settings in (plain, stranger, foreign):
+        with pytest.raises(OSError):  # noqa: PT011
+            await publish_once(settings, "x", Topic(Kind.STOP), b"x", 5.0)
+
+
+async def test_a_client_does_not_trust_another_broker(site, tmp_path):
+    other = SiteBroker(tmp_path)
+    other.issue("--host", "x")
+    settings = dataclasses.replace(site.settings("h1"), ca_file=tmp_path / "ca.pem")
+    with pytest.raises(OSError, match="certificate"):
+        await publish_once(settings, "x", Topic(Kind.STOP), b"x", LONG_S)
+
+
+async def test_only_an_operator_stops_and_the_command_says_when_it_is_refused(site):
+    message = Message(Topic(Kind.STOP), Sender("b", "i"), 1, {"stopped": True})
+    for name in ("h1", "c0"):
+        with pytest.raises(OSError, match="Not authorized"):
+            await publish_once(
+                site.settings(name), f"x.{name}", message.topic, encode(message), LONG_S
+            )
+    await publish_once(site.settings("ann"), "x.ann", message.topic, encode(message), LONG_S)
+
+
+async def test_a_revoked_host_is_out_without_a_restart(site):
+    site.issue("--host", "h3")
+    await publish(site, "h3", ["host/h3/status"], b"here", retain=True)
+    site.issue("--revoke", "h3")
+    end = time.monotonic() + LONG_S
+    while True:  # The broker reads its files again on SIGHUP.
+        try:
+            await publish(site, "h3", ["host/h3/status"], b"still here")
+        except aiomqtt.MqttError:
+            break
+        assert time.monotonic() < end, site.log()
+        await asyncio.sleep(0.1)
+    await publish(site, "h1", ["host/h1/status"], b"others stay")
