@@ -1,0 +1,71 @@
+"""Rank-local state: what a replacement takes over is what the lost rank had, bit by bit."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
+
+from fabric_train.local_state import LocalStates, RandomStates  # noqa: E402
+
+
+class Position:
+    def __init__(self, at):
+        self.at = at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+BUFFERS = {
+    "statistics": torch.randn(5, 3).t(),  # not contiguous
+    "batches": torch.tensor(17),
+    "half": torch.randn(4).to(torch.bfloat16),
+    "mask": torch.tensor([True, False]),
+    "nothing": torch.empty(0, 2),
+}
+
+
+def draw():
+    return random.random(), torch.rand(3).tolist(), numpy.random.rand(3).tolist()
+
+
+def test_random_numbers_positions_and_buffers_go_on_as_they_would_have():
+    states = LocalStates({"sampler": Position(5)})
+    data = states.capture(BUFFERS)
+    expected = draw()
+    target, other = Position(0), {name: torch.zeros_like(one) for name, one in BUFFERS.items()}
+    random.seed(1), torch.manual_seed(1), numpy.random.seed(1)
+    LocalStates({"sampler": target}).restore(data, other)
+    assert draw() == expected
+    assert target.at == 5
+    for name, buffer in BUFFERS.items():
+        assert other[name].dtype == buffer.dtype
+        assert torch.equal(other[name], buffer)
+
+
+def test_a_buffer_that_was_not_captured_stays():
+    states, untouched = LocalStates({}), torch.ones(3)
+    states.restore(states.capture({"a": torch.zeros(2)}), {"a": torch.ones(2), "b": untouched})
+    assert torch.equal(untouched, torch.ones(3))
+
+
+def test_a_captured_state_does_not_change_with_its_source():
+    buffer, states = torch.zeros(3), LocalStates({})
+    data = states.capture({"a": buffer})
+    buffer += 1
+    target = torch.full((3,), 7.0)
+    states.restore(data, {"a": target})
+    assert torch.equal(target, torch.zeros(3))
+
+
+@pytest.mark.parametrize("use", [random.random, lambda: torch.rand(1), lambda: numpy.random.rand()])
+def test_a_random_number_that_was_drawn_is_noticed(use):
+    before = RandomStates.now()
+    assert before.same(RandomStates.now())
+    use()
+    assert not before.same(RandomStates.now())
