@@ -61,8 +61,7 @@ def _class_of(kind: str, fields: Mapping[str, Any]) -> str:
         return "job"
     if not fields.get("ranks"):
         return "connections"
-    reason = fields.get("reason")
-    return "host" if isinstance(reason, str) and "is lost" in reason else "rank"
+    return "rank"
 
 
 def failure_of(kind: str, fields: Mapping[str, Any]) -> Failure | None:

@@ -298,7 +298,7 @@ class JobCore:
             why = f"{', '.join(here)} is drained, but there is {error}"
             return self._keep(previous, documents, orders, why, now)
         moved = {rank: f"{previous.hosts[rank]} is drained" for rank in generation.lost}
-        self._log.lost(previous, moved, {}, self.step, now)
+        self._log.lost(previous, moved, {}, self.step, now, planned=True)
         self._proposed, self._proposed_at = generation, now
         self._log.proposed(self.step, now)
         return self._order_generation(generation, documents, orders, now)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from fabric_train.documents import AgentDocument, JobGeneration, ProcessState
 
+HOST_LOST = "is lost"
+"""How the reason of a rank ends whose host has no agent any more."""
+
 
 def rank_processes(
     generation: JobGeneration, documents: Mapping[str, AgentDocument]
@@ -26,7 +29,7 @@ def dead_ranks(generation: JobGeneration, documents: Mapping[str, AgentDocument]
     for rank, (slot, host) in enumerate(zip(generation.slots, generation.hosts, strict=True)):
         one = processes.get(slot)
         if host not in documents or one is None:
-            dead[rank] = f"{host} is lost"
+            dead[rank] = f"{host} {HOST_LOST}"
         elif one.state == "ended":
             dead[rank] = f"{slot} {one.reason}"
     return dead

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from compute.decide.ranks import HOST_LOST
 from fabric_train.documents import JobGeneration, ProcessState
 
 
@@ -30,6 +31,16 @@ class _Recovery:
     running_at: float | None = None
     recovered_at: float | None = None
     resumed_step: int = 0
+    planned: bool = False
+    host_lost: bool = False
+    hosts: set[str] = field(default_factory=set)
+
+    @property
+    def kind(self) -> str:
+        """The class of the failure, as the ledger names it."""
+        if self.planned:
+            return "planned"
+        return "host" if self.host_lost else "rank" if self.ranks else "connections"
 
 
 class RecoveryLog:
@@ -48,13 +59,20 @@ class RecoveryLog:
         fence: Mapping[str, str],
         step: int,
         now: float,
+        *,
+        planned: bool = False,
     ) -> None:
-        """Ranks of ``dead`` have no process, and hosts of ``fence`` are to be fenced."""
+        """Ranks of ``dead`` have no process, and hosts of ``fence`` are to be fenced.
+
+        ``planned``: an operator wants the ranks of ``dead`` elsewhere.
+        """
         ranks = {*dead, *(rank for rank, host in enumerate(generation.hosts) if host in fence)}
         reason = "; ".join([*dead.values(), *(f"{host}: {why}" for host, why in fence.items())])
         if self._now is None:
             self._now = _Recovery(ranks, reason or "connections failed", step, now)
-            return
+        self._now.planned = planned
+        self._now.hosts |= {generation.hosts[rank] for rank in ranks}
+        self._now.host_lost |= bool(fence) or any(why.endswith(HOST_LOST) for why in dead.values())
         self._now.ranks |= ranks
         if self._now.proposed_at is None and reason:
             self._now.reason = reason
@@ -100,7 +118,9 @@ class RecoveryLog:
             "recovery",
             {
                 "generation": generation.number,
+                "class": one.kind,
                 "ranks": ranks,
+                "from": sorted(one.hosts),
                 "to": [generation.hosts[rank] for rank in ranks],
                 "reason": one.reason,
                 "step": one.resumed_step,

@@ -31,6 +31,9 @@ TOOLS = {
     "scikit-build-core": ("pyproject.toml", 'build-backend = "scikit_build_core.build"'),
 }
 
+OWN_VENV = {"torchft": "bench/migrate/peers.py"}
+"""What a bench installs into an environment of its own, because it is what we compare with."""
+
 
 def names(requirements: Iterable[str]) -> set[str]:
     """Distribution names of requirements."""
@@ -63,7 +66,7 @@ def foreign(packages: Iterable[str]) -> set[str]:
     ours = {path.stem for path in files if path.is_relative_to(REPO / "tests")}
     ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
-    return found - ours - set(sys.stdlib_module_names)
+    return found - ours - set(sys.stdlib_module_names) - set(OWN_VENV)
 
 
 def modules(distributions: Iterable[str]) -> set[str]:
@@ -93,6 +96,11 @@ def test_every_import_is_a_dependency():
     product = modules(REQUIRED | EXTRAS["sniff"]) | set(DEBIAN)
     assert foreign(PRODUCT) - product == set()
     assert foreign(DEVELOPMENT) - product - modules(EXTRAS["dev"]) == set()
+
+
+@pytest.mark.parametrize("peer", OWN_VENV)
+def test_what_we_compare_with_has_a_version(peer):
+    assert re.search(rf'"{peer}[a-z-]*==', (REPO / OWN_VENV[peer]).read_text())
 
 
 @pytest.mark.parametrize("tool", TOOLS)
