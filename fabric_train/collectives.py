@@ -1,9 +1,10 @@
 """A process group that outlives generations.
 
 ``FabricGroup`` is what DDP and the training loop hold; it never changes. Inside it is the
-``GenerationGroup`` of the newest generation: gloo over TCP. When a peer is lost, ``abort`` shuts
-down this process's own connections of that generation. Every pending collective then fails within
-milliseconds, here and, as the connections close, at every peer. No root is needed for that.
+``GenerationGroup`` of the newest generation: gloo over TCP, or the network plugin. When a peer is
+lost, ``abort`` shuts down this process's own connections of that generation. Every pending
+collective then fails within milliseconds, here and, as the connections close, at every peer. No
+root is needed for that.
 
 A collective that fails in an attempt does not raise in the middle of a backward pass, which would
 leave DDP's reducer unusable. It ends with whatever the memory holds, and marks the group as broken.
@@ -13,28 +14,24 @@ applied. Where there is no gate behind it a collective is refused: see ``Use``.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
-import socket
-import stat
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from fabric_train.addresses import split
+from fabric_train import backend
+from fabric_train.generation_group import GenerationGroup
+from fabric_train.gloo_group import GlooGeneration
 from fabric_train.messages import Assignment
+from fabric_train.plugin_group import PluginGeneration
 
-_LISTENER = "listener/{}"
-_PATIENCE = timedelta(minutes=30)  # torch's own; a lost process is known much earlier
+__all__ = ["FabricGroup", "GenerationGroup", "Use", "build_group", "connect_generation"]
 
 
 class Use(enum.Enum):
@@ -46,116 +43,14 @@ class Use(enum.Enum):
     CLOSED = "closed"  # behind the gate, or between two steps: refused
 
 
-class GenerationGroup:
-    """The connections of one generation, between all its ranks."""
+def connect_generation(assignment: Assignment, timeout_s: float) -> GenerationGroup:
+    """Connect to all ranks with the backend that ``FABRIC_TRAIN_BACKEND`` names.
 
-    def __init__(self, assignment: Assignment, timeout_s: float) -> None:
-        """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
-        assert assignment.rank is not None
-        rank, world = assignment.rank, assignment.world
-        host, port = split(assignment.store)
-        tcp = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_s))
-        prefix = assignment.prefix or f"g{assignment.generation}"
-        self._store = dist.PrefixStore(prefix, tcp)
-        self.generation = assignment.generation
-        self.rank = rank
-        self.world = world
-        self._sockets: list[socket.socket] = []
-        before = _descriptors()
-        how = _options(assignment.address) if assignment.address else _PATIENCE
-        self.group = dist.ProcessGroupGloo(self._store, rank, world, how)
-        self._sockets = _connections(before, self._store, rank, world)
-        self._lock = threading.Lock()
-        self._aborted = False
-
-    def abort(self) -> None:
-        """Shut down all connections of this generation; from any thread, any number of times."""
-        with self._lock:
-            if self._aborted:
-                return
-            self._aborted = True
-            for one in self._sockets:
-                with contextlib.suppress(OSError):  # the peer's end may be gone already
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
-
-    def discard(self) -> None:
-        """Drop a group that nobody used. Its descriptors may include those of a later one."""
-        for one in self._sockets:
-            one.close()
-
-    def exchange(self, data: bytes) -> list[bytes]:
-        """Give ``data`` to all ranks, and return that of each. Raises ``RuntimeError``."""
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        self.group.allgather([sizes], [torch.tensor([len(data)])]).wait()
-        longest = max(int(size.item()) for size in sizes)
-        padded = bytearray(data.ljust(longest, b"\0"))
-        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
-        self.group.allgather([parts], [torch.frombuffer(padded, dtype=torch.uint8)]).wait()
-        return [
-            bytes(part.tolist())[: int(size.item())]
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-
-    def vote(self) -> None:
-        """Return when every rank has called it. Raises ``RuntimeError`` where one has not."""
-        self.group.allreduce([torch.zeros(1, dtype=torch.int32)]).wait()
-
-
-def _options(address: str) -> Any:
-    """Gloo listens on ``address`` and connects from there."""
-    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001
-    options._timeout = _PATIENCE  # noqa: SLF001
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
-    return options
-
-
-def _descriptors() -> set[int]:
-    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return {number for number in numbers if _is_open(number)}  # not that of the listing itself
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _connections(before: set[int], store: Any, rank: int, world: int) -> list[socket.socket]:
-    """Duplicates of the sockets that gloo opened since ``before``.
-
-    Those are of its listening port, or lead to that of a peer. Other threads may have opened
-    sockets meanwhile; those stay untouched.
+    Blocks until all are here, or raises ``RuntimeError``; ``BackendError`` for another backend,
+    ``LibraryMissingError`` where a library of the backend is not there.
     """
-    opened: list[socket.socket] = []
-    for number in _descriptors() - before:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                opened.append(socket.socket(fileno=os.dup(number)))
-    inet = [one for one in opened if one.family in (socket.AF_INET, socket.AF_INET6)]
-    listening = [one for one in inet if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
-    mine = {one.getsockname()[1] for one in listening}
-    store.set(_LISTENER.format(rank), ",".join(map(str, mine)))
-    theirs: set[int] = set()
-    for other in range(world):
-        ports = store.get(_LISTENER.format(other)).decode()
-        theirs |= {int(port) for port in ports.split(",") if port}
-    kept = []
-    for one in opened:
-        if one in inet and one not in listening and _is_of(one, mine, theirs):
-            kept.append(one)
-        else:
-            one.close()
-    return kept
-
-
-def _is_of(one: socket.socket, mine: set[int], theirs: set[int]) -> bool:
-    try:
-        return one.getsockname()[1] in mine or one.getpeername()[1] in theirs
-    except OSError:
-        return False
+    make = PluginGeneration if backend.chosen(os.environ) == "plugin" else GlooGeneration
+    return make(assignment, timeout_s)
 
 
 class FabricGroup(dist.ProcessGroup):

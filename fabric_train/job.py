@@ -450,7 +450,7 @@ class Job:
     def _connect(self, assignment: Assignment) -> GenerationGroup | None:
         """None: a newer assignment has arrived meanwhile."""
         return collectives.build_group(
-            lambda: GenerationGroup(assignment, self._timeout_s),
+            lambda: collectives.connect_generation(assignment, self._timeout_s),
             lambda: self._link.newer_than(assignment.generation),
             self._link.wait,
             self._link.notify,

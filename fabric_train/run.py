@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fabric_train import addresses
+from fabric_train import addresses, backend
 from fabric_train.agent import Agent
 from fabric_train.coordinator import Coordinator
 from fabric_train.host.agent import HostAgent, Options
@@ -42,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("either --standalone, or --nodes for a job of several hosts")
         if not Path(args.script).is_file():
             raise UsageError(f"{args.script}: no such file")
+        os.environ.update(backend.environment(args.backend, os.environ, standalone=args.standalone))
         with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
             agent = (_standalone if args.standalone else _host)(args, Path(directory))
             failure = asyncio.run(_run(agent))
-    except UsageError as error:
+    except (UsageError, backend.BackendError) as error:
         sys.stderr.write(f"fabric-run: {error}\n")
         return 2
     if args.records:
@@ -71,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--spares", type=int, metavar="N",
         help="standalone: warm processes that wait to take over a rank (default: 1); else hosts "
         "that do, besides --nodes (default: 0)")
+    add("--backend", choices=backend.BACKENDS,
+        help=f"collectives between ranks (default: {backend.VARIABLE}, or {backend.BACKENDS[0]})")
     add("--records", type=Path, help="write the recoveries to this JSON file")
     hosts = parser.add_argument_group("a job of several hosts", "fabric-run is started on each")
     add = hosts.add_argument

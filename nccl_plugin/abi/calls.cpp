@@ -199,6 +199,10 @@ Status close_listen(void* comm) noexcept { return close<ListenComm>(Kind::listen
 
 }  // namespace fabric::abi
 
+FABRIC_EXPORT int fabricWake_v1() {
+  return fabric::abi::guarded([] { return fabric::abi::status(fabric::net().wake()); });
+}
+
 FABRIC_EXPORT int fabricWait_v1(int timeout_us) {
   if (timeout_us < 0) return fabric::abi::kInvalid;
   return fabric::abi::guarded([&] { return fabric::abi::status(fabric::net().wait(timeout_us)); });

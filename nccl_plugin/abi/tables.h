@@ -130,5 +130,8 @@ using NetV12 = NetWithContext<PropertiesV12, kDevicesPerNicV12>;
 // Our extension: blocks until some request of this process may have progressed, or timeout_us.
 using WaitV1 = int (*)(int timeout_us);
 inline constexpr char kWaitSymbol[] = "fabricWait_v1";
+// Ends every such wait of this process, or the next one; from any thread.
+using WakeV1 = int (*)();
+inline constexpr char kWakeSymbol[] = "fabricWake_v1";
 
 }  // namespace fabric::abi

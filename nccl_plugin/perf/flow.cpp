@@ -3,22 +3,7 @@
 #include <array>
 #include <span>
 
-#include "perf/pattern.h"
-
 namespace fabric::perf {
-namespace {
-
-// Adds to an error on which link it happened.
-template <typename Call>
-auto on_link(const std::string& label, Call&& call) {
-  try {
-    return call();
-  } catch (const TransportError& error) {
-    throw TransportError(error.where + " (" + label + ")", error.code, error.what());
-  }
-}
-
-}  // namespace
 
 bool RequestQueue::send(const Registered& memory, std::size_t offset, std::size_t count, int tag) {
   void* request = on_link(end_.label, [&] {
@@ -132,13 +117,14 @@ bool ReceiveFlow::progress() {
   return any;
 }
 
-template <typename Element>
-RingFlow<Element>::RingFlow(Plugin& plugin, const RingPlan& plan, Endpoint send_end,
-                            Endpoint receive_end, std::vector<Registered> send_sets,
-                            std::vector<Registered> receive_sets, Registered scratch,
-                            std::size_t slice, std::size_t in_flight, std::size_t group)
+RingFlow::RingFlow(Plugin& plugin, const RingPlan& plan, const Elements& elements,
+                   Endpoint send_end, Endpoint receive_end, std::vector<Registered> send_sets,
+                   std::vector<Registered> receive_sets, Registered scratch, std::size_t slice,
+                   std::size_t in_flight, std::size_t group)
     : plan_(plan),
-      grouping_(group, plan_.messages()),
+      elements_(elements),
+      send_grouping_(group, plan_.sends()),
+      receive_grouping_(group, plan_.receives()),
       sends_(plugin, std::move(send_end)),
       receives_(plugin, std::move(receive_end)),
       send_sets_(std::move(send_sets)),
@@ -146,17 +132,15 @@ RingFlow<Element>::RingFlow(Plugin& plugin, const RingPlan& plan, Endpoint send_
       scratch_(scratch),
       slice_(slice),
       in_flight_(in_flight),
-      sent_(plan_.messages()),
-      received_(plan_.messages()) {}
+      sent_(plan_.sends()),
+      received_(plan_.receives()) {}
 
-template <typename Element>
-void RingFlow<Element>::begin(std::size_t set) {
+void RingFlow::begin(std::size_t set) {
   set_ = set;
   send_posted_ = sent_ = receive_posted_ = received_ = 0;
 }
 
-template <typename Element>
-bool RingFlow<Element>::progress() {
+bool RingFlow::progress() {
   bool any = false;
   while (const std::size_t count = receives_.pop_done()) {
     for (std::size_t i = 0; i < count; ++i) take_received();
@@ -171,11 +155,10 @@ bool RingFlow<Element>::progress() {
   return any;
 }
 
-template <typename Element>
-bool RingFlow<Element>::post_receives() {
+bool RingFlow::post_receives() {
   bool any = false;
-  while (receive_posted_ < plan_.messages()) {
-    const std::size_t count = grouping_.count_at(receive_posted_);
+  while (receive_posted_ < plan_.receives()) {
+    const std::size_t count = receive_grouping_.count_at(receive_posted_);
     if (receives_.size() + count > in_flight_ ||
         sent_ < plan_.sends_before_receiving(receive_posted_ + count - 1)) {
       break;
@@ -184,10 +167,10 @@ bool RingFlow<Element>::post_receives() {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t q = receive_posted_ + i;
       const Extent m = plan_.received(q);
-      const std::size_t bytes = m.count * sizeof(Element);
+      const std::size_t bytes = m.count * elements_.size;
       group[i] = plan_.reduces(q)
-                     ? Landing{&scratch_, q % in_flight_ * slice_ * sizeof(Element), bytes}
-                     : Landing{&receive_sets_[set_], m.offset * sizeof(Element), bytes};
+                     ? Landing{&scratch_, q % in_flight_ * slice_ * elements_.size, bytes}
+                     : Landing{&receive_sets_[set_], m.offset * elements_.size, bytes};
     }
     if (!receives_.receive(std::span(group).first(count))) break;
     receive_posted_ += count;
@@ -196,14 +179,13 @@ bool RingFlow<Element>::post_receives() {
   return any;
 }
 
-template <typename Element>
-bool RingFlow<Element>::post_sends() {
+bool RingFlow::post_sends() {
   bool any = false;
-  while (send_posted_ < plan_.messages() && sends_.size() < in_flight_ &&
-         (send_posted_ < plan_.slices() || received_ > send_posted_ - plan_.slices())) {
+  while (send_posted_ < plan_.sends() && sends_.size() < in_flight_ &&
+         received_ >= plan_.receives_before_sending(send_posted_)) {
     const Extent m = plan_.sent(send_posted_);
-    if (!sends_.send(send_sets_[set_], m.offset * sizeof(Element), m.count * sizeof(Element),
-                     grouping_.tag(send_posted_))) {
+    if (!sends_.send(send_sets_[set_], m.offset * elements_.size, m.count * elements_.size,
+                     send_grouping_.tag(send_posted_))) {
       break;
     }
     ++send_posted_;
@@ -212,20 +194,14 @@ bool RingFlow<Element>::post_sends() {
   return any;
 }
 
-template <typename Element>
-void RingFlow<Element>::take_received() {
+void RingFlow::take_received() {
   const Extent m = plan_.received(received_);
   if (plan_.reduces(received_)) {
-    const auto* from =
-        reinterpret_cast<const Element*>(scratch_.data) + received_ % in_flight_ * slice_;
-    auto* into = reinterpret_cast<Element*>(receive_sets_[set_].data) + m.offset;
-    add_into(std::span<Element>(into, m.count), std::span<const Element>(from, m.count));
+    const std::byte* from = scratch_.data + received_ % in_flight_ * slice_ * elements_.size;
+    elements_.reduce(receive_sets_[set_].data + m.offset * elements_.size, from, m.count);
   }
-  moved_ += m.count * sizeof(Element);
+  moved_ += m.count * elements_.size;
   ++received_;
 }
-
-template class RingFlow<float>;
-template class RingFlow<std::int32_t>;
 
 }  // namespace fabric::perf

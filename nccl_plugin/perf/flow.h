@@ -21,6 +21,16 @@ struct Endpoint {
   std::string label;  // "rank 0 -> rank 1, channel 2": for errors
 };
 
+// Adds to an error on which link it happened.
+template <typename Call>
+auto on_link(const std::string& label, Call&& call) {
+  try {
+    return call();
+  } catch (const TransportError& error) {
+    throw TransportError(error.where + " (" + label + ")", error.code, error.what());
+  }
+}
+
 // A buffer and its registration with one comm.
 struct Registered {
   std::byte* data = nullptr;
@@ -134,17 +144,24 @@ class ReceiveFlow final : public Work {
   std::uint64_t moved_ = 0;
 };
 
-// One channel of the ring all-reduce, in place.
-template <typename Element>
+// What the elements of a ring are, and how what arrives is put together with what is there.
+struct Elements {
+  std::size_t size = 0;  // bytes of each
+  // `into` becomes the reduction of both. Null where the plan reduces nothing.
+  void (*reduce)(std::byte* into, const std::byte* from, std::size_t count) = nullptr;
+};
+
+// One channel of a ring, in place.
 class RingFlow final : public Work {
  public:
   // `scratch`: in_flight * slice elements, registered with the receiving comm.
-  RingFlow(Plugin& plugin, const RingPlan& plan, Endpoint send_end, Endpoint receive_end,
-           std::vector<Registered> send_sets, std::vector<Registered> receive_sets,
-           Registered scratch, std::size_t slice, std::size_t in_flight, std::size_t group = 1);
+  RingFlow(Plugin& plugin, const RingPlan& plan, const Elements& elements, Endpoint send_end,
+           Endpoint receive_end, std::vector<Registered> send_sets,
+           std::vector<Registered> receive_sets, Registered scratch, std::size_t slice,
+           std::size_t in_flight, std::size_t group = 1);
   void begin(std::size_t set) override;
   bool progress() override;
-  bool done() const override { return sent_ == plan_.messages() && received_ == plan_.messages(); }
+  bool done() const override { return sent_ == plan_.sends() && received_ == plan_.receives(); }
   std::uint64_t moved() const override { return moved_; }
 
  private:
@@ -153,7 +170,9 @@ class RingFlow final : public Work {
   void take_received();
 
   RingPlan plan_;
-  Grouping grouping_;
+  Elements elements_;
+  Grouping send_grouping_;
+  Grouping receive_grouping_;
   RequestQueue sends_;
   RequestQueue receives_;
   std::vector<Registered> send_sets_;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <new>
 
+#include "perf/pattern.h"
+
 namespace fabric::perf {
 namespace {
 
@@ -133,8 +135,13 @@ void Job::make_ring_channel(int channel, Extent range, const std::vector<Buffer*
   const std::size_t slice = std::min(options_.slice / sizeof(Element), share);
   buffers_.push_back(std::make_unique<Buffer>(in_flight_ * slice * sizeof(Element)));
   Buffer& scratch = *buffers_.back();
-  add_work(std::make_unique<RingFlow<Element>>(
-               plugin_, RingPlan(rank, world, range, slice, group_), mesh_.endpoint(out),
+  const Elements elements{
+      sizeof(Element), [](std::byte* into, const std::byte* from, std::size_t count) {
+        add_into(std::span<Element>(reinterpret_cast<Element*>(into), count),
+                 std::span<const Element>(reinterpret_cast<const Element*>(from), count));
+      }};
+  add_work(std::make_unique<RingFlow>(
+               plugin_, RingPlan(rank, world, range, slice, group_), elements, mesh_.endpoint(out),
                mesh_.endpoint(in), registered(out, sets), registered(in, sets),
                mesh_.add(in, scratch.data(), scratch.size()), slice, in_flight_, group_),
            true);

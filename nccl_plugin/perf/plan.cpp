@@ -12,25 +12,47 @@ Extent part_of(Extent whole, std::size_t index, std::size_t parts, std::size_t a
   return {whole.offset + from, to - from};
 }
 
-RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice, std::size_t least)
+RingPlan::RingPlan(int rank, int world, Extent range, std::size_t slice, std::size_t least,
+                   const RingWork& work)
     : rank_(static_cast<std::size_t>(rank)),
       world_(static_cast<std::size_t>(world)),
       range_(range),
       slice_(slice),
-      steps_(2 * (world_ - 1)) {
-  std::size_t longest = 0;
-  for (std::size_t c = 0; c < world_; ++c) {
+      work_(work) {
+  using Kind = RingWork::Kind;
+  const bool whole = work.kind == Kind::broadcast;
+  std::size_t longest = whole ? range.count : 0;
+  for (std::size_t c = 0; c < world_ && !whole; ++c) {
     longest = std::max(longest, part_of(range_, c, world_).count);
   }
-  slices_ = std::max(least, (longest + slice_ - 1) / slice_);
+  const std::size_t all = (longest + slice_ - 1) / slice_;
+  const std::size_t mine = all > work.channel
+                               ? (all - work.channel + work.channels - 1) / work.channels
+                               : std::size_t{0};
+  slices_ = std::max(least, mine);
+  const std::size_t half = (world_ - 1) * slices_;
+  if (whole) {
+    const std::size_t distance =
+        (rank_ + world_ - static_cast<std::size_t>(work.root)) % world_;  // from the root
+    sends_ = distance + 1 < world_ ? slices_ : 0;
+    receives_ = distance > 0 ? slices_ : 0;
+    lead_ = distance > 0 ? 0 : slices_;
+  } else {
+    sends_ = receives_ = work.kind == Kind::all_reduce ? 2 * half : half;
+    first_step_ = work.kind == Kind::all_gather ? world_ - 1 : 0;
+    reducing_ = work.kind == Kind::all_gather ? 0 : half;
+    lead_ = slices_;
+  }
+  overwriting_from_ = work.kind == Kind::all_reduce ? half : receives_;
 }
 
-std::size_t RingPlan::chunk(std::size_t step, std::size_t behind) const {
-  return (rank_ + 2 * world_ - step - behind) % world_;
-}
-
-Extent RingPlan::slice_of(std::size_t chunk_index, std::size_t slice) const {
-  const Extent whole = part_of(range_, chunk_index, world_);
+Extent RingPlan::slice_of(std::size_t q, std::size_t behind) const {
+  Extent whole = range_;
+  if (work_.kind != RingWork::Kind::broadcast) {
+    const std::size_t step = first_step_ + q / slices_ + behind;  // at most 2 W - 2
+    whole = part_of(range_, (rank_ + 3 * world_ - step - 1) % world_, world_);
+  }
+  const std::size_t slice = work_.channel + q % slices_ * work_.channels;
   const std::size_t from = std::min(slice * slice_, whole.count);
   return {whole.offset + from, std::min(slice_, whole.count - from)};
 }

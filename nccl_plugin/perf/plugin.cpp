@@ -73,6 +73,7 @@ class TablePlugin final : public Plugin {
   TablePlugin(std::unique_ptr<Library> library, Table* table, int version)
       : library_(std::move(library)), table_(table), version_(version) {
     wait_ = reinterpret_cast<abi::WaitV1>(dlsym(library_->handle, abi::kWaitSymbol));
+    wake_ = reinterpret_cast<abi::WakeV1>(dlsym(library_->handle, abi::kWakeSymbol));
   }
 
   int version() const override { return version_; }
@@ -214,6 +215,10 @@ class TablePlugin final : public Plugin {
 
   bool can_wait() const override { return wait_ != nullptr; }
   void wait(int timeout_us) override { check(wait_(timeout_us), "fabricWait"); }
+  bool can_wake() const override { return wake_ != nullptr; }
+  void wake() noexcept override {
+    if (wake_ != nullptr) static_cast<void>(wake_());
+  }
 
  private:
   std::unique_ptr<Library> library_;
@@ -222,6 +227,7 @@ class TablePlugin final : public Plugin {
   void* context_ = nullptr;
   abi::CommConfig config_{abi::kTrafficClassUndefined};
   abi::WaitV1 wait_ = nullptr;
+  abi::WakeV1 wake_ = nullptr;
 };
 
 std::unique_ptr<Plugin> make(std::unique_ptr<Library> library, void* table, int version) {

@@ -1,4 +1,5 @@
-// One view of a net plugin's table, whatever its version. Used from one thread.
+// One view of a net plugin's table, whatever its version. As the table itself: after init(), calls
+// for different comms may come from different threads, and wait() and wake() from any.
 #pragma once
 
 #include <array>
@@ -72,6 +73,9 @@ class Plugin {
   // Whether the plugin exports fabricWait_v1.
   virtual bool can_wait() const = 0;
   virtual void wait(int timeout_us) = 0;
+  // Whether the plugin exports fabricWake_v1, which ends wait() of all threads, or their next one.
+  virtual bool can_wake() const = 0;
+  virtual void wake() noexcept = 0;  // does nothing where it cannot
 };
 
 // The text of a result code, as people know it from NCCL.

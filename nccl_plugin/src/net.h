@@ -89,6 +89,8 @@ class Net {
   // Extension (exported as fabricWait_v1): blocks until some request of this process may have
   // progressed, or timeout_us passed. Lets fabric-perf ranks block rather than spin.
   virtual Result wait(int timeout_us) = 0;
+  // Extension (fabricWake_v1): ends every wait() of this process, or the next one. From any thread.
+  virtual Result wake() = 0;
 };
 
 Net& net();

@@ -89,6 +89,7 @@ class TcpNet final : public Net {
                Request** out) override;
   Result test(Request* request, bool* done, int* sizes) override;
   Result wait(int timeout_us) override;
+  Result wake() override;
 
   Stats& stats() { return context_.stats; }
   [[nodiscard]] const Stats& stats() const { return context_.stats; }
@@ -337,6 +338,11 @@ Result TcpNet::test(Request* request, bool* done, int* sizes) {
 
 Result TcpNet::wait(int timeout_us) {
   context_.waits.wait(std::max(timeout_us, 0));
+  return Result::success;
+}
+
+Result TcpNet::wake() {
+  context_.waits.signal();
   return Result::success;
 }
 

@@ -19,6 +19,7 @@ extern abi::NetV10 ncclNetPlugin_v10;
 extern abi::NetV11 ncclNetPlugin_v11;
 extern abi::NetV12 ncclNetPlugin_v12;
 int fabricWait_v1(int timeout_us);
+int fabricWake_v1();
 }
 
 namespace {
@@ -362,6 +363,8 @@ TEST_CASE("the wait extension") {
   CHECK(fabricWait_v1(250) == kOk);
   CHECK(fake().waited_us == 250);
   CHECK(fabricWait_v1(-1) == kInvalid);
+  CHECK(fabricWake_v1() == kOk);
+  CHECK(fake().wakes == 1);
 }
 
 TEST_CASE("handles: slots are reused, keys are not; threads may take and give at once") {

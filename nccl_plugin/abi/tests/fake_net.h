@@ -141,7 +141,12 @@ class FakeNet final : public Net {
     waited_us = timeout_us;
     return Result::success;
   }
+  Result wake() override {
+    ++wakes;
+    return Result::success;
+  }
   int waited_us = -1;
+  int wakes = 0;
 
  private:
   template <typename Comm>

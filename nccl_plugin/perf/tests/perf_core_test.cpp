@@ -128,7 +128,7 @@ TEST_CASE("the ring plan computes an all-reduce, and never overwrites what is st
           buffers.push_back(buffer);
         }
         // Every rank handles message q of all others in step: what q needs came before it.
-        for (std::size_t q = 0; q < plans[0].messages(); ++q) {
+        for (std::size_t q = 0; q < plans[0].receives(); ++q) {
           std::vector<std::vector<int>> wire;
           for (std::size_t r = 0; r < ranks; ++r) {
             const Extent m = plans[r].sent(q);
@@ -150,7 +150,7 @@ TEST_CASE("the ring plan computes an all-reduce, and never overwrites what is st
               CHECK(plans[r].sent(sender).offset == m.offset);
               CHECK(plans[r].sent(sender).count == m.count);
             }
-            if (q + plans[r].slices() < plans[r].messages()) {
+            if (q + plans[r].slices() < plans[r].sends()) {
               CHECK(plans[r].sent(q + plans[r].slices()).offset == m.offset);
             }
           }
@@ -212,7 +212,8 @@ TEST_CASE("groups: at least so many messages, empty ones if need be") {
   for (const std::size_t elements : {0U, 2U, 1000U}) {
     const RingPlan plan(0, 3, {0, elements}, 7, 5);
     CHECK(plan.slices() >= 5);
-    CHECK(plan.messages() == 4 * plan.slices());
+    CHECK(plan.sends() == 4 * plan.slices());
+    CHECK(plan.receives() == 4 * plan.slices());
   }
 }
 

@@ -1,0 +1,66 @@
+"""What the connections of one generation are, whichever backend makes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fabric_train.addresses import split
+from fabric_train.messages import Assignment
+
+
+class GenerationGroup(ABC):
+    """The connections of one generation, between all its ranks.
+
+    Its constructor blocks until all ranks are connected, or raises ``RuntimeError``.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        assert assignment.rank is not None
+        self.generation = assignment.generation
+        self.rank = assignment.rank
+        self.world = assignment.world
+
+    @property
+    @abstractmethod
+    def group(self) -> Any:
+        """Has the collectives of a ``ProcessGroup``. Each returns a ``Work``."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End every collective with an error within milliseconds, and refuse others.
+
+        From any thread, any number of times; returns at once.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Drop a group that nobody used."""
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Give ``data`` to all ranks, and return that of each. Raises ``RuntimeError``."""
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        self.group.allgather([sizes], [torch.tensor([len(data)])]).wait()
+        longest = max(int(size.item()) for size in sizes)
+        padded = bytearray(data.ljust(longest, b"\0"))
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
+        self.group.allgather([parts], [torch.frombuffer(padded, dtype=torch.uint8)]).wait()
+        return [
+            bytes(part.tolist())[: int(size.item())]
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def vote(self) -> None:
+        """Return when every rank has called it. Raises ``RuntimeError`` where one has not."""
+        self.group.allreduce([torch.zeros(1, dtype=torch.int32)]).wait()
+
+
+def generation_store(assignment: Assignment, timeout_s: float) -> Any:
+    """The part of the store that is this generation's alone. Raises ``RuntimeError``."""
+    host, port = split(assignment.store)
+    tcp = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_s))
+    return dist.PrefixStore(assignment.prefix or f"g{assignment.generation}", tcp)
