@@ -1,8 +1,8 @@
-# What the wheel ships besides Python: programs into bin/, the plugin into lib/, units into share/
+# What the wheel ships besides Python: programs into bin/, the plugin and the collectives into lib/, units into share/
 # of the environment that it is installed into. Included last, with FABRIC_WHEEL=ON.
 
 set(wheel_programs fabric-prober fabric-perf)
-set(wheel_libraries nccl-net-fabric)
+set(wheel_libraries nccl-net-fabric fabric-collectives)
 
 # Tests, fuzzers and layout dumps are nobody's business at the place of installation: not even built.
 function(fabric_exclude_others directory)

@@ -103,7 +103,7 @@ class NativeGroup:
 
         Raises ``LibraryMissingError``; ``RuntimeError`` where the plugin cannot be used.
         """
-        self._calls = _load(library)
+        self._calls = load_library(library)
         error = ctypes.create_string_buffer(_ERROR_SIZE)
         self._group = self._calls.fabric_collectives_open(
             os.fsencode(plugin), rank, world, 0, error, _ERROR_SIZE
@@ -204,7 +204,8 @@ def _existing(places: Sequence[Path], what: str) -> Path:
     raise LibraryMissingError(f"no {what}: looked for {', '.join(map(str, places))}")
 
 
-def _load(path: Path) -> Any:
+def load_library(path: Path) -> Any:
+    """The C interface of the library. Raises ``LibraryMissingError``."""
     try:
         calls = ctypes.CDLL(os.fspath(path))
         version = calls.fabric_collectives_version()

@@ -12,16 +12,26 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("FABRIC_BUILD", "release")
 LIBRARY = REPO / "build" / BUILD / "nccl_plugin" / "libnccl-net-fabric.so"
+COLLECTIVES = LIBRARY.with_name("libfabric-collectives.so")
 OF_GLIBC = re.compile(r"(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*)\.so\.\d+")
+
+
+def built(path):
+    if not path.exists():
+        pytest.fail(f"{path.relative_to(REPO)} is missing: ./run build")
+    if b"__asan_init" in path.read_bytes() or b"__tsan_init" in path.read_bytes():
+        pytest.skip("a sanitizer's library needs its runtime")
+    return path
 
 
 @pytest.fixture(scope="module")
 def library():
-    if not LIBRARY.exists():
-        pytest.fail(f"{LIBRARY.relative_to(REPO)} is missing: ./run build")
-    if b"__asan_init" in LIBRARY.read_bytes() or b"__tsan_init" in LIBRARY.read_bytes():
-        pytest.skip("a sanitizer's library needs its runtime")
-    return LIBRARY
+    return built(LIBRARY)
+
+
+@pytest.fixture(params=[LIBRARY, COLLECTIVES], ids=lambda path: path.name)
+def shipped(request):
+    return built(request.param)
 
 
 def tool(name, *args):
@@ -32,17 +42,26 @@ def tool(name, *args):
     ).stdout
 
 
-def test_it_needs_glibc_and_nothing_else(library):
-    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", tool("readelf", "-d", library))
+def test_it_needs_glibc_and_nothing_else(shipped):
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", tool("readelf", "-d", shipped))
     assert "libc.so.6" in needed
     assert [name for name in needed if not OF_GLIBC.fullmatch(name)] == []
 
 
-def test_it_shows_nccls_tables_and_our_one_call_and_nothing_else(library):
-    lines = tool("nm", "-D", "--defined-only", library).splitlines()
-    names = {line.split()[-1].split("@")[0] for line in lines}
+def symbols(path):
+    lines = tool("nm", "-D", "--defined-only", path).splitlines()
+    return {line.split()[-1].split("@")[0] for line in lines}
+
+
+def test_it_shows_nccls_tables_and_our_two_calls_and_nothing_else(library):
+    names = symbols(library)
     tables = {f"ncclNetPlugin_v{version}" for version in range(8, 13)}
     assert names == tables | {"fabricWait_v1", "fabricWake_v1"}
+
+
+def test_the_collectives_show_their_c_interface_and_nothing_else():
+    header = (REPO / "nccl_plugin/collectives/library.h").read_text()
+    assert symbols(built(COLLECTIVES)) == set(re.findall(r"\b(fabric_collectives_\w+)\(", header))
 
 
 def newest_glibc(path):
@@ -57,9 +76,9 @@ def documented_glibc(who):
     return int(found[1]), int(found[2])
 
 
-def test_the_glibc_it_needs_is_not_newer_than_the_documented_one(library):
+def test_the_glibc_it_needs_is_not_newer_than_the_documented_one(shipped):
     # What an upgrade of the compiler brings in goes to nccl_plugin/src/old_glibc.cpp.
-    assert newest_glibc(library) <= documented_glibc("The plugin needs")
+    assert newest_glibc(shipped) <= documented_glibc("The plugin needs")
 
 
 @pytest.mark.parametrize("program", ["nccl_plugin/fabric-perf", "prober/fabric-prober"])

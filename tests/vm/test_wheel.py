@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fabric_train.plugin_library import find_collectives, find_plugin, load_library
 from lab.vm import payload
 
 REPO = Path(__file__).resolve().parents[2]
@@ -51,7 +52,9 @@ def test_the_native_programs_and_the_plugin_are_there(wheel):
     programs = in_data(wheel, "scripts")
     assert set(programs) == {"fabric-prober", "fabric-perf"}
     plugins = in_data(wheel, "data/lib")
-    assert set(plugins) == {"libnccl-net-fabric.so", "librccl-net-fabric.so"}
+    assert set(plugins) == {
+        "libnccl-net-fabric.so", "librccl-net-fabric.so", "libfabric-collectives.so",
+    }  # fmt: skip
     for name in [*programs.values(), *plugins.values()]:
         assert wheel.read(name)[:4] == ELF, name
     for name in programs.values():
@@ -64,6 +67,13 @@ def test_the_plugin_loads_under_both_names(wheel, tmp_path):
     load = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).ncclNetPlugin_v11"
     for name in ("libnccl-net-fabric.so", "librccl-net-fabric.so"):
         subprocess.run([sys.executable, "-c", load, tmp_path / name], check=True, timeout=60)
+
+
+def test_fabric_train_finds_the_collectives_beside_the_plugin(wheel, tmp_path):
+    for name, inside in in_data(wheel, "data/lib").items():
+        (tmp_path / name).write_bytes(wheel.read(inside))
+    plugin = find_plugin({"NCCL_NET_PLUGIN": str(tmp_path / "libnccl-net-fabric.so")})
+    assert load_library(find_collectives({}, plugin)).fabric_collectives_version() == 1
 
 
 def test_the_units_are_there(wheel):

@@ -34,6 +34,7 @@ TEST_CASE("abort from another thread, in the middle of a collective") {
     Stuck stuck(kWorld, 300'000);
     std::this_thread::sleep_for(milliseconds(wait_ms));
     const auto began = std::chrono::steady_clock::now();
+    stuck.group.engine(0).abort("a rank is lost");  // rank 1 may hear of it before its own abort
     std::vector<std::thread> aborters;
     for (int r = 0; r < kWorld; ++r) {
       for (int n = 0; n < 2; ++n) {
@@ -44,7 +45,8 @@ TEST_CASE("abort from another thread, in the middle of a collective") {
     on_all(kWorld - 1, [&](int r) {
       const std::optional<Completion> ended = stuck.group.engine(r).next();
       CHECK(ended.has_value());
-      CHECK((ended ? ended->error : "") == "a rank is lost");
+      CHECK((ended ? ended->error : "") != "");
+      if (r == 0) CHECK((ended ? ended->error : "") == "a rank is lost");
       after[static_cast<std::size_t>(r)] = stuck.buffers[static_cast<std::size_t>(r)];
     });
     const auto took = std::chrono::steady_clock::now() - began;
