@@ -124,7 +124,7 @@ class BrokerClient:
         Unless the broker acknowledges it, ``run`` ends without DISCONNECT: the last will is sent.
         """
         client = self._client
-        if client is None or not self.connected:
+        if client is None:
             return
         data = {"online": False, "intended": True}
         payload = encode(self._factory.make(self._status, data))
@@ -232,13 +232,14 @@ class BrokerClient:
         receiving = asyncio.create_task(self._receive(client, inbox))
         sending: asyncio.Task[None] | None = None
         try:
+            self._client = client
             greeting = asyncio.create_task(self._greet(client, birth))
             await asyncio.wait({receiving, greeting}, return_when=asyncio.FIRST_COMPLETED)
             if receiving.done():
                 greeting.cancel()
                 await receiving
             await greeting
-            self._client, self.connected = client, True
+            self.connected = True
             self.connections += 1
             self._receiver.connection_changed(connected=True, reason="")
             sending = asyncio.create_task(self._send_states(client))

@@ -25,7 +25,9 @@ class ReplayGuard:
         self._ended: dict[Topic, deque[str]] = {}
 
     def is_new(self, message: Message) -> bool:
-        """Note a message. False: it is the newest one again, as after a new subscription.
+        """Whether a message is newer than all that were noted. Changes nothing.
+
+        False: it is the newest one again, as after a new subscription.
 
         Raises:
             BadMessageError: it is older than the newest one, or there are too many topics.
@@ -35,16 +37,21 @@ class ReplayGuard:
         if known is None:
             if len(self._newest) >= self._most:
                 raise BadMessageError(f"more than {self._most} topics")
-        elif known[0] != life:
-            ended = self._ended.setdefault(topic, deque(maxlen=LIVES))
-            if life in ended:
+            return True
+        if known[0] != life:
+            if life in self._ended.get(topic, ()):
                 raise BadMessageError(f"replayed: of life {life:.80}, which has ended")
-            ended.append(known[0])
-        elif message.sequence < known[1]:
+            return True
+        if message.sequence < known[1]:
             raise BadMessageError(
                 f"replayed: sequence {message.sequence}, {known[1]} is known of life {life:.80}"
             )
-        elif message.sequence == known[1]:
-            return False
+        return message.sequence > known[1]
+
+    def note(self, message: Message) -> None:
+        """A message that `is_new` was valid, too: nothing older is accepted from now on."""
+        topic, life = message.topic, message.sender.incarnation
+        known = self._newest.get(topic)
+        if known is not None and known[0] != life:
+            self._ended.setdefault(topic, deque(maxlen=LIVES)).append(known[0])
         self._newest[topic] = (life, message.sequence)
-        return True
