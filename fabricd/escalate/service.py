@@ -289,16 +289,22 @@ class Escalation:
         except BadMessageError as error:
             self.refusals.add("replayed", f"{where}: {error}")
             return
+        problem = "data"
         try:
             if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:
-                self.jobs.order(topic.owner, parse(ComputeOrder, message.data))
+                order = parse(ComputeOrder, message.data)
+                problem = "order"
+                self.jobs.order(topic.owner, order)
             elif topic.kind is Kind.STOP:
                 stop = parse(Stop, message.data)
                 self.jobs.stop(stopped=stop.stopped, reason=stop.reason)
             else:
-                self.refusals.add("topic", f"{where}: not for this host")
+                problem = "topic"
+                raise BadMessageError("not for this host")
         except BadMessageError as error:
-            self.refusals.add("data", f"{where}: {error}")
+            self.refusals.add(problem, f"{where}: {error}")
+        else:
+            self._guard.note(message)
 
     def cleared(self, topic: Topic) -> None:  # noqa: D102
         if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:

@@ -174,12 +174,16 @@ class FabricRun:
             "import os, select, socket, sys\n"
             "s = socket.socket(socket.AF_UNIX)\n"
             "s.connect(sys.argv[1])\n"
-            "while True:\n"
-            "    for one in select.select([0, s], [], [])[0]:\n"
+            "ends = [0, s]\n"
+            "while 0 in ends:\n"
+            "    for one in select.select(ends, [], [])[0]:\n"
             "        data = os.read(0, 65536) if one == 0 else s.recv(65536)\n"
             "        if not data:\n"
-            "            sys.exit()\n"
-            "        s.sendall(data) if one == 0 else os.write(1, data)\n"
+            "            ends.remove(one)\n"
+            "        elif one == 0:\n"
+            "            s.sendall(data)\n"
+            "        else:\n"
+            "            os.write(1, data)\n"
         )
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, str(self.path),

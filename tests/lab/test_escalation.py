@@ -1,11 +1,14 @@
 """fabricd, mosquitto, a scripted fabric-compute and scripted fabric-runs, all real processes."""
 
 import contextlib
+import json
+import signal
 
 import pytest
 from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
 
-from telemetry.messages.topics import Kind
+from telemetry.messages.envelope import Message, Sender, encode
+from telemetry.messages.topics import Kind, Topic
 
 FENCE = {"id": "f1", "job": "train", "host": "h9", "incarnation": "x", "reason": "lost"}
 
@@ -157,3 +160,149 @@ async def test_events_outlive_a_broker_that_is_gone_and_a_killed_daemon(fabric):
     assert sorted(texts) == sorted(set(texts)), "the same event under two ids"
     assert len(texts) == 20
     await run.kill()
+
+
+def refused(daemon):
+    return daemon.answers()["broker"]["refused"]
+
+
+def raw(topic, **changes):
+    """A CloudEvent on ``topic``, with some attributes changed; None leaves one out."""
+    event = json.loads(encode(Message(topic, Sender("b", "life"), 7, {"fences": [], "jobs": {}})))
+    event |= changes
+    return json.dumps({key: value for key, value in event.items() if value is not None}).encode()
+
+
+ORDER = Topic(Kind.COMPUTE_ORDER, "c0", "h0")
+BAD = {
+    "no JSON": b"\xff\x00{",
+    "no CloudEvent": b'{"a": 1}',
+    "another version": raw(ORDER, specversion="2.0"),
+    "another type": raw(ORDER, type="io.fabricd.compute.order.v2"),
+    "another's source": raw(ORDER, source="/compute/c1"),
+    "another's id": raw(ORDER, id="/compute/c0/life/8"),
+    "nested": b"[" * 100_000,
+}
+TOO_LARGE = raw(ORDER, data={"fences": [], "jobs": {"j": {"x": "y" * 2_000_000}}})
+BAD_DATA = {
+    "unknown key": {"fences": [], "jobs": {}, "more": 1},
+    "no fence": {"fences": [{"id": "f"}]},
+    "a host's name that is none": {"fences": [FENCE | {"host": "../x"}]},
+}
+
+
+async def test_bad_messages_change_nothing_and_are_counted(fabric):
+    run = await fabric.run()
+    order = {"incarnation": run.incarnation, "phase": "waiting"}
+    fabric.compute.order(jobs={"train": order})
+    await run.get("order", order=order)
+    for number, (what, payload) in enumerate(BAD.items(), start=1):
+        await fabric.compute.client.publish(ORDER, payload)
+        await until(lambda n=number: refused(fabric.daemon).get("envelope") == n, what)
+    for number, (what, data) in enumerate(BAD_DATA.items(), start=1):
+        await fabric.compute.client.publish(
+            ORDER, encode(Message(ORDER, Sender("b", f"life{number}"), 1, data))
+        )
+        await until(lambda n=number: refused(fabric.daemon).get("data") == n, what)
+    newest = Message(ORDER, Sender("b", "last"), 5, {"jobs": {"train": order | {"phase": "held"}}})
+    await fabric.compute.client.publish(ORDER, encode(newest))
+    await run.get("order", order=order | {"phase": "held"})
+    ended = fabric.compute.factory.sender.incarnation
+    for count, (sender, number) in enumerate((("last", 4), (ended, 99)), start=1):
+        late = Message(ORDER, Sender("b", sender), number, {"jobs": {"train": order}})
+        await fabric.compute.client.publish(ORDER, encode(late))
+        await until(lambda n=count: refused(fabric.daemon).get("replayed") == n, "a replay")
+    fence = FENCE | {"job": "other"}
+    data = newest.data | {"fences": [fence]}
+    await fabric.compute.client.publish(ORDER, encode(Message(ORDER, newest.sender, 6, data)))
+    await until(lambda: fabric.compute.fences() == ["f1"], "a fence")
+    data = newest.data | {"fences": [fence | {"host": "h0"}]}
+    await fabric.compute.client.publish(ORDER, encode(Message(ORDER, newest.sender, 7, data)))
+    await until(lambda: refused(fabric.daemon).get("order") == 1, "a fence's id again")
+    phases = [line["order"]["phase"] for line in run.lines if line["kind"] == "order"]
+    assert phases == ["waiting", "held"]
+    assert fabric.compute.fences() == ["f1"]
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+async def test_both_versions_of_mqtt(fabric, protocol):
+    name = f"h{protocol[0]}"
+    daemon = await fabric.host(name, broker_extra=f'protocol = "{protocol}"\n')
+    run = await fabric.run("train", daemon)
+    run.send("document", document={"a": 1})
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name, "train"), "its document")
+    order = {"incarnation": run.incarnation, "phase": "waiting"}
+    fabric.compute.order(name, jobs={"train": order})
+    await run.get("order", order=order)
+    topic = Topic(Kind.COMPUTE_ORDER, "c0", name)
+    await fabric.compute.client.publish(topic, TOO_LARGE)
+    if protocol == "3.1.1":  # MQTT 5: the broker does not send what is over the client's limit.
+        await until(lambda: refused(daemon).get("envelope") == 1, "2 MB")
+    fabric.compute.order(name, jobs={"train": order | {"phase": "held"}})
+    await run.get("order", order=order | {"phase": "held"})
+
+
+async def test_a_frozen_broker_delays_only_what_is_for_it(fabric):
+    run = await fabric.run()
+    run.send("document", document={"step": 0})
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name="train"), "its document")
+    fabric.broker.signal(signal.SIGSTOP)
+    for step in range(1, 50):
+        run.send("document", document={"step": step})
+    await until(
+        lambda: not fabric.daemon.answers()["broker"]["connected"], "fabricd sees it by its pings"
+    )
+    other = await fabric.run("another")
+    fabric.broker.signal(signal.SIGCONT)
+    await until(
+        lambda: fabric.compute.data(Kind.HOST_JOB, name="train")["document"] == {"step": 49},
+        "the newest document",
+    )
+    assert other.process.returncode is None
+
+
+async def test_one_fabric_run_per_job(fabric):
+    first = await fabric.run()
+    second = await fabric.run(register=False)
+    second.send("register", version=1, job="train", incarnation="other")
+    reason = (await second.get("refused"))["reason"]
+    assert f"process {first.process.pid}" in reason
+    await second.end()
+    assert refused(fabric.daemon) == {"registration": 1}
+    first.send("document", document={"still": "here"})
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name="train"), "the first goes on")
+    await first.kill()
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, name="train")["gone"], "it is gone")
+    third = await fabric.run(incarnation="third")
+    third.send("document", document={"is": "new"})
+    await until(
+        lambda: (
+            fabric.compute.data(Kind.HOST_JOB, name="train")
+            == {"job": "train", "incarnation": "third", "gone": False, "document": {"is": "new"}}
+        ),
+        "another life follows",
+    )
+
+
+async def test_jobs_and_fences_outlive_fabricd(fabric):
+    """A killed fabricd knows who ran, and what was fenced, also without a broker."""
+    stays, dies = await fabric.run("stays"), await fabric.run("dies")
+    for run in (stays, dies):
+        run.send("document", document={"a": 1})
+        await until(lambda r=run: fabric.compute.data(Kind.HOST_JOB, name=r.job), "published")
+    fabric.compute.order(fences=[FENCE])
+    await until(lambda: fabric.compute.fences() == ["f1"], "a fence holds")
+    jobs = fabric.daemon.state_dir / "jobs.json"
+    await until(lambda: jobs.exists() and "dies" in jobs.read_text(), "stored")
+    fabric.daemon.kill()
+    await dies.kill()
+    await fabric.compute.stop()
+    fabric.daemon.start()
+    await until(fabric.daemon.answers, "fabricd is there again")
+    await until(
+        lambda: fabric.daemon.answers()["broker"]["fences_applied"] == ["f1"], "it still holds"
+    )
+    assert fabric.daemon.answers()["broker"]["jobs"] == {"stays": "away", "dies": "ended"}
+    await fabric.compute.start()
+    await until(lambda: (fabric.compute.data(Kind.HOST_JOB, name="dies") or {}).get("gone"), "gone")
+    assert fabric.compute.data(Kind.HOST_JOB, name="stays")["document"] == {"a": 1}
