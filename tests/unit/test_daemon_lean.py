@@ -17,6 +17,8 @@ def test_the_daemon_does_without_the_large_ones():
     heavy = {"numpy", "rich", "scapy", "typer", "pyroute2.ndb.main", "pyroute2.ipdb"}
     assert not heavy & set(loaded)
     assert "pyroute2.iproute.linux" in loaded
+    roots = ("aiomqtt", "paho", "telemetry.broker.", "telemetry.messages", "fabricd.escalate.")
+    assert [name for name in loaded if name.startswith(roots)] == [], "of use with a broker only"
 
 
 def test_all_of_pyroute2_is_there_for_who_asks():

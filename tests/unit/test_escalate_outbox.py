@@ -1,0 +1,139 @@
+"""The outbox's file and its sender: nothing is lost, nothing is sent under two ids."""
+
+import asyncio
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabricd.escalate.outbox import MOST_UNSTORED, Outbox, StoreThread
+from fabricd.escalate.outbox_store import Depth, OutboxStore, Waiting
+from telemetry.broker.interface import NotConnectedError
+from telemetry.timeline_schema import TimelineError
+
+
+def waiting(number, importance=1, size=10):
+    return Waiting(f"id{number}", importance, b"%0*d" % (size, number))
+
+
+def payloads(store):
+    return [int(payload) for _, payload in store.oldest(0, 10**6)]
+
+
+def test_messages_come_out_in_order_until_they_are_removed(tmp_path):
+    store = OutboxStore(tmp_path / "o.db")
+    store.add([waiting(1), waiting(2)])
+    store.add([waiting(2), waiting(3)])
+    assert payloads(store) == [1, 2, 3]
+    assert store.depth == Depth(3, 30, 0)
+    first = store.oldest(0, 1)[0][0]
+    store.remove([first, first])
+    store.close()
+    again = OutboxStore(tmp_path / "o.db")
+    assert payloads(again) == [2, 3]
+    assert again.depth == Depth(2, 20, 0)
+    again.close()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), max_size=6)))
+def test_over_its_limits_the_oldest_of_the_least_important_goes(tmp_path_factory, batches):
+    store = OutboxStore(tmp_path_factory.mktemp("o") / "o.db", most_messages=5, most_bytes=100)
+    model, number, dropped = [], 0, 0
+    for batch in batches:
+        made = []
+        for importance, size in batch:
+            number += 1
+            made.append(waiting(number, importance, max(size, len(str(number)))))
+        store.add(made)
+        model += made
+        while len(model) > 5 or sum(len(one.payload) for one in model) > 100:
+            model.remove(min(model, key=lambda one: (one.importance, int(one.payload))))
+            dropped += 1
+        assert payloads(store) == [int(one.payload) for one in model]
+        assert store.depth == Depth(len(model), sum(len(x.payload) for x in model), dropped)
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"", "foreign"])
+def test_an_unusable_file_is_set_aside_whole(tmp_path, content):
+    path = tmp_path / "o.db"
+    if content == "foreign":
+        db = sqlite3.connect(path)
+        db.execute("CREATE TABLE x (y)")
+        db.close()
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    store = OutboxStore(path)
+    store.add([waiting(1)])
+    assert payloads(store) == [1]
+    assert [aside.read_bytes() for aside in store.set_aside] == ([before] if content else [])
+    store.close()
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_to_try_again(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = OutboxStore(tmp_path / "file" / "o.db")
+    with pytest.raises(TimelineError) as caught:
+        store.add([waiting(1)])
+    assert caught.value.retryable
+
+
+class Broker:
+    """Acknowledges when told to."""
+
+    def __init__(self):
+        self.got, self.lost = [], 0
+
+    async def publish(self, payload):
+        await asyncio.sleep(0)
+        if self.lost:
+            self.lost -= 1
+            raise NotConnectedError("gone")
+        self.got.append(int(payload))
+
+
+async def settled(outbox, depth=0):
+    for _ in range(10_000):
+        if outbox.depth.messages == depth:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(outbox.depth)
+
+
+async def test_each_message_is_sent_until_it_is_acknowledged(tmp_path):
+    broker, store = Broker(), OutboxStore(tmp_path / "o.db")
+    outbox = Outbox(store, StoreThread(), broker.publish)
+    task = asyncio.create_task(outbox.run())
+    for number in range(30):
+        outbox.offer(waiting(number))
+    await settled(outbox, 30)
+    assert broker.got == [], "there is no connection"
+    broker.lost = 5
+    outbox.connection_changed(connected=True)
+    await settled(outbox)
+    assert sorted(set(broker.got)) == list(range(30))
+    outbox.offer(waiting(30))
+    await settled(outbox)
+    assert broker.got[-1] == 30
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    store.close()
+
+
+async def test_what_waits_for_the_disk_is_bounded_and_counted(tmp_path):
+    outbox = Outbox(OutboxStore(tmp_path / "o.db"), StoreThread(), Broker().publish)
+    for number in range(MOST_UNSTORED + 5):
+        outbox.offer(waiting(number, size=6))
+    assert outbox.depth == Depth(MOST_UNSTORED, 6 * MOST_UNSTORED, 5)
+
+
+async def test_before_the_end_what_waits_is_stored(tmp_path):
+    store = OutboxStore(tmp_path / "o.db")
+    outbox = Outbox(store, StoreThread(), Broker().publish)
+    outbox.offer(waiting(1))
+    await outbox.flush()
+    assert payloads(store) == [1]
+    store.close()
