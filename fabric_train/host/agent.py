@@ -47,6 +47,10 @@ from fabric_train.messages import (
 )
 from fabric_train.processes import Processes, how_ended, make_store
 
+_ADVICE = (
+    "A job of several hosts needs fabricd on each: name its run directory with --daemon. "
+    "A job on one machine needs none: --standalone"
+)
 _PROGRESS_S = 1.0  # how often steps alone are worth a document
 
 
@@ -100,7 +104,7 @@ class HostAgent:
         try:
             reader = await self._daemon.open()
         except DaemonError as error:
-            return str(error)
+            return f"{error}. {_ADVICE}"
         address = self._options.address
         try:
             self._store = await asyncio.to_thread(make_store, address)
@@ -330,6 +334,8 @@ class HostAgent:
         """``process`` says ``message``."""
         now = time.monotonic()
         core = self._running_core()
+        if not core.knows(process):
+            return  # it has said that it ends
         match message:
             case Protected():
                 self._report(f"{process} is protected: {message.report}")

@@ -103,6 +103,10 @@ class HostCore:
             self._suspects, self._failed,
         )  # fmt: skip
 
+    def knows(self, process: str) -> bool:
+        """``process`` is one of this host, alive or with a rank."""
+        return process in self._processes
+
     def holds(self, process: str, rank: int) -> bool:
         """``process`` has ``rank`` in the running generation."""
         return self._running is not None and self._running.rank_of(process) == rank

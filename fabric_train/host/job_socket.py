@@ -143,10 +143,7 @@ class JobSocket:
         try:
             reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
         except OSError as error:
-            raise DaemonError(
-                f"no fabricd at {self._path} ({error.strerror}): start fabricd on this host, name "
-                "its run directory with --daemon, or use --standalone for a job on one machine"
-            ) from None
+            raise DaemonError(f"no fabricd at {self._path} ({error.strerror})") from None
         try:
             self._write(writer, {"kind": "register", "version": VERSION, "job": self._job,
                                  "incarnation": self._incarnation})  # fmt: skip

@@ -29,12 +29,13 @@ class Daemons:
         self.hosts = list(hosts)
         self.documents = {}
         self.lost = {}
+        self.gone = set()
         self.fences = {}  # id: who has acknowledged it
         self.core = JobCore("job", Policy())
         self.phases = []
         self._writers = {}
         self._sent = {}
-        self._servers = []
+        self._servers = {}
 
     async def __aenter__(self):
         for host in self.hosts:
@@ -50,7 +51,7 @@ class Daemons:
 
     async def __aexit__(self, *_):
         self._ticking.cancel()
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         for writer in self._writers.values():
             writer.close()
@@ -62,7 +63,7 @@ class Daemons:
         path = self.root / host / "jobs.sock"
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(connect, path, limit=1 << 18)
-        self._servers.append(server)
+        self._servers[host] = server
 
     async def _connect(self, host, reader, writer):
         with contextlib.suppress(ConnectionError):
@@ -73,6 +74,8 @@ class Daemons:
                         self._writers[host] = writer
                         self._sent.pop(host, None)
                         self.say(host, {"kind": "welcome", "host": host, "boot_id": "b"})
+                        for name in self.fences:
+                            self.say_fence(host, name)
                     case "document":
                         self.documents[host] = parse(AgentDocument, said["document"])
                     case "fenced":
@@ -83,11 +86,27 @@ class Daemons:
         writer.close()
         if self._writers.get(host) is writer:
             del self._writers[host]
-            self.decide()
+
+    async def restart(self, host):
+        """fabricd of ``host`` is restarted."""
+        self._servers.pop(host).close()
+        self._writers.pop(host).close()
+        await asyncio.sleep(0.5)
+        await self.serve(host)
+
+    def ended(self, host):
+        """The fabric-run of ``host`` has ended, as fabricd sees by its pidfd."""
+        self.gone.add(host)
+        self.decide()
 
     def say(self, host, message):
         if host in self._writers:
             self._writers[host].write(json.dumps(message).encode() + b"\n")
+
+    def say_fence(self, host, name):
+        fenced, _, incarnation = name.partition("/")
+        message = {"kind": "fence", "id": name, "host": fenced, "incarnation": incarnation}
+        self.say(host, message)
 
     def freeze(self, host):
         """All evidence says that ``host`` is lost."""
@@ -95,9 +114,9 @@ class Daemons:
         self.decide()
 
     def present(self):
-        """Hosts whose agent is connected and not fenced."""
-        fenced = {name.partition("/")[0] for name in self.fences}
-        return [host for host in self._writers if host in self.documents and host not in fenced]
+        """Hosts whose agent has not ended, and is not fenced."""
+        out = self.gone | {name.partition("/")[0] for name in self.fences}
+        return [host for host in self.documents if host not in out]
 
     def decide(self):
         """As fabric-compute does on each news."""
@@ -107,7 +126,8 @@ class Daemons:
             for name, who in self.fences.items()
             if not who >= documents.keys()
         )
-        news = JobInput(documents, lost=self.lost, unconfirmed=unconfirmed)
+        lost = {host: why for host, why in self.lost.items() if host in documents}
+        news = JobInput(documents, lost=lost, unconfirmed=unconfirmed)
         decision = self.core.decide(news, time.monotonic())
         self.phases.append(decision.phase)
         for host, order in decision.orders.items():
@@ -118,10 +138,8 @@ class Daemons:
             incarnation = self.documents[host].incarnation
             name = f"{host}/{incarnation}"
             self.fences[name] = set()
-            fence = {"kind": "fence", "id": name, "host": host, "incarnation": incarnation}
             for other in self._writers:
-                self.say(other, fence)
-            self.say(host, {"kind": "stop", "reason": "fenced"})
+                self.say_fence(other, name)
         if decision.fence:
             self.decide()
 
@@ -129,9 +147,18 @@ class Daemons:
 class Run:
     """One ``fabric-run`` of the job, in a process group of its own."""
 
-    def __init__(self, process, log):
+    def __init__(self, daemons, host, process, log):
         self.process = process
         self.log = log
+        self._watching = asyncio.create_task(self._watch(daemons, host))
+
+    async def _watch(self, daemons, host):
+        await self.process.wait()
+        daemons.ended(host)
+
+    def send(self, number):
+        """A signal to fabric-run and all its processes."""
+        os.killpg(self.process.pid, number)
 
     @classmethod
     async def start(cls, daemons, host, number, args, *faults, **environment):
@@ -147,11 +174,11 @@ class Run:
                 stderr=file, stdout=file, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path, "FAULTS": ",".join(faults), **environment},
             )  # fmt: skip
-        return cls(process, log)
+        return cls(daemons, host, process, log)
 
     async def end(self):
         """Whatever is left of it."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            await self.process.wait()
+                self.send(signal.SIGKILL)
+        await self._watching

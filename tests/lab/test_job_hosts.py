@@ -6,53 +6,113 @@ Real agents, ranks and connections on loopback; fabricd and fabric-compute are p
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 
 import pytest
 from job_hosts import SCRIPT, Daemons, Run
-from test_takeover import RANKS, STEPS, struck, train, weights
+from test_takeover import RANKS, STEPS, environment, struck, train, weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 
-async def start(stack, daemons, args, *faults, standby=()):
+async def start(stack, daemons, args, *faults, standby=(), steps=STEPS, **environment):
     runs = {}
     for number, host in enumerate(daemons.hosts, 2):
-        mine = ["--standby", "1" if host in standby else "0", *args, str(SCRIPT), str(STEPS)]
-        runs[host] = await Run.start(daemons, host, number, mine, *faults)
+        mine = ["--standby", "1" if host in standby else "0", *args, str(SCRIPT), str(steps)]
+        runs[host] = await Run.start(daemons, host, number, mine, *faults, **environment)
         stack.push_async_callback(runs[host].end)
     return runs
 
 
-async def wait(runs, daemons):
+async def until(condition, runs):
     try:
         async with asyncio.timeout(400):
-            return {host: await run.process.wait() for host, run in runs.items()}
+            while not condition():  # noqa: ASYNC110 - of files and processes, too
+                await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(logs(runs)) from None
+
+
+async def ended(runs):
+    await until(lambda: all(run.process.returncode is not None for run in runs.values()), runs)
+    return {host: run.process.returncode for host, run in runs.items()}
 
 
 def logs(runs):
     return "\n".join(f"--- {host}\n{run.log.read_text()}" for host, run in runs.items())
 
 
-async def test_a_crashed_rank_and_a_dead_host_change_nothing(tmp_path):
-    undisturbed = tmp_path / "undisturbed"
-    done = await asyncio.to_thread(train, undisturbed, spares=0)
+def step(daemons, host):
+    return max((one.step for one in daemons.documents[host].processes), default=0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undisturbed") / "job"
+    done = train(directory, spares=0)
     assert done.returncode == 0, done.stderr
+    return weights(directory)
+
+
+async def test_a_crashed_rank_and_a_dead_host_change_nothing(undisturbed, tmp_path):
     faults = ("1:9:forward", "2:19:host")
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abcde"))
         args = ["--nodes", str(RANKS), "--spares", "1"]
         runs = await start(stack, daemons, args, *faults, standby="b")
-        codes = await wait(runs, daemons)
+        codes = await ended(runs)
     assert codes == {"a": 0, "b": 0, "c": -9, "d": 0, "e": 0}, logs(runs)
     out = tmp_path / "run" / "out"
     assert struck(out) == {fault.replace(":", "-") for fault in faults}
-    assert weights(out) == weights(undisturbed), logs(runs)
+    assert weights(out) == undisturbed, logs(runs)
     assert daemons.core.generation.hosts == ["a", "b", "e", "d"]
     found = json.loads((tmp_path / "run" / "a.json").read_text())
     assert [(row["generation"], row["ranks"], row["step"]) for row in found] == [
         (2, [1], 9), (3, [2], 19),
     ]  # fmt: skip
     assert all(row["lost_at"] <= row["recovered_at"] <= row["committed_at"] for row in found)
+
+
+async def test_a_host_that_freezes_is_fenced_and_changes_nothing_when_it_wakes(
+    undisturbed, tmp_path
+):
+    """Two ranks on each of two hosts, a spare host; fabricd of one host restarts meanwhile."""
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
+        runs = await start(stack, daemons, args, PAUSE_S="0.1")
+        await until(lambda: "b" in daemons.documents and step(daemons, "b") > 5, runs)
+        await daemons.restart("a")
+        runs["b"].send(signal.SIGSTOP)
+        await until(lambda: "b" in daemons.documents["e"].misses, runs)
+        daemons.freeze("b")
+        await until(lambda: daemons.documents["a"].running == 2, runs)
+        assert "b" not in [*daemons.documents["a"].misses, *daemons.documents["a"].hears]
+        runs["b"].send(signal.SIGCONT)
+        codes = await ended(runs)
+    assert codes == {"a": 0, "b": 1, "e": 0}, logs(runs)
+    assert "fenced" in runs["b"].log.read_text()
+    assert "fabricd is back" in runs["a"].log.read_text()
+    assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
+    assert daemons.core.generation.hosts == ["a", "a", "e", "e"]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--daemon", "nowhere", str(SCRIPT)], "no fabricd at nowhere/jobs.sock"),
+        (["--daemon", "nowhere", str(SCRIPT)], "needs none: --standalone"),
+        (["--address", "nonsense", str(SCRIPT)], "nonsense"),
+        (["--interface", "nothere", str(SCRIPT)], "interface nothere: No such device"),
+        (["--job", "a b", str(SCRIPT)], "--job 'a b'"),
+        (["--nproc-per-node", "0", str(SCRIPT)], "at least one host and one rank"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(args, text):
+    run = [sys.executable, "-m", "fabric_train.run", "--nodes", "2", *args]
+    done = subprocess.run(run, env=environment(), check=False, capture_output=True, text=True)
+    assert done.returncode == (1 if "--daemon" in args else 2)
+    assert text in done.stderr
