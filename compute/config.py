@@ -172,6 +172,11 @@ class Config(Table):
         return Path(self.mode_file) if self.mode_file else Path(self.state_dir) / "mode"
 
     @property
+    def drained_path(self) -> Path:
+        """Where the hosts to be drained stand."""
+        return Path(self.state_dir) / "drained.json"
+
+    @property
     def ledger_key(self) -> Path:
         """The private key that signs heads."""
         return Path(self.ledger.key_file or f"{self.state_dir}/ledger.key")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 from compute.decide.decider import Effect
@@ -26,6 +26,15 @@ class Core(Protocol):
 
     def set_mode(self, mode: Mode, now: float) -> None:
         """What may be done."""
+
+    def set_maintenance(self, hosts: Collection[str], now: float) -> None:
+        """Over these hosts nothing is decided."""
+
+    def drain(self, host: str, now: float, *, to: str = "") -> None:
+        """Move the ranks of ``host`` to a spare, to ``to`` if it is given."""
+
+    def undrain(self, host: str, now: float) -> None:
+        """``host`` may hold ranks again."""
 
     def stop(self, stopped: bool, reason: str, now: float) -> None:
         """While ``stopped`` nothing new is done."""

@@ -124,7 +124,7 @@ class ComputeMetrics(Collector):
         jobs = self._board.jobs
         for name, (text, value) in _JOB_GAUGES.items():
             values = {job: float(value(view)) for job, view in jobs.items()}
-            yield _labelled(GaugeMetricFamily, name, text, "job", values)
+            yield _labelled(GaugeMetricFamily, name, text, "training_job", values)
 
     def _totals(self) -> Iterator[Metric]:
         figures = self._figures

@@ -1,7 +1,12 @@
-"""Files by which an operator of this management host says what may be done: mode and stop."""
+"""Files by which an operator of this management host says what is to be done.
+
+The promoted mode, the stop file, and the hosts to be drained.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -10,6 +15,8 @@ from telemetry.service import durable
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 MAX_BYTES = 4096
+DRAINED_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 
 
 def read_mode(path: Path) -> tuple[Mode, str]:
@@ -54,3 +61,35 @@ def read_stop(path: Path) -> tuple[bool, str]:
 def write_stop(path: Path, reason: str) -> None:
     """Stop this fabric-compute. Raises ``OSError``."""
     durable.replace_text(path, f"{reason or 'stopped by an operator'}\n")
+
+
+def read_drained(path: Path) -> dict[str, str]:
+    """Hosts to be drained → the host that shall take over, ``""``: any.
+
+    Raises:
+        ValueError: the file makes no sense; what was known stays.
+        OSError: it cannot be read.
+    """
+    content = durable.read(path, DRAINED_BYTES)
+    if content is None:
+        return {}
+    try:
+        data = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object of hosts")
+    for host, to in data.items():
+        if not is_host(host) or (to != "" and not is_host(to)):
+            raise ValueError(f"{host!r:.80}: {to!r:.80}; expected a host and its replacement")
+    return data
+
+
+def is_host(name: object) -> bool:
+    """Whether it can be the name of a host."""
+    return isinstance(name, str) and _NAME.match(name) is not None
+
+
+def write_drained(path: Path, drained: dict[str, str]) -> None:
+    """Replace the hosts to be drained, durably. Raises ``OSError``."""
+    durable.replace_text(path, json.dumps(drained, indent=1, sort_keys=True) + "\n")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from compute.intake import UNSEEN_S, Intake
 from compute.ledger import Entry, sign_head
 from compute.link import ComputeLink
 from compute.metrics import ComputeMetrics, Figures
-from compute.operator_files import read_mode, read_stop
+from compute.operator_files import read_drained, read_mode, read_stop
 from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from telemetry.broker.interface import MessageFactory
@@ -102,7 +103,9 @@ class Service:
         self._synced_at = 0.0
         self._file_stop: tuple[bool, str] = (False, "")
         self._stop_told: tuple[bool, str] | None = None
-        self._mode_problem = ""
+        self._problems: dict[str, str] = {}
+        self._drained: dict[str, str] = {}
+        self._maintenance: tuple[str, ...] = ()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``. Raises ``OSError`` when the metrics port cannot be had."""
@@ -275,19 +278,53 @@ class Service:
             self._look_at_files()
 
     def _look_at_files(self) -> None:
-        mode, problem = read_mode(self._config.mode_path)
-        if problem != self._mode_problem:
-            self._mode_problem = problem
-            if problem:
-                self._log.error("the mode file cannot be used: observe", error=problem)
         now = time.monotonic()
-        self._core.set_mode(mode, now)
-        if mode != self.figures.mode:
-            self._events.append(NewRecord("mode", {"from": self.figures.mode, "to": mode}))
-            self.figures.mode = mode
-            self._news.set()
+        self._look_at_mode(now)
+        self._look_at_drained(now)
+        hosts = self._config.in_maintenance(datetime.now(UTC))
+        if hosts != self._maintenance:
+            self._maintenance = hosts
+            self._core.set_maintenance(hosts, now)
+            self._note("maintenance", {"hosts": list(hosts)})
         self._file_stop = read_stop(Path(self._config.stop_file))
         self._apply_stop()
+
+    def _look_at_mode(self, now: float) -> None:
+        mode, problem = read_mode(self._config.mode_path)
+        self._complain("mode", problem, "the mode file cannot be used: observe")
+        self._core.set_mode(mode, now)
+        if mode != self.figures.mode:
+            before, self.figures.mode = self.figures.mode, mode
+            self._note("mode", {"from": before, "to": mode})
+
+    def _look_at_drained(self, now: float) -> None:
+        path = self._config.drained_path
+        try:
+            drained = read_drained(path)
+        except (OSError, ValueError) as error:
+            self._complain("drained", f"{path}: {error}", "hosts to be drained are not known")
+            return
+        self._complain("drained", "", "")
+        if drained == self._drained:
+            return
+        for host in self._drained.keys() - drained.keys():
+            self._core.undrain(host, now)
+            self._note("undrain", {"host": host})
+        for host, to in drained.items() - self._drained.items():
+            self._core.drain(host, now, to=to)
+            self._note("drain", {"host": host, "to": to})
+        self._drained = drained
+
+    def _complain(self, what: str, problem: str, text: str) -> None:
+        """Log a problem with an operator's file once."""
+        if problem and self._problems.get(what) != problem:
+            self._log.error(text, error=problem)
+        self._problems[what] = problem
+
+    def _note(self, kind: str, fields: dict[str, Any]) -> None:
+        """A record of what an operator did."""
+        self._events.append(NewRecord(kind, fields))
+        self._news.set()
 
     def _apply_stop(self) -> None:
         """Stop file or message: no engine begins anything from here on."""
@@ -303,7 +340,7 @@ class Service:
         self._core.stop(stopped, said[1], time.monotonic())
         self.figures.stopped = stopped
         if stopped or not first:
-            self._events.append(NewRecord("stop", {"stopped": stopped, "reason": said[1]}))
+            self._note("stop", {"stopped": stopped, "reason": said[1]})
         self._news.set()
 
     # -- ledger heads, metrics ----------------------------------------------------------------

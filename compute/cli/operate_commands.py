@@ -1,4 +1,4 @@
-"""``fabric-compute promote``, ``demote``, ``stop``, ``resume``."""
+"""``fabric-compute promote``, ``demote``, ``drain``, ``undrain``, ``stop``, ``resume``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import typer
 from compute.cli.base import DEFAULT_CONFIG, ConfigFile, Json, fail, load_config, put, put_json
 from compute.config import Config
 from compute.core import Mode
-from compute.operator_files import MODES, write_mode, write_stop
+from compute.operator_files import (
+    MODES,
+    is_host,
+    read_drained,
+    write_drained,
+    write_mode,
+    write_stop,
+)
 from telemetry.broker.once import publish_once
 from telemetry.broker.settings import BrokerSettingsError
 from telemetry.messages.envelope import Message, Sender, encode
@@ -59,6 +66,46 @@ def _set_mode(config: Config, mode: Mode, *, as_json: bool) -> None:
         put_json({"name": config.name, "mode": mode})
     else:
         put(f"{config.name}: mode {mode}")
+
+
+def drain(
+    host: Annotated[str, typer.Argument(help="The host whose ranks shall move.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    to: Annotated[str, typer.Option("--to", help="The spare that takes over; default: any.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Move the ranks of a host to a spare while it still runs, and give it no other."""
+    for name in [host, *([to] if to else [])]:
+        if not is_host(name):
+            raise typer.BadParameter(f'"{name}" is no name of a host')
+    _change_drained(load_config(config), host, to, as_json=as_json)
+
+
+def undrain(
+    host: Annotated[str, typer.Argument(help="The host that may hold ranks again.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Take back a drain; ranks that have moved stay where they are."""
+    _change_drained(load_config(config), host, None, as_json=as_json)
+
+
+def _change_drained(config: Config, host: str, to: str | None, *, as_json: bool) -> None:
+    path = config.drained_path
+    try:
+        drained = read_drained(path)
+        if to is None and host not in drained:
+            fail(f"{host} is not drained")
+        rest = {name: one for name, one in drained.items() if name != host}
+        write_drained(path, rest if to is None else rest | {host: to})
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except ValueError as error:
+        fail(f"{path}: {error}")
+    if as_json:
+        put_json({"host": host, "drained": to is not None, "to": to or ""})
+    else:
+        put(f"{host}: {'is to be drained' if to is not None else 'may hold ranks again'}")
 
 
 def stop(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from compute.decide.budget import FenceBudget
@@ -114,6 +114,11 @@ class Decider:
         """While stopped, no fence is issued and no generation proposed."""
         del now
         self._stopped = (reason or "by an operator") if stopped else ""
+
+    def set_maintenance(self, hosts: Collection[str], now: float) -> None:
+        """Over these hosts nothing is decided until they are left out again."""
+        del now
+        self._policy = replace(self._policy, maintenance=tuple(sorted(hosts)))
 
     def host_status(self, host: str, sender: Sender, status: HostStatus, now: float) -> None:
         """Birth, goodbye or last will of a host."""

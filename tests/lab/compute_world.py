@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -190,4 +189,4 @@ def settings(broker):
     return BrokerSettings("127.0.0.1", broker.port)
 
 
-__all__ = ["JOB", "Compute", "Mosquitto", "RealWorld", "os", "settings"]
+__all__ = ["JOB", "Compute", "HostLink", "Mosquitto", "RealWorld", "settings"]

@@ -4,9 +4,15 @@ import contextlib
 import json
 
 import pytest
-from compute_world import Compute, Mosquitto, RealWorld, settings
+from compute_world import JOB, Compute, HostLink, Mosquitto, RealWorld, settings
+
+from telemetry.broker.interface import NotConnectedError
+from telemetry.messages.envelope import Message, Sender, encode
+from telemetry.messages.topics import Kind, Topic
 
 pytestmark = pytest.mark.timeout(240)
+LAG_S = 5.0
+"""A busy machine: the test itself, its scrape and its ticks take time, too."""
 
 
 @pytest.fixture
@@ -64,3 +70,95 @@ def _recoveries(compute):
     return compute.metrics().get(
         'fabric_compute_recoveries_total{class="host",outcome="recovered"}'
     )
+
+
+async def test_kill_9_resumes_and_a_stop_ends_all_action(tmp_path, broker):
+    async with site(tmp_path, broker, "c0", nodes=3, spares=2) as (world, c0):
+        await world.until(lambda: world.step > 3, "the job trains")
+        # Stopped by the file: a host dies and nothing is done.
+        c0.call("stop", "--reason", "switch work")
+        await world.until(
+            lambda: c0.metrics()["fabric_compute_stopped"] == 1, "stopped", 2.0 + LAG_S
+        )
+        await world.kill("h1")
+        await world.go(3.0)
+        assert world.takeovers == 0
+        assert all(not order.fences for order in world.orders.values())
+        # Killed while it is stopped: it does not forget that, and acts when it may again.
+        c0.kill()
+        c0.start()
+        await world.until(c0.is_ready, "back")
+        await world.go(1.0)
+        assert c0.metrics()["fabric_compute_stopped"] == 1
+        assert world.takeovers == 0
+        c0.call("resume")
+        await world.until(lambda: world.takeovers == 1, "the spare has taken over")
+        fenced = {fence.id for order in world.orders.values() for fence in order.fences}
+        assert len(fenced) == 1
+        # Killed with a fence in force: the fence comes back from the store.
+        c0.kill()
+        world.orders.clear()
+        c0.start()
+        await world.until(c0.is_ready, "back")
+        await world.kill("h0")
+        await world.until(lambda: world.takeovers == 2, "the second spare has taken over")
+        orders = world.orders["c0", "h2"]
+        assert {fence.id for fence in orders.fences} > fenced
+        assert json.loads(c0.call("ledger", "verify", "--json"))["ok"]
+        head = tmp_path / "head.json"
+        head.write_text(json.dumps(c0.head()))
+        c0.call("ledger", "verify", "--head", str(head))
+
+
+async def test_a_stop_message_stops_all_of_them_and_observe_mode_only_says(tmp_path, broker):
+    async with site(tmp_path, broker, "c0", "c1", mode="observe") as (world, c0, c1):
+        await world.until(lambda: world.step > 3, "the job trains")
+        c0.call("stop", "--everywhere", "--reason", "all")
+        for one in (c0, c1):
+            await world.until(lambda one=one: one.metrics()["fabric_compute_stopped"] == 1,
+                              "stopped", 2.0 + LAG_S)  # fmt: skip
+        c0.call("resume", "--everywhere")
+        for one in (c0, c1):
+            await world.until(lambda one=one: one.metrics()["fabric_compute_stopped"] == 0,
+                              "goes on")  # fmt: skip
+        await world.kill("h1")
+        await world.until(lambda: "would" in c0.call("jobs", "--json"), "it says what it would do")
+        await world.go(1.0)
+        assert world.takeovers == 0
+        assert all(not order.fences for order in world.orders.values())
+
+
+async def test_what_is_no_message_changes_nothing_and_is_counted(tmp_path, broker):
+    async with site(tmp_path, broker, "c0") as (world, c0):
+        await world.until(lambda: world.step > 3, "the job trains")
+        world.links["h9"] = HostLink(world, "h9")
+        forger = world.links["h9"].client
+        await world.until(lambda: forger.connected, "connected")
+        good = Message(Topic(Kind.HOST_STATUS, "h9"), Sender("b", "i"), 7, {"online": True})
+        h1 = Topic(Kind.HOST_JOB, "h1", JOB)
+        will = encode(
+            Message(Topic(Kind.HOST_STATUS, "h1"), Sender("b", "x"), 1, {"online": False})
+        )
+        for topic, payload in (
+            (good.topic, b"\xff\x00 no JSON"),
+            (good.topic, b"[]"),
+            (good.topic, encode(good).replace(b'"1.0"', b'"2.0"')),
+            (Topic(Kind.HOST_STATUS, "h1"), will.replace(b"/host/h1", b"/host/h9")),
+            (good.topic, encode(good)[:-1] + b" " * 10_000_000 + b"}"),
+            (h1, encode(Message(h1, Sender("b", "x"), 1, {"job": JOB, "incarnation": "z"}))),
+            (h1, b"{}"),
+        ):
+            with contextlib.suppress(NotConnectedError):  # 10 MB: the broker closes.
+                await forger.publish(topic, payload)
+            await world.until(lambda: forger.connected, "connected again")
+        await world.until(lambda: _refused(c0, "envelope") >= 5, "counted")
+        await world.until(lambda: _refused(c0, "data") >= 1, "counted")
+        step = world.step
+        await world.until(lambda: world.step > step + 3, "the job trains on")
+        assert world.progress[0] == 1
+        assert world.takeovers == 0
+        assert all(not order.fences for order in world.orders.values())
+
+
+def _refused(compute, reason):
+    return compute.metrics()[f'fabric_compute_refused_messages_total{{reason="{reason}"}}']

@@ -219,7 +219,7 @@ def test_rules_are_valid_and_fire(tmp_path):
     done = promtool("check", "rules", str(rules))
     assert done.returncode == 0, done.stdout + done.stderr
     tests = sorted(str(path) for path in rules.parent.glob("rules_*test.yml"))
-    assert len(tests) == 2
+    assert len(tests) == 3
     done = promtool("test", "rules", *tests)
     assert done.returncode == 0, done.stdout + done.stderr
 
