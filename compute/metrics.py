@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
     SummaryMetricFamily,
@@ -75,12 +76,9 @@ class ComputeMetrics(Collector):
     def __init__(self, figures: Figures, board: JobBoard, intake: Intake) -> None:
         self._figures, self._board, self._intake = figures, board, intake
         self.registry = CollectorRegistry()
-        self._pauses = Histogram(
-            f"{PREFIX}_pause_seconds",
-            "From the first evidence of a loss to a commit of all ranks, of recoveries.",
-            buckets=PAUSES_S,
-            registry=self.registry,
-        )
+        self._pauses = dict.fromkeys(PAUSES_S, 0)
+        """Cumulative counts by upper bound."""
+        self._pause_count, self._pause_sum = 0, 0.0
         self.registry.register(self)
 
     def failure(self, one: Failure) -> None:
@@ -88,7 +86,10 @@ class ComputeMetrics(Collector):
         self._figures.recoveries[one.failure_class, one.outcome] += 1
         self._figures.lost_steps += one.steps_lost
         if one.outcome == "recovered" and one.pause_s is not None:
-            self._pauses.observe(one.pause_s)
+            self._pause_count += 1
+            self._pause_sum += one.pause_s
+            for bound in PAUSES_S:
+                self._pauses[bound] += one.pause_s <= bound
 
     def collect(self) -> Iterator[Metric]:
         """As of now."""
@@ -136,6 +137,13 @@ class ComputeMetrics(Collector):
                 key = (failure_class, outcome)
                 recoveries.add_metric(key, figures.recoveries[key])
         yield recoveries
+        buckets = [(f"{bound:g}", float(count)) for bound, count in self._pauses.items()]
+        yield HistogramMetricFamily(
+            f"{PREFIX}_pause_seconds",
+            "From the first evidence of a loss to a commit of all ranks, of recoveries.",
+            buckets=[*buckets, ("+Inf", float(self._pause_count))],
+            sum_value=self._pause_sum,
+        )
         for name, text, value in (
             ("lost_steps", "Steps that failures lost.", figures.lost_steps),
             ("fences", "Fences issued.", figures.fences),

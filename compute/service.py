@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -29,7 +29,7 @@ from compute.intake import UNSEEN_S, Intake
 from compute.ledger import Entry, sign_head
 from compute.link import ComputeLink
 from compute.metrics import ComputeMetrics, Figures
-from compute.operator_files import read_drained, read_mode, read_stop
+from compute.operators import OperatorWatch
 from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from telemetry.broker.interface import MessageFactory
@@ -48,6 +48,7 @@ REST_FACTOR = 3
 """A decision is followed by a pause of so many times its own length: at most 25 % of a core."""
 LONGEST_REST_S = 0.25
 RETRY_STORE_S = 0.5
+RETRY_BIND_S = 5.0
 MAX_EVENTS = 10_000
 """Events of hosts that wait for the store."""
 
@@ -94,28 +95,22 @@ class Service:
             )  # fmt: skip
             self.engines.append(self._exec)
         self.metrics = ComputeMetrics(self.figures, self.board, self._intake)
-        self.http_port = 0
         self._unstored: list[Effect] = []
         self._events: list[NewRecord] = []
         self._told_states: set[str] = set()
         self._syncs = 0
         self._swept = True
         self._synced_at = 0.0
-        self._file_stop: tuple[bool, str] = (False, "")
-        self._stop_told: tuple[bool, str] | None = None
-        self._problems: dict[str, str] = {}
-        self._drained: dict[str, str] = {}
-        self._maintenance: tuple[str, ...] = ()
+        self._operators = OperatorWatch(config, core, self._note)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``. Raises ``OSError`` when the metrics port cannot be had."""
+        """Serve until ``stop``. Raises ``StoreError`` when the store cannot be read."""
         self._core.restore(self._store.fences(), time.monotonic())
         self.figures.ledger_entries = self._store.last.number if self._store.last else 0
         self._look_at_files()
-        http = await self._serve_http()
         work: list[Coroutine[Any, Any, None]] = [
             self._link.client.run(), self._cycles(), self._watch_files(), self._sign_heads(),
-            *(engine.run() for engine in self.engines),
+            self._serve_http(), *(engine.run() for engine in self.engines),
         ]  # fmt: skip
         tasks = [asyncio.create_task(one) for one in work]
         stopping = asyncio.create_task(stop.wait())
@@ -131,8 +126,6 @@ class Service:
             for task in [*tasks, stopping]:
                 task.cancel()
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
-            if http is not None:
-                await http.stop()
             self._sign_now()
 
     # -- a cycle ------------------------------------------------------------------------------
@@ -278,69 +271,21 @@ class Service:
             self._look_at_files()
 
     def _look_at_files(self) -> None:
-        now = time.monotonic()
-        self._look_at_mode(now)
-        self._look_at_drained(now)
-        hosts = self._config.in_maintenance(datetime.now(UTC))
-        if hosts != self._maintenance:
-            self._maintenance = hosts
-            self._core.set_maintenance(hosts, now)
-            self._note("maintenance", {"hosts": list(hosts)})
-        self._file_stop = read_stop(Path(self._config.stop_file))
+        self._operators.look(time.monotonic(), datetime.now(UTC))
+        self.figures.mode = self._operators.mode
         self._apply_stop()
 
-    def _look_at_mode(self, now: float) -> None:
-        mode, problem = read_mode(self._config.mode_path)
-        self._complain("mode", problem, "the mode file cannot be used: observe")
-        self._core.set_mode(mode, now)
-        if mode != self.figures.mode:
-            before, self.figures.mode = self.figures.mode, mode
-            self._note("mode", {"from": before, "to": mode})
-
-    def _look_at_drained(self, now: float) -> None:
-        path = self._config.drained_path
-        try:
-            drained = read_drained(path)
-        except (OSError, ValueError) as error:
-            self._complain("drained", f"{path}: {error}", "hosts to be drained are not known")
-            return
-        self._complain("drained", "", "")
-        if drained == self._drained:
-            return
-        for host in self._drained.keys() - drained.keys():
-            self._core.undrain(host, now)
-            self._note("undrain", {"host": host})
-        for host, to in drained.items() - self._drained.items():
-            self._core.drain(host, now, to=to)
-            self._note("drain", {"host": host, "to": to})
-        self._drained = drained
-
-    def _complain(self, what: str, problem: str, text: str) -> None:
-        """Log a problem with an operator's file once."""
-        if problem and self._problems.get(what) != problem:
-            self._log.error(text, error=problem)
-        self._problems[what] = problem
+    def _apply_stop(self) -> None:
+        """Stop file or message: no engine begins anything from here on."""
+        if self._operators.apply_stop(self._intake.stop, time.monotonic()):
+            self.figures.stopped = self._operators.stopped
+            for engine in self.engines:
+                engine.pause(self._operators.stopped)
+            self._news.set()
 
     def _note(self, kind: str, fields: dict[str, Any]) -> None:
         """A record of what an operator did."""
         self._events.append(NewRecord(kind, fields))
-        self._news.set()
-
-    def _apply_stop(self) -> None:
-        """Stop file or message: no engine begins anything from here on."""
-        message = self._intake.stop
-        by_file, why = self._file_stop
-        stopped = by_file or message.stopped
-        said = (stopped, (why if by_file else message.reason) if stopped else "")
-        if said == self._stop_told:
-            return
-        first, self._stop_told = self._stop_told is None, said
-        for engine in self.engines:
-            engine.pause(stopped)
-        self._core.stop(stopped, said[1], time.monotonic())
-        self.figures.stopped = stopped
-        if stopped or not first:
-            self._note("stop", {"stopped": stopped, "reason": said[1]})
         self._news.set()
 
     # -- ledger heads, metrics ----------------------------------------------------------------
@@ -363,15 +308,26 @@ class Service:
         self.figures.head, self.figures.head_wall_s = head.to_json(), head.time
         self._log.info("ledger head", head=head.to_json())
 
-    async def _serve_http(self) -> HttpServer | None:
-        listen = self._config.metrics.listen
-        if not listen:
-            return None
-        sock = bind(listen)
-        self.http_port = int(sock.getsockname()[1])
+    async def _serve_http(self) -> None:
         server = HttpServer(self.metrics.routes())
-        await server.start(sock)
-        return server
+        try:
+            if self._config.metrics.listen:
+                await server.start(await self._bound(self._config.metrics.listen))
+            await asyncio.Event().wait()
+        finally:
+            await server.stop()
+
+    async def _bound(self, listen: str) -> socket.socket:
+        """A listening socket. A port that is taken stops nothing: it is tried again."""
+        said = ""
+        while True:
+            try:
+                return bind(listen)
+            except OSError as error:
+                if said != str(error):
+                    said = str(error)
+                    self._log.error("metrics are not served", listen=listen, error=said)
+            await asyncio.sleep(RETRY_BIND_S)
 
 
 def _action_id(kind: str, job: str, fields: dict[str, Any]) -> str:

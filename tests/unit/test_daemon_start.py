@@ -269,8 +269,9 @@ def test_messages_that_make_no_sense_raise_only_what_is_caught(message):
 
 @pytest.mark.parametrize(
     ("unit", "limit"),
-    [("fabricd.service", 2.5), ("fabric-prober.service", 3.5), ("fabric-clock.service", 2.5)],
-)
+    [("fabricd.service", 2.5), ("fabric-prober.service", 3.5), ("fabric-clock.service", 2.5),
+     ("fabric-compute.service", 2.5), ("fabric-broker.service", 2.5)],
+)  # fmt: skip
 def test_exposure(unit, limit):
     assert exposure(REPO / "systemd" / unit) <= limit
 
