@@ -69,6 +69,7 @@ class Agent:
         self._processes = Processes(argv, world, directory, self, report)
         self._store: Any = None
         self._spares: set[str] = set()
+        self._ending: set[str] = set()  # have left their loop: nobody waits for their end
         self._local_states: dict[int, dict[int, bytes]] = {}
         self._announced: Announce | None = None
         self._failure: str | None = None
@@ -152,7 +153,7 @@ class Agent:
         if self._coordinator.phase is Phase.ENDED:
             if code != 0 and process in self._slots():
                 self._failure = self._failure or f"{process} {how} after its last step"
-            if not self._processes.alive:
+            if self._ending.issuperset(self._processes.alive):
                 self._ended.set()
         elif not self._stopping:
             self._perform(self._coordinator.lost(process, how, time.monotonic()))
@@ -220,6 +221,7 @@ class Agent:
             case Failed():
                 self._perform(core.given_up(process, message.reason))
             case Ending():
+                self._ending.add(process)
                 self._perform(core.lost(process, message.reason, now))
             case Finished():
                 self._perform(core.finished(process, message.step))

@@ -1,7 +1,7 @@
 """Tells the agent that this process is about to end, before its job has.
 
-An interpreter with torch takes a second to be gone after an exception, and the other ranks would
-wait for that.
+An interpreter with torch takes a second to be gone after an exception, and longer where the script
+has handlers of its own. The other ranks do not wait for that.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import NoReturn
 
 from fabric_train.collectives import FabricGroup
 from fabric_train.link import AgentLink, AgentLostError
 from fabric_train.messages import Ending
 
 
-def announce_early_end(link: AgentLink, group: FabricGroup) -> None:
+def announce_early_end(link: AgentLink, group: FabricGroup) -> Callable[[str], None]:
     """From now on an end of this process is told at once, and its connections are shut down.
 
-    Covers exceptions that nobody catches, ``SystemExit``, and a script that leaves its loop.
+    Covers exceptions that nobody catches, and the end of the script. Returns what tells the agent;
+    it takes the reason, and does nothing after the first time or after the release.
     """
     told = False
 
@@ -45,3 +48,26 @@ def announce_early_end(link: AgentLink, group: FabricGroup) -> None:
 
     sys.excepthook = uncaught
     atexit.register(announce, "left before the job had ended")
+    return announce
+
+
+def watch_loop(steps: Iterator[int], announce: Callable[[str], None]) -> Iterator[int]:
+    """The same ``steps``; a loop over them that is left early is announced.
+
+    It is closed as soon as an exception leaves the loop: before any other handler runs.
+    """
+    try:
+        yield from steps
+    except GeneratorExit:
+        announce("left its loop before the job had ended")
+        raise
+
+
+def end_at_once(reason: str) -> NoReturn:
+    """End this process with status 1. ``reason`` is for people.
+
+    Not by SystemExit: the others wait for this process, and an interpreter takes long to end.
+    """
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
+    os._exit(1)

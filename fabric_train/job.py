@@ -28,10 +28,9 @@ import json
 import os
 import platform
 import signal
-import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,7 +38,7 @@ from torch import Tensor
 
 from fabric_train import collectives
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
-from fabric_train.ending import announce_early_end
+from fabric_train.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
@@ -175,8 +174,12 @@ class Job:
     def steps(self, total: int) -> Iterator[int]:
         """Yield each step until ``total`` steps are applied; run one ``attempt`` for each.
 
-        Yields a step again when it has to be run again.
+        Yields a step again when it has to be run again. A loop that is left early ends this process
+        for its job: another one takes its rank.
         """
+        return watch_loop(self._steps(total), self._announce_end)
+
+    def _steps(self, total: int) -> Iterator[int]:
         if self._state is None:
             raise RuntimeError("call protect() before steps()")
         if self._started:
@@ -238,7 +241,7 @@ class Job:
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare = welcome.spare
         self._group = FabricGroup(0, welcome.world)
-        announce_early_end(self._link, self._group)
+        self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
         self._group.on_broadcast = self._note_broadcast
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu"])
@@ -370,7 +373,7 @@ class Job:
             started = time.monotonic()
             self._group.abort(assignment.generation)
             if not self._group.wait_quiet(self._timeout_s):
-                _end_at_once("a collective of the last generation does not end")
+                end_at_once("a collective of the last generation does not end")
             spans["quiet"] = _since(started)
             try:
                 inner = self._connect(assignment)
@@ -396,7 +399,7 @@ class Job:
                 raise self._give_up(str(error)) from None
             except (CorruptStateError, LayoutError) as error:
                 # Only this process is wrong: another one takes its rank.
-                _end_at_once(f"the state that arrived is refused: {error}")
+                end_at_once(f"the state that arrived is refused: {error}")
             self._spare = False
             self._holds_state = True
             self._step = plan.step if role == "copy" else self._step
@@ -485,13 +488,6 @@ class Job:
             self._link.send(Committed(self._generation, self._step))
             self._reported_at = now
             self._report_next_commit = False
-
-
-def _end_at_once(reason: str) -> NoReturn:
-    # Not by SystemExit: the others wait for this process, and an interpreter takes long to end.
-    sys.stderr.write(f"{reason}\n")
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def _since(start: float) -> float:

@@ -3,6 +3,7 @@
 ``FAULTS`` lists faults, each ``RANK:STEP:MOMENT``; each strikes once in the whole job.
 """
 
+import atexit
 import hashlib
 import importlib
 import os
@@ -43,6 +44,11 @@ def strike(job, step, moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
             continue
         if once(f"{job.rank}-{step}-{moment}"):
             act()
+
+
+def linger():
+    atexit.register(time.sleep, 3600)  # nobody has to wait for that
+    sys.exit("the loop of this rank ends with an error")
 
 
 torch.manual_seed(0)
@@ -100,7 +106,7 @@ for step in job.steps(TOTAL):
         random = torch.Generator().manual_seed(1000 * step + job.rank)
         x = torch.randn(32, 64, generator=random)
         y = torch.randint(0, 10, (32,), generator=random)
-        strike(job, step, "error", lambda: sys.exit("the loop of this rank ends with an error"))
+        strike(job, step, "error", linger)
         strike(job, step, "marked", lambda: time.sleep(3))
         strike(job, step, "disconnected", lambda: job._group.inner.abort())
         strike(job, step, "host", lambda: os.killpg(0, signal.SIGKILL))
