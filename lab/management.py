@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Management:
         config = self.dir / f"{name}.toml"
         config.write_text(hostconfig.to_toml(hostconfig.merge(tree, tables)))
         args = ["nice", "-n", "-5", sys.executable, "-m", "compute", "run"]
-        service = self._service(name, [*args, "--config", str(config)])
+        service = self._service(name, [*args, "--config", str(config), "--log-format", "json"])
         self.computes[name] = service
         service.start()
         return service
@@ -126,7 +126,10 @@ class TrainingJob:
         hosts: Sequence[Node] | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        of_host: Callable[[Node], Sequence[str]] = lambda _: (),
+        env_of_host: Callable[[Node], Mapping[str, str]] = lambda _: {},
     ) -> None:
+        """Start it. ``of_host`` and ``env_of_host``: further options and variables of one host."""
         self.name, self.nodes, self.spares = name, nodes, spares
         self.hosts = list(hosts or cluster.nodes[: nodes + spares])
         self.dir = cluster.dir.root / f"job-{name}"
@@ -138,6 +141,7 @@ class TrainingJob:
         ]  # fmt: skip
         self._script = [str(script), *args]
         self._env = {"OMP_NUM_THREADS": "1", **(env or {})}
+        self._of_host, self._env_of_host = of_host, env_of_host
         self._runs: dict[str, subprocess.Popen[Any]] = {}
         for node in self.hosts:
             self.start_on(node)
@@ -149,8 +153,8 @@ class TrainingJob:
         records = ["--records", str(self.dir / f"{node.name}.records.json")]
         with self.log(node).open("ab") as log:
             self._runs[node.name] = node.popen(
-                [*self._command, *records, *self._script],
-                env=self._env, cwd=self.dir, stdout=log, stderr=log,
+                [*self._command, *self._of_host(node), *records, *self._script],
+                env={**self._env, **self._env_of_host(node)}, cwd=self.dir, stdout=log, stderr=log,
             )  # fmt: skip
 
     def log(self, node: Node) -> Path:

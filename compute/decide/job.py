@@ -292,7 +292,7 @@ class JobCore:
         try:
             generation = next_generation(
                 previous, previous.number + 1, usable, self._layout or "", reason,
-                {host: to for host, to in news.drained.items() if to},
+                {host: to for host, to in news.drained.items() if to}, idle_only=True,
             )  # fmt: skip
         except PlacementError as error:
             why = f"{', '.join(here)} is drained, but there is {error}"

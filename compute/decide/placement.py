@@ -78,11 +78,14 @@ def next_generation(
     layout: str,
     reason: str,
     targets: Mapping[str, str] | None = None,
+    *,
+    idle_only: bool = False,
 ) -> JobGeneration:
     """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
 
     ``documents``: of hosts that may hold ranks. ``layout``: what a process has to have protected.
-    ``targets``: host → the only host that may take its ranks.
+    ``targets``: host → the only host that may take its ranks. ``idle_only``: take no process of a
+    host that holds ranks: those are for its own.
     Raises ``PlacementError`` when a rank would stay empty, or no survivor holds the state.
     """
     alive = {
@@ -97,7 +100,8 @@ def next_generation(
         raise NoStateError("all ranks are lost, and with them the state")
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
-        if _is_spare(one, layout) and process not in previous.slots:
+        busy = idle_only and host in survivors
+        if _is_spare(one, layout) and process not in previous.slots and not busy:
             waiting.setdefault(host, []).append(process)
     empty: dict[str, list[int]] = {}
     for rank, home in enumerate(previous.hosts):

@@ -25,6 +25,9 @@ from lab.demo.live import Live, LogLine
 from lab.demo.record import Recording
 from lab.demo.run import Demo, DemoError, first_error, make_live
 from lab.demo.story import RATE, SECONDS, chapters, topology
+from lab.demo.training import act as training
+from lab.demo.training import report as training_report
+from lab.demo.training import view as training_view
 from lab.demo.view import LOG_STYLE, draw, rate
 from lab.registry import LabError
 from lab.topology import TopologyError, parse_rate
@@ -54,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line, play, report; the exit status."""
     parser = argparse.ArgumentParser(
         prog="./run demo",
-        description="4 hosts × 4 rails, a ring all-reduce through the plugin, five faults.",
+        description="Two acts: five faults under an all-reduce through the plugin; then a NIC, a "
+        "rank and a host are lost under a training job.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -70,6 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="length of the job; faults that do not fit are left out (default %(default)g)",
     )
     parser.add_argument("--rate", default=RATE, help="speed of each link (default %(default)s)")
+    parser.add_argument(
+        "--act", choices=("1", "2", "both"), default="both",
+        help="1: NICs fail under an all-reduce; 2: NIC, rank and host fail under a training job",
+    )  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="a log of lines instead of the view")
     parser.add_argument("--out", type=Path, default=OUT, help="where reports go (out/demo)")
     options = parser.parse_args(arguments)
@@ -87,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=WIDE)
     began = time.monotonic()
+    if options.act == "2":
+        return second_act(console, options.out, rate_bps, options, began)
     try:
         with Cluster(topology=lab) as cluster:
             recording = _play(cluster, live, console, plain=options.plain, rail_bps=rail_bps)
@@ -100,8 +110,63 @@ def main(arguments: list[str] | None = None) -> int:
         status = _after_death(console, recording, options.out)
     else:
         status = _after_run(console, recording, options.out, rail_bps)
+    if options.act == "both" and status == 0:
+        return second_act(console, options.out, rate_bps, options, began)
     console.print(f"[bright_black]{time.monotonic() - began:.0f} s in all[/]")
     return status
+
+
+def second_act(
+    console: Console, out: Path, rate_bps: int, options: argparse.Namespace, began: float
+) -> int:
+    """Play it, print its table, write its report beside the first act's; the exit status."""
+    console.print("[bold]second act: a host dies, the job does not[/]", markup=True)
+    try:
+        with Cluster(topology=training.topology(f"demo-{os.getpid()}", rate_bps)) as cluster:
+            act = training.Act(cluster, lambda _: None, failover=not options.no_failover)
+            _play_training(act, console, plain=options.plain)
+            status = _after_training(act, console, out)
+    except (LabError, DemoError, OSError) as error:
+        console.print(f"the second act could not run: {error}", style="bold red", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted; everything is removed")
+        return 128 + signal.SIGINT
+    console.print(f"[bright_black]{time.monotonic() - began:.0f} s in all[/]")
+    return status
+
+
+def _play_training(act: training.Act, console: Console, *, plain: bool) -> None:
+    if plain or not console.is_terminal:
+        act.show = training_view.LinePrinter(console).show
+        act.play()
+        return
+    with RichLive(console=console, screen=True, auto_refresh=False) as screen:
+
+        def show(act: training.Act) -> None:
+            picture = training_view.draw(act, console.width, console.height)
+            screen.update(picture, refresh=True)
+
+        act.show = show
+        act.play()
+
+
+def _after_training(act: training.Act, console: Console, out: Path) -> int:
+    if not act.failover:
+        died = act.died_of
+        text = f"failover off: the job died {died}" if died else "the job did not die"
+        console.print(text, style="bold red", markup=False)
+        return 0 if died else 1
+    console.print(training_report.table(act))
+    failures = training_report.failures(act)
+    for text in failures:
+        console.print(f"FAILED: {text}", style="bold red", markup=False)
+    if not failures:
+        console.print(training_report.sentence(act), style="green", markup=False)
+        console.print(act.ledger, style="green", markup=False)
+    path = training_report.write(out / "latest", act, _version())
+    console.print(f"report: {path}", soft_wrap=True)
+    return 1 if failures else 0
 
 
 def _play(
