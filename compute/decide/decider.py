@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from compute.decide.budget import FenceBudget
 from compute.decide.choice import majority
-from compute.decide.evidence import HostView, Verdict, judge, silent_hosts
+from compute.decide.evidence import (
+    HostView,
+    Observers,
+    Verdict,
+    judge,
+    observers_of,
+    silent_hosts,
+)
 from compute.decide.job import JobCore, JobDecision, JobInput
 from compute.decide.policy import Policy
 from fabric_train.documents import AgentDocument, DocumentError, JobOrder, parse, to_data
@@ -191,8 +198,9 @@ class Decider:
         """Everything that has to be stored, published or recorded since the last call."""
         self._wake_at = None
         effects: list[Effect] = []
-        silent = silent_hosts(self._hosts, self._policy.min_observers)
-        lost = self._lost_hosts(silent)
+        observers = observers_of(self._hosts)
+        silent = silent_hosts(self._hosts, self._policy.min_observers, observers)
+        lost = self._lost_hosts(silent, observers)
         refused = self._budget.refusal(lost, self._racks, len(self._hosts), now)
         orders: dict[str, dict[str, JobOrder]] = {}
         for name, job in sorted(self._jobs.items()):
@@ -210,7 +218,7 @@ class Decider:
         self._forget()
         return effects
 
-    def _lost_hosts(self, silent: frozenset[str]) -> dict[str, str]:
+    def _lost_hosts(self, silent: frozenset[str], observers: Observers) -> dict[str, str]:
         lost: dict[str, str] = {}
         for job in self._jobs.values():
             job.evidence = {}
@@ -223,7 +231,9 @@ class Decider:
             for host in live:
                 if host in self._policy.maintenance:
                     continue
-                verdict = judge(host, self._hosts, silent, agents, self._policy.min_observers)
+                verdict = judge(
+                    host, self._hosts, silent, agents, self._policy.min_observers, observers
+                )
                 job.evidence[host] = verdict
                 if verdict.lost:
                     lost[host] = verdict.reason

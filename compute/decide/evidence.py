@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from telemetry.messages.documents import HostObservations, HostStatus
+from telemetry.messages.documents import HostObservations, HostStatus, SilentHost
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,36 @@ class Verdict:
     votes: Votes = field(default_factory=Votes)
 
 
-def silent_hosts(hosts: Mapping[str, HostView], least: int) -> frozenset[str]:
-    """Hosts that most of their observers call silent, before anybody abstains for that."""
-    return frozenset(host for host in hosts if _probe_votes(host, hosts, ()).is_silent(least))
+Observers = Mapping[str, Sequence[tuple[str, SilentHost | None]]]
+"""Host → who probes it, sorted: (observer, what it calls silent of the host; None: it hears it)."""
+
+
+def observers_of(hosts: Mapping[str, HostView]) -> Observers:
+    """Who probes whom, by the newest observations. As long as all observations together."""
+    observers: dict[str, list[tuple[str, SilentHost | None]]] = {}
+    for name, view in sorted(hosts.items()):
+        if view.observations is None:
+            continue
+        rows: dict[str, SilentHost | None] = dict.fromkeys(view.observations.heard)
+        # The first row of a host counts, and one that is both silent and heard is silent.
+        rows |= {row.host: row for row in reversed(view.observations.silent)}
+        for host, row in rows.items():
+            if host != name:
+                observers.setdefault(host, []).append((name, row))
+    return observers
+
+
+def silent_hosts(
+    hosts: Mapping[str, HostView], least: int, observers: Observers | None = None
+) -> frozenset[str]:
+    """Hosts that most of their observers call silent, before anybody abstains for that.
+
+    ``observers``: the result of ``observers_of``, where it is known already.
+    """
+    known = observers_of(hosts) if observers is None else observers
+    return frozenset(
+        host for host in hosts if _probe_votes(host, hosts, (), known).is_silent(least)
+    )
 
 
 def judge(
@@ -81,13 +108,16 @@ def judge(
     silent: Collection[str],
     agents: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     least: int,
+    observers: Observers | None = None,
 ) -> Verdict:
     """Judge ``host``.
 
-    ``silent``: the result of ``silent_hosts``. ``agents``: of each other host of the job, the hosts
-    that its agent hears and misses. ``least``: how many observers have to agree.
+    ``silent`` and ``observers``: results of ``silent_hosts`` and ``observers_of``. ``agents``: of
+    each other host of the job, the hosts that its agent hears and misses. ``least``: how many
+    observers have to agree.
     """
-    probes = _probe_votes(host, hosts, silent)
+    known = observers_of(hosts) if observers is None else observers
+    probes = _probe_votes(host, hosts, silent, known)
     fair = {
         name: said
         for name, said in agents.items()
@@ -116,15 +146,14 @@ def judge(
     return Verdict(lost, ", ".join(evidence) or "no evidence", votes)
 
 
-def _probe_votes(host: str, hosts: Mapping[str, HostView], silent: Collection[str]) -> Votes:
+def _probe_votes(
+    host: str, hosts: Mapping[str, HostView], silent: Collection[str], observers: Observers
+) -> Votes:
     says: dict[str, list[str]] = {"silent": [], "heard": [], "abstained": []}
-    for name, view in sorted(hosts.items()):
+    for name, row in observers.get(host, ()):
+        view = hosts[name]
         said = view.observations
-        if name == host or said is None:
-            continue
-        row = next((one for one in said.silent if one.host == host), None)
-        if row is None and host not in said.heard:
-            continue  # it does not probe this host
+        assert said is not None
         if said.abstains or view.dead or name in silent or _is_away(view):
             says["abstained"].append(name)
         elif row is not None and row.rails_probed and row.rails >= row.rails_probed:
