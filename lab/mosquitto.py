@@ -75,6 +75,13 @@ class Mosquitto:
         """Send it a signal: SIGSTOP makes a broker that accepts and never answers."""
         os.kill(self.pid, number)
 
+    def has_stored(self, text: bytes) -> bool:
+        """Whether its file has that, e.g. the id of a client with a persistent session."""
+        try:
+            return text in (self.directory / "mosquitto.db").read_bytes()
+        except FileNotFoundError:
+            return False
+
     def kill(self) -> None:
         """End it at once."""
         if self._process is not None:

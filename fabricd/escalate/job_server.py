@@ -35,8 +35,8 @@ REGISTER_S = 5.0
 """Within which a connection has to say who it is."""
 DRAIN_S = 10.0
 """A fabric-run that does not read for so long is disconnected."""
-ACCEPT_S = 0.005
-"""Between two connections: a flood of them costs no more than 200 a second."""
+ACCEPT_S = 0.01
+"""Between two connections: a flood of them costs no more than 100 a second."""
 RETRY_S = 0.2
 SO_PEERPIDFD = 77
 """Linux 6.5; the socket module has no name for it."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 RATE = 2 << 20
 """Bytes a second. The event loop parses a byte in some 10 ns, so one user takes 2 % of it."""
 BURST = 1 << 20
-LEAST = 8192
-"""What a line costs at least: 256 short ones a second."""
+LEAST = 16_384
+"""What a line costs at least: 128 short ones a second."""
 MOST_USERS = 4096
 
 

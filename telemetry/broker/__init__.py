@@ -6,7 +6,7 @@
 - ``inbox``: received messages that are not handled yet.
 - ``interface``: what users of the connection see.
 - ``tls``: the TLS context.
-- ``client``: the one module, with ``inbox``, that imports the MQTT library.
+- ``client``: the connection. It, ``inbox`` and ``socket_hooks`` alone import the MQTT library.
 
 Import the submodules: the package itself loads nothing, so that a daemon without a broker pays
 nothing.

@@ -28,6 +28,7 @@ from telemetry.broker.inbox import Inbox
 from telemetry.broker.interface import MessageFactory, NotConnectedError, Receiver
 from telemetry.broker.latest import Data, LatestStates
 from telemetry.broker.settings import BrokerSettings, BrokerSettingsError, plain_address
+from telemetry.broker.socket_hooks import SocketHooks
 from telemetry.broker.tls import tls_context
 from telemetry.messages import topics
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, decode, encode
@@ -186,6 +187,7 @@ class BrokerClient:
             **version,
         )
         client.pending_calls_threshold = 1 << 30
+        SocketHooks(client)
         # aiomqtt has no manual acknowledgement, and drops the reason codes of PUBACKs.
         paho = client._client  # noqa: SLF001
         paho.manual_ack_set(self._persistent)

@@ -1,8 +1,15 @@
 """fabricd, mosquitto, a scripted fabric-compute and scripted fabric-runs, all real processes."""
 
+import asyncio
 import contextlib
 import json
+import os
+import shutil
 import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
@@ -138,6 +145,7 @@ async def test_events_outlive_a_broker_that_is_gone_and_a_killed_daemon(fabric):
     consumer = await fabric.add(Compute(fabric.broker, "c1", persistent=True))
     run = await fabric.run("first")
     await until(lambda: jobs_seen(consumer), "an event")
+    await until(lambda: fabric.broker.has_stored(b"compute-c1"), "the broker's file has it")
     fabric.broker.kill()
     await until(lambda: not fabric.daemon.answers()["broker"]["connected"], "it is noticed")
     for number in range(20):
@@ -306,3 +314,74 @@ async def test_jobs_and_fences_outlive_fabricd(fabric):
     await fabric.compute.start()
     await until(lambda: (fabric.compute.data(Kind.HOST_JOB, name="dies") or {}).get("gone"), "gone")
     assert fabric.compute.data(Kind.HOST_JOB, name="stays")["document"] == {"a": 1}
+
+
+HOSTILE = """
+import os, socket, sys, time
+path, lines = sys.argv[1], sys.argv[2] == "lines"
+def connect():
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(5)
+    s.connect(path)
+    return s
+if lines:
+    s = connect()
+    s.sendall(b'{"kind":"register","version":1,"job":"evil","incarnation":"e"}\\n')
+    s.settimeout(None)
+    while True:
+        s.sendall(b'{"kind":"document","document":{"n":%d}}\\n' % time.monotonic_ns() * 100)
+while not lines:
+    held = []
+    for payload in (b"", b"x" * (1 << 20), b"{}\\n", b"\\xff\\n", b"[" * 200_000 + b"\\n") * 20:
+        try:
+            held.append(connect())
+            held[-1].sendall(payload)
+        except OSError:
+            pass
+"""
+
+
+@pytest.fixture
+def open_directory():
+    """A directory that other users may look into."""
+    directory = Path(tempfile.mkdtemp(dir="/run"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+async def test_hostile_users_of_the_job_socket_delay_nobody(open_directory, fabric):
+    """Floods, huge lines, silence and too many connections of one user, who never reads."""
+    fabric.directory = open_directory
+    daemon = await fabric.host("open")
+    path = str(daemon.run_dir / "jobs.sock")
+    evil = [hostile(path, what) for what in ("lines", "connections")]
+    for one in evil:
+        fabric.stack.callback(one.wait)
+        fabric.stack.callback(one.kill)
+    await until(lambda: refused(daemon).get("connections", 0) > 10, "too many connections")
+    await until(lambda: refused(daemon).get("line", 0) > 10, "lines that are none")
+    run = await fabric.run("honest", daemon)
+    run.send("document", document={"all": "well"})
+    await until(lambda: fabric.compute.data(Kind.HOST_JOB, "open", "honest"), "an honest job")
+    began, used = time.monotonic(), cpu_s(daemon.process.pid)
+    await asyncio.sleep(2)
+    spent = (cpu_s(daemon.process.pid) - used) / (time.monotonic() - began)
+    print(f"fabricd takes {spent:.2f} of a core")
+    assert all(one.poll() is None for one in evil), "they are still at it"
+    assert spent < 0.9, "the flood takes a whole core"
+    other = await fabric.run(register=False, daemon=daemon)
+    other.send("register", version=1, job="evil", incarnation="mine")
+    assert "belongs to uid 65534" in (await other.get("refused"))["reason"]
+
+
+def hostile(path, what):
+    return subprocess.Popen(
+        ["/usr/bin/python3", "-c", HOSTILE, path, what],
+        user=65534, group=65534, extra_groups=[], cwd="/",
+    )  # fmt: skip
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
