@@ -81,6 +81,7 @@ def _topology(raw: dict[str, Any], local_host: str, found: Found) -> None:
     hosts = {local_host, "*"} | {
         peer["host"] for _, peer in _tables(raw.get("peers")) if isinstance(peer.get("host"), str)
     }
+    discovers = "broker" in raw and not raw.get("peers")
     topology = raw.get("topology")
     names: dict[str, int] = {}
     ports: dict[str, int] = {}
@@ -95,7 +96,7 @@ def _topology(raw: dict[str, Any], local_host: str, found: Found) -> None:
             if not isinstance(port, str) or "/" not in port:
                 continue
             host = port.rpartition("/")[0]
-            if host not in hosts:
+            if host not in hosts and not discovers:
                 text = f'"{port}": no such host; allowed: this host, its peers, or *'
                 found.append(((*where, "ports"), text))
             elif ports.setdefault(port, index) != index:

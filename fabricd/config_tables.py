@@ -36,6 +36,8 @@ from telemetry.listen import DEFAULT_LISTEN
 from telemetry.service.config_errors import Table
 from telemetry.service.config_values import Listen
 
+MAX_PEERS = 4096
+
 
 class HostTable(Table):
     """This host."""
@@ -264,7 +266,8 @@ class Config(Table):
         Field(min_length=1, max_length=32, description="1 to 32 tables [[links]]"),
     ]
     peers: Annotated[
-        tuple[PeerTable, ...], Field(max_length=4096, description="up to 4096 tables [[peers]]")
+        tuple[PeerTable, ...],
+        Field(max_length=MAX_PEERS, description=f"up to {MAX_PEERS} tables [[peers]]"),
     ] = ()
     topology: TopologyTable = Field(default_factory=TopologyTable)
     damping: DampingTable = Field(default_factory=DampingTable)

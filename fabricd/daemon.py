@@ -28,7 +28,7 @@ from fabricd.aside import started_executor
 from fabricd.config import Config, ConfigError, load
 from fabricd.config_source import ConfigSource, changed_keys
 from fabricd.control import ControlServer
-from fabricd.escalation import EscalationSlot
+from fabricd.escalation import EscalationSlot, known_peers
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
@@ -150,7 +150,8 @@ class Daemon:
         await watcher.load()  # First: without the links' addresses there are no paths to restore.
         host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger,
                     totals=totals, inventory=inventory,
-                    desk=Desk(WishStore(state / "operator.json")))  # fmt: skip
+                    desk=Desk(WishStore(state / "operator.json")),
+                    discovered=known_peers(config))  # fmt: skip
         host.source = self.source
         for what in [*take_over(host, document), *host.desk.open(host)]:
             self._log.warning("state not restored", what=what)

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabricd.config import Config
+from fabricd.config_tables import PeerTable
+
+PEERS_FILE = "peers.json"
 
 if TYPE_CHECKING:
     from fabricd.escalate.outbox import StoreThread
     from fabricd.escalate.service import Escalation
     from fabricd.host import Host
+
+
+def known_peers(config: Config) -> tuple[PeerTable, ...]:
+    """The hosts that an earlier fabricd found over the broker, if that is how they are found."""
+    if config.broker is None or config.peers:
+        return ()
+    from fabricd.escalate.peers import load
+
+    return load(Path(config.paths.state_dir) / PEERS_FILE)
 
 
 class EscalationSlot:
@@ -44,7 +57,7 @@ class EscalationSlot:
 
     def configure(self, old: Config, new: Config) -> None:
         """The configuration has changed: begin anew if that concerns us."""
-        if (old.broker, old.host.name) == (new.broker, new.host.name):
+        if _concerns_us(old) == _concerns_us(new):
             return
         before = self._renewing
         self._renewing = asyncio.create_task(self._renew(before))
@@ -70,3 +83,7 @@ class EscalationSlot:
             await now.goodbye()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def _concerns_us(config: Config) -> tuple[object, ...]:
+    return config.broker, config.host.name, bool(config.peers), config.probe.port

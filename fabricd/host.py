@@ -21,6 +21,7 @@ from fabricd.carrier_sources import CarrierSources
 from fabricd.clock_counts import ClockCounts
 from fabricd.config import Config
 from fabricd.config_source import ConfigSource
+from fabricd.config_tables import PeerTable
 from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence
@@ -87,8 +88,10 @@ class Host:
         totals: dict[str, int],
         inventory: Inventory,
         desk: Desk,
+        discovered: tuple[PeerTable, ...] = (),
     ) -> None:
-        self.config = config
+        self._file, self._discovered = config, discovered
+        config = self.config = probe_plan.with_peers(config, discovered)
         self.desk = desk
         self.modes = modes
         self.page = page
@@ -147,7 +150,8 @@ class Host:
 
     def reconfigure(self, config: Config) -> None:
         """Take another valid configuration; what stays keeps its state."""
-        self.config = config
+        self._file = config
+        config = self.config = probe_plan.with_peers(config, self._discovered)
         self._plan_probes()
         self.nics.configure((x.netdev for x in config.links), config.link_speeds)
         self.modes.retarget(Path(config.paths.stop_file))
@@ -155,6 +159,16 @@ class Host:
         self.jobs.configure(x.netdev for x in config.links)
         self.carriers.netlink()
         self.step()
+
+    @property
+    def discovers(self) -> bool:
+        """Hosts to probe are found over the broker: the configuration names none."""
+        return self._file.broker is not None and not self._file.peers
+
+    def discover(self, peers: tuple[PeerTable, ...]) -> None:
+        """Probe the hosts that were found over the broker, where the configuration names none."""
+        self._discovered = peers
+        self.reconfigure(self._file)
 
     def _make_jobs(self) -> Jobs:
         directory = Path(self.config.paths.run_dir) / "stats"

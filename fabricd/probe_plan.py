@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fabricd.config import Config
+from fabricd.config_tables import PeerTable
 from fabricd.detect.locate import Port, Topology
 from fabricd.detect.mesh import Node, PathSpec, choose, train_rate
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, host_id
@@ -20,6 +21,13 @@ def link_addresses(config: Config, address_of: AddressOf) -> list[str | None]:
         str(table.address) if table.address is not None else address_of(table.netdev)
         for table in config.links
     ]
+
+
+def with_peers(config: Config, discovered: tuple[PeerTable, ...]) -> Config:
+    """The configuration with the hosts that were found over the broker, unless it names some."""
+    if config.broker is None or config.peers or not discovered:
+        return config
+    return config.model_copy(update={"peers": discovered})
 
 
 def is_known(addresses: Sequence[str | None], *, loaded: bool) -> bool:

@@ -17,6 +17,7 @@ import structlog
 
 from fabricd import probe_plan
 from fabricd.config import Config
+from fabricd.escalate.discovery import HOSTS, Discovery
 from fabricd.escalate.evidence import ProberGaps, observations
 from fabricd.escalate.fences import FenceApplier
 from fabricd.escalate.host_document import host_document
@@ -93,6 +94,7 @@ class Escalation:
         self._guard = ReplayGuard()
         self._gaps = ProberGaps()
         self._silent: frozenset[str] = frozenset()
+        self._discovery = Discovery(host, self.refusals) if host.discovers else None
         self._follow = host.follow
         run_dir, state_dir = Path(config.paths.run_dir), Path(config.paths.state_dir)
         self.sockets = SocketKiller(self._target)
@@ -115,15 +117,21 @@ class Escalation:
 
     def _make_client(self) -> BrokerClient:
         prefix = self._settings.prefix
+        subscriptions = [
+            (subscription(Kind.COMPUTE_ORDER, prefix, self._me), 1),
+            (subscription(Kind.STOP, prefix), 1),
+        ]
+        if self._discovery is not None:
+            # QoS 0: a broker's queue for us may be shorter than the list of hosts.
+            subscriptions += [
+                (subscription(kind, prefix), 0) for kind in (Kind.HOST_DOCUMENT, Kind.HOST_STATUS)
+            ]
         return BrokerClient(
             self._settings,
             client_id=f"fabricd-{self._me}",
             factory=self._factory,
             status=Topic(Kind.HOST_STATUS, self._me),
-            subscriptions=[
-                (subscription(Kind.COMPUTE_ORDER, prefix, self._me), 1),
-                (subscription(Kind.STOP, prefix), 1),
-            ],
+            subscriptions=subscriptions,
             receiver=self,
         )
 
@@ -208,6 +216,8 @@ class Escalation:
             await asyncio.sleep(TICK_S)
             number += 1
             self.jobs.tick()
+            if self._discovery is not None:
+                self._discovery.tick(time.monotonic_ns())
             if number % LOOKS == 0:
                 self._look()
 
@@ -298,6 +308,8 @@ class Escalation:
             elif topic.kind is Kind.STOP:
                 stop = parse(Stop, message.data)
                 self.jobs.stop(stopped=stop.stopped, reason=stop.reason)
+            elif self._discovery is not None and topic.kind in HOSTS:
+                self._discovery.received(message)
             else:
                 problem = "topic"
                 raise BadMessageError("not for this host")
@@ -311,6 +323,8 @@ class Escalation:
             self.jobs.order_cleared(topic.owner)
         elif topic.kind is Kind.STOP:
             self.jobs.stop(stopped=False, reason="")
+        elif self._discovery is not None and topic.kind is Kind.HOST_DOCUMENT:
+            self._discovery.cleared(topic.owner)
 
     def refused(self, topic: str, reason: str) -> None:  # noqa: D102
         self.refusals.add("envelope", f"{topic}: {reason}")

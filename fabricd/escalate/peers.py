@@ -1,0 +1,134 @@
+"""Which hosts are to be probed, by their documents. Pure, but for ``load``.
+
+A host joins by its document. It leaves when its document is cleared, or `LEAVE_NS` after a goodbye
+without a new birth, never because it is silent: else nobody could say that it is lost.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from fabricd.config_tables import MAX_PEERS, PeerAddressTable, PeerTable
+from telemetry.messages.documents import HostDocument
+from telemetry.messages.envelope import BadMessageError
+from telemetry.service import durable
+
+LEAVE_NS = 60 * 10**9
+"""A restart of fabricd is over by then. The prober goes on meanwhile."""
+MAX_FILE = 32 << 20
+Peers = tuple[PeerTable, ...]
+_ADAPTER = TypeAdapter(Peers)
+
+
+class PeerDirectory:
+    """The other hosts of the fabric."""
+
+    def __init__(self, me: str, probe_port: int, known: Peers = ()) -> None:
+        """Args: ``known``: as an earlier fabricd had it; they stay until they leave."""
+        self._me, self._port = me, probe_port
+        self._hosts = {peer.host: peer for peer in known}
+        self._probed = set(self._hosts)
+        """Hosts that `peers` named last."""
+        self._goodbyes: dict[str, int] = {}
+        """Hosts that said goodbye, and when; of one that we do not probe, long ago."""
+        self._gone: set[str] = set()
+
+    def document(self, host: str, document: HostDocument) -> bool:
+        """Take a host's document; True: what is probed may be something else by that.
+
+        Raises:
+            BadMessageError: it cannot be probed as it is; what is known of it stays.
+        """
+        if host == self._me:
+            return False
+        if document.name != host:
+            raise BadMessageError(f"name {document.name} in the document of {host}")
+        if document.probe_port != self._port:
+            raise BadMessageError(f"{host} probes at port {document.probe_port}, not {self._port}")
+        if host not in self._hosts and len(self._hosts) >= MAX_PEERS:
+            raise BadMessageError(f"{host}: {MAX_PEERS} hosts are probed already")
+        peer = _peer(document)
+        if peer is None:
+            return False  # It has no address yet.
+        changed = self._hosts.get(host) != peer
+        self._hosts[host] = peer
+        return changed
+
+    def status(self, host: str, *, online: bool, intended: bool, now: int) -> None:
+        """Take a host's birth, goodbye or last will; ``now``: CLOCK_MONOTONIC ns."""
+        if online or not intended:
+            self._goodbyes.pop(host, None)
+        elif host != self._me:
+            self._goodbyes.setdefault(host, now if host in self._probed else now - LEAVE_NS)
+
+    def cleared(self, host: str) -> bool:
+        """A host's document was cleared; True: it was probed until now."""
+        return self._hosts.pop(host, None) is not None
+
+    def leave(self, now: int) -> bool:
+        """Look whose goodbye is old enough by ``now``; True: other hosts than before."""
+        gone = {host for host, at in self._goodbyes.items() if now - at >= LEAVE_NS}
+        before, self._gone = self._gone, gone
+        return gone != before
+
+    def peers(self) -> Peers:
+        """All hosts that are to be probed, by name. An address is the first host's that has it."""
+        seen: set[object] = set()
+        out = []
+        for host, peer in sorted(self._hosts.items()):
+            if host in self._gone:
+                continue
+            own = tuple(one for one in peer.addresses if one.address not in seen)
+            seen |= {one.address for one in own}
+            if own:
+                out.append(peer.model_copy(update={"addresses": own}))
+        self._probed = {peer.host for peer in out}
+        return tuple(out)
+
+
+def _peer(document: HostDocument) -> PeerTable | None:
+    """The addresses at which a host is probed: of each rail one of each family."""
+    found: dict[tuple[int, int], PeerAddressTable] = {}
+    for link in document.links:
+        for text in link.addresses:
+            try:
+                address = ipaddress.ip_address(text)
+                table = PeerAddressTable.model_validate({"rail": link.rail, "address": text})
+            except ValueError:  # pydantic's are some, too
+                raise BadMessageError(
+                    f"{document.name}: {text:.80} is no unicast address"
+                ) from None
+            if address.is_loopback or address.is_link_local:
+                continue
+            found.setdefault((link.rail, address.version), table)
+    if not found:
+        return None
+    return PeerTable(host=document.name, addresses=tuple(found.values()))
+
+
+def dump(peers: Peers) -> str:
+    """For `load`."""
+    return json.dumps({"version": 1, "peers": [peer.model_dump(mode="json") for peer in peers]})
+
+
+def load(path: Path) -> Peers:
+    """The peers that an earlier fabricd knew; none, and that is logged, if the file is unusable."""
+    try:
+        data = durable.read(path, MAX_FILE)
+        if data is None:
+            return ()
+        document: Any = json.loads(data)
+        if not isinstance(document, dict) or document.get("version") != 1:
+            raise ValueError("not a file of this version")
+        return _ADAPTER.validate_python(document.get("peers"))
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        structlog.get_logger().warning(
+            "known peers not read", file=str(path), error=str(error)[:300]
+        )
+        return ()

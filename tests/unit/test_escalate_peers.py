@@ -1,0 +1,136 @@
+"""Which hosts are probed, by their documents and goodbyes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricd.config import parse as parse_config
+from fabricd.config_tables import PeerTable
+from fabricd.escalate.peers import LEAVE_NS, PeerDirectory, dump, load
+from fabricd.probe_plan import with_peers
+from telemetry.messages.documents import HostDocument
+from telemetry.messages.envelope import BadMessageError
+
+PORT = 9200
+
+
+def document(name, *addresses, port=PORT):
+    links = [
+        {"netdev": f"rail{rail}", "rail": rail, "addresses": [address]}
+        for rail, address in enumerate(addresses)
+    ]
+    return HostDocument(name=name, links=links, probe_port=port)
+
+
+def shown(directory):
+    return {
+        peer.host: [(one.rail, str(one.address)) for one in peer.addresses]
+        for peer in directory.peers()
+    }
+
+
+def test_hosts_join_by_their_documents():
+    directory = PeerDirectory("h0", PORT)
+    assert directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
+    assert not directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
+    assert not directory.document("h0", document("h0", "10.0.0.9")), "ourselves"
+    assert not directory.document("h2", document("h2")), "no address yet"
+    assert not directory.document("h3", document("h3", "127.0.0.1", "fe80::1"))
+    assert shown(directory) == {"h1": [(0, "10.0.0.1"), (1, "fd00::1")]}
+    assert directory.document("h1", document("h1", "10.0.0.2"))
+    assert shown(directory) == {"h1": [(0, "10.0.0.2")]}
+    assert directory.cleared("h1")
+    assert not directory.cleared("h1")
+    assert shown(directory) == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (document("h2", "10.0.0.1"), "name h2 in the document of h1"),
+        (document("h1", "10.0.0.1", port=1), "h1 probes at port 1, not 9200"),
+        (document("h1", "224.0.0.1"), "h1: 224.0.0.1 is no unicast address"),
+        (document("h1", "name"), "h1: name is no unicast address"),
+    ],
+)
+def test_a_document_that_cannot_be_probed_changes_nothing(bad, text):
+    directory = PeerDirectory("h0", PORT)
+    directory.document("h1", document("h1", "10.0.0.1"))
+    with pytest.raises(BadMessageError, match=text):
+        directory.document("h1", bad)
+    assert shown(directory) == {"h1": [(0, "10.0.0.1")]}
+
+
+def test_an_address_is_that_of_one_host():
+    directory = PeerDirectory("h0", PORT)
+    directory.document("h2", document("h2", "10.0.0.1", "10.1.0.2"))
+    directory.document("h1", document("h1", "10.0.0.1"))
+    assert shown(directory) == {"h1": [(0, "10.0.0.1")], "h2": [(1, "10.1.0.2")]}
+
+
+def test_a_host_leaves_some_time_after_its_goodbye_and_never_by_its_will():
+    directory, now = PeerDirectory("h0", PORT), 0
+    for name in ("h1", "h2", "h3"):
+        directory.document(name, document(name, f"10.0.0.{name[1]}"))
+    assert set(shown(directory)) == {"h1", "h2", "h3"}
+    directory.status("h1", online=False, intended=True, now=now)
+    directory.status("h2", online=False, intended=False, now=now)
+    directory.status("h3", online=False, intended=True, now=now)
+    assert not directory.leave(now + LEAVE_NS - 1)
+    directory.status("h3", online=True, intended=False, now=now + LEAVE_NS - 1)
+    assert directory.leave(now + LEAVE_NS)
+    assert not directory.leave(now + LEAVE_NS + 1)
+    assert set(shown(directory)) == {"h2", "h3"}
+    directory.document("h1", document("h1", "10.0.0.7"))
+    assert set(shown(directory)) == {"h2", "h3"}, "its document is still at the broker"
+    directory.status("h1", online=True, intended=False, now=now)
+    assert directory.leave(now + LEAVE_NS + 2)
+    assert set(shown(directory)) == {"h1", "h2", "h3"}
+
+
+def test_a_host_that_had_left_before_our_start_does_not_join_for_a_while():
+    known = (PeerTable(host="h2", addresses=[{"rail": 0, "address": "10.0.0.2"}]),)
+    directory = PeerDirectory("h0", PORT, known)
+    for name in ("h1", "h2"):
+        directory.status(name, online=False, intended=True, now=5)
+        directory.document(name, document(name, f"10.0.0.{name[1]}"))
+    directory.leave(6)
+    assert set(shown(directory)) == {"h2"}, "the one that is probed may come back"
+    directory.leave(5 + LEAVE_NS)
+    assert shown(directory) == {}
+
+
+def test_what_is_stored_is_probed_after_a_restart(tmp_path):
+    directory, file = PeerDirectory("h0", PORT), tmp_path / "peers.json"
+    assert load(file) == ()
+    directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
+    file.write_text(dump(directory.peers()))
+    assert load(file) == directory.peers()
+    assert shown(PeerDirectory("h0", PORT, load(file))) == shown(directory)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x)).map(
+        lambda peers: json.dumps({"version": 1, "peers": peers}).encode()
+    )
+)
+def test_any_file_is_read_or_ignored(tmp_path_factory, content):
+    file = tmp_path_factory.mktemp("peers") / "peers.json"
+    file.write_bytes(content)
+    assert load(file) == ()
+
+
+def test_the_configuration_goes_before_what_is_found():
+    text = '[[links]]\nnetdev = "rail0"\nrail = 0\n'
+    peers = '[[peers]]\nhost = "h9"\naddresses = [{ rail = 0, address = "10.0.0.9" }]\n'
+    broker = '[broker]\nhost = "10.9.0.1"\n'
+    found = (PeerTable(host="h1", addresses=[{"rail": 0, "address": "10.0.0.1"}]),)
+    assert with_peers(parse_config(text + broker, "f"), found).peers == found
+    assert with_peers(parse_config(text + broker, "f"), ()).peers == ()
+    assert [p.host for p in with_peers(parse_config(text + peers + broker, "f"), found).peers] == [
+        "h9"
+    ]
+    assert with_peers(parse_config(text, "f"), found).peers == ()
