@@ -1,0 +1,109 @@
+"""Hosts without [[peers]] find each other over the broker, and tell it who is silent."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from test_daemon_faults import ask, ready
+
+from fabricd.cli import client
+from lab import procs
+from lab.cluster import Cluster, wait_until
+from lab.faults import NodeKill
+from lab.management import BROKER_PORT, Management
+from lab.node import REPO
+from lab.topology import Topology
+
+SLOW_S = 120.0
+
+
+@pytest.fixture
+def lab(lab_root, lab_name):
+    with Cluster(topology=Topology(name=lab_name, hosts=3, rails=2, management=True)) as cluster:
+        management = Management(cluster)
+        management.start_broker()
+        cluster.start_daemons(peers=[], broker=management.broker_table)
+        watch = Watch(management)
+        yield cluster, management, watch
+        watch.process.kill()
+        watch.process.wait()
+
+
+class Watch:
+    """What hosts say at the broker, with the time at which it came."""
+
+    def __init__(self, management):
+        self.file = management.dir / "watch.jsonl"
+        with self.file.open("wb") as out:
+            self.process = procs.popen(
+                management.ns,
+                [sys.executable, str(Path(__file__).with_name("broker_watch.py")),
+                 management.address, str(BROKER_PORT)],
+                pid_dir=management.cluster.dir.pids,
+                env={**os.environ, "PYTHONPATH": str(REPO)}, stdout=out, stderr=out,
+            )  # fmt: skip
+
+    def rows(self, topic):
+        lines = self.file.read_text().splitlines()
+        rows = [json.loads(line) for line in lines if line.startswith("[")]
+        return [(at, data) for at, name, data in rows if name == f"fabric/v1/{topic}"]
+
+    def first(self, topic, wanted):
+        return next((at for at, data in self.rows(topic) if data and wanted(data)), None)
+
+
+def peers(node):
+    return {path["peer"] for link in ask(node, "links") for path in link["paths"]}
+
+
+def test_hosts_find_each_other_and_a_lost_one_stays_a_peer(lab):
+    cluster, management, watch = lab
+    h0, h1, _ = cluster.nodes
+    for node in cluster.nodes:
+        wait_until(lambda n=node: ready(n) and len(peers(n)) == 2, SLOW_S, "all hear each other")
+    wait_until(
+        lambda: watch.first("host/h0/observations", lambda d: d["heard"] == ["h1", "h2"]),
+        SLOW_S, "h0 says whom it hears",
+    )  # fmt: skip
+    # The gap of a prober that has just begun is over.
+    wait_until(
+        lambda: not watch.rows("host/h0/observations")[-1][1]["abstains"], SLOW_S, "h0 may vote"
+    )
+
+    def silent(data):
+        return data["silent"] == [{"host": "h2", "rails": 2, "rails_probed": 2}]
+
+    with cluster.inject(NodeKill("h2")):
+        for node in (h0, h1):
+            wait_until(
+                lambda n=node: watch.first(f"host/{n.name}/observations", silent),
+                SLOW_S, "both say that h2 is silent",
+            )  # fmt: skip
+        wait_until(
+            lambda: watch.first("host/h2/status", lambda d: not d["online"]),
+            SLOW_S,
+            "the last will",
+        )
+        status = watch.rows("host/h2/status")[-1][1]
+        assert status == {"online": False, "intended": False}
+        wait_until(lambda: ask(h0, "timeline", kind="peer"), SLOW_S, "the timeline has it")
+        known = next(r["mono_ns"] for r in ask(h0, "timeline", kind="peer") if r["data"]["silent"])
+        came = watch.first("host/h0/observations", silent)
+        print(f"the broker's reader has it {(came - known) / 1e6:.1f} ms after its timeline row")
+        assert came - known < 1e9, "a bound for a loaded machine"
+        assert peers(h0) == {"h1", "h2"}, "a lost host is still probed"
+        management.broker.kill()
+        pid = h0.kill_daemon()
+        h0.daemon.wait_restarted(pid, SLOW_S)
+        wait_until(lambda: ready_again(h0), SLOW_S, "h0 probes the same without a broker")
+    for node in cluster.nodes:
+        wait_until(lambda n=node: ready(n), SLOW_S, "h2 is back")
+
+
+def ready_again(node):
+    try:
+        return peers(node) == {"h1", "h2"}
+    except client.DaemonError:
+        return False
