@@ -206,6 +206,8 @@ class BrokerClient:
             # The thread that connects cannot be stopped: what it opens is closed when it returns.
             entering.add_done_callback(lambda ended: _discard(client, ended))
             raise
+        # Whoever does not wait for the end of the connection does not miss its reason.
+        client._disconnected.add_done_callback(_retrieved)  # noqa: SLF001
         return client, inbox, birth
 
     def _properties(self) -> Properties:
@@ -354,9 +356,13 @@ async def _disconnect(client: aiomqtt.Client, *, politely: bool) -> None:
 
 
 def _discard(client: aiomqtt.Client, entering: asyncio.Future[Any]) -> None:
-    if not entering.cancelled():
-        entering.exception()
+    _retrieved(entering)
     _close(client)
+
+
+def _retrieved(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _close(client: aiomqtt.Client) -> None:
