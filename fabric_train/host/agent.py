@@ -183,6 +183,8 @@ class HostAgent:
                     for process in self._processes.connected:
                         self._processes.send(process, Release())
                 case End():
+                    for process in self._processes.alive if effect.at_once else ():
+                        self._processes.kill(process)
                     self._end = self._end or effect
                     self._ended.set()
                 case Note():

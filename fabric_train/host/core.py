@@ -372,7 +372,7 @@ class HostCore:
 
     def _release(self) -> list[Effect]:
         running = self._running
-        if running is None or any(one.finished is None for one in self._ranks(running)):
+        if running and any(one.finished is None for one in self._ranks(running)):
             return self._say("ended is ordered, and not all ranks here have finished: ignored")
         self._released = True
         late = [Kill(one.name, "the job has ended") for one in self._live() if not one.welcomed]

@@ -26,6 +26,7 @@ from fabric_train.documents import (
 NAME = "jobs.sock"
 VERSION = 1
 MAX_LINE = 256 << 10  # bytes, without the line's end
+_MAX_QUEUED = 4 * MAX_LINE
 _ANSWER_S = 10.0
 _RETRY_S = (0.1, 5.0)
 
@@ -244,8 +245,13 @@ class JobSocket:
         self._writer = None
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._write(self._writer, message)
+        writer = self._writer
+        if writer is None or writer.is_closing():
+            return
+        if writer.transport.get_write_buffer_size() > _MAX_QUEUED:
+            writer.transport.abort()  # it does not read; the newest document is sent when it does
+        else:
+            self._write(writer, message)
 
     def _write(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":")).encode()

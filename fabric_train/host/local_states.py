@@ -1,8 +1,11 @@
 """Where the rank-local state of each rank is kept: here, and on two other hosts. Pure.
 
-The buddies of a host are the next two member hosts in slot order. A rank hears that its state is
-stored when all buddies that are heard have acknowledged it, and at least one has. So a step that
+The buddies of a host are the next two hosts with ranks, in slot order. A rank hears that its state
+is stored when all buddies that are heard have acknowledged it, and at least one has. So a step that
 any rank has applied can be continued after the loss of any one host.
+
+Spare hosts are no buddies: the loss of one makes no new generation, so a rank could wait for it for
+ever. A job whose ranks are all on one host has none; with that host it loses all replicas, too.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ class _State:
 
 
 def buddies_of(host: str, generation: JobGeneration) -> tuple[str, ...]:
-    """The hosts that keep the rank-local state of the ranks on ``host``; spares come last."""
-    ring = list(dict.fromkeys([*generation.hosts, *(one.host for one in generation.members)]))
+    """The hosts that keep the rank-local state of the ranks on ``host``."""
+    ring = list(dict.fromkeys(generation.hosts))
     if host not in ring:
         return ()
     at = ring.index(host)

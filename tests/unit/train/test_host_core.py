@@ -246,6 +246,16 @@ def test_a_job_ends_when_its_ranks_have_finished_and_not_before():
     assert host.end == End("")
 
 
+def test_a_spare_host_that_never_ran_a_generation_ends_with_the_job():
+    host = Host(standby=0)
+    host.join("a/i1/p0")
+    host.order("held", generation(4, slots=("c/i1/p0", "b/i1/p0")))
+    host.order("ended")
+    assert host.released
+    host.exit("a/i1/p0", clean=True)
+    assert host.end == End("")
+
+
 def test_a_rank_that_fails_after_its_last_step_fails_the_job():
     host = running(standby=0)
     host.core.finished("a/i1/p0", 40)

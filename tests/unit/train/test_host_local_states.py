@@ -27,11 +27,11 @@ def agent(host="a", hosts="abcd", spares=(), heard="bcde"):
     [
         ("a", "abcd", "", ("b", "c")),
         ("d", "abcd", "", ("a", "b")),
-        ("c", "abcd", "e", ("d", "e")),
-        ("e", "abcd", "e", ("a", "b")),
+        ("c", "abcd", "e", ("d", "a")),
+        ("e", "abcd", "e", ()),
         ("a", "aabb", "", ("b",)),
         ("a", "a", "", ()),
-        ("a", "a", "e", ("e",)),
+        ("a", "a", "e", ()),
         ("z", "ab", "", ()),
     ],
 )
