@@ -108,6 +108,10 @@ def _standalone(args: argparse.Namespace, directory: Path) -> Agent:
 
 
 def _host(args: argparse.Namespace, directory: Path) -> HostAgent:
+    return HostAgent(_host_options(args), directory, _report)
+
+
+def _host_options(args: argparse.Namespace) -> Options:
     spares = args.spares or 0
     if args.nodes < 1 or args.nproc_per_node < 1 or spares < 0 or args.standby < 0:
         raise UsageError(
@@ -116,11 +120,12 @@ def _host(args: argparse.Namespace, directory: Path) -> HostAgent:
         )
     if _JOB.match(args.job) is None:
         raise UsageError(f"--job {args.job!r:.80}: letters, digits, and ._- between them")
-    options = Options(
+    if args.node_rank is not None and args.node_rank < 0:
+        raise UsageError(f"--node-rank {args.node_rank}: places count from 0")
+    return Options(
         args.job, args.nodes, spares, args.nproc_per_node, args.standby, _address(args),
         args.daemon, python(args.script, args.args), _node_rank(args.node_rank),
     )  # fmt: skip
-    return HostAgent(options, directory, _report)
 
 
 def _address(args: argparse.Namespace) -> str:
