@@ -380,6 +380,9 @@ class Job:
                 if inner is None:
                     continue
                 spans["connected"] = _since(started)
+                if inner.rank != self._group.rank():
+                    # What differs between ranks is not here, however new the rest is.
+                    self._holds_state = ready = False
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
                 mine = json.dumps([committed, ready]).encode()

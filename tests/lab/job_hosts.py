@@ -15,7 +15,7 @@ from pathlib import Path
 
 from compute.decide.job import JobCore, JobInput
 from compute.decide.policy import Policy
-from fabric_train.documents import AgentDocument, parse, to_data
+from fabric_train.documents import AgentDocument, JobOrder, parse, to_data
 from lab.node import REPO
 
 SCRIPT = Path(__file__).with_name("train_loop.py")
@@ -112,6 +112,12 @@ class Daemons:
         """All evidence says that ``host`` is lost."""
         self.lost[host] = "silent, says the test"
         self.decide()
+
+    def propose(self, generation):
+        """A generation that fabric-compute would not have thought of."""
+        for host in self.present():
+            order = JobOrder(self.documents[host].incarnation, "proposed", "", generation)
+            self.say(host, {"kind": "order", "compute": "two", "order": to_data(order)})
 
     def present(self):
         """Hosts whose agent has not ended, and is not fenced."""

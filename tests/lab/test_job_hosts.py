@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from job_hosts import SCRIPT, Daemons, Run
@@ -98,6 +99,24 @@ async def test_a_host_that_freezes_is_fenced_and_changes_nothing_when_it_wakes(
     assert "fabricd is back" in runs["a"].log.read_text()
     assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
     assert daemons.core.generation.hosts == ["a", "a", "e", "e"]
+
+
+async def test_processes_that_change_ranks_change_nothing(undisturbed, tmp_path):
+    """As after planned moves: they live, and what they hold is another rank's."""
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "a"))
+        runs = await start(stack, daemons, ["--nodes", "1", "--nproc-per-node", "4"], PAUSE_S="0.1")
+        await until(lambda: "a" in daemons.documents and step(daemons, "a") > 5, runs)
+        first = daemons.documents["a"].accepted
+        for number, (one, other) in enumerate([(0, 1), (1, 3)], 2):
+            slots = list(daemons.documents["a"].accepted.slots)
+            slots[one], slots[other] = slots[other], slots[one]
+            news = replace(first, number=number, base=number - 1, slots=slots, formed=True)
+            daemons.propose(replace(news, lost=[one, other]))
+            await until(lambda news=news: daemons.documents["a"].running == news.number, runs)
+        codes = await ended(runs)
+    assert codes == {"a": 0}, logs(runs)
+    assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
 
 
 @pytest.mark.parametrize(
