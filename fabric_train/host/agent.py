@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from fabric_train.host.finder import Finder
 from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
+from fabric_train.host.urgency import patience_s
 from fabric_train.messages import (
     Acknowledged,
     Assignment,
@@ -51,7 +52,6 @@ _ADVICE = (
     "A job of several hosts needs fabricd on each: name its run directory with --daemon. "
     "A job on one machine needs none: --standalone"
 )
-_PROGRESS_S = 1.0  # how often steps alone are worth a document
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,10 @@ class HostAgent:
     # Documents.
 
     def _publish_soon(self) -> None:
+        """After this turn of the event loop, so that what changes together is one document."""
+        if isinstance(self._publishing, asyncio.TimerHandle):
+            self._publishing.cancel()  # that was for something less urgent
+            self._publishing = None
         if self._publishing is None:
             self._publishing = asyncio.get_running_loop().call_soon(self._publish)
 
@@ -238,14 +242,9 @@ class HostAgent:
         document = self._running_core().document()
         if document == self._published or self._end is not None:
             return
-        wait = self._published_at + _PROGRESS_S - time.monotonic()
-        if (
-            wait > 0
-            and self._published
-            and _without_steps(document) == _without_steps(self._published)
-        ):
-            loop = asyncio.get_running_loop()
-            self._publishing = loop.call_later(wait, self._publish)
+        wait = self._published_at + patience_s(self._published, document) - time.monotonic()
+        if wait > 0:
+            self._publishing = asyncio.get_running_loop().call_later(wait, self._publish)
             return
         self._published, self._published_at = document, time.monotonic()
         self._daemon.publish(document)
@@ -378,7 +377,3 @@ class HostAgent:
         if found is not None and found != self._local.find(rank, step):
             self._local.keep(generation, rank, step, body)
         self._processes.send(process, LocalStateAnswer(rank, step, found is not None, body))
-
-
-def _without_steps(document: AgentDocument) -> AgentDocument:
-    return replace(document, processes=[replace(one, step=0) for one in document.processes])
