@@ -147,6 +147,7 @@ def run_job(
     argv: Callable[[Path], Sequence[str | Path]], env: Mapping[str, str] | None = None
 ) -> Iterator[Job]:
     """Start a job in a directory of its own; ``argv`` gets that directory. Ends all of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process is left behind
     directory = Path(tempfile.mkdtemp(prefix="bench-migrate-"))
     Control(directory)
     path = f"{REPO}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
@@ -189,15 +190,22 @@ def standalone(
     return argv
 
 
-def torchrun(
-    steps: int, *, every: int = 0, restarts: int = 0, ranks: int = RANKS
-) -> Callable[[Path], list[str | Path]]:
-    """The command of a job without protection; ``every`` steps it writes a checkpoint."""
+def plain(steps: int, *, ranks: int = RANKS) -> Callable[[Path], list[str | Path]]:
+    """The command of a job without protection, on this machine alone."""
+
+    def argv(directory: Path) -> list[str | Path]:
+        return [sys.executable, LOOPS / "plain_job.py", directory, str(steps), str(ranks)]
+
+    return argv
+
+
+def torchrun(steps: int, *, every: int, restarts: int) -> Callable[[Path], list[str | Path]]:
+    """The command of a job that writes a checkpoint ``every`` steps and is started again."""
 
     def argv(directory: Path) -> list[str | Path]:
         return [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc-per-node", str(ranks), "--max-restarts", str(restarts),
+            "--nproc-per-node", str(RANKS), "--max-restarts", str(restarts),
             LOOPS / "plain.py", directory, str(steps), str(every),
         ]  # fmt: skip
 

@@ -62,7 +62,7 @@ def start_here(
 
 def measure(strike: Strike, count: int, seed: int, start: Start = start_here) -> Measured:
     """Strike ``count`` times in one job; then run the same job undisturbed."""
-    steps = count * takeovers.STEPS_PER_FAULT + 25
+    steps = count * takeovers.STEPS_PER_FAULT + 30
     with start(steps=steps, spares=1) as job:
         play = takeovers.play(job, strike, count, seed)
         events, log = job.events(), job.log()

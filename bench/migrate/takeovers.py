@@ -19,7 +19,7 @@ from bench.migrate.jobs import RANKS, Job, resident_mb
 from bench.training.trace import UNLIMITED, Phase, read_page
 
 _RECOVERY_S = 60.0
-STEPS_PER_FAULT = 12
+STEPS_PER_FAULT = 10
 """Steps that a job takes for each fault, at most."""
 
 

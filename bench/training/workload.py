@@ -7,6 +7,7 @@ changes: what a takeover has to restore is all there.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -19,6 +20,8 @@ from bench.training.trace import Phase, Trace
 FEATURES = 256
 WIDTH = 1408
 CLASSES = 10
+REPEAT = int(os.environ.get("BENCH_REPEAT", "1"))
+"""How often a batch is computed in one step: makes a step longer, and nothing else."""
 
 
 class Net(nn.Module):
@@ -48,7 +51,7 @@ class Data:
 
     def loss(self, model: nn.Module, samples: Sequence[int]) -> Tensor:
         """The mean loss of ``model`` over ``samples``."""
-        rows = torch.tensor(samples)
+        rows = torch.tensor(samples).repeat(REPEAT)
         return cross_entropy(model(self._features[rows]), self._labels[rows])
 
 
