@@ -57,12 +57,15 @@ class Processes:
         directory: Path,
         events: ProcessEvents,
         report: Callable[[str], None],
+        incarnation: str = "",
     ) -> None:
+        """Prepare; `open` listens. ``incarnation`` of this fabric-run: what a fence names."""
         self._argv = list(argv)
         self._world = world
         self._path = directory / "agent.sock"
         self._events = events
         self._report = report
+        self._incarnation = incarnation
         self._token = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -90,6 +93,7 @@ class Processes:
             # As torchrun does: a thread for each core in each of many ranks is slower.
             **({"OMP_NUM_THREADS": "1"} if self._world > 1 else {}),
             **os.environ,
+            **({"FABRIC_INCARNATION": self._incarnation} if self._incarnation else {}),
             "FABRIC_TRAIN_SOCKET": str(self._path),
             "FABRIC_TRAIN_PROCESS": process,
             "FABRIC_TRAIN_TOKEN": self._token,

@@ -46,10 +46,11 @@ class EscalationSlot:
         if self._host.config.broker is None:
             return
         from fabricd.escalate.outbox import StoreThread
+        from fabricd.escalate.page_fences import PageFences
         from fabricd.escalate.service import Escalation
 
         self._thread = self._thread or StoreThread()
-        self.now = Escalation(self._host, self._thread)
+        self.now = Escalation(self._host, self._thread, (PageFences(self._host.page),))
         self.now.open()
         self._host.escalation = self.now
         self._task = asyncio.create_task(self.now.run(), name="escalation")

@@ -79,7 +79,9 @@ class HostAgent:
         self._token = secrets.token_hex(32)
         self._host = ""
         self._world = options.nodes * options.nproc
-        self._processes = Processes(options.argv, self._world, directory, self, report)
+        self._processes = Processes(
+            options.argv, self._world, directory, self, report, self._incarnation
+        )
         self._daemon = JobSocket(options.daemon, options.job, self._incarnation, self, report)
         self._core: HostCore | None = None
         self._peers: Peers | None = None

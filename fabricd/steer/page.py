@@ -3,14 +3,19 @@
 The file is created whole and renamed into place once; later writes, also of later daemons, go into
 the same file, so that a reader that holds it open goes on reading. A write is: sequence odd, the
 used part, sequence even, each by one `pwrite`.
+
+A fence on the page is the incarnation of a fabric-run, none of whose processes may take part in
+anything any more. It holds in every mode.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +28,7 @@ VERSION = 1
 PAGE_SIZE = 65536
 MAX_RAILS = 32
 MAX_PATHS = 960
+MAX_FENCES = 4096
 STALE_NS = 3_000_000_000
 WEIGHT_FULL = 1000
 CRC_FROM = 24
@@ -31,7 +37,7 @@ CRC_FROM = 24
 HEADER = {
     "magic": "I", "version": "H", "header_size": "H", "seq": "Q", "page_size": "I", "crc": "I",
     "heartbeat_ns": "Q", "incarnation": "Q", "generation": "Q", "rail_count": "I",
-    "path_count": "I", "mode": "I", "reserved": "68s",
+    "path_count": "I", "mode": "I", "fence_count": "I", "fence_crc": "I", "reserved": "60s",
 }  # fmt: skip
 RAIL = {
     "netdev": "16s", "epoch": "I", "weight": "H", "state": "B", "reserved0": "B",
@@ -46,11 +52,29 @@ _HEADER = struct.Struct("<" + "".join(HEADER.values()))
 _RAIL = struct.Struct("<" + "".join(RAIL.values()))
 _PATH = struct.Struct("<" + "".join(PATH.values()))
 _SEQ = struct.Struct("<Q")
+_FENCE_SIZE = 8
 SEQ_AT = 8
 RAILS_AT = _HEADER.size
 PATHS_AT = RAILS_AT + MAX_RAILS * _RAIL.size
 
 Key = tuple[str, str]
+_SIXTEEN_DIGITS = re.compile("[0-9a-fA-F]{16}")
+
+
+def fence_number(incarnation: str) -> int:
+    """The 8 bytes by which the plugin knows an incarnation of a fabric-run.
+
+    Of 16 hexadecimal digits their value, of any other text its FNV-1a hash: the same as
+    nccl_plugin/tcp/fenced_runs.h. 0, which names nobody, is of the empty text and sixteen zeros.
+    """
+    if not incarnation:
+        return 0
+    if _SIXTEEN_DIGITS.fullmatch(incarnation):
+        return int(incarnation, 16)
+    value = 0xCBF29CE484222325
+    for byte in incarnation.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
 
 
 def offsets(fields: dict[str, str]) -> dict[str, int]:
@@ -89,6 +113,7 @@ class PageView:
     mode: int
     rails: tuple[Entry, ...]
     paths: tuple[Entry, ...]
+    fences: tuple[int, ...]
 
 
 def packed_address(text: str) -> bytes:
@@ -129,8 +154,15 @@ def decode(page: bytes) -> PageView:
     rails, paths = head["rail_count"], head["path_count"]
     if rails > MAX_RAILS or paths > MAX_PATHS:
         raise PageError(f"{rails} rails, {paths} paths")
+    if head["fence_count"] > MAX_FENCES:
+        raise PageError(f"{head['fence_count']} fences")
+    fences_at = PAGE_SIZE - _FENCE_SIZE * head["fence_count"]
+    if PATHS_AT + _PATH.size * paths > fences_at:
+        raise PageError(f"{paths} paths and {head['fence_count']} fences overlap")
     if crc_of(page, rails, paths) != head["crc"]:
         raise PageError("CRC does not match")
+    if zlib.crc32(page[fences_at:]) != head["fence_crc"]:
+        raise PageError("CRC of the fences does not match")
     try:
         return PageView(
             head["seq"],
@@ -140,6 +172,7 @@ def decode(page: bytes) -> PageView:
             head["mode"],
             tuple(_rail(_RAIL.unpack_from(page, RAILS_AT + i * _RAIL.size)) for i in range(rails)),
             tuple(_path(_PATH.unpack_from(page, PATHS_AT + i * _PATH.size)) for i in range(paths)),
+            struct.unpack(f"<{head['fence_count']}Q", page[fences_at:]),
         )
     except ValueError as error:
         raise PageError(str(error)) from error
@@ -174,6 +207,7 @@ class SteerPage:
     Attributes:
         write_errors: failed writes so far (a failed write changes nothing a reader accepts).
         taken_over: entries of the page found at `open`, an earlier daemon's.
+        fences: on the page; at first those found there, so that no restart drops one.
     """
 
     path: Path
@@ -181,6 +215,7 @@ class SteerPage:
     write_errors: int = 0
     generation: int = 0
     taken_over: tuple[Entry, ...] = ()
+    fences: tuple[int, ...] = ()
     _fd: int = -1
     _seq: int = 0
     _known: dict[Key, _Remembered] = field(default_factory=dict)
@@ -201,7 +236,8 @@ class SteerPage:
         """Write the plan, or only a heartbeat when nothing changed.
 
         Args:
-            plan: at most 32 rails; path entries beyond 960 are left out.
+            plan: at most 32 rails; path entries beyond 960, or that find no room before the
+                fences, are left out.
             mode: 0 observe, 1 steer, 2 migrate.
             now: CLOCK_MONOTONIC ns.
 
@@ -211,11 +247,43 @@ class SteerPage:
         Raises:
             PageError: not written; a later call tries again.
         """
-        plan = Plan(plan.rails[:MAX_RAILS], plan.paths[:MAX_PATHS])
+        room = (PAGE_SIZE - PATHS_AT - _FENCE_SIZE * len(self.fences)) // _PATH.size
+        plan = Plan(plan.rails[:MAX_RAILS], plan.paths[: min(MAX_PATHS, room)])
         changed = (plan, mode) != self._last
         if changed:
             self.generation += 1
             self._remember(plan, now)
+        self._store(plan, mode, now)
+        self._last = (plan, mode)
+        return changed
+
+    def set_fences(self, incarnations: Iterable[str], now: int) -> None:
+        """Write all fences that hold, in the place of those on the page.
+
+        Args:
+            incarnations: of fabric-runs; what `fence_number` calls 0 is left out.
+            now: CLOCK_MONOTONIC ns.
+
+        Raises:
+            PageError: too many, nothing was published yet, or not written. What the page says has
+                not changed; call again.
+        """
+        fences = tuple(dict.fromkeys(n for n in map(fence_number, incarnations) if n != 0))
+        if len(fences) > MAX_FENCES:
+            raise PageError(f"{self.path}: {len(fences)} fences; {MAX_FENCES} find room")
+        if self._last is None:
+            raise PageError(f"{self.path}: not written yet")
+        if fences == self.fences:
+            return
+        before, self.fences = self.fences, fences
+        self.generation += 1
+        try:
+            self.publish(*self._last, now)
+        except PageError:
+            self.fences = before
+            raise
+
+    def _store(self, plan: Plan, mode: int, now: int) -> None:
         try:
             if self._moved():
                 self._create(now)
@@ -223,8 +291,6 @@ class SteerPage:
         except OSError as error:
             self.write_errors += 1
             raise PageError(f"{self.path}: {error.strerror}") from error
-        self._last = (plan, mode)
-        return changed
 
     def close(self) -> None:
         """Close the file; it stays, for readers that hold it and for the next daemon."""
@@ -247,6 +313,7 @@ class SteerPage:
                 old = decode(bytes(page))
                 self.generation = old.generation
                 self.taken_over = (*old.rails, *old.paths)
+                self.fences = old.fences
                 for entry in self.taken_over:
                     self._known[entry.netdev, entry.remote] = _Remembered(
                         entry.weight, entry.state, entry.epoch, entry.since_ns
@@ -307,9 +374,11 @@ class SteerPage:
     def _write(self, plan: Plan, mode: int, now: int) -> None:
         rails = b"".join(self._pack_rail(entry) for entry in plan.rails)
         paths = b"".join(self._pack_path(entry) for entry in plan.paths)
+        fences = struct.pack(f"<{len(self.fences)}Q", *self.fences)
         values = (
             MAGIC, VERSION, RAILS_AT, self._seq + 1, PAGE_SIZE, 0, now, self.incarnation,
-            self.generation, len(plan.rails), len(plan.paths), mode, b"",
+            self.generation, len(plan.rails), len(plan.paths), mode,
+            len(self.fences), zlib.crc32(fences), b"",
         )  # fmt: skip
         head = bytearray(_HEADER.pack(*values))
         crc = zlib.crc32(paths, zlib.crc32(bytes(head[CRC_FROM:]) + rails))
@@ -317,6 +386,8 @@ class SteerPage:
         self._put(_SEQ.pack(self._seq + 1), SEQ_AT)
         if paths:
             self._put(paths, PATHS_AT)
+        if fences:
+            self._put(fences, PAGE_SIZE - len(fences))
         self._put(bytes(head) + rails, 0)
         self._put(_SEQ.pack(self._seq + 2), SEQ_AT)
         self._seq += 2

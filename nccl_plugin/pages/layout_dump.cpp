@@ -58,6 +58,8 @@ void steer_structs(Json& json) {
   FIELD(SteerHeader, rail_count);
   FIELD(SteerHeader, path_count);
   FIELD(SteerHeader, mode);
+  FIELD(SteerHeader, fence_count);
+  FIELD(SteerHeader, fence_crc);
   FIELD(SteerHeader, reserved);
   json.close();
   json.close();
@@ -189,6 +191,7 @@ void constants(Json& json) {
   CONSTANT(kSteerPageSize);
   CONSTANT(kSteerMaxRails);
   CONSTANT(kSteerMaxPaths);
+  CONSTANT(kSteerMaxFences);
   CONSTANT(kSteerStaleNs);
   CONSTANT(kSteerCrcFrom);
   CONSTANT(kSteerRailsAt);

@@ -6,6 +6,11 @@
 // seqlock (odd while a write is under way). `crc` is CRC-32 (zlib's polynomial) over bytes
 // [kSteerCrcFrom, kSteerRailsAt + 64 * rail_count) followed by
 // [kSteerPathsAt, kSteerPathsAt + 64 * path_count).
+//
+// The fences lie at the very end of the page: `fence_count` numbers of 8 bytes from
+// steer_fences_at(fence_count) on, with a CRC-32 of their own, `fence_crc`. Paths end before them;
+// the writer leaves out paths that find no room. Releases before fences wrote 0 in both fields and
+// read over them, so the version stays: either may be the older one.
 // A page that fails any check, or whose heartbeat is older than kSteerStaleNs, counts as absent.
 #pragma once
 
@@ -19,6 +24,7 @@ inline constexpr std::uint16_t kSteerVersion = 1;         // a reader takes this
 inline constexpr std::size_t kSteerPageSize = 65536;
 inline constexpr std::size_t kSteerMaxRails = 32;
 inline constexpr std::size_t kSteerMaxPaths = 960;
+inline constexpr std::size_t kSteerMaxFences = 4096;  // as many as one host can be told of
 inline constexpr std::uint64_t kSteerStaleNs = 3'000'000'000;
 
 // Same numbers as telemetry.events.LinkState, in order of definition.
@@ -48,7 +54,9 @@ struct SteerHeader {
   std::uint32_t rail_count;
   std::uint32_t path_count;
   std::uint32_t mode;  // SteerMode; in observe every weight is kWeightFull
-  std::uint32_t reserved[17];
+  std::uint32_t fence_count;
+  std::uint32_t fence_crc;
+  std::uint32_t reserved[15];
 };
 static_assert(sizeof(SteerHeader) == 128);
 inline constexpr std::size_t kSteerCrcFrom = offsetof(SteerHeader, heartbeat_ns);
@@ -82,8 +90,18 @@ struct SteerPath {
 };
 static_assert(sizeof(SteerPath) == 64);
 
+// A fence is the incarnation of a fabric-run, as tcp/fenced_runs.h has it; never 0. None of its
+// processes may take part in anything any more. It holds in every mode.
+using SteerFence = std::uint64_t;
+static_assert(sizeof(SteerFence) == 8);
+
 inline constexpr std::size_t kSteerRailsAt = sizeof(SteerHeader);
 inline constexpr std::size_t kSteerPathsAt = kSteerRailsAt + kSteerMaxRails * sizeof(SteerRail);
 static_assert(kSteerPathsAt + kSteerMaxPaths * sizeof(SteerPath) <= kSteerPageSize);
+
+constexpr std::size_t steer_fences_at(std::size_t fence_count) {
+  return kSteerPageSize - fence_count * sizeof(SteerFence);
+}
+static_assert(kSteerPathsAt < steer_fences_at(kSteerMaxFences));
 
 }  // namespace fabric::pages

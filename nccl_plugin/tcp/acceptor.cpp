@@ -55,6 +55,17 @@ std::string Acceptor::add_rail(Rail& rail) {
   return error;
 }
 
+void Acceptor::close() {
+  for (Fd& listener : listeners_) {
+    poller_.remove(listener.get());
+    listener.reset();
+  }
+  for (const auto& [id, pending] : pending_) {
+    poller_.remove(pending.fd.get());
+  }
+  pending_.clear();
+}
+
 void Acceptor::watch(std::size_t rail) {
   if (listeners_[rail].open()) {
     poller_.add(listeners_[rail].get(), EPOLLIN, [this, rail](std::uint32_t) { accept(rail); });

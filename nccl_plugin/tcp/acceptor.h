@@ -30,6 +30,8 @@ class Acceptor {
   std::string reopen(std::size_t index, Rail& rail);
   // For a rail that was not there before: the next one. "" or what went wrong, and nothing changed.
   std::string add_rail(Rail& rail);
+  // Whoever comes is refused by the kernel from now on.
+  void close();
   [[nodiscard]] bool listening(std::size_t rail) const { return listeners_[rail].open(); }
   void tick(std::int64_t now);
 

@@ -14,6 +14,7 @@
 #include "core/schedule.h"
 #include "core/types.h"
 #include "src/net.h"
+#include "tcp/fenced_runs.h"
 #include "tcp/params.h"
 #include "tcp/rails.h"
 #include "tcp/stats_page.h"
@@ -38,6 +39,8 @@ struct Context {
   std::size_t shown = 0;  // the first so many are NCCL's devices; the others stand by
   core::Policy policy;    // what holds for every comm of this process
   std::uint64_t incarnation = 0;
+  std::uint64_t run_incarnation = 0;  // of the fabric-run that started this process; 0: of none
+  FencedRuns fenced_runs;
   std::atomic<bool> ended{false};  // finalized: the control thread is gone
   // For copied messages that are done to be acknowledged, before a comm is closed.
   std::int64_t close_budget_ns = 5'000'000'000;

@@ -60,6 +60,7 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   listeners_.emplace(listener->id, listener);
   handle.listen_id = listener->id;
   handle.incarnation = context_.incarnation;
+  handle.run_incarnation = context_.run_incarnation;
   handle.secret = listener->secret;
   handle.home_rail = listener->rail;
   handle.rails = static_cast<std::uint8_t>(context_.rails.size());
@@ -86,6 +87,9 @@ void Control::close(const std::shared_ptr<Listener>& listener) {
 }
 
 Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out) {
+  if (self_fenced()) {
+    return Result::remote_error;
+  }
   const std::scoped_lock lock(registry_);
   if (listener->ready.empty()) {
     return listener->unfit ? Result::remote_error : Result::success;
@@ -97,6 +101,11 @@ Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_pt
 
 std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {
   const std::string name = "peer " + handle.listeners[handle.home_rail].text();
+  if (self_fenced() || context_.fenced_runs.hold(handle.run_incarnation)) {
+    add(context_.stats.refused_peers, 1);
+    why = self_fenced() ? "this process is fenced" : name + " is fenced";
+    return nullptr;
+  }
   if (common_version(handle.wire_min, handle.wire_max,
                      static_cast<std::uint8_t>(context_.params.wire_max)) == 0) {
     why = unfit_text(name, handle.wire_min, handle.wire_max);

@@ -105,6 +105,23 @@ class Control {
   void hint(Peer& peer, std::int64_t now);
   void judge(Peer& peer, std::int64_t now);
   void give_up(Peer& peer, const std::string& text);
+  void heed_fences(bool page_changed);
+  void fence_off(Peer& peer, const std::string& text);
+  bool refuse_fenced(const Hello& hello);
+  [[nodiscard]] bool self_fenced() const;
+  template <typename Call>
+  void each_comm_of(const Peer& peer, Call call) {
+    for (auto& [id, sending] : senders_) {
+      if (sending.peer == &peer) {
+        call(*sending.comm);
+      }
+    }
+    for (auto& [id, receiving] : receivers_) {
+      if (receiving.peer == &peer) {
+        call(*receiving.comm);
+      }
+    }
+  }
   void bury(const Receiving& receiving);
   void show_rest();
 
@@ -166,6 +183,7 @@ class Control {
   std::int64_t links_ = 0;      // live, to peers that we send to
   int pings_ = 0;               // events that were nothing but pings and their answers
   bool closed_ = false;         // a comm was, in this tick
+  bool silenced_ = false;       // this process is fenced
   std::uint64_t reported_ = 0;  // number of the last rails report sent
 };
 

@@ -18,6 +18,7 @@ Peer& Control::outbound_peer(const Handle& handle) {
         [this](Peer& from, core::PathIndex link, const FrameHeader& header,
                std::span<const std::byte> body) { on_frame(from, link, header, body); });
   }
+  peer->run_incarnation = handle.run_incarnation;
   peer->learn_absent(handle.listeners, handle.rails, monotonic_ns());  // made at any time
   peer->wire_max = handle.wire_max;
   return *peer;
@@ -36,6 +37,7 @@ Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
   } else {
     peer->learn_absent(hello.listeners, hello.rails, monotonic_ns());
   }
+  peer->run_incarnation = hello.run_incarnation;
   peer->wire_max = hello.version_max;
   return *peer;
 }
@@ -53,6 +55,7 @@ Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) 
   hello.listen_id = peer.listen_id;
   hello.chunk_size = context_.params.chunk_size;
   hello.initiator = context_.incarnation;
+  hello.run_incarnation = context_.run_incarnation;
   hello.acceptor = peer.incarnation;
   hello.nonce = random_number();
   hello.comm = moves_;
@@ -143,6 +146,9 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
 }
 
 void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
+  if (peer.fenced) {
+    return;  // while it was dialled
+  }
   const int number = fd.get();
   poller_.add(number, EPOLLIN | EPOLLRDHUP,
               [this, &peer, path](std::uint32_t) { pings_ += peer.readable(path) ? 1 : 0; });
@@ -246,6 +252,10 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
            static_cast<ssize_t>(bytes.size());
   };
   if (hello.acceptor != context_.incarnation) {
+    reply(WelcomeStatus::stranger);
+    return;
+  }
+  if (refuse_fenced(hello)) {
     reply(WelcomeStatus::stranger);
     return;
   }

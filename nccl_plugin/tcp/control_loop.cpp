@@ -94,11 +94,14 @@ void Control::tick(std::int64_t now) {
   context_.stirred.store(false);
   roused_ = context_.rest.load() < was;
   take_newcomers();
-  renew_rails(now);
+  if (!silenced_) {
+    renew_rails(now);
+  }
   if (next_look_ != 0 && next_look_ < now + kIdleTickNs) {
     rest_ = Rest::calm;
   }
   const bool changed = hints_.poll(now);
+  heed_fences(changed);
   if (!hints_.prompt()) {
     rest_ = Rest::none;
   }
@@ -227,16 +230,7 @@ void Control::judge(Peer& peer, std::int64_t now) {
 void Control::give_up(Peer& peer, const std::string& text) {
   peer.gone = true;
   peer.gone_text = text;
-  for (auto& [id, sending] : senders_) {
-    if (sending.peer == &peer) {
-      sending.comm->abort(Result::remote_error, text);
-    }
-  }
-  for (auto& [id, receiving] : receivers_) {
-    if (receiving.peer == &peer) {
-      receiving.comm->abort(Result::remote_error, text);
-    }
-  }
+  each_comm_of(peer, [&](auto& comm) { comm.abort(Result::remote_error, text); });
 }
 
 // A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is

@@ -97,6 +97,14 @@ void Dialer::finish(std::uint64_t id, DialResult result) {
   attempt.done(std::move(result));
 }
 
+void Dialer::drop() {
+  for (const auto& [id, attempt] : attempts_) {
+    poller_.remove(attempt.fd.get());
+    reset_on_close(attempt.fd.get());
+  }
+  attempts_.clear();
+}
+
 void Dialer::tick(std::int64_t now) {
   std::vector<std::uint64_t> over;
   for (const auto& [id, attempt] : attempts_) {

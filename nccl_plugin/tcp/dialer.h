@@ -30,6 +30,8 @@ class Dialer {
   void dial(std::size_t local_rail, const Address& to, const Hello& hello, const Secret& secret,
             Done done);
   void tick(std::int64_t now);
+  // Gives up what is under way, and tells nobody: the one case in which `done` is not called.
+  void drop();
 
  private:
   struct Attempt {

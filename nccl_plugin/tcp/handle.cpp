@@ -15,6 +15,7 @@ constexpr unsigned kWireBits = 4;
 constexpr std::uint8_t kWireMask = (1U << kWireBits) - 1;
 constexpr std::uint8_t kWireUnsaid = (1U << kWireBits) | 2U;
 static_assert(kWireVersion <= kWireMask);
+constexpr std::size_t kRunAt = kHandleSize - sizeof(std::uint64_t);
 
 }  // namespace
 
@@ -37,7 +38,7 @@ void encode(const Handle& handle, std::span<std::byte, kHandleSize> out) {
     const std::size_t rail = (handle.home_rail + i) % core::kMaxRails;
     const Address& address = handle.listeners[rail];
     const std::size_t size = 3 + (address.v4() ? 4U : 16U);
-    if (!address.present() || bytes.size() + size > kHandleSize) {
+    if (!address.present() || bytes.size() + size > kRunAt) {
       continue;
     }
     writer.put(static_cast<std::uint8_t>(rail | (address.v4() ? 0U : 0x80U)));
@@ -48,7 +49,8 @@ void encode(const Handle& handle, std::span<std::byte, kHandleSize> out) {
     ++count;
   }
   bytes[count_at] = static_cast<std::byte>(count);
-  bytes.resize(kHandleSize);
+  bytes.resize(kRunAt);
+  writer.put(handle.run_incarnation);
   std::copy(bytes.begin(), bytes.end(), out.begin());
 }
 
@@ -88,6 +90,9 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
     for (std::size_t at = v4 ? 12 : 0; at < address.ip.size(); ++at) {
       address.ip[at] = reader.get<std::uint8_t>();
     }
+  }
+  if (in.size() - reader.left() <= kRunAt) {  // else an older release put an address there
+    handle.run_incarnation = Reader(in.subspan(kRunAt)).get<std::uint64_t>();
   }
   return reader.ok() && handle.listeners[handle.home_rail].present() ? std::optional(handle)
                                                                      : std::nullopt;

@@ -1,6 +1,7 @@
 // The 128 bytes that NCCL carries from the listening process to the connecting one: who listens,
 // what versions of the wire it speaks, the secret, and as many rail addresses as fit (8 of IPv4, 4
-// of IPv6); the first welcome brings the rest.
+// of IPv6); the first welcome brings the rest. The last 8 bytes are the incarnation of the
+// listener's fabric-run; older releases left them 0 and read over them.
 //
 // A connect() returns before anything was said on the wire, so only the handle can tell it that the
 // two have no version in common.
@@ -18,6 +19,7 @@ namespace fabric::tcp {
 struct Handle {
   std::uint32_t listen_id = 0;
   std::uint64_t incarnation = 0;
+  std::uint64_t run_incarnation = 0;  // tcp/fenced_runs.h
   Secret secret{};
   std::uint8_t home_rail = 0;               // the device that NCCL listens on
   std::uint8_t rails = 0;                   // how many the process has

@@ -22,6 +22,7 @@ class Hints {
   void moved(std::size_t rail, std::int64_t until) { moved_until_[rail] = until; }
   // An event tells of what the page says, or there is no page: polling is for the rest.
   [[nodiscard]] bool prompt() const { return steer_.view() == nullptr || !watch_.blind(); }
+  [[nodiscard]] const SteerView* page() const { return steer_.view(); }  // nothing: absent
   [[nodiscard]] const RailsReport& local() const { return local_; }
   // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
   // down. `outbound`: we are the sender, so the first rail of a path is ours.

@@ -20,6 +20,7 @@ struct Params {
   std::uint32_t chunk_size = 256 * 1024;
   int socket_buffer = 0;
   std::string job;
+  std::string run_incarnation;
   std::string ifname;
   std::string ib_hca;
   std::string family;
@@ -116,6 +117,12 @@ inline constexpr std::array kParams{
               .field = &Params::job,
               .unset = "the process's name",
               .what = "name in the stats page"},
+    ParamSpec{.name = "FABRIC_INCARNATION",
+              .field = &Params::run_incarnation,
+              .unset = "none",
+              .what =
+                  "set by `fabric-run`: its own incarnation. A fence of that incarnation on the "
+                  "steer page concerns this process; without it none does"},
     ParamSpec{.name = "NCCL_SOCKET_IFNAME",
               .field = &Params::ifname,
               .unset = "all but `lo*`, `docker*`",

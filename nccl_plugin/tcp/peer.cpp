@@ -110,6 +110,13 @@ void Peer::lose(core::PathIndex index, bool silent) {
   link.next_dial = now + link.backoff;
 }
 
+void Peer::cut() {
+  core::each(live_, [this](core::PathIndex index) {
+    reset_on_close(links_[index].fd.get());
+    lose(index, false);
+  });
+}
+
 bool Peer::readable(core::PathIndex index) {
   Link& link = links_[index];
   bool pings = true;

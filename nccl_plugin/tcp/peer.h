@@ -42,6 +42,8 @@ class Peer {
   core::Balance balance;                                       // outbound: by what our comms saw
   core::ValidationBackoff validation;                          // outbound: as our comms found
   std::size_t comms = 0;
+  std::uint64_t run_incarnation = 0;  // tcp/fenced_runs.h
+  bool fenced = false;
   bool gone = false;
   std::string gone_text;  // why
 
@@ -78,6 +80,8 @@ class Peer {
   // Appends a frame to every live link and sends.
   void broadcast(const std::function<void(Bytes&)>& append);
   void send(core::PathIndex link, const std::function<void(Bytes&)>& append);
+  // Closes every link; what was to be sent is lost.
+  void cut();
   void set_base();  // after `rails` is known
   // Where it listens: `number` as in AddressReport, 0 from a peer that does not number. Older word
   // than what is known is dropped, and so are addresses that cannot be its.

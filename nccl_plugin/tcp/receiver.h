@@ -49,6 +49,8 @@ class Receiver {
   [[nodiscard]] core::ReceiverState state() const;
   void on_peer_close();
   void abort(Result result, const std::string& text);
+  // The same, whatever the peer said before, and nothing more of it is taken.
+  void cut(const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();

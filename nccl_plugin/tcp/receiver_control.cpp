@@ -293,6 +293,15 @@ void Receiver::abort(Result result, const std::string& text) {
   }
 }
 
+void Receiver::cut(const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (closed()) {
+    return;
+  }
+  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  abort_inside(Result::remote_error, text);
+}
+
 void Receiver::abort_inside(Result result, const std::string& text) {
   if (error_ != Result::success) {
     return;

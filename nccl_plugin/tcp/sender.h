@@ -52,6 +52,8 @@ class Sender {
   void on_refused();  // the peer does not know the comm
   // Every later call fails with `result`.
   void abort(Result result, const std::string& text);
+  // The same, whatever the peer said before, and nothing more reaches it.
+  void cut(const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   [[nodiscard]] core::PathIndex home() const { return home_; }
   // As of the last time that the caller was not inside. Control thread only.

@@ -353,6 +353,15 @@ void Sender::abort(Result result, const std::string& text) {
   }
 }
 
+void Sender::cut(const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (closed()) {
+    return;
+  }
+  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  abort_inside(Result::remote_error, text);
+}
+
 void Sender::abort_inside(Result result, const std::string& text) {
   if (error_ != Result::success) {
     return;

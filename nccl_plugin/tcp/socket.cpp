@@ -130,6 +130,11 @@ void tune(int fd, Purpose purpose, const Params& params) {
   }
 }
 
+void reset_on_close(int fd) {
+  const linger off{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+}
+
 void set_unsent_limit(int fd, std::size_t bytes) {
   set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }

@@ -55,6 +55,8 @@ int connect_error(int fd);
 
 enum class Purpose { control, data };
 void tune(int fd, Purpose purpose, const Params& params);
+// Closing it sends a reset, and what the kernel still holds of it is lost.
+void reset_on_close(int fd);
 
 // What the kernel may hold unsent before it takes no more. Room for half of it wakes the caller.
 inline constexpr std::size_t kUnsentLimit = std::size_t{256} * 1024;  // little to send again

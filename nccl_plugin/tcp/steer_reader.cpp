@@ -94,6 +94,8 @@ SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_
     return SteerVerdict::torn;
   }
   if (header.rail_count > kSteerMaxRails || header.path_count > kSteerMaxPaths ||
+      header.fence_count > kSteerMaxFences ||
+      kSteerPathsAt + header.path_count * sizeof(SteerPath) > steer_fences_at(header.fence_count) ||
       header.mode > static_cast<std::uint32_t>(SteerMode::migrate) ||
       header.heartbeat_ns > static_cast<std::uint64_t>(now_ns + kFutureNs)) {
     return SteerVerdict::refused;
@@ -101,7 +103,8 @@ SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_
   const std::size_t rails_end = kSteerRailsAt + header.rail_count * sizeof(SteerRail);
   std::uint32_t crc = crc32(0, page.subspan(kSteerCrcFrom, rails_end - kSteerCrcFrom));
   crc = crc32(crc, page.subspan(kSteerPathsAt, header.path_count * sizeof(SteerPath)));
-  if (crc != header.crc) {
+  const auto fences = page.subspan(steer_fences_at(header.fence_count));
+  if (crc != header.crc || crc32(0, fences) != header.fence_crc) {
     return SteerVerdict::refused;
   }
   SteerView view;
@@ -117,6 +120,10 @@ SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_
   if (!view.paths.empty()) {
     std::memcpy(view.paths.data(), page.data() + kSteerPathsAt,
                 view.paths.size() * sizeof(SteerPath));
+  }
+  view.fences.resize(header.fence_count);
+  if (!view.fences.empty()) {
+    std::memcpy(view.fences.data(), fences.data(), fences.size());
   }
   const auto sane = [](const auto& entry) {
     return terminated(entry.netdev) && entry.weight <= kWeightFull &&

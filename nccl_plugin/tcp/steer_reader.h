@@ -21,6 +21,7 @@ struct SteerView {
   std::uint64_t heartbeat_ns = 0;
   std::vector<pages::SteerRail> rails;
   std::vector<pages::SteerPath> paths;
+  std::vector<pages::SteerFence> fences;
 
   [[nodiscard]] const pages::SteerRail* rail(const std::string& netdev) const;
   [[nodiscard]] const pages::SteerPath* path(const std::string& netdev,

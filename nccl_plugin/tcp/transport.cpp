@@ -127,6 +127,7 @@ Result TcpNet::start() {
   }
   context_.fixed = given_.has_value();
   context_.incarnation = random_number();
+  context_.run_incarnation = run_incarnation_of(context_.params.run_incarnation);
   context_.ended.store(false);
   if (rails.empty()) {
     context_.say(LogLevel::warn, "no usable network device");

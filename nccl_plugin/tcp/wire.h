@@ -57,6 +57,9 @@ struct Hello {
   std::uint64_t comm = 0;       // otherwise: the number of `listeners`, as in AddressReport
   std::uint64_t nonce = 0;
   RailTable listeners{};  // the initiator's, so that it can be knocked at
+  // Of the initiator's fabric-run (tcp/fenced_runs.h). Older releases padded with zeros here, in
+  // every version, and read over it. The acceptor's is in its handle.
+  std::uint64_t run_incarnation = 0;
 };
 
 enum class WelcomeStatus : std::uint8_t {

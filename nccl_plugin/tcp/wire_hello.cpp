@@ -65,6 +65,7 @@ HelloBytes encode(const Hello& hello, const Secret& secret) {
   writer.put(hello.comm);
   writer.put(hello.nonce);
   put_table(writer, hello.listeners);
+  writer.put(hello.run_incarnation);
   return sealed<kHelloSize>(std::move(body), secret);
 }
 
@@ -107,6 +108,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.comm = reader.get<std::uint64_t>();
   hello.nonce = reader.get<std::uint64_t>();
   hello.listeners = get_table(reader);
+  hello.run_incarnation = reader.get<std::uint64_t>();
   if (magic != kHelloMagic || kind < 1 || kind > 3 || hello.rails == 0 ||
       hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
       hello.acceptor_rail >= core::kMaxRails || hello.home_rail >= hello.rails ||

@@ -12,6 +12,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/steer_page_kit.h"
+
 #include "tcp/stats_page.h"
 #include "tcp/steer_reader.h"
 
@@ -23,81 +25,16 @@ namespace {
 
 constexpr std::int64_t kNow = 1'000'000'000'000;
 
-// Written here anew, bit by bit, so that the reader's own table is not its judge.
-std::uint32_t slow_crc(const std::vector<std::byte>& data) {
-  std::uint32_t crc = 0xffffffffU;
-  for (const std::byte byte : data) {
-    crc ^= static_cast<std::uint32_t>(byte);
-    for (int i = 0; i < 8; ++i) {
-      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? 0xedb88320U : 0U);
-    }
-  }
-  return ~crc;
-}
-
-struct Page {
-  SteerHeader header{};
-  std::vector<SteerRail> rails;
-  std::vector<SteerPath> paths;
-
-  Page() {
-    header.magic = kSteerMagic;
-    header.version = kSteerVersion;
-    header.header_size = sizeof header;
-    header.page_size = kSteerPageSize;
-    header.heartbeat_ns = kNow;
-    header.generation = 1;
-    header.mode = 1;
+// A page with a rail on hold.
+struct Page : SteerPageKit {
+  Page() : SteerPageKit(kNow) {
     SteerRail rail{};
     std::strcpy(rail.netdev, "rail0");
     rail.weight = 0;
     rail.state = 3;
     rails.push_back(rail);
   }
-  std::vector<std::byte> bytes() {
-    header.rail_count = static_cast<std::uint32_t>(rails.size());
-    header.path_count = static_cast<std::uint32_t>(paths.size());
-    std::vector<std::byte> out(kSteerPageSize);
-    const auto write = [&out](std::size_t at, const void* from, std::size_t size) {
-      if (size != 0) {
-        std::memcpy(out.data() + at, from, size);
-      }
-    };
-    write(0, &header, sizeof header);
-    write(kSteerRailsAt, rails.data(), rails.size() * sizeof(SteerRail));
-    write(kSteerPathsAt, paths.data(), paths.size() * sizeof(SteerPath));
-    const auto at = [&out](std::size_t offset) {
-      return out.begin() + static_cast<std::ptrdiff_t>(offset);
-    };
-    std::vector<std::byte> covered(at(kSteerCrcFrom),
-                                   at(kSteerRailsAt + rails.size() * sizeof(SteerRail)));
-    covered.insert(covered.end(), at(kSteerPathsAt),
-                   at(kSteerPathsAt + paths.size() * sizeof(SteerPath)));
-    header.crc = slow_crc(covered);
-    write(0, &header, sizeof header);
-    return out;
-  }
 };
-
-class Directory {
- public:
-  Directory() {
-    std::array<char, 64> name{"/tmp/fabric-pages-XXXXXX"};
-    path = ::mkdtemp(name.data());
-  }
-  ~Directory() { std::filesystem::remove_all(path); }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  std::string path;
-};
-
-void store(const std::string& path, const std::vector<std::byte>& bytes) {
-  const std::string hidden = path + ".new";
-  std::ofstream(hidden, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  std::filesystem::rename(hidden, path);
-}
 
 }  // namespace
 
@@ -125,6 +62,27 @@ TEST_CASE("a good page is followed, each kind of bad one is not") {
   bent[kSteerRailsAt + 20] ^= std::byte{1};
   CHECK(parse_steer_page(bent, kNow, view) == SteerVerdict::refused);
   bent.resize(100);
+  CHECK(parse_steer_page(bent, kNow, view) == SteerVerdict::refused);
+}
+
+TEST_CASE("fences: as many as there are, up to where they would meet the paths") {
+  SteerView view;
+  Page page;
+  page.fences = {7, 0xdeadbeefdeadbeef};
+  CHECK(parse_steer_page(page.bytes(), kNow, view) == SteerVerdict::good);
+  CHECK(view.fences == page.fences);
+  page.fences.assign(kSteerMaxFences, 9);
+  page.paths.resize((steer_fences_at(kSteerMaxFences) - kSteerPathsAt) / sizeof(SteerPath));
+  CHECK(parse_steer_page(page.bytes(), kNow, view) == SteerVerdict::good);
+  CHECK(view.fences.size() == kSteerMaxFences);
+  page.paths.emplace_back();
+  CHECK(parse_steer_page(page.bytes(), kNow, view) == SteerVerdict::refused);
+  page.paths.clear();
+  page.fences.emplace_back(9);
+  CHECK(parse_steer_page(page.bytes(), kNow, view) == SteerVerdict::refused);
+  page.fences.assign(2, 9);
+  std::vector<std::byte> bent = page.bytes();
+  bent[kSteerPageSize - 1] ^= std::byte{1};
   CHECK(parse_steer_page(bent, kNow, view) == SteerVerdict::refused);
 }
 

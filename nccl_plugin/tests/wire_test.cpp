@@ -41,6 +41,7 @@ Hello hello() {
   made.comm = 99;
   made.nonce = 1234;
   made.listeners[2] = v4(3, 4000);
+  made.run_incarnation = 0x99aabbccddeeff00;
   return made;
 }
 
@@ -159,6 +160,48 @@ TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the home ra
                       [](const Address& address) { return address.present(); }) == 4);
   bytes[0] ^= std::byte{1};
   CHECK_FALSE(decode_handle(bytes));
+}
+
+TEST_CASE("the incarnation of a fabric-run lies where older releases wrote zeros") {
+  constexpr std::size_t kHelloRunAt = 200;
+  constexpr std::size_t kHandleRunAt = 120;
+  const Secret secret = secret_of(1);
+  Hello said = hello();
+  CHECK(decode_hello(encode(said, secret), secret)->run_incarnation == 0x99aabbccddeeff00);
+  said.run_incarnation = 0;
+  const HelloBytes old = encode(said, secret);
+  CHECK(std::all_of(old.begin() + kHelloRunAt, old.end() - 8,
+                    [](std::byte byte) { return byte == std::byte{0}; }));
+  CHECK(decode_hello(old, secret)->run_incarnation == 0);
+
+  Handle handle;
+  handle.rails = 8;
+  for (std::uint8_t i = 0; i < 8; ++i) {
+    handle.listeners[i] = v4(i, static_cast<std::uint16_t>(1000 + i));
+    handle.listeners[i].ip[0] = i < 4 ? 0xfd : 0;
+  }
+  std::array<std::byte, kHandleSize> bytes{};
+  encode(handle, bytes);
+  CHECK(decode_handle(bytes)->run_incarnation == 0);
+  handle.run_incarnation = 0x99aabbccddeeff00;
+  encode(handle, bytes);
+  const auto back = decode_handle(bytes);
+  REQUIRE(back);
+  CHECK(back->run_incarnation == 0x99aabbccddeeff00);
+  CHECK(bytes[kHandleRunAt] == std::byte{0x00});
+  CHECK(bytes[kHandleSize - 1] == std::byte{0x99});
+  CHECK(back->listeners[4].present());
+  CHECK_FALSE(back->listeners[5].present());  // the first welcome brings it
+
+  // An older release let one address more reach into the last bytes.
+  constexpr std::size_t kCountAt = 36;
+  constexpr std::size_t kSixthAt = kCountAt + 1 + 4 * 19 + 7;
+  bytes[kCountAt] = std::byte{6};
+  bytes[kSixthAt] = std::byte{5};
+  const auto older = decode_handle(bytes);
+  REQUIRE(older);
+  CHECK(older->listeners[5].present());
+  CHECK(older->run_incarnation == 0);
 }
 
 TEST_CASE("handle: versions of the wire") {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
 
+from fabricd.steer.page import decode, fence_number
 from telemetry.messages.envelope import Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic
 
@@ -121,6 +122,8 @@ async def test_a_fence_is_acknowledged_after_the_job_here_has_applied_it(fabric)
     other = FENCE | {"id": "f2", "job": "elsewhere"}
     fabric.compute.order(fences=[FENCE, other])
     await until(lambda: fabric.compute.fences() == ["f2"], "no job of that name is here")
+    page = decode((fabric.daemon.run_dir / "steer").read_bytes())
+    assert page.fences == (fence_number("x"),), "both fences are of one incarnation"
     run.send("fenced", id="f1")
     await until(lambda: set(fabric.compute.fences()) == {"f1", "f2"}, "both hold")
 

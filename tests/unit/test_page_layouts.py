@@ -42,6 +42,7 @@ def test_constants(layout):
         "kSteerPageSize": page.PAGE_SIZE,
         "kSteerMaxRails": page.MAX_RAILS,
         "kSteerMaxPaths": page.MAX_PATHS,
+        "kSteerMaxFences": page.MAX_FENCES,
         "kSteerStaleNs": page.STALE_NS,
         "kSteerCrcFrom": page.CRC_FROM,
         "kSteerRailsAt": page.RAILS_AT,
