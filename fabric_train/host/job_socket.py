@@ -28,6 +28,7 @@ VERSION = 1
 MAX_LINE = 256 << 10  # bytes, without the line's end
 _MAX_QUEUED = 4 * MAX_LINE
 _ANSWER_S = 10.0
+_START_S = 15.0  # for a fabricd that starts at the same time, as after a boot
 _RETRY_S = (0.1, 5.0)
 
 
@@ -141,10 +142,7 @@ class JobSocket:
 
     async def open(self) -> asyncio.StreamReader:
         """Connect and register. Raises ``DaemonError``."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
-        except OSError as error:
-            raise DaemonError(f"no fabricd at {self._path} ({error.strerror})") from None
+        reader, writer = await self._connect()
         try:
             self._write(writer, {"kind": "register", "version": VERSION, "job": self._job,
                                  "incarnation": self._incarnation})  # fmt: skip
@@ -170,6 +168,18 @@ class JobSocket:
         if self._document is not None:
             self._send({"kind": "document", "document": to_data(self._document)})
         return reader
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open the socket. A daemon whose run directory is there may still be starting."""
+        deadline = asyncio.get_running_loop().time() + (0.0 if self._host else _START_S)
+        while True:
+            try:
+                return await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
+            except OSError as error:
+                waits = asyncio.get_running_loop().time() < deadline
+                if not waits or not self._path.parent.is_dir():
+                    raise DaemonError(f"no fabricd at {self._path} ({error.strerror})") from None
+            await asyncio.sleep(_RETRY_S[0])
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Receive until cancelled; connects again by itself."""

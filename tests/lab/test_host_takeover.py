@@ -4,6 +4,11 @@ What has to come out is what comes out undisturbed, bit by bit (see ``test_takeo
 """
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +17,7 @@ from test_takeover import RANKS, SCRIPT, STEPS, struck, train, weights
 from lab.cluster import Cluster, wait_until
 from lab.faults import NodeFreeze, NodeKill
 from lab.management import Management, TrainingJob, ledger_command
+from lab.node import REPO
 from lab.topology import Topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.xdist_group("takeover")]
@@ -136,3 +142,58 @@ def test_without_a_spare_the_job_is_held_until_one_comes(lab, undisturbed):
     what = said(cluster, job, management)
     assert set(statuses.values()) == {0}, what
     assert weights(out) == undisturbed, what
+
+
+@pytest.mark.nightly
+def test_a_drained_host_hands_its_rank_over_and_loses_no_step(lab, undisturbed):
+    cluster, management = lab
+    job, out = start(cluster, "1:9:marked", "0:25:marked")
+    await_marks(out, job, "1:9:marked")
+    config = str(management.dir / "c0.toml")
+    command = [sys.executable, "-m", "compute", "drain", "h1", "--config", config]
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    statuses = job.wait(LONG)
+    what = said(cluster, job, management)
+    assert set(statuses.values()) == {0}, what
+    assert weights(out) == undisturbed, what
+    (move,) = records(management, "recovery")
+    assert (move["class"], move["ranks"], move["to"]) == ("planned", [1], ["h4"])
+    assert records(management, "fence") == []
+
+
+BUSY_S = 1800.0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(BUSY_S + 900)
+@pytest.mark.parametrize("lab", [8], indirect=True)
+def test_busy_hosts_whose_probers_are_paused_are_not_lost(lab):
+    """Both cores loaded; every few seconds one host's prober stands still for up to 2 s."""
+    cluster, management = lab
+    out = cluster.dir.root / "out"
+    out.mkdir()
+    job = TrainingJob(
+        cluster, SCRIPT, ["1000000", str(out)], nodes=6, spares=2,
+        options=["--standby", "0"], env={"PAUSE_S": "0.5", "FAULTS": ""},
+    )  # fmt: skip
+    log = management.dir / "c0.log"
+    wait_until(lambda: '"phase": "running"' in log.read_text(), LONG, "the job's start")
+    pick = random.Random(1)
+    spin = "while True: pass"
+    load = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(os.cpu_count() or 1)]
+    try:
+        end = time.monotonic() + BUSY_S
+        while time.monotonic() < end:
+            node = pick.choice(cluster.nodes)
+            node.kill_prober(signal.SIGSTOP)
+            time.sleep(pick.uniform(0.1, 2.0))
+            node.kill_prober(signal.SIGCONT)
+            time.sleep(pick.uniform(1.0, 6.0))
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+    assert len(job.running) == 8, said(cluster, job, management)
+    assert records(management, "fence") == []
+    assert records(management, "recovery") == []
