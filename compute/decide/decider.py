@@ -31,6 +31,7 @@ from telemetry.messages.documents import (
 from telemetry.messages.envelope import Sender
 
 POLL_S = 0.25  # while a job waits for something, limits are looked at so often
+IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 Mode = Literal["observe", "migrate"]
 
 
@@ -83,6 +84,11 @@ class _Job:
     agents: dict[str, _Agent] = field(default_factory=dict)
     fences: dict[str, Fence] = field(default_factory=dict)
     evidence: dict[str, Verdict] = field(default_factory=dict)
+    judged: bool = False
+    """``evidence`` is of the newest documents of its agents, and of its fences."""
+    last: tuple[JobInput, JobDecision] | None = None
+    due: float = 0.0
+    """When the last decision may not hold any more without news."""
 
 
 class Decider:
@@ -99,6 +105,9 @@ class Decider:
         self._jobs: dict[str, _Job] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
+        self._observers: Observers | None = None
+        """None: statuses or observations have changed since."""
+        self._silent: frozenset[str] = frozenset()
         self._orders: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
         self._states: dict[str, ComputeJob] = {}
         self._records: list[Record] = []
@@ -126,12 +135,13 @@ class Decider:
         """Over these hosts nothing is decided until they are left out again."""
         del now
         self._policy = replace(self._policy, maintenance=tuple(sorted(hosts)))
+        self._observers = None
 
     def host_status(self, host: str, sender: Sender, status: HostStatus, now: float) -> None:
         """Birth, goodbye or last will of a host."""
         del sender, now
         view = self._hosts.get(host, HostView())
-        self._hosts[host] = HostView(status, view.observations)
+        self._see(host, HostView(status, view.observations))
 
     def host_observations(
         self, host: str, sender: Sender, observations: HostObservations, now: float
@@ -139,7 +149,12 @@ class Decider:
         """What a host's probes say."""
         del sender, now
         view = self._hosts.get(host, HostView())
-        self._hosts[host] = HostView(view.status, observations)
+        self._see(host, HostView(view.status, observations))
+
+    def _see(self, host: str, view: HostView) -> None:
+        if self._hosts.get(host) != view:
+            self._hosts[host] = view
+            self._observers = None
 
     def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
         """Who a host is; None: it was removed."""
@@ -147,6 +162,7 @@ class Decider:
         if document is None:
             self._hosts.pop(host, None)
             self._racks.pop(host, None)
+            self._observers = None
             return
         self._racks[host] = document.rack
 
@@ -167,6 +183,7 @@ class Decider:
         if news is None:
             if known is not None:
                 known.agents.pop(host, None)
+                known.judged = False
             return
         document = None
         if not news.gone:
@@ -187,6 +204,7 @@ class Decider:
         if document is None and before is not None and before.incarnation == news.incarnation:
             document = before.document
         known.agents[host] = _Agent(news.incarnation, news.gone, document)
+        known.judged = False
 
     # -- output ------------------------------------------------------------------------------
 
@@ -198,52 +216,60 @@ class Decider:
         """Everything that has to be stored, published or recorded since the last call."""
         self._wake_at = None
         effects: list[Effect] = []
-        observers = observers_of(self._hosts)
-        silent = silent_hosts(self._hosts, self._policy.min_observers, observers)
-        lost = self._lost_hosts(silent, observers)
+        lost = self._lost_hosts()
         refused = self._budget.refusal(lost, self._racks, len(self._hosts), now)
         orders: dict[str, dict[str, JobOrder]] = {}
         for name, job in sorted(self._jobs.items()):
-            decision = self._decide_job(job, refused, now)
+            news = self._input(job, refused)
+            if job.last is not None and job.last[0] == news and now < job.due:
+                decision = job.last[1]
+            else:
+                decision = self._decide_job(job, news, now)
+                effects += self._fence(job, decision, now)
+                effects += self._state(name, job, decision)
+                records = decision.records
+                effects += [Record(one.kind, {"job": name, **one.fields}) for one in records]
             for host, order in decision.orders.items():
                 orders.setdefault(host, {})[name] = order
-            effects += self._fence(job, decision, now)
-            if decision.phase not in ("ended", "waiting"):
-                self._wake_at = now + POLL_S
-            effects += self._state(name, job, decision)
-            effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
+            self._wake_at = job.due if self._wake_at is None else min(self._wake_at, job.due)
         effects += self._records
         self._records = []
         effects += self._changed_orders(orders)
         self._forget()
         return effects
 
-    def _lost_hosts(self, silent: frozenset[str], observers: Observers) -> dict[str, str]:
+    def _lost_hosts(self) -> dict[str, str]:
+        anew = self._observers is None
+        if self._observers is None:
+            self._observers = observers_of(self._hosts)
+            self._silent = silent_hosts(self._hosts, self._policy.min_observers, self._observers)
         lost: dict[str, str] = {}
         for job in self._jobs.values():
-            job.evidence = {}
-            live = {
-                host: one.document
-                for host, one in job.agents.items()
-                if one.document is not None and not self._is_out(job, host, one)
-            }
-            agents = {host: (one.hears, one.misses) for host, one in live.items()}
-            for host in live:
-                if host in self._policy.maintenance:
-                    continue
-                verdict = judge(
-                    host, self._hosts, silent, agents, self._policy.min_observers, observers
-                )
-                job.evidence[host] = verdict
-                if verdict.lost:
-                    lost[host] = verdict.reason
+            if anew or not job.judged:
+                self._judge(job, self._observers)
+            lost |= {host: one.reason for host, one in job.evidence.items() if one.lost}
         return lost
+
+    def _judge(self, job: _Job, observers: Observers) -> None:
+        job.evidence, job.judged = {}, True
+        live = {
+            host: one.document
+            for host, one in job.agents.items()
+            if one.document is not None and not self._is_out(job, host, one)
+        }
+        agents = {host: (one.hears, one.misses) for host, one in live.items()}
+        least = self._policy.min_observers
+        for host in live:
+            if host not in self._policy.maintenance:
+                job.evidence[host] = judge(
+                    host, self._hosts, self._silent, agents, least, observers
+                )
 
     def _is_out(self, job: _Job, host: str, agent: _Agent) -> bool:
         """Gone, or fenced: nothing of it counts any more."""
         return agent.gone or self._fence_id(job.core.job, host, agent) in job.fences
 
-    def _decide_job(self, job: _Job, refused: Mapping[str, str], now: float) -> JobDecision:
+    def _input(self, job: _Job, refused: Mapping[str, str]) -> JobInput:
         documents: dict[str, AgentDocument] = {}
         unconfirmed = set()
         for host, agent in job.agents.items():
@@ -255,26 +281,30 @@ class Decider:
                 continue
             documents[host] = agent.document
         if job.core.is_new_run(documents) and documents:
-            job.core = JobCore(job.core.job, self._policy)
+            job.core, job.last = JobCore(job.core.job, self._policy), None
         lost = {
             host: verdict.reason
             for host, verdict in job.evidence.items()
             if verdict.lost and host in documents
         }
         acts = self._mode == "migrate"
-        news = JobInput(
+        return JobInput(
             documents,
             lost={host: why for host, why in lost.items() if host not in refused},
             held={host: refused[host] for host in lost if host in refused},
             unconfirmed=frozenset(unconfirmed),
-            drained=self._drained,
+            drained=dict(self._drained),
             act=acts,
             stopped=bool(self._stopped),
         )
-        if not unconfirmed:
+
+    def _decide_job(self, job: _Job, news: JobInput, now: float) -> JobDecision:
+        if not news.unconfirmed:
             job.core.fenced(now)
         decision = job.core.decide(news, now)
-        decision.records += job.core.recovery(documents, now)
+        decision.records += job.core.recovery(news.documents, now)
+        limits = job.core.has_limits(news.documents)
+        job.last, job.due = (news, decision), now + (POLL_S if limits else IDLE_S)
         return decision
 
     def _fence(self, job: _Job, decision: JobDecision, now: float) -> list[Effect]:
@@ -286,6 +316,7 @@ class Decider:
                 incarnation=agent.incarnation, reason=reason,
             )  # fmt: skip
             job.fences[fence.id] = fence
+            job.judged = False
             self._budget.spent(host, now)
             votes = job.evidence[host].votes
             effects += [
@@ -344,17 +375,15 @@ class Decider:
 
     def _changed_orders(self, jobs: Mapping[str, Mapping[str, JobOrder]]) -> list[Effect]:
         hosts = set(self._orders) | set(jobs)
+        fences_of: dict[str, list[Fence]] = {}
         for job in self._jobs.values():
-            if job.fences:
-                hosts |= {*job.agents, *(one.host for one in job.fences.values())}
+            for fence in job.fences.values():
+                for host in {*job.agents, fence.host}:
+                    fences_of.setdefault(host, []).append(fence)
+        hosts |= fences_of.keys()
         changed: list[Effect] = []
         for host in sorted(hosts):
-            fences = [
-                fence
-                for job in self._jobs.values()
-                for fence in job.fences.values()
-                if host in job.agents or fence.host == host
-            ]
+            fences = fences_of.get(host, [])
             wanted = (fences, dict(jobs.get(host, {})))
             if self._orders.get(host, ([], {})) != wanted:
                 self._orders[host] = wanted

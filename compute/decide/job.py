@@ -132,6 +132,18 @@ class JobCore:
         one = self._log.ended(self._proposed, rank_processes(self._proposed, documents), now)
         return [one] if one is not None else []
 
+    def has_limits(self, documents: Mapping[str, AgentDocument]) -> bool:
+        """Whether a limit may run out without news. ``documents``: as in the last decision."""
+        generation = self._proposed
+        if self._end is not None:
+            return False
+        if self._phase != "running" or generation is None:
+            return True
+        if self._suspected is not None or self._log.active:
+            return True
+        states = rank_processes(generation, documents)
+        return generation.formed and any(one.recovered < generation.number for one in states)
+
     @property
     def over(self) -> bool:
         """The job has ended or failed."""

@@ -77,6 +77,11 @@ class RecoveryLog:
         if self._now.proposed_at is None and reason:
             self._now.reason = reason
 
+    @property
+    def active(self) -> bool:
+        """A takeover is under way."""
+        return self._now is not None
+
     def fenced(self, now: float) -> None:
         """No fence is waited for."""
         if self._now is not None and self._now.fenced_at is None:
