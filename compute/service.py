@@ -175,7 +175,7 @@ class Service:
         ]
         try:
             entries = await asyncio.to_thread(
-                self._store.commit, fences, [*records, *events], states, commands, gone
+                self._store.commit, fences, [*events, *records], states, commands, gone
             )
         except StoreError as error:
             self.figures.store_failures += 1

@@ -1,0 +1,220 @@
+"""The cycle: stored before it leaves, nothing without a complete view, stopped means stopped."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from compute.config import parse
+from compute.decide.decider import FenceIssued, JobState, Order, Record
+from compute.service import Service
+from compute.signatures import load_or_create
+from compute.store import Store, StoreError
+from telemetry.broker.interface import NotConnectedError
+from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence
+from telemetry.messages.envelope import Sender
+
+LONG_S = 30
+FENCE = Fence(id="j/h1/i", job="j", host="h1", incarnation="i")
+ORDER = ComputeOrder(fences=[FENCE])
+EFFECTS = [
+    FenceIssued(FENCE),
+    Record("fence", {"job": "j", "host": "h1", "id": FENCE.id}),
+    JobState("j", ComputeJob(job="j", phase="running", generation=1, ranks={"0": "h2 p2"})),
+    Order("h2", ORDER),
+]
+
+
+class TinyCore:
+    """Says once what it was given to say."""
+
+    def __init__(self):
+        self.effects, self.decisions, self.calls = [], 0, []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **named: self.calls.append((name, *arguments))
+
+    def decide(self, now):
+        self.decisions += 1
+        effects, self.effects = self.effects, []
+        return effects
+
+    def wake_at(self):
+        return None
+
+
+class Site:
+    """A service whose broker is a list of what it published."""
+
+    def __init__(self, tmp_path, extra=""):
+        text = (
+            f'name = "c0"\nstate_dir = "{tmp_path}"\nstop_file = "{tmp_path}/STOP"\n'
+            f'[broker]\nhost = "127.0.0.1"\n[metrics]\nlisten = ""\n{extra}'
+        )
+        self.where, self.core = tmp_path, TinyCore()
+        self.store = Store(tmp_path / "compute.db")
+        key = load_or_create(tmp_path / "ledger.key")
+        self.service = Service(
+            parse(text, "c"), self.core, self.store, Sender("b", "i"), key, "1.0"
+        )
+        self.link = self.service._link
+        self.published = []
+        self.fences_then = []
+        self.link.publish_order = self.publish_order
+        self.link.client.run = asyncio.Event().wait
+
+    async def publish_order(self, host, order):
+        if not self.link.complete:
+            raise NotConnectedError("gone")
+        self.fences_then.append([fence.id for fence in self.store.fences()])
+        self.published.append((host, order))
+        self.link.ordered[host] = order
+
+    def connected(self, complete=True):
+        self.link.complete = complete
+        self.link.syncs += complete
+        self.service._news.set()
+
+    def say(self, *effects):
+        self.core.effects = list(effects)
+        self.service._news.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(LONG_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def cycles(self, count=3):
+        """So many cycles later: what was to happen has happened."""
+        for _ in range(count):
+            at = self.service.figures.cycle_at
+            self.service._news.set()
+            await self.until(lambda at=at: self.service.figures.cycle_at > at)
+
+
+@contextlib.asynccontextmanager
+async def running(site):
+    stop = asyncio.Event()
+    task = asyncio.create_task(site.service.run(stop))
+    try:
+        yield site
+    finally:
+        stop.set()
+        await task
+        site.store.close()
+
+
+@pytest.fixture
+async def site(tmp_path):
+    async with running(Site(tmp_path)) as site:
+        yield site
+
+
+async def test_nothing_is_decided_before_the_view_is_complete(site):
+    site.say(*EFFECTS)
+    await site.cycles()
+    assert site.core.decisions == 0
+    site.connected()
+    await site.until(lambda: site.published)
+    assert site.published == [("h2", ORDER)]
+
+
+async def test_a_fence_is_stored_before_the_order_that_contains_it_leaves(site):
+    site.connected()
+    site.say(*EFFECTS)
+    await site.until(lambda: site.published)
+    assert site.fences_then == [[FENCE.id]]
+    assert [entry.record["kind"] for entry in site.store.entries()] == ["fence"]
+    assert [job.job for job, _ in site.store.jobs()] == ["j"]
+
+
+async def test_what_cannot_be_stored_does_not_leave_and_is_stored_later(site):
+    commit, failures = site.store.commit, []
+
+    def fails(*arguments):
+        failures.append(arguments)
+        raise StoreError("disk full")
+
+    site.store.commit = fails
+    site.connected()
+    site.say(*EFFECTS)
+    await site.until(lambda: len(failures) >= 2)
+    decisions = site.core.decisions
+    await site.cycles()
+    assert site.published == []
+    assert site.core.decisions == decisions, "nothing new is decided meanwhile"
+    site.store.commit = commit
+    await site.until(lambda: site.published)
+    assert site.fences_then == [[FENCE.id]]
+    assert site.service.figures.store_failures >= 2
+    assert site.service.figures.fences == 1
+
+
+async def test_after_a_broken_connection_only_what_is_decided_anew_leaves(site):
+    site.connected()
+    await site.cycles()
+    site.connected(complete=False)
+    decisions = site.core.decisions
+    site.say(*EFFECTS)
+    await site.cycles()
+    assert (site.core.decisions, site.published) == (decisions, [])
+    site.link.ordered.clear()
+    site.connected()
+    await site.until(lambda: site.published)
+
+
+async def test_an_order_that_the_broker_has_lost_is_published_again(site):
+    site.connected()
+    site.say(*EFFECTS)
+    await site.until(lambda: len(site.published) == 1)
+    site.connected(complete=False)
+    await site.cycles()
+    site.link.ordered.clear()
+    site.connected()
+    await site.until(lambda: len(site.published) == 2)
+    assert site.published[1] == ("h2", ORDER)
+
+
+async def test_a_stop_file_ends_all_action_and_is_recorded(site):
+    site.connected()
+    await site.cycles()
+    (site.where / "STOP").write_text("switch work\n")
+    await site.until(lambda: site.service.figures.stopped)
+    assert ("stop", True, "switch work") in [call[:3] for call in site.core.calls]
+    site.say(*EFFECTS)
+    await site.cycles()
+    assert site.published == []
+    (site.where / "STOP").unlink()
+    await site.until(lambda: site.published)
+    await site.until(lambda: site.store.last.number == 3)
+    kinds = [entry.record["kind"] for entry in site.store.entries()]
+    assert kinds == ["stop", "fence", "stop"]
+
+
+async def test_fences_of_an_earlier_life_are_given_to_the_core_first(tmp_path):
+    store = Store(tmp_path / "compute.db")
+    store.commit([FENCE])
+    store.close()
+    async with running(Site(tmp_path)) as site:
+        await site.cycles(1)
+        assert site.core.calls[0][:2] == ("restore", [FENCE])
+
+
+async def test_the_sites_command_runs_for_a_fence_that_was_stored(tmp_path):
+    extra = f'[exec]\ncommand = ["/bin/sh", "-c", "cat > {tmp_path}/said"]\n'
+    async with running(Site(tmp_path, extra)) as site:
+        site.connected()
+        site.say(*EFFECTS)
+        await site.until(lambda: site.service.figures.commands["done"] or (
+            site.service._exec.results["done"]))  # fmt: skip
+        assert FENCE.id in (tmp_path / "said").read_text()
+
+
+async def test_a_head_is_signed_at_the_end(tmp_path):
+    async with running(Site(tmp_path)) as site:
+        site.connected()
+        site.say(*EFFECTS)
+        await site.until(lambda: site.published)
+    store = Store(tmp_path / "compute.db", read_only=True)
+    assert store.heads()[-1].number == 1
+    store.close()
