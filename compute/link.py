@@ -17,7 +17,7 @@ from compute.intake import Intake, RefusedError
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory, NotConnectedError
 from telemetry.broker.settings import BrokerSettings
-from telemetry.messages.documents import ComputeOrder, HostStatus, parse
+from telemetry.messages.documents import ComputeOrder, HostStatus, LedgerHead, parse
 from telemetry.messages.envelope import BadMessageError, Message, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 
@@ -43,6 +43,7 @@ class ComputeLink:
         complete: connected, and all retained messages were received.
         syncs: times that it became so.
         ordered: host → the order of ours that the broker holds, as it said or acknowledged.
+        head: the newest signed head of our ledger that the broker holds; None: none is known.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ComputeLink:
         self.complete = False
         self.syncs = 0
         self.ordered: dict[str, ComputeOrder] = {}
+        self.head: LedgerHead | None = None
         self.prefix = settings.prefix
         self._status = Topic(Kind.COMPUTE_STATUS, name)
         self._name, self._factory, self._intake, self._news = name, factory, intake, news
@@ -70,10 +72,16 @@ class ComputeLink:
         filters = [(subscription(kind, prefix), 1) for kind in READS]
         orders = Topic(Kind.COMPUTE_ORDER, name, "+").text(prefix)
         filters += [(self._status.text(prefix), 1), (orders, 1)]
+        self._ledger = Topic(Kind.COMPUTE_LEDGER, name)
+        filters.append((self._ledger.text(prefix), 1))
         self.client = BrokerClient(
             settings, client_id=f"fabric-compute.{name}", factory=factory, status=self._status,
             subscriptions=filters, receiver=self,
         )  # fmt: skip
+
+    def publish_head(self, head: LedgerHead) -> None:
+        """Retain the newest signed head of the ledger."""
+        self.client.set_state(self._ledger, head.model_dump(mode="json"))
 
     async def publish_order(self, host: str, order: ComputeOrder) -> None:
         """Retain an order at the broker.
@@ -94,7 +102,7 @@ class ComputeLink:
         if retained:
             self._retained_at = time.monotonic()
         topic = message.topic
-        if topic.kind in (Kind.COMPUTE_STATUS, Kind.COMPUTE_ORDER):
+        if topic.kind in (Kind.COMPUTE_STATUS, Kind.COMPUTE_ORDER, Kind.COMPUTE_LEDGER):
             self._own(message)
             return
         try:
@@ -106,7 +114,9 @@ class ComputeLink:
 
     def _own(self, message: Message) -> None:
         topic, sender = message.topic, message.sender
-        if topic.kind is Kind.COMPUTE_ORDER:
+        if topic.kind is Kind.COMPUTE_LEDGER:
+            self.head = parse(LedgerHead, message.data)
+        elif topic.kind is Kind.COMPUTE_ORDER:
             if not self.complete:
                 self.ordered[topic.name] = parse(ComputeOrder, message.data)
         elif sender == self._factory.sender:
@@ -122,7 +132,7 @@ class ComputeLink:
         """A retained topic was cleared."""
         if topic.kind is Kind.COMPUTE_ORDER:
             self.ordered.pop(topic.name, None)
-        elif topic.kind is not Kind.COMPUTE_STATUS:
+        elif topic.kind not in (Kind.COMPUTE_STATUS, Kind.COMPUTE_LEDGER):
             self._intake.clear(topic, time.monotonic())
         self._news()
 

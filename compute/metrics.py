@@ -63,6 +63,7 @@ class Figures:
     store_failures: int = 0
     ledger_entries: int = 0
     head_wall_s: float = 0.0
+    ledger_lost: int = 0
     head: str = ""
     key_pem: str = ""
     lost_steps: int = 0
@@ -165,6 +166,9 @@ class ComputeMetrics(Collector):
             figures.commands,
         )  # fmt: skip
         yield _gauge("ledger_entries", "Entries of the ledger.", figures.ledger_entries)
+        yield _gauge(
+            "ledger_lost", "1: an entry that was published is not here.", figures.ledger_lost
+        )
         yield _gauge(
             "ledger_head_timestamp_seconds", "Time of the newest signed head.", figures.head_wall_s
         )

@@ -26,7 +26,7 @@ from compute.engines.exec import ExecEngine
 from compute.engines.live import LiveEngine
 from compute.failures import complete, failure_of
 from compute.intake import UNSEEN_S, Intake
-from compute.ledger import Entry, sign_head
+from compute.ledger import Entry, Head, sign_head
 from compute.link import ComputeLink
 from compute.metrics import ComputeMetrics, Figures
 from compute.operators import OperatorWatch
@@ -34,7 +34,7 @@ from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from telemetry.broker.interface import MessageFactory
 from telemetry.http_server import HttpServer
-from telemetry.messages.documents import ComputeJob, Fence, HostEvent
+from telemetry.messages.documents import ComputeJob, Fence, HostEvent, LedgerHead
 from telemetry.messages.envelope import Message, Sender
 from telemetry.messages.topics import Kind, Topic
 from telemetry.metrics_server import bind
@@ -245,6 +245,7 @@ class Service:
         now = time.monotonic()
         if self._syncs != self._link.syncs:
             self._syncs, self._synced_at, self._swept = self._link.syncs, now, False
+            self._check_head()
             self._live.reconcile(withdraw=False)
         if not self._swept and now - self._synced_at > UNSEEN_S:
             self._swept = True
@@ -262,6 +263,22 @@ class Service:
         if len(self._events) < MAX_EVENTS:  # The host's own timeline has it.
             self._events.append(NewRecord("host_event", fields, message.id))
         self._news.set()
+
+    def _check_head(self) -> None:
+        """Does the ledger still have what was published of it? Before our own head replaces it."""
+        head = self._link.head
+        if head is None:
+            return
+        entry = next(self._store.entries(head.number), None) if head.number else None
+        if entry is None or entry.number != head.number or entry.hash != head.hash:
+            self.figures.ledger_lost = 1
+            self._log.error(
+                "the ledger does not have the entry of the head that was published: the state "
+                "directory is older, or was changed",
+                number=head.number, here=self.figures.ledger_entries, published=head.hash,
+            )  # fmt: skip
+        else:
+            self.figures.ledger_lost = 0
 
     # -- operators ----------------------------------------------------------------------------
 
@@ -292,21 +309,25 @@ class Service:
 
     async def _sign_heads(self) -> None:
         while True:
-            await asyncio.to_thread(self._sign_now)
+            head = await asyncio.to_thread(self._sign_now)
+            if head is not None and not self.figures.ledger_lost:
+                self._link.publish_head(LedgerHead(**head.__dict__))
             await asyncio.sleep(self._config.ledger.head_s)
 
-    def _sign_now(self) -> None:
+    def _sign_now(self) -> Head | None:
+        """Sign the newest entry, and keep the head. None: not done."""
         last = self._store.last
         if last is None:
-            return
+            return None
         head = sign_head(self._config.name, last, time.time(), self._key)
         try:
             self._store.add_head(head)
         except StoreError as error:
             self._log.error("a signed head cannot be stored", error=str(error))
-            return
+            return None
         self.figures.head, self.figures.head_wall_s = head.to_json(), head.time
         self._log.info("ledger head", head=head.to_json())
+        return head
 
     async def _serve_http(self) -> None:
         server = HttpServer(self.metrics.routes())

@@ -97,7 +97,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Report:
-    """``shares``: all failures first, then the protected ones, then those of each class."""
+    """``shares``: all failures first, then the protected ones, then each class."""
 
     shares: tuple[Share, ...]
     pauses_s: tuple[float, ...]
@@ -135,7 +135,9 @@ def quantile(ordered: tuple[float, ...], q: float) -> float | None:
 def report(failures: Iterable[Failure]) -> Report:
     """What these failures say."""
     known = list(failures)
-    groups = {"all": known, "protected": [one for one in known if one.protected]}
+    # A planned move is no failure; it has a row of its own.
+    counted = [one for one in known if one.failure_class != "planned"]
+    groups = {"all": counted, "protected": [one for one in counted if one.protected]}
     for name in sorted({one.failure_class for one in known}):
         groups[f"class {name}"] = [one for one in known if one.failure_class == name]
     shares = tuple(

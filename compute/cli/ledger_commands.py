@@ -170,7 +170,11 @@ def _stored(store: Store | None) -> Iterator[Entry]:
 
 def _read_head(path: Path) -> Head:
     try:
-        return Head.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        event = json.loads(text)
+        if isinstance(event, dict) and "specversion" in event:  # as the broker has it
+            text = canonical(event.get("data"))
+        return Head.from_json(text)
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     except (ValueError, RecursionError) as error:

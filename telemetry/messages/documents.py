@@ -126,6 +126,20 @@ class ComputeJob(Document):
     records: list[dict[str, Any]] = []
 
 
+class LedgerHead(Document):
+    """Signed: entry ``number`` of the ledger of fabric-compute ``owner`` has this SHA-256.
+
+    ``time``: seconds since 1970. ``signature``: Ed25519, hexadecimal; ``key_id`` names the key.
+    """
+
+    owner: Name
+    number: Count
+    hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    time: Annotated[float, Field(allow_inf_nan=False)]
+    key_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+
 class Stop(Document):
     """While ``stopped``, no fabric-compute acts. Retained until an operator takes it back."""
 

@@ -26,6 +26,7 @@ class Kind(enum.Enum):
     COMPUTE_STATUS = "compute.status"
     COMPUTE_ORDER = "compute.order"
     COMPUTE_JOB = "compute.job"
+    COMPUTE_LEDGER = "compute.ledger"
     STOP = "stop"
 
     @property

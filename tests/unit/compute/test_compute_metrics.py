@@ -105,7 +105,7 @@ def test_whether_a_job_was_protected_is_fixed_before_its_failure(scene):
 
 def test_a_recovery_is_counted_with_its_pause(scene):
     fields = {"job": "gpt", "ranks": [1], "reason": "h1 is lost", "committed_ms": 400.0,
-              "steps_lost": 0}  # fmt: skip
+              "class": "host", "steps_lost": 0}  # fmt: skip
     scene.metrics.failure(failure_of("recovery", complete("recovery", fields, protected=True,
                                                           ranks=4)))  # fmt: skip
     key = 'fabric_compute_recoveries_total{class="host",outcome="recovered"}'

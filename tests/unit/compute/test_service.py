@@ -11,7 +11,7 @@ from compute.service import Service
 from compute.signatures import load_or_create
 from compute.store import Store, StoreError
 from telemetry.broker.interface import NotConnectedError
-from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence
+from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence, LedgerHead
 from telemetry.messages.envelope import Sender
 
 LONG_S = 30
@@ -218,3 +218,24 @@ async def test_a_head_is_signed_at_the_end(tmp_path):
     store = Store(tmp_path / "compute.db", read_only=True)
     assert store.heads()[-1].number == 1
     store.close()
+
+
+async def test_a_ledger_older_than_what_was_published_is_noticed_and_the_head_is_kept(tmp_path):
+    async with running(Site(tmp_path)) as site:
+        site.connected()
+        site.say(*EFFECTS)
+        await site.until(lambda: site.published)
+        await asyncio.to_thread(site.service._sign_now)
+        published = LedgerHead(**site.store.heads()[-1].__dict__)
+        site.link.head = published
+        site.connected()
+        await site.cycles()
+        assert site.service.figures.ledger_lost == 0
+        site.link.head = published.model_copy(update={"number": 9})
+        site.connected()
+        await site.cycles()
+        assert site.service.figures.ledger_lost == 1
+        site.link.head = published.model_copy(update={"hash": "0" * 64})
+        site.connected()
+        await site.cycles()
+        assert site.service.figures.ledger_lost == 1

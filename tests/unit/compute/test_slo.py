@@ -81,3 +81,12 @@ def test_a_report_has_all_failures_first():
     assert report(failures).verdict == "met"
     assert made.as_json()["pause_s"]["median"] == 1.5
     assert report([]).as_json()["pause_s"]["median"] is None
+
+
+def test_a_planned_move_is_no_failure():
+    planned = failure_of("recovery", record(**{"class": "planned", "steps_lost": 0}))
+    made = report([planned] * 40)
+    assert [(one.name, one.failures) for one in made.shares] == [
+        ("all", 0), ("protected", 0), ("class planned", 40),
+    ]  # fmt: skip
+    assert made.verdict == "not enough data"
