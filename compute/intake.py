@@ -6,7 +6,6 @@ Pure: the time is a parameter. Of each retained topic only newer messages count 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from compute.core import Core
@@ -48,14 +47,14 @@ class Intake:
         stop: what an operator's retained message says.
     """
 
-    def __init__(self, core: Core, event: Callable[[Message, HostEvent], None]) -> None:
-        """``event`` gets the events of hosts' timelines. One may come again, with the same id."""
+    def __init__(self, core: Core) -> None:
+        """Nothing is known yet."""
         self.accepted: Counter[str] = Counter()
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.statuses: dict[str, HostStatus] = {}
         self.documents: dict[tuple[str, str], train.AgentDocument] = {}
         self.stop = Stop(stopped=False)
-        self._core, self._event = core, event
+        self._core = core
         self._guard = ReplayGuard()
         self._known: set[Topic] = set()
         """Topics with a retained message that counts."""
@@ -89,7 +88,7 @@ class Intake:
         if topic.kind is Kind.HOST_STATUS:
             self._back.setdefault(topic.owner, now)
         try:
-            if topic.kind.retained and not self._guard.is_new(message):
+            if not self._guard.is_new(message):
                 return  # The broker has sent it again.
         except BadMessageError as error:
             raise RefusedError("replay", str(error)) from None
@@ -97,9 +96,24 @@ class Intake:
             self._apply(topic, message, now)
         except (BadMessageError, train.DocumentError) as error:
             raise RefusedError("data", str(error)) from None
-        if topic.kind.retained:
-            self._known.add(topic)
-            self._seen.add(topic)
+        self._guard.note(message)
+        self._known.add(topic)
+        self._seen.add(topic)
+
+    def event(self, message: Message) -> HostEvent:
+        """An event of a host. Raises ``RefusedError``: it is counted."""
+        try:
+            if message.topic.kind is not Kind.HOST_EVENT:
+                raise RefusedError("topic", f"{message.topic.kind.value} is no event")
+            event = parse(HostEvent, message.data)
+        except BadMessageError as error:
+            self.refused["data"] += 1
+            raise RefusedError("data", str(error)) from None
+        except RefusedError as error:
+            self.refused[error.reason] += 1
+            raise
+        self.accepted[Kind.HOST_EVENT.value] += 1
+        return event
 
     def _apply(self, topic: Topic, message: Message, now: float) -> None:
         host, data = topic.owner, message.data
@@ -117,8 +131,6 @@ class Intake:
                 self._core.host_document(host, document, now)
             case Kind.HOST_JOB:
                 self._job(topic, data, now)
-            case Kind.HOST_EVENT:
-                self._event(message, parse(HostEvent, data))
             case Kind.STOP:
                 self.stop = parse(Stop, data)
             case _:

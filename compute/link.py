@@ -31,7 +31,6 @@ READS = (
     Kind.HOST_DOCUMENT,
     Kind.HOST_OBSERVATIONS,
     Kind.HOST_JOB,
-    Kind.HOST_EVENT,
     Kind.STOP,
 )
 

@@ -24,6 +24,7 @@ from compute.decide.decider import Effect, FenceIssued, JobState, Order, Record
 from compute.engines.base import Action, Decided, Engine
 from compute.engines.exec import ExecEngine
 from compute.engines.live import LiveEngine
+from compute.events import EventLink
 from compute.failures import complete, failure_of
 from compute.intake import UNSEEN_S, Intake
 from compute.ledger import Entry, Head, sign_head
@@ -34,8 +35,8 @@ from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from telemetry.broker.interface import MessageFactory
 from telemetry.http_server import HttpServer
-from telemetry.messages.documents import ComputeJob, Fence, HostEvent, LedgerHead
-from telemetry.messages.envelope import Message, Sender
+from telemetry.messages.documents import ComputeJob, Fence, LedgerHead
+from telemetry.messages.envelope import Sender
 from telemetry.messages.topics import Kind, Topic
 from telemetry.metrics_server import bind
 from telemetry.service.systemd_notify import Notifier
@@ -49,8 +50,8 @@ REST_FACTOR = 3
 LONGEST_REST_S = 0.25
 RETRY_STORE_S = 0.5
 RETRY_BIND_S = 5.0
-MAX_EVENTS = 10_000
-"""Events of hosts that wait for the store."""
+EVENTS_AT_ONCE = 500
+"""Events of hosts that one cycle moves into the ledger."""
 
 
 class Service:
@@ -77,13 +78,17 @@ class Service:
         self._log = structlog.get_logger()
         self._notifier = Notifier()
         self._news = asyncio.Event()
-        self._intake = Intake(core, self._host_event)
+        self._intake = Intake(core)
+        factory = MessageFactory(sender)
         self._link = ComputeLink(
             config.broker.settings,
             config.name,
-            MessageFactory(sender),
+            factory,
             self._intake,
             self._news.set,
+        )
+        self._events_link = EventLink(
+            config.broker.settings, config.name, factory, self._intake, store, self._news.set
         )
         self._live = LiveEngine(self._link)
         self.engines: list[Engine] = [self._live]
@@ -109,8 +114,9 @@ class Service:
         self.figures.ledger_entries = self._store.last.number if self._store.last else 0
         self._look_at_files()
         work: list[Coroutine[Any, Any, None]] = [
-            self._link.client.run(), self._cycles(), self._watch_files(), self._sign_heads(),
-            self._serve_http(), *(engine.run() for engine in self.engines),
+            self._link.client.run(), self._events_link.client.run(), self._cycles(),
+            self._watch_files(), self._sign_heads(), self._serve_http(),
+            *(engine.run() for engine in self.engines),
         ]  # fmt: skip
         tasks = [asyncio.create_task(one) for one in work]
         stopping = asyncio.create_task(stop.wait())
@@ -123,6 +129,7 @@ class Service:
         finally:
             self._notifier.stopping()
             await self._link.client.goodbye()
+            await self._events_link.client.goodbye()
             for task in [*tasks, stopping]:
                 task.cancel()
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
@@ -145,7 +152,7 @@ class Service:
                 await self._carry_out()
                 self._after_sync()
                 await asyncio.sleep(min(LONGEST_REST_S, REST_FACTOR * spent))
-            elif self._unstored or self._events:
+            else:
                 await self._carry_out()
             self.figures.connected = self._link.complete
             self.figures.cycle_at = time.monotonic()
@@ -164,7 +171,11 @@ class Service:
     async def _carry_out(self) -> None:
         """Store what is not stored yet, then let the engines act."""
         effects, events = list(self._unstored), list(self._events)
-        if not effects and not events:
+        try:
+            hosts_events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
+        except StoreError:
+            hosts_events = []  # The commit says what is wrong.
+        if not effects and not events and not hosts_events:
             return
         self.board.observe(self._intake.documents)
         fences, records, states, gone, actions = self._sorted(effects)
@@ -175,7 +186,12 @@ class Service:
         ]
         try:
             entries = await asyncio.to_thread(
-                self._store.commit, fences, [*events, *records], states, commands, gone
+                self._store.commit,
+                fences,
+                [*hosts_events, *events, *records],
+                states,
+                commands,
+                gone,
             )
         except StoreError as error:
             self.figures.store_failures += 1
@@ -183,6 +199,8 @@ class Service:
             return
         del self._unstored[: len(effects)]
         del self._events[: len(events)]
+        if len(hosts_events) == EVENTS_AT_ONCE:
+            self._news.set()
         self._stored(effects, entries)
         orders = {one.host: one.order for one in effects if isinstance(one, Order)}
         decided = Decided(orders, actions)
@@ -256,13 +274,6 @@ class Service:
                 if job.job not in self._told_states:
                     self._unstored.append(JobState(job.job, None))
             self._news.set()
-
-    def _host_event(self, message: Message, event: HostEvent) -> None:
-        fields = {"host": message.topic.owner, "event": event.kind, "text": event.text,
-                  "fields": event.fields}  # fmt: skip
-        if len(self._events) < MAX_EVENTS:  # The host's own timeline has it.
-            self._events.append(NewRecord("host_event", fields, message.id))
-        self._news.set()
 
     def _check_head(self) -> None:
         """Does the ledger still have what was published of it? Before our own head replaces it."""

@@ -23,11 +23,14 @@ from telemetry.messages.envelope import BadMessageError
 VERSION = 1
 BUSY_S = 5.0
 BATCH = 1000
+LOCK_S = 0.2
+"""An event waits for a decision that is being stored so long at most."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS fences (id TEXT PRIMARY KEY, data TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS ledger (
   number INTEGER PRIMARY KEY, line TEXT NOT NULL, hash TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY) STRICT;
+CREATE TABLE IF NOT EXISTS events (id TEXT PRIMARY KEY, data TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS heads (
   number INTEGER PRIMARY KEY, data TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS jobs (
@@ -152,6 +155,9 @@ class Store:
                     continue
                 last = entry_after(last, record.kind, record.fields, wall)
                 entries.append(last)
+            self._db.executemany(
+                "DELETE FROM events WHERE id = ?", [(one.id,) for one in records if one.id]
+            )
             for fence in fences:
                 self._db.execute(
                     "INSERT OR IGNORE INTO fences VALUES (?, ?)",
@@ -229,6 +235,26 @@ class Store:
             return [Head.from_json(data) for (data,) in rows]
         except ValueError as error:
             raise StoreError(f"{self.path}: heads: {error}") from None
+
+    # -- events of hosts, until they are in the ledger ----------------------------------------
+
+    def add_event(self, name: str, fields: dict[str, Any]) -> bool:
+        """Keep an event; False: it is known already. Raises ``StoreError``: it is not kept."""
+        if not self._lock.acquire(timeout=LOCK_S):
+            raise StoreError(f"{self.path}: busy")
+        try:
+            if self._rows("SELECT 1 FROM seen WHERE id = ?", name):
+                return False
+            with self._transaction():
+                query = "INSERT OR IGNORE INTO events VALUES (?, ?)"
+                return self._db.execute(query, (name, json.dumps(fields))).rowcount > 0
+        finally:
+            self._lock.release()
+
+    def events(self, most: int) -> list[NewRecord]:
+        """The oldest events that are not in the ledger yet. Raises ``StoreError``."""
+        rows = self._rows("SELECT id, data FROM events ORDER BY rowid LIMIT ?", most)
+        return [NewRecord("host_event", json.loads(data), name) for name, data in rows]
 
     # -- commands of the exec engine ----------------------------------------------------------
 

@@ -66,7 +66,7 @@ class BrokerClient:
         *,
         client_id: str,
         factory: MessageFactory,
-        status: Topic,
+        status: Topic | None,
         subscriptions: Sequence[tuple[str, int]],
         receiver: Receiver,
         persistent: bool = False,
@@ -77,7 +77,7 @@ class BrokerClient:
             settings: where the broker is.
             client_id: unique at the broker, the same in each life of this sender.
             factory: numbers our messages.
-            status: the topic of birth, last will and goodbye.
+            status: the topic of birth, last will and goodbye; None: another client says them.
             subscriptions: (filter, QoS) pairs.
             receiver: is called with what comes.
             persistent: the broker keeps the session, and each QoS 1 message is acknowledged only
@@ -128,6 +128,9 @@ class BrokerClient:
         if client is None:
             return
         data = {"online": False, "intended": True}
+        if self._status is None:
+            self._goodbye_said = True
+            return
         payload = encode(self._factory.make(self._status, data))
         with contextlib.suppress(NotConnectedError, TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
@@ -164,8 +167,11 @@ class BrokerClient:
             context = await asyncio.to_thread(tls_context, settings)
         else:
             host = await self._plain_host()
-        birth = encode(factory.make(self._status, {"online": True, "intended": False}))
-        will = encode(factory.make(self._status, {"online": False, "intended": False}))
+        birth, will = b"", None
+        if (status := self._status) is not None:
+            birth = encode(factory.make(status, {"online": True, "intended": False}))
+            payload = encode(factory.make(status, {"online": False, "intended": False}))
+            will = aiomqtt.Will(status.text(settings.prefix), payload, 1, retain=True)
         inbox = Inbox(self._keeps_newest)
         five = settings.protocol == "5"
         version: dict[str, Any] = {"clean_session": not self._persistent}
@@ -180,7 +186,7 @@ class BrokerClient:
             identifier=self._client_id,
             queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda **_: inbox),
             protocol=aiomqtt.ProtocolVersion.V5 if five else aiomqtt.ProtocolVersion.V311,
-            will=aiomqtt.Will(self._status.text(settings.prefix), will, 1, retain=True),
+            will=will,
             timeout=CONNECT_S,
             keepalive=settings.keepalive_s,
             tls_context=context,
@@ -259,7 +265,8 @@ class BrokerClient:
 
     async def _greet(self, client: aiomqtt.Client, birth: bytes) -> None:
         async with asyncio.timeout(CONNECT_S):
-            await self._publish(client, self._status, birth)
+            if self._status is not None:
+                await self._publish(client, self._status, birth)
         if not self._subscriptions:
             return
         granted = await client.subscribe(self._subscriptions, timeout=CONNECT_S)

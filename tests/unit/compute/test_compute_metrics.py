@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 class Scene:
     def __init__(self):
         self.board, self.figures = JobBoard(), Figures("c0", "1.0", connected=True)
-        self.intake = Intake(None, lambda message, event: None)
+        self.intake = Intake(None)
         self.metrics = ComputeMetrics(self.figures, self.board, self.intake)
 
     def text(self):

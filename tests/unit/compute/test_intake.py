@@ -27,7 +27,6 @@ GOOD = {
     DOCUMENT: {"name": "h1", "links": [], "probe_port": 9200},
     JOB: {"job": "gpt", "incarnation": "r1", "document": to_data(AGENT)},
     Topic(Kind.STOP): {"stopped": True, "reason": "x"},
-    Topic(Kind.HOST_EVENT, "h1"): {"kind": "down", "text": "t"},
 }
 
 
@@ -48,7 +47,7 @@ def core():
 
 @pytest.fixture
 def intake(core):
-    return Intake(core, lambda message, event: core.calls.append(("event", message.id, event)))
+    return Intake(core)
 
 
 def send(intake, topic, data, sequence=1, sender=LIFE, now=0.0):
@@ -122,11 +121,19 @@ def test_the_same_message_again_is_no_news_and_no_fault(core, intake):
     assert sum(intake.refused.values()) == 0
 
 
-def test_an_event_that_was_late_still_counts(core, intake):
+def test_an_event_is_taken_or_refused(intake):
     topic = Topic(Kind.HOST_EVENT, "h1")
-    send(intake, topic, GOOD[topic], sequence=3, sender=NEXT)
-    send(intake, topic, GOOD[topic], sequence=9)
-    assert [call[1] for call in core.calls] == ["/host/h1/i2/3", "/host/h1/i1/9"]
+    data = {"kind": "down", "text": "t"}
+    for sender, sequence in ((NEXT, 3), (LIFE, 9)):  # One of an earlier life is late, not wrong.
+        assert intake.event(Message(topic, sender, sequence, data)).kind == "down"
+    for message, reason in (
+        (Message(topic, LIFE, 10, data | {"surplus": 1}), "data"),
+        (Message(STATUS, LIFE, 11, ONLINE), "topic"),
+    ):
+        with pytest.raises(RefusedError):
+            intake.event(message)
+        assert intake.refused[reason] == 1
+    assert intake.accepted == {"host.event": 2}
 
 
 def test_what_was_cleared_is_told(core, intake):
@@ -174,7 +181,7 @@ JSON = st.recursive(
 )
 def test_whatever_arrives_is_taken_or_refused(topic, data, draw):
     core = Inputs()
-    intake = Intake(core, lambda message, event: None)
+    intake = Intake(core)
     good = dict(GOOD[topic])
     good |= {draw.draw(st.sampled_from(sorted(good))): draw.draw(JSON)}
     for number, one in enumerate((data, good)):

@@ -12,7 +12,8 @@ from compute.signatures import load_or_create
 from compute.store import Store, StoreError
 from telemetry.broker.interface import NotConnectedError
 from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence, LedgerHead
-from telemetry.messages.envelope import Sender
+from telemetry.messages.envelope import Message, Sender
+from telemetry.messages.topics import Kind, Topic
 
 LONG_S = 30
 FENCE = Fence(id="j/h1/i", job="j", host="h1", incarnation="i")
@@ -62,6 +63,8 @@ class Site:
         self.fences_then = []
         self.link.publish_order = self.publish_order
         self.link.client.run = asyncio.Event().wait
+        self.events = self.service._events_link
+        self.events.client.run = asyncio.Event().wait
 
     async def publish_order(self, host, order):
         if not self.link.complete:
@@ -239,3 +242,43 @@ async def test_a_ledger_older_than_what_was_published_is_noticed_and_the_head_is
         site.connected()
         await site.cycles()
         assert site.service.figures.ledger_lost == 1
+
+
+def event(number, **data):
+    return Message(Topic(Kind.HOST_EVENT, "h1"), Sender("b", "i"), number,
+                      {"kind": "down", "text": "t"} | data)  # fmt: skip
+
+
+async def test_an_event_is_in_the_ledger_once_however_often_it_comes(site):
+    for number in (1, 2, 1, 2, 3):
+        site.events.received(event(number), retained=False)
+    await site.until(lambda: site.store.last is not None and site.store.last.number == 3)
+    site.events.received(event(2), retained=False)
+    site.events.received(event(4, surplus=1), retained=False)
+    await site.cycles()
+    records = [entry.record for entry in site.store.entries()]
+    assert [one["kind"] for one in records] == ["host_event"] * 3
+    assert records[0]["fields"] == {"host": "h1", "event": "down", "text": "t", "fields": {}}
+    assert site.store.events(9) == []
+
+
+async def test_an_event_that_cannot_be_stored_is_not_acknowledged(site):
+    site.store._db.execute("PRAGMA query_only=1")
+    with pytest.raises(OSError, match=r"compute\.db"):
+        site.events.received(event(1), retained=False)
+    site.store._db.execute("PRAGMA query_only=0")
+    site.events.received(event(1), retained=False)
+    await site.until(lambda: site.store.last is not None)
+
+
+def test_an_event_that_was_stored_survives_kill_9(tmp_path):
+    store = Store(tmp_path / "compute.db")
+    assert store.add_event("/host/h1/i/1", {"host": "h1"})
+    assert not store.add_event("/host/h1/i/1", {"host": "h1"})
+    store.close()
+    again = Store(tmp_path / "compute.db")
+    assert [one.id for one in again.events(9)] == ["/host/h1/i/1"]
+    again.commit(records=again.events(9))
+    assert not again.add_event("/host/h1/i/1", {"host": "h1"})
+    assert again.events(9) == []
+    again.close()
