@@ -37,7 +37,7 @@ from telemetry.messages.topics import Topic
 CONNECT_PACKET = 1
 CONNECT_S = 5.0
 """Limit of each step of a connection attempt: CONNACK, SUBACK."""
-GOODBYE_S = 2.0
+GOODBYE_S = 5.0
 STATES_IN_FLIGHT = 8
 """With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
 STABLE_S = 5.0
@@ -259,8 +259,7 @@ class BrokerClient:
             for task in (receiving, sending):
                 if task is not None and not task.done():
                     task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+                    await asyncio.gather(task, return_exceptions=True)
         return "connection ended"
 
     async def _greet(self, client: aiomqtt.Client, birth: bytes) -> None:
