@@ -20,6 +20,7 @@ from fabricd.escalate.job_lines import encode_line
 from fabricd.escalate.job_registry import JobRegistry, Run
 from fabricd.escalate.job_server import JobServer, Session
 from fabricd.escalate.orders import Orders
+from fabricd.escalate.pace import Pace
 from fabricd.escalate.refusals import Refusals
 from telemetry.events import EventKind
 from telemetry.messages.documents import ComputeOrder, Fence
@@ -30,6 +31,9 @@ VERSION = 1
 MAX_FILE = 8 << 20
 REJOIN_S = 60.0
 """A fabric-run that ran before our start and has not come back by then is looked for."""
+
+ROWS_RATE, ROWS_BURST = 0.1, 30
+"""Timeline rows about the jobs of one user: a second, and at once."""
 
 Record = Callable[..., None]
 """``record(kind, reason, **data)`` writes a timeline row."""
@@ -68,6 +72,7 @@ class JobsHere:
         self.fences_changed: Callable[[], None] = lambda: None
         self._host, self._boot_id = host, boot_id
         self._refusals, self._record = refusals, record
+        self._rows = Pace(time.monotonic, rate=ROWS_RATE, burst=ROWS_BURST, least=1)
         store = FenceStore(state_dir / "fences.json")
         everyone = [store, *appliers]
         self.fences = FenceRegistry([one.name for one in everyone], round(deadline_s * 1e9))
@@ -240,8 +245,7 @@ class JobsHere:
         for fence in self.fences.of_job(run.job):
             self._tell_fence(run, fence)
         self._tell_orders(run)
-        self._record(EventKind.JOB, f"registered: {run.job}", job=run.job,
-                     incarnation=run.incarnation, uid=run.uid, pid=run.pid)  # fmt: skip
+        self._tell_job(run, f"registered: {run.job}")
         self._saving.set()
 
     def document_changed(self, run: Run) -> None:  # noqa: D102
@@ -253,21 +257,27 @@ class JobsHere:
                 self._acknowledged(fence)
 
     def run_gone(self, run: Run) -> None:  # noqa: D102
-        self._record(EventKind.JOB, f"ended without leaving: {run.job}", job=run.job,
-                     incarnation=run.incarnation, pid=run.pid)  # fmt: skip
+        self._tell_job(run, f"ended without leaving: {run.job}")
         self._publish(run)
         self._ended(run)
         for job in self.registry.forget_oldest():
             self.publish(job, None)
 
     def run_left(self, run: Run) -> None:  # noqa: D102
-        self._record(EventKind.JOB, f"left: {run.job}", job=run.job,
-                     incarnation=run.incarnation)  # fmt: skip
+        self._tell_job(run, f"left: {run.job}")
         self.publish(run.job, None)
         self._ended(run)
 
     def job_line_refused(self, reason: str, detail: str) -> None:  # noqa: D102
         self._refusals.add(reason, detail)
+
+    def _tell_job(self, run: Run, reason: str) -> None:
+        """A timeline row, unless its user has had too many: nobody may push out other rows."""
+        if run.uid and self._rows.delay_s(run.uid, 1):
+            self._refusals.add("rows", f"uid {run.uid}: {reason}")
+            return
+        self._record(EventKind.JOB, reason, job=run.job, incarnation=run.incarnation,
+                     uid=run.uid, pid=run.pid)  # fmt: skip
 
     def _ended(self, run: Run) -> None:
         for fence in self.fences.job_ended(run.job):

@@ -126,8 +126,9 @@ class Outbox:
         batch = list(self._unstored)
         before = self._store.depth.dropped
         await self._retried(lambda: self._store.add(batch))
-        for _ in batch:
-            self._unstored.popleft()
+        for one in batch:  # Before the end, two of us may store the same: once by its id.
+            if self._unstored and self._unstored[0] is one:
+                self._unstored.popleft()
         if (dropped := self._store.depth.dropped - before) > 0:
             self._log.error("outbox full: the oldest of the least important events are dropped",
                             dropped=dropped, waiting=self._store.depth.messages)  # fmt: skip

@@ -1,4 +1,7 @@
-"""How fast each user's lines are read: a token bucket by uid. Pure."""
+"""What each user may do in a time: a token bucket by uid. Pure.
+
+By default in bytes: how fast lines are read.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,28 @@ MOST_USERS = 4096
 
 
 class Pace:
-    """``clock`` gives seconds, monotonic."""
+    """Earns ``rate`` a second, up to ``burst``; one thing costs ``least`` at least."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        rate: float = RATE,
+        burst: float = BURST,
+        least: float = LEAST,
+    ) -> None:
+        """Args: ``clock``: seconds, monotonic."""
         self._clock = clock
+        self._rate, self._burst, self._least = rate, burst, least
         self._spent: dict[int, tuple[float, float]] = {}
-        """uid → (bytes over what was earned by then, when)."""
+        """uid → (what was spent by then and is not earned again, when)."""
 
     def delay_s(self, uid: int, size: int) -> float:
-        """Seconds to wait after having read a line of ``size`` bytes."""
+        """Spend ``size``; returns the seconds to wait until that is earned."""
         now = self._clock()
         spent, then = self._spent.pop(uid, (0.0, now))
-        spent = max(0.0, spent - (now - then) * RATE) + max(size, LEAST)
+        spent = max(0.0, spent - (now - then) * self._rate) + max(size, self._least)
         self._spent[uid] = spent, now
         if len(self._spent) > MOST_USERS:
             del self._spent[next(iter(self._spent))]
-        return max(0.0, spent - BURST) / RATE
+        return max(0.0, spent - self._burst) / self._rate

@@ -82,7 +82,8 @@ async def test_a_stop_is_an_intended_goodbye(fabric):
     await until(lambda: fabric.compute.data(Kind.HOST_STATUS), "birth")
     fabric.daemon.stop()
     await until(lambda: not fabric.compute.data(Kind.HOST_STATUS)["online"], "goodbye")
-    assert fabric.compute.data(Kind.HOST_STATUS) == {"online": False, "intended": True}
+    said = fabric.compute.data(Kind.HOST_STATUS)
+    assert said == {"online": False, "intended": True}, fabric.daemon.log.read_text()[-3000:]
 
 
 async def test_documents_go_up_and_orders_down(fabric):

@@ -243,6 +243,32 @@ async def test_a_real_host_is_judged(tmp_path):
         whole.close()
 
 
+BROKER = {
+    "where": "b port 8883", "connected": False, "reason": "refused", "connections": 2,
+    "outbox": 3, "outbox_dropped": 4, "rejected": 5, "refused": {"line": 6}, "computes": ["c0"],
+    "stopped": "upgrade", "jobs": {"gpt": "connected"}, "fences": {"f": "gpt on h1"},
+    "fences_applied": [],
+}  # fmt: skip
+
+
+async def test_status_tells_of_the_broker(tmp_path, capsys):
+    whole = WholeHost(tmp_path)
+    try:
+        data = report.status(whole.host) | {"config": {"problems": [], "hash": "00"}}
+    finally:
+        whole.close()
+    assert data["broker"] is None
+    show.status(Console(width=400), data)
+    assert "none configured" in capsys.readouterr().out
+    show.status(Console(width=400), data | {"broker": BROKER})
+    wanted = (
+        "b port 8883: NOT CONNECTED; refused; STOPPED BY AN OPERATOR: upgrade; 3 events wait, 4 "
+        "dropped; jobs gpt (connected); 0 of 1 fences applied; refused line 6, rejected by the "
+        "broker 5"
+    )
+    assert wanted in capsys.readouterr().out
+
+
 async def test_status_names_a_link_that_is_down(tmp_path, capsys):
     whole = WholeHost(tmp_path)
     try:

@@ -183,6 +183,14 @@ def test_any_stored_jobs_are_taken_over_or_refused(stored):
 # -- pace
 
 
+def test_other_things_than_bytes_are_paced_alike():
+    now = [0.0]
+    pace = Pace(lambda: now[0], rate=0.1, burst=2, least=1)
+    assert [pace.delay_s(1, 1) > 0 for _ in range(3)] == [False, False, True]
+    now[0] = 20.0
+    assert pace.delay_s(1, 1) == 0
+
+
 def test_a_burst_is_free_and_then_a_user_is_read_at_the_rate():
     now = [0.0]
     pace = Pace(lambda: now[0])
