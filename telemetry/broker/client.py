@@ -119,6 +119,15 @@ class BrokerClient:
             raise NotConnectedError("not connected")
         await self._publish(client, topic, payload)
 
+    async def assert_online(self) -> None:
+        """Publish the birth again: somebody else's message stands on our status topic.
+
+        Raises:
+            NotConnectedError: not connected; the next connection begins with a birth.
+        """
+        data = {"online": True, "intended": False}
+        await self.publish(self._status, encode(self._factory.make(self._status, data)))
+
     async def goodbye(self) -> None:
         """Say that we leave on purpose. Call it while ``run`` runs, and then cancel ``run``.
 
@@ -240,13 +249,12 @@ class BrokerClient:
         """Publish and receive until the connection ends; returns why it did."""
         self._gone = asyncio.get_running_loop().create_future()
         receiving = asyncio.create_task(self._receive(client, inbox))
+        greeting = asyncio.create_task(self._greet(client, birth))
         sending: asyncio.Task[None] | None = None
         try:
             self._client = client
-            greeting = asyncio.create_task(self._greet(client, birth))
             await asyncio.wait({receiving, greeting}, return_when=asyncio.FIRST_COMPLETED)
             if receiving.done():
-                greeting.cancel()
                 await receiving
             await greeting
             self.connected = True
@@ -256,7 +264,7 @@ class BrokerClient:
             await asyncio.wait({receiving, sending}, return_when=asyncio.FIRST_COMPLETED)
             await (receiving if receiving.done() else sending)
         finally:
-            for task in (receiving, sending):
+            for task in (receiving, greeting, sending):
                 if task is not None and not task.done():
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
@@ -378,6 +386,6 @@ def _close(client: aiomqtt.Client) -> None:
 
 def _reason(error: BaseException) -> str:
     text = str(error) or type(error).__name__
-    if isinstance(error, aiomqtt.MqttCodeError) and isinstance(error.__cause__, Exception):
+    if isinstance(error, aiomqtt.MqttError) and isinstance(error.__cause__, Exception):
         text = f"{text}: {error.__cause__}"
     return text[:300]
