@@ -28,7 +28,7 @@ from fabricd.escalate.refusals import Refusals
 from fabricd.escalate.sockets import SocketKiller, Target
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.guard import ReplayGuard
-from telemetry.broker.interface import MessageFactory
+from telemetry.broker.interface import MessageFactory, NotConnectedError
 from telemetry.broker.settings import BrokerSettings
 from telemetry.events import EventKind
 from telemetry.messages.documents import ComputeOrder, Fence, HostEvent, Stop, parse
@@ -48,6 +48,8 @@ EVENT_IMPORTANCE = {
 }
 """Timeline rows that are sent as events; with a full outbox the least important go first."""
 FLUSH_S = 1.0
+RECLAIM_S = 5.0
+"""Between two births on a topic that somebody else writes, too."""
 TICK_S = 0.25
 LOOKS = 2
 """Ticks between two looks at what is not urgent."""
@@ -94,6 +96,8 @@ class Escalation:
         self._guard = ReplayGuard()
         self._gaps = ProberGaps()
         self._silent: frozenset[str] = frozenset()
+        self._reclaim_at_s = 0.0
+        self._reclaiming: asyncio.Task[None] | None = None
         self._discovery = Discovery(host, self.refusals) if host.discovers else None
         self._follow = host.follow
         run_dir, state_dir = Path(config.paths.run_dir), Path(config.paths.state_dir)
@@ -120,6 +124,7 @@ class Escalation:
         subscriptions = [
             (subscription(Kind.COMPUTE_ORDER, prefix, self._me), 1),
             (subscription(Kind.STOP, prefix), 1),
+            (Topic(Kind.HOST_STATUS, self._me).text(prefix), 0),
         ]
         if self._discovery is not None:
             # QoS 0: a broker's queue for us may be shorter than the list of hosts.
@@ -293,6 +298,9 @@ class Escalation:
     def received(self, message: Message, *, retained: bool) -> None:  # noqa: ARG002, D102
         topic = message.topic
         where = topic.text(self._settings.prefix)
+        if (topic.kind, topic.owner) == (Kind.HOST_STATUS, self._me):
+            self._own_status(message)
+            return
         try:
             if not self._guard.is_new(message):
                 return
@@ -317,6 +325,23 @@ class Escalation:
             self.refusals.add(problem, f"{where}: {error}")
         else:
             self._guard.note(message)
+
+    def _own_status(self, message: Message) -> None:
+        """A late last will of an earlier life of ours, or of another host of our name."""
+        now = time.monotonic()
+        if message.sender == self._factory.sender or now < self._reclaim_at_s:
+            return
+        self._reclaim_at_s = now + RECLAIM_S
+        self._log.error(
+            "another fabricd says the status of this host: an earlier one, or is its name in use?",
+            boot_id=message.sender.boot_id, incarnation=message.sender.incarnation,
+        )  # fmt: skip
+
+        async def reclaim() -> None:
+            with contextlib.suppress(NotConnectedError):
+                await self.client.assert_online()
+
+        self._reclaiming = asyncio.create_task(reclaim())
 
     def cleared(self, topic: Topic) -> None:  # noqa: D102
         if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:

@@ -86,6 +86,15 @@ async def test_a_stop_is_an_intended_goodbye(fabric):
     assert said == {"online": False, "intended": True}, fabric.daemon.log.read_text()[-3000:]
 
 
+async def test_a_late_will_of_an_earlier_life_does_not_stand(fabric):
+    await until(lambda: fabric.compute.data(Kind.HOST_STATUS), "birth")
+    topic = Topic(Kind.HOST_STATUS, "h0")
+    late = Message(topic, Sender("b", "earlier"), 9, {"online": False, "intended": False})
+    await fabric.compute.client.publish(topic, encode(late))
+    await until(lambda: not fabric.compute.data(Kind.HOST_STATUS)["online"], "it comes")
+    await until(lambda: fabric.compute.data(Kind.HOST_STATUS)["online"], "fabricd contradicts")
+
+
 async def test_documents_go_up_and_orders_down(fabric):
     run = await fabric.run()
     run.send("document", document={"step": 1})
