@@ -347,6 +347,8 @@ class HostAgent:
                 if core.holds(process, message.rank):
                     effects = self._local.store(process, message.rank, message.step, message.body)
                     self._perform_local(effects)
+                else:  # it has lost its rank, and an assignment that says so is on its way
+                    self._processes.send(process, Stored(message.step))
             case LocalStateRequest():
                 task = asyncio.create_task(self._find(process, message.rank, message.step))
                 self._tasks.add(task)

@@ -291,8 +291,8 @@ class HostCore:
             effects.append(Note(f"generation {accepted.number}: {self._describe(accepted)}"))
         self._noticed = None
         greeted = [one.name for one in self._processes.values() if one.welcomed]
-        effects.append(Start(accepted))
-        return [*effects, *(Assign(name, accepted) for name in greeted), *self._greet_waiting()]
+        effects += [Assign(name, accepted) for name in greeted]
+        return [*effects, *self._greet_waiting(), Start(accepted)]
 
     def _greet_waiting(self) -> list[Effect]:
         effects: list[Effect] = []

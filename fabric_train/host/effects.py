@@ -43,7 +43,7 @@ class Greet:
 
 @dataclass(frozen=True)
 class Start:
-    """``generation`` is running here from now on."""
+    """``generation`` is running here from now on; its processes have been told."""
 
     generation: JobGeneration
 

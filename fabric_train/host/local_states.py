@@ -71,20 +71,28 @@ class LocalStates:
         self._incarnations: dict[str, str] = {}
 
     def started(self, generation: JobGeneration) -> list[Effect]:
-        """``generation`` runs from now on: what its buddies do not have yet is sent to them."""
+        """``generation`` runs from now on: what its buddies do not have yet is sent to them.
+
+        Processes have heard of it before: who lost its rank is not kept waiting, for what it stored
+        belongs to a step of a generation that has ended.
+        """
         self._generation = generation.number
         self._forget_former({one.host: one.incarnation for one in generation.members})
         if not generation.formed:  # older states are of an earlier start
             for rank, states in self._states.items():
                 kept = {s: one for s, one in states.items() if one.generation >= generation.number}
                 self._states[rank] = kept
-            self._waiting.clear()
         here = (rank for rank, host in enumerate(generation.hosts) if host == self._host)
         self._ranks = frozenset(here)
-        self._waiting = {rank: one for rank, one in self._waiting.items() if rank in self._ranks}
+        over = [
+            rank
+            for rank, (process, _) in self._waiting.items()
+            if not generation.formed or generation.slots[rank] != process
+        ]
+        told = [TellStored(*self._waiting.pop(rank)) for rank in over]
         self._buddies = buddies_of(self._host, generation)
         copies = [copy for host in self._buddies for copy in self.copies_for(host)]
-        return [*copies, *self._settle()]
+        return [*told, *copies, *self._settle()]
 
     def copies_for(self, host: str) -> list[Effect]:
         """What a buddy that has just connected lacks."""

@@ -29,6 +29,7 @@ class Daemons:
         self.hosts = list(hosts)
         self.documents = {}
         self.lost = {}
+        self.drained = {}
         self.gone = set()
         self.fences = {}  # id: who has acknowledged it
         self.core = JobCore("job", Policy())
@@ -133,7 +134,7 @@ class Daemons:
             if not who >= documents.keys()
         )
         lost = {host: why for host, why in self.lost.items() if host in documents}
-        news = JobInput(documents, lost=lost, unconfirmed=unconfirmed)
+        news = JobInput(documents, lost=lost, unconfirmed=unconfirmed, drained=self.drained)
         decision = self.core.decide(news, time.monotonic())
         self.phases.append(decision.phase)
         for host, order in decision.orders.items():

@@ -50,6 +50,10 @@ def step(daemons, host):
     return max((one.step for one in daemons.documents[host].processes), default=0)
 
 
+def is_running(daemons, hosts, number):
+    return all(daemons.documents[host].running == number for host in hosts)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("undisturbed") / "job"
@@ -101,21 +105,25 @@ async def test_a_host_that_freezes_is_fenced_and_changes_nothing_when_it_wakes(
     assert daemons.core.generation.hosts == ["a", "a", "e", "e"]
 
 
-async def test_processes_that_change_ranks_change_nothing(undisturbed, tmp_path):
-    """As after planned moves: they live, and what they hold is another rank's."""
+async def test_processes_that_change_ranks_and_a_drained_host_change_nothing(undisturbed, tmp_path):
+    """Those that lose a rank live: what they hold is another rank's, and they end with the job."""
     async with AsyncExitStack() as stack:
-        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "a"))
-        runs = await start(stack, daemons, ["--nodes", "1", "--nproc-per-node", "4"], PAUSE_S="0.1")
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
+        runs = await start(stack, daemons, args, PAUSE_S="0.1")
         await until(lambda: "a" in daemons.documents and step(daemons, "a") > 5, runs)
-        first = daemons.documents["a"].accepted
         for number, (one, other) in enumerate([(0, 1), (1, 3)], 2):
-            slots = list(daemons.documents["a"].accepted.slots)
+            previous = daemons.documents["a"].accepted
+            slots, hosts = list(previous.slots), list(previous.hosts)
             slots[one], slots[other] = slots[other], slots[one]
-            news = replace(first, number=number, base=number - 1, slots=slots, formed=True)
-            daemons.propose(replace(news, lost=[one, other]))
-            await until(lambda news=news: daemons.documents["a"].running == news.number, runs)
+            hosts[one], hosts[other] = hosts[other], hosts[one]
+            news = replace(previous, number=number, base=number - 1, slots=slots, hosts=hosts)
+            daemons.propose(replace(news, formed=True, lost=[one, other]))
+            await until(lambda number=number: is_running(daemons, "abe", number), runs)
+        daemons.drained["b"] = ""
         codes = await ended(runs)
-    assert codes == {"a": 0}, logs(runs)
+    assert codes == {"a": 0, "b": 0, "e": 0}, logs(runs)
+    assert daemons.core.generation.hosts == ["a", "e", "e", "a"]
     assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
 
 

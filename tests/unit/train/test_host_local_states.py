@@ -6,11 +6,12 @@ from fabric_train.documents import JobGeneration, Member
 from fabric_train.host.local_states import Copy, LocalStates, TellStored, buddies_of
 
 
-def generation(number, hosts, spares=(), formed=None, incarnations=()):
+def generation(number, hosts, spares=(), formed=None, incarnations=(), moved=None):
     names = [*dict.fromkeys([*hosts, *spares])]
-    lives = dict(incarnations)
+    lives, moved = dict(incarnations), moved or {}
     members = [Member(one, lives.get(one, "i1"), "127.0.0.2:1", "127.0.0.2:2", "") for one in names]
     slots = [f"{host}/p{rank}" for rank, host in enumerate(hosts)]
+    slots = [moved.get(rank, slot) for rank, slot in enumerate(slots)]
     formed = number > 1 if formed is None else formed
     return JobGeneration(number, number - 1, slots, list(hosts), [], [], members, "s", formed)
 
@@ -41,33 +42,33 @@ def test_buddies_are_the_next_two_hosts_in_slot_order(host, hosts, spares, expec
 
 def test_a_state_is_stored_when_both_buddies_have_it():
     states = agent()
-    assert states.store("p", 0, 5, b"x") == [
+    assert states.store("a/p0", 0, 5, b"x") == [
         Copy("b", 1, 0, 5, b"x"), Copy("c", 1, 0, 5, b"x"),
     ]  # fmt: skip
     assert states.acknowledged("b", 1, 0, 5) == []
-    assert states.acknowledged("c", 1, 0, 5) == [TellStored("p", 5)]
+    assert states.acknowledged("c", 1, 0, 5) == [TellStored("a/p0", 5)]
     assert states.acknowledged("c", 1, 0, 5) == [], "once"
 
 
 def test_a_buddy_that_is_not_heard_is_not_waited_for_but_one_copy_is_needed():
     states = agent(heard="b")
-    states.store("p", 0, 5, b"x")
+    states.store("a/p0", 0, 5, b"x")
     assert states.heard("") == [], "nobody has it"
-    assert states.acknowledged("b", 1, 0, 5) == [TellStored("p", 5)]
+    assert states.acknowledged("b", 1, 0, 5) == [TellStored("a/p0", 5)]
     states.heard("bc")
-    states.store("p", 0, 6, b"y")
+    states.store("a/p0", 0, 6, b"y")
     assert states.acknowledged("b", 1, 0, 6) == []
-    assert states.heard("b") == [TellStored("p", 6)]
+    assert states.heard("b") == [TellStored("a/p0", 6)]
 
 
 def test_a_job_on_one_host_stores_at_once():
     states = agent(hosts="aaaa")
-    assert states.store("p", 3, 5, b"x") == [TellStored("p", 5)]
+    assert states.store("a/p3", 3, 5, b"x") == [TellStored("a/p3", 5)]
 
 
 def test_acknowledgements_of_another_state_do_not_count():
     states = agent(heard="")
-    states.store("p", 0, 5, b"x")
+    states.store("a/p0", 0, 5, b"x")
     assert states.acknowledged("z", 1, 0, 5) == [], "no buddy"
     assert states.acknowledged("b", 1, 0, 4) == []
     assert states.acknowledged("b", 2, 0, 5) == []
@@ -76,19 +77,35 @@ def test_acknowledgements_of_another_state_do_not_count():
 
 def test_a_new_generation_brings_new_buddies_what_they_lack():
     states = agent()
-    states.store("p", 0, 4, b"x")
+    states.store("a/p0", 0, 4, b"x")
     states.acknowledged("b", 1, 0, 4)
     states.acknowledged("c", 1, 0, 4)
-    states.store("p", 0, 5, b"y")
+    states.store("a/p0", 0, 5, b"y")
     states.acknowledged("c", 1, 0, 5)
     copies = states.started(generation(2, "aecd", incarnations={"c": "i1"}))
     assert copies == [Copy("e", 1, 0, 4, b"x"), Copy("e", 1, 0, 5, b"y")]
-    assert states.acknowledged("e", 1, 0, 5) == [TellStored("p", 5)]
+    assert states.acknowledged("e", 1, 0, 5) == [TellStored("a/p0", 5)]
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        generation(2, "ebcd"),
+        generation(2, "abcd", moved={0: "a/p9"}),
+        generation(2, "abcd", formed=False),
+    ],
+)
+def test_who_loses_its_rank_is_not_kept_waiting(news):
+    """By a planned move it lives on, and has to hear of the end of the job."""
+    states = agent(heard="")
+    states.store("a/p0", 0, 5, b"x")
+    assert TellStored("a/p0", 5) in states.started(news)
+    assert TellStored("a/p0", 5) not in states.heard("bcd")
 
 
 def test_what_a_former_life_of_a_host_has_acknowledged_is_gone():
     states = agent(hosts="ab", heard="b")
-    states.store("p", 0, 5, b"x")
+    states.store("a/p0", 0, 5, b"x")
     states.acknowledged("b", 1, 0, 5)
     copies = states.started(generation(2, "ab", incarnations={"b": "i2"}))
     assert copies == [Copy("b", 1, 0, 5, b"x")]
@@ -96,7 +113,7 @@ def test_what_a_former_life_of_a_host_has_acknowledged_is_gone():
 
 def test_a_buddy_that_connects_anew_gets_what_it_has_not_acknowledged():
     states = agent()
-    states.store("p", 0, 5, b"x")
+    states.store("a/p0", 0, 5, b"x")
     states.acknowledged("c", 1, 0, 5)
     assert states.copies_for("b") == [Copy("b", 1, 0, 5, b"x")]
     assert states.copies_for("c") == []
@@ -135,7 +152,7 @@ def test_a_rank_hears_stored_only_when_another_host_has_its_state(data):
         effects = []
         if event == "store" and not pending:
             step += 1
-            effects, pending = states.store("p", 0, step, b"x"), True
+            effects, pending = states.store("a/p0", 0, step, b"x"), True
         elif event == "acknowledge" and host in has.get(step, ()):
             effects = states.acknowledged(host, has[step][host], 0, step)
         elif event == "hear":
@@ -150,7 +167,7 @@ def test_a_rank_hears_stored_only_when_another_host_has_its_state(data):
             if isinstance(effect, Copy):
                 has.setdefault(effect.step, {})[effect.host] = effect.generation
             else:
-                assert effect == TellStored("p", step)
+                assert effect == TellStored("a/p0", step)
                 assert pending
                 assert set(has[step]), "it was sent to somebody"
                 pending = False
