@@ -212,9 +212,9 @@ class HostAgent:
         for effect in effects:
             match effect:
                 case local_states.Copy():
-                    keep = wire.KeepLocal(effect.generation, effect.rank, effect.step, effect.body)
-                    self._peers.send(effect.host, keep)
-                case local_states.TellStored():
+                    copy = wire.StoreLocal(effect.generation, effect.rank, effect.step, effect.body)
+                    self._peers.send(effect.host, copy)
+                case local_states.ConfirmStored():
                     self._processes.send(effect.process, Stored(effect.step))
 
     def _update_members(self) -> None:
@@ -301,11 +301,13 @@ class HostAgent:
         assert self._peers is not None
         assert self._finder is not None
         match message:
-            case wire.KeepLocal():
-                if self._local.keep(message.generation, message.rank, message.step, message.body):
-                    kept = wire.KeptLocal(message.generation, message.rank, message.step)
-                    self._peers.send(host, kept)
-            case wire.KeptLocal():
+            case wire.StoreLocal():
+                if self._local.store_copy(
+                    message.generation, message.rank, message.step, message.body
+                ):
+                    stored = wire.StoredLocal(message.generation, message.rank, message.step)
+                    self._peers.send(host, stored)
+            case wire.StoredLocal():
                 self._perform_local(
                     self._local.acknowledged(host, message.generation, message.rank, message.step)
                 )
@@ -379,5 +381,5 @@ class HostAgent:
         found = await self._finder.find(rank, step, [one for one in others if one != self._host])
         generation, body = found or (0, b"")
         if found is not None and found != self._local.find(rank, step):
-            self._local.keep(generation, rank, step, body)
+            self._local.store_copy(generation, rank, step, body)
         self._processes.send(process, LocalStateAnswer(rank, step, found is not None, body))

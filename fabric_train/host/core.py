@@ -63,14 +63,14 @@ class HostCore:
         self._accepted: JobGeneration | None = None
         self._running: JobGeneration | None = None
         self._phase = "waiting"
-        self._said = ""
+        self._reported = ""
         self._suspects = 0
         self._failed = ""
         self._fenced: set[tuple[str, str]] = set()
         self._refused_layouts: set[str] = set()
         self._hears: tuple[str, ...] = ()
         self._misses: tuple[str, ...] = ()
-        self._noticed: tuple[float, str] | None = None
+        self._trouble: tuple[float, str] | None = None
         self._released = False
         self._over = False
         self._failure = ""
@@ -131,7 +131,7 @@ class HostCore:
             effects += self._kill(name, order.reason or f"fabric-compute {compute} says so")
         self._phase = order.phase
         if order.phase in ("waiting", "held") and order.reason:
-            effects += self._say(f"{order.phase}: {order.reason}")
+            effects += self._report_once(f"{order.phase}: {order.reason}")
         match order.phase:
             case "proposed":
                 effects += self._accept(order.generation, now)
@@ -154,7 +154,7 @@ class HostCore:
     def heard(self, hears: Sequence[str], misses: Sequence[str], now: float) -> None:
         """Agents of the job with which heartbeats are, and are not, exchanged."""
         if fresh := set(misses) - set(self._misses):
-            self._notice(f"no heartbeats of {', '.join(sorted(fresh))}", now)
+            self._note_trouble(f"no heartbeats of {', '.join(sorted(fresh))}", now)
         self._hears, self._misses = tuple(sorted(hears)), tuple(sorted(misses))
 
     # What processes do.
@@ -187,7 +187,7 @@ class HostCore:
             return self._end(self._failure) if self._all_ended() else []
         effects: list[Effect] = [Note(f"{self._name(process)}: {one.ended}")]
         if rank is not None:
-            self._notice(f"rank {rank}: {one.ended}", now)
+            self._note_trouble(f"rank {rank}: {one.ended}", now)
         if rank is None and self._rank(self._accepted, process) is None:
             del self._processes[process]
         if one.layout is not None and one.killed_for and rank is None:
@@ -229,7 +229,7 @@ class HostCore:
         """A collective of ``generation`` failed in ``process``."""
         self._suspects = max(self._suspects, generation)
         if self._running and generation == self._running.number:
-            self._notice(f"{self._name(process)}: {error}", now)
+            self._note_trouble(f"{self._name(process)}: {error}", now)
 
     def given_up(self, process: str, reason: str) -> None:
         """``process`` says that the job cannot go on."""
@@ -257,10 +257,12 @@ class HostCore:
                 problem = f"incarnation {member.incarnation} of {member.host} is fenced"
         if problem:
             self.refused_orders += 1
-            return self._say(f"generation {generation.number} is not accepted: {problem}")
+            return self._report_once(f"generation {generation.number} is not accepted: {problem}")
         self._accepted = generation
         if generation.formed:
-            self._notice(generation.reason or f"generation {generation.number} is proposed", now)
+            self._note_trouble(
+                generation.reason or f"generation {generation.number} is proposed", now
+            )
         return []
 
     def _start(self, generation: JobGeneration | None, now: float) -> list[Effect]:
@@ -272,7 +274,9 @@ class HostCore:
             return []
         if accepted.proposal != generation.proposal:
             self.refused_orders += 1
-            return self._say(f"another generation {generation.number} was accepted here before")
+            return self._report_once(
+                f"another generation {generation.number} was accepted here before"
+            )
         self._running = accepted
         for name in [one.name for one in self._processes.values() if one.ended is not None]:
             if accepted.rank_of(name) is None:
@@ -281,7 +285,7 @@ class HostCore:
             one.finished = None
         effects: list[Effect] = []
         if accepted.formed:
-            lost_at, why = self._noticed or (now, "")
+            lost_at, why = self._trouble or (now, "")
             why = accepted.reason or why or "connections failed"
             ranks = tuple(accepted.lost)
             self._records.append(RecoveryRecord(accepted.number, ranks, why, lost_at, now))
@@ -289,7 +293,7 @@ class HostCore:
             effects.append(Note(f"generation {accepted.number}: {what}: {why}"))
         else:
             effects.append(Note(f"generation {accepted.number}: {self._describe(accepted)}"))
-        self._noticed = None
+        self._trouble = None
         greeted = [one.name for one in self._processes.values() if one.welcomed]
         effects += [Assign(name, accepted) for name in greeted]
         return [*effects, *self._greet_waiting(), Start(accepted)]
@@ -373,7 +377,9 @@ class HostCore:
     def _release(self) -> list[Effect]:
         running = self._running
         if running and any(one.finished is None for one in self._ranks(running)):
-            return self._say("ended is ordered, and not all ranks here have finished: ignored")
+            return self._report_once(
+                "ended is ordered, and not all ranks here have finished: ignored"
+            )
         self._released = True
         late = [Kill(one.name, "the job has ended") for one in self._live() if not one.welcomed]
         ending = self._end("") if self._all_ended() else []
@@ -412,16 +418,16 @@ class HostCore:
             return f"this host is a spare of the {world} ranks"
         return f"rank {', '.join(map(str, ranks))} of {world} here"
 
-    def _say(self, text: str) -> list[Effect]:
+    def _report_once(self, text: str) -> list[Effect]:
         """``text`` for people, once until there is another one."""
-        if text == self._said:
+        if text == self._reported:
             return []
-        self._said = text
+        self._reported = text
         return [Note(text)]
 
-    def _notice(self, reason: str, now: float) -> None:
-        if self._running is not None and self._noticed is None:
-            self._noticed = (now, reason)
+    def _note_trouble(self, reason: str, now: float) -> None:
+        if self._running is not None and self._trouble is None:
+            self._trouble = (now, reason)
 
     def _all_ranks(self, newest: Callable[[_Process], int]) -> bool:
         running = self._running

@@ -58,7 +58,7 @@ class Heartbeats:
             self._peers[host].connected = False
 
     def forget(self, host: str) -> None:
-        """Nothing is ever said of ``host`` again, until it is a member anew."""
+        """``host`` is neither heard nor missed, until it is a member anew."""
         self._peers.pop(host, None)
 
     def tick(self, now: float) -> None:

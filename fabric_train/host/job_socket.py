@@ -183,7 +183,7 @@ class JobSocket:
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Receive until cancelled; connects again by itself."""
-        wait, said = _RETRY_S[0], ""
+        wait, reported = _RETRY_S[0], ""
         while True:
             await self._receive(reader)
             self._disconnect()
@@ -194,12 +194,12 @@ class JobSocket:
                 try:
                     reader = await self.open()
                 except DaemonError as error:
-                    if str(error) != said:
-                        said = str(error)
-                        self._report(said)
+                    if str(error) != reported:
+                        reported = str(error)
+                        self._report(reported)
                     continue
                 self._report("fabricd is back")
-                wait, said = _RETRY_S[0], ""
+                wait, reported = _RETRY_S[0], ""
                 break
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:

@@ -31,14 +31,14 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class TellStored:
+class ConfirmStored:
     """Tell ``process`` that its state of ``step`` is safe."""
 
     process: str
     step: int
 
 
-Effect = Copy | TellStored
+Effect = Copy | ConfirmStored
 
 
 @dataclass
@@ -89,10 +89,10 @@ class LocalStates:
             for rank, (process, _) in self._waiting.items()
             if not generation.formed or generation.slots[rank] != process
         ]
-        told = [TellStored(*self._waiting.pop(rank)) for rank in over]
+        confirmed = [ConfirmStored(*self._waiting.pop(rank)) for rank in over]
         self._buddies = buddies_of(self._host, generation)
         copies = [copy for host in self._buddies for copy in self.copies_for(host)]
-        return [*told, *copies, *self._settle()]
+        return [*confirmed, *copies, *self._settle()]
 
     def copies_for(self, host: str) -> list[Effect]:
         """What a buddy that has just connected lacks."""
@@ -107,13 +107,13 @@ class LocalStates:
 
     def store(self, process: str, rank: int, step: int, body: bytes) -> list[Effect]:
         """``process``, which holds ``rank``, gives its state at the start of ``step``."""
-        self.keep(self._generation, rank, step, body)
+        self.store_copy(self._generation, rank, step, body)
         self._waiting[rank] = (process, step)
         copies = [Copy(host, self._generation, rank, step, body) for host in self._buddies]
         return [*copies, *self._settle()]
 
-    def keep(self, generation: int, rank: int, step: int, body: bytes) -> bool:
-        """Keep a state that was captured in ``generation``. False: a newer one is here."""
+    def store_copy(self, generation: int, rank: int, step: int, body: bytes) -> bool:
+        """Store a state that was captured in ``generation``. False: a newer one is here."""
         states = self._states.setdefault(rank, {})
         if any(one.generation > generation for one in states.values()):
             return False
@@ -153,7 +153,7 @@ class LocalStates:
             state = self._states.get(rank, {}).get(step)
             if state is not None and self._is_safe(state.acknowledged):
                 del self._waiting[rank]
-                effects.append(TellStored(process, step))
+                effects.append(ConfirmStored(process, step))
         return effects
 
     def _is_safe(self, acknowledged: Collection[str]) -> bool:

@@ -1,7 +1,8 @@
 """What the agents of a job say to each other over TCP, as ``frames``.
 
-Who listens asks a riddle first. Who connects proves that fabric-compute has told it the listener's
-token, and gets a proof back: the token itself is never sent. Pure.
+The listener sends a challenge. The other side proves by an HMAC that it knows the listener's token,
+which fabric-compute tells to the job's hosts alone, and gets such a proof back. The token itself is
+never sent. Pure.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class KeepLocal:
-    """Keep the rank-local state of ``rank`` at the start of ``step``."""
+class StoreLocal:
+    """Store the rank-local state of ``rank`` at the start of ``step``."""
 
     generation: int
     rank: int
@@ -68,8 +69,8 @@ class KeepLocal:
 
 
 @dataclass(frozen=True)
-class KeptLocal:
-    """It is kept."""
+class StoredLocal:
+    """The sender has stored it."""
 
     generation: int
     rank: int
@@ -100,8 +101,8 @@ PeerMessage = (
     | PeerWelcome
     | PeerRefused
     | Heartbeat
-    | KeepLocal
-    | KeptLocal
+    | StoreLocal
+    | StoredLocal
     | FindLocal
     | FoundLocal
 )
@@ -124,28 +125,32 @@ def new_challenge() -> Challenge:
     return Challenge(secrets.token_hex(16))
 
 
-def hello(
-    challenge: Challenge, token: str, job: str, host: str, incarnation: str
-) -> PeerHello:  # fmt: skip
+def hello(challenge: Challenge, token: str, job: str, host: str, incarnation: str) -> PeerHello:
     """The answer to ``challenge``, with the token of who asks."""
     nonce = secrets.token_hex(16)
     proof = _proof(token, "connect", challenge.nonce, nonce, job, host, incarnation)
     return PeerHello(job, host, incarnation, nonce, proof)
 
 
-def welcome(challenge: Challenge, said: PeerHello, token: str) -> PeerWelcome | None:
-    """The answer to ``said``; None: it does not know ``token``, this agent's own."""
+def welcome(challenge: Challenge, greeting: PeerHello, token: str) -> PeerWelcome | None:
+    """The answer to ``greeting``; None: it does not know ``token``, this agent's own."""
     expected = _proof(
-        token, "connect", challenge.nonce, said.nonce, said.job, said.host, said.incarnation
+        token,
+        "connect",
+        challenge.nonce,
+        greeting.nonce,
+        greeting.job,
+        greeting.host,
+        greeting.incarnation,
     )
-    if not secrets.compare_digest(expected.encode(), said.proof.encode()):
+    if not secrets.compare_digest(expected.encode(), greeting.proof.encode()):
         return None
-    return PeerWelcome(_proof(token, "accept", challenge.nonce, said.nonce))
+    return PeerWelcome(_proof(token, "accept", challenge.nonce, greeting.nonce))
 
 
-def is_proven(challenge: Challenge, said: PeerHello, answer: PeerWelcome, token: str) -> bool:
+def is_proven(challenge: Challenge, greeting: PeerHello, answer: PeerWelcome, token: str) -> bool:
     """Who gave ``answer`` knows ``token``, too."""
-    expected = _proof(token, "accept", challenge.nonce, said.nonce)
+    expected = _proof(token, "accept", challenge.nonce, greeting.nonce)
     return secrets.compare_digest(expected.encode(), answer.proof.encode())
 
 

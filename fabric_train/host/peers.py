@@ -25,7 +25,7 @@ from fabric_train.host.peer_messages import PeerMessage
 
 _GREETING_S = 5.0
 _RETRY_S = (0.05, 1.0)  # first and longest wait before a host is called again
-_STRANGERS = 64  # connections that have not proved who they are yet
+_UNAUTHENTICATED = 64  # connections that have not proved who they are yet
 _MAX_QUEUED = 2 * frames.MAX_BODY  # bytes for a peer that does not read
 _BEAT_QUEUED = 1 << 20  # a heartbeat behind more than this says nothing
 _USER_TIMEOUT_MS = 10_000
@@ -103,12 +103,12 @@ class Peers:
         self._server: asyncio.Server | None = None
         self._members: dict[str, Member] = {}
         self._connections: dict[str, _Connection] = {}
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers = 0
+        self._unauthenticated = 0
         self._fenced: set[tuple[str, str]] = set()
         self._heartbeats = heartbeats.Heartbeats(time.monotonic())
-        self._said: tuple[list[str], list[str]] = ([], [])
+        self._reported: tuple[list[str], list[str]] = ([], [])
         self.bad_connections = 0
 
     async def open(self, listener: socket.socket) -> None:
@@ -120,7 +120,7 @@ class Peers:
         """End all connections."""
         if self._server is not None:
             self._server.close()
-        tasks = [*self._tasks, *self._calls.values()]
+        tasks = [*self._tasks, *self._dials.values()]
         for task in tasks:
             task.cancel()
         for connection in list(self._connections.values()):
@@ -140,13 +140,13 @@ class Peers:
             left = known is None and host in self._members
             if left or (known is not None and known.incarnation != connection.incarnation):
                 self._drop(host)
-        for host in [host for host in self._calls if self._members[host] != wanted.get(host)]:
-            self._calls.pop(host).cancel()
+        for host in [host for host in self._dials if self._members[host] != wanted.get(host)]:
+            self._dials.pop(host).cancel()
         self._members = wanted
         self._heartbeats.set_members(wanted.keys(), time.monotonic())
         for host, member in wanted.items():
-            if mine < host and host not in self._calls:
-                self._calls[host] = asyncio.create_task(self._call(member))
+            if mine < host and host not in self._dials:
+                self._dials[host] = asyncio.create_task(self._dial(member))
         self._notify()
 
     def fence(self, host: str, incarnation: str) -> None:
@@ -187,21 +187,21 @@ class Peers:
 
     def _notify(self) -> None:
         now = (self._heartbeats.hears(), self._heartbeats.misses())
-        if now != self._said:
-            self._said = now
+        if now != self._reported:
+            self._reported = now
             self._events.heard(*now)
 
-    async def _call(self, member: Member) -> None:
+    async def _dial(self, member: Member) -> None:
         """Connect to ``member``, again and again, until cancelled."""
-        wait, said = _RETRY_S[0], ""
+        wait, reported = _RETRY_S[0], ""
         while True:
             began = time.monotonic()
             try:
                 await self._connect(member)
             except (OSError, MessageError, TimeoutError) as error:
                 text = f"agent on {member.host}: {error or 'no answer'}"
-                if isinstance(error, MessageError) and text != said:
-                    said = text
+                if isinstance(error, MessageError) and text != reported:
+                    reported = text
                     self._count_bad(text)
             if time.monotonic() - began > _GREETING_S:
                 wait = _RETRY_S[0]
@@ -218,15 +218,15 @@ class Peers:
                 challenge = await connection.receive()
                 if not isinstance(challenge, wire.Challenge) or challenge.version != wire.VERSION:
                     raise MessageError(f"greets with {challenge!r:.100}")
-                said = wire.hello(challenge, member.token, *self._identity)
-                connection.send(said)
+                greeting = wire.hello(challenge, member.token, *self._identity)
+                connection.send(greeting)
                 answer = await connection.receive()
             if isinstance(answer, wire.PeerRefused):
                 raise MessageError(f"refuses: {answer.reason:.200}")
             if answer is None:
                 return
             if not isinstance(answer, wire.PeerWelcome) or not wire.is_proven(
-                challenge, said, answer, member.token
+                challenge, greeting, answer, member.token
             ):
                 raise MessageError("does not prove that it has its token")
             await self._serve(member.host, member.incarnation, connection)
@@ -238,18 +238,20 @@ class Peers:
 
     async def _greet(self, connection: _Connection) -> None:
         peer = connection.writer.get_extra_info("peername")
-        if self._strangers >= _STRANGERS:
+        if self._unauthenticated >= _UNAUTHENTICATED:
             connection.abort()
-            self._count_bad(f"connection from {peer}: {_STRANGERS} others have not greeted yet")
+            self._count_bad(
+                f"connection from {peer}: {_UNAUTHENTICATED} others have not greeted yet"
+            )
             return
-        self._strangers += 1
+        self._unauthenticated += 1
         greeted: wire.PeerHello | None = None
         try:
             try:
                 async with asyncio.timeout(_GREETING_S):
                     greeted = await self._challenge(connection)
             finally:
-                self._strangers -= 1
+                self._unauthenticated -= 1
             if greeted is not None:
                 await self._serve(greeted.host, greeted.incarnation, connection)
         except (MessageError, TimeoutError) as error:
@@ -263,29 +265,29 @@ class Peers:
     async def _challenge(self, connection: _Connection) -> wire.PeerHello | None:
         challenge = wire.new_challenge()
         connection.send(challenge)
-        said = await connection.receive()
-        if said is None:
+        greeting = await connection.receive()
+        if greeting is None:
             return None
-        if not isinstance(said, wire.PeerHello) or said.version != wire.VERSION:
-            raise MessageError(f"greets with {said!r:.100}")
-        answer = wire.welcome(challenge, said, self._token)
+        if not isinstance(greeting, wire.PeerHello) or greeting.version != wire.VERSION:
+            raise MessageError(f"greets with {greeting!r:.100}")
+        answer = wire.welcome(challenge, greeting, self._token)
         if answer is None:
             raise MessageError("it does not know the token of this agent")
-        member = self._members.get(said.host)
+        member = self._members.get(greeting.host)
         reason = ""
-        if said.job != self._identity[0]:
+        if greeting.job != self._identity[0]:
             reason = f"this is job {self._identity[0]}"
-        elif (said.host, said.incarnation) in self._fenced:
-            reason = f"incarnation {said.incarnation} of {said.host} is fenced"
-        elif member is not None and member.incarnation != said.incarnation:
-            reason = f"incarnation {member.incarnation} of {said.host} is the member"
+        elif (greeting.host, greeting.incarnation) in self._fenced:
+            reason = f"incarnation {greeting.incarnation} of {greeting.host} is fenced"
+        elif member is not None and member.incarnation != greeting.incarnation:
+            reason = f"incarnation {member.incarnation} of {greeting.host} is the member"
         if reason:
             connection.send(wire.PeerRefused(reason))
             with contextlib.suppress(OSError):
                 await connection.writer.drain()
             return None
         connection.send(answer)
-        return said
+        return greeting
 
     async def _serve(self, host: str, incarnation: str, connection: _Connection) -> None:
         """Receive until the connection ends. Raises ``MessageError``, ``OSError``."""

@@ -78,14 +78,14 @@ async def test_agents_hear_each_other_and_miss_who_is_gone():
 async def test_what_one_says_the_other_hears_whole_and_in_order():
     async with agents(Agent("a"), Agent("b")) as (a, b):
         await until(lambda: a.hears == ["b"] and b.hears == ["a"])
-        messages = [wire.KeepLocal(1, 0, step, b"%d" % step * (4 << 20)) for step in range(3)]
+        messages = [wire.StoreLocal(1, 0, step, b"%d" % step * (4 << 20)) for step in range(3)]
         for message in messages:
             assert a.peers.send("b", message)
-        assert b.peers.send("a", wire.KeptLocal(1, 0, 0))
+        assert b.peers.send("a", wire.StoredLocal(1, 0, 0))
         await until(lambda: len(b.said) == 3 and a.said)
         assert [message for _, message in b.said] == messages
-        assert a.said == [("b", wire.KeptLocal(1, 0, 0))]
-        assert not a.peers.send("z", wire.KeptLocal(1, 0, 0))
+        assert a.said == [("b", wire.StoredLocal(1, 0, 0))]
+        assert not a.peers.send("z", wire.StoredLocal(1, 0, 0))
 
 
 async def test_a_fenced_agent_is_cut_off_from_both_sides_and_never_let_in_again():
@@ -94,7 +94,7 @@ async def test_a_fenced_agent_is_cut_off_from_both_sides_and_never_let_in_again(
         b.peers.fence("a", "i1")  # a connects to b
         b.peers.fence("c", "i1")  # b connects to c
         assert (b.hears, b.misses) == ([], [])
-        assert not b.peers.send("a", wire.KeptLocal(1, 0, 0))
+        assert not b.peers.send("a", wire.StoredLocal(1, 0, 0))
         await until(lambda: any("incarnation i1 of a is fenced" in one for one in a.reports))
         await until(lambda: a.misses == ["b"] and c.misses == ["b"])
         b.peers.set_members([a.member, c.member])

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric_train.documents import JobGeneration, Member
-from fabric_train.host.local_states import Copy, LocalStates, TellStored, buddies_of
+from fabric_train.host.local_states import ConfirmStored, Copy, LocalStates, buddies_of
 
 
 def generation(number, hosts, spares=(), formed=None, incarnations=(), moved=None):
@@ -46,7 +46,7 @@ def test_a_state_is_stored_when_both_buddies_have_it():
         Copy("b", 1, 0, 5, b"x"), Copy("c", 1, 0, 5, b"x"),
     ]  # fmt: skip
     assert states.acknowledged("b", 1, 0, 5) == []
-    assert states.acknowledged("c", 1, 0, 5) == [TellStored("a/p0", 5)]
+    assert states.acknowledged("c", 1, 0, 5) == [ConfirmStored("a/p0", 5)]
     assert states.acknowledged("c", 1, 0, 5) == [], "once"
 
 
@@ -54,16 +54,16 @@ def test_a_buddy_that_is_not_heard_is_not_waited_for_but_one_copy_is_needed():
     states = agent(heard="b")
     states.store("a/p0", 0, 5, b"x")
     assert states.heard("") == [], "nobody has it"
-    assert states.acknowledged("b", 1, 0, 5) == [TellStored("a/p0", 5)]
+    assert states.acknowledged("b", 1, 0, 5) == [ConfirmStored("a/p0", 5)]
     states.heard("bc")
     states.store("a/p0", 0, 6, b"y")
     assert states.acknowledged("b", 1, 0, 6) == []
-    assert states.heard("b") == [TellStored("a/p0", 6)]
+    assert states.heard("b") == [ConfirmStored("a/p0", 6)]
 
 
 def test_a_job_on_one_host_stores_at_once():
     states = agent(hosts="aaaa")
-    assert states.store("a/p3", 3, 5, b"x") == [TellStored("a/p3", 5)]
+    assert states.store("a/p3", 3, 5, b"x") == [ConfirmStored("a/p3", 5)]
 
 
 def test_acknowledgements_of_another_state_do_not_count():
@@ -84,7 +84,7 @@ def test_a_new_generation_brings_new_buddies_what_they_lack():
     states.acknowledged("c", 1, 0, 5)
     copies = states.started(generation(2, "aecd", incarnations={"c": "i1"}))
     assert copies == [Copy("e", 1, 0, 4, b"x"), Copy("e", 1, 0, 5, b"y")]
-    assert states.acknowledged("e", 1, 0, 5) == [TellStored("a/p0", 5)]
+    assert states.acknowledged("e", 1, 0, 5) == [ConfirmStored("a/p0", 5)]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_who_loses_its_rank_is_not_kept_waiting(news):
     """By a planned move it lives on, and has to hear of the end of the job."""
     states = agent(heard="")
     states.store("a/p0", 0, 5, b"x")
-    assert TellStored("a/p0", 5) in states.started(news)
-    assert TellStored("a/p0", 5) not in states.heard("bcd")
+    assert ConfirmStored("a/p0", 5) in states.started(news)
+    assert ConfirmStored("a/p0", 5) not in states.heard("bcd")
 
 
 def test_what_a_former_life_of_a_host_has_acknowledged_is_gone():
@@ -123,20 +123,20 @@ def test_a_buddy_that_connects_anew_gets_what_it_has_not_acknowledged():
 def test_two_steps_of_each_rank_are_kept_and_a_newer_generation_wins():
     states = agent()
     for step in (4, 5, 6):
-        assert states.keep(1, 2, step, b"%d" % step)
+        assert states.store_copy(1, 2, step, b"%d" % step)
     assert states.find(2, 4) is None
     assert states.find(2, 6) == (1, b"6")
-    assert states.keep(2, 2, 6, b"again")
+    assert states.store_copy(2, 2, 6, b"again")
     assert states.find(2, 6) == (2, b"again")
-    assert not states.keep(1, 2, 7, b"of a host that was replaced")
+    assert not states.store_copy(1, 2, 7, b"of a host that was replaced")
     assert states.find(2, 7) is None
     assert states.find(2, 5) == (1, b"5")
 
 
 def test_a_start_from_the_beginning_drops_older_states_but_not_newer_ones():
     states = agent()
-    states.keep(1, 1, 0, b"old")
-    states.keep(3, 2, 0, b"of a host that has started before this one")
+    states.store_copy(1, 1, 0, b"old")
+    states.store_copy(3, 2, 0, b"of a host that has started before this one")
     states.started(generation(3, "abcd", formed=False))
     assert states.find(1, 0) is None
     assert states.find(2, 0) is not None
@@ -167,7 +167,7 @@ def test_a_rank_hears_stored_only_when_another_host_has_its_state(data):
             if isinstance(effect, Copy):
                 has.setdefault(effect.step, {})[effect.host] = effect.generation
             else:
-                assert effect == TellStored("a/p0", step)
+                assert effect == ConfirmStored("a/p0", step)
                 assert pending
                 assert set(has[step]), "it was sent to somebody"
                 pending = False

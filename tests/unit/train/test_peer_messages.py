@@ -14,8 +14,8 @@ EXAMPLES = [
     m.PeerWelcome("proof"),
     m.PeerRefused("why"),
     m.Heartbeat(),
-    m.KeepLocal(1, 2, 3, b"\0\1"),
-    m.KeptLocal(1, 2, 3),
+    m.StoreLocal(1, 2, 3, b"\0\1"),
+    m.StoredLocal(1, 2, 3),
     m.FindLocal(9, 2, 3),
     m.FoundLocal(9, 1, b"x"),
 ]
@@ -37,7 +37,7 @@ def test_all_kinds_come_back_from_any_cut():
 
 def test_who_has_not_proved_anything_may_not_send_much():
     with pytest.raises(frames.MessageError, match="over the limit"):
-        list(m.decoder().feed(m.CODEC.encode(m.KeepLocal(1, 2, 3, b"x"))))
+        list(m.decoder().feed(m.CODEC.encode(m.StoreLocal(1, 2, 3, b"x"))))
     with pytest.raises(frames.MessageError, match="over the limit"):
         list(m.decoder().feed(m.CODEC.encode(m.PeerRefused("x" * m.MAX_GREETING))))
 
