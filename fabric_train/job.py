@@ -435,6 +435,7 @@ class Job:
         self._link.send(Finished(self._step))
         self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
         if self._link.released:
+            self._group.abort(sys.maxsize)  # so that no peer takes this end for a loss
             self._link.close()
             return True
         self._recover(ready=False)

@@ -68,7 +68,7 @@ struct Registry {
   }
   std::shared_ptr<Engine> get(std::int64_t group) {
     std::shared_ptr<Engine> found = find(group);
-    if (found == nullptr) throw perf::UsageError("no group " + std::to_string(group));
+    if (found == nullptr) throw AbortedError("group " + std::to_string(group) + " has ended");
     return found;
   }
 };

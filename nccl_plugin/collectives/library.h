@@ -66,7 +66,7 @@ int64_t fabric_collectives_address(int64_t group, void* address, size_t size);
 int fabric_collectives_connect(int64_t group, const void* addresses, const size_t* sizes,
                                double timeout_s, char* error, size_t error_size);
 /* Returns at once: the operation's number, from 1; -1: there is no such task; -2: the group was
- * aborted, or has failed, and `error` is why. Collectives have to be started in the
+ * aborted, has failed, or was closed, and `error` is why. Collectives have to be started in the
  * same order on all ranks, messages between two ranks in the same order at both. */
 int64_t fabric_collectives_start(int64_t group, const struct fabric_task* task, char* error,
                                  size_t error_size);
