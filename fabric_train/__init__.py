@@ -8,7 +8,8 @@ on at the step where it was. ``docs/train.md`` shows the ten lines that a traini
 - ``coordinator``: the phases of a job: forming, running, recovering, held. Pure.
 - ``messages``: what a process and its agent say to each other over a Unix socket.
 - ``agent``: the process ``fabric-run``: spawns ranks, watches them, runs the coordinator.
-- ``collectives``: the process group that outlives generations.
+- ``collectives``: the process group that outlives generations. ``gloo_group`` and ``plugin_group``
+  are what is inside it.
 - ``state``, ``transfer``, ``local_state``: what a replacement receives.
 - ``job``: the API of the training loop.
 
