@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import signal
 import time
 from collections.abc import Iterator
