@@ -27,8 +27,8 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
