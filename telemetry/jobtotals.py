@@ -30,7 +30,7 @@ _RAIL_COUNTERS = (
 _LATENCY_SUM = "latency_sum_ns"
 _LATENCY_BUCKETS = tuple(f"latency_{i}" for i in range(LATENCY_BUCKETS))
 _ALL_RAIL_COUNTERS = (*_RAIL_COUNTERS, _LATENCY_SUM, *_LATENCY_BUCKETS)
-_PAGE_COUNTERS = ("errors", "refused_peers", "steer_rejected")
+_PAGE_COUNTERS = ("errors", "refused_peers", "refused_fenced", "steer_rejected")
 MAX_STEP = 2**50
 """The most a counter may grow between two looks (1.1 PB; 13 days of stall): more is refused."""
 FORGET_NS = 60 * 10**9

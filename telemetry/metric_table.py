@@ -486,6 +486,12 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.plugin.refused_peers,
     ),
     host_metric(
+        "plugin_refused_fenced_total",
+        "counter",
+        "Connections that plugins refused because one end is fenced.",
+        lambda s: s.plugin.refused_fenced,
+    ),
+    host_metric(
         "plugin_steer_rejected_total",
         "counter",
         "Steer pages that plugins refused as corrupt, torn, short or of another version.",

@@ -195,6 +195,7 @@ class PluginSnapshot:
     errors: int = 0
     """Results other than success ever returned to NCCL."""
     refused_peers: int = 0
+    refused_fenced: int = 0
     steer_rejected: int = 0
     following_steer: int = 0
     """Processes alive that follow a fresh steer page."""

@@ -51,7 +51,8 @@ HEADER_FIELDS: tuple[Field, ...] = (
     ("job", "64s"),
     ("group_count", "I"),
     ("pid_namespace", "I"),
-    ("reserved", "88s"),
+    ("refused_fenced", "Q"),
+    ("reserved", "80s"),
 )
 RAIL_FIELDS: tuple[Field, ...] = (
     ("netdev", "16s"),

@@ -179,6 +179,7 @@ class StatsPage:
     """Only when asked for."""
     pid_namespace: int = 0
     """Inode of the pid namespace in which ``pid`` means something; 0: not known."""
+    refused_fenced: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -255,6 +256,7 @@ def parse(data: bytes, *, groups: bool = False) -> StatsPage:
         recv_comms=raw["recv_comms"],
         errors=raw["errors"],
         refused_peers=raw["refused_peers"],
+        refused_fenced=raw["refused_fenced"],
         steer_rejected=raw["steer_rejected"],
         event_count=raw["event_count"],
         steer_present=raw["steer_present"] == 1,

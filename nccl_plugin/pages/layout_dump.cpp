@@ -115,6 +115,7 @@ void stats_structs(Json& json) {
   FIELD(StatsHeader, job);
   FIELD(StatsHeader, group_count);
   FIELD(StatsHeader, pid_namespace);
+  FIELD(StatsHeader, refused_fenced);
   FIELD(StatsHeader, reserved);
   json.close();
   json.close();

@@ -56,7 +56,9 @@ struct StatsHeader {
   std::uint32_t group_count;  // rows in use
   std::uint32_t
       pid_namespace;  // inode of /proc/self/ns/pid: where `pid` means something; 0: unknown
-  std::uint32_t reserved[22];
+  // Connections of or to fenced processes that were refused; releases before fences left it 0.
+  std::uint64_t refused_fenced;
+  std::uint32_t reserved[20];
 };
 static_assert(sizeof(StatsHeader) == 256);
 

@@ -102,7 +102,7 @@ Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_pt
 std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {
   const std::string name = "peer " + handle.listeners[handle.home_rail].text();
   if (self_fenced() || context_.fenced_runs.hold(handle.run_incarnation)) {
-    add(context_.stats.refused_peers, 1);
+    add(context_.stats.refused_fenced, 1);
     why = self_fenced() ? "this process is fenced" : name + " is fenced";
     return nullptr;
   }

@@ -58,7 +58,7 @@ bool Control::refuse_fenced(const Hello& hello) {
   if (!context_.fenced_runs.hold(hello.run_incarnation)) {
     return false;
   }
-  add(context_.stats.refused_peers, 1);
+  add(context_.stats.refused_fenced, 1);
   return true;
 }
 

@@ -66,7 +66,7 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
       counter->store(0, std::memory_order_relaxed);
     }
   }
-  for (auto* counter : {&errors, &refused_peers, &steer_rejected}) {
+  for (auto* counter : {&errors, &refused_peers, &refused_fenced, &steer_rejected}) {
     counter->store(0, std::memory_order_relaxed);
   }
   {
@@ -129,6 +129,7 @@ void Stats::publish(std::int64_t now_ns) {
   header_.heartbeat_ns = static_cast<std::uint64_t>(now_ns);
   header_.errors = load(errors);
   header_.refused_peers = load(refused_peers);
+  header_.refused_fenced = load(refused_fenced);
   header_.steer_rejected = load(steer_rejected);
   header_.send_comms = load(send_comms);
   header_.recv_comms = load(recv_comms);

@@ -43,6 +43,7 @@ class Stats {
   std::array<RailCounters, core::kMaxRails> rails;
   std::atomic<std::uint64_t> errors{0};
   std::atomic<std::uint64_t> refused_peers{0};
+  std::atomic<std::uint64_t> refused_fenced{0};
   std::atomic<std::uint64_t> steer_rejected{0};
   std::atomic<std::uint32_t> send_comms{0};
   std::atomic<std::uint32_t> recv_comms{0};
