@@ -125,6 +125,8 @@ class BrokerClient:
         Raises:
             NotConnectedError: not connected; the next connection begins with a birth.
         """
+        if self._status is None:
+            return
         data = {"online": True, "intended": False}
         await self.publish(self._status, encode(self._factory.make(self._status, data)))
 
