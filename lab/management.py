@@ -178,6 +178,10 @@ class TrainingJob:
                 raise TimeoutError(f"fabric-run on {name} has not ended in {timeout_s} s") from None
         return statuses
 
+    def run_of(self, host: str) -> subprocess.Popen[Any]:
+        """The fabric-run of a host that was started last."""
+        return self._runs[host]
+
     @property
     def running(self) -> list[str]:
         """Hosts whose fabric-run has not ended."""

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import kills, peers, steady
+from bench.migrate import hosts, kills, peers, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "kills": kills.kills,
     "crash": kills.crashes,
     "steady": steady.steady,
+    "frozen": hosts.frozen_hosts,
     "peers": peers.peers,
 }
 """Each is called with ``quick``."""
 
-MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "peers": 6}
+MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "frozen": 8, "peers": 6}
 """That each takes in full, on two cores with nothing beside."""
