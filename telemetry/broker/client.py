@@ -102,7 +102,10 @@ class BrokerClient:
     # -- sending ------------------------------------------------------------------------------
 
     def set_state(self, topic: Topic, data: Data | None) -> bool:
-        """Keep ``data`` retained on ``topic``; None clears it. False: unchanged."""
+        """Keep ``data`` retained on ``topic``; None clears it. False: unchanged.
+
+        ``data`` is kept as it is: whoever changes it afterwards changes nothing at the broker.
+        """
         changed = self.states.set(topic, data)
         if changed:
             self._wake.set()
