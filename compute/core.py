@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 from compute.decide.decider import Effect
+from fabric_train.documents import AgentDocument
 from telemetry.messages.documents import (
     Fence,
     HostDocument,
@@ -50,8 +51,16 @@ class Core(Protocol):
     def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
         """Who a host is; None: taken away."""
 
-    def host_job(self, host: str, job: str, news: HostJob | None, now: float) -> None:
-        """What fabric-run says of a job; None: taken away."""
+    def host_job(
+        self,
+        host: str,
+        job: str,
+        news: HostJob | None,
+        now: float,
+        *,
+        document: AgentDocument | None = None,
+    ) -> None:
+        """What fabric-run says of a job; None: taken away. ``document``: its, parsed."""
 
     def decide(self, now: float) -> Sequence[Effect]:
         """What follows from everything so far."""

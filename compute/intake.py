@@ -145,7 +145,7 @@ class Intake:
             _same("job", document.job, topic.name)
             _same("host", document.host, topic.owner)
             _same("incarnation", document.incarnation, job.incarnation)
-        self._core.host_job(topic.owner, topic.name, job, now)
+        self._core.host_job(topic.owner, topic.name, job, now, document=document)
         if document is None:
             self.documents.pop((topic.owner, topic.name), None)
         else:

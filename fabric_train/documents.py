@@ -174,9 +174,14 @@ def parse(cls: type[T], data: object) -> T:
 
 
 def _parse(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
+    # Plain values first: a document has a hundred of them, and comes from each host.
+    if type(value) is hint and (
+        hint is str or hint is bool or (isinstance(value, int) and abs(value) < 1 << 63)
+    ):
+        return value
     if dataclasses.is_dataclass(hint):
         return _parse_class(hint, value, where)
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin, inner = _parts(hint)
     if origin is types.UnionType:
         if value is None and types.NoneType in inner:
             return None
@@ -186,11 +191,13 @@ def _parse(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
         return [_parse(inner[0], one, f"{where}[{i}]") for i, one in enumerate(value)]
     if origin is dict and isinstance(value, dict):
         return {str(name): _parse(inner[1], one, f"{where}.{name}") for name, one in value.items()}
-    if hint is int and type(value) is int and abs(value) < 1 << 63:
-        return value
-    if hint in (str, bool) and type(value) is hint:
-        return value
     raise DocumentError(f"{where} is {value!r:.80}, not {getattr(hint, '__name__', hint)}")
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
+    """``list`` and ``(str,)`` of ``list[str]``."""
+    return typing.get_origin(hint), typing.get_args(hint)
 
 
 @functools.cache

@@ -18,6 +18,8 @@ app = typer.Typer(
     epilog=EPILOG,
     help="Decides over lost hosts of training jobs, from a management host.",
     rich_markup_mode=None,
+    # A traceback goes to the journal: no boxes, and no values of variables.
+    pretty_exceptions_enable=False,
 )
 app.command(epilog="Example: fabric-compute run --config /etc/fabricd/compute.toml")(run)
 app.command(epilog="Example: fabric-compute check --json")(check)

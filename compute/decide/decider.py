@@ -176,8 +176,19 @@ class Decider:
         del now
         self._drained.pop(host, None)
 
-    def host_job(self, host: str, job: str, news: HostJob | None, now: float) -> None:
-        """What fabric-run on a host says. None: cleared. Raises ``DocumentError``."""
+    def host_job(
+        self,
+        host: str,
+        job: str,
+        news: HostJob | None,
+        now: float,
+        *,
+        document: AgentDocument | None = None,
+    ) -> None:
+        """What fabric-run on a host says. None: cleared. Raises ``DocumentError``.
+
+        ``document``: that of ``news``, if it is parsed already.
+        """
         del now
         known = self._jobs.get(job)
         if news is None:
@@ -185,9 +196,9 @@ class Decider:
                 known.agents.pop(host, None)
                 known.judged = False
             return
-        document = None
         if not news.gone:
-            document = parse(AgentDocument, news.document)
+            if document is None:
+                document = parse(AgentDocument, news.document)
             if (document.job, document.host, document.incarnation) != (
                 job, host, news.incarnation,
             ):  # fmt: skip

@@ -50,6 +50,9 @@ async def test_a_lost_host_is_replaced_though_a_fabric_compute_dies_meanwhile(tm
         assert world.progress[0] == 1
         await world.kill("h1")
         c0.kill()
+        event = Message(Topic(Kind.HOST_EVENT, "h2"), Sender("b", "i"), 1, {"kind": "down"})
+        for _ in range(2):
+            await world.links["h2"].client.publish(event.topic, encode(event))
         await world.until(lambda: world.takeovers == 1, "the spare has taken over")
         await world.until(lambda: _recoveries(c1) == 1, "the recovery is counted")
         c0.start()
@@ -61,6 +64,9 @@ async def test_a_lost_host_is_replaced_though_a_fabric_compute_dies_meanwhile(tm
         assert job["generation"] >= 2
         for one in (c0, c1):
             assert json.loads(one.call("ledger", "verify", "--json"))["ok"]
+            lines = one.call("ledger", "export").splitlines()
+            events = [line for line in lines if "host_event" in line]
+            assert len(events) == 1, "the broker kept it, and it counts once"
         report = json.loads(c1.call("slo", "report", "--json"))
         assert report["verdict"] == "not enough data"
         assert report["shares"][0]["no_progress_lost"] == 1
@@ -72,6 +78,7 @@ def _recoveries(compute):
     )
 
 
+@pytest.mark.nightly
 async def test_kill_9_resumes_and_a_stop_ends_all_action(tmp_path, broker):
     async with site(tmp_path, broker, "c0", nodes=3, spares=2) as (world, c0):
         await world.until(lambda: world.step > 3, "the job trains")
@@ -110,6 +117,7 @@ async def test_kill_9_resumes_and_a_stop_ends_all_action(tmp_path, broker):
         c0.call("ledger", "verify", "--head", str(head))
 
 
+@pytest.mark.nightly
 async def test_a_stop_message_stops_all_of_them_and_observe_mode_only_says(tmp_path, broker):
     async with site(tmp_path, broker, "c0", "c1", mode="observe") as (world, c0, c1):
         await world.until(lambda: world.step > 3, "the job trains")

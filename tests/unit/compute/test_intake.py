@@ -37,7 +37,7 @@ class Inputs:
         self.calls = []
 
     def __getattr__(self, name):
-        return lambda *arguments: self.calls.append((name, *arguments[:-1]))
+        return lambda *arguments, **_: self.calls.append((name, *arguments[:-1]))
 
 
 @pytest.fixture
