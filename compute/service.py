@@ -45,8 +45,8 @@ FILES_S = 0.25
 """Between two looks at mode and stop file."""
 BATCH_S = 0.005
 """After a first message, how long others of the same moment are awaited."""
-REST_FACTOR = 3
-"""A decision is followed by a pause of so many times its own length: at most 25 % of a core."""
+REST_FACTOR = 6
+"""A decision is followed by a pause of so many times its own length: at most 15 % of a core."""
 LONGEST_REST_S = 0.25
 RETRY_STORE_S = 0.5
 RETRY_BIND_S = 5.0
