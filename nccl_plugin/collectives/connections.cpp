@@ -137,10 +137,10 @@ void Connections::connect(std::span<const std::string_view> addresses,
 }
 
 const perf::Endpoint* Connections::to(int peer) {
-  Peer& with = peers_[static_cast<std::size_t>(peer)];
-  return open(with.out, device(static_cast<std::size_t>(place_.rank + peer)), with.handle)
-             ? &with.out
-             : nullptr;
+  const auto number = static_cast<std::size_t>(peer);
+  Peer& with = peers_[number];
+  const int on = device(static_cast<std::size_t>(place_.rank) + number);
+  return open(with.out, on, with.handle) ? &with.out : nullptr;
 }
 
 const perf::Endpoint* Connections::from(int peer) {
