@@ -91,7 +91,7 @@ def test_a_killed_rank_ends_collectives_and_so_does_an_abort(tmp_path):
         ranks.ended(RANKS - 1)
     took, _, error = (tmp_path / "error.0").read_text().partition(" ")
     assert error == "generation 1 has ended"
-    assert float(took) < 5  # milliseconds; FABRIC_DEADLINE is 120 s
+    assert float(took) < 20  # milliseconds on a machine at rest; FABRIC_DEADLINE is 120 s
     for rank in range(1, RANKS - 1):
         assert "rank" in (tmp_path / f"error.{rank}").read_text()
 

@@ -50,7 +50,8 @@ TEST_CASE("abort from another thread, in the middle of a collective") {
       after[static_cast<std::size_t>(r)] = stuck.buffers[static_cast<std::size_t>(r)];
     });
     const auto took = std::chrono::steady_clock::now() - began;
-    CHECK(took < std::chrono::seconds(2));  // milliseconds; FABRIC_DEADLINE is 120 s
+    CHECK(took <
+          std::chrono::seconds(10));  // milliseconds on a machine at rest; FABRIC_DEADLINE is 120 s
     for (std::thread& thread : aborters) thread.join();
     std::this_thread::sleep_for(milliseconds(20));
     for (int r = 0; r + 1 < kWorld; ++r) {
