@@ -93,7 +93,7 @@ class Resumed:
 
 
 def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
-    """When all ranks have committed again after a fault; None where they never did."""
+    """When ``world`` ranks have committed again after a fault; None where they never did."""
     before = [one for one in events.commits if one.at_ns <= fault_ns]
     last = max((one.generation for one in before), default=0)
     done = max((one.step for one in before), default=0)
@@ -103,9 +103,9 @@ def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
             first.setdefault(one.rank, one)
     if len(first) < world:
         return None
-    end = max(first.values(), key=lambda one: one.at_ns)
-    again = min(one.step for one in first.values())
-    return Resumed(end.generation, end.at_ns, max(0, done + 1 - again))
+    counted = sorted(first.values(), key=lambda one: one.at_ns)[:world]
+    again = min(one.step for one in counted)
+    return Resumed(counted[-1].generation, counted[-1].at_ns, max(0, done + 1 - again))
 
 
 def wrong_samples(

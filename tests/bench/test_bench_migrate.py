@@ -108,6 +108,7 @@ def test_a_job_has_resumed_when_its_last_rank_has_committed_in_a_later_generatio
     events = parse_events({1: text})
     assert resumed(events, 12, WORLD) == Resumed(2, 40, 0)
     assert resumed(events, 12, WORLD + 1) is None
+    assert resumed(events, 12, 1) == Resumed(2, 30, 0)  # survivors that do not wait for the rest
     assert resumed(events, 45, WORLD) is None
 
 
