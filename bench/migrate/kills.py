@@ -90,7 +90,8 @@ def kills(*, quick: bool) -> list[Row]:
     same = takeovers.exact(got.found, got.events, got.wrong)
     final = max(step for _, step in got.events.states)
     ends = sum((rank, final) not in got.wrong for rank in range(RANKS))
-    agent, rank = takeovers.growth_mb(got.play)
+    memory = takeovers.memory_mb(got.play)
+    agent, rank = (takeovers.growth_mb(memory[name]) for name in ("fabric-run", "rank"))
     what = "rank killed at a random moment → next commit on all ranks"
     return [
         Row(f"{what}, median", 500, median(pauses), "ms", note=_about(got), samples=got.by_phase()),
@@ -109,8 +110,11 @@ def kills(*, quick: bool) -> list[Row]:
             note=f"after {final} steps",
         ),
         Row(
-            f"growth of fabric-run over {count} takeovers", None, agent, "MB",
-            note=f"the rank that grew most: {rank:.1f} MB",
+            f"growth of fabric-run over the last three quarters of {count} takeovers", None, agent,
+            "MB", samples=memory,
+            note=f"of {memory['fabric-run'][-1]:.0f} MB; the rank that lived longest: "
+            f"{rank:.1f} of {memory['rank'][-1]:.0f} MB in three quarters of "
+            f"{len(memory['rank']) - 1} takeovers",
         ),
     ]  # fmt: skip
 

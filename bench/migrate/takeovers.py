@@ -132,15 +132,19 @@ def exact(found: Sequence[Resumed], events: Events, wrong: Sequence[tuple[int, i
     return sum(all(key in events.states and key not in bad for key in some) for some in keys)
 
 
-def growth_mb(played: Play) -> tuple[float, float]:
-    """MB that fabric-run, and the rank that grew most, gained from the first to the last fault."""
-    first, last = played.memory_mb[0], played.memory_mb[-1]
-    ranks = [
-        max(found[-1] - found[0], 0.0)
-        for pid in {pid for one in played.memory_mb for pid in one} - {played.launcher}
-        if len(found := [one[pid] for one in played.memory_mb if pid in one]) > 1
-    ]
-    return last[played.launcher] - first[played.launcher], max(ranks, default=0.0)
+def memory_mb(played: Play) -> dict[str, list[float]]:
+    """Resident memory before the first and after each fault, of those that lived through most."""
+    by_pid: dict[int, list[float]] = {}
+    for one in played.memory_mb:
+        for pid, size in one.items():
+            by_pid.setdefault(pid, []).append(size)
+    agent = by_pid.pop(played.launcher)
+    return {"fabric-run": agent, "rank": max(by_pid.values(), key=len)}
+
+
+def growth_mb(series: Sequence[float]) -> float:
+    """MB gained since the first quarter: what is used for the first time is allocated by then."""
+    return series[-1] - series[len(series) // 4]
 
 
 def _steps(job: Job) -> int:

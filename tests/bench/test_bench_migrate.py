@@ -173,6 +173,9 @@ def test_recoveries_are_told_apart_and_missing_ones_are_an_error(monkeypatch):
         takeovers.recoveries(play, Events(commits=commits[:-1]))
 
 
-def test_growth_is_that_of_fabric_run_and_of_the_rank_that_lived_longest():
+def test_growth_is_told_of_fabric_run_and_of_the_rank_that_lived_longest():
     memory = [{1: 50.0, 2: 300.0, 3: 310.0}, {1: 50.5, 2: 304.0, 4: 9.0}, {1: 51.0, 2: 303.0}]
-    assert takeovers.growth_mb(Play(1, 0.1, [], memory)) == (1.0, 3.0)
+    series = takeovers.memory_mb(Play(1, 0.1, [], memory))
+    assert series == {"fabric-run": [50.0, 50.5, 51.0], "rank": [300.0, 304.0, 303.0]}
+    assert takeovers.growth_mb(series["fabric-run"]) == 1.0
+    assert takeovers.growth_mb([300, 310, 311, 312, 315, 312, 311, 313]) == 2
