@@ -147,7 +147,7 @@ def run_job(
     argv: Callable[[Path], Sequence[str | Path]], env: Mapping[str, str] | None = None
 ) -> Iterator[Job]:
     """Start a job in a directory of its own; ``argv`` gets that directory. Ends all of it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process is left behind
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process is left behind
     directory = Path(tempfile.mkdtemp(prefix="bench-migrate-"))
     Control(directory)
     path = f"{REPO}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
@@ -171,6 +171,7 @@ def run_job(
         for pid in job.pages():
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(directory)
+        signal.signal(signal.SIGTERM, before)
 
 
 def standalone(
