@@ -68,8 +68,8 @@ class ComputeLink:
         self._retained_at = 0.0
         self._sync_task: asyncio.Task[None] | None = None
         prefix = settings.prefix
-        # QoS 0: with QoS 1 a broker sends a new subscriber only so many retained messages before it
-        # drops the rest (1,020 of 3,000 by mosquitto's default), and newer ones replace what is lost.
+        # QoS 0: with QoS 1 a broker queues only so many retained messages for a new subscriber, and
+        # drops the rest (mosquitto's default: 1,020 of 3,000). Newer ones replace what is lost.
         filters = [(subscription(kind, prefix), 0) for kind in READS]
         orders = Topic(Kind.COMPUTE_ORDER, name, "+").text(prefix)
         filters += [(self._status.text(prefix), 1), (orders, 1)]
