@@ -81,6 +81,7 @@ async def test_a_crashed_rank_and_a_dead_host_change_nothing(undisturbed, tmp_pa
     assert all(row["lost_at"] <= row["recovered_at"] <= row["committed_at"] for row in found)
 
 
+@pytest.mark.nightly
 async def test_a_host_that_freezes_is_fenced_and_changes_nothing_when_it_wakes(
     undisturbed, tmp_path
 ):
@@ -105,6 +106,7 @@ async def test_a_host_that_freezes_is_fenced_and_changes_nothing_when_it_wakes(
     assert daemons.core.generation.hosts == ["a", "a", "e", "e"]
 
 
+@pytest.mark.nightly
 async def test_processes_that_change_ranks_and_a_drained_host_change_nothing(undisturbed, tmp_path):
     """Those that lose a rank live: what they hold is another rank's, and they end with the job."""
     async with AsyncExitStack() as stack:

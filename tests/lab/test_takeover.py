@@ -64,15 +64,15 @@ def undisturbed(tmp_path_factory):
 
 
 def test_ranks_killed_at_any_moment_of_a_step_change_nothing(undisturbed, tmp_path):
-    faults = ("0:0:backward", "2:13:forward", "3:19:optimizer", "1:25:error")
+    faults = ("0:0:optimizer", "2:13:forward", "3:19:optimizer", "1:25:error")
     done = train(tmp_path / "job", *faults)
     assert done.returncode == 0, done.stderr
     assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in faults}
     assert weights(tmp_path / "job") == undisturbed
     found = records(tmp_path / "job")
     assert [row["ranks"] for row in found] == [[0], [2], [3], [1]]
-    # Rank 3 died when the others could apply step 19, which is not run again then.
-    assert [row["step"] for row in found] == [0, 13, 20, 25]
+    # Ranks 0 and 3 died when the others could apply their step, which is not run again then.
+    assert [row["step"] for row in found] == [1, 13, 20, 25]
     assert all(row["lost_at"] <= row["recovered_at"] <= row["committed_at"] for row in found)
 
 
@@ -88,6 +88,7 @@ def test_losses_during_a_recovery_change_nothing(undisturbed, tmp_path):
     assert weights(tmp_path / "job") == undisturbed
 
 
+@pytest.mark.nightly
 def test_connections_that_fail_without_a_loss_are_made_anew(undisturbed, tmp_path):
     done = train(tmp_path / "job", "2:11:disconnected", spares=0)
     assert done.returncode == 0, done.stderr
