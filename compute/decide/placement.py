@@ -96,7 +96,8 @@ def next_generation(
     }
     kept = [slot if slot in alive else "" for slot in previous.slots]
     survivors = [alive[slot][0] for slot in kept if slot]
-    if not survivors:
+    # A rank of a generation that never ran has got no state yet.
+    if not any(_holds_state(alive[slot][1]) for slot in kept if slot):
         raise NoStateError("all ranks are lost, and with them the state")
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
@@ -142,6 +143,10 @@ def _choose(
         del waiting[host][: len(take)]
         chosen += take
     return chosen
+
+
+def _holds_state(process: ProcessState) -> bool:
+    return process.committed > 0 or process.recovered > 0
 
 
 def _is_spare(process: ProcessState, layout: str) -> bool:

@@ -14,11 +14,12 @@ from compute.decide.placement import (
 from fabric_train.documents import AgentDocument, ProcessState
 
 
-def agent(host, *states, nproc=2, standby=0, software=None, rank=None, **more):
+def agent(host, *states, nproc=2, standby=0, software=None, rank=None, new=False, **more):
     """``states`` of the main processes; ``standby`` further warm ones."""
     processes = [
         ProcessState(f"{host}.i.{n}", state, layout="L" if state == "warm" else None,
-                     software=software or {}, reason="exited with status 1")
+                     software=software or {}, reason="exited with status 1",
+                     committed=int(state == "warm" and not new))
         for n, state in enumerate(states)
     ] + [
         ProcessState(f"{host}.i.s{n}", "warm", standby=True, layout="L") for n in range(standby)
@@ -95,6 +96,16 @@ def test_a_spare_with_another_layout_is_none():
 def test_without_a_survivor_there_is_no_state():
     with pytest.raises(NoStateError):
         next_generation(first(), 2, {"h11": agent("h11", "warm", "warm")}, "L", "")
+
+
+def test_a_survivor_of_a_generation_that_never_ran_holds_no_state():
+    hosts = cluster()
+    del hosts["h10"]
+    second = next_generation(first(), 2, hosts, "L", "")
+    assert second.hosts == ["h2", "h2", "h11", "h11"]
+    left = {"h11": agent("h11", "warm", "warm", new=True), "h12": agent("h12", "warm", "warm")}
+    with pytest.raises(NoStateError, match="and with them the state"):
+        next_generation(second, 3, left, "L", "")
 
 
 def test_the_odd_one_out_does_not_fit():
