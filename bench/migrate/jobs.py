@@ -99,6 +99,14 @@ class Job:
 
         self.wait_until(done, f"{world} ranks at step {wanted}", _START_S)
 
+    def wait_committed(self, generation: int, timeout_s: float = 120) -> None:
+        """Wait until all ranks have committed a step in a generation after ``generation``."""
+
+        def done() -> bool:
+            return sum(page.committed > generation for page in self.pages().values()) >= RANKS
+
+        self.wait_until(done, f"all ranks in a generation after {generation}", timeout_s)
+
     def wait_spares(self, count: int) -> None:
         """Wait until ``count`` spares are warm: they have rehearsed, and use no CPU any more."""
 

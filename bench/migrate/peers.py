@@ -18,7 +18,7 @@ from statistics import median
 
 from bench.migrate import takeovers
 from bench.migrate.events import Events, Resumed, resumed
-from bench.migrate.jobs import LOOPS, RANKS, REPO, Job, JobError, run_job, standalone, torchrun
+from bench.migrate.jobs import LOOPS, RANKS, REPO, JobError, run_job, standalone, torchrun
 from bench.migrate.takeovers import Fault
 from bench.report import Row
 from bench.training.trace import UNLIMITED
@@ -28,7 +28,6 @@ EVERY = 25
 """Steps from one checkpoint of torchrun's job to the next."""
 _HEARTBEAT_MS = 5000  # torchft's default
 _TUNED_MS = 500
-_RECOVERY_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,9 @@ def _outcome(
             job.wait_running(randoms.randint(5, 5 + EVERY))
             time.sleep(randoms.uniform(0, 0.2))
             ranks = job.ranks()
+            generation = max(page.committed for page in job.pages().values())
             faults.append(takeovers.kill(job, ranks[randoms.choice(sorted(ranks))], randoms))
-            job.wait_until(lambda: _is_back(job, faults[-1]), "all ranks again", _RECOVERY_S)
+            job.wait_committed(generation)
         events = job.events()
     found = [_after(events, faults, number) for number in range(count)]
     return Outcome(
@@ -153,10 +153,6 @@ def _outcome(
         _skipped(events),
         _step_ms(events, faults),
     )
-
-
-def _is_back(job: Job, fault: Fault) -> bool:
-    return resumed(job.events(), fault.at_ns, RANKS) is not None
 
 
 def _after(events: Events, faults: list[Fault], number: int) -> tuple[Resumed, Resumed]:
