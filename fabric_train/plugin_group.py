@@ -145,7 +145,6 @@ class PluginGroup:
         self._world = world
         self._lock = threading.Lock()
         self._works: dict[int, _Work] = {}
-        self._unread: list[_Work] = []  # failed: the plugin may still read their memory
         name = "fabric-collectives"
         threading.Thread(target=self._complete, name=name, daemon=True).start()
 
@@ -160,12 +159,9 @@ class PluginGroup:
                 work = self._works.pop(number)
                 work.left -= 1
                 work.error = work.error or error
-                if work.error:
-                    self._unread.append(work)
                 whole = work.left == 0
             if whole:
                 work.complete()
-        self._unread.clear()
         self._native.close()
 
     def _start(

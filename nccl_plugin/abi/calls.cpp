@@ -3,6 +3,8 @@
 #include <array>
 #include <span>
 
+#include "src/cancel.h"
+
 namespace fabric::abi {
 namespace {
 
@@ -198,6 +200,14 @@ Status close_receive(void* comm) noexcept { return close<RecvComm>(Kind::receive
 Status close_listen(void* comm) noexcept { return close<ListenComm>(Kind::listen, comm); }
 
 }  // namespace fabric::abi
+
+FABRIC_EXPORT int fabricCancelSend_v1(void* comm) {
+  using namespace fabric::abi;  // NOLINT(google-build-using-namespace)
+  auto* sender = static_cast<fabric::SendComm*>(handles().release(Kind::send, comm));
+  if (sender == nullptr) return kInvalid;
+  handles().end_owned(comm);
+  return guarded([&] { return status(fabric::cancel(sender)); });
+}
 
 FABRIC_EXPORT int fabricWake_v1() {
   return fabric::abi::guarded([] { return fabric::abi::status(fabric::net().wake()); });

@@ -133,5 +133,8 @@ inline constexpr char kWaitSymbol[] = "fabricWait_v1";
 // Ends every such wait of this process, or the next one; from any thread.
 using WakeV1 = int (*)();
 inline constexpr char kWakeSymbol[] = "fabricWake_v1";
+// closeSend without a wait for acknowledgements: nothing is read from the sender's memory any more.
+using CancelSendV1 = int (*)(void* comm);
+inline constexpr char kCancelSendSymbol[] = "fabricCancelSend_v1";
 
 }  // namespace fabric::abi

@@ -177,9 +177,12 @@ void Connections::close_receiving() noexcept {
   std::for_each(peers_.begin(), peers_.end(), close);
 }
 
-void Connections::close_sending() noexcept {
-  const auto close = [this](auto& one) {
-    if (one.out.comm != nullptr) quietly([&] { plugin_.close_send(one.out.comm); });
+void Connections::close_sending(bool gently) noexcept {
+  const auto close = [this, gently](auto& one) {
+    if (one.out.comm != nullptr) {
+      quietly(
+          [&] { gently ? plugin_.close_send(one.out.comm) : plugin_.cancel_send(one.out.comm); });
+    }
     one.out.comm = nullptr;
   };
   std::for_each(rings_.begin(), rings_.end(), close);

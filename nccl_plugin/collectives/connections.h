@@ -45,9 +45,10 @@ class Connections {
 
   // Nothing writes into receive buffers afterwards. Takes no time.
   void close_receiving() noexcept;
-  // Nothing reads from send buffers afterwards. May wait until what was sent is acknowledged, or is
-  // known to be lost: seconds where a peer does not answer.
-  void close_sending() noexcept;
+  // Nothing reads from send buffers afterwards. `gently`: waits until what was sent is
+  // acknowledged, or is known to be lost: seconds where a peer does not answer. Else takes no time,
+  // where the plugin can cancel sends.
+  void close_sending(bool gently) noexcept;
 
   static constexpr int kMaxChannels = 8;
 

@@ -94,8 +94,11 @@ void Engine::abort(const std::string& reason) {
 }
 
 void Engine::close() {
-  abort("the group was closed");
   std::unique_lock lock(mutex_);
+  gently_ = gently_ || reason_.empty();
+  lock.unlock();
+  abort("the group was closed");
+  lock.lock();
   // connect() sees the abort, and leaves.
   while (connecting_) {
     lock.unlock();
@@ -111,7 +114,7 @@ void Engine::close() {
     changed_.wait(lock, [this] { return ended_; });  // another one joins it
   } else if (!ended_) {
     connections_.close_receiving();
-    connections_.close_sending();
+    connections_.close_sending(false);
     ended_ = true;
     changed_.notify_all();
   }
@@ -207,13 +210,18 @@ void Engine::rest() {
 
 void Engine::end(const std::string& reason) {
   abort(reason);  // what is started from now on is refused
-  connections_.close_receiving();
   take_submitted();
+  bool gently = collectives_.empty() && sends_.empty() && receives_.empty();
+  {
+    const std::scoped_lock lock(mutex_);
+    gently = gently && gently_;
+  }
+  // The sending ends before anybody hears of the end: a caller may change what is being sent.
+  connections_.close_receiving();
+  connections_.close_sending(gently);
   fail(collectives_, reason);
   for (auto& [peer, queue] : sends_) fail(queue, reason);
   for (auto& [peer, queue] : receives_) fail(queue, reason);
-  connections_.close_sending();
-  failed_.clear();
   const std::scoped_lock lock(mutex_);
   ended_ = true;
   changed_.notify_all();
@@ -223,7 +231,6 @@ void Engine::fail(Queue& queue, const std::string& reason) {
   const std::scoped_lock lock(mutex_);
   for (auto& operation : queue) {
     completions_.push_back({operation->id(), reason});
-    failed_.push_back(std::move(operation));
   }
   queue.clear();
   changed_.notify_all();

@@ -4,8 +4,8 @@
 // beside them, each way in order. Every operation ends exactly once, and next() says so. When one
 // fails, or abort() is called, all end with that error, and the group takes no more.
 //
-// An operation that ended with an error writes nothing any more, but a plugin may still read what
-// was to be sent, until next() says that the group has ended.
+// An operation that ended, in whichever way, neither reads nor writes its memory any more. So what
+// the caller writes there next never reaches a peer that still takes part in it.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,8 @@ class Engine {
   std::optional<Completion> next();
   // Returns at once. The first reason counts.
   void abort(const std::string& reason);
-  // Aborts, and returns when the group has ended: at once, or after seconds where a peer is silent.
+  // Aborts, and returns when the group has ended. When no operation is left and no abort came
+  // before, peers get what was sent: that takes seconds where one is silent.
   void close();
 
  private:
@@ -82,7 +83,6 @@ class Engine {
   Queue collectives_;
   std::map<int, Queue> sends_;     // by peer
   std::map<int, Queue> receives_;  // by peer
-  Queue failed_;                   // kept until nothing can read their memory
   std::int64_t idle_rounds_ = 0;
 
   std::atomic<bool> abort_asked_{false};
@@ -96,6 +96,7 @@ class Engine {
   std::map<int, std::uint64_t> send_sequence_;
   std::map<int, std::uint64_t> receive_sequence_;
   std::string reason_;    // of the abort
+  bool gently_ = false;  // close() was the abort
   bool waiting_ = false;  // the thread, inside the plugin
   bool connecting_ = false;
   bool connected_ = false;

@@ -70,12 +70,13 @@ int fabric_collectives_connect(int64_t group, const void* addresses, const size_
  * same order on all ranks, messages between two ranks in the same order at both. */
 int64_t fabric_collectives_start(int64_t group, const struct fabric_task* task, char* error,
                                  size_t error_size);
-/* Blocks until an operation has ended: 1. 0: the group has ended, all operations before it, and
- * their memory is no longer used; or there is no such group. */
+/* Blocks until an operation has ended: 1. Its memory is not used any more, whether it
+ * failed or not. 0: the group has ended, and all operations before; or there is no such group. */
 int fabric_collectives_next(int64_t group, struct fabric_completion* completion);
 /* Ends all operations with an error: within milliseconds. Returns at once. */
 void fabric_collectives_abort(int64_t group, const char* reason);
-/* Aborts, waits until the group has ended (seconds where a peer is silent), and forgets it. */
+/* Aborts, waits until the group has ended, and forgets it. Seconds where a peer is silent and no
+ * operation was left: peers still get what was sent. */
 void fabric_collectives_close(int64_t group);
 
 #ifdef __cplusplus

@@ -74,6 +74,7 @@ class TablePlugin final : public Plugin {
       : library_(std::move(library)), table_(table), version_(version) {
     wait_ = reinterpret_cast<abi::WaitV1>(dlsym(library_->handle, abi::kWaitSymbol));
     wake_ = reinterpret_cast<abi::WakeV1>(dlsym(library_->handle, abi::kWakeSymbol));
+    cancel_ = reinterpret_cast<abi::CancelSendV1>(dlsym(library_->handle, abi::kCancelSendSymbol));
   }
 
   int version() const override { return version_; }
@@ -140,6 +141,11 @@ class TablePlugin final : public Plugin {
   void close_listen(void* comm) override { check(table_->close_listen(comm), "closeListen"); }
   void close_send(void* comm) override { check(table_->close_send(comm), "closeSend"); }
   void close_receive(void* comm) override { check(table_->close_receive(comm), "closeRecv"); }
+
+  void cancel_send(void* comm) override {
+    if (cancel_ == nullptr) return close_send(comm);
+    check(cancel_(comm), "fabricCancelSend");
+  }
 
   void* register_memory(void* comm, void* data, std::size_t size) override {
     void* region = nullptr;
@@ -228,6 +234,7 @@ class TablePlugin final : public Plugin {
   abi::CommConfig config_{abi::kTrafficClassUndefined};
   abi::WaitV1 wait_ = nullptr;
   abi::WakeV1 wake_ = nullptr;
+  abi::CancelSendV1 cancel_ = nullptr;
 };
 
 std::unique_ptr<Plugin> make(std::unique_ptr<Library> library, void* table, int version) {

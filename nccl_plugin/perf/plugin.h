@@ -58,6 +58,8 @@ class Plugin {
   virtual void close_listen(void* comm) = 0;
   virtual void close_send(void* comm) = 0;
   virtual void close_receive(void* comm) = 0;
+  // As close_send, at once, where the plugin exports fabricCancelSend_v1; else as close_send.
+  virtual void cancel_send(void* comm) = 0;
 
   virtual void* register_memory(void* comm, void* data, std::size_t size) = 0;
   virtual void deregister_memory(void* comm, void* region) = 0;

@@ -119,8 +119,11 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
 
 void Sender::close() {
   // Nobody is left to serve the connections after finalize: what they hold by themselves is all.
-  const std::int64_t budget = context_.ended.load() ? 0 : context_.close_budget_ns;
-  const std::int64_t until = monotonic_ns() + budget;
+  close_within(context_.ended.load() ? 0 : context_.close_budget_ns);
+}
+
+void Sender::close_within(std::int64_t budget_ns) {
+  const std::int64_t until = monotonic_ns() + budget_ns;
   while (!hang_up(until)) {
     context_.waits.nap(1000);
   }

@@ -36,6 +36,8 @@ class Sender {
   // Waits, within a budget, for copied messages that are done to be acknowledged. What is not done
   // is cancelled.
   void close();
+  // As close(), without the wait: nothing is read from the caller's memory afterwards.
+  void cancel() { close_within(0); }
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
@@ -103,6 +105,7 @@ class Sender {
     std::int64_t announced = 0;
   };
 
+  void close_within(std::int64_t budget_ns);
   bool hang_up(std::int64_t until);
   void progress();
   [[nodiscard]] core::NoCopy without_copy(std::size_t size);

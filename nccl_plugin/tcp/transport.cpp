@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "src/cancel.h"
 #include "tcp/context.h"
 #include "tcp/control.h"
 
@@ -60,6 +61,12 @@ class RecvComm {
   std::shared_ptr<tcp::Receiver> receiver;
   RequestPool requests;
 };
+
+Result cancel(SendComm* comm) {
+  const std::unique_ptr<SendComm> owned(comm);
+  owned->sender->cancel();
+  return Result::success;
+}
 
 namespace tcp {
 

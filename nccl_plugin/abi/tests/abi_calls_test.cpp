@@ -20,6 +20,7 @@ extern abi::NetV11 ncclNetPlugin_v11;
 extern abi::NetV12 ncclNetPlugin_v12;
 int fabricWait_v1(int timeout_us);
 int fabricWake_v1();
+int fabricCancelSend_v1(void* comm);
 }
 
 namespace {
@@ -365,6 +366,23 @@ TEST_CASE("the wait extension") {
   CHECK(fabricWait_v1(-1) == kInvalid);
   CHECK(fabricWake_v1() == kOk);
   CHECK(fake().wakes == 1);
+}
+
+TEST_CASE("a send comm that is cancelled is gone, and nothing else can be") {
+  std::array<std::byte, 128> handle{};
+  void* listener = nullptr;
+  void* comm = nullptr;
+  abi::OffloadHandle* offload = nullptr;
+  REQUIRE(ncclNetPlugin_v9.listen(0, handle.data(), &listener) == kOk);
+  REQUIRE(ncclNetPlugin_v9.connect(0, handle.data(), &comm, &offload) == kOk);
+  CHECK(fabricCancelSend_v1(listener) == kInvalid);
+  CHECK(fabricCancelSend_v1(nullptr) == kInvalid);
+  CHECK(fake().cancels == 0);
+  CHECK(fabricCancelSend_v1(comm) == kOk);
+  CHECK(fake().cancels == 1);
+  CHECK(fabricCancelSend_v1(comm) == kInvalid);
+  CHECK(ncclNetPlugin_v9.close_send(comm) == kInvalid);
+  CHECK(ncclNetPlugin_v9.close_listen(listener) == kOk);
 }
 
 TEST_CASE("handles: slots are reused, keys are not; threads may take and give at once") {

@@ -1,5 +1,7 @@
 #include "fake_net.h"
 
+#include "src/cancel.h"
+
 namespace fabric {
 
 FakeNet& fake() {
@@ -8,5 +10,6 @@ FakeNet& fake() {
 }
 
 Net& net() { return fake(); }
+Result cancel(SendComm* comm) { return fake().cancelled(comm); }
 
 }  // namespace fabric

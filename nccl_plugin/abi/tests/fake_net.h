@@ -141,12 +141,17 @@ class FakeNet final : public Net {
     waited_us = timeout_us;
     return Result::success;
   }
+  Result cancelled(SendComm* comm) {
+    ++cancels;
+    return ended(comm);
+  }
   Result wake() override {
     ++wakes;
     return Result::success;
   }
   int waited_us = -1;
   int wakes = 0;
+  int cancels = 0;
 
  private:
   template <typename Comm>
