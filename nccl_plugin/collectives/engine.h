@@ -96,7 +96,7 @@ class Engine {
   std::map<int, std::uint64_t> send_sequence_;
   std::map<int, std::uint64_t> receive_sequence_;
   std::string reason_;    // of the abort
-  bool gently_ = false;  // close() was the abort
+  bool gently_ = false;   // close() was the abort
   bool waiting_ = false;  // the thread, inside the plugin
   bool connecting_ = false;
   bool connected_ = false;
