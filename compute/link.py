@@ -42,6 +42,7 @@ class ComputeLink:
         complete: connected, and all retained messages were received.
         syncs: times that it became so.
         ordered: host → the order of ours that the broker holds, as it said or acknowledged.
+        viewed: hosts for which the broker holds a view of ours, as it said.
         head: the newest signed head of our ledger that the broker holds; None: none is known.
     """
 
@@ -57,6 +58,7 @@ class ComputeLink:
         self.complete = False
         self.syncs = 0
         self.ordered: dict[str, ComputeOrder] = {}
+        self.viewed: set[str] = set()
         self.head: LedgerHead | None = None
         self.prefix = settings.prefix
         self._status = Topic(Kind.COMPUTE_STATUS, name)
@@ -73,6 +75,7 @@ class ComputeLink:
         filters = [(subscription(kind, prefix), 0) for kind in READS]
         orders = Topic(Kind.COMPUTE_ORDER, name, "+").text(prefix)
         filters += [(self._status.text(prefix), 1), (orders, 1)]
+        filters.append((Topic(Kind.COMPUTE_VIEW, name, "+").text(prefix), 0))
         self._ledger = Topic(Kind.COMPUTE_LEDGER, name)
         filters.append((self._ledger.text(prefix), 1))
         self.client = BrokerClient(
@@ -103,6 +106,9 @@ class ComputeLink:
         if retained:
             self._retained_at = time.monotonic()
         topic = message.topic
+        if topic.kind is Kind.COMPUTE_VIEW:
+            self.viewed.add(topic.name)
+            return
         if topic.kind in (Kind.COMPUTE_STATUS, Kind.COMPUTE_ORDER, Kind.COMPUTE_LEDGER):
             self._own(message)
             return
@@ -133,6 +139,8 @@ class ComputeLink:
         """A retained topic was cleared."""
         if topic.kind is Kind.COMPUTE_ORDER:
             self.ordered.pop(topic.name, None)
+        elif topic.kind is Kind.COMPUTE_VIEW:
+            self.viewed.discard(topic.name)
         elif topic.kind not in (Kind.COMPUTE_STATUS, Kind.COMPUTE_LEDGER):
             self._intake.clear(topic, time.monotonic())
         self._news()
@@ -151,6 +159,7 @@ class ComputeLink:
         if connected:
             self._intake.connected()
             self.ordered.clear()
+            self.viewed.clear()
             self._log.info("connected to the broker; its retained messages are awaited")
             self._sync_task = asyncio.create_task(self._sync())
         elif was or reason:

@@ -1,8 +1,9 @@
 """A hardened mosquitto: its configuration and access list. Pure: texts only.
 
-A host writes below its own name and reads its own orders. It reads of other hosts only who they
-are and whether they are there. A fabric-compute writes its own topics only, an operator the stop
-topic. Everything else is refused, and everything that anonymous clients ask for.
+A host writes below its own name. It reads its own orders, and the states of the jobs in which it
+has a part. It reads of other hosts only who they are and whether they are there. A fabric-compute
+writes its own topics only, an operator the stop topic. Everything else is refused, and everything
+that anonymous clients ask for.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def access_list(
         "# Hosts.",
         f"pattern write {prefix}/host/%u/#",
         f"pattern read {prefix}/compute/+/order/%u",
-        f"pattern read {prefix}/compute/+/job/+",
+        f"pattern read {prefix}/compute/+/view/%u",
         f"pattern read {prefix}/compute/+/status",
         f"pattern read {prefix}/host/+/status",
         f"pattern read {prefix}/host/+/document",
@@ -123,5 +124,6 @@ def access_list(
             f"user {name}",
             f"topic deny {prefix}/host/{name}/#",
             f"topic readwrite {prefix}/stop",
+            f"topic read {prefix}/compute/+/job/+",
         ]
     return "\n".join(lines) + "\n"

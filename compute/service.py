@@ -33,6 +33,7 @@ from compute.metrics import ComputeMetrics, Figures
 from compute.operators import OperatorWatch
 from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
+from compute.views import HostViews
 from telemetry.broker.interface import MessageFactory
 from telemetry.http_server import HttpServer
 from telemetry.messages.documents import ComputeJob, Fence, LedgerHead
@@ -103,6 +104,7 @@ class Service:
         self._unstored: list[Effect] = []
         self._events: list[NewRecord] = []
         self._told_states: set[str] = set()
+        self._views = HostViews()
         self._syncs = 0
         self._swept = True
         self._synced_at = 0.0
@@ -257,6 +259,13 @@ class Service:
         topic = Topic(Kind.COMPUTE_JOB, self._config.name, job)
         self._told_states.add(job)
         self._link.client.set_state(topic, None if state is None else state.model_dump(mode="json"))
+        for host in sorted(self._views.update(job, state)):
+            self._publish_view(host)
+
+    def _publish_view(self, host: str) -> None:
+        view = self._views.of(host)
+        data = None if view is None else view.model_dump(mode="json")
+        self._link.client.set_state(Topic(Kind.COMPUTE_VIEW, self._config.name, host), data)
 
     def _after_sync(self) -> None:
         """The first decision after a connection: put right what the broker holds of ours."""
@@ -270,6 +279,8 @@ class Service:
             for topic in self._intake.sweep(now):
                 self._log.info("cleared while there was no connection", topic=topic.text())
             self._live.reconcile(withdraw=True)
+            for host in self._link.viewed - self._views.hosts:
+                self._publish_view(host)
             for job, _ in self._store.jobs():
                 if job.job not in self._told_states:
                     self._unstored.append(JobState(job.job, None))

@@ -108,6 +108,9 @@ def _condition(event: Event) -> str:
     return WARNING if event.data.get("condition") in ("congested", "slow", "broken") else INFO
 
 
+PHASES: Mapping[object, str] = {"running": INFO, "ended": INFO, "held": ERROR, "failed": ERROR}
+"""Of a job, by ``data['phase']`` of `EventKind.GENERATION` rows."""
+
 KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.FLAP: lambda _: WARNING,
     EventKind.CARRIER_UP: lambda _: INFO,
@@ -128,6 +131,8 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.BROKER: lambda e: INFO if e.data.get("connected") else WARNING,
     EventKind.FENCE: _reason,
     EventKind.JOB: _reason,
+    EventKind.GENERATION: lambda e: PHASES.get(e.data.get("phase"), WARNING),
+    EventKind.MIGRATION: lambda e: ERROR if e.data.get("outcome") == "failed" else WARNING,
     EventKind.DAEMON: _reason,
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fabricd import report
+from fabricd import job_requests, report
 from fabricd.access import Caller
 from fabricd.config import ConfigError
 from fabricd.config_source import ConfigSource
@@ -65,6 +65,9 @@ class Requests:
             "jobs": self.jobs,
             "explain": self.explain,
             "observations": self.observations,
+            "training_jobs": self.training_jobs,
+            "migrations": self.migrations,
+            "explain_host": self.explain_host,
             "promote": self.promote,
             "reload": self.reload,
             "drain": self.drain,
@@ -112,6 +115,32 @@ class Requests:
         """What this host and its neighbours see, for ``fabricctl locate``."""
         host = self._host
         return await host.where.observations(host.feed, host.engine, host.views() or [])
+
+    async def training_jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """Jobs of fabric-runs, for ``fabricctl jobs``."""
+        return job_requests.jobs(self._host)
+
+    async def migrations(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """Takeovers of jobs of this host, newest first."""
+        limit = request.get("limit", 50)
+        if type(limit) is not int or not 0 <= limit <= job_requests.MOST_MIGRATIONS:
+            raise RequestError(f"limit must be from 0 to {job_requests.MOST_MIGRATIONS}")
+        job_requests.escalation_of(self._host)
+        rows = await asyncio.to_thread(
+            _query, self._database, {"kind": "migration", "limit": limit}
+        )
+        return job_requests.migrations(self._host, rows, limit)
+
+    async def explain_host(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """Evidence, votes, rule and fences of a host."""
+        name = _text(request, "host")
+        job_requests.escalation_of(self._host)
+        rows: list[dict[str, Any]] = []
+        for kind in job_requests.HISTORY:
+            query = {"kind": kind, "limit": job_requests.HISTORY_READ}
+            rows += await asyncio.to_thread(_query, self._database, query)
+        rows.sort(key=lambda row: row["wall_ns"])
+        return job_requests.explain_host(self._host, name, rows)
 
     async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Raise or lower the mode of the host or of a group."""

@@ -88,6 +88,10 @@ class EventKind(StrEnum):
     """A fence is applied here, is late, or is of this host's own fabric-run; ``data['job']``."""
     JOB = "job"
     """A job's fabric-run registered, left or ended; ``data['job']``."""
+    GENERATION = "generation"
+    """A job of this host runs a new generation, is held, has ended or failed; ``data['phase']``."""
+    MIGRATION = "migration"
+    """Ranks of a job of this host were taken over, or the job failed; ``data['outcome']``."""
     DAEMON = "daemon"
     """Start, stop, reload, refused input."""
 

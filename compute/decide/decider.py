@@ -17,6 +17,13 @@ from compute.decide.evidence import (
     silent_hosts,
 )
 from compute.decide.job import JobCore, JobDecision, JobInput
+from compute.decide.job_state import (
+    MOST_RECOVERIES,
+    Suspect,
+    is_urgent,
+    job_state,
+    recovery_of,
+)
 from compute.decide.policy import Policy
 from fabric_train.documents import AgentDocument, DocumentError, JobOrder, parse, to_data
 from telemetry.messages.documents import (
@@ -27,9 +34,12 @@ from telemetry.messages.documents import (
     HostJob,
     HostObservations,
     HostStatus,
+    Recovery,
 )
 from telemetry.messages.envelope import Sender
 
+STATE_S = 1.0
+"""Between two states of a job of which only what is observed differs."""
 POLL_S = 0.25  # while a job waits for something, limits are looked at so often
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 Mode = Literal["observe", "migrate"]
@@ -84,6 +94,12 @@ class _Job:
     agents: dict[str, _Agent] = field(default_factory=dict)
     fences: dict[str, Fence] = field(default_factory=dict)
     evidence: dict[str, Verdict] = field(default_factory=dict)
+    fenced: dict[str, Verdict] = field(default_factory=dict)
+    """Fence's id → the verdict that it followed from."""
+    recoveries: list[Recovery] = field(default_factory=list)
+    """Newest first."""
+    stated_at: float = 0.0
+    """When its state was published last."""
     judged: bool = False
     """``evidence`` is of the newest documents of its agents, and of its fences."""
     last: tuple[JobInput, JobDecision] | None = None
@@ -237,7 +253,7 @@ class Decider:
             else:
                 decision = self._decide_job(job, news, now)
                 effects += self._fence(job, decision, now)
-                effects += self._state(name, job, decision)
+                effects += self._state(name, job, decision, refused, now)
                 records = decision.records
                 effects += [Record(one.kind, {"job": name, **one.fields}) for one in records]
             for host, order in decision.orders.items():
@@ -351,11 +367,7 @@ class Decider:
     def _confirmed(self, job: _Job, host: str) -> bool:
         """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
         fence_id = self._fence_id(job.core.job, host, job.agents[host])
-        acknowledged = [
-            name
-            for name, view in self._hosts.items()
-            if view.observations is not None and fence_id in view.observations.fences
-        ]
+        acknowledged = self._acknowledged(fence_id)
         generation = job.core.generation
         if generation is None:
             return True
@@ -367,22 +379,53 @@ class Decider:
         }
         return majority(acknowledged, electorate) and left <= set(acknowledged)
 
-    def _state(self, name: str, job: _Job, decision: JobDecision) -> list[Effect]:
+    def _acknowledged(self, fence_id: str) -> list[str]:
+        """Hosts that have applied a fence, sorted."""
+        return sorted(
+            name
+            for name, view in self._hosts.items()
+            if view.observations is not None and fence_id in view.observations.fences
+        )
+
+    def _state(
+        self, name: str, job: _Job, decision: JobDecision, refused: Mapping[str, str], now: float
+    ) -> list[Effect]:
         generation = job.core.generation
-        ranks = {}
-        if generation is not None:
-            places = zip(generation.hosts, generation.slots, strict=True)
-            ranks = {str(rank): f"{host} {slot}" for rank, (host, slot) in enumerate(places)}
-        state = ComputeJob(
-            job=name, phase=decision.phase, reason=decision.reason[:2000],
-            generation=generation.number if generation else 0, ranks=ranks,
+        for record in decision.records:
+            if (one := recovery_of(record, generation)) is not None:
+                job.recoveries = [one, *job.recoveries][:MOST_RECOVERIES]
+        agents = {host: None if one.gone else one.document for host, one in job.agents.items()}
+        state = job_state(
+            name, decision.phase, decision.reason, generation, agents,
+            self._suspects(job, refused), job.recoveries,
         )  # fmt: skip
-        if self._states.get(name) == state:
+        before = self._states.get(name)
+        if before == state:
             return []
-        self._states[name] = state
-        fields = {"job": name, "phase": state.phase, "reason": state.reason,
-                  "generation": state.generation}  # fmt: skip
-        return [JobState(name, state), Record("phase", fields)]
+        if not is_urgent(before, state) and now - job.stated_at < STATE_S:
+            due = job.stated_at + STATE_S
+            self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
+            return []
+        self._states[name], job.stated_at = state, now
+        effects: list[Effect] = [JobState(name, state)]
+        if before is None or _phase(before) != _phase(state):
+            effects.append(Record("phase", {"job": name, **_phase(state)}))
+        return effects
+
+    def _suspects(self, job: _Job, refused: Mapping[str, str]) -> list[Suspect]:
+        """Hosts of the job that somebody speaks against, and fenced ones, by name."""
+        found = []
+        for host, agent in sorted(job.agents.items()):
+            fence = job.fences.get(self._fence_id(job.core.job, host, agent))
+            verdict = job.fenced.get(fence.id) if fence else job.evidence.get(host)
+            if fence is not None:
+                found.append(
+                    Suspect(host, verdict, fence, acknowledged=self._acknowledged(fence.id))
+                )
+            elif verdict is not None and verdict.votes.any_against:
+                held = refused.get(host, "") if verdict.lost else ""
+                found.append(Suspect(host, verdict, held=held))
+        return found
 
     def _changed_orders(self, jobs: Mapping[str, Mapping[str, JobOrder]]) -> list[Effect]:
         hosts = set(self._orders) | set(jobs)
@@ -409,27 +452,9 @@ class Decider:
             self._states.pop(name, None)
             self._records.append(Record("job_gone", {"job": name}))
 
-    # -- for people --------------------------------------------------------------------------
 
-    def explain(self, host: str) -> list[dict[str, Any]]:
-        """Of each job on ``host``: evidence, votes and fences, as JSON values."""
-        rows = []
-        for name, job in sorted(self._jobs.items()):
-            verdict = job.evidence.get(host)
-            fences = [one.model_dump() for one in job.fences.values() if one.host == host]
-            if verdict is None and not fences:
-                continue
-            votes = verdict.votes if verdict else None
-            rows.append(
-                {
-                    "job": name,
-                    "lost": verdict.lost if verdict else None,
-                    "reason": verdict.reason if verdict else "fenced",
-                    "votes": vars(votes) if votes else {},
-                    "fences": fences,
-                }
-            )
-        return rows
+def _phase(state: ComputeJob) -> dict[str, Any]:
+    return {"phase": state.phase, "reason": state.reason, "generation": state.generation}
 
 
 __all__ = ["Decider", "Effect", "FenceIssued", "JobState", "Order", "Record"]

@@ -20,6 +20,12 @@ from dataclasses import dataclass, field
 
 from telemetry.messages.documents import HostObservations, HostStatus, SilentHost
 
+NO_EVIDENCE = "not lost: nothing speaks against it"
+VETO = "not lost: a live agent of the job hears it"
+ONE_ALONE = "not lost: one kind of evidence alone is not enough"
+TWO_AGREE = "lost: two kinds of evidence agree"
+PROBES_AND_FENCE = "lost: the probes agree, and a fence that its peers acknowledge confirms it"
+
 
 @dataclass(frozen=True)
 class HostView:
@@ -52,6 +58,11 @@ class Votes:
         """All hosts that probe it."""
         return len(self.silent) + len(self.heard) + len(self.abstained)
 
+    @property
+    def any_against(self) -> bool:
+        """At least one of those who can speak speaks against the host."""
+        return bool(self.silent or self.missed_by or self.last_will)
+
     def is_silent(self, least: int) -> bool:
         """More than half of the observers, and at least ``least``, call it silent."""
         return len(self.silent) >= least and 2 * len(self.silent) > self.observers
@@ -63,11 +74,12 @@ class Votes:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``lost``: fence it. ``reason`` says which evidence, or why not."""
+    """``lost``: fence it. ``reason`` says which evidence, or why not; ``rule`` what follows."""
 
     lost: bool
     reason: str
     votes: Votes = field(default_factory=Votes)
+    rule: str = NO_EVIDENCE
 
 
 Observers = Mapping[str, Sequence[tuple[str, SilentHost | None]]]
@@ -131,7 +143,7 @@ def judge(
         len(agents.keys() - {host}),
     )  # fmt: skip
     if heard_by:
-        return Verdict(False, f"the job's agent on {heard_by[0]} hears it", votes)
+        return Verdict(False, f"the job's agent on {heard_by[0]} hears it", votes, VETO)
     evidence = []
     if votes.is_silent(least):
         evidence.append(
@@ -142,8 +154,14 @@ def judge(
     if votes.is_missed(least):
         evidence.append(f"missed by {len(missed_by)} of {votes.agents} agents of the job")
     # The probes alone are enough to fence: the acknowledged fence is the second evidence.
-    lost = len(evidence) >= 2 or votes.is_silent(least)
-    return Verdict(lost, ", ".join(evidence) or "no evidence", votes)
+    if len(evidence) >= 2:
+        rule = TWO_AGREE
+    elif votes.is_silent(least):
+        rule = PROBES_AND_FENCE
+    else:
+        rule = ONE_ALONE if evidence else NO_EVIDENCE
+    lost = rule in (TWO_AGREE, PROBES_AND_FENCE)
+    return Verdict(lost, ", ".join(evidence) or "no evidence", votes, rule)
 
 
 def _probe_votes(

@@ -33,7 +33,8 @@ class _Recovery:
     resumed_step: int = 0
     planned: bool = False
     host_lost: bool = False
-    hosts: set[str] = field(default_factory=set)
+    origins: dict[int, str] = field(default_factory=dict)
+    """Rank → the host that it was lost on, first."""
 
     @property
     def kind(self) -> str:
@@ -71,7 +72,7 @@ class RecoveryLog:
         if self._now is None:
             self._now = _Recovery(ranks, reason or "connections failed", step, now)
         self._now.planned = planned
-        self._now.hosts |= {generation.hosts[rank] for rank in ranks}
+        self._now.origins = {rank: generation.hosts[rank] for rank in ranks} | self._now.origins
         self._now.host_lost |= bool(fence) or any(why.endswith(HOST_LOST) for why in dead.values())
         self._now.ranks |= ranks
         if self._now.proposed_at is None and reason:
@@ -125,7 +126,7 @@ class RecoveryLog:
                 "generation": generation.number,
                 "class": one.kind,
                 "ranks": ranks,
-                "from": sorted(one.hosts),
+                "from": [one.origins[rank] for rank in ranks],
                 "to": [generation.hosts[rank] for rank in ranks],
                 "reason": one.reason,
                 "step": one.resumed_step,

@@ -26,6 +26,7 @@ from fabricd.cli import (
     promote,
     show,
     support_command,
+    training_commands,
 )
 from fabricd.cli.base import (
     DEFAULT_CONFIG,
@@ -55,6 +56,7 @@ app.add_typer(plugin_app, name="plugin")
 operator_commands.register(app)
 probe_commands.register(app)
 locate_command.register(app)
+training_commands.register(app)
 app.command(cls=check_command.CheckCommand, epilog="Example: fabricctl check --fail-on critical")(
     check_command.check
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli import show_explain, top
+from fabricd.cli import show_explain, top, training_commands
 from fabricd.cli.base import (
     DEFAULT_SOCKET,
     Json,
@@ -135,8 +135,18 @@ def detector_list(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> Non
         show_explain.detectors(out, operator)
 
 
-def explain(link: LinkName, socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
-    """Why a link is what it is: evidence, the rule that decided, what comes next, history."""
+def explain(
+    link: Annotated[str, typer.Argument(metavar="LINK|host", help="The interface, or host.")],
+    name: Annotated[str | None, typer.Argument(help="After host: whose evidence.")] = None,
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+) -> None:
+    """Why a link, or another host, is what it is: evidence, the rule that decided, history."""
+    if name is not None:
+        if link != "host":
+            raise typer.BadParameter(f'"{link} {name}"; allowed: LINK, or host NAME')
+        training_commands.explain_host(name, socket, as_json=as_json)
+        return
     data = ask(socket, {"op": "explain", "link": link})
     if as_json:
         put_json(data)

@@ -198,6 +198,10 @@ def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
     console.print(table)
 
 
+WHOLE = frozenset({"generation", "migration"})
+"""Kinds whose reason says all that is in their data."""
+
+
 def event_line(event: dict[str, Any]) -> Text:
     """One event in one line."""
     line = Text(f"{when(event['wall_ns'])}  ", style="")
@@ -219,6 +223,6 @@ def event_line(event: dict[str, Any]) -> Text:
     data = event.get("data", {})
     if "weight" in data:
         line.append(f"  weight {data.get('before', '?')} → {data['weight']}")
-    elif data:
+    elif data and event["kind"] not in WHOLE:
         line.append("  " + " ".join(f"{k}={v}" for k, v in data.items()), style="dim")
     return line

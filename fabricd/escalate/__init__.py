@@ -1,7 +1,8 @@
 """The host's side of the control fabric: what it tells fabric-compute, and what it does for it.
 
 Loaded only with ``[broker]`` in the configuration. Pure cores: ``evidence`` (what probes say of
-other hosts), ``orders``, ``fences``, ``job_registry`` and ``job_lines``. Shells: ``service`` (the
-broker), ``job_server`` (the job socket), ``outbox`` (events that outlive us), ``sockets``.
+other hosts), ``orders``, ``fences``, ``job_registry``, ``job_lines`` and ``job_views`` (what
+fabric-computes say of this host's jobs). Shells: ``service`` (the broker), ``job_server`` (the job
+socket), ``job_watch``, ``outbox`` (events that outlive us), ``sockets``.
 docs/topics.md has the topics.
 """

@@ -224,7 +224,8 @@ class JobsHere:
 
     def _acknowledged(self, fence: Fence) -> None:
         self._record(
-            EventKind.FENCE, f"applied: job {fence.job} on {fence.host}", job=fence.job,
+            EventKind.FENCE, f"applied: job {fence.job} on {fence.host}: "
+            f"{fence.reason or 'no reason given'}", job=fence.job,
             fence=fence.id, incarnation=fence.incarnation, peer_host=fence.host,
         )  # fmt: skip
         self.fences_changed()

@@ -21,6 +21,7 @@ from fabricd.escalate.discovery import HOSTS, Discovery
 from fabricd.escalate.evidence import ProberGaps, observations
 from fabricd.escalate.fences import FenceApplier
 from fabricd.escalate.host_document import host_document
+from fabricd.escalate.job_watch import KINDS, JobWatch
 from fabricd.escalate.jobs_here import JobsHere
 from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
@@ -47,6 +48,7 @@ EVENT_IMPORTANCE = {
     EventKind.LOCATED.value: 1,
 }
 """Timeline rows that are sent as events; with a full outbox the least important go first."""
+TIMELINE = "timeline.db"
 FLUSH_S = 1.0
 RECLAIM_S = 5.0
 """Between two births on a topic that somebody else writes, too."""
@@ -106,6 +108,7 @@ class Escalation:
             self._me, boot, (run_dir, state_dir), (self.sockets, *appliers),
             deadline_s=config.broker.fence_deadline_s, refusals=self.refusals, record=host.record,
         )  # fmt: skip
+        self.watch = JobWatch(state_dir / TIMELINE, host.record)
         self.jobs.publish = self._publish_job
         self.jobs.fences_changed = self._publish_observations
         self._settings = broker_settings(config)
@@ -196,6 +199,7 @@ class Escalation:
             asyncio.create_task(self.jobs.run()),
             asyncio.create_task(self.outbox.run()),
             asyncio.create_task(self._tick()),
+            asyncio.create_task(self._watch_jobs()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -214,6 +218,10 @@ class Escalation:
             async with asyncio.timeout(FLUSH_S):
                 await self.outbox.flush()
         await self.client.goodbye()
+
+    async def _watch_jobs(self) -> None:
+        await self.watch.restore()
+        await asyncio.Event().wait()
 
     async def _tick(self) -> None:
         number = 0
@@ -316,6 +324,8 @@ class Escalation:
             elif topic.kind is Kind.STOP:
                 stop = parse(Stop, message.data)
                 self.jobs.stop(stopped=stop.stopped, reason=stop.reason)
+            elif topic.kind in KINDS and topic.name in ("", self._me):
+                self.watch.received(message)
             elif self._discovery is not None and topic.kind in HOSTS:
                 self._discovery.received(message)
             else:
@@ -346,6 +356,8 @@ class Escalation:
     def cleared(self, topic: Topic) -> None:  # noqa: D102
         if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:
             self.jobs.order_cleared(topic.owner)
+        elif topic.kind is Kind.COMPUTE_VIEW and topic.name == self._me:
+            self.watch.cleared(topic.owner)
         elif topic.kind is Kind.STOP:
             self.jobs.stop(stopped=False, reason="")
         elif self._discovery is not None and topic.kind is Kind.HOST_DOCUMENT:

@@ -15,6 +15,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0
 Text = Annotated[str, Field(max_length=2000)]
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+MOST_NAMES = 64
+"""Hosts that one list of a `HostEvidence` names."""
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -115,15 +117,79 @@ class ComputeOrder(Document):
     jobs: dict[str, dict[str, Any]] = {}
 
 
+class HostEvidence(Document):
+    """What speaks for and against the loss of one host of a job, and what was done.
+
+    Lists of hosts are sorted and have the first ``MOST_NAMES``; ``counts`` has all, by the list's
+    name. ``silent``, ``heard`` and ``abstained`` are hosts that probe it; ``missed_by`` and
+    ``heard_by`` are hosts whose agents of the job exchange heartbeats with its agent. ``fence``:
+    id of the fence, "" while there is none; ``acknowledged``: hosts that have applied it.
+    """
+
+    host: Name
+    lost: bool
+    rule: Text
+    reason: Text
+    silent: list[Name] = []
+    heard: list[Name] = []
+    abstained: list[Name] = []
+    last_will: bool = False
+    missed_by: list[Name] = []
+    heard_by: list[Name] = []
+    counts: dict[str, Count] = {}
+    fence: Annotated[str, Field(max_length=256)] = ""
+    acknowledged: list[Name] = []
+
+
+class Recovery(Document):
+    """A takeover that has ended, or the failure that ended the job.
+
+    ``failure_class`` and ``outcome`` are as in the ledger. Rank ``ranks[i]`` was on host
+    ``origins[i]`` and is on ``targets[i]``. Times are from the first evidence; None: not reached.
+    ``committed_ms``: all ranks have committed a step again.
+    """
+
+    generation: Count
+    proposal: Text = ""
+    failure_class: Text
+    outcome: Text
+    reason: Text = ""
+    ranks: list[Count] = []
+    origins: list[Name] = []
+    targets: list[Name] = []
+    step: Count = 0
+    steps_lost: Count = 0
+    fenced_ms: Milliseconds | None = None
+    proposed_ms: Milliseconds | None = None
+    running_ms: Milliseconds | None = None
+    recovered_ms: Milliseconds | None = None
+    committed_ms: Milliseconds | None = None
+
+
 class ComputeJob(Document):
-    """The state of a job, for people and for ``fabricctl jobs``."""
+    """The state of a job, for people and for ``fabricctl jobs``.
+
+    ``ranks`` and ``spares`` name places as ``host process``. ``proposal`` names the content of
+    the generation. ``hosts``: those with a part in the job; each of them gets this document.
+    ``evidence``: hosts under suspicion, and fenced ones. ``recoveries``: the newest, newest first.
+    """
 
     job: Name
     phase: Text
     reason: Text = ""
     generation: Count = 0
+    proposal: Text = ""
     ranks: dict[str, Text] = {}
-    records: list[dict[str, Any]] = []
+    spares: list[Text] = []
+    hosts: list[Name] = []
+    evidence: Annotated[list[HostEvidence], Field(max_length=64)] = []
+    recoveries: Annotated[list[Recovery], Field(max_length=16)] = []
+
+
+class ComputeView(Document):
+    """What a fabric-compute tells one host: the jobs in which that host has a part."""
+
+    jobs: Annotated[list[ComputeJob], Field(max_length=256)] = []
 
 
 class LedgerHead(Document):

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 
 DEFAULT_PREFIX = "fabric/v1"
+_NAMED = frozenset({"host.job", "compute.order", "compute.job", "compute.view"})
+"""Kinds whose topics end with a name."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 
 
@@ -26,6 +28,7 @@ class Kind(enum.Enum):
     COMPUTE_STATUS = "compute.status"
     COMPUTE_ORDER = "compute.order"
     COMPUTE_JOB = "compute.job"
+    COMPUTE_VIEW = "compute.view"
     COMPUTE_LEDGER = "compute.ledger"
     STOP = "stop"
 
@@ -44,7 +47,8 @@ class Kind(enum.Enum):
 class Topic:
     """One topic. ``owner`` is the host or fabric-compute that writes it; ``""``: an operator.
 
-    ``name`` is the job of HOST_JOB and COMPUTE_JOB, and the addressed host of COMPUTE_ORDER.
+    ``name`` is the job of HOST_JOB and COMPUTE_JOB, and the addressed host of COMPUTE_ORDER and
+    COMPUTE_VIEW.
     """
 
     kind: Kind
@@ -77,16 +81,16 @@ def parse(text: str, prefix: str = DEFAULT_PREFIX) -> Topic | None:
         kind = Kind(f"{levels[0]}.{levels[2]}")
     except ValueError:
         return None
-    named = kind in (Kind.HOST_JOB, Kind.COMPUTE_ORDER, Kind.COMPUTE_JOB)
+    named = kind.value in _NAMED
     if named != (len(levels) == 4):
         return None
     return Topic(kind, levels[1], levels[3] if named else "")
 
 
 def subscription(kind: Kind, prefix: str = DEFAULT_PREFIX, name: str = "+") -> str:
-    """The filter for all topics of ``kind``; of orders, those to host ``name``."""
+    """The filter for all topics of ``kind``; of orders and views, those to host ``name``."""
     if kind is Kind.STOP:
         return f"{prefix}/stop"
     side, _, what = kind.value.partition(".")
-    named = kind in (Kind.HOST_JOB, Kind.COMPUTE_ORDER, Kind.COMPUTE_JOB)
+    named = kind.value in _NAMED
     return f"{prefix}/{side}/+/{what}" + (f"/{name}" if named else "")

@@ -99,7 +99,8 @@ TOPICS = [
     "host/h1/event", "host/h2/status", "host/h2/document", "host/h2/observations",
     "host/h2/job/gpt", "host/h2/event", "host/c0/status", "host/ann/status",
     "compute/c0/status", "compute/c0/order/h1", "compute/c0/order/h2", "compute/c0/job/gpt",
-    "compute/c9/order/h1", "compute/h1/order/h2", "stop", "other",
+    "compute/c9/order/h1", "compute/h1/order/h2", "compute/c0/view/h1", "compute/c0/view/h2",
+    "stop", "other",
 ]  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def below(*starts):
 MAY_WRITE = {"h1": below("host/h1/"), "c0": below("compute/c0/"), "ann": {"stop"}}
 MAY_READ = {
     "h1": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
-           "compute/c0/status", "compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/job/gpt",
+           "compute/c0/status", "compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/view/h1",
            "stop"},
     "c0": below("host/h1/", "host/h2/", "compute/c0/") | {"stop"},
     "ann": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
@@ -160,7 +161,8 @@ async def test_a_host_writes_and_reads_only_what_is_its_own(site):
 
 async def test_a_host_reads_neither_documents_of_anothers_jobs_nor_its_orders(site):
     found = await retained_for(site, "h1")
-    secret = {"host/h2/job/gpt", "host/h2/observations", "compute/c0/order/h2"}
+    secret = {"host/h2/job/gpt", "host/h2/observations", "compute/c0/order/h2",
+              "compute/c0/view/h2", "compute/c0/job/gpt"}  # fmt: skip
     assert secret & found.keys() == set()
     assert secret <= (await retained_for(site, "c0")).keys(), "they are there to be read"
 

@@ -77,7 +77,8 @@ async def test_what_is_refused_says_why(asked, op, document, why):
 
 def test_every_operation_that_changes_is_known_as_such(asked):
     assert set(asked[0].handlers()) - CHANGING == {
-        "status", "links", "config", "timeline", "jobs", "explain", "observations"
+        "status", "links", "config", "timeline", "jobs", "explain", "observations",
+        "training_jobs", "migrations", "explain_host",
     }  # fmt: skip
 
 

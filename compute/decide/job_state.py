@@ -1,0 +1,120 @@
+"""The state of a job as its hosts and people read it. Pure: documents and verdicts go in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compute.decide.evidence import Verdict
+from compute.decide.recovery import JobRecord
+from fabric_train.documents import AgentDocument, JobGeneration
+from telemetry.messages.documents import (
+    MOST_NAMES,
+    ComputeJob,
+    Fence,
+    HostEvidence,
+    Recovery,
+)
+
+MOST_RECOVERIES = 16
+MOST_EVIDENCE = 64
+LONGEST_TEXT = 2000
+NOT_KNOWN = "fenced earlier: the votes are in the ledger of the fabric-compute that did it"
+_LISTS = ("silent", "heard", "abstained", "missed_by", "heard_by")
+_TIMES = ("fenced_ms", "proposed_ms", "running_ms", "recovered_ms", "committed_ms")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """What is known of one host of a job.
+
+    ``verdict``: of now, or of the fence; None: the fence is of an earlier life of this process.
+    ``held``: why the host is not fenced although it is lost. ``acknowledged``: by hosts.
+    """
+
+    host: str
+    verdict: Verdict | None
+    fence: Fence | None = None
+    held: str = ""
+    acknowledged: Sequence[str] = ()
+
+
+def job_state(
+    job: str,
+    phase: str,
+    reason: str,
+    generation: JobGeneration | None,
+    agents: Mapping[str, AgentDocument | None],
+    suspects: Sequence[Suspect],
+    recoveries: Sequence[Recovery],
+) -> ComputeJob:
+    """All of it. ``agents``: host → newest document; None: its fabric-run has ended."""
+    slots: Sequence[str] = generation.slots if generation else ()
+    places = zip(generation.hosts, slots, strict=True) if generation else ()
+    return ComputeJob(
+        job=job,
+        phase=phase,
+        reason=reason[:LONGEST_TEXT],
+        generation=generation.number if generation else 0,
+        proposal=generation.proposal if generation else "",
+        ranks={str(rank): f"{host} {slot}" for rank, (host, slot) in enumerate(places)},
+        spares=sorted(
+            f"{host} {one.process}"
+            for host, document in agents.items()
+            if document is not None
+            for one in document.processes
+            if one.state == "warm" and one.process not in slots
+        ),
+        hosts=sorted(agents),
+        evidence=[_evidence(one) for one in suspects[:MOST_EVIDENCE]],
+        recoveries=list(recoveries[:MOST_RECOVERIES]),
+    )
+
+
+def is_urgent(before: ComputeJob | None, state: ComputeJob) -> bool:
+    """More has changed than what is observed from moment to moment."""
+
+    def key(one: ComputeJob) -> tuple[object, ...]:
+        fences = [(row.host, row.fence) for row in one.evidence if row.fence]
+        return one.phase, one.reason, one.proposal, one.recoveries, fences, bool(one.hosts)
+
+    return before is None or key(before) != key(state)
+
+
+def recovery_of(record: JobRecord, generation: JobGeneration | None) -> Recovery | None:
+    """The takeover or failure that a record describes; None: it describes neither."""
+    fields = record.fields
+    number = generation.number if generation else 0
+    proposal = generation.proposal if generation else ""
+    reason = str(fields.get("reason", ""))[:LONGEST_TEXT]
+    if record.kind == "job_failed":
+        return Recovery(
+            generation=number, proposal=proposal, failure_class="job", outcome="failed",
+            reason=reason, step=fields["step"], steps_lost=fields["steps_lost"],
+        )  # fmt: skip
+    if record.kind != "recovery":
+        return None
+    times: dict[str, Any] = {name: fields[name] for name in _TIMES}
+    return Recovery(
+        generation=fields["generation"], proposal=proposal, failure_class=fields["class"],
+        outcome="recovered", reason=reason, ranks=fields["ranks"], origins=fields["from"],
+        targets=fields["to"], step=fields["step"], steps_lost=fields["steps_lost"], **times,
+    )  # fmt: skip
+
+
+def _evidence(one: Suspect) -> HostEvidence:
+    verdict = one.verdict or Verdict(True, one.fence.reason if one.fence else "", rule=NOT_KNOWN)
+    if one.held:
+        verdict = replace(verdict, rule=f"{verdict.rule}; not fenced: {one.held}")
+    votes = verdict.votes
+    names = {name: getattr(votes, name) for name in _LISTS} | {
+        "acknowledged": tuple(one.acknowledged)
+    }
+    lists: dict[str, Any] = {name: list(found[:MOST_NAMES]) for name, found in names.items()}
+    return HostEvidence(
+        host=one.host, lost=verdict.lost, rule=verdict.rule[:LONGEST_TEXT],
+        reason=verdict.reason[:LONGEST_TEXT], last_will=votes.last_will,
+        counts={name: len(found) for name, found in names.items()} | {"agents": votes.agents},
+        fence=one.fence.id if one.fence else "", **lists,
+    )  # fmt: skip

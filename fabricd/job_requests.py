@@ -1,0 +1,120 @@
+"""What can be asked about training jobs, their migrations and other hosts. Pure but for `Host`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fabricd.control import RequestError
+
+if TYPE_CHECKING:
+    from fabricd.escalate.service import Escalation
+    from fabricd.host import Host
+
+Row = dict[str, Any]
+
+NO_BROKER = (
+    "no [broker] in fabricd.toml: this host takes no part in escalation, and no fabric-compute "
+    "tells it of jobs (fabricctl top shows jobs that use the plugin)"
+)
+MOST_MIGRATIONS = 1000
+HISTORY = ("peer", "fence", "migration")
+"""Kinds of rows that may concern another host."""
+HISTORY_READ, HISTORY_ROWS = 1000, 30
+
+
+def escalation_of(host: Host) -> Escalation:
+    """The connection to the control fabric. Raises `RequestError`: there is none."""
+    if host.escalation is None:
+        raise RequestError(NO_BROKER)
+    return host.escalation
+
+
+def jobs(host: Host) -> Row:
+    """``fabricctl jobs``: jobs whose fabric-run is or was here, and what fabric-compute says."""
+    escalation = escalation_of(host)
+    now = time.monotonic_ns()
+    runs = escalation.jobs.registry.runs
+    here = escalation.document()["jobs"]
+    found = {row["job"]: row for row in escalation.watch.views.jobs(now)}
+    for job in runs.keys() - found.keys():
+        found[job] = {"job": job, "phase": "unknown", "reason": "no fabric-compute has said it yet"}
+    return {
+        "host": host.config.host.name,
+        "connected": escalation.client.connected,
+        "why_not_connected": escalation.reason,
+        "computes": escalation.watch.views.computes,
+        "jobs": [found[job] | {"here": here.get(job)} for job in sorted(found)],
+    }
+
+
+def migrations(host: Host, rows: Sequence[Row], limit: int) -> Row:
+    """``fabricctl migrations``. ``rows``: of kind ``migration``, oldest first."""
+    from fabricd.escalate.job_views import migration
+
+    escalation = escalation_of(host)
+    return {
+        "host": host.config.host.name,
+        "connected": escalation.client.connected,
+        "why_not_connected": escalation.reason,
+        "migrations": [migration(row) for row in reversed(rows)][:limit],
+    }
+
+
+def explain_host(host: Host, name: str, rows: Sequence[Row]) -> Row:
+    """``fabricctl explain host NAME``. ``rows``: of the kinds `HISTORY`, oldest first.
+
+    Raises:
+        RequestError: this host neither probes that host nor shares a job with it.
+    """
+    escalation = escalation_of(host)
+    now, me = time.monotonic_ns(), host.config.host.name
+    views = escalation.watch.views
+    about = [row for row in rows if concerns(row, name)]
+    probed = {peer.host for peer in host.config.peers}
+    known = {me} | probed | views.hosts()
+    if name not in known and not about:
+        names = ", ".join(sorted(known)[:20])
+        raise RequestError(f'no host "{name[:64]}" is a peer or shares a job; known: {names}')
+    fences = escalation.jobs.fences
+    applied = set(fences.acknowledged())
+    return {
+        "host": name,
+        "asked": me,
+        "connected": escalation.client.connected,
+        "why_not_connected": escalation.reason,
+        "computes": views.computes,
+        "probes": probes(host, name) if name in probed else None,
+        "jobs": views.evidence(name, now),
+        "fences": [
+            {
+                "id": fence.id, "job": fence.job, "incarnation": fence.incarnation,
+                "reason": fence.reason, "applied": fence.id in applied,
+            }
+            for fence in fences.all()
+            if fence.host == name
+        ],
+        "history": about[-HISTORY_ROWS:],
+    }  # fmt: skip
+
+
+def probes(host: Host, name: str) -> Row:
+    """What the probes of this host say of another one now."""
+    views = host.views()
+    own = [view for view in views or () if view.peer == name and view.heard]
+    misses = host.engine.rules.misses
+    return {
+        "prober": views is not None,
+        "silent": name in host.engine.silent_hosts,
+        "paths": len(own),
+        "paths_silent": sum(view.rx_missed >= misses for view in own),
+    }
+
+
+def concerns(row: Row, name: str) -> bool:
+    """Whether a row of the timeline is about that host."""
+    data = row.get("data") or {}
+    if name in (data.get("host"), data.get("peer_host")):
+        return True
+    return any(name in str(data.get(key, "")).split(",") for key in ("origins", "targets"))
