@@ -11,6 +11,7 @@ on at the step where it was. ``docs/train.md`` shows the ten lines that a traini
 - ``collectives``: the process group that outlives generations. ``gloo_group`` and ``plugin_group``
   are what is inside it.
 - ``state``, ``transfer``, ``local_state``: what a replacement receives.
+- ``checkpoint``, ``guard``: checkpoints that no outdated writer can publish.
 - ``job``: the API of the training loop.
 
 This package imports torch and the standard library only, and nothing of the house. Importing it
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fabric_train.checkpoint import Checkpoint, CheckpointRefusedError, newest_checkpoint
+
 if TYPE_CHECKING:
     from fabric_train.job import Job
 
-__all__ = ["join"]
+__all__ = ["Checkpoint", "CheckpointRefusedError", "join", "newest_checkpoint"]
 
 
 def join() -> Job:

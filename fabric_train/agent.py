@@ -37,6 +37,8 @@ from fabric_train.messages import (
     LocalStateRequest,
     Message,
     MessageError,
+    NewestAnswer,
+    NewestRequest,
     Protected,
     Recovered,
     Refused,
@@ -209,6 +211,8 @@ class Agent:
                 body = self._local_states.get(message.rank, {}).get(message.step)
                 answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")
                 self._processes.send(process, answer)
+            case NewestRequest():
+                self._processes.send(process, self._answer_newest(process, message.rank))
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -227,6 +231,13 @@ class Agent:
                 self._perform(core.finished(process, message.step))
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
+
+    def _answer_newest(self, process: str, rank: int) -> NewestAnswer:
+        generation = self._coordinator.generation
+        number = generation.number if generation else 0
+        if self._slots()[rank : rank + 1] == (process,) and not self._stopping:
+            return NewestAnswer(number)
+        return NewestAnswer(number, f"rank {rank} is another process's in generation {number}")
 
     async def _tick(self) -> None:
         while True:

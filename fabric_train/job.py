@@ -27,10 +27,12 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,8 +40,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fabric_train import collectives
+from fabric_train.checkpoint import CheckpointDirectory
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.ending import announce_early_end, end_at_once, watch_loop
+from fabric_train.guard import guarded_checkpoint
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
@@ -59,6 +63,7 @@ from fabric_train.messages import (
 )
 from fabric_train.state import LayoutError, ReplicatedState
 from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.step_start import StepStart
 from fabric_train.transfer import CorruptStateError, receive_state, send_state
 
 SOCKET = "FABRIC_TRAIN_SOCKET"
@@ -90,7 +95,7 @@ def join() -> Job:
     # Ranks that outlive their agent would train on without anybody to hear of them.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     job = Job(os.environ[SOCKET])
-    job._start(os.environ[PROCESS], os.environ[TOKEN])  # noqa: SLF001
+    job._join(os.environ[PROCESS], os.environ[TOKEN])  # noqa: SLF001
     return job
 
 
@@ -109,16 +114,13 @@ class Job:
         self._started = False  # steps() was called
         self._rehearsals = 0
         self._holds_state = False
-        self._start_captured = (
-            False  # the start of a step is captured, and its attempt has not begun
-        )
+        self._start: StepStart | None = None
+        self._captured = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
-        self._start_local = b""
-        self._start_scalars = b""
-        self._start_buffers: dict[str, Tensor] = {}
-        self._changing: set[str] = set()  # buffers that attempts change
+        self._name = ""  # of the job
+        self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._random_at_gate: RandomStates | None = None  # at the gate of the last attempt
         self._order = hashlib.sha256()
         self._reported_at = 0.0
@@ -167,6 +169,7 @@ class Job:
             raise TypeError("protect() needs an optimizer: its step is what a job counts")
         self._state = state
         self._local = LocalStates(local or {})
+        self._start = StepStart(state, self._local)
         for optimizer in state.optimizers():
             optimizer.register_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
@@ -198,7 +201,7 @@ class Job:
                     )
                 self._capture_start()
                 yield self._step
-                if self._start_captured:
+                if self._captured:
                     raise RuntimeError(f"step {self._step} was run without attempt()")
             if self._finish():
                 return
@@ -206,14 +209,10 @@ class Job:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         """One optimizer step. Swallows what ends it early because a rank was lost."""
-        if not self._start_captured:
+        if not self._captured:
             raise RuntimeError("one attempt() for each step of steps()")
-        self._start_captured, self._in_attempt, self._applied, self._uncommitted = (
-            False,
-            True,
-            False,
-            True,
-        )
+        self._captured = self._applied = False
+        self._in_attempt = self._uncommitted = True
         self._group.use = Use.LOCAL if self.rehearsing else Use.ATTEMPT
         try:
             yield
@@ -234,13 +233,31 @@ class Job:
         self._step += 1
         self._report_progress()
 
-    def _start(self, process: str, token: str) -> None:
+    @contextlib.contextmanager
+    def checkpoint(self, directory: str | os.PathLike[str]) -> Iterator[Path]:
+        """A private directory for the protected state as it is now; published at the block's end.
+
+        Call it on one rank, after an attempt that is ``applied``. ``newest_checkpoint`` finds it,
+        and says how many steps are in it: ``step + 1`` after step ``step``. Raises
+        ``CheckpointRefusedError`` where this process does not hold its rank any more.
+        """
+        if self._in_attempt or not self._applied or not self._started:
+            raise RuntimeError("checkpoint() after an attempt that job.applied says counts")
+        if self._link.released:
+            raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
+        checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
+        with guarded_checkpoint(
+            checkpoints, self._link, self.rank, self._step, self._timeout_s
+        ) as path:
+            yield path
+
+    def _join(self, process: str, token: str) -> None:
         software = {"python": platform.python_version(), "torch": torch.__version__}
         # A job of several hosts forms when the last of them is here: that can take long.
         welcome = self._link.ask(Hello(process, token, os.getpid(), software), None)
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the agent answered {welcome}")
-        self._spare = welcome.spare
+        self._spare, self._name = welcome.spare, welcome.job
         self._group = FabricGroup(0, welcome.world)
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
@@ -271,11 +288,11 @@ class Job:
         in a replacement. Nothing of the rehearsal is kept.
         """
         assert self._state is not None
-        assert self._local is not None
+        assert self._start is not None
         while self._rehearsals:
             self._capture_start()
             yield 0
-            if self._start_captured:
+            if self._captured:
                 raise RuntimeError("step 0 was run without attempt()")
         digest = f"{self._state.layout()}{self._order.hexdigest()}"
         layout = hashlib.sha256(digest.encode()).hexdigest()
@@ -284,35 +301,34 @@ class Job:
             "bytes": str(self._state.size_bytes()),
         }
         if not self._spare:
-            self._store_local(0, self._start_local)
+            self._agree()
+            self._store_local(0, self._start.local)
         self._link.send(Protected(layout, report))
         if self._spare:
             self._recover(ready=False)
 
+    def _agree(self) -> None:
+        """Compare what all ranks begin with."""
+        assert self._group.inner is not None
+        try:
+            answers = self._group.inner.exchange(self._run.encode())
+        except RuntimeError as error:
+            self._report_broken(self._generation, str(error))  # a recovery, or another start
+        else:
+            self._run = answers[0].decode()
+
     def _capture_start(self) -> None:
         """Keep what an attempt may change before its gate."""
-        assert self._state is not None
-        assert self._local is not None
-        buffers = self._state.buffers()
-        self._start_local = self._local.capture({})
-        self._start_scalars = self._state.scalars()
-        self._start_buffers = {name: one.detach().clone() for name, one in buffers.items()}
-        self._start_captured = True
+        assert self._start is not None
+        self._start.capture()
+        self._captured = True
 
     def _rewind(self) -> None:
         """Take back what an attempt has changed; nothing of it was applied."""
-        if not self._uncommitted:
-            return
-        assert self._state is not None
-        assert self._local is not None
-        self._uncommitted = False
-        buffers = self._state.buffers()
-        for name, value in self._start_buffers.items():
-            buffers[name].copy_(value)
-        self._state.apply_scalars(self._start_scalars)
-        self._local.restore(self._start_local, buffers)
-        for optimizer in self._state.optimizers():
-            optimizer.zero_grad(set_to_none=True)
+        if self._uncommitted:
+            assert self._start is not None
+            self._uncommitted = False
+            self._start.restore()
 
     def _before_step(self, _optimizer: Any, args: Any, kwargs: Any) -> None:
         if any(arg is not None for arg in (*args[1:], kwargs.get("closure"))):
@@ -333,12 +349,12 @@ class Job:
         if self.rehearsing:
             self._rehearsals -= 1
             raise _RunAgainError
-        assert self._local is not None
+        assert self._start is not None
         assert self._group.inner is not None
         ready = not self._group.broken
         if ready:
             self._random_at_gate = RandomStates.now()
-            self._store_local(self._step + 1, self._local.capture(self._changed_buffers()))
+            self._store_local(self._step + 1, self._start.capture_next())
             try:
                 self._group.inner.vote()
             except RuntimeError as error:
@@ -351,15 +367,6 @@ class Job:
             self._random_at_gate = None
             raise _RunAgainError
         self._pass_gate()
-
-    def _changed_buffers(self) -> dict[str, Tensor]:
-        """Buffers that this or an earlier attempt has changed before its gate."""
-        assert self._state is not None
-        buffers = self._state.buffers()
-        for name, value in self._start_buffers.items():
-            if name not in self._changing and not torch.equal(value, buffers[name]):
-                self._changing.add(name)
-        return {name: buffers[name] for name in sorted(self._changing)}
 
     def _store_local(self, step: int, data: bytes) -> None:
         # Without a limit: a job that is held for a spare may have no other host to store it at.
@@ -386,9 +393,10 @@ class Job:
                     self._holds_state = ready = False
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
-                mine = json.dumps([committed, ready]).encode()
-                reports = [RankReport(*json.loads(one)) for one in inner.exchange(mine)]
-                plan = plan_recovery(reports)
+                mine = json.dumps([self._run, committed, ready]).encode()
+                reports = [json.loads(one) for one in inner.exchange(mine)]
+                plan = plan_recovery([RankReport(*rest) for _, *rest in reports])
+                self._run = next(run for run, held, _ in reports if held is not None)
                 spans["agreed"] = _since(started)
                 role = self._take_part(inner, plan)
                 spans["state"] = _since(started)

@@ -18,6 +18,7 @@ from fabric_train.messages import (
     LocalStateAnswer,
     Message,
     MessageError,
+    NewestAnswer,
     Refused,
     Release,
     Stored,
@@ -140,6 +141,6 @@ class AgentLink:
         with self._changed:
             if isinstance(message, Release):
                 self._released = True
-            elif isinstance(message, (Welcome, Stored, LocalStateAnswer)):
+            elif isinstance(message, (Welcome, Stored, LocalStateAnswer, NewestAnswer)):
                 self._answers.append(message)
             self._changed.notify_all()

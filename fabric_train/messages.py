@@ -60,6 +60,13 @@ class LocalStateRequest:
 
 
 @dataclass(frozen=True)
+class NewestRequest:
+    """Ask whether this process still holds ``rank`` in the newest generation of the job."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Suspect:
     """A collective of ``generation`` failed; ``error`` is its text."""
 
@@ -169,6 +176,17 @@ class LocalStateAnswer:
 
 
 @dataclass(frozen=True)
+class NewestAnswer:
+    """Answer to ``NewestRequest``: it does in ``generation``; or ``problem`` says why not.
+
+    What is true is so at some moment between question and answer.
+    """
+
+    generation: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Refused:
     """The agent does not take this process. ``reason`` names what and where."""
 
@@ -185,6 +203,7 @@ Message = (
     | Protected
     | LocalState
     | LocalStateRequest
+    | NewestRequest
     | Suspect
     | Acknowledged
     | Recovered
@@ -196,6 +215,7 @@ Message = (
     | Assignment
     | Stored
     | LocalStateAnswer
+    | NewestAnswer
     | Refused
     | Release
 )

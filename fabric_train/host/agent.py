@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fabric_train.host.core import HostCore
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
 from fabric_train.host.finder import Finder
 from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
+from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
 from fabric_train.host.urgency import patience_s
@@ -39,6 +40,8 @@ from fabric_train.messages import (
     LocalStateRequest,
     Message,
     MessageError,
+    NewestAnswer,
+    NewestRequest,
     Protected,
     Recovered,
     Release,
@@ -87,6 +90,7 @@ class HostAgent:
         self._peers: Peers | None = None
         self._local = local_states.LocalStates("")
         self._finder: Finder | None = None
+        self._newest: NewestCheck | None = None
         self._store: Any = None
         self._published: AgentDocument | None = None
         self._published_at = 0.0
@@ -151,6 +155,7 @@ class HostAgent:
             options.job, self._host, self._incarnation, self._token, self, self._report
         )
         self._finder = Finder(self._local, self._peers)
+        self._newest = NewestCheck(self._host, self._peers)
 
     def _running_core(self) -> HostCore:
         assert self._core is not None
@@ -300,6 +305,7 @@ class HostAgent:
         """The agent on ``host`` says ``message``."""
         assert self._peers is not None
         assert self._finder is not None
+        assert self._newest is not None
         match message:
             case wire.StoreLocal():
                 if self._local.store_copy(
@@ -316,6 +322,12 @@ class HostAgent:
                 self._peers.send(host, wire.FoundLocal(message.question, generation, body))
             case wire.FoundLocal():
                 self._finder.answered(host, message)
+            case wire.AskAccepted():
+                mine = promise_of(self._running_core().accepted)
+                answer = wire.NewestAccepted(message.question, mine.generation, mine.proposal)
+                self._peers.send(host, answer)
+            case wire.NewestAccepted():
+                self._newest.answered(host, message)
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that an agent says here")
 
@@ -352,9 +364,9 @@ class HostAgent:
                 else:  # it has lost its rank, and an assignment that says so is on its way
                     self._processes.send(process, Stored(message.step))
             case LocalStateRequest():
-                task = asyncio.create_task(self._find(process, message.rank, message.step))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._find(process, message.rank, message.step))
+            case NewestRequest():
+                self._begin(self._check_newest(process, message.rank))
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -373,6 +385,21 @@ class HostAgent:
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
         self._publish_soon()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _check_newest(self, process: str, rank: int) -> None:
+        core = self._running_core()
+        assert self._newest is not None
+        number, problem = await self._newest.ask(lambda: (core.running, core.accepted))
+        if not problem and not core.holds(process, rank):
+            problem = f"rank {rank} is another process's in generation {number}"
+        if self._end is not None:
+            problem = "this fabric-run ends"
+        self._processes.send(process, NewestAnswer(number, problem))
 
     async def _find(self, process: str, rank: int, step: int) -> None:
         running = self._running_core().running

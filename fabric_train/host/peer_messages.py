@@ -95,6 +95,22 @@ class FoundLocal:
     body: bytes = b""
 
 
+@dataclass(frozen=True)
+class AskAccepted:
+    """Ask for the newest generation that the receiver has accepted."""
+
+    question: int
+
+
+@dataclass(frozen=True)
+class NewestAccepted:
+    """Answer to ``AskAccepted``: its number and proposal; 0 and empty: none."""
+
+    question: int
+    generation: int
+    proposal: str
+
+
 PeerMessage = (
     Challenge
     | PeerHello
@@ -105,6 +121,8 @@ PeerMessage = (
     | StoredLocal
     | FindLocal
     | FoundLocal
+    | AskAccepted
+    | NewestAccepted
 )
 
 CODEC: frames.Codec[PeerMessage] = frames.Codec(PeerMessage)

@@ -21,6 +21,7 @@ from fabric_train import transfer
 
 TOTAL = int(sys.argv[1])
 OUT = Path(sys.argv[2])
+CHECKPOINTS = os.environ.get("CHECKPOINTS")
 PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 
 
@@ -100,6 +101,36 @@ def memory(chunk):
 
 transfer._memory = memory
 
+
+def state_digest():
+    digest = hashlib.sha256()
+    tensors = dict(model.state_dict())
+    for place, parameter in enumerate(model.parameters()):
+        tensors |= {f"{place}/{key}": value for key, value in optimizer.state[parameter].items()}
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(bytes(tensors[name].reshape(-1).view(torch.uint8).tolist()))
+    digest.update(repr((optimizer.param_groups[0]["lr"], scheduler.last_epoch)).encode())
+    return digest.hexdigest()
+
+
+def await_file(name):
+    (OUT / f"pid.{name}").write_text(str(os.getpid()))
+    while not (OUT / name).exists():
+        time.sleep(0.02)
+
+
+def save_checkpoint():
+    try:
+        with job.checkpoint(CHECKPOINTS) as path:
+            (path / "digest").write_text(state_digest())
+            strike(job, step, "writing", lambda: await_file("go on"))
+            torch.save(model.module.state_dict(), path / "model")
+    except fabric_train.CheckpointRefusedError as error:
+        (OUT / "refused").write_text(str(error))
+        raise
+
+
 for step in job.steps(TOTAL):
     now[0] = step
     with job.attempt():
@@ -118,13 +149,7 @@ for step in job.steps(TOTAL):
         optimizer.step()
         scheduler.step()
         time.sleep(PAUSE_S)
+    if CHECKPOINTS and job.applied and job.rank == 0 and (step + 1) % 5 == 0:
+        save_checkpoint()
 
-digest = hashlib.sha256()
-tensors = dict(model.state_dict())
-for place, parameter in enumerate(model.parameters()):
-    tensors |= {f"{place}/{key}": value for key, value in optimizer.state[parameter].items()}
-for name in sorted(tensors):
-    digest.update(name.encode())
-    digest.update(bytes(tensors[name].reshape(-1).view(torch.uint8).tolist()))
-digest.update(repr((optimizer.param_groups[0]["lr"], scheduler.last_epoch)).encode())
-(OUT / f"weights.{job.rank}").write_text(digest.hexdigest())
+(OUT / f"weights.{job.rank}").write_text(state_digest())

@@ -1,0 +1,62 @@
+"""The guard of a job's checkpoints: only who holds the newest generation publishes one.
+
+Two checks, and either is enough where the other one is blind. The agent asks the agents of the
+job's other hosts; the file system has the fencing tokens of ``checkpoint``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from fabric_train.checkpoint import CheckpointDirectory, CheckpointRefusedError, Token
+from fabric_train.link import AgentLink, AgentLostError
+from fabric_train.messages import NewestAnswer, NewestRequest
+
+
+@contextlib.contextmanager
+def guarded_checkpoint(
+    checkpoints: CheckpointDirectory, link: AgentLink, rank: int, step: int, timeout_s: float
+) -> Iterator[Path]:
+    """A private directory to write the state after ``step`` steps into, published at the end.
+
+    Raises ``CheckpointRefusedError``, and ``OSError`` of the file system; nothing is published
+    then, nor when the caller's block raises.
+    """
+
+    def newest_generation() -> int:
+        return _newest_generation(link, rank, timeout_s)
+
+    token = checkpoints.claim(newest_generation(), newest_generation)
+    staging = checkpoints.stage(token)
+    try:
+        try:
+            yield staging.path
+        except OSError:
+            checkpoints.check(token)  # the block found that its directory is gone
+            raise
+        while True:
+            checkpoints.seal(staging, step)
+            newest = newest_generation()
+            if newest == token.generation:
+                break
+            # Another rank was lost meanwhile, and this one goes on in the newest generation.
+            staging = checkpoints.restage(staging, Token(token.run, newest))
+            token = checkpoints.claim(newest, newest_generation)
+        checkpoints.publish(staging, step)
+    except BaseException:
+        checkpoints.discard(staging)
+        raise
+
+
+def _newest_generation(link: AgentLink, rank: int, timeout_s: float) -> int:
+    """The newest generation, in which this process holds ``rank``."""
+    try:
+        answer = link.ask(NewestRequest(rank), timeout_s)
+    except AgentLostError as error:
+        raise CheckpointRefusedError(f"rank {rank}: {error}") from None
+    assert isinstance(answer, NewestAnswer)
+    if answer.problem:
+        raise CheckpointRefusedError(f"rank {rank}: {answer.problem}")
+    return answer.generation

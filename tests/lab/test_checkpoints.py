@@ -1,0 +1,50 @@
+"""Checkpoints of a job that loses its writer: real agents, ranks and connections on loopback."""
+
+import os
+import signal
+from contextlib import AsyncExitStack
+
+import pytest
+import torch
+from job_hosts import Daemons
+from test_job_hosts import ended, logs, start, until
+
+from fabric_train import newest_checkpoint
+from fabric_train.checkpoint import Token
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+
+ARGS = ["--nodes", "2", "--spares", "1"]
+
+
+async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_when_it_wakes(
+    tmp_path,
+):
+    """First its rank wakes, without anybody to tell it that it was replaced; then its agent."""
+    checkpoints, out = tmp_path / "checkpoints", tmp_path / "run" / "out"
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        more = {"CHECKPOINTS": str(checkpoints)}
+        runs = await start(stack, daemons, ARGS, "0:9:writing", steps=20, **more)
+        await until(lambda: (out / "pid.go on").exists(), runs)
+        first = newest_checkpoint(checkpoints)
+        assert (first.step, first.token) == (5, Token(1, 1))
+        runs["a"].send(signal.SIGSTOP)
+        await until(lambda: "a" in daemons.documents["e"].misses, runs)
+        daemons.freeze("a")
+        await until(lambda: newest_checkpoint(checkpoints).token == Token(1, 2), runs)
+        (out / "go on").touch()
+        os.kill(int((out / "pid.go on").read_text()), signal.SIGCONT)
+        await until((out / "refused").exists, runs)
+        runs["a"].send(signal.SIGCONT)
+        codes = await ended(runs)
+    assert codes == {"a": 1, "b": 0, "e": 0}, logs(runs)
+    assert "generation 2 of run 1 of job job" in (out / "refused").read_text()
+    newest = newest_checkpoint(checkpoints)
+    assert (newest.step, newest.token) == (20, Token(1, 2))
+    assert sorted(path.name for path in checkpoints.glob("step-*")) == [
+        f"step-{step:012d}-run-0001" for step in (5, 15, 20)
+    ]
+    assert (newest.path / "digest").read_text() == (out / "weights.0").read_text()
+    assert "0.weight" in torch.load(newest.path / "model", weights_only=True)
+    assert not list((checkpoints / ".fabric").glob("staging-*"))
