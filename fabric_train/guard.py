@@ -33,8 +33,8 @@ def guarded_checkpoint(
     try:
         try:
             yield staging.path
-        except OSError:
-            checkpoints.check(token)  # the block found that its directory is gone
+        except Exception:
+            checkpoints.check(token)  # is the directory gone?
             raise
         while True:
             checkpoints.seal(staging, step)
