@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import hosts, kills, peers, steady
+from bench.migrate import backend, hosts, kills, peers, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -15,9 +15,10 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "crash": kills.crashes,
     "steady": steady.steady,
     "frozen": hosts.frozen_hosts,
+    "backend": backend.backend,
     "peers": peers.peers,
 }
 """Each is called with ``quick``."""
 
-MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "frozen": 8, "peers": 6}
+MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "frozen": 8, "backend": 2, "peers": 6}
 """That each takes in full, on two cores with nothing beside."""
