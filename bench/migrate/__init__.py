@@ -20,5 +20,12 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 }
 """Each is called with ``quick``."""
 
-MINUTES: Mapping[str, float] = {"kills": 10, "crash": 4, "steady": 5, "frozen": 8, "backend": 2, "peers": 6}
+MINUTES: Mapping[str, float] = {
+    "kills": 10,
+    "crash": 4,
+    "steady": 5,
+    "frozen": 8,
+    "backend": 2,
+    "peers": 6,
+}
 """That each takes in full, on two cores with nothing beside."""

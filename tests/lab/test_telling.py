@@ -90,7 +90,7 @@ async def site(tmp_path, broker):
 
 
 async def test_a_host_of_the_job_says_who_was_lost_why_and_where_the_rank_went(site):
-    world, daemon, computes = site
+    world, daemon, _ = site
     await world.until(lambda: world.step > 3, "the job trains")
     await world.until(lambda: rows(daemon, "generation"), "the generation is on the timeline")
     await world.kill("h1")
