@@ -110,8 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
         status = _after_death(console, recording, options.out)
     else:
         status = _after_run(console, recording, options.out, rail_bps)
-    if options.act == "both" and status == 0:
-        return second_act(console, options.out, rate_bps, options, began)
+    if options.act == "both":
+        return max(status, second_act(console, options.out, rate_bps, options, began))
     console.print(f"[bright_black]{time.monotonic() - began:.0f} s in all[/]")
     return status
 

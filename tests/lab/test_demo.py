@@ -18,10 +18,20 @@ ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build" / "release" / "nccl_plugin" / "libnccl-net-fabric.so"
 
 
-def start(tmp_path, *arguments):
+def start(tmp_path, *arguments, act="1"):
     assert RELEASE.exists(), "the demo runs on the release build: ./run build release"
     return subprocess.Popen(
-        [sys.executable, "-m", "lab.demo", "--plain", "--out", str(tmp_path), *arguments],
+        [
+            sys.executable,
+            "-m",
+            "lab.demo",
+            "--plain",
+            "--out",
+            str(tmp_path),
+            "--act",
+            act,
+            *arguments,
+        ],
         cwd=ROOT,
         env=os.environ | {"FABRIC_BUILD": "release", "COLUMNS": "200"},
         stdout=subprocess.PIPE,
@@ -77,6 +87,37 @@ def test_without_failover_the_job_dies_of_a_transport_error(tmp_path):
     assert demo.returncode == 0, output[-3000:]
     assert "failover off: NIC unplugged" in output
     assert "the job is dead" in output
+    assert left_over(demo.pid) == ([], False)
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_second_act_nic_rank_and_host_are_lost_and_no_step_is(tmp_path):
+    demo = start(tmp_path, act="2")
+    output, _ = demo.communicate(timeout=580)
+    print(output)
+    assert demo.returncode == 0, output[-5000:]
+    assert "the weights are those of the undisturbed run of the same seed" in output.replace(
+        "\n", " "
+    )
+    assert left_over(demo.pid) == ([], False)
+    result = json.loads((tmp_path / "latest" / "training.json").read_text())
+    assert result["failures"] == []
+    assert [one["steps lost"] for one in result["strikes"]] == ["0"] * 4
+    moved = [one["moved"] for one in result["strikes"]]
+    assert moved[:3] == ["nobody", "rank 0 → h0", "rank 2 → h4"]
+    assert moved[3] == "rank 3 → h2"
+    assert "A host dies, the job does not" in (tmp_path / "latest" / "training.html").read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_without_failover_a_killed_rank_ends_the_job(tmp_path):
+    demo = start(tmp_path, "--no-failover", act="2")
+    output, _ = demo.communicate(timeout=380)
+    print(output)
+    assert demo.returncode == 0, output[-5000:]
+    assert "failover off: the job died of: rank killed (h0)" in output
     assert left_over(demo.pid) == ([], False)
 
 

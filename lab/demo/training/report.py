@@ -63,7 +63,10 @@ def _ms(value: float | None) -> str:
 
 def table(act: Act) -> Table:
     """One row a strike."""
-    made = Table(title="what was done to the job (gloo-free: over the plugin, CPU)", box=box.SIMPLE)
+    made = Table(
+        title="what was done to the job (collectives over the plugin, in host memory, CPU)",
+        box=box.SIMPLE,
+    )
     made.add_column("strike")
     for name in COLUMNS:
         made.add_column(name, justify="right")
