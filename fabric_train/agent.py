@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ from fabric_train.messages import (
     NewestAnswer,
     NewestRequest,
     Protected,
+    ProtectionAnswer,
+    ProtectionRequest,
     Recovered,
     Refused,
     Release,
@@ -48,6 +51,7 @@ from fabric_train.messages import (
     Welcome,
 )
 from fabric_train.processes import Processes, how_ended, make_store
+from fabric_train.protection import Placement, Protection, protection
 
 _TICK_S = 0.2
 
@@ -74,6 +78,8 @@ class Agent:
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
         self._local_states: dict[int, dict[int, bytes]] = {}
         self._announced: Announce | None = None
+        self._said: dict[str, str] = {}  # what a process has said of its state
+        self.on_protected: Callable[[Protection], None] = lambda _protection: None
         self._failure: str | None = None
         self._stopping = False
         self._ended = asyncio.Event()
@@ -196,9 +202,13 @@ class Agent:
         core = self._coordinator
         match message:
             case Protected():
-                if core.phase is Phase.FORMING:
-                    self._report(f"{process} is protected: {message.report}")
+                first = not self._said and process in self._slots()
                 self._perform(core.protected(process, message.layout, now))
+                if first:
+                    self._said = message.report
+                    self.on_protected(self._protection())
+            case ProtectionRequest():
+                self._processes.send(process, ProtectionAnswer(self._protection().encode()))
             case LocalState():
                 if self._slots()[message.rank : message.rank + 1] != (process,):
                     return  # another process holds this rank now; an assignment is on its way
@@ -231,6 +241,11 @@ class Agent:
                 self._perform(core.finished(process, message.step))
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
+
+    def _protection(self) -> Protection:
+        warm = len(self._spares.intersection(self._processes.alive).difference(self._slots()))
+        host = socket.gethostname()
+        return protection(self._said, Placement(self._job, [host] * self._world, {}, [], warm))
 
     def _answer_newest(self, process: str, rank: int) -> NewestAnswer:
         generation = self._coordinator.generation

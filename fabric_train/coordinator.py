@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fabric_train.agreement import layout_difference
 from fabric_train.membership import (
     Generation,
     NotEnoughSparesError,
@@ -220,8 +221,8 @@ class Coordinator:
             return []
         if self._reference is not None and self._reference.layout != layout:
             reason = (
-                f"its state (layout {layout[:12]}) is not that of the job's other processes "
-                f"({str(self._reference.layout)[:12]}): they do not train the same model"
+                f"{layout_difference(layout, str(self._reference.layout))}: not as in the job's "
+                "other processes, so it does not train the same model"
             )
             refusal: list[Effect] = [Refuse(process, reason)]
             if self._generation is not None and self._generation.rank_of(process) is not None:

@@ -22,13 +22,11 @@ no collectives and no random numbers until the next step: a replacement would no
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import os
 import platform
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -40,10 +38,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fabric_train import collectives
+from fabric_train.agreement import Beginning, DisagreementError, agree, layout_of
 from fabric_train.checkpoint import CheckpointDirectory
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.guard import guarded_checkpoint
+from fabric_train.launched import launched, timeout_s
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
@@ -57,26 +57,20 @@ from fabric_train.messages import (
     LocalStateAnswer,
     LocalStateRequest,
     Protected,
+    ProtectionAnswer,
+    ProtectionRequest,
     Recovered,
     Suspect,
     Welcome,
 )
+from fabric_train.protection import Protection
 from fabric_train.state import LayoutError, ReplicatedState
 from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
 from fabric_train.step_start import StepStart
 from fabric_train.transfer import CorruptStateError, receive_state, send_state
-
-SOCKET = "FABRIC_TRAIN_SOCKET"
-PROCESS = "FABRIC_TRAIN_PROCESS"
-TOKEN = "FABRIC_TRAIN_TOKEN"  # noqa: S105
-TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"  # for connecting, and for an answer of the agent
+from fabric_train.unprotected import state_of
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
-_PR_SET_PDEATHSIG = 1
-
-
-class NotLaunchedError(Exception):
-    """The process was not started by fabric-run."""
 
 
 class _RunAgainError(BaseException):
@@ -89,13 +83,9 @@ def join() -> Job:
     Initializes ``torch.distributed``. Raises ``NotLaunchedError``, ``RefusedError``,
     ``AgentLostError``.
     """
-    missing = [name for name in (SOCKET, PROCESS, TOKEN) if name not in os.environ]
-    if missing:
-        raise NotLaunchedError(f"{missing[0]} is not set: start this script with fabric-run")
-    # Ranks that outlive their agent would train on without anybody to hear of them.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    job = Job(os.environ[SOCKET])
-    job._join(os.environ[PROCESS], os.environ[TOKEN])  # noqa: SLF001
+    place = launched()
+    job = Job(place.socket)
+    job._join(place.process, place.token)  # noqa: SLF001
     return job
 
 
@@ -103,7 +93,7 @@ class Job:
     """One process of a job. Used by the training thread alone."""
 
     def __init__(self, socket_path: str) -> None:
-        self._timeout_s = float(os.environ.get(TIMEOUT, "60"))
+        self._timeout_s = timeout_s()
         self._group = FabricGroup(0, 1)
         self._link = AgentLink(socket_path, self._end_generation)
         self._generation = 0
@@ -175,20 +165,22 @@ class Job:
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
 
-    def steps(self, total: int) -> Iterator[int]:
+    def steps(self, total: int, first: int = 0) -> Iterator[int]:
         """Yield each step until ``total`` steps are applied; run one ``attempt`` for each.
 
-        Yields a step again when it has to be run again. A loop that is left early ends this process
-        for its job: another one takes its rank.
+        ``first``: steps that the state already contains, alike on all ranks. Yields a step again
+        when it has to be run again. A loop that is left early ends this process for its job:
+        another one takes its rank.
         """
-        return watch_loop(self._steps(total), self._announce_end)
+        return watch_loop(self._steps(total, first), self._announce_end)
 
-    def _steps(self, total: int) -> Iterator[int]:
+    def _steps(self, total: int, first: int) -> Iterator[int]:
         if self._state is None:
             raise RuntimeError("call protect() before steps()")
         if self._started:
             raise RuntimeError("steps() was called before: a job has one loop")
         self._started = True
+        self._step = first
         yield from self._rehearse()
         while True:
             while self._step < total:
@@ -233,8 +225,17 @@ class Job:
         self._step += 1
         self._report_progress()
 
-    @contextlib.contextmanager
-    def checkpoint(self, directory: str | os.PathLike[str]) -> Iterator[Path]:
+    def protection(self) -> Protection:
+        """What is protected, by whom, and what is not. Inside ``steps``, after the rehearsal."""
+        if not self._started or self.rehearsing:
+            raise RuntimeError("protection() after the rehearsal, inside steps()")
+        answer = self._link.ask(ProtectionRequest(), self._timeout_s)
+        assert isinstance(answer, ProtectionAnswer)
+        return Protection.decode(answer.report)
+
+    def checkpoint(
+        self, directory: str | os.PathLike[str]
+    ) -> contextlib.AbstractContextManager[Path]:
         """A private directory for the protected state as it is now; published at the block's end.
 
         Call it on one rank, after an attempt that is ``applied``. ``newest_checkpoint`` finds it,
@@ -246,10 +247,7 @@ class Job:
         if self._link.released:
             raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
         checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
-        with guarded_checkpoint(
-            checkpoints, self._link, self.rank, self._step, self._timeout_s
-        ) as path:
-            yield path
+        return guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
 
     def _join(self, process: str, token: str) -> None:
         software = {"python": platform.python_version(), "torch": torch.__version__}
@@ -289,33 +287,29 @@ class Job:
         """
         assert self._state is not None
         assert self._start is not None
+        assert self._local is not None
         while self._rehearsals:
             self._capture_start()
-            yield 0
+            yield self._step
             if self._captured:
-                raise RuntimeError("step 0 was run without attempt()")
-        digest = f"{self._state.layout()}{self._order.hexdigest()}"
-        layout = hashlib.sha256(digest.encode()).hexdigest()
-        report = {
-            "tensors": str(len(self._state.tensors())),
-            "bytes": str(self._state.size_bytes()),
-        }
+                raise RuntimeError(f"step {self._step} was run without attempt()")
+        facts = {**self._state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
-            self._agree()
-            self._store_local(0, self._start.local)
-        self._link.send(Protected(layout, report))
+            self._agree({**facts, **self._state.settings(), "first step": str(self._step)})
+            self._store_local(self._step, self._start.local)
+        self._link.send(Protected(layout_of(facts), state_of(self._state, self._local)))
         if self._spare:
             self._recover(ready=False)
 
-    def _agree(self) -> None:
-        """Compare what all ranks begin with."""
+    def _agree(self, facts: dict[str, str]) -> None:
+        """Compare what all ranks begin with, and take over the name of this run of the job."""
         assert self._group.inner is not None
         try:
-            answers = self._group.inner.exchange(self._run.encode())
+            self._run = agree(self._group.inner.exchange, Beginning(self._run, facts))
+        except DisagreementError as error:
+            raise self._give_up(str(error)) from None
         except RuntimeError as error:
             self._report_broken(self._generation, str(error))  # a recovery, or another start
-        else:
-            self._run = answers[0].decode()
 
     def _capture_start(self) -> None:
         """Keep what an attempt may change before its gate."""

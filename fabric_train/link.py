@@ -19,12 +19,15 @@ from fabric_train.messages import (
     Message,
     MessageError,
     NewestAnswer,
+    ProtectionAnswer,
     Refused,
     Release,
     Stored,
     Welcome,
     encode,
 )
+
+_ANSWERS = (Welcome, Stored, LocalStateAnswer, NewestAnswer, ProtectionAnswer)
 
 
 class AgentLostError(Exception):
@@ -141,6 +144,6 @@ class AgentLink:
         with self._changed:
             if isinstance(message, Release):
                 self._released = True
-            elif isinstance(message, (Welcome, Stored, LocalStateAnswer, NewestAnswer)):
+            elif isinstance(message, _ANSWERS):
                 self._answers.append(message)
             self._changed.notify_all()

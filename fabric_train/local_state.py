@@ -62,6 +62,19 @@ class LocalStates:
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self._parts = dict(parts)
 
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What is captured by its ``state_dict``, by name."""
+        return dict(self._parts)
+
+    def describe(self) -> dict[str, str]:
+        """What is captured beside buffers, for people."""
+        generators = ["python", "torch"]
+        generators += ["numpy"] * ("numpy" in sys.modules)
+        generators += ["cuda"] * torch.cuda.is_initialized()
+        parts = {name: type(part).__qualname__ for name, part in self._parts.items()}
+        return {"random generators": ", ".join(generators), **parts}
+
     def capture(self, buffers: Mapping[str, Tensor]) -> bytes:
         """All of it, and ``buffers``, as bytes for ``restore``."""
         # Tensors as plain bytes: pickled as tensors they take several times as long.

@@ -35,7 +35,7 @@ class Protected:
     """The process has built its model.
 
     ``layout`` is a hash of names, shapes and types of its state.
-    ``report`` is for people: what is protected and how large it is.
+    ``report`` is a statement of ``protection``: what is protected and what is not.
     """
 
     layout: str
@@ -64,6 +64,11 @@ class NewestRequest:
     """Ask whether this process still holds ``rank`` in the newest generation of the job."""
 
     rank: int
+
+
+@dataclass(frozen=True)
+class ProtectionRequest:
+    """Ask for the protection report of the job."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,13 @@ class NewestAnswer:
 
 
 @dataclass(frozen=True)
+class ProtectionAnswer:
+    """Answer to ``ProtectionRequest``: an encoded ``Protection``."""
+
+    report: str
+
+
+@dataclass(frozen=True)
 class Refused:
     """The agent does not take this process. ``reason`` names what and where."""
 
@@ -204,6 +216,7 @@ Message = (
     | LocalState
     | LocalStateRequest
     | NewestRequest
+    | ProtectionRequest
     | Suspect
     | Acknowledged
     | Recovered
@@ -216,6 +229,7 @@ Message = (
     | Stored
     | LocalStateAnswer
     | NewestAnswer
+    | ProtectionAnswer
     | Refused
     | Release
 )

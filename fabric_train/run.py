@@ -19,6 +19,7 @@ from fabric_train.agent import Agent
 from fabric_train.coordinator import Coordinator
 from fabric_train.host.agent import HostAgent, Options
 from fabric_train.processes import python
+from fabric_train.protection import Protection
 
 EXAMPLE = """examples:
   fabric-run --standalone --nproc-per-node 4 --spares 1 train.py --epochs 3
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(backend.environment(args.backend, os.environ, standalone=args.standalone))
         with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
             agent = (_standalone if args.standalone else _host)(args, Path(directory))
+            agent.on_protected = _Announcer(args.protection).announce
             failure = asyncio.run(_run(agent))
     except (UsageError, backend.BackendError) as error:
         sys.stderr.write(f"fabric-run: {error}\n")
@@ -75,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--backend", choices=backend.BACKENDS,
         help=f"collectives between ranks (default: {backend.VARIABLE}, or {backend.BACKENDS[0]})")
     add("--records", type=Path, help="write the recoveries to this JSON file")
+    add("--protection", type=Path, metavar="FILE",
+        help="write what is protected by whom, and what is not, to this JSON file")
     hosts = parser.add_argument_group("a job of several hosts", "fabric-run is started on each")
     add = hosts.add_argument
     add("--nodes", type=int, metavar="N", help="hosts that hold ranks")
@@ -96,6 +100,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(line: str) -> None:
     sys.stderr.write(f"fabric-run: {line}\n")
+
+
+class _Announcer:
+    """Tells people and a file what is protected, when the job begins."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+
+    def announce(self, protection: Protection) -> None:
+        """Raises ``OSError`` where the file cannot be written."""
+        for line in protection.lines():
+            _report(line)
+        if self._file is not None:
+            self._file.write_text(protection.encode() + "\n")
 
 
 def _standalone(args: argparse.Namespace, directory: Path) -> Agent:

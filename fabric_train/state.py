@@ -51,6 +51,24 @@ class ReplicatedState:
             ):
                 raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
 
+    @property
+    def parts(self) -> dict[str, object]:
+        """What is protected, by name."""
+        return dict(self._parts)
+
+    def describe(self) -> dict[str, str]:
+        """Class and size of each part, for people."""
+        found: dict[str, str] = {}
+        for name, part in self._parts.items():
+            found[name] = type(part).__qualname__
+            if isinstance(part, nn.Module):
+                tensors = [*part.parameters(), *part.buffers()]
+                size = sum(one.numel() * one.element_size() for one in tensors)
+                found[name] += f" of {len(tensors)} tensors, {size} bytes"
+            elif isinstance(part, torch.optim.Optimizer):
+                found[name] += f", state of {len(_parameters(part))} parameters"
+        return found
+
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among the parts."""
         return [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
@@ -83,23 +101,31 @@ class ReplicatedState:
         specs = tuple(_spec(name, tensor) for name, tensor in self.tensors())
         return Manifest(specs, self.scalars())
 
-    def layout(self) -> str:
-        """SHA-256 over names, shapes and types of models, and classes and groups of the rest."""
-        digest = hashlib.sha256()
-        for name, part in sorted(self._parts.items()):
-            digest.update(f"{name}:{type(part).__qualname__};".encode())
+    def layout(self) -> dict[str, str]:
+        """Of each part: its class, and names, shapes and types of a model or sizes of groups."""
+        found: dict[str, str] = {}
+        for name, part in self._parts.items():
+            text = type(part).__qualname__
             if isinstance(part, nn.Module):
                 named = [*part.named_parameters(), *part.named_buffers()]
-                for key, tensor in named:
-                    digest.update(repr(_spec(key, tensor)).encode())
+                specs = "".join(repr(_spec(key, tensor)) for key, tensor in named)
+                digest = hashlib.sha256(specs.encode()).hexdigest()[:16]
+                text += f" of {len(named)} tensors (names, shapes and types: {digest})"
             elif isinstance(part, torch.optim.Optimizer):
-                sizes = [len(group["params"]) for group in part.param_groups]
-                digest.update(repr(sizes).encode())
-        return digest.hexdigest()
+                text += f" of groups of {[len(group['params']) for group in part.param_groups]}"
+            found[name] = text
+        return found
 
-    def size_bytes(self) -> int:
-        """Bytes of all tensors that there are now."""
-        return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
+    def settings(self) -> dict[str, str]:
+        """Learning rate and the like of each optimizer's groups: alike on all ranks."""
+        return {
+            f"{name} group {place} {key}": repr(value)
+            for name, part in self._parts.items()
+            if isinstance(part, torch.optim.Optimizer)
+            for place, group in enumerate(part.param_groups)
+            for key, value in group.items()
+            if isinstance(value, (bool, int, float, str, tuple, type(None)))
+        }
 
     def accept(self, manifest: Manifest) -> list[Tensor]:
         """The tensors to receive into, in the order of ``manifest``; makes those of optimizers.

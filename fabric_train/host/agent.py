@@ -43,6 +43,8 @@ from fabric_train.messages import (
     NewestAnswer,
     NewestRequest,
     Protected,
+    ProtectionAnswer,
+    ProtectionRequest,
     Recovered,
     Release,
     Stored,
@@ -50,6 +52,7 @@ from fabric_train.messages import (
     Welcome,
 )
 from fabric_train.processes import Processes, how_ended, make_store
+from fabric_train.protection import Placement, Protection, protection
 
 _ADVICE = (
     "A job of several hosts needs fabricd on each: name its run directory with --daemon. "
@@ -92,6 +95,8 @@ class HostAgent:
         self._finder: Finder | None = None
         self._newest: NewestCheck | None = None
         self._store: Any = None
+        self._said: dict[str, str] = {}  # what a process has said of its state
+        self.on_protected: Callable[[Protection], None] = lambda _protection: None
         self._published: AgentDocument | None = None
         self._published_at = 0.0
         self._publishing: asyncio.Handle | None = None
@@ -355,8 +360,13 @@ class HostAgent:
             return  # it has said that it ends
         match message:
             case Protected():
-                self._report(f"{process} is protected: {message.report}")
+                first = not self._said and core.holds(process, 0)
+                self._said = message.report
                 self._perform(core.protected(process, message.layout))
+                if first:
+                    self.on_protected(self._protection())
+            case ProtectionRequest():
+                self._processes.send(process, ProtectionAnswer(self._protection().encode()))
             case LocalState():
                 if core.holds(process, message.rank):
                     effects = self._local.store(process, message.rank, message.step, message.body)
@@ -385,6 +395,15 @@ class HostAgent:
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
         self._publish_soon()
+
+    def _protection(self) -> Protection:
+        running = self._running_core().running
+        assert running is not None
+        hosts = running.hosts
+        buddies = {host: local_states.buddies_of(host, running) for host in hosts}
+        spare = [one.host for one in running.members if one.host not in hosts]
+        placement = Placement(self._options.job, hosts, buddies, spare, self._options.standby)
+        return protection(self._said, placement)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,0 +1,81 @@
+"""What all ranks of a job have to begin with alike, and how they differ where they do not. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What one rank begins with.
+
+    ``run`` is its proposal for the name of this run. ``facts`` are values by what they are of,
+    e.g. ``optimizer group 0 lr``.
+    """
+
+    run: str
+    facts: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        """For ``decode``, on another rank."""
+        return json.dumps([self.run, dict(self.facts)]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Beginning:
+        """What ``encode`` of a rank of this job gave."""
+        return cls(*json.loads(data))
+
+
+class DisagreementError(Exception):
+    """The ranks do not begin alike. The text says in what, and where."""
+
+
+def agree(exchange: Callable[[bytes], list[bytes]], mine: Beginning) -> str:
+    """The name of this run, which is rank 0's proposal. ``exchange`` gives that of each rank.
+
+    Raises ``DisagreementError``.
+    """
+    beginnings = [Beginning.decode(one) for one in exchange(mine.encode())]
+    if problem := disagreement(beginnings):
+        raise DisagreementError(f"the ranks do not train the same: {problem}")
+    return beginnings[0].run
+
+
+def disagreement(beginnings: Sequence[Beginning]) -> str:
+    """The first fact that a rank has otherwise than rank 0, for people; empty: none."""
+    for rank, one in enumerate(beginnings):
+        mine, first = one.facts, beginnings[0].facts
+        for name in sorted(mine.keys() | first.keys()):
+            if mine.get(name) != first.get(name):
+                return (
+                    f"{name} is {mine.get(name, 'absent')} on rank {rank} and "
+                    f"{first.get(name, 'absent')} on rank 0"
+                )
+    return ""
+
+
+def layout_of(facts: Mapping[str, str]) -> str:
+    """One word for each of ``facts``, to be compared as a whole: ``NAME=HASH …``."""
+    return " ".join(
+        f"{name.replace(' ', '_').replace('=', '_')}={_hash(text)}"
+        for name, text in sorted(facts.items())
+    )
+
+
+def layout_difference(mine: str, other: str) -> str:
+    """The names that have another hash in ``mine`` than in ``other``, for people."""
+    here, there = _parse(mine), _parse(other)
+    names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    return ", ".join(names)[:200]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _parse(layout: str) -> dict[str, str]:
+    pairs = (word.rpartition("=") for word in layout.split(" "))
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,121 @@
+"""Finds state of this process that a replacement would not get.
+
+All live modules, optimizers, schedulers and gradient scalers are looked at. What no protected part
+contains is named, with its class and the number of its elements.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fabric_train.local_state import LocalStates
+from fabric_train.protection import statement
+from fabric_train.state import ReplicatedState
+
+_SAID = 20  # at most so many
+
+
+def state_of(state: ReplicatedState, local: LocalStates) -> dict[str, str]:
+    """The statement of this process, for the protection report of its job."""
+    here = local.describe()
+    if buffers := len(state.buffers()):
+        here["buffers"] = f"those of {buffers} that forward passes change, e.g. of batch norm"
+    return statement(state.describe(), here, find_unprotected({**state.parts, **local.parts}))
+
+
+def find_unprotected(parts: Mapping[str, object]) -> list[str]:
+    """One text for each piece of state that ``parts`` do not cover, for people."""
+    protected = {id(one) for one in _inside(parts.values())}
+    mine = {id(tensor) for part in parts.values() for tensor in _tensors_of(part)}
+    found = [*_of_parts(parts, mine)]
+    loose = [one for one in _alive() if id(one) not in protected]
+    inner = {
+        id(child)
+        for one in loose
+        if isinstance(one, nn.Module)
+        for child in one.modules()
+        if child is not one
+    }
+    for one in loose:
+        if id(one) in inner:
+            continue
+        name = type(one).__qualname__
+        if isinstance(one, nn.Module):
+            size = sum(each.numel() for each in _tensors_of(one) if id(each) not in mine)
+            if size:
+                found.append(f"a {name} of {size} elements that no protected part contains")
+        elif isinstance(one, torch.optim.Optimizer):
+            found.append(f"the state of a {name} (optimizer) that is not protected")
+        else:
+            found.append(f"a {name} that is not protected")
+    rest = len(found) - _SAID
+    return found[:_SAID] + ([f"{rest} more"] if rest > 0 else [])
+
+
+def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:
+    modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+    optimizers = {
+        name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
+    }
+    trained = {id(one) for part in optimizers.values() for one in _tensors_of(part)}
+    held = {id(one) for part in modules.values() for one in _tensors_of(part)}
+    for name, optimizer in optimizers.items():
+        strange = [one for one in _tensors_of(optimizer) if id(one) not in held]
+        if strange:
+            yield (
+                f"{len(strange)} parameters of optimizer {name} ({_size(strange)} elements) that "
+                "are of no protected module: their values"
+            )
+    for name, module in modules.items():
+        idle = [
+            key
+            for key, one in module.named_parameters()
+            if one.requires_grad and id(one) not in trained
+        ]
+        if idle:
+            yield (
+                f"the optimizer state of {len(idle)} parameters of module {name} that no "
+                f"protected optimizer has ({idle[0]}{', …' * (len(idle) > 1)})"
+            )
+        for key, child in module.named_modules():
+            for field, value in vars(child).items():
+                if isinstance(value, Tensor) and id(value) not in mine:
+                    yield f"{name}/{key}.{field}: a tensor that is neither parameter nor buffer"
+            extra = type(child).get_extra_state
+            if extra is not nn.Module.get_extra_state:
+                yield f"{name}/{key}: the extra state of a {type(child).__qualname__}"
+
+
+def _inside(parts: Iterable[object]) -> Iterator[object]:
+    for part in parts:
+        yield from part.modules() if isinstance(part, nn.Module) else (part,)
+        if isinstance(part, torch.optim.lr_scheduler.SequentialLR):
+            yield from part._schedulers  # noqa: SLF001
+        if isinstance(part, torch.optim.lr_scheduler.ChainedScheduler):
+            yield from part._schedulers  # noqa: SLF001
+
+
+def _alive() -> list[Any]:
+    """All live objects that have state. By their class: a proxy may do anything when asked."""
+    kinds = (
+        nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
+        torch.amp.GradScaler,
+    )  # fmt: skip
+    return [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+
+
+def _tensors_of(part: object) -> list[Tensor]:
+    if isinstance(part, nn.Module):
+        return [*part.parameters(), *part.buffers()]
+    if isinstance(part, torch.optim.Optimizer):
+        return [one for group in part.param_groups for one in group["params"]]
+    return []
+
+
+def _size(tensors: list[Tensor]) -> int:
+    return sum(one.numel() for one in tensors)

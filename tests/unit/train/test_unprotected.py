@@ -1,0 +1,72 @@
+"""State that nobody has protected is found: real modules and optimizers of this process."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from fabric_train.unprotected import find_unprotected  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    gc.collect()
+
+
+def found(**parts):
+    return "\n".join(find_unprotected(parts))
+
+
+def test_a_model_and_its_optimizer_leave_nothing_unprotected():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    assert find_unprotected({"m": model, "o": optimizer, "s": scheduler}) == []
+
+
+def test_parameters_without_a_protected_module_and_without_an_optimizer_are_named():
+    model, other = nn.Linear(2, 3), nn.Linear(5, 7)
+    optimizer = torch.optim.SGD([model.weight, *other.parameters()])
+    text = found(model=model, optimizer=optimizer)
+    assert "2 parameters of optimizer optimizer (42 elements)" in text
+    assert "optimizer state of 1 parameters of module model" in text
+    assert "(bias)" in text
+
+
+def test_objects_that_were_forgotten_are_named_once_each():
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters())
+    average = nn.Sequential(nn.Linear(2, 3))
+    other = torch.optim.AdamW(average.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    lines = find_unprotected({"model": model, "optimizer": optimizer})
+    assert sorted(lines) == [
+        "a Sequential of 9 elements that no protected part contains",
+        "a StepLR that is not protected",
+        "the state of a AdamW (optimizer) that is not protected",
+    ]
+    del average, other, scheduler
+
+
+def test_what_is_no_tensor_of_a_module_is_named():
+    class Odd(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 5}
+
+    model = nn.Sequential(Odd(2, 3))
+    model[0].mean = torch.zeros(3)
+    optimizer = torch.optim.SGD(model.parameters())
+    text = found(model=model, optimizer=optimizer)
+    assert "model/0.mean: a tensor that is neither parameter nor buffer" in text
+    assert "model/0: the extra state of a " in text
+
+
+def test_a_wrapper_and_what_shares_its_tensors_are_no_news():
+    model = nn.Linear(2, 3)
+    wrapper = nn.Sequential(model)
+    optimizer = torch.optim.SGD(model.parameters())
+    assert find_unprotected({"model": model, "optimizer": optimizer}) == []
+    assert find_unprotected({"model": wrapper, "optimizer": optimizer}) == []
