@@ -28,10 +28,11 @@ from torch.futures import Future
 from fabric_train import backend
 from fabric_train.generation_group import GenerationGroup
 from fabric_train.gloo_group import GlooGeneration
+from fabric_train.link import AgentLink
 from fabric_train.messages import Assignment
 from fabric_train.plugin_group import PluginGeneration
 
-__all__ = ["FabricGroup", "GenerationGroup", "Use", "build_group", "connect_generation"]
+__all__ = ["FabricGroup", "GenerationGroup", "Use", "connect", "connect_generation"]
 
 
 class Use(enum.Enum):
@@ -218,6 +219,19 @@ def _done(result: Sequence[Any]) -> Any:
     future: Future[Any] = Future()
     future.set_result(result)
     return _create_work_from_future(future)
+
+
+def connect(link: AgentLink, assignment: Assignment, timeout_s: float) -> GenerationGroup | None:
+    """The group of ``assignment``; None: a newer one has arrived meanwhile.
+
+    Raises as ``connect_generation`` does.
+    """
+    return build_group(
+        lambda: connect_generation(assignment, timeout_s),
+        lambda: link.newer_than(assignment.generation),
+        link.wait,
+        link.notify,
+    )
 
 
 def build_group(

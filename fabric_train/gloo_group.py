@@ -14,10 +14,11 @@ from typing import Any
 import torch.distributed as dist
 
 from fabric_train.generation_group import GenerationGroup, generation_store
+from fabric_train.limits import COLLECTIVE_S
 from fabric_train.messages import Assignment
 
 _LISTENER = "listener/{}"
-_PATIENCE = timedelta(minutes=30)  # torch's own; a lost process is known much earlier
+_PATIENCE = timedelta(seconds=COLLECTIVE_S)
 
 
 class GlooGeneration(GenerationGroup):

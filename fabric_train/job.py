@@ -36,6 +36,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fabric_train import collectives
 from fabric_train.agreement import Beginning, DisagreementError, agree, layout_of
@@ -43,7 +44,8 @@ from fabric_train.checkpoint import CheckpointDirectory
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.guard import guarded_checkpoint
-from fabric_train.launched import launched, timeout_s
+from fabric_train.launched import launched
+from fabric_train.limits import timeout_s
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, RandomStates, Stateful
 from fabric_train.messages import (
@@ -93,7 +95,7 @@ class Job:
     """One process of a job. Used by the training thread alone."""
 
     def __init__(self, socket_path: str) -> None:
-        self._timeout_s = timeout_s()
+        self._timeout_s = timeout_s(os.environ)
         self._group = FabricGroup(0, 1)
         self._link = AgentLink(socket_path, self._end_generation)
         self._generation = 0
@@ -160,8 +162,7 @@ class Job:
         self._state = state
         self._local = LocalStates(local or {})
         self._start = StepStart(state, self._local)
-        for optimizer in state.optimizers():
-            optimizer.register_step_pre_hook(self._before_step)
+        register_optimizer_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
 
@@ -263,7 +264,7 @@ class Job:
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu"])
         if not self._spare:
             assignment = self._await_assignment()
-            inner = self._connect(assignment)
+            inner = collectives.connect(self._link, assignment, self._timeout_s)
             if inner is None:
                 raise RuntimeError("the job starts again")
             self._adopt(inner)
@@ -324,7 +325,12 @@ class Job:
             self._uncommitted = False
             self._start.restore()
 
-    def _before_step(self, _optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        assert self._state is not None
+        if optimizer not in self._state.optimizers():
+            if self._started:
+                self._state.check_covers(optimizer)
+            return
         if any(arg is not None for arg in (*args[1:], kwargs.get("closure"))):
             raise RuntimeError("optimizer.step(closure) is not supported: it runs collectives")
         if not self._in_attempt:
@@ -378,7 +384,7 @@ class Job:
                 end_at_once("a collective of the last generation does not end")
             spans["quiet"] = _since(started)
             try:
-                inner = self._connect(assignment)
+                inner = collectives.connect(self._link, assignment, self._timeout_s)
                 if inner is None:
                     continue
                 spans["connected"] = _since(started)
@@ -456,15 +462,6 @@ class Job:
             raise SystemExit(0)
         assert self._link.assignment is not None
         return self._link.assignment
-
-    def _connect(self, assignment: Assignment) -> GenerationGroup | None:
-        """None: a newer assignment has arrived meanwhile."""
-        return collectives.build_group(
-            lambda: collectives.connect_generation(assignment, self._timeout_s),
-            lambda: self._link.newer_than(assignment.generation),
-            self._link.wait,
-            self._link.notify,
-        )
 
     def _adopt(self, inner: GenerationGroup) -> None:
         self._generation = inner.generation

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 SOCKET = "FABRIC_TRAIN_SOCKET"
 PROCESS = "FABRIC_TRAIN_PROCESS"
 TOKEN = "FABRIC_TRAIN_TOKEN"  # noqa: S105
-TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
 
 _PR_SET_PDEATHSIG = 1
 
@@ -39,8 +38,3 @@ def launched() -> Place:
     # Ranks that outlive their agent would train on without anybody to hear of them.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     return Place(os.environ[SOCKET], os.environ[PROCESS], os.environ[TOKEN])
-
-
-def timeout_s() -> float:
-    """Seconds for connecting to the ranks of a generation, and for an answer of the agent."""
-    return float(os.environ.get(TIMEOUT, "60"))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fabric_train import addresses, backend
+from fabric_train import addresses, backend, limits
 from fabric_train.agent import Agent
 from fabric_train.coordinator import Coordinator
 from fabric_train.host.agent import HostAgent, Options
@@ -43,12 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("either --standalone, or --nodes for a job of several hosts")
         if not Path(args.script).is_file():
             raise UsageError(f"{args.script}: no such file")
+        limits.check_order(os.environ)
         os.environ.update(backend.environment(args.backend, os.environ, standalone=args.standalone))
         with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
             agent = (_standalone if args.standalone else _host)(args, Path(directory))
             agent.on_protected = _Announcer(args.protection).announce
             failure = asyncio.run(_run(agent))
-    except (UsageError, backend.BackendError) as error:
+    except (UsageError, backend.BackendError, limits.LimitError) as error:
         sys.stderr.write(f"fabric-run: {error}\n")
         return 2
     if args.records:

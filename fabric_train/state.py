@@ -44,8 +44,6 @@ class ReplicatedState:
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = dict(parts)
         for name, part in self._parts.items():
-            if isinstance(part, torch.amp.GradScaler):
-                raise TypeError(f"{name}: gradient scalers are not supported yet")
             if not isinstance(part, (nn.Module, torch.optim.Optimizer)) and not (
                 hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
             ):
@@ -72,6 +70,18 @@ class ReplicatedState:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among the parts."""
         return [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
+
+    def check_covers(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises ``RuntimeError`` where ``optimizer`` changes what no protected optimizer does.
+
+        One that shares all parameters with those wraps them.
+        """
+        known = {id(one) for mine in self.optimizers() for one in _parameters(mine)}
+        if not known.issuperset(map(id, _parameters(optimizer))):
+            raise RuntimeError(
+                f"the step of a {type(optimizer).__qualname__} that is not protected: name it in "
+                "protect(), for a replacement would not have its state"
+            )
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers of the modules by name: a forward pass may change them, on each rank its own."""
@@ -117,8 +127,14 @@ class ReplicatedState:
         return found
 
     def settings(self) -> dict[str, str]:
-        """Learning rate and the like of each optimizer's groups: alike on all ranks."""
-        return {
+        """Learning rate and the like of each optimizer's groups, and scales: alike on all ranks."""
+        scales = {
+            f"{name} {key}": repr(value)
+            for name, part in self._parts.items()
+            if isinstance(part, torch.amp.GradScaler)
+            for key, value in part.state_dict().items()
+        }
+        return scales | {
             f"{name} group {place} {key}": repr(value)
             for name, part in self._parts.items()
             if isinstance(part, torch.optim.Optimizer)
@@ -159,6 +175,9 @@ class ReplicatedState:
                 continue
             if not isinstance(part, torch.optim.Optimizer):
                 part.load_state_dict(value)  # type: ignore[attr-defined]
+                if isinstance(part, torch.amp.GradScaler):
+                    # Else gradients of an attempt that was taken back count as unscaled already.
+                    part._per_optimizer_states.clear()  # noqa: SLF001
                 continue
             for group, fields in zip(part.param_groups, value["groups"], strict=True):
                 group.update(fields)

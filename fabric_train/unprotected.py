@@ -29,7 +29,10 @@ def state_of(state: ReplicatedState, local: LocalStates) -> dict[str, str]:
 
 
 def find_unprotected(parts: Mapping[str, object]) -> list[str]:
-    """One text for each piece of state that ``parts`` do not cover, for people."""
+    """One text for each piece of state that ``parts`` do not cover, for people.
+
+    Raises ``RuntimeError`` for a gradient scaler: without it, results would be wrong.
+    """
     protected = {id(one) for one in _inside(parts.values())}
     mine = {id(tensor) for part in parts.values() for tensor in _tensors_of(part)}
     found = [*_of_parts(parts, mine)]
@@ -51,7 +54,12 @@ def find_unprotected(parts: Mapping[str, object]) -> list[str]:
                 found.append(f"a {name} of {size} elements that no protected part contains")
         elif isinstance(one, torch.optim.Optimizer):
             found.append(f"the state of a {name} (optimizer) that is not protected")
-        else:
+        elif isinstance(one, torch.amp.GradScaler) and one.is_enabled():
+            raise RuntimeError(
+                f"a {name} that is not protected: name it in protect(), for it would take the "
+                "gradients of an attempt that is run again as unscaled already"
+            )
+        elif not isinstance(one, torch.amp.GradScaler):
             found.append(f"a {name} that is not protected")
     rest = len(found) - _SAID
     return found[:_SAID] + ([f"{rest} more"] if rest > 0 else [])

@@ -1,0 +1,51 @@
+"""The order of a job's time limits, checked before it starts. Pure.
+
+A lost peer has to be known before anybody gives up on a recovery; a recovery has to be over before
+a collective gives up by itself; and that before a watchdog kills the process. Otherwise survivors
+of a loss end themselves while they are recovered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+from fabric_train.coordinator import Limits
+from fabric_train.host.heartbeats import LIMIT_S
+
+TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
+COLLECTIVE_S = 1800.0  # torch's own; a lost process is known much earlier
+_TIMEOUT_S = 60.0
+
+
+class LimitError(Exception):
+    """A limit is no time, or does not fit to another one. The text names both."""
+
+
+def timeout_s(environment: Mapping[str, str]) -> float:
+    """Seconds for connecting to the ranks of a generation, and for an answer of the agent.
+
+    Raises ``LimitError``.
+    """
+    text = environment.get(TIMEOUT) or str(_TIMEOUT_S)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise LimitError(f"{TIMEOUT}={text:.40}: not a number of seconds above 0")
+    return value
+
+
+def check_order(environment: Mapping[str, str], collective_s: float = COLLECTIVE_S) -> None:
+    """Raises ``LimitError`` where a limit is not below the one that has to be longer."""
+    order = [
+        (f"the time after which a silent host is missed, {LIMIT_S:g} s,", LIMIT_S),
+        (f"{TIMEOUT}, {timeout_s(environment):g} s,", timeout_s(environment)),
+        (f"the limit of a recovery, {Limits().recovery_s:g} s,", Limits().recovery_s),
+        (f"the time-out of a collective, {collective_s:g} s,", collective_s),
+    ]
+    for (shorter, first), (longer, second) in pairwise(order):
+        if first >= second:
+            raise LimitError(f"{shorter} has to be below {longer.rstrip(',')}")

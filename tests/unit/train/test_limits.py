@@ -1,0 +1,29 @@
+import pytest
+
+from fabric_train.limits import LimitError, check_order, timeout_s
+
+
+def test_the_limits_of_a_job_are_in_order_unless_somebody_changes_one():
+    check_order({})
+    check_order({"FABRIC_TRAIN_TIMEOUT_S": ""})
+    check_order({"FABRIC_TRAIN_TIMEOUT_S": "30.5"})
+    assert timeout_s({"FABRIC_TRAIN_TIMEOUT_S": "30.5"}) == 30.5
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_what_is_no_time_is_refused_by_name(text):
+    with pytest.raises(LimitError, match=f"FABRIC_TRAIN_TIMEOUT_S={text}"):
+        check_order({"FABRIC_TRAIN_TIMEOUT_S": text})
+
+
+@pytest.mark.parametrize(
+    ("given", "collective_s", "text"),
+    [
+        ("0.2", 1800, r"missed, 0.3 s, has to be below FABRIC_TRAIN_TIMEOUT_S, 0.2 s"),
+        ("120", 1800, r"FABRIC_TRAIN_TIMEOUT_S, 120 s, .* limit of a recovery, 120 s"),
+        ("60", 100, r"limit of a recovery, 120 s, .* time-out of a collective, 100 s"),
+    ],
+)
+def test_a_wrong_order_is_refused_and_both_limits_are_named(given, collective_s, text):
+    with pytest.raises(LimitError, match=text):
+        check_order({"FABRIC_TRAIN_TIMEOUT_S": given}, collective_s)
