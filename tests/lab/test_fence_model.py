@@ -52,6 +52,7 @@ def test_progress(tmp_path: Path) -> None:
     assert_holds(report, at_least=80_000)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", SAFETY_MUTATIONS)
 def test_the_model_finds_what_breaks_safety(tmp_path: Path, mutation: str) -> None:
     # An answer is mistaken for another only where there are two fences.
@@ -62,6 +63,7 @@ def test_the_model_finds_what_breaks_safety(tmp_path: Path, mutation: str) -> No
     assert SAFETY_MUTATIONS[mutation] in found.group(1), report
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", LIVENESS_MUTATIONS)
 def test_the_model_finds_what_stops_progress(tmp_path: Path, mutation: str) -> None:
     report = verify(tmp_path, {"FAULTS": 1, "M": 1, mutation: None}, liveness=True)

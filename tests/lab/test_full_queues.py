@@ -70,7 +70,7 @@ def test_jobs_start_and_no_sound_rail_is_lowered(filled):
     assert all_full(filled)
 
 
-@pytest.mark.parametrize("direction", ["rx", "tx"])
+@pytest.mark.parametrize("direction", [pytest.param("rx", marks=pytest.mark.nightly), "tx"])
 def test_a_black_hole_under_that_load_is_found(filled, direction):
     node = filled.nodes[1]
     with job(filled, "ring", SLOW_S):
@@ -89,6 +89,7 @@ def places(node, since_wall_ns):
     return {place for place in found if place[0] != "unknown"}
 
 
+@pytest.mark.nightly
 def test_a_loss_of_three_percent_is_laid_to_nobody_else_and_forgotten_soon(filled):
     node, wall = filled.nodes[2], time.time_ns()
     with job(filled, "ring", 3 * SLOW_S):

@@ -30,6 +30,7 @@ def test_every_message_lands_in_the_slot_of_its_tag(tmp_path: Path) -> None:
     spin_model.assert_holds(spin_model.verify(MODEL, tmp_path, {}), at_least=340_000)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_model_finds_what_breaks_matching(tmp_path: Path, mutation: str) -> None:
     report = spin_model.verify(MODEL, tmp_path, {mutation: None})
