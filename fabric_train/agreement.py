@@ -69,7 +69,7 @@ def layout_difference(mine: str, other: str) -> str:
     """The names that have another hash in ``mine`` than in ``other``, for people."""
     here, there = _parse(mine), _parse(other)
     names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-    return ", ".join(names)[:200]
+    return ", ".join(filter(None, names))[:200] or "the state"
 
 
 def _hash(text: str) -> str:

@@ -11,6 +11,7 @@ from test_job_hosts import ended, logs, start, until
 
 from fabric_train import newest_checkpoint
 from fabric_train.checkpoint import Token
+from fabric_train.protection import Protection
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -25,10 +26,17 @@ async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
         more = {"CHECKPOINTS": str(checkpoints)}
-        runs = await start(stack, daemons, ARGS, "0:9:writing", steps=20, **more)
+        report = tmp_path / "protection.json"
+        args = [*ARGS, "--protection", str(report)]
+        runs = await start(stack, daemons, args, "0:9:writing", steps=20, **more)
         await until(lambda: (out / "pid.go on").exists(), runs)
         first = newest_checkpoint(checkpoints)
         assert (first.step, first.token) == (5, Token(1, 1))
+        protection = Protection.decode(report.read_text())
+        assert protection.ranks == {"a": [0], "b": [1]}
+        assert protection.buddies == {"a": ["b"], "b": ["a"]}
+        assert protection.replicated.keys() == {"model", "optimizer", "scheduler", "scaler"}
+        assert (protection.unprotected, protection.warnings) == ([], [])
         runs["a"].send(signal.SIGSTOP)
         await until(lambda: "a" in daemons.documents["e"].misses, runs)
         daemons.freeze("a")
@@ -47,4 +55,25 @@ async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_
     ]
     assert (newest.path / "digest").read_text() == (out / "weights.0").read_text()
     assert "0.weight" in torch.load(newest.path / "model", weights_only=True)
+    assert not list((checkpoints / ".fabric").glob("staging-*"))
+
+
+@pytest.mark.nightly
+async def test_a_rank_whose_host_is_cut_off_from_the_majority_publishes_nothing(tmp_path):
+    """Nobody has replaced it, and nobody may: two of three agents stand still."""
+    checkpoints, out = tmp_path / "checkpoints", tmp_path / "run" / "out"
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        more = {"CHECKPOINTS": str(checkpoints)}
+        runs = await start(stack, daemons, ARGS, "0:9:writing", steps=20, **more)
+        await until(lambda: (out / "pid.go on").exists(), runs)
+        runs["b"].send(signal.SIGSTOP)
+        runs["e"].send(signal.SIGSTOP)
+        (out / "go on").touch()
+        await until((out / "refused").exists, runs)
+    assert (
+        "1 of the 3 agents of generation 1 answer, and 2 are needed"
+        in (out / "refused").read_text()
+    )
+    assert newest_checkpoint(checkpoints).step == 5
     assert not list((checkpoints / ".fabric").glob("staging-*"))

@@ -34,11 +34,11 @@ def environment(*faults, **more):
     return {**os.environ, "PYTHONPATH": path, "FAULTS": ",".join(faults), **more}
 
 
-def train(directory, *faults, **options):
+def train(directory, *faults, more=None, **options):
     directory.mkdir()
     return subprocess.run(
-        command(directory, **options), env=environment(*faults), cwd=directory, check=False,
-        capture_output=True, text=True, timeout=500,
+        command(directory, **options), env=environment(*faults, **(more or {})),
+        cwd=directory, check=False, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,9 +62,12 @@ net = nn.Sequential(
 )  # fmt: skip
 model = DistributedDataParallel(net)
 halves = list(net[:4].parameters()), list(net[4:].parameters())
-optimizer = torch.optim.AdamW([{"params": half} for half in halves], lr=1e-3)
+rate = 2e-3 if os.environ.get("ODD_RANK") == str(dist.get_rank()) else 1e-3
+optimizer = torch.optim.AdamW([{"params": half} for half in halves], lr=rate)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-job.protect(model=model, optimizer=optimizer, scheduler=scheduler)
+# Without it, a scaler that does nothing and has no state.
+scaler = torch.amp.GradScaler("cpu", growth_interval=7, enabled="SCALER" in os.environ)
+job.protect(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
 
 now = [0]
 net[4].register_forward_hook(lambda *_: strike(job, now[0], "forward"))
@@ -110,7 +114,8 @@ def state_digest():
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(bytes(tensors[name].reshape(-1).view(torch.uint8).tolist()))
-    digest.update(repr((optimizer.param_groups[0]["lr"], scheduler.last_epoch)).encode())
+    scalars = optimizer.param_groups[0]["lr"], scheduler.last_epoch, scaler.state_dict()
+    digest.update(repr(scalars).encode())
     return digest.hexdigest()
 
 
@@ -145,8 +150,11 @@ for step in job.steps(TOTAL):
             sys.exit("this step always fails")
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        if "SCALER" in os.environ and step % 9 == 8:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         scheduler.step()
         time.sleep(PAUSE_S)
     if CHECKPOINTS and job.applied and job.rank == 0 and (step + 1) % 5 == 0:
