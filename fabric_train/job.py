@@ -232,7 +232,7 @@ class Job:
             raise RuntimeError("protection() after the rehearsal, inside steps()")
         answer = self._link.ask(ProtectionRequest(), self._timeout_s)
         assert isinstance(answer, ProtectionAnswer)
-        return Protection.decode(answer.report)
+        return Protection.decode(answer.body)
 
     def checkpoint(
         self, directory: str | os.PathLike[str]

@@ -195,7 +195,7 @@ class NewestAnswer:
 class ProtectionAnswer:
     """Answer to ``ProtectionRequest``: an encoded ``Protection``."""
 
-    report: str
+    body: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,12 @@ class Protection:
     unprotected: list[str]
     warnings: list[str]
 
-    def encode(self) -> str:
+    def encode(self) -> bytes:
         """JSON, for ``decode`` and for a file."""
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
-    def decode(cls, text: str) -> Protection:
+    def decode(cls, text: bytes) -> Protection:
         """What ``encode`` gave."""
         return cls(**json.loads(text))
 

@@ -110,11 +110,15 @@ class _Announcer:
         self._file = file
 
     def announce(self, protection: Protection) -> None:
-        """Raises ``OSError`` where the file cannot be written."""
+        """Say and write ``protection``; a file that cannot be written is said, too."""
         for line in protection.lines():
             _report(line)
-        if self._file is not None:
-            self._file.write_text(protection.encode() + "\n")
+        if self._file is None:
+            return
+        try:
+            self._file.write_bytes(protection.encode() + b"\n")
+        except OSError as error:  # no reason to end the job
+            _report(f"--protection {self._file}: {error.strerror or error}")
 
 
 def _standalone(args: argparse.Namespace, directory: Path) -> Agent:

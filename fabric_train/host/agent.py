@@ -360,10 +360,9 @@ class HostAgent:
             return  # it has said that it ends
         match message:
             case Protected():
-                first = not self._said and core.holds(process, 0)
                 self._said = message.report
                 self._perform(core.protected(process, message.layout))
-                if first:
+                if core.holds(process, 0):  # it says so once: who takes a rank over was a spare
                     self.on_protected(self._protection())
             case ProtectionRequest():
                 self._processes.send(process, ProtectionAnswer(self._protection().encode()))

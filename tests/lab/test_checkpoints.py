@@ -32,7 +32,7 @@ async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_
         await until(lambda: (out / "pid.go on").exists(), runs)
         first = newest_checkpoint(checkpoints)
         assert (first.step, first.token) == (5, Token(1, 1))
-        protection = Protection.decode(report.read_text())
+        protection = Protection.decode(report.read_bytes())
         assert protection.ranks == {"a": [0], "b": [1]}
         assert protection.buddies == {"a": ["b"], "b": ["a"]}
         assert protection.replicated.keys() == {"model", "optimizer", "scheduler", "scaler"}

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from fabric_train import run
+from fabric_train.protection import Placement, Protection, protection, statement
 
 SCRIPT = str(Path(__file__))
 PLACES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK", "FABRIC_RUN_DIR")
@@ -58,3 +59,15 @@ def test_the_place_of_a_host_is_the_schedulers_unless_it_is_given(monkeypatch):
 def test_what_cannot_be_is_refused_and_named(args, text):
     with pytest.raises(run.UsageError, match=text):
         options(*args)
+
+
+def test_the_protection_report_is_said_and_written_and_a_file_that_cannot_be_does_no_harm(
+    tmp_path, capsys
+):
+    said = statement({"model": "Net"}, {}, ["an Ema"])
+    report = protection(said, Placement("gpt", ["a", "b", "c"], {}, ["d"], 1))
+    run._Announcer(tmp_path / "report.json").announce(report)
+    assert Protection.decode((tmp_path / "report.json").read_bytes()) == report
+    assert "fabric-run: UNPROTECTED: an Ema" in capsys.readouterr().err
+    run._Announcer(tmp_path / "missing" / "report.json").announce(report)
+    assert "report.json: No such file or directory" in capsys.readouterr().err
