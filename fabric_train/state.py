@@ -175,7 +175,7 @@ class ReplicatedState:
                 continue
             if not isinstance(part, torch.optim.Optimizer):
                 part.load_state_dict(value)  # type: ignore[attr-defined]
-                if isinstance(part, torch.amp.GradScaler):
+                if isinstance(part, torch.amp.GradScaler) and part.is_enabled():
                     # Else gradients of an attempt that was taken back count as unscaled already.
                     part._per_optimizer_states.clear()  # noqa: SLF001
                 continue
