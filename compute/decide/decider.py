@@ -343,6 +343,7 @@ class Decider:
                 incarnation=agent.incarnation, reason=reason,
             )  # fmt: skip
             job.fences[fence.id] = fence
+            job.fenced[fence.id] = job.evidence[host]
             job.judged = False
             self._budget.spent(host, now)
             votes = job.evidence[host].votes
@@ -394,7 +395,10 @@ class Decider:
         for record in decision.records:
             if (one := recovery_of(record, generation)) is not None:
                 job.recoveries = [one, *job.recoveries][:MOST_RECOVERIES]
-        agents = {host: None if one.gone else one.document for host, one in job.agents.items()}
+        agents = {
+            host: None if self._is_out(job, host, one) else one.document
+            for host, one in job.agents.items()
+        }
         state = job_state(
             name, decision.phase, decision.reason, generation, agents,
             self._suspects(job, refused), job.recoveries,

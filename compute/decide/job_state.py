@@ -49,7 +49,9 @@ def job_state(
     suspects: Sequence[Suspect],
     recoveries: Sequence[Recovery],
 ) -> ComputeJob:
-    """All of it. ``agents``: host → newest document; None: its fabric-run has ended."""
+    """All of it. ``agents``: host → newest document; None: its fabric-run has
+    ended, or is fenced.
+    """
     slots: Sequence[str] = generation.slots if generation else ()
     places = zip(generation.hosts, slots, strict=True) if generation else ()
     return ComputeJob(

@@ -127,6 +127,8 @@ class Escalation:
         subscriptions = [
             (subscription(Kind.COMPUTE_ORDER, prefix, self._me), 1),
             (subscription(Kind.STOP, prefix), 1),
+            (subscription(Kind.COMPUTE_VIEW, prefix, self._me), 1),
+            (subscription(Kind.COMPUTE_STATUS, prefix), 1),
             (Topic(Kind.HOST_STATUS, self._me).text(prefix), 0),
         ]
         if self._discovery is not None:

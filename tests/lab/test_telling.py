@@ -78,7 +78,7 @@ async def site(tmp_path, broker):
             (one.directory / "state").mkdir(mode=0o750)
             one.call("promote", "migrate")
             one.start()
-        yield world, daemon, computes
+        yield world, daemon
     finally:
         await run.kill()
         await world.close()
@@ -90,7 +90,7 @@ async def site(tmp_path, broker):
 
 
 async def test_a_host_of_the_job_says_who_was_lost_why_and_where_the_rank_went(site):
-    world, daemon, _ = site
+    world, daemon = site
     await world.until(lambda: world.step > 3, "the job trains")
     await world.until(lambda: rows(daemon, "generation"), "the generation is on the timeline")
     await world.kill("h1")
