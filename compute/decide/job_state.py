@@ -49,9 +49,7 @@ def job_state(
     suspects: Sequence[Suspect],
     recoveries: Sequence[Recovery],
 ) -> ComputeJob:
-    """All of it. ``agents``: host → newest document; None: its fabric-run has
-    ended, or is fenced.
-    """
+    """All of it. ``agents``: host → newest document; None: it is fenced, or has ended."""
     slots: Sequence[str] = generation.slots if generation else ()
     places = zip(generation.hosts, slots, strict=True) if generation else ()
     return ComputeJob(

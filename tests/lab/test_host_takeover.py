@@ -74,6 +74,16 @@ def records(management, kind):
     return [row["fields"] for row in rows if row["kind"] == kind]
 
 
+def fabricctl(node, *words):
+    """The JSON answer of the node's daemon."""
+    command = [sys.executable, "-m", "fabricd.cli", *words, "--json"]
+    done = subprocess.run(
+        [*command, "--socket", str(node.run_dir / "ctl.sock")],
+        env={**os.environ, "PYTHONPATH": str(REPO)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
 def test_a_frozen_host_is_replaced_and_changes_nothing_when_it_wakes(lab, undisturbed):
     cluster, management = lab
     job, out = start(cluster, "1:9:forward", "2:19:marked", "0:30:marked", standby=1)
@@ -94,6 +104,13 @@ def test_a_frozen_host_is_replaced_and_changes_nothing_when_it_wakes(lab, undist
     assert len(fence["silent"]) >= 3
     assert "fenced" in job.log(cluster.nodes[2]).read_text()
     assert ledger_command(management, "verify")
+    told = fabricctl(cluster.nodes[0], "migrations")["migrations"]
+    assert [(one["ranks"], one["from"], one["to"]) for one in told] == [
+        ([2], ["h2"], ["h4"]),
+        ([1], ["h1"], ["h1"]),
+    ]
+    (job,) = fabricctl(cluster.nodes[0], "explain", "host", "h2")["jobs"]
+    assert job["evidence"]["fence"] == fence["id"]
 
 
 @pytest.mark.nightly

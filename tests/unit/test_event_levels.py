@@ -76,6 +76,10 @@ TABLE = [
     (row("broker", "connected to b port 8883", data={"connected": True}), INFO),
     (row("broker", "lost b port 8883: refused", data={"connected": False}), WARNING),
     (row("fence", "applied: job train on h1"), INFO),
+    *((row("generation", data={"phase": phase}), want) for phase, want in (
+        ("running", INFO), ("ended", INFO), ("held", ERROR), ("failed", ERROR))),
+    (row("migration", data={"outcome": "recovered"}), WARNING),
+    (row("migration", data={"outcome": "failed"}), ERROR),
     (row("fence", "not applied in time: job train on h1, by sockets"), ERROR),
     (row("fence", "this host is fenced in job train: lost"), ERROR),
     (row("job", "registered: train"), INFO),

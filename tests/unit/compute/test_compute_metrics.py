@@ -69,11 +69,16 @@ def test_docs_and_endpoint_agree(scene):
     assert sorted(row.findall(text)) == sorted(shown)
 
 
-def test_rules_use_only_metrics_that_exist(scene):
-    known = set(re.findall(r"^# TYPE (\S+) ", scene.text(), re.MULTILINE))
-    used = set(
-        re.findall(r"fabric_compute_\w+", (ROOT / "deploy/prometheus/rules.yml").read_text())
-    )
+@pytest.mark.parametrize("file", ["prometheus/rules.yml", "grafana/fabric-compute.json"])
+def test_rules_and_dashboard_use_only_metrics_that_exist(scene, file):
+    shown = re.findall(r"^# TYPE (\S+) (\w+)$", scene.text(), re.MULTILINE)
+    known = {name for name, _ in shown} | {
+        f"{name}_{part}"
+        for name, kind in shown
+        if kind in ("histogram", "summary")
+        for part in ("bucket", "sum", "count")
+    }
+    used = set(re.findall(r"fabric_compute_\w+", (ROOT / "deploy" / file).read_text()))
     assert used
     assert used <= known
 

@@ -1,0 +1,129 @@
+"""What a job's hosts are told: who learns of it, evidence and takeovers, how often."""
+
+import itertools
+
+from job_world import JOB, World
+
+from compute.decide.decider import STATE_S, JobState
+from compute.decide.evidence import PROBES_AND_FENCE, TWO_AGREE, VETO, Verdict, Votes
+from compute.decide.job_state import NOT_KNOWN, Suspect, job_state
+from compute.views import HostViews
+from telemetry.messages.documents import MOST_NAMES, ComputeJob, ComputeView, parse
+
+
+class TellingWorld(World):
+    """Keeps the states of its one job, each with its time."""
+
+    def __init__(self, **arguments):
+        self.states = []
+        super().__init__(1, computes=1, **arguments)
+
+    def _decide(self, name, decider):
+        inner = decider.decide
+
+        def decide(now):
+            effects = inner(now)
+            self.states += [(now, one.state) for one in effects if isinstance(one, JobState)]
+            return effects
+
+        decider.decide = decide
+        try:
+            super()._decide(name, decider)
+        finally:
+            decider.decide = inner
+
+    @property
+    def state(self):
+        return self.states[-1][1]
+
+    def go(self, seconds):
+        end = self.now + seconds
+        while self.now < end:
+            self.tick()
+
+
+def test_a_takeover_is_told_with_evidence_votes_fence_and_recovery():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    assert world.state.phase == "running"
+    assert world.state.hosts == [f"h{i}" for i in range(6)]
+    assert world.state.spares == ["h4 h4.i0.0", "h5 h5.i0.0"]
+    assert world.state.evidence == []
+    world.hosts["h2"].paused = True
+    world.go(6)
+    [said] = world.state.evidence
+    assert (said.host, said.lost, said.fence) == ("h2", True, f"{JOB}/h2/i0")
+    assert said.rule in (TWO_AGREE, PROBES_AND_FENCE)
+    assert said.counts["silent"] == len(said.silent) >= 3
+    assert {"h0", "h1", "h3", "h4"} <= set(said.acknowledged)
+    [one] = world.state.recoveries
+    assert (one.failure_class, one.outcome) == ("host", "recovered")
+    assert (one.ranks, one.origins, one.targets) == ([2], ["h2"], ["h4"])
+    assert one.proposal == world.state.proposal
+    assert world.state.spares == ["h5 h5.i0.0"], "a fenced host has no spare"
+    data = ComputeView(jobs=[world.state]).model_dump(mode="json")
+    assert parse(ComputeView, data).jobs == [world.state]
+
+
+def test_a_fabric_compute_that_was_restarted_says_that_it_has_no_votes():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    world.hosts["h2"].paused = True
+    world.go(6)
+    world.crash_compute("c0")
+    world.go(2)
+    [said] = world.state.evidence
+    assert (said.rule, said.fence) == (NOT_KNOWN, f"{JOB}/h2/i0")
+    assert "silent" in said.reason
+
+
+def test_a_host_that_one_agent_hears_is_under_suspicion_and_not_lost():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    for other in ("h0", "h1", "h3", "h4"):
+        world.cut.add(frozenset(("h2", other)))
+    world.go(3)
+    said = {one.host: one for one in world.state.evidence}["h2"]
+    assert (said.lost, said.fence, said.rule) == (False, "", VETO)
+    assert said.heard_by == ["h5"]
+
+
+def test_what_is_observed_from_moment_to_moment_is_told_once_a_second():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    del world.states[:]
+    phases = sum(one.kind == "phase" for one in world.records)
+    spares = frozenset(("h4", "h5"))
+    for _ in range(30):
+        (world.cut.discard if spares in world.cut else world.cut.add)(spares)
+        world.go(0.35)
+    times = [now for now, _ in world.states]
+    assert len(times) > 3
+    assert min(later - now for now, later in itertools.pairwise(times)) > STATE_S - 0.001
+    assert sum(one.kind == "phase" for one in world.records) == phases
+    assert world.state.generation == 1
+
+
+def test_many_observers_are_counted_and_some_named():
+    names = tuple(f"h{i:04}" for i in range(MOST_NAMES + 10))
+    verdict = Verdict(True, "silent", Votes(silent=names), TWO_AGREE)
+    state = job_state(JOB, "held", "", None, {}, [Suspect("x", verdict, held="budget")], [])
+    [said] = state.evidence
+    assert (len(said.silent), said.counts["silent"]) == (MOST_NAMES, MOST_NAMES + 10)
+    assert said.rule == f"{TWO_AGREE}; not fenced: budget"
+
+
+def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():
+    views = HostViews()
+    first = ComputeJob(job="a", phase="running", hosts=["h0", "h1"])
+    second = ComputeJob(job="b", phase="running", hosts=["h1", "h2"])
+    assert views.update("a", first) == {"h0", "h1"}
+    assert views.update("b", second) == {"h1", "h2"}
+    assert [job.job for job in views.of("h1").jobs] == ["a", "b"]
+    assert [job.job for job in views.of("h0").jobs] == ["a"]
+    assert views.of("h9") is None
+    left = second.model_copy(update={"hosts": ["h2"]})
+    assert views.update("b", left) == {"h1", "h2"}
+    assert [job.job for job in views.of("h1").jobs] == ["a"]
+    assert views.update("a", None) == {"h0", "h1"}
+    assert set(views.hosts) == {"h2"}
