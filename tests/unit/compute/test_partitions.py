@@ -72,6 +72,7 @@ def check(seeds: range) -> None:
     assert takeovers > len(seeds) / 4, "the scenarios hardly ever reach a takeover"
 
 
+@pytest.mark.virtual_time
 def test_random_partitions_crashes_pauses_and_delays():
     check(range(SCENARIOS))
 

@@ -276,7 +276,7 @@ def test_other_software_or_another_model_is_refused_and_named():
     world.protect("p0", "p1")
     world.join("p3")
     world.protect("p3", layout="other")
-    assert "do not train the same model" in world.refused[-1].reason
+    assert "does not train the same model" in world.refused[-1].reason
     assert world.core.phase is Phase.RUNNING
 
 
@@ -285,7 +285,7 @@ def test_ranks_of_different_models_end_the_job():
     world.join("p0", "p1")
     world.protect("p0")
     world.protect("p1", layout="other")
-    assert "process p1: its state" in world.failed
+    assert "process p1: the state: not as in the job's other processes" in world.failed
 
 
 def test_the_job_ends_when_all_ranks_have_and_late_spares_are_released():

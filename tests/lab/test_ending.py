@@ -9,7 +9,7 @@ import pytest
 
 from fabric_train.messages import Decoder, Ending, Release, encode
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.lab
 
 SCRIPT = """
 import atexit, os, sys
