@@ -273,11 +273,17 @@ class Act:
                     strike.running_ns, strike.generation = at_ns, number
             if row.get("reason"):
                 self._tell(f"fabric-compute: {phase}, generation {number}: {row['reason']}")
-        elif kind == "recovery" and strike is not None:
-            strike.steps_lost = int(row.get("steps_lost", 0))
-            places = zip(row.get("ranks", ()), row.get("to", ()), strict=False)
-            strike.moved = ", ".join(f"rank {rank} → {host}" for rank, host in places)
+        elif kind == "recovery":
+            self._note_recovery(row)
         self._place_ranks()
+
+    def _note_recovery(self, row: dict[str, Any]) -> None:
+        """fabric-compute has seen all ranks go on; the strike may be over by then."""
+        for strike in self.strikes:
+            if strike.generation and strike.generation == row.get("generation"):
+                strike.steps_lost = int(row.get("steps_lost", 0))
+                places = zip(row.get("ranks", ()), row.get("to", ()), strict=False)
+                strike.moved = ", ".join(f"rank {rank} → {host}" for rank, host in places)
 
     def _place_ranks(self) -> None:
         for rank, step in self.progress.newest.items():
