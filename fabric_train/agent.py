@@ -222,7 +222,7 @@ class Agent:
                 answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")
                 self._processes.send(process, answer)
             case NewestRequest():
-                self._processes.send(process, self._answer_newest(process, message.rank))
+                self._processes.send(process, self._answer_newest(process, message))
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -247,12 +247,15 @@ class Agent:
         host = socket.gethostname()
         return protection(self._said, Placement(self._job, [host] * self._world, {}, [], warm))
 
-    def _answer_newest(self, process: str, rank: int) -> NewestAnswer:
+    def _answer_newest(self, process: str, request: NewestRequest) -> NewestAnswer:
+        rank = request.rank
         generation = self._coordinator.generation
         number = generation.number if generation else 0
         if self._slots()[rank : rank + 1] == (process,) and not self._stopping:
-            return NewestAnswer(number)
-        return NewestAnswer(number, f"rank {rank} is another process's in generation {number}")
+            return NewestAnswer(request.question, number)
+        return NewestAnswer(
+            request.question, number, f"rank {rank} is another process's in generation {number}"
+        )
 
     async def _tick(self) -> None:
         while True:

@@ -7,12 +7,16 @@ job's other hosts; the file system has the fencing tokens of ``checkpoint``.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from fabric_train.checkpoint import CheckpointDirectory, CheckpointRefusedError, Token
+from fabric_train.host.newest import LIMIT_S
 from fabric_train.link import AgentLink, AgentLostError
 from fabric_train.messages import NewestAnswer, NewestRequest
+
+_QUESTIONS = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -53,7 +57,8 @@ def guarded_checkpoint(
 def _newest_generation(link: AgentLink, rank: int, timeout_s: float) -> int:
     """The newest generation, in which this process holds ``rank``."""
     try:
-        answer = link.ask(NewestRequest(rank), timeout_s)
+        request = NewestRequest(next(_QUESTIONS), rank)
+        answer = link.ask(request, timeout_s + LIMIT_S)  # the agent takes that long itself
     except AgentLostError as error:
         raise CheckpointRefusedError(f"rank {rank}: {error}") from None
     assert isinstance(answer, NewestAnswer)

@@ -15,11 +15,16 @@ from collections.abc import Callable
 from fabric_train.messages import (
     Assignment,
     Decoder,
+    Hello,
+    LocalState,
     LocalStateAnswer,
+    LocalStateRequest,
     Message,
     MessageError,
     NewestAnswer,
+    NewestRequest,
     ProtectionAnswer,
+    ProtectionRequest,
     Refused,
     Release,
     Stored,
@@ -27,7 +32,13 @@ from fabric_train.messages import (
     encode,
 )
 
-_ANSWERS = (Welcome, Stored, LocalStateAnswer, NewestAnswer, ProtectionAnswer)
+_ANSWERS: dict[type[Message], type[Message]] = {
+    Hello: Welcome,
+    LocalState: Stored,
+    LocalStateRequest: LocalStateAnswer,
+    NewestRequest: NewestAnswer,
+    ProtectionRequest: ProtectionAnswer,
+}
 
 
 class AgentLostError(Exception):
@@ -75,15 +86,20 @@ class AgentLink:
     def ask(self, message: Message, timeout_s: float | None = 60.0) -> Message:
         """Send, and return the answer; one question at a time. Raises ``AgentLostError``.
 
-        ``timeout_s`` None: wait for as long as the agent lives.
+        ``timeout_s`` None: wait for as long as the agent lives. An answer that comes after that is
+        not taken for one to a later question.
         """
+
+        def answers() -> list[Message]:
+            return [one for one in self._answers if _is_answer(one, message)]
+
         with self._changed:
             self._answers.clear()
         self.send(message)
         with self._changed:
-            arrived = self._changed.wait_for(lambda: bool(self._answers or self._end), timeout_s)
-            if self._answers:
-                return self._answers.pop(0)
+            arrived = self._changed.wait_for(lambda: bool(answers() or self._end), timeout_s)
+            if found := answers():
+                return found[0]
             if not arrived:
                 raise AgentLostError(f"the agent has not answered within {timeout_s:g} s")
         raise self._reason() or AgentLostError("the agent is gone")
@@ -144,6 +160,16 @@ class AgentLink:
         with self._changed:
             if isinstance(message, Release):
                 self._released = True
-            elif isinstance(message, _ANSWERS):
+            elif isinstance(message, tuple(_ANSWERS.values())):
                 self._answers.append(message)
             self._changed.notify_all()
+
+
+def _is_answer(one: Message, message: Message) -> bool:
+    if not isinstance(one, _ANSWERS[type(message)]):
+        return False
+    if isinstance(one, NewestAnswer) and isinstance(message, NewestRequest):
+        return one.question == message.question
+    if isinstance(one, Stored) and isinstance(message, LocalState):
+        return one.step == message.step
+    return True

@@ -61,8 +61,12 @@ class LocalStateRequest:
 
 @dataclass(frozen=True)
 class NewestRequest:
-    """Ask whether this process still holds ``rank`` in the newest generation of the job."""
+    """Ask whether this process still holds ``rank`` in the newest generation of the job.
 
+    ``question`` is a number that this process has not used before.
+    """
+
+    question: int
     rank: int
 
 
@@ -187,6 +191,7 @@ class NewestAnswer:
     What is true is so at some moment between question and answer.
     """
 
+    question: int
     generation: int
     problem: str = ""
 

@@ -375,7 +375,7 @@ class HostAgent:
             case LocalStateRequest():
                 self._begin(self._find(process, message.rank, message.step))
             case NewestRequest():
-                self._begin(self._check_newest(process, message.rank))
+                self._begin(self._check_newest(process, message))
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -409,7 +409,8 @@ class HostAgent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _check_newest(self, process: str, rank: int) -> None:
+    async def _check_newest(self, process: str, request: NewestRequest) -> None:
+        rank = request.rank
         core = self._running_core()
         assert self._newest is not None
         number, problem = await self._newest.ask(lambda: (core.running, core.accepted))
@@ -417,7 +418,7 @@ class HostAgent:
             problem = f"rank {rank} is another process's in generation {number}"
         if self._end is not None:
             problem = "this fabric-run ends"
-        self._processes.send(process, NewestAnswer(number, problem))
+        self._processes.send(process, NewestAnswer(request.question, number, problem))
 
     async def _find(self, process: str, rank: int, step: int) -> None:
         running = self._running_core().running

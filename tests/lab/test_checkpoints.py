@@ -8,6 +8,7 @@ import pytest
 import torch
 from job_hosts import Daemons
 from test_job_hosts import ended, logs, start, until
+from test_takeover import records, train
 
 from fabric_train import newest_checkpoint
 from fabric_train.checkpoint import Token
@@ -56,6 +57,22 @@ async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_
     assert (newest.path / "digest").read_text() == (out / "weights.0").read_text()
     assert "0.weight" in torch.load(newest.path / "model", weights_only=True)
     assert not list((checkpoints / ".fabric").glob("staging-*"))
+
+
+@pytest.mark.nightly
+def test_a_job_that_starts_again_goes_on_from_its_newest_checkpoint(tmp_path):
+    more = {"CHECKPOINTS": str(tmp_path / "checkpoints")}
+    assert train(tmp_path / "first", steps=12, more=more).returncode == 0
+    first = newest_checkpoint(tmp_path / "checkpoints")
+    assert (first.step, first.token) == (10, Token(1, 1))
+    done = train(tmp_path / "second", "1:13:backward", steps=17, more=more)
+    assert done.returncode == 0, done.stderr
+    (record,) = records(tmp_path / "second")
+    assert (record["ranks"], record["step"]) == ([1], 13)
+    second = newest_checkpoint(tmp_path / "checkpoints")
+    assert (second.step, second.token) == (15, Token(2, 2))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert [name[-9:] for name in names] == ["-run-0001", "-run-0001", "-run-0002"]
 
 
 @pytest.mark.nightly

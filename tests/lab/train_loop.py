@@ -67,6 +67,10 @@ optimizer = torch.optim.AdamW([{"params": half} for half in halves], lr=rate)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 # Without it, a scaler that does nothing and has no state.
 scaler = torch.amp.GradScaler("cpu", growth_interval=7, enabled="SCALER" in os.environ)
+saved = fabric_train.newest_checkpoint(CHECKPOINTS) if CHECKPOINTS else None
+if saved is not None:
+    net.load_state_dict(torch.load(saved.path / "model"))
+    optimizer.load_state_dict(torch.load(saved.path / "optimizer"))
 job.protect(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
 
 now = [0]
@@ -131,12 +135,13 @@ def save_checkpoint():
             (path / "digest").write_text(state_digest())
             strike(job, step, "writing", lambda: await_file("go on"))
             torch.save(model.module.state_dict(), path / "model")
+            torch.save(optimizer.state_dict(), path / "optimizer")
     except fabric_train.CheckpointRefusedError as error:
         (OUT / "refused").write_text(str(error))
         raise
 
 
-for step in job.steps(TOTAL):
+for step in job.steps(TOTAL, first=saved.step if saved else 0):
     now[0] = step
     with job.attempt():
         random = torch.Generator().manual_seed(1000 * step + job.rank)
