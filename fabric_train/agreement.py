@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+_SAID = 4  # differences of a rank
+
 
 @dataclass(frozen=True)
 class Beginning:
@@ -45,15 +47,18 @@ def agree(exchange: Callable[[bytes], list[bytes]], mine: Beginning) -> str:
 
 
 def disagreement(beginnings: Sequence[Beginning]) -> str:
-    """The first fact that a rank has otherwise than rank 0, for people; empty: none."""
+    """What the first rank that differs has otherwise than rank 0, for people; empty: none does."""
+    first = beginnings[0].facts
     for rank, one in enumerate(beginnings):
-        mine, first = one.facts, beginnings[0].facts
-        for name in sorted(mine.keys() | first.keys()):
-            if mine.get(name) != first.get(name):
-                return (
-                    f"{name} is {mine.get(name, 'absent')} on rank {rank} and "
-                    f"{first.get(name, 'absent')} on rank 0"
-                )
+        mine = one.facts
+        texts = [
+            f"{name} is {mine.get(name, 'absent')} on rank {rank} and "
+            f"{first.get(name, 'absent')} on rank 0"
+            for name in sorted(mine.keys() | first.keys())
+            if mine.get(name) != first.get(name)
+        ]
+        if texts:
+            return "; ".join(texts[:_SAID]) + "; …" * (len(texts) > _SAID)
     return ""
 
 
