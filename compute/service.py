@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,6 +49,9 @@ BATCH_S = 0.005
 REST_FACTOR = 6
 """A decision is followed by a pause of so many times its own length: at most 15 % of a core."""
 LONGEST_REST_S = 0.25
+VIEWS_AT_ONCE = 16
+VIEWS_S = 0.01
+"""Between two lots of views."""
 RETRY_STORE_S = 0.5
 RETRY_BIND_S = 5.0
 EVENTS_AT_ONCE = 500
@@ -105,6 +108,9 @@ class Service:
         self._events: list[NewRecord] = []
         self._told_states: set[str] = set()
         self._views = HostViews()
+        self._untold: dict[str, None] = {}
+        """Hosts whose view has changed."""
+        self._telling = asyncio.Event()
         self._syncs = 0
         self._swept = True
         self._synced_at = 0.0
@@ -117,7 +123,7 @@ class Service:
         self._look_at_files()
         work: list[Coroutine[Any, Any, None]] = [
             self._link.client.run(), self._events_link.client.run(), self._cycles(),
-            self._watch_files(), self._sign_heads(), self._serve_http(),
+            self._watch_files(), self._sign_heads(), self._serve_http(), self._publish_views(),
             *(engine.run() for engine in self.engines),
         ]  # fmt: skip
         tasks = [asyncio.create_task(one) for one in work]
@@ -259,13 +265,23 @@ class Service:
         topic = Topic(Kind.COMPUTE_JOB, self._config.name, job)
         self._told_states.add(job)
         self._link.client.set_state(topic, None if state is None else state.model_dump(mode="json"))
-        for host in sorted(self._views.update(job, state)):
-            self._publish_view(host)
+        self._tell(sorted(self._views.update(job, state)))
 
-    def _publish_view(self, host: str) -> None:
-        view = self._views.of(host)
-        data = None if view is None else view.model_dump(mode="json")
-        self._link.client.set_state(Topic(Kind.COMPUTE_VIEW, self._config.name, host), data)
+    def _tell(self, hosts: Iterable[str]) -> None:
+        self._untold.update(dict.fromkeys(hosts))
+        self._telling.set()
+
+    async def _publish_views(self) -> None:
+        """A few at a time: what hosts are told for people delays no order to them."""
+        while True:
+            await self._telling.wait()
+            for host in list(self._untold)[:VIEWS_AT_ONCE]:
+                del self._untold[host]
+                topic = Topic(Kind.COMPUTE_VIEW, self._config.name, host)
+                self._link.client.set_state(topic, self._views.of(host))
+            if not self._untold:
+                self._telling.clear()
+            await asyncio.sleep(VIEWS_S)
 
     def _after_sync(self) -> None:
         """The first decision after a connection: put right what the broker holds of ours."""
@@ -279,8 +295,7 @@ class Service:
             for topic in self._intake.sweep(now):
                 self._log.info("cleared while there was no connection", topic=topic.text())
             self._live.reconcile(withdraw=True)
-            for host in self._link.viewed - self._views.hosts:
-                self._publish_view(host)
+            self._tell(self._link.viewed - self._views.hosts)
             for job, _ in self._store.jobs():
                 if job.job not in self._told_states:
                     self._unstored.append(JobState(job.job, None))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from typing import Any
 
-from telemetry.messages.documents import ComputeJob, ComputeView
+from telemetry.messages.documents import ComputeJob
+
+MOST_JOBS = 256
+"""In one view; as ``telemetry.messages.documents`` has it."""
 
 
 class HostViews:
     """The newest state of each job, by the hosts that may know of it."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, dict[str, ComputeJob]] = {}
-        """Host → job → state."""
+        self._jobs: dict[str, dict[str, dict[str, Any]]] = {}
+        """Host → job → data of its state. All hosts of a job share one object."""
 
     @property
     def hosts(self) -> AbstractSet[str]:
@@ -28,11 +32,12 @@ class HostViews:
             if not self._jobs[host]:
                 del self._jobs[host]
         if state is not None:
+            data = state.model_dump(mode="json")
             for host in hosts:
-                self._jobs.setdefault(host, {})[job] = state
+                self._jobs.setdefault(host, {})[job] = data
         return hosts | left
 
-    def of(self, host: str) -> ComputeView | None:
-        """What ``host`` may know; None: nothing."""
+    def of(self, host: str) -> dict[str, Any] | None:
+        """The data of its ``ComputeView``: what ``host`` may know; None: nothing."""
         jobs = self._jobs.get(host)
-        return None if jobs is None else ComputeView(jobs=[jobs[job] for job in sorted(jobs)])
+        return None if jobs is None else {"jobs": [jobs[job] for job in sorted(jobs)][:MOST_JOBS]}

@@ -119,11 +119,11 @@ def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():
     second = ComputeJob(job="b", phase="running", hosts=["h1", "h2"])
     assert views.update("a", first) == {"h0", "h1"}
     assert views.update("b", second) == {"h1", "h2"}
-    assert [job.job for job in views.of("h1").jobs] == ["a", "b"]
-    assert [job.job for job in views.of("h0").jobs] == ["a"]
+    assert [job["job"] for job in views.of("h1")["jobs"]] == ["a", "b"]
+    assert [job["job"] for job in views.of("h0")["jobs"]] == ["a"]
     assert views.of("h9") is None
     left = second.model_copy(update={"hosts": ["h2"]})
     assert views.update("b", left) == {"h1", "h2"}
-    assert [job.job for job in views.of("h1").jobs] == ["a"]
+    assert [job["job"] for job in views.of("h1")["jobs"]] == ["a"]
     assert views.update("a", None) == {"h0", "h1"}
     assert set(views.hosts) == {"h2"}
