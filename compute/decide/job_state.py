@@ -1,4 +1,7 @@
-"""The state of a job as its hosts and people read it. Pure: documents and verdicts go in."""
+"""The state of a job as its hosts and people read it. Pure: documents and verdicts go in.
+
+What a job's own processes say (names, steps) may be anything: it is shortened until it fits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from compute.decide.evidence import Verdict
 from compute.decide.recovery import JobRecord
 from fabric_train.documents import AgentDocument, JobGeneration
 from telemetry.messages.documents import (
+    LONGEST_PLACE,
     MOST_NAMES,
+    MOST_SPARES,
     ComputeJob,
     Fence,
     HostEvidence,
@@ -56,16 +61,16 @@ def job_state(
         job=job,
         phase=phase,
         reason=reason[:LONGEST_TEXT],
-        generation=generation.number if generation else 0,
+        generation=_count(generation.number) if generation else 0,
         proposal=generation.proposal if generation else "",
-        ranks={str(rank): f"{host} {slot}" for rank, (host, slot) in enumerate(places)},
+        ranks={str(rank): _place(f"{host} {slot}") for rank, (host, slot) in enumerate(places)},
         spares=sorted(
-            f"{host} {one.process}"
+            _place(f"{host} {one.process}")
             for host, document in agents.items()
             if document is not None
             for one in document.processes
             if one.state == "warm" and one.process not in slots
-        ),
+        )[:MOST_SPARES],
         hosts=sorted(agents),
         evidence=[_evidence(one) for one in suspects[:MOST_EVIDENCE]],
         recoveries=list(recoveries[:MOST_RECOVERIES]),
@@ -85,22 +90,31 @@ def is_urgent(before: ComputeJob | None, state: ComputeJob) -> bool:
 def recovery_of(record: JobRecord, generation: JobGeneration | None) -> Recovery | None:
     """The takeover or failure that a record describes; None: it describes neither."""
     fields = record.fields
-    number = generation.number if generation else 0
-    proposal = generation.proposal if generation else ""
-    reason = str(fields.get("reason", ""))[:LONGEST_TEXT]
+    common: dict[str, Any] = {
+        "proposal": generation.proposal if generation else "",
+        "reason": str(fields.get("reason", ""))[:LONGEST_TEXT],
+        "step": _count(fields.get("step", 0)),
+        "steps_lost": _count(fields.get("steps_lost", 0)),
+    }
     if record.kind == "job_failed":
-        return Recovery(
-            generation=number, proposal=proposal, failure_class="job", outcome="failed",
-            reason=reason, step=fields["step"], steps_lost=fields["steps_lost"],
-        )  # fmt: skip
+        number = _count(generation.number) if generation else 0
+        return Recovery(generation=number, failure_class="job", outcome="failed", **common)
     if record.kind != "recovery":
         return None
     times: dict[str, Any] = {name: fields[name] for name in _TIMES}
     return Recovery(
-        generation=fields["generation"], proposal=proposal, failure_class=fields["class"],
-        outcome="recovered", reason=reason, ranks=fields["ranks"], origins=fields["from"],
-        targets=fields["to"], step=fields["step"], steps_lost=fields["steps_lost"], **times,
+        generation=_count(fields["generation"]), failure_class=fields["class"],
+        outcome="recovered", ranks=fields["ranks"], origins=[_place(x) for x in fields["from"]],
+        targets=[_place(x) for x in fields["to"]], **common, **times,
     )  # fmt: skip
+
+
+def _place(text: str) -> str:
+    return text[:LONGEST_PLACE]
+
+
+def _count(number: int) -> int:
+    return min(max(number, 0), (1 << 63) - 1)
 
 
 def _evidence(one: Suspect) -> HostEvidence:

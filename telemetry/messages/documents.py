@@ -15,6 +15,11 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0
 Text = Annotated[str, Field(max_length=2000)]
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Rank = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+LONGEST_PLACE = 300
+Place = Annotated[str, Field(max_length=LONGEST_PLACE)]
+"""What a job's own processes say of themselves: any text."""
+MOST_SPARES = 1024
 MOST_NAMES = 64
 """Hosts that one list of a `HostEvidence` names."""
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -155,8 +160,8 @@ class Recovery(Document):
     outcome: Text
     reason: Text = ""
     ranks: list[Count] = []
-    origins: list[Name] = []
-    targets: list[Name] = []
+    origins: list[Place] = []
+    targets: list[Place] = []
     step: Count = 0
     steps_lost: Count = 0
     fenced_ms: Milliseconds | None = None
@@ -179,8 +184,8 @@ class ComputeJob(Document):
     reason: Text = ""
     generation: Count = 0
     proposal: Text = ""
-    ranks: dict[str, Text] = {}
-    spares: list[Text] = []
+    ranks: dict[Rank, Place] = {}
+    spares: Annotated[list[Place], Field(max_length=MOST_SPARES)] = []
     hosts: list[Name] = []
     evidence: Annotated[list[HostEvidence], Field(max_length=64)] = []
     recoveries: Annotated[list[Recovery], Field(max_length=16)] = []

@@ -2,12 +2,17 @@
 
 import itertools
 
+from hypothesis import given
+from hypothesis import strategies as st
 from job_world import JOB, World
 
 from compute.decide.decider import STATE_S, JobState
 from compute.decide.evidence import PROBES_AND_FENCE, TWO_AGREE, VETO, Verdict, Votes
-from compute.decide.job_state import NOT_KNOWN, Suspect, job_state
+from compute.decide.job_state import NOT_KNOWN, Suspect, job_state, recovery_of
+from compute.decide.recovery import JobRecord
 from compute.views import HostViews
+from fabric_train.documents import AgentDocument, JobGeneration, ProcessState
+from fabricd.escalate.job_views import migration, recovery_row
 from telemetry.messages.documents import MOST_NAMES, ComputeJob, ComputeView, parse
 
 
@@ -127,3 +132,28 @@ def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():
     assert [job["job"] for job in views.of("h1")["jobs"]] == ["a"]
     assert views.update("a", None) == {"h0", "h1"}
     assert set(views.hosts) == {"h2"}
+
+
+ANY = st.text(max_size=5) | st.just("x" * 5000)
+NUMBER = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
+
+
+@given(ANY, NUMBER, ANY, NUMBER)
+def test_what_a_job_says_of_itself_is_shortened_until_it_fits(process, number, host, step):
+    generation = JobGeneration(number, 0, [process], [host], [], [], [], "", formed=False)
+    state = ProcessState(f"{process}2", "warm", step=step)
+    agent = AgentDocument(JOB, "h0", "i", 1, 1, 1, "", "", "t", [state] * 2000)
+    failed = JobRecord("job_failed", {"reason": process, "step": step, "steps_lost": step})
+    times = dict.fromkeys(
+        ("fenced_ms", "proposed_ms", "running_ms", "recovered_ms", "committed_ms"), 1.5
+    )
+    moved = JobRecord(
+        "recovery",
+        {"generation": number, "class": "host", "ranks": [0], "from": [host], "to": [host],
+         "reason": process, "step": step, "steps_lost": step, **times},
+    )  # fmt: skip
+    recoveries = [recovery_of(failed, generation), recovery_of(moved, generation)]
+    told = job_state(JOB, "running", process, generation, {"h0": agent}, [], recoveries)
+    assert parse(ComputeJob, told.model_dump(mode="json")) == told
+    row = recovery_row(JOB, told.recoveries[1])
+    assert migration({"wall_ns": 1, "data": row.data})["ranks"] == [0]
