@@ -60,7 +60,7 @@ def job_state(
     return ComputeJob(
         job=job,
         phase=phase,
-        reason=reason[:LONGEST_TEXT],
+        reason=_text(reason),
         generation=_count(generation.number) if generation else 0,
         proposal=generation.proposal if generation else "",
         ranks={str(rank): _place(f"{host} {slot}") for rank, (host, slot) in enumerate(places)},
@@ -92,7 +92,7 @@ def recovery_of(record: JobRecord, generation: JobGeneration | None) -> Recovery
     fields = record.fields
     common: dict[str, Any] = {
         "proposal": generation.proposal if generation else "",
-        "reason": str(fields.get("reason", ""))[:LONGEST_TEXT],
+        "reason": _text(str(fields.get("reason", ""))),
         "step": _count(fields.get("step", 0)),
         "steps_lost": _count(fields.get("steps_lost", 0)),
     }
@@ -110,7 +110,12 @@ def recovery_of(record: JobRecord, generation: JobGeneration | None) -> Recovery
 
 
 def _place(text: str) -> str:
-    return text[:LONGEST_PLACE]
+    return _text(text)[:LONGEST_PLACE]
+
+
+def _text(text: str) -> str:
+    """At most ``LONGEST_TEXT`` characters that are Unicode: JSON may name half a surrogate pair."""
+    return text[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
 def _count(number: int) -> int:
@@ -127,8 +132,8 @@ def _evidence(one: Suspect) -> HostEvidence:
     }
     lists: dict[str, Any] = {name: list(found[:MOST_NAMES]) for name, found in names.items()}
     return HostEvidence(
-        host=one.host, lost=verdict.lost, rule=verdict.rule[:LONGEST_TEXT],
-        reason=verdict.reason[:LONGEST_TEXT], last_will=votes.last_will,
+        host=one.host, lost=verdict.lost, rule=_text(verdict.rule),
+        reason=_text(verdict.reason), last_will=votes.last_will,
         counts={name: len(found) for name, found in names.items()} | {"agents": votes.agents},
         fence=one.fence.id if one.fence else "", **lists,
     )  # fmt: skip
