@@ -39,7 +39,7 @@ from telemetry.messages.documents import (
 from telemetry.messages.envelope import Sender
 
 STATE_S = 1.0
-"""Between two states of a job of which only what is observed differs."""
+"""What is only observed of a job, e.g. one vote, is told when it has changed for so long."""
 POLL_S = 0.25  # while a job waits for something, limits are looked at so often
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 Mode = Literal["observe", "migrate"]
@@ -98,8 +98,8 @@ class _Job:
     """Fence's id → the verdict that it followed from."""
     recoveries: list[Recovery] = field(default_factory=list)
     """Newest first."""
-    stated_at: float = 0.0
-    """When its state was published last."""
+    stale_since: float | None = None
+    """When something was observed that its published state does not say; None: it says all."""
     judged: bool = False
     """``evidence`` is of the newest documents of its agents, and of its fences."""
     last: tuple[JobInput, JobDecision] | None = None
@@ -405,12 +405,16 @@ class Decider:
         )  # fmt: skip
         before = self._states.get(name)
         if before == state:
+            job.stale_since = None
             return []
-        if not is_urgent(before, state) and now - job.stated_at < STATE_S:
-            due = job.stated_at + STATE_S
-            self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
-            return []
-        self._states[name], job.stated_at = state, now
+        if not is_urgent(before, state):
+            # Storing it now would delay the order that may follow in a moment.
+            job.stale_since = now if job.stale_since is None else job.stale_since
+            due = job.stale_since + STATE_S
+            if now < due:
+                self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
+                return []
+        self._states[name], job.stale_since = state, None
         effects: list[Effect] = [JobState(name, state)]
         if before is None or _phase(before) != _phase(state):
             effects.append(Record("phase", {"job": name, **_phase(state)}))
