@@ -13,6 +13,7 @@ from telemetry.broker_metrics import BROKER_METRICS
 from telemetry.clock_metrics import CLOCK_METRICS
 from telemetry.events import ProbeState
 from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value, host_metric
+from telemetry.plugin_metrics import PLUGIN_METRICS
 from telemetry.snapshot import HostSnapshot, LinkSnapshot
 from telemetry.statspage import Latency
 
@@ -461,42 +462,7 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "Least time of late to read two clocks together; software stamps are off by up to half.",
         lambda s: s.prober.clock_read_s,
     ),
-    host_metric(
-        "plugin_processes",
-        "gauge",
-        "Job processes alive that use the plugin.",
-        lambda s: s.plugin.processes,
-    ),
-    host_metric(
-        "plugin_following_processes",
-        "gauge",
-        "Of these, the ones that follow the steer page.",
-        lambda s: s.plugin.following_steer,
-    ),
-    host_metric(
-        "plugin_errors_total",
-        "counter",
-        "Errors that plugins returned to NCCL.",
-        lambda s: s.plugin.errors,
-    ),
-    host_metric(
-        "plugin_refused_peers_total",
-        "counter",
-        "Connections that plugins dropped: bad secret, version or shape.",
-        lambda s: s.plugin.refused_peers,
-    ),
-    host_metric(
-        "plugin_refused_fenced_total",
-        "counter",
-        "Connections that plugins refused because one end is fenced.",
-        lambda s: s.plugin.refused_fenced,
-    ),
-    host_metric(
-        "plugin_steer_rejected_total",
-        "counter",
-        "Steer pages that plugins refused as corrupt, torn, short or of another version.",
-        lambda s: s.plugin.steer_rejected,
-    ),
+    *PLUGIN_METRICS,
     *BROKER_METRICS,
     *CLOCK_METRICS,
 )

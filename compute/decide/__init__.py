@@ -4,7 +4,8 @@
 - ``evidence``: is a host lost? Votes of probing peers, last wills, the job's own agents.
 - ``budget``: how many hosts may be fenced, and which losses blame a switch instead.
 - ``placement``: which process holds which rank in a job's first and next generation.
-- ``job``: one job: formation, takeovers, limits, end.
+- ``ranks``, ``choice``, ``recovery``: what documents say of ranks; what agents chose; takeovers.
+- ``decision``, ``job``: one job: formation, takeovers, limits, end.
 - ``decider``: all hosts and jobs of one fabric-compute.
 
 Each decision is a function of the newest documents of all hosts, so a lost, repeated or late

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from compute.decide.budget import FenceBudget
 from compute.decide.choice import majority
+from compute.decide.decision import JobDecision, JobInput
 from compute.decide.evidence import (
     HostView,
     Observers,
@@ -16,7 +17,7 @@ from compute.decide.evidence import (
     observers_of,
     silent_hosts,
 )
-from compute.decide.job import JobCore, JobDecision, JobInput
+from compute.decide.job import JobCore
 from compute.decide.job_state import (
     MOST_RECOVERIES,
     Suspect,

@@ -17,9 +17,10 @@ time-outs and records only; after a restart the documents say the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from compute.decide.choice import accepted_numbers, acceptors, has_accepted, is_chosen, is_contested
+from compute.decide.decision import JobDecision, JobInput
 from compute.decide.placement import (
     NoStateError,
     PlacementError,
@@ -28,42 +29,11 @@ from compute.decide.placement import (
     next_generation,
 )
 from compute.decide.policy import Policy
-from compute.decide.ranks import all_finished, dead_ranks, rank_processes
+from compute.decide.ranks import all_finished, dead_ranks, describe_dead, rank_processes
 from compute.decide.recovery import JobRecord, RecoveryLog
 from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
 
 TERMINAL = ("ended", "failed")
-
-
-@dataclass
-class JobDecision:
-    """What the job wants now. ``fence``: host → evidence, of agents to be fenced."""
-
-    phase: str
-    reason: str = ""
-    orders: dict[str, JobOrder] = field(default_factory=dict)
-    fence: dict[str, str] = field(default_factory=dict)
-    records: list[JobRecord] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class JobInput:
-    """What a decision is made of.
-
-    ``documents``: of agents that are neither gone nor fenced. A host whose fence is not confirmed
-    yet is still among them. ``lost``: hosts to be fenced → evidence. ``held``: hosts that are lost
-    but must not be fenced → why. ``unconfirmed``: hosts whose fence is not acknowledged yet.
-    ``drained``: hosts whose ranks are to move while they are well → the host that is to take them,
-    or "". ``act``: False in observe mode; ``stopped``: nothing at all may change.
-    """
-
-    documents: Mapping[str, AgentDocument]
-    lost: Mapping[str, str] = field(default_factory=dict)
-    held: Mapping[str, str] = field(default_factory=dict)
-    unconfirmed: frozenset[str] = frozenset()
-    drained: Mapping[str, str] = field(default_factory=dict)
-    act: bool = True
-    stopped: bool = False
 
 
 class JobCore:
@@ -170,7 +140,7 @@ class JobCore:
         if not previous.formed:
             lost = dead_ranks(previous, documents)
             if lost:
-                why = "; ".join(f"rank {rank}: {reason}" for rank, reason in lost.items())
+                why = describe_dead(lost)
                 if not self._formed_since(previous, documents):
                     return JobDecision("failed", f"{why}, before the job had state")
         return self._run(previous, documents, news, now)
@@ -253,7 +223,7 @@ class JobCore:
             why = "; ".join(f"{host}: {one}" for host, one in sorted(held.items()))
             return self._keep(previous, documents, orders, why, now, phase="held")
         waiting = news.unconfirmed & set(previous.hosts)
-        reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+        reason = describe_dead(dead)
         if waiting:
             # A generation with a host that is being fenced would be refused.
             why = f"fence of {', '.join(sorted(waiting))} is not acknowledged yet"
@@ -270,9 +240,9 @@ class JobCore:
                 orders,
             )
         number = max([previous.number, *(accepted_numbers(documents))]) + 1
-        usable = {host: one for host, one in documents.items() if host not in news.lost}
-        idle = news.drained.keys() - set(previous.hosts)  # no spare is taken from there
-        usable = {host: one for host, one in usable.items() if host not in idle}
+        # A drained host keeps the ranks that it has, and gives no spare.
+        barred = {*news.lost, *(news.drained.keys() - set(previous.hosts))}
+        usable = {host: one for host, one in documents.items() if host not in barred}
         try:
             generation = next_generation(previous, number, usable, self._layout or "", reason)
         except NoStateError as error:
@@ -280,6 +250,16 @@ class JobCore:
         except PlacementError as error:
             why = f"{error} ({reason})"
             return self._keep(previous, documents, orders, why, now, phase="held")
+        return self._propose(generation, documents, orders, now)
+
+    def _propose(
+        self,
+        generation: JobGeneration,
+        documents: Mapping[str, AgentDocument],
+        orders: dict[str, JobOrder],
+        now: float,
+    ) -> JobDecision:
+        """Order a generation that nobody has seen before."""
         self._proposed, self._proposed_at, self._suspected = generation, now, None
         self._log.proposed(self.step, now)
         return self._order_generation(generation, documents, orders, now)
@@ -311,9 +291,7 @@ class JobCore:
             return self._keep(previous, documents, orders, why, now)
         moved = {rank: f"{previous.hosts[rank]} is drained" for rank in generation.lost}
         self._log.lost(previous, moved, {}, self.step, now, planned=True)
-        self._proposed, self._proposed_at = generation, now
-        self._log.proposed(self.step, now)
-        return self._order_generation(generation, documents, orders, now)
+        return self._propose(generation, documents, orders, now)
 
     def _is_settled(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
@@ -334,7 +312,7 @@ class JobCore:
         now: float,
     ) -> JobDecision:
         """Say what would be done. Without it a job that has lost a rank ends, as it always did."""
-        reason = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+        reason = describe_dead(dead)
         if not reason:
             lost = {host: why for host, why in news.lost.items() if host in previous.hosts}
             would = "; ".join(f"would fence {host}: {why}" for host, why in sorted(lost.items()))

@@ -35,6 +35,11 @@ def dead_ranks(generation: JobGeneration, documents: Mapping[str, AgentDocument]
     return dead
 
 
+def describe_dead(dead: Mapping[int, str]) -> str:
+    """The result of ``dead_ranks`` for people; ``""`` for none."""
+    return "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+
+
 def all_finished(
     generation: JobGeneration, documents: Mapping[str, AgentDocument]
 ) -> tuple[str, str] | None:

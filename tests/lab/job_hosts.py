@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from compute.decide.job import JobCore, JobInput
+from compute.decide.decision import JobInput
+from compute.decide.job import JobCore
 from compute.decide.policy import Policy
 from fabric_train.documents import AgentDocument, JobOrder, parse, to_data
 from lab.node import REPO

@@ -1,0 +1,45 @@
+"""Metrics of a host's jobs together, from the stats pages of their plugins."""
+
+from __future__ import annotations
+
+from telemetry.metric_spec import MetricSpec, host_metric
+from telemetry.snapshot import HostSnapshot
+
+PLUGIN_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
+    host_metric(
+        "plugin_processes",
+        "gauge",
+        "Job processes alive that use the plugin.",
+        lambda s: s.plugin.processes,
+    ),
+    host_metric(
+        "plugin_following_processes",
+        "gauge",
+        "Of these, the ones that follow the steer page.",
+        lambda s: s.plugin.following_steer,
+    ),
+    host_metric(
+        "plugin_errors_total",
+        "counter",
+        "Errors that plugins returned to NCCL.",
+        lambda s: s.plugin.errors,
+    ),
+    host_metric(
+        "plugin_refused_peers_total",
+        "counter",
+        "Connections that plugins dropped: bad secret, version or shape.",
+        lambda s: s.plugin.refused_peers,
+    ),
+    host_metric(
+        "plugin_refused_fenced_total",
+        "counter",
+        "Connections that plugins refused because one end is fenced.",
+        lambda s: s.plugin.refused_fenced,
+    ),
+    host_metric(
+        "plugin_steer_rejected_total",
+        "counter",
+        "Steer pages that plugins refused as corrupt, torn, short or of another version.",
+        lambda s: s.plugin.steer_rejected,
+    ),
+)
