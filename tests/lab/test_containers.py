@@ -8,17 +8,16 @@ import re
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
 
 from fabricd.jobs import prepare_stats_directory
 from fabricd.steer.page import PageError, decode
+from lab import statspages
 from lab.cluster import wait_until
 from lab.faults import Carrier
 from lab.node import REPO
-from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEventKind
 
 ALICE, BOB, DAEMON = 64001, 64002, 64003
@@ -120,7 +119,7 @@ class Job:
 
 def jobs_seen(node):
     """Pages of a host by job name."""
-    found = StatsDirectory(node.run_dir / "stats").scan(time.monotonic_ns())
+    _, found = statspages.read(node.run_dir)
     return {process.page.job: process for process in found if process.alive}
 
 
@@ -193,10 +192,10 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab, open_checkout):
     with lab.inject(Carrier("h0:rail0")):
 
         def given_up():
-            directory = StatsDirectory(lab.nodes[0].run_dir / "stats")
+            directory, found = statspages.read(lab.nodes[0].run_dir)
             kinds = {
                 process.page.job: {e.kind for e in directory.new_events(process).events}
-                for process in directory.scan(time.monotonic_ns())
+                for process in found
             }
             return all(StatsEventKind.PATH_DOWN in kinds.get(name, ()) for name in ("alice", "bob"))
 

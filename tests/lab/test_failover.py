@@ -13,11 +13,10 @@ from contextlib import contextmanager
 import pytest
 
 from fabricd.steer.page import PageError, decode
-from lab import netns
+from lab import netns, statspages
 from lab.cluster import wait_until
 from lab.faults import AdminDown, BlackHole, Carrier
 from lab.flap import Flap
-from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEventKind
 
 HOLD = {"hold_down_s": 0.5}
@@ -28,7 +27,7 @@ STEER_PAGE_SIZE = 65536
 
 def pages(node):
     """Stats pages of the living processes of a host."""
-    found = StatsDirectory(node.run_dir / "stats").scan(time.monotonic_ns())
+    _, found = statspages.read(node.run_dir)
     return [process.page for process in found if process.alive]
 
 
@@ -37,9 +36,9 @@ def rails_of(node):
 
 
 def events_of(node, kind):
-    directory = StatsDirectory(node.run_dir / "stats")
+    directory, found = statspages.read(node.run_dir)
     out = []
-    for process in directory.scan(time.monotonic_ns()):
+    for process in found:
         out += [e for e in directory.new_events(process).events if e.kind is kind]
     return out
 

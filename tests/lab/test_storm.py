@@ -1,13 +1,12 @@
 """Many communicators lose a rail of slow lines and all come back to it: a storm of reconnects."""
 
 import signal
-import time
 
 import pytest
 
+from lab import statspages
 from lab.cluster import wait_until
 from lab.faults import Carrier
-from telemetry.statsdir import StatsDirectory
 
 COMMS = 256
 RAILS = 4
@@ -22,8 +21,8 @@ would be with all of them dialled again and again at once."""
 
 
 def rails_of(perf, rank):
-    directory = StatsDirectory(perf.nodes[rank].run_dir / "stats")
-    for process in directory.scan(time.monotonic_ns()):
+    _, found = statspages.read(perf.nodes[rank].run_dir)
+    for process in found:
         if process.page.pid == perf.ranks[rank].pid:
             assert process.page.errors == 0
             return {rail.netdev: rail for rail in process.page.rails}
