@@ -88,7 +88,7 @@ class JobViews:
             for job in view.jobs:
                 for found in job.evidence:
                     self._evidence.pop((job.job, found.host), None)
-                    self._evidence[job.job, found.host] = found, now
+                    self._evidence[job.job, found.host] = self._strongest(job.job, found), now
             while len(self._evidence) > MOST_EVIDENCE:
                 del self._evidence[next(iter(self._evidence))]
         rows = self._merge(now)
@@ -99,6 +99,20 @@ class JobViews:
                     self._note(row.id)
                     rows.append(row)
         return rows
+
+    def _strongest(self, name: str, found: HostEvidence) -> HostEvidence:
+        """``found``, or what another fabric-compute says of that host by which it is fenced."""
+        if found.fence:
+            return found
+        said = (
+            one
+            for view in self._views.values()
+            for job in view.jobs
+            if job.job == name
+            for one in job.evidence
+            if one.host == found.host and one.fence
+        )
+        return next(said, found)
 
     def _note(self, name: str) -> None:
         self._ids[name] = None

@@ -53,7 +53,10 @@ def check(lab, node, kernel_before, expected):
     assert truth == expected
 
 
-@pytest.mark.parametrize(("period_ms", "count"), [(2, 100), (20, 100), (200, 100), (600, 30)])
+@pytest.mark.parametrize(
+    ("period_ms", "count"),
+    [(2, 100), (20, 100), (200, 30), pytest.param(600, 30, marks=pytest.mark.nightly)],
+)
 def test_flaps_are_counted_exactly(cluster, period_ms, count):
     lab, node = lab_with_one_watched_host(cluster)
     before = node.carrier_down_count(1)

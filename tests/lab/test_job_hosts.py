@@ -62,6 +62,7 @@ def undisturbed(tmp_path_factory):
     return weights(directory)
 
 
+@pytest.mark.nightly
 async def test_a_crashed_rank_and_a_dead_host_change_nothing(undisturbed, tmp_path):
     faults = ("1:9:forward", "2:19:host")
     async with AsyncExitStack() as stack:

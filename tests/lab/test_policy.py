@@ -210,6 +210,7 @@ def test_a_comm_on_which_nothing_passes_finds_its_path_dead(cluster):
         assert result.status == 0, perf.log(result.rank).read_text()[-1500:]
 
 
+@pytest.mark.nightly
 def test_a_path_that_stays_slow_is_opened_again_from_another_port(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     node, port = lab.nodes[0], lab.topology.leaf_port(1, 1)

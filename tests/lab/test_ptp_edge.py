@@ -181,6 +181,7 @@ def test_a_master_whose_time_is_no_tai_gives_none(lab):
     assert all(observer.state(host) is State.UNSYNCED for host in range(HOSTS))
 
 
+@pytest.mark.nightly
 def test_a_minute_of_tai_on_every_host_within_its_bound(tracked):
     cluster, _, observer = tracked
     observer.watch(RUN_S)
@@ -210,6 +211,7 @@ def test_fabricctl_and_readers_say_it(tracked):
     assert other["ptp"] is None
 
 
+@pytest.mark.nightly
 def test_chronyd_has_utc_by_fabric_time_where_it_is_asked_for(tracked):
     """A real one, which only measures (-x): UTC is the machine's clock less the leap seconds."""
     cluster, _, _ = tracked
@@ -262,6 +264,7 @@ def test_a_master_whose_time_steps_is_followed_by_tai_and_not_by_fabric_time(tra
     assert all(moved <= slack for moved, slack in before.moved_ns())
 
 
+@pytest.mark.nightly
 def test_another_master_over_ipv6_after_a_restart_of_the_service(tracked):
     cluster, first, observer = tracked
     before = FabricWatch(observer)

@@ -95,6 +95,21 @@ def test_a_job_that_is_over_here_stays_known():
     assert texts(views.update("c0", view(job(1)), 2)) == ["running: job gpt, generation 1"]
 
 
+def test_of_what_two_computes_say_of_a_host_the_fence_counts():
+    views = JobViews()
+    suspected = HostEvidence(host="h2", lost=True, rule="lost: silent", reason="silent", fence="")
+    fenced = suspected.model_copy(update={"fence": "gpt/h2/i"})
+    for order in (("c0", fenced), ("c1", suspected)), (("c1", suspected), ("c0", fenced)):
+        for compute, said in order:
+            views.update(compute, view(job(evidence=[said])), 0)
+        [row] = views.evidence("h2", 1)
+        assert row["evidence"]["fence"] == "gpt/h2/i"
+    views.update("c0", view(job(evidence=[])), 2)
+    views.update("c1", view(job(evidence=[suspected])), 3)
+    [row] = views.evidence("h2", 4)
+    assert row["evidence"]["fence"] == ""
+
+
 def test_evidence_outlives_what_is_said_and_is_bounded():
     views = JobViews()
     said = HostEvidence(host="h2", lost=True, rule="lost: …", reason="silent", fence="gpt/h2/i")
