@@ -18,6 +18,7 @@ from fabricd.cli import (
     check_command,
     client,
     clock_command,
+    doctor_command,
     job_commands,
     locate_command,
     operator_commands,
@@ -59,6 +60,9 @@ locate_command.register(app)
 training_commands.register(app)
 app.command(cls=check_command.CheckCommand, epilog="Example: fabricctl check --fail-on critical")(
     check_command.check
+)
+app.command(cls=check_command.CheckCommand, epilog="Example: fabricctl doctor --pid 4711")(
+    doctor_command.doctor
 )
 app.command(epilog="Example: fabricctl clock --json")(clock_command.clock)
 app.command(epilog="Example: fabricctl promote steer --group backend")(promote.promote)

@@ -1,7 +1,42 @@
-// What `strings libnccl-net-fabric.so | grep fabricd` says about a library found in a container.
+// What a library found in a container says of itself, to `strings` and to `fabricctl doctor` and
+// `plugin check`: "fabricd libnccl-net-fabric 0.1.0, wire 1 to 3, tcp". They read it from the file,
+// without loading it; fabricd/doctor/gather/plugin.py has the pattern.
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "tcp/wire.h"
+
 namespace fabric {
 
-extern const char kBuildMark[];
-[[gnu::used]] const char kBuildMark[] = "fabricd libnccl-net-fabric 0.1.0, wire 1";
+namespace {
+
+constexpr std::string_view kBegin = "fabricd libnccl-net-fabric 0.1.0, wire ";
+constexpr std::string_view kBetween = " to ";
+constexpr std::string_view kTransports = ", tcp";
+
+static_assert(tcp::kWireVersion < 10 && tcp::kWireVersionMin < 10, "one digit each");
+
+constexpr auto build_mark() {
+  std::array<char, kBegin.size() + 1 + kBetween.size() + 1 + kTransports.size() + 1> mark{};
+  std::size_t at = 0;
+  const auto put = [&](std::string_view text) {
+    for (const char letter : text) {
+      mark[at++] = letter;
+    }
+  };
+  put(kBegin);
+  mark[at++] = static_cast<char>('0' + tcp::kWireVersionMin);
+  put(kBetween);
+  mark[at++] = static_cast<char>('0' + tcp::kWireVersion);
+  put(kTransports);
+  return mark;
+}
+
+}  // namespace
+
+// Nothing refers to it: without `retain` the linker's --gc-sections drops it.
+extern const decltype(build_mark()) kBuildMark;
+[[gnu::used, gnu::retain]] constexpr decltype(build_mark()) kBuildMark = build_mark();
 
 }  // namespace fabric

@@ -1,0 +1,69 @@
+"""Check of PFC, DSCP and traffic class: does RoCE travel in a class that is lossless?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fabricd.doctor.facts import HostFacts, NcclEnvironment, Qos
+from fabricd.doctor.finding import Finding, Severity
+
+
+def traffic_classes(facts: HostFacts) -> Iterator[Finding]:
+    """PFC off, different between rails, or on for another priority than the traffic's."""
+    if not facts.qos:
+        return
+    shapes = {(qos.pfc, qos.trust, tuple(sorted(qos.priority_of_dscp.items())))
+              for qos in facts.qos}  # fmt: skip
+    rows = tuple(_row(qos) for qos in facts.qos)
+    if len(shapes) > 1:
+        yield Finding(
+            Severity.WARNING, "host", "The rails differ in PFC, trust or DSCP mapping.",
+            "Give all rails the same settings, and their switch ports too.", rows,
+        )  # fmt: skip
+    without = [qos.netdev for qos in facts.qos if not any(qos.pfc)]
+    if without:
+        yield Finding(
+            Severity.NOTE, ", ".join(without), "PFC is off for every priority.",
+            "RoCE goes on over a lossy network, slowly where packets are lost: turn PFC or ECN on "
+            "at NIC and switch, or run adaptive, lossy-tolerant RoCE on purpose.", rows,
+        )  # fmt: skip
+    for environment in facts.nccl:
+        yield from _class_of(facts, environment)
+
+
+def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding]:
+    text = environment.value("NCCL_IB_TC")
+    try:
+        traffic_class = int(text or "0", 0)
+    except ValueError:
+        return  # nccl-ib-variables reports it
+    dscp = (traffic_class & 0xFF) >> 2
+    said = f"NCCL_IB_TC={text}" if text is not None else "NCCL_IB_TC is not set"
+    for qos in facts.qos:
+        if not any(qos.pfc):
+            continue
+        lossless = ", ".join(str(number) for number, on in enumerate(qos.pfc) if on)
+        if qos.trust == "pcp":
+            if text is not None and traffic_class:
+                yield Finding(
+                    Severity.WARNING, qos.netdev,
+                    f"{said} in {environment.source}, but {qos.netdev} trusts the VLAN's priority "
+                    f"(PCP), not DSCP; PFC is on for priority {lossless}.",
+                    f"`mlnx_qos -i {qos.netdev} --trust dscp`, or use NCCL_IB_SL with a VLAN.",
+                )  # fmt: skip
+            continue
+        priority = qos.priority_of_dscp.get(dscp, 0)
+        if not qos.pfc[priority]:
+            fitting = sorted(d for d, p in qos.priority_of_dscp.items() if qos.pfc[p])
+            advice = f"Set NCCL_IB_TC={fitting[0] << 2}" if fitting else "Map a DSCP to it"
+            yield Finding(
+                Severity.WARNING, qos.netdev,
+                f"{said} in {environment.source}: RoCE has DSCP {dscp}, priority {priority}, for "
+                f"which PFC is off; it is on for priority {lossless}.",
+                f"{advice}, on every host, with the switch mapping the same DSCP.",
+            )  # fmt: skip
+
+
+def _row(qos: Qos) -> str:
+    on = ", ".join(str(number) for number, word in enumerate(qos.pfc) if word) or "none"
+    return f"{qos.netdev}: PFC on for {on}; trust {qos.trust or 'unknown'} ({qos.source})"

@@ -1,0 +1,67 @@
+"""Gathers a host's facts from files below a root and from the machine; judges nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fabricd.doctor.facts import HostFacts
+from fabricd.doctor.gather import (
+    firewall,
+    limits,
+    nccl,
+    network,
+    pci,
+    peer_memory,
+    plugin,
+    qos,
+    verbs,
+)
+from fabricd.doctor.machine import Machine
+from fabricd.doctor.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an operator asked for.
+
+    Attributes:
+        config: the daemon's main configuration file, which names the rails.
+        library: the plugin's library; None: where `plugin env` would find it.
+        pids: processes whose environments are looked at.
+        environment: of the caller; a job's shell, or what a job will inherit.
+    """
+
+    config: Path = Path("/etc/fabricd/fabricd.toml")
+    library: Path | None = None
+    pids: Sequence[int] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
+    """All facts of a host; what could not be looked at is named in ``unexamined``."""
+    netdevs = network.netdevs(tree)
+    answer = verbs.ask(tree, machine)
+    devices = verbs.devices(tree, answer)
+    rails, rails_by = network.rails(tree, wanted.config, netdevs, devices)
+    return HostFacts(
+        verbs=devices,
+        nodes=verbs.nodes(tree, machine, devices),
+        netdevs=netdevs,
+        addresses=network.addresses(tree, machine),
+        source_rules=network.source_rules(tree, machine),
+        rails=rails,
+        rails_by=rails_by,
+        modules=network.modules(tree),
+        bridges=pci.bridges(tree, devices, [netdevs[rail] for rail in rails if rail in netdevs]),
+        memlock=limits.memlock(tree, machine),
+        qos=qos.settings(tree, machine, rails, devices),
+        peer_memory=peer_memory.peer_memory(tree),
+        plugin=plugin.library(tree, machine, wanted.library, wanted.environment),
+        libibverbs=answer.library,
+        nccl=nccl.environments(tree, wanted.environment, wanted.pids),
+        firewall=firewall.rules(tree, machine),
+        unexamined=tree.unexamined,
+    )

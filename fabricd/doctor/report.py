@@ -1,0 +1,64 @@
+"""The doctor's report as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from fabricd.doctor.finding import Finding, Report, Severity
+
+WIDTH = 100
+
+
+def printable(text: str) -> str:
+    """A text of foreign origin on one line: control characters become question marks."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def lines(report: Report, *, verbose: bool = False) -> Iterator[str]:
+    """The report, line by line.
+
+    Args:
+        report: of the checks.
+        verbose: notes in full, and each detail.
+    """
+    for finding in report.findings:
+        if finding.severity is not Severity.NOTE or verbose:
+            yield from _finding(finding)
+    notes = [finding for finding in report.findings if finding.severity is Severity.NOTE]
+    if notes and not verbose:
+        for note in notes:
+            yield from _wrapped("note      ", f"{note.subject}: {note.seen}")
+        yield ""
+    if report.unexamined:
+        yield "not looked at:"
+        for what, reason in sorted(report.unexamined.items()):
+            yield from _wrapped("  ", f"{what}: {reason}")
+        yield ""
+    yield summary(report)
+
+
+def summary(report: Report) -> str:
+    """One line that counts."""
+    counts = ", ".join(
+        f"{report.count(severity)} {severity.name.lower()}" for severity in reversed(Severity)
+    )
+    missed = f"; {len(report.unexamined)} not looked at" if report.unexamined else ""
+    return f"{len(report.checks)} checks: {counts}{missed}"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    head = f"{finding.severity.name.lower():<10}"
+    yield from _wrapped(head, f"{finding.subject}: {finding.seen}")
+    yield from _wrapped("  do      ", finding.action)
+    for line in finding.detail:
+        yield f"          {printable(line)}"
+    yield f"  see     {finding.docs}"
+    yield ""
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        printable(text), WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
