@@ -22,6 +22,7 @@ from fabricd.cli import (
     job_commands,
     locate_command,
     operator_commands,
+    plugin_check,
     plugin_env,
     probe_commands,
     promote,
@@ -185,6 +186,12 @@ def plugin_environment(
         fail(str(error))
     else:
         sys.stdout.write(text)
+
+
+plugin_app.command(
+    "check", cls=check_command.CheckCommand,
+    epilog="Example: fabricctl plugin check --hosts gpu-01,gpu-02 --via 'srun -N1 -w {host}'",
+)(plugin_check.plugin_check)  # fmt: skip
 
 
 @config_app.command("check", epilog="Example: fabricctl config check /etc/fabricd/fabricd.toml")

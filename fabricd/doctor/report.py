@@ -24,7 +24,7 @@ def lines(report: Report, *, verbose: bool = False) -> Iterator[str]:
     """
     for finding in report.findings:
         if finding.severity is not Severity.NOTE or verbose:
-            yield from _finding(finding)
+            yield from finding_lines(finding, finding.docs)
     notes = [finding for finding in report.findings if finding.severity is Severity.NOTE]
     if notes and not verbose:
         for note in notes:
@@ -47,13 +47,14 @@ def summary(report: Report) -> str:
     return f"{len(report.checks)} checks: {counts}{missed}"
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def finding_lines(finding: Finding, docs: str) -> Iterator[str]:
+    """A finding in full. ``docs``: the section that is named below it."""
     head = f"{finding.severity.name.lower():<10}"
     yield from _wrapped(head, f"{finding.subject}: {finding.seen}")
     yield from _wrapped("  do      ", finding.action)
     for line in finding.detail:
         yield f"          {printable(line)}"
-    yield f"  see     {finding.docs}"
+    yield f"  see     {docs}"
     yield ""
 
 

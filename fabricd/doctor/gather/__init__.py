@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fabricd.doctor.facts import HostFacts
@@ -40,8 +40,8 @@ class Wanted:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
-    """All facts of a host; what could not be looked at is named in ``unexamined``."""
+def gather_for_job(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
+    """The facts by which hosts of a job are compared: verbs, rails, plugin and variables."""
     netdevs = network.netdevs(tree)
     answer = verbs.ask(tree, machine)
     devices = verbs.devices(tree, answer)
@@ -50,18 +50,27 @@ def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
         verbs=devices,
         nodes=verbs.nodes(tree, machine, devices),
         netdevs=netdevs,
-        addresses=network.addresses(tree, machine),
-        source_rules=network.source_rules(tree, machine),
         rails=rails,
         rails_by=rails_by,
-        modules=network.modules(tree),
-        bridges=pci.bridges(tree, devices, [netdevs[rail] for rail in rails if rail in netdevs]),
-        memlock=limits.memlock(tree, machine),
-        qos=qos.settings(tree, machine, rails, devices),
-        peer_memory=peer_memory.peer_memory(tree),
         plugin=plugin.library(tree, machine, wanted.library, wanted.environment),
         libibverbs=answer.library,
         nccl=nccl.environments(tree, wanted.environment, wanted.pids),
-        firewall=firewall.rules(tree, machine),
         unexamined=tree.unexamined,
+    )
+
+
+def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
+    """All facts of a host; what could not be looked at is named in ``unexamined``."""
+    job = gather_for_job(tree, machine, wanted)
+    rails = [job.netdevs[rail] for rail in job.rails if rail in job.netdevs]
+    return replace(
+        job,
+        addresses=network.addresses(tree, machine),
+        source_rules=network.source_rules(tree, machine),
+        modules=network.modules(tree),
+        bridges=pci.bridges(tree, job.verbs, rails),
+        memlock=limits.memlock(tree, machine),
+        qos=qos.settings(tree, machine, job.rails, job.verbs),
+        peer_memory=peer_memory.peer_memory(tree),
+        firewall=firewall.rules(tree, machine),
     )
