@@ -1,4 +1,4 @@
-# ruff, mypy --strict, clang-format, clang-tidy: no warnings. --fast leaves clang-tidy out, which
+# ruff, mypy --strict, shellcheck, clang-format, clang-tidy: no warnings. --fast leaves clang-tidy out, which
 # takes minutes: `./run test` does, `./run lint` and `./run test nightly` do not.
 set -uo pipefail
 rc=0
@@ -8,6 +8,7 @@ mapfile -t units < <(printf '%s\n' "${cxx[@]}" | grep -E '\.(cpp|cc)$' | grep -v
 step 'ruff check' ruff check .
 step 'ruff format' ruff format --check .
 step 'mypy --strict' mypy
+step 'shellcheck' shellcheck bench/hw/*.sh
 step 'clang-format' clang-format --dry-run --Werror "${cxx[@]}"
 if [ "${1:-}" != --fast ]; then
   # xargs returns 123 when one of them did not return 0.
