@@ -22,6 +22,8 @@ from typing import Any
 LARGE = 64 << 20
 """Bytes from which bus bandwidth is held against NCCL's own transport."""
 STALL_S = 1.0
+SETTLE_S = 2.0
+"""After the port went, before the bandwidth on the NICs left is taken."""
 AFTER = 0.95
 DURING = 0.9
 """Of what the NICs that are left can carry."""
@@ -195,7 +197,8 @@ def failover(log: Log, down: float, up: float, nics: int, seen_down: int) -> lis
         seen_down: transitions to DOWN on the hosts' timelines in that time.
     """
     before = [sample for sample in log.samples if sample.at < down]
-    during = [sample for sample in log.samples if down + 2 <= sample.at < up]
+    settled = down + min(SETTLE_S, (up - down) / 2)
+    during = [sample for sample in log.samples if settled <= sample.at < up]
     back = [sample for sample in log.samples if sample.at >= up]
     after = back[len(back) * 2 // 3 :]
     gaps = _gaps(log.samples, down, up)
