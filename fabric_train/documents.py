@@ -3,24 +3,26 @@
 fabricd carries both as they are: ``AgentDocument`` from host to fabric-compute, ``JobOrder`` back.
 Each message is the whole present state, so a lost or repeated one does no harm.
 ``to_data`` gives JSON values; ``parse`` refuses what is not exactly of the described form.
+
+A document has a whole `JobGeneration` in it. One of more than ``PACK_FROM`` bytes is packed there:
+``{"number": 7, "packed": "…"}``. Whoever parses it from many hosts holds it once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
-import types
-import typing
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fabric_train import typed_json
+from fabric_train.packed import pack, unpack
+from fabric_train.typed_json import DocumentError, FieldError, Reader
+
 VERSION = 1
-
-
-class DocumentError(Exception):
-    """Data that is no document of this version. The text names the field."""
+PACK_FROM = 4096
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,50 @@ class JobGeneration:
     @functools.cached_property
     def proposal(self) -> str:
         """Names this content: two proposals of one number differ in it. Tokens do not count."""
-        data = to_data(self)
+        data = typed_json.write(self)
         for member in data["members"]:
             del member["token"]
         del data["reason"]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
+    @functools.cached_property
+    def _json(self) -> dict[str, Any]:
+        data = typed_json.write(self)
+        text = json.dumps(data, separators=(",", ":"))
+        return data if len(text) < PACK_FROM else {"number": self.number, "packed": pack(text)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Its JSON value inside of a document: packed if it is long. Not to be changed."""
+        return self._json
+
+    @classmethod
+    def from_json(cls, value: object, read: Reader) -> JobGeneration:
+        """The reverse of ``to_json``. Raises ``FieldError``."""
+        if not isinstance(value, dict) or "packed" not in value:
+            plain: JobGeneration = read(value)
+            return plain
+        number, packed = value.get("number"), value["packed"]
+        if value.keys() != {"number", "packed"} or type(packed) is not str:
+            raise FieldError("is not a number and a packed generation")
+        generation = _UNPACKED.get(packed)
+        if generation is None:
+            try:
+                generation = read(unpack(packed))
+            except ValueError as error:
+                raise FieldError(f"is packed wrongly: {error}") from None
+            assert isinstance(generation, cls)
+            _UNPACKED[packed] = generation
+        if type(number) is not int or number != generation.number:
+            raise FieldError(f"is number {number!r:.40}, but {generation.number} is packed")
+        return generation
+
     def rank_of(self, process: str) -> int | None:
         """The rank of ``process``; None when it has none."""
         return self.slots.index(process) if process in self.slots else None
+
+
+_UNPACKED: weakref.WeakValueDictionary[str, JobGeneration] = weakref.WeakValueDictionary()
+"""Packed text → generation, as long as somebody holds it."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +191,13 @@ T = TypeVar("T")
 
 
 def to_data(document: Any) -> dict[str, Any]:  # noqa: ANN401
-    """JSON values of any document of this module."""
-    data: dict[str, Any] = dataclasses.asdict(document)
-    return data
+    """JSON values of any document of this module. Not to be changed: generations are shared."""
+    return typed_json.write(document)
 
 
 def parse(cls: type[T], data: object) -> T:
     """``data`` as ``cls``. Raises ``DocumentError``."""
-    document: T = _parse(cls, data, cls.__name__)
+    document: T = typed_json.read(cls, data)
     if isinstance(document, (AgentDocument, JobOrder)) and document.version != VERSION:
         raise DocumentError(f"version {document.version}, not {VERSION}")
     if isinstance(document, JobOrder) and document.phase not in PHASES:
@@ -173,52 +209,7 @@ def parse(cls: type[T], data: object) -> T:
     return document
 
 
-def _parse(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401
-    # Plain values first: a document has a hundred of them, and comes from each host.
-    if type(value) is hint and (
-        hint is str or hint is bool or (isinstance(value, int) and abs(value) < 1 << 63)
-    ):
-        return value
-    if dataclasses.is_dataclass(hint):
-        return _parse_class(hint, value, where)
-    origin, inner = _parts(hint)
-    if origin is types.UnionType:
-        if value is None and types.NoneType in inner:
-            return None
-        (other,) = (one for one in inner if one is not types.NoneType)
-        return _parse(other, value, where)
-    if origin is list and isinstance(value, list):
-        return [_parse(inner[0], one, f"{where}[{i}]") for i, one in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        return {str(name): _parse(inner[1], one, f"{where}.{name}") for name, one in value.items()}
-    raise DocumentError(f"{where} is {value!r:.80}, not {getattr(hint, '__name__', hint)}")
-
-
-@functools.cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
-    """``list`` and ``(str,)`` of ``list[str]``."""
-    return typing.get_origin(hint), typing.get_args(hint)
-
-
-@functools.cache
-def _form(cls: Any) -> tuple[dict[str, Any], frozenset[str]]:  # noqa: ANN401
-    """Types of all fields of a class by name, and the fields that have to be there."""
-    needed = {
-        one.name
-        for one in dataclasses.fields(cls)
-        if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-    }
-    return typing.get_type_hints(cls), frozenset(needed)
-
-
-def _parse_class(cls: Any, value: object, where: str) -> Any:  # noqa: ANN401
-    if not isinstance(value, dict):
-        raise DocumentError(f"{where} is no object: {value!r:.80}")
-    hints, needed = _form(cls)
-    unknown = value.keys() - hints.keys()
-    missing = needed - value.keys()
-    if unknown or missing:
-        wrong = ", ".join(sorted([*map(str, unknown), *missing]))
-        raise DocumentError(f"{where}: missing or unknown fields: {wrong:.200}")
-    parsed = {name: _parse(hints[name], one, f"{where}.{name}") for name, one in value.items()}
-    return cls(**parsed)
+__all__ = [
+    "AgentDocument", "DocumentError", "JobGeneration", "JobOrder", "Member", "ProcessState",
+    "parse", "to_data",
+]  # fmt: skip

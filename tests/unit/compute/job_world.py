@@ -8,7 +8,7 @@ ones, as retained messages do.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compute.decide.decider import Decider, FenceIssued, Order, Record
 from compute.decide.policy import Policy
@@ -32,6 +32,7 @@ from telemetry.messages.envelope import Sender
 TICK_S = 0.05
 WILL_S = 1.0  # the broker's patience with a host without connection
 JOB = "gpt"
+_STATUS = {"host": HostStatus(online=True), "will": HostStatus(online=False)}
 
 
 @dataclass
@@ -90,17 +91,15 @@ class SimulatedHost:
         heard = [one for one, at in self.heard_at.items() if now - at <= 0.1]
         return HostObservations(silent=silent, heard=heard, fences=sorted(self.fence_ids))
 
-    def obey(self, order: ComputeOrder) -> None:
-        """As fabricd and fabric-run do: fences first, then the job."""
+    def obey(self, order: ComputeOrder, job: JobOrder | None) -> None:
+        """As fabricd and fabric-run do: fences first, then the job. ``job``: ``order``'s, parsed."""
         for fence in order.fences:
             if fence.host == self.name and fence.incarnation == self.incarnation:
                 self.stopped = True
             self.fenced.add(f"{fence.host}/{fence.incarnation}")
             self.fence_ids.add(fence.id)
-        data = order.jobs.get(JOB)
-        if data is None or self.stopped:
+        if job is None or self.stopped:
             return
-        job = parse(JobOrder, data)
         if job.incarnation != self.incarnation or job.generation is None:
             return
         news = job.generation
@@ -160,6 +159,8 @@ class World:
         self.takeovers = 0
         self.records: list[Record] = []
         self.delay_s = 0.2
+        self._parsed: dict[int, tuple[object, JobOrder]] = {}
+        self._generations: dict[str, JobGeneration] = {}
 
     def _decider(self, name: str) -> Decider:
         decider = Decider(name, self.policy)
@@ -204,7 +205,28 @@ class World:
         for (name, to), order in list(self.orders.items()):
             host = self.hosts[to]
             if host.works and host.broker and name in self.deciders and self.random.random() < 0.5:
-                host.obey(order)
+                host.obey(order, self._job_order(order))
+
+    def _job_order(self, order: ComputeOrder) -> JobOrder | None:
+        """What is in ``order`` for the job. An order is obeyed in many ticks, and parsed once."""
+        data = order.jobs.get(JOB)
+        if data is None:
+            return None
+        known = self._parsed.get(id(data))
+        if known is None or known[0] is not data:
+            known = self._parsed[id(data)] = (data, parse(JobOrder, data))
+        return known[1]
+
+    def _over_the_wire(self, document: AgentDocument) -> AgentDocument:
+        """``document`` as its receivers parse it: its generation only when it is another one."""
+        accepted = document.accepted
+        if accepted is not None and accepted.proposal not in self._generations:
+            known = parse(JobGeneration, to_data(accepted))
+            self._generations[accepted.proposal] = known
+        rest = parse(AgentDocument, to_data(replace(document, accepted=None)))
+        return rest if accepted is None else replace(
+            rest, accepted=self._generations[accepted.proposal]
+        )  # fmt: skip
 
     def _look_around(self, host: SimulatedHost) -> None:
         for other in self.hosts.values():
@@ -268,6 +290,7 @@ class World:
     def _publish(self, host: SimulatedHost, to: list[str]) -> None:
         host.sequence += 1
         document, said = host.document(self.now), host.observations(self.now)
+        document = self._over_the_wire(document)
         for name in to:
             if self.random.random() < 0.3 and len(to) > 1:
                 continue  # coalesced with the next
@@ -287,13 +310,11 @@ class World:
                 continue  # a broker keeps the order of one sender
             seen[name, host] = sequence
             decider, sender = self.deciders[name], Sender("boot", "d")
-            decider.host_status(host, sender, HostStatus(online=kind == "host"), self.now)
+            decider.host_status(host, sender, _STATUS[kind], self.now)
             if kind == "host":
                 decider.host_observations(host, sender, said, self.now)
-                news = HostJob(
-                    job=JOB, incarnation=document.incarnation, document=to_data(document)
-                )
-                decider.host_job(host, JOB, news, self.now)
+                news = HostJob(job=JOB, incarnation=document.incarnation)
+                decider.host_job(host, JOB, news, self.now, document=document)
 
     def _decide(self, name: str, decider: Decider) -> None:
         for effect in decider.decide(self.now):
