@@ -60,6 +60,7 @@ class Figures:
     """Monotonic seconds; a cycle is made whether or not anything is decided in it."""
     fences: int = 0
     orders: int = 0
+    superseded: int = 0
     store_failures: int = 0
     ledger_entries: int = 0
     head_wall_s: float = 0.0
@@ -149,6 +150,8 @@ class ComputeMetrics(Collector):
             ("lost_steps", "Steps that failures lost.", figures.lost_steps),
             ("fences", "Fences issued.", figures.fences),
             ("orders", "Orders that the broker has acknowledged.", figures.orders),
+            ("superseded_messages", "Messages that a newer one of their topic replaced unread.",
+             figures.superseded),
             ("store_failures", "Decisions that could not be stored at once.",
              figures.store_failures),
         ):  # fmt: skip

@@ -163,6 +163,7 @@ class Service:
             else:
                 await self._carry_out()
             self.figures.connected = self._link.complete
+            self.figures.superseded = self._link.client.superseded
             self.figures.cycle_at = time.monotonic()
             self._notifier.watchdog()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import backend, hosts, kills, peers, steady
+from bench.migrate import backend, hosts, kills, peers, scale, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -17,6 +17,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "frozen": hosts.frozen_hosts,
     "backend": backend.backend,
     "peers": peers.peers,
+    "scale": scale.scale,
 }
 """Each is called with ``quick``."""
 
@@ -27,5 +28,6 @@ MINUTES: Mapping[str, float] = {
     "frozen": 8,
     "backend": 2,
     "peers": 6,
+    "scale": 5,
 }
 """That each takes in full, on two cores with nothing beside."""

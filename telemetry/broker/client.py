@@ -58,6 +58,8 @@ class BrokerClient:
         connected: birth and subscriptions are acknowledged.
         connections: times that it became connected.
         rejected: PUBLISHes that the broker refused by a reason code (MQTT 5), e.g. by its ACL.
+        superseded: received messages of retained topics that a newer one replaced before they were
+            read.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class BrokerClient:
         self.connected = False
         self.connections = 0
         self.rejected = 0
+        self.superseded = 0
         self.states = LatestStates()
         self._client_id, self._factory, self._status = client_id, factory, status
         self._subscriptions = list(subscriptions)
@@ -298,6 +301,7 @@ class BrokerClient:
         paho = client._client  # noqa: SLF001 - see `_connect`
         async for item in client.messages:
             self._handle(item)
+            self.superseded += len(inbox.superseded)
             if self._persistent:
                 done, inbox.superseded = [item, *inbox.superseded], []
                 for message in done:
