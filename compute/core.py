@@ -62,6 +62,10 @@ class Core(Protocol):
     ) -> None:
         """What fabric-run says of a job; None: taken away. ``document``: its, parsed."""
 
+    @property
+    def pending(self) -> bool:
+        """Something came after the last ``decide`` from which more may follow."""
+
     def decide(self, now: float) -> Sequence[Effect]:
         """What follows from everything so far."""
 

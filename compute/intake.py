@@ -63,6 +63,11 @@ class Intake:
         self._back: dict[str, float] = {}
         """Host → when the present connection brought its status."""
 
+    @property
+    def pending(self) -> bool:
+        """Something came from which a decision may follow."""
+        return self._core.pending
+
     def connected(self) -> None:
         """A new connection: the broker sends all retained messages again."""
         self._seen.clear()

@@ -117,7 +117,8 @@ class ComputeLink:
         except RefusedError as error:
             self._log_refused(topic.text(self.prefix), error.reason, str(error))
             return
-        self._news()
+        if topic.kind is Kind.STOP or self._intake.pending:
+            self._news()
 
     def _own(self, message: Message) -> None:
         topic, sender = message.topic, message.sender

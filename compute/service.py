@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import Coroutine, Iterable, Sequence
@@ -31,6 +32,7 @@ from compute.ledger import Entry, Head, sign_head
 from compute.link import ComputeLink
 from compute.metrics import ComputeMetrics, Figures
 from compute.operators import OperatorWatch
+from compute.rest import Rest
 from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from compute.views import HostViews
@@ -46,9 +48,6 @@ FILES_S = 0.25
 """Between two looks at mode and stop file."""
 BATCH_S = 0.005
 """After a first message, how long others of the same moment are awaited."""
-REST_FACTOR = 6
-"""A decision is followed by a pause of so many times its own length: at most 15 % of a core."""
-LONGEST_REST_S = 0.25
 VIEWS_AT_ONCE = 16
 VIEWS_S = 0.01
 """Between two lots of views."""
@@ -111,6 +110,7 @@ class Service:
         self._untold: dict[str, None] = {}
         """Hosts whose view has changed."""
         self._telling = asyncio.Event()
+        self._rest = Rest()
         self._syncs = 0
         self._swept = True
         self._synced_at = 0.0
@@ -159,7 +159,7 @@ class Service:
                 self.figures.cycle_wall_s = time.time()
                 await self._carry_out()
                 self._after_sync()
-                await asyncio.sleep(min(LONGEST_REST_S, REST_FACTOR * spent))
+                await asyncio.sleep(self._rest.after(spent, time.monotonic()))
             else:
                 await self._carry_out()
             self.figures.connected = self._link.complete
@@ -291,6 +291,9 @@ class Service:
             self._syncs, self._synced_at, self._swept = self._link.syncs, now, False
             self._check_head()
             self._live.reconcile(withdraw=False)
+            # Millions of objects that stay: looking at them again and again would delay decisions.
+            gc.collect()
+            gc.freeze()
         if not self._swept and now - self._synced_at > UNSEEN_S:
             self._swept = True
             for topic in self._intake.sweep(now):

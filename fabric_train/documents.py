@@ -125,9 +125,17 @@ class JobGeneration:
             raise FieldError(f"is number {number!r:.40}, but {generation.number} is packed")
         return generation
 
+    @functools.cached_property
+    def _ranks(self) -> dict[str, int]:
+        return {process: rank for rank, process in enumerate(self.slots)}
+
     def rank_of(self, process: str) -> int | None:
         """The rank of ``process``; None when it has none."""
-        return self.slots.index(process) if process in self.slots else None
+        return self._ranks.get(process)
+
+    def has_rank(self, process: str) -> bool:
+        """Whether ``process`` holds a rank."""
+        return process in self._ranks
 
 
 _UNPACKED: weakref.WeakValueDictionary[str, JobGeneration] = weakref.WeakValueDictionary()
@@ -166,6 +174,14 @@ class AgentDocument:
     failed: str = ""
     version: int = VERSION
 
+    def is_progress_of(self, before: AgentDocument) -> bool:
+        """It says what ``before`` said, but for the steps of its processes."""
+        return (
+            _same_but(self, before, "processes")
+            and len(self.processes) == len(before.processes)
+            and all(map(_same_but_step, self.processes, before.processes))
+        )
+
 
 @dataclass(frozen=True)
 class JobOrder:
@@ -188,6 +204,15 @@ PROCESS_STATES = ("starting", "joined", "warm", "ended")
 PHASES = ("waiting", "proposed", "running", "held", "ended", "failed")
 
 T = TypeVar("T")
+
+
+def _same_but(one: object, other: object, name: str) -> bool:
+    mine, its = vars(one), vars(other)
+    return all(mine[field] == its[field] for field in mine if field != name)
+
+
+def _same_but_step(one: ProcessState, other: ProcessState) -> bool:
+    return _same_but(one, other, "step")
 
 
 def to_data(document: Any) -> dict[str, Any]:  # noqa: ANN401

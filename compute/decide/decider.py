@@ -9,14 +9,7 @@ from typing import Any, Literal
 from compute.decide.budget import FenceBudget
 from compute.decide.choice import majority
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.evidence import (
-    HostView,
-    Observers,
-    Verdict,
-    judge,
-    observers_of,
-    silent_hosts,
-)
+from compute.decide.evidence import Verdict, judge
 from compute.decide.job import JobCore
 from compute.decide.job_state import (
     MOST_RECOVERIES,
@@ -25,6 +18,7 @@ from compute.decide.job_state import (
     job_state,
     recovery_of,
 )
+from compute.decide.observers import HostView, Observers
 from compute.decide.policy import Policy
 from fabric_train.documents import AgentDocument, DocumentError, JobOrder, parse, to_data
 from telemetry.messages.documents import (
@@ -87,6 +81,7 @@ class _Agent:
     incarnation: str
     gone: bool
     document: AgentDocument | None
+    fence_id: str
 
 
 @dataclass
@@ -103,6 +98,10 @@ class _Job:
     """When something was observed that its published state does not say; None: it says all."""
     judged: bool = False
     """``evidence`` is of the newest documents of its agents, and of its fences."""
+    calm: bool = False
+    """None of its hosts was accused or missed by an agent when it was judged."""
+    news: bool = True
+    """A document says more than that its processes are some steps further."""
     last: tuple[JobInput, JobDecision] | None = None
     due: float = 0.0
     """When the last decision may not hold any more without news."""
@@ -116,24 +115,25 @@ class Decider:
         self._policy = policy
         self._mode: Mode = "observe"
         self._stopped = ""
-        self._hosts: dict[str, HostView] = {}
+        self._observers = Observers()
         self._racks: dict[str, str] = {}
         self._drained: dict[str, str] = {}
         self._jobs: dict[str, _Job] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
-        self._observers: Observers | None = None
-        """None: statuses or observations have changed since."""
-        self._silent: frozenset[str] = frozenset()
+        self._judged = -1
+        """Version of the observers that all jobs' evidence is of."""
         self._orders: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
         self._states: dict[str, ComputeJob] = {}
         self._records: list[Record] = []
         self._wake_at: float | None = None
+        self._news = True
 
     # -- input -------------------------------------------------------------------------------
 
     def restore(self, fences: list[Fence], now: float) -> None:
         """Fences of an earlier life of this process, from its store."""
+        self._news = True
         for fence in fences:
             self._stored.setdefault(fence.job, []).append(fence)
             self._budget.spent(fence.host, now)
@@ -141,45 +141,41 @@ class Decider:
     def set_mode(self, mode: Mode, now: float) -> None:
         """``observe``: say what would be done. ``migrate``: do it."""
         del now
+        self._news |= mode != self._mode
         self._mode = mode
 
     def stop(self, stopped: bool, reason: str, now: float) -> None:
         """While stopped, no fence is issued and no generation proposed."""
         del now
         self._stopped = (reason or "by an operator") if stopped else ""
+        self._news = True
 
     def set_maintenance(self, hosts: Collection[str], now: float) -> None:
         """Over these hosts nothing is decided until they are left out again."""
         del now
         self._policy = replace(self._policy, maintenance=tuple(sorted(hosts)))
-        self._observers = None
+        self._judged, self._news = -1, True
 
     def host_status(self, host: str, sender: Sender, status: HostStatus, now: float) -> None:
         """Birth, goodbye or last will of a host."""
         del sender, now
-        view = self._hosts.get(host, HostView())
-        self._see(host, HostView(status, view.observations))
+        view = HostView(status, self._observers.view(host).observations)
+        self._news |= self._observers.update(host, view)
 
     def host_observations(
         self, host: str, sender: Sender, observations: HostObservations, now: float
     ) -> None:
         """What a host's probes say."""
         del sender, now
-        view = self._hosts.get(host, HostView())
-        self._see(host, HostView(view.status, observations))
-
-    def _see(self, host: str, view: HostView) -> None:
-        if self._hosts.get(host) != view:
-            self._hosts[host] = view
-            self._observers = None
+        view = HostView(self._observers.view(host).status, observations)
+        self._news |= self._observers.update(host, view)
 
     def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
         """Who a host is; None: it was removed."""
         del now
         if document is None:
-            self._hosts.pop(host, None)
+            self._news |= self._observers.update(host, None)
             self._racks.pop(host, None)
-            self._observers = None
             return
         self._racks[host] = document.rack
 
@@ -187,11 +183,13 @@ class Decider:
         """Move all ranks off ``host``, to host ``to`` if given, and use it as a spare no more."""
         del now
         self._drained[host] = to
+        self._news = True
 
     def undrain(self, host: str, now: float) -> None:
         """``host`` may hold ranks again."""
         del now
         self._drained.pop(host, None)
+        self._news = True
 
     def host_job(
         self,
@@ -211,7 +209,7 @@ class Decider:
         if news is None:
             if known is not None:
                 known.agents.pop(host, None)
-                known.judged = False
+                known.judged, known.news, self._news = False, True, True
             return
         if not news.gone:
             if document is None:
@@ -231,8 +229,10 @@ class Decider:
         before = known.agents.get(host)
         if document is None and before is not None and before.incarnation == news.incarnation:
             document = before.document
-        known.agents[host] = _Agent(news.incarnation, news.gone, document)
-        known.judged = False
+        fence_id = self._fence_id(job, host, news.incarnation)
+        known.agents[host] = _Agent(news.incarnation, news.gone, document, fence_id)
+        if before is None or not _is_progress(before, known.agents[host]):
+            known.judged, known.news, self._news = False, True, True
 
     # -- output ------------------------------------------------------------------------------
 
@@ -240,16 +240,23 @@ class Decider:
         """When ``decide`` is due without news; None: never."""
         return self._wake_at
 
+    @property
+    def pending(self) -> bool:
+        """Something came after the last ``decide`` that may change what it said."""
+        return self._news
+
     def decide(self, now: float) -> list[Effect]:
         """Everything that has to be stored, published or recorded since the last call."""
-        self._wake_at = None
+        if not self._news and (self._wake_at is None or now < self._wake_at):
+            return []
+        self._wake_at, self._news = None, False
         effects: list[Effect] = []
         lost = self._lost_hosts()
-        refused = self._budget.refusal(lost, self._racks, len(self._hosts), now)
+        refused = self._budget.refusal(lost, self._racks, len(self._observers), now)
         orders: dict[str, dict[str, JobOrder]] = {}
         for name, job in sorted(self._jobs.items()):
             news = self._input(job, refused)
-            if job.last is not None and job.last[0] == news and now < job.due:
+            if job.last is not None and not job.news and job.last[0] == news and now < job.due:
                 decision = job.last[1]
             else:
                 decision = self._decide_job(job, news, now)
@@ -267,35 +274,30 @@ class Decider:
         return effects
 
     def _lost_hosts(self) -> dict[str, str]:
-        anew = self._observers is None
-        if self._observers is None:
-            self._observers = observers_of(self._hosts)
-            self._silent = silent_hosts(self._hosts, self._policy.min_observers, self._observers)
+        anew, self._judged = self._judged != self._observers.version, self._observers.version
         lost: dict[str, str] = {}
+        accused = self._observers.accused
         for job in self._jobs.values():
-            if anew or not job.judged:
-                self._judge(job, self._observers)
+            if not job.judged or (anew and not (job.calm and accused.isdisjoint(job.agents))):
+                self._judge(job)
             lost |= {host: one.reason for host, one in job.evidence.items() if one.lost}
         return lost
 
-    def _judge(self, job: _Job, observers: Observers) -> None:
-        job.evidence, job.judged = {}, True
-        live = {
-            host: one.document
+    def _judge(self, job: _Job) -> None:
+        job.judged = True
+        agents = {
+            host: (one.document.hears, one.document.misses)
             for host, one in job.agents.items()
-            if one.document is not None and not self._is_out(job, host, one)
+            if one.document is not None and not self._is_out(job, one)
         }
-        agents = {host: (one.hears, one.misses) for host, one in live.items()}
-        least = self._policy.min_observers
-        for host in live:
-            if host not in self._policy.maintenance:
-                job.evidence[host] = judge(
-                    host, self._hosts, self._silent, agents, least, observers
-                )
+        hosts = agents.keys() - set(self._policy.maintenance)
+        job.evidence = judge(hosts, self._observers, agents, self._policy.min_observers)
+        job.calm = not job.evidence and not any(misses for _, misses in agents.values())
 
-    def _is_out(self, job: _Job, host: str, agent: _Agent) -> bool:
+    @staticmethod
+    def _is_out(job: _Job, agent: _Agent) -> bool:
         """Gone, or fenced: nothing of it counts any more."""
-        return agent.gone or self._fence_id(job.core.job, host, agent) in job.fences
+        return agent.gone or agent.fence_id in job.fences
 
     def _input(self, job: _Job, refused: Mapping[str, str]) -> JobInput:
         documents: dict[str, AgentDocument] = {}
@@ -303,7 +305,7 @@ class Decider:
         for host, agent in job.agents.items():
             if agent.document is None or agent.gone:
                 continue
-            if self._is_out(job, host, agent):
+            if self._is_out(job, agent):
                 if not self._confirmed(job, host):
                     unconfirmed.add(host)
                 continue
@@ -333,6 +335,7 @@ class Decider:
         decision.records += job.core.recovery(news.documents, now)
         limits = job.core.has_limits(news.documents)
         job.last, job.due = (news, decision), now + (POLL_S if limits else IDLE_S)
+        job.news = False
         return decision
 
     def _fence(self, job: _Job, decision: JobDecision, now: float) -> list[Effect]:
@@ -340,7 +343,7 @@ class Decider:
         for host, reason in sorted(decision.fence.items()):
             agent = job.agents[host]
             fence = Fence(
-                id=self._fence_id(job.core.job, host, agent), job=job.core.job, host=host,
+                id=agent.fence_id, job=job.core.job, host=host,
                 incarnation=agent.incarnation, reason=reason,
             )  # fmt: skip
             job.fences[fence.id] = fence
@@ -363,13 +366,12 @@ class Decider:
         return effects
 
     @staticmethod
-    def _fence_id(job: str, host: str, agent: _Agent) -> str:
-        return f"{job}/{host}/{agent.incarnation}"
+    def _fence_id(job: str, host: str, incarnation: str) -> str:
+        return f"{job}/{host}/{incarnation}"
 
     def _confirmed(self, job: _Job, host: str) -> bool:
         """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
-        fence_id = self._fence_id(job.core.job, host, job.agents[host])
-        acknowledged = self._acknowledged(fence_id)
+        acknowledged = self._observers.acknowledged(job.agents[host].fence_id)
         generation = job.core.generation
         if generation is None:
             return True
@@ -377,17 +379,9 @@ class Decider:
         left = {
             name
             for name in generation.hosts
-            if name in job.agents and not self._is_out(job, name, job.agents[name])
+            if name in job.agents and not self._is_out(job, job.agents[name])
         }
         return majority(acknowledged, electorate) and left <= set(acknowledged)
-
-    def _acknowledged(self, fence_id: str) -> list[str]:
-        """Hosts that have applied a fence, sorted."""
-        return sorted(
-            name
-            for name, view in self._hosts.items()
-            if view.observations is not None and fence_id in view.observations.fences
-        )
 
     def _state(
         self, name: str, job: _Job, decision: JobDecision, refused: Mapping[str, str], now: float
@@ -397,7 +391,7 @@ class Decider:
             if (one := recovery_of(record, generation)) is not None:
                 job.recoveries = [one, *job.recoveries][:MOST_RECOVERIES]
         agents = {
-            host: None if self._is_out(job, host, one) else one.document
+            host: None if self._is_out(job, one) else one.document
             for host, one in job.agents.items()
         }
         state = job_state(
@@ -425,12 +419,11 @@ class Decider:
         """Hosts of the job that somebody speaks against, and fenced ones, by name."""
         found = []
         for host, agent in sorted(job.agents.items()):
-            fence = job.fences.get(self._fence_id(job.core.job, host, agent))
+            fence = job.fences.get(agent.fence_id)
             verdict = job.fenced.get(fence.id) if fence else job.evidence.get(host)
             if fence is not None:
-                found.append(
-                    Suspect(host, verdict, fence, acknowledged=self._acknowledged(fence.id))
-                )
+                acknowledged = self._observers.acknowledged(fence.id)
+                found.append(Suspect(host, verdict, fence, acknowledged=acknowledged))
             elif verdict is not None and verdict.votes.any_against:
                 held = refused.get(host, "") if verdict.lost else ""
                 found.append(Suspect(host, verdict, held=held))
@@ -460,6 +453,14 @@ class Decider:
             del self._jobs[name]
             self._states.pop(name, None)
             self._records.append(Record("job_gone", {"job": name}))
+
+
+def _is_progress(before: _Agent, agent: _Agent) -> bool:
+    """``agent`` says what ``before`` said, but for how far its processes are."""
+    if (before.incarnation, before.gone) != (agent.incarnation, agent.gone):
+        return False
+    old, new = before.document, agent.document
+    return old is new or (old is not None and new is not None and new.is_progress_of(old))
 
 
 def _phase(state: ComputeJob) -> dict[str, Any]:

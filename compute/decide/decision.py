@@ -22,7 +22,7 @@ class JobDecision:
 
 @dataclass(frozen=True)
 class JobInput:
-    """What a decision is made of.
+    """What a decision is made of. Two are equal when all but their documents is.
 
     ``documents``: of agents that are neither gone nor fenced. A host whose fence is not confirmed
     yet is still among them. ``lost``: hosts to be fenced → evidence. ``held``: hosts that are lost
@@ -31,7 +31,7 @@ class JobInput:
     or "". ``act``: False in observe mode; ``stopped``: nothing at all may change.
     """
 
-    documents: Mapping[str, AgentDocument]
+    documents: Mapping[str, AgentDocument] = field(compare=False)
     lost: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     unconfirmed: frozenset[str] = frozenset()

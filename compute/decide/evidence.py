@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from telemetry.messages.documents import HostObservations, HostStatus, SilentHost
+from compute.decide.observers import Observers, ProbeVotes
 
 NO_EVIDENCE = "not lost: nothing speaks against it"
 VETO = "not lost: a live agent of the job hears it"
@@ -28,25 +28,9 @@ PROBES_AND_FENCE = "lost: the probes agree, and a fence that its peers acknowled
 
 
 @dataclass(frozen=True)
-class HostView:
-    """The newest that is known of one host. ``observations`` None: it has never said any."""
+class Votes(ProbeVotes):
+    """What was said of one host, by its observers, the broker and the job's agents."""
 
-    status: HostStatus | None = None
-    observations: HostObservations | None = None
-
-    @property
-    def dead(self) -> bool:
-        """The broker has published its last will."""
-        return self.status is not None and not self.status.online and not self.status.intended
-
-
-@dataclass(frozen=True)
-class Votes:
-    """What was said of one host. Each is a sorted tuple of host names."""
-
-    silent: tuple[str, ...] = ()
-    heard: tuple[str, ...] = ()
-    abstained: tuple[str, ...] = ()
     last_will: bool = False
     missed_by: tuple[str, ...] = ()
     heard_by: tuple[str, ...] = ()
@@ -54,18 +38,9 @@ class Votes:
     """Other hosts of the job."""
 
     @property
-    def observers(self) -> int:
-        """All hosts that probe it."""
-        return len(self.silent) + len(self.heard) + len(self.abstained)
-
-    @property
     def any_against(self) -> bool:
         """At least one of those who can speak speaks against the host."""
         return bool(self.silent or self.missed_by or self.last_will)
-
-    def is_silent(self, least: int) -> bool:
-        """More than half of the observers, and at least ``least``, call it silent."""
-        return len(self.silent) >= least and 2 * len(self.silent) > self.observers
 
     def is_missed(self, least: int) -> bool:
         """More than half of the job's agents, and at least ``least``, miss it."""
@@ -82,68 +57,50 @@ class Verdict:
     rule: str = NO_EVIDENCE
 
 
-Observers = Mapping[str, Sequence[tuple[str, SilentHost | None]]]
-"""Host → who probes it, sorted: (observer, what it calls silent of the host; None: it hears it)."""
-
-
-def observers_of(hosts: Mapping[str, HostView]) -> Observers:
-    """Who probes whom, by the newest observations. As long as all observations together."""
-    observers: dict[str, list[tuple[str, SilentHost | None]]] = {}
-    for name, view in sorted(hosts.items()):
-        if view.observations is None:
-            continue
-        rows: dict[str, SilentHost | None] = dict.fromkeys(view.observations.heard)
-        # The first row of a host counts, and one that is both silent and heard is silent.
-        rows |= {row.host: row for row in reversed(view.observations.silent)}
-        for host, row in rows.items():
-            if host != name:
-                observers.setdefault(host, []).append((name, row))
-    return observers
-
-
-def silent_hosts(
-    hosts: Mapping[str, HostView], least: int, observers: Observers | None = None
-) -> frozenset[str]:
-    """Hosts that most of their observers call silent, before anybody abstains for that.
-
-    ``observers``: the result of ``observers_of``, where it is known already.
-    """
-    known = observers_of(hosts) if observers is None else observers
-    return frozenset(
-        host for host in hosts if _probe_votes(host, hosts, (), known).is_silent(least)
-    )
+AgentsSay = Mapping[str, tuple[Sequence[str], Sequence[str]]]
+"""Host → the hosts that the job's agent on it hears, and those that it misses."""
 
 
 def judge(
-    host: str,
-    hosts: Mapping[str, HostView],
-    silent: Collection[str],
-    agents: Mapping[str, tuple[Sequence[str], Sequence[str]]],
-    least: int,
-    observers: Observers | None = None,
-) -> Verdict:
-    """Judge ``host``.
+    hosts: Collection[str], observers: Observers, agents: AgentsSay, least: int
+) -> dict[str, Verdict]:
+    """Judge ``hosts`` of one job. Those that nobody speaks against are left out.
 
-    ``silent`` and ``observers``: results of ``silent_hosts`` and ``observers_of``. ``agents``: of
-    each other host of the job, the hosts that its agent hears and misses. ``least``: how many
+    ``agents``: of all hosts of the job that are not fenced and have not ended. ``least``: how many
     observers have to agree.
     """
-    known = observers_of(hosts) if observers is None else observers
-    probes = _probe_votes(host, hosts, silent, known)
-    fair = {
-        name: said
-        for name, said in agents.items()
-        if name != host and name not in silent and not hosts.get(name, HostView()).dead
-    }
-    heard_by = sorted(name for name, (hears, _) in fair.items() if host in hears)
-    missed_by = sorted(name for name, (_, misses) in fair.items() if host in misses)
-    votes = Votes(
-        probes.silent, probes.heard, probes.abstained,
-        hosts.get(host, HostView()).dead, tuple(missed_by), tuple(heard_by),
-        len(agents.keys() - {host}),
-    )  # fmt: skip
-    if heard_by:
-        return Verdict(False, f"the job's agent on {heard_by[0]} hears it", votes, VETO)
+    silent = observers.silent(least)
+    missed = {host for _, misses in agents.values() for host in misses}
+    suspects = (observers.accused | missed).intersection(hosts)
+    if not suspects:
+        return {}
+    missed_by: dict[str, list[str]] = {host: [] for host in suspects}
+    heard_by: dict[str, list[str]] = {host: [] for host in suspects}
+    for name, (hears, misses) in sorted(agents.items()):
+        if name in silent or observers.view(name).dead:
+            continue
+        for known, said in ((heard_by, hears), (missed_by, misses)):
+            for host in suspects.intersection(said) - {name}:
+                known[host].append(name)
+    return {
+        host: _verdict(
+            Votes(
+                *_lists(observers.votes(host, silent)), observers.view(host).dead,
+                tuple(missed_by[host]), tuple(heard_by[host]), len(agents.keys() - {host}),
+            ),
+            least,
+        )
+        for host in suspects
+    }  # fmt: skip
+
+
+def _lists(votes: ProbeVotes) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    return votes.silent, votes.heard, votes.abstained
+
+
+def _verdict(votes: Votes, least: int) -> Verdict:
+    if votes.heard_by:
+        return Verdict(False, f"the job's agent on {votes.heard_by[0]} hears it", votes, VETO)
     evidence = []
     if votes.is_silent(least):
         evidence.append(
@@ -152,7 +109,7 @@ def judge(
     if votes.last_will:
         evidence.append("the broker has lost it")
     if votes.is_missed(least):
-        evidence.append(f"missed by {len(missed_by)} of {votes.agents} agents of the job")
+        evidence.append(f"missed by {len(votes.missed_by)} of {votes.agents} agents of the job")
     # The probes alone are enough to fence: the acknowledged fence is the second evidence.
     if len(evidence) >= 2:
         rule = TWO_AGREE
@@ -162,24 +119,3 @@ def judge(
         rule = ONE_ALONE if evidence else NO_EVIDENCE
     lost = rule in (TWO_AGREE, PROBES_AND_FENCE)
     return Verdict(lost, ", ".join(evidence) or "no evidence", votes, rule)
-
-
-def _probe_votes(
-    host: str, hosts: Mapping[str, HostView], silent: Collection[str], observers: Observers
-) -> Votes:
-    says: dict[str, list[str]] = {"silent": [], "heard": [], "abstained": []}
-    for name, row in observers.get(host, ()):
-        view = hosts[name]
-        said = view.observations
-        assert said is not None
-        if said.abstains or view.dead or name in silent or _is_away(view):
-            says["abstained"].append(name)
-        elif row is not None and row.rails_probed and row.rails >= row.rails_probed:
-            says["silent"].append(name)
-        else:
-            says["heard"].append(name)
-    return Votes(tuple(says["silent"]), tuple(says["heard"]), tuple(says["abstained"]))
-
-
-def _is_away(view: HostView) -> bool:
-    return view.status is not None and not view.status.online

@@ -433,12 +433,12 @@ class JobCore:
         silent = [
             one.process
             for one in live
-            if one.process in generation.slots and one.acknowledged < generation.number
+            if generation.has_rank(one.process) and one.acknowledged < generation.number
         ]
         strange = [
             one.process
             for one in live
-            if one.process not in generation.slots
+            if not generation.has_rank(one.process)
             and one.layout and self._layout and one.layout != self._layout
         ]  # fmt: skip
         return [*(silent if overdue and generation.formed else ()), *strange]

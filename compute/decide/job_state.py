@@ -69,7 +69,7 @@ def job_state(
             for host, document in agents.items()
             if document is not None
             for one in document.processes
-            if one.state == "warm" and one.process not in slots
+            if one.state == "warm" and not (generation and generation.has_rank(one.process))
         )[:MOST_SPARES],
         hosts=sorted(agents),
         evidence=[_evidence(one) for one in suspects[:MOST_EVIDENCE]],

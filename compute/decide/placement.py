@@ -102,7 +102,7 @@ def next_generation(
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
         busy = idle_only and host in survivors
-        if _is_spare(one, layout) and process not in previous.slots and not busy:
+        if _is_spare(one, layout) and not previous.has_rank(process) and not busy:
             waiting.setdefault(host, []).append(process)
     empty: dict[str, list[int]] = {}
     for rank, home in enumerate(previous.hosts):

@@ -18,7 +18,7 @@ def rank_processes(
         one
         for document in documents.values()
         for one in document.processes
-        if one.process in generation.slots and one.state != "ended"
+        if generation.has_rank(one.process) and one.state != "ended"
     ]
 
 

@@ -25,7 +25,7 @@ from fabric_train.documents import (
 
 NAME = "jobs.sock"
 VERSION = 1
-MAX_LINE = 256 << 10  # bytes, without the line's end
+MAX_LINE = 512 << 10  # bytes, without the line's end: as fabricd has it
 _MAX_QUEUED = 4 * MAX_LINE
 _ANSWER_S = 10.0
 _START_S = 15.0  # for a fabricd that starts at the same time, as after a boot

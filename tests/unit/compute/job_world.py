@@ -91,8 +91,8 @@ class SimulatedHost:
         heard = [one for one, at in self.heard_at.items() if now - at <= 0.1]
         return HostObservations(silent=silent, heard=heard, fences=sorted(self.fence_ids))
 
-    def obey(self, order: ComputeOrder, job: JobOrder | None) -> None:
-        """As fabricd and fabric-run do: fences first, then the job. ``job``: ``order``'s, parsed."""
+    def obey(self, order: ComputeOrder, job: JobOrder | None = None) -> None:
+        """As fabricd and fabric-run do: fences first, then ``job``, what ``order`` says of it."""
         for fence in order.fences:
             if fence.host == self.name and fence.incarnation == self.incarnation:
                 self.stopped = True

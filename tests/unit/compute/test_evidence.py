@@ -3,7 +3,8 @@
 import pytest
 
 from compute.decide.budget import FenceBudget
-from compute.decide.evidence import HostView, judge, silent_hosts
+from compute.decide.evidence import Verdict, judge
+from compute.decide.observers import HostView, Observers
 from compute.decide.policy import Policy
 from telemetry.messages.documents import HostObservations, HostStatus, SilentHost
 
@@ -17,8 +18,16 @@ def view(*silent, heard=(), abstains=False, status=ONLINE, rails=2):
     return HostView(status, HostObservations(silent=rows, heard=list(heard), abstains=abstains))
 
 
+def observers(hosts):
+    known = Observers()
+    for name, one in hosts.items():
+        known.update(name, one)
+    return known
+
+
 def verdict(hosts, host="x", agents=None):
-    return judge(host, hosts, silent_hosts(hosts, 2), agents or {}, 2)
+    found = judge([*hosts, host], observers(hosts), agents or {}, 2)
+    return found.get(host, Verdict(False, "nobody speaks against it"))
 
 
 def test_most_observers_have_to_call_it_silent():
@@ -34,7 +43,8 @@ def test_one_observer_is_never_enough():
 
 def test_silence_on_some_rails_is_no_vote():
     hosts = {"a": view("x", rails=1), "b": view("x", rails=1), "x": view()}
-    assert verdict(hosts).votes.heard == ("a", "b")
+    assert observers(hosts).votes("x", ()).heard == ("a", "b")
+    assert not verdict(hosts).votes.any_against
 
 
 @pytest.mark.parametrize(
@@ -50,7 +60,7 @@ def test_the_small_side_of_a_partition_has_no_vote():
     big = {name: view("p", "q", heard=set("abcdex") - {name}) for name in "abcde"}
     small = {name: view(*"abcde", "x") for name in "pq"}
     hosts = {**big, **small, "x": view()}
-    assert silent_hosts(hosts, 2) == {"p", "q"}
+    assert observers(hosts).silent(2) == {"p", "q"}
     assert not verdict(hosts).lost
     assert verdict(hosts).votes.abstained == ("p", "q")
 

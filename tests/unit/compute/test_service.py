@@ -31,6 +31,7 @@ class TinyCore:
 
     def __init__(self):
         self.effects, self.decisions, self.calls = [], 0, []
+        self.pending = True
 
     def __getattr__(self, name):
         return lambda *arguments, **named: self.calls.append((name, *arguments))

@@ -24,7 +24,7 @@ DOCUMENT = AgentDocument("gpt", "a", "i1", 2, 0, 1, "127.0.0.1:1", "127.0.0.1:2"
         ({"failed": "no replica"}, 0.0),
     ],
 )
-def test_what_somebody_waits_for_is_sent_at_once_and_steps_once_a_second(change, expected):
+def test_what_somebody_waits_for_is_sent_at_once_and_steps_now_and_then(change, expected):
     assert patience_s(DOCUMENT, replace(DOCUMENT, **change)) == expected
 
 
