@@ -30,12 +30,15 @@ from telemetry.messages.documents import (
     HostObservations,
     HostStatus,
     Recovery,
+    fence_id,
 )
 from telemetry.messages.envelope import Sender
 
 STATE_S = 1.0
 """What is only observed of a job, e.g. one vote, is told when it has changed for so long."""
 POLL_S = 0.25  # while a job waits for something, limits are looked at so often
+SHOWN_S = 600.0
+"""The last state of a job whose hosts have all left is shown for so long."""
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 Mode = Literal["observe", "migrate"]
 
@@ -125,7 +128,8 @@ class Decider:
         """Version of the observers that all jobs' evidence is of."""
         self._orders: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
         self._states: dict[str, ComputeJob] = {}
-        self._records: list[Record] = []
+        self._gone: dict[str, float] = {}
+        """Job without agents → until when its last state is shown."""
         self._wake_at: float | None = None
         self._news = True
 
@@ -225,12 +229,14 @@ class Decider:
             if document is None:
                 return
             known = self._jobs[job] = _Job(JobCore(job, self._policy))
+            self._gone.pop(job, None)
             known.fences = {one.id: one for one in self._stored.get(job, [])}
         before = known.agents.get(host)
         if document is None and before is not None and before.incarnation == news.incarnation:
             document = before.document
-        fence_id = self._fence_id(job, host, news.incarnation)
-        known.agents[host] = _Agent(news.incarnation, news.gone, document, fence_id)
+        known.agents[host] = _Agent(
+            news.incarnation, news.gone, document, fence_id(job, host, news.incarnation)
+        )
         if before is None or not _is_progress(before, known.agents[host]):
             known.judged, known.news, self._news = False, True, True
 
@@ -267,11 +273,8 @@ class Decider:
             for host, order in decision.orders.items():
                 orders.setdefault(host, {})[name] = order
             self._wake_at = job.due if self._wake_at is None else min(self._wake_at, job.due)
-        effects += self._records
-        self._records = []
         effects += self._changed_orders(orders)
-        self._forget()
-        return effects
+        return effects + self._forget(now)
 
     def _lost_hosts(self) -> dict[str, str]:
         anew, self._judged = self._judged != self._observers.version, self._observers.version
@@ -291,7 +294,9 @@ class Decider:
             if one.document is not None and not self._is_out(job, one)
         }
         hosts = agents.keys() - set(self._policy.maintenance)
+        before = job.evidence
         job.evidence = judge(hosts, self._observers, agents, self._policy.min_observers)
+        job.news |= job.evidence != before
         job.calm = not job.evidence and not any(misses for _, misses in agents.values())
 
     @staticmethod
@@ -365,10 +370,6 @@ class Decider:
             ]  # fmt: skip
         return effects
 
-    @staticmethod
-    def _fence_id(job: str, host: str, incarnation: str) -> str:
-        return f"{job}/{host}/{incarnation}"
-
     def _confirmed(self, job: _Job, host: str) -> bool:
         """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
         acknowledged = self._observers.acknowledged(job.agents[host].fence_id)
@@ -405,9 +406,8 @@ class Decider:
         if not is_urgent(before, state):
             # Storing it now would delay the order that may follow in a moment.
             job.stale_since = now if job.stale_since is None else job.stale_since
-            due = job.stale_since + STATE_S
-            if now < due:
-                self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
+            if now < job.stale_since + STATE_S:
+                job.due = min(job.due, job.stale_since + STATE_S)
                 return []
         self._states[name], job.stale_since = state, None
         effects: list[Effect] = [JobState(name, state)]
@@ -447,12 +447,21 @@ class Decider:
                 changed.append(Order(host, ComputeOrder(fences=fences, jobs=mine)))
         return changed
 
-    def _forget(self) -> None:
-        """Jobs without an agent."""
+    def _forget(self, now: float) -> list[Effect]:
+        """Jobs without an agent, and after a while what is shown of them."""
+        effects: list[Effect] = []
         for name in [name for name, job in self._jobs.items() if not job.agents]:
             del self._jobs[name]
             self._states.pop(name, None)
-            self._records.append(Record("job_gone", {"job": name}))
+            self._gone[name] = now + SHOWN_S
+            effects.append(Record("job_gone", {"job": name}))
+        for name in [name for name, until in self._gone.items() if now >= until]:
+            del self._gone[name]
+            effects.append(JobState(name, None))
+        if self._gone:
+            due = min(self._gone.values())
+            self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
+        return effects
 
 
 def _is_progress(before: _Agent, agent: _Agent) -> bool:

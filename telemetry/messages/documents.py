@@ -5,6 +5,7 @@ Durations are milliseconds: no clock of one machine is compared with that of ano
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,7 +14,9 @@ from telemetry.messages.envelope import BadMessageError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
 Text = Annotated[str, Field(max_length=2000)]
-Id = Annotated[str, Field(min_length=1, max_length=256)]
+LONGEST_ID = 256
+Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)]
+Incarnation = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Rank = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 LONGEST_PLACE = 300
@@ -89,7 +92,7 @@ class HostJob(Document):
     """
 
     job: Name
-    incarnation: Id
+    incarnation: Incarnation
     gone: bool = False
     document: dict[str, Any] = {}
 
@@ -100,6 +103,14 @@ class HostEvent(Document):
     kind: Name
     text: Text = ""
     fields: dict[str, Any] = {}
+
+
+def fence_id(job: str, host: str, incarnation: str) -> str:
+    """The id of a fence, at most 256 characters: the same at each fabric-compute."""
+    name = f"{job}/{host}/{incarnation}"
+    if len(name) <= LONGEST_ID:
+        return name
+    return f"fence/{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 class Fence(Document):
@@ -142,7 +153,7 @@ class HostEvidence(Document):
     missed_by: list[Name] = []
     heard_by: list[Name] = []
     counts: dict[str, Count] = {}
-    fence: Annotated[str, Field(max_length=256)] = ""
+    fence: Annotated[str, Field(max_length=LONGEST_ID)] = ""
     acknowledged: list[Name] = []
 
 

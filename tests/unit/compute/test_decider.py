@@ -1,0 +1,164 @@
+"""All hosts and jobs of one fabric-compute: when it decides, what it shows, how it names fences."""
+
+import dataclasses
+
+import pytest
+from job_world import JOB, World
+from test_partitions import run
+
+from compute.decide.decider import SHOWN_S, STATE_S, FenceIssued, JobState, Record
+from telemetry.messages.documents import (
+    LONGEST_ID,
+    HostJob,
+    HostObservations,
+    SilentHost,
+    fence_id,
+    parse,
+)
+from telemetry.messages.envelope import BadMessageError, Sender
+
+SENDER = Sender("boot", "d")
+
+
+@pytest.fixture
+def world():
+    world = World(11, computes=1)
+    run(world, 4)
+    assert world.progress[0] == 1
+    return world
+
+
+def further(world, name, **changes):
+    """The host's document, with all processes 100 steps further and ``changes``."""
+    document = world.hosts[name].document(world.now)
+    processes = [dataclasses.replace(one, step=one.step + 100) for one in document.processes]
+    document = dataclasses.replace(document, processes=processes, **changes)
+    news = HostJob(job=JOB, incarnation=document.incarnation)
+    world.deciders["c0"].host_job(name, JOB, news, world.now, document=document)
+
+
+def settled(world):
+    decider = world.deciders["c0"]
+    for name in world.hosts:  # What the world has sent late, too.
+        further(world, name)
+    decider.decide(world.now)
+    assert not decider.pending
+    return decider
+
+
+def test_a_document_that_only_says_steps_is_no_reason_to_decide(world):
+    decider = settled(world)
+    further(world, "h1")
+    assert not decider.pending
+    further(world, "h1", suspects=1)
+    assert decider.pending
+
+
+def test_a_decision_later_knows_the_steps(world):
+    decider = settled(world)
+    further(world, "h1")
+    world.now += 100
+    decider.decide(world.now)
+    newest = max(one.step for one in world.hosts["h1"].document(world.now).processes)
+    assert decider._jobs[JOB].core.step == newest + 100
+
+
+def test_one_vote_is_told_once_it_has_stood_for_a_while(world):
+    decider = settled(world)
+    said = HostObservations(
+        silent=[SilentHost(host="h0", rails=2, rails_probed=2)], heard=["h1", "h2", "h3"]
+    )
+    decider.host_observations("h4", SENDER, said, world.now)
+    assert not [one for one in decider.decide(world.now) if isinstance(one, JobState)]
+    due = decider.wake_at()
+    assert due <= world.now + STATE_S
+    while due < world.now + STATE_S:
+        assert not [one for one in decider.decide(due) if isinstance(one, JobState)]
+        due = decider.wake_at()
+    [told] = [one for one in decider.decide(due) if isinstance(one, JobState)]
+    assert told.state.evidence[0].silent == ["h4"]
+
+
+def leave(world):
+    decider = world.deciders["c0"]
+    for name in world.hosts:
+        decider.host_job(name, JOB, None, world.now)
+    return decider.decide(world.now)
+
+
+def states(effects):
+    return [one.state for one in effects if isinstance(one, JobState)]
+
+
+def test_a_job_that_has_left_is_shown_for_a_while_and_then_no_more(world):
+    effects = leave(world)
+    assert Record("job_gone", {"job": JOB}) in effects
+    assert None not in states(effects)
+    decider = world.deciders["c0"]
+    decider.decide(decider.wake_at())
+    assert decider.wake_at() == world.now + SHOWN_S
+    assert decider.decide(world.now + SHOWN_S - 1) == []
+    assert states(decider.decide(world.now + SHOWN_S)) == [None]
+    assert decider.wake_at() is None
+    assert decider.decide(world.now + 2 * SHOWN_S) == []
+
+
+def test_a_job_that_comes_again_meanwhile_is_shown_on(world):
+    leave(world)
+    world.now += SHOWN_S - 1
+    further(world, "h1")
+    decider = world.deciders["c0"]
+    assert None not in states(decider.decide(world.now))
+    world.now += SHOWN_S
+    assert None not in states(decider.decide(world.now))
+
+
+LONG = "x" * 250
+
+
+@pytest.mark.parametrize("name", ["j", LONG])
+def test_a_fence_has_an_id_of_its_own_that_is_never_too_long(name):
+    lives = ["a", "b", "y" * 64]
+    ids = {fence_id(name, host, life) for host in (LONG, "h") for life in lives}
+    assert len(ids) == 6
+    assert max(map(len, ids)) <= LONGEST_ID
+    assert fence_id("gpt", "h1", "i0") == "gpt/h1/i0"
+
+
+@pytest.mark.parametrize("life", ["", "y" * 65, "a/b", "a b", "a\n", "\u00e9", "../x"])
+def test_an_incarnation_that_no_fence_could_name_is_refused(life):
+    if life == "../x":
+        life = "/" + life
+    with pytest.raises(BadMessageError, match="incarnation"):
+        parse(HostJob, {"job": "j", "incarnation": life})
+
+
+def test_hosts_and_jobs_of_the_longest_names_are_fenced(world):
+    """A host whose names are as long as they may be, silent to all of its peers."""
+    decider, job, life = world.deciders["c0"], "j" * 253, "i" * 64
+    names = {f"h{number}": letter * 253 for number, letter in enumerate("abcd")}
+
+    def publish(**changes):
+        for old, new in names.items():
+            one = world.hosts[old].document(world.now)
+            processes = [dataclasses.replace(p, state="joined") for p in one.processes]
+            document = dataclasses.replace(
+                one, job=job, host=new, incarnation=life, processes=processes, nodes=4, spares=0,
+                hears=[], misses=[], **changes,
+            )  # fmt: skip
+            news = HostJob(job=job, incarnation=life)
+            decider.host_job(new, job, news, world.now, document=document)
+        return decider.decide(world.now)
+
+    publish(accepted=None, running=0)
+    generation = decider._jobs[job].core.generation
+    publish(accepted=generation, running=1)
+    lost = names["h1"]
+    silent = [SilentHost(host=lost, rails=2, rails_probed=2)]
+    for name in set(names.values()) - {lost}:
+        said = HostObservations(silent=silent, heard=[])
+        decider.host_observations(name, SENDER, said, world.now)
+    effects = decider.decide(world.now)
+    [fence] = [one.fence for one in effects if isinstance(one, FenceIssued)]
+    assert (fence.host, fence.incarnation) == (lost, life)
+    assert len(fence.id) <= LONGEST_ID
