@@ -1,4 +1,4 @@
-// Is a TCP connection dead though nobody says so? The kernel's own view, sampled: bytes are in
+// Is a connection dead though nobody says so? The transport's own view, sampled: bytes are in
 // flight and no ACK has come for a while. Pure; times in nanoseconds.
 //
 // Why not TCP's own verdict: its first retransmission comes only after 240 ms. Why not our
@@ -20,14 +20,15 @@ inline constexpr std::int64_t kSilenceAloneNs = 250'000'000;
 inline constexpr std::int64_t kStallNs = 25'000'000;  // our own sampling gap: inconclusive, look
 inline constexpr std::int64_t kGraceNs = 10'000'000;  // again so much later (the host was paused)
 
-struct TcpSample {
-  std::uint32_t unacknowledged = 0;      // segments in flight (tcpi_unacked)
-  std::uint64_t acknowledged_bytes = 0;  // tcpi_bytes_acked
-  std::uint32_t since_ack_ms = 0;        // tcpi_last_ack_recv
-  std::uint32_t rtt_us = 0;
-  std::uint32_t rtt_var_us = 0;
-  std::uint64_t window = 0;  // bytes that the connection would hold: in flight and unsent
-  bool held = false;         // nothing in flight, and what is unsent would fit the peer's window
+// What a transport knows of its connection now. TCP takes it from TCP_INFO; one-sided writes from
+// the age of their work requests and from their completions.
+struct PathSample {
+  std::uint32_t unacknowledged = 0;      // segments or work requests in flight
+  std::uint64_t acknowledged_bytes = 0;  // since the connection was made
+  std::int64_t since_ack_ns = 0;         // since the far kernel or NIC last acknowledged anything
+  std::int64_t ack_due_ns = 0;  // by the transport's own estimate an ACK may take so long; 0: none
+  std::uint64_t window = 0;     // bytes that the connection would hold: in flight and unsent
+  bool held = false;            // nothing in flight, and what is unsent would fit the peer's window
 };
 
 enum class Hearing : std::uint8_t { alive, suspect, dead };
@@ -37,7 +38,7 @@ class Silence {
   // Call now and then while the connection may have bytes in flight, and within 10 ms of a look
   // that found nothing moving. `heard`: when the witness last had an ACK; 0: there is no witness.
   // `suspect`: make the witness speak.
-  Hearing judge(const TcpSample& sample, std::int64_t now, std::int64_t heard) {
+  Hearing judge(const PathSample& sample, std::int64_t now, std::int64_t heard) {
     if (last_ != 0 && now - last_ > kStallNs) {
       grace_ = now + kGraceNs;
     }
@@ -54,11 +55,8 @@ class Silence {
       return Hearing::alive;
     }
     // A queue that fills delays ACKs: then the connection's own estimate rules.
-    const std::int64_t slow =
-        2 * (std::int64_t{sample.rtt_us} + 4 * std::int64_t{sample.rtt_var_us}) * 1000;
-    const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
-    const std::int64_t silent =
-        std::min(now - since_, std::int64_t{sample.since_ack_ms} * 1'000'000);
+    const std::int64_t limit = std::clamp(sample.ack_due_ns, kSilenceNs, kSilenceMaxNs);
+    const std::int64_t silent = std::min(now - since_, sample.since_ack_ns);
     if (silent < limit / 2) {
       return Hearing::alive;
     }

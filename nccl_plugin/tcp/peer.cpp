@@ -190,7 +190,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
     // What the peer says of itself proves only that way; an answer to our own words proves both.
     if (info &&
         std::exchange(link.acknowledged, info->acknowledged_bytes) != info->acknowledged_bytes) {
-      facts.heard[index] = now - std::int64_t{info->since_ack_ms} * kMs;
+      facts.heard[index] = now - info->since_ack_ns;
     }
     if (info && info->held) {
       push(link.fd.get());

@@ -131,7 +131,7 @@ class Sender {
   void choose();  // makes eligible_ anew
   void abort_inside(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
-  void weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now, Wants& wants);
+  void weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now, Wants& wants);
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);

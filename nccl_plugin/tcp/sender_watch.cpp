@@ -74,7 +74,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
   });
 }
 
-void Sender::weigh(core::PathIndex index, const core::TcpSample& info, std::int64_t now,
+void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now,
                    Wants& wants) {
   Path& path = paths_[index];
   const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;

@@ -143,7 +143,7 @@ void set_low_water(int fd, std::size_t bytes) {
   set(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes));
 }
 
-std::optional<core::TcpSample> sample(int fd) {
+std::optional<core::PathSample> sample(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
@@ -151,14 +151,15 @@ std::optional<core::TcpSample> sample(int fd) {
   }
   const bool told = length >= offsetof(tcp_info, tcpi_snd_wnd) + sizeof info.tcpi_snd_wnd;
   const std::uint32_t window = told ? info.tcpi_snd_wnd : 0;  // before Linux 5.4
-  return core::TcpSample{info.tcpi_unacked,
-                         info.tcpi_bytes_acked,
-                         info.tcpi_last_ack_recv,
-                         info.tcpi_rtt,
-                         info.tcpi_rttvar,
-                         std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit,
-                         info.tcpi_unacked == 0 && info.tcpi_notsent_bytes != 0 &&
-                             window >= std::min(info.tcpi_notsent_bytes, info.tcpi_snd_mss)};
+  core::PathSample sample;
+  sample.unacknowledged = info.tcpi_unacked;
+  sample.acknowledged_bytes = info.tcpi_bytes_acked;
+  sample.since_ack_ns = std::int64_t{info.tcpi_last_ack_recv} * 1'000'000;
+  sample.ack_due_ns = 2 * (std::int64_t{info.tcpi_rtt} + 4 * std::int64_t{info.tcpi_rttvar}) * 1000;
+  sample.window = std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit;
+  sample.held = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes != 0 &&
+                window >= std::min(info.tcpi_notsent_bytes, info.tcpi_snd_mss);
+  return sample;
 }
 
 void push(int fd) { set(fd, IPPROTO_TCP, TCP_NODELAY, 1); }

@@ -65,7 +65,7 @@ void set_unsent_limit(int fd, std::size_t bytes);
 // keeps to less where its buffer is smaller, and wakes at the end of the connection in any case.
 void set_low_water(int fd, std::size_t bytes);
 
-std::optional<core::TcpSample> sample(int fd);
+std::optional<core::PathSample> sample(int fd);
 // For a connection that is held: a full queue of our own host took its last packet, and the kernel
 // waits 200 ms before it tries again (tcp_check_probe_timer) unless it is told to.
 void push(int fd);

@@ -468,24 +468,24 @@ TEST_CASE("lifecycle: illegal transitions throw and change nothing") {
 
 TEST_CASE("silence: what is and what is not a dead connection") {
   constexpr std::int64_t kMs = 1'000'000;
-  const auto run = [](TcpSample sample, int until_ms, std::int64_t heard_ms, int step_ms = 5) {
+  const auto run = [](PathSample sample, int until_ms, std::int64_t heard_ms, int step_ms = 5) {
     Silence silence;
     for (int t = 1; t <= until_ms; t += step_ms) {
-      sample.since_ack_ms = static_cast<std::uint32_t>(t);
+      sample.since_ack_ns = t * kMs;
       if (silence.judge(sample, t * kMs, heard_ms * kMs) == Hearing::dead) {
         return t;
       }
     }
     return 0;
   };
-  const TcpSample lost{
-      .unacknowledged = 3, .acknowledged_bytes = 10, .rtt_us = 500, .rtt_var_us = 200};
+  const PathSample lost{
+      .unacknowledged = 3, .acknowledged_bytes = 10, .ack_due_ns = 2 * (500 + 4 * 200) * 1000};
   const int found = run(lost, 1000, 0);
   CHECK(found >= 60);
   CHECK(found <= 70);
   CHECK(run({.unacknowledged = 0}, 1000, 0) == 0);  // idle, or a peer's closed window
-  TcpSample slow = lost;
-  slow.rtt_us = 40'000;  // a full queue
+  PathSample slow = lost;
+  slow.ack_due_ns = 2 * (40'000 + 4 * 200) * 1000;  // a full queue
   CHECK(run(slow, 1000, 0) >= 80);
   CHECK(run(slow, 1000, 0) <= 190);
   CHECK(run(lost, 300, 250) >= 250);  // the witness spoke: one lost packet, or one bad connection
@@ -497,16 +497,16 @@ TEST_CASE("silence: what is and what is not a dead connection") {
   Silence seldom;  // looks 50 ms apart: the witness is asked before it judges
   std::int64_t answered = 1;
   for (int t = 1; t < 240; t += t < 100 ? 50 : 4) {
-    TcpSample alone = lost;
-    alone.since_ack_ms = static_cast<std::uint32_t>(t);
+    PathSample alone = lost;
+    alone.since_ack_ns = t * kMs;
     const Hearing hearing = seldom.judge(alone, t * kMs, answered);
     CHECK(hearing != Hearing::dead);
     answered = hearing == Hearing::suspect ? t * kMs : answered;
   }
   Silence paused;  // the host slept: look again before judging
   CHECK(paused.judge(lost, 1 * kMs, 0) == Hearing::alive);
-  TcpSample after = lost;
-  after.since_ack_ms = 500;
+  PathSample after = lost;
+  after.since_ack_ns = 500 * kMs;
   CHECK(paused.judge(after, 500 * kMs, 0) == Hearing::suspect);
   after.acknowledged_bytes = 20;
   CHECK(paused.judge(after, 505 * kMs, 0) == Hearing::alive);
