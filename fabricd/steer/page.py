@@ -65,7 +65,7 @@ def fence_number(incarnation: str) -> int:
     """The 8 bytes by which the plugin knows an incarnation of a fabric-run.
 
     Of 16 hexadecimal digits their value, of any other text its FNV-1a hash: the same as
-    nccl_plugin/tcp/fenced_runs.h. 0, which names nobody, is of the empty text and sixteen zeros.
+    nccl_plugin/host/fenced_runs.h. 0, which names nobody, is of the empty text and sixteen zeros.
     """
     if not incarnation:
         return 0

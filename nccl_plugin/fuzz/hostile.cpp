@@ -12,9 +12,9 @@
 
 #include "core/receive_core.h"
 #include "core/send_core.h"
-#include "tcp/handle.h"
-#include "tcp/steer_reader.h"
-#include "tcp/wire.h"
+#include "host/handle.h"
+#include "host/steer_reader.h"
+#include "host/wire.h"
 
 namespace fabric::hostile {
 

@@ -6,8 +6,8 @@
 
 #include "fuzz/hostile.h"
 #include "fuzz/hostile_terms.h"
+#include "host/handle.h"
 #include "pages/steer_page.h"
-#include "tcp/handle.h"
 
 namespace fabric::hostile {
 

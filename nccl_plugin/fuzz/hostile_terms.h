@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <span>
 
-#include "tcp/wire.h"
+#include "host/wire.h"
 
 namespace fabric::hostile {
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 using View = std::span<const std::byte>;
 
 enum class Reader : std::uint8_t { hello, welcome, handle, page, bodies, stream, ahead, count };

@@ -4,13 +4,13 @@
 #include <cstdlib>
 #include <string>
 
-#include "tcp/params.h"
+#include "host/params.h"
 
 namespace {
 
-using fabric::tcp::kParams;
-using fabric::tcp::Params;
-using fabric::tcp::ParamSpec;
+using fabric::host::kParams;
+using fabric::host::Params;
+using fabric::host::ParamSpec;
 
 std::string bound(double value) {
   std::string text(32, '\0');

@@ -90,7 +90,7 @@ struct SteerPath {
 };
 static_assert(sizeof(SteerPath) == 64);
 
-// A fence is the incarnation of a fabric-run, as tcp/fenced_runs.h has it; never 0. None of its
+// A fence is the incarnation of a fabric-run, as host/fenced_runs.h has it; never 0. None of its
 // processes may take part in anything any more. It holds in every mode.
 using SteerFence = std::uint64_t;
 static_assert(sizeof(SteerFence) == 8);

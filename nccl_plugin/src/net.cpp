@@ -1,12 +1,12 @@
 #include "src/net.h"
 
-#include "tcp/transport.h"
+#include "host/host_net.h"
 
 namespace fabric {
 
 // Never destroyed: NCCL's threads and ours may still be in it while the process exits.
 Net& net() {
-  static Net& instance = *tcp::make_net(tcp::read_params(), std::nullopt).release();
+  static Net& instance = *host::make_net(host::read_params(), std::nullopt).release();
   return instance;
 }
 

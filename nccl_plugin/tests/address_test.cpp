@@ -4,11 +4,11 @@
 #include <sys/socket.h>
 
 #include "core/schedule.h"
-#include "tcp/hints.h"
-#include "tcp/peer.h"
+#include "host/hints.h"
+#include "host/peer.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include "tests/comm_kit.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 TEST_CASE("the sender closes with sends in flight: what is said to be received is what was sent") {
   Pair pair(2);

@@ -7,7 +7,7 @@
 
 #include "tests/loopback_pair.h"
 
-namespace fabric::tcp::loopback {
+namespace fabric::host::loopback {
 
 inline constexpr std::byte kUntouched{0x5a};
 
@@ -168,4 +168,4 @@ inline Result end_of(Net& net, Request* request, bool& done) {
   return done || result != Result::success ? result : Result::in_progress;
 }
 
-}  // namespace fabric::tcp::loopback
+}  // namespace fabric::host::loopback

@@ -8,8 +8,8 @@
 #include "tests/comm_kit.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 TEST_CASE("groups of eight, their tags in any order, several groups at once") {
   Pair pair(2);

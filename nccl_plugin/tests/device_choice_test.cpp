@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tcp/device_choice.h"
+#include "host/device_choice.h"
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

@@ -5,13 +5,13 @@
 #include "tests/loopback_pair.h"
 #include "tests/steer_page_kit.h"
 
-#include "tcp/fenced_runs.h"
-#include "tcp/handle.h"
-#include "tcp/ticks.h"
+#include "host/fenced_runs.h"
+#include "host/handle.h"
+#include "host/ticks.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 namespace {
 

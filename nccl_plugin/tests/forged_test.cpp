@@ -6,8 +6,8 @@
 #include "tests/comm_kit.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 namespace {
 

@@ -19,11 +19,11 @@
 #include <thread>
 #include <vector>
 
-#include "tcp/handle.h"
-#include "tcp/transport.h"
-#include "tcp/wire.h"
+#include "host/handle.h"
+#include "host/host_net.h"
+#include "host/wire.h"
 
-namespace fabric::tcp::loopback {
+namespace fabric::host::loopback {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -257,4 +257,4 @@ inline Outcome exchange(Pair& pair, milliseconds time, int at_least = 0, int nap
   return outcome;
 }
 
-}  // namespace fabric::tcp::loopback
+}  // namespace fabric::host::loopback

@@ -14,11 +14,11 @@
 
 #include "tests/steer_page_kit.h"
 
-#include "tcp/stats_page.h"
-#include "tcp/steer_reader.h"
+#include "host/stats_page.h"
+#include "host/steer_reader.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
+using namespace fabric::host;
 using namespace fabric::pages;
 
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "tcp/params.h"
+#include "host/params.h"
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

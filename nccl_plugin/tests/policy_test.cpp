@@ -5,8 +5,8 @@
 #include "tests/loopback_pair.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 TEST_CASE("striping: one comm over all rails, and over those that are left") {
   Params params = Pair::usual();

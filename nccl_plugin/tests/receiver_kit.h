@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "tcp/receiver.h"
+#include "host/receiver.h"
 #include "tests/loopback_pair.h"
 
-namespace fabric::tcp {
+namespace fabric::host {
 
 inline constexpr core::PathIndex kHome = core::path_index(0, 0);
 inline constexpr std::uint64_t kId = 7;
@@ -105,4 +105,4 @@ struct Stream {
   }
 };
 
-}  // namespace fabric::tcp
+}  // namespace fabric::host

@@ -9,8 +9,8 @@
 #include "tests/receiver_kit.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using fabric::tcp::loopback::contents;
+using namespace fabric::host;
+using fabric::host::loopback::contents;
 
 TEST_CASE("a close over the control link overtakes large messages: they are received whole") {
   One one;

@@ -1,6 +1,6 @@
 // One Sender without its control thread, at the other end of a socket that says what no Receiver
 // would.
-#include "tcp/sender.h"
+#include "host/sender.h"
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 using namespace fabric;
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "core/send_core.h"
+#include "host/groups.h"
+#include "host/host_net.h"
+#include "host/socket.h"
+#include "host/tally.h"
+#include "host/ticks.h"
 #include "pages/stats_page.h"
-#include "tcp/groups.h"
-#include "tcp/socket.h"
-#include "tcp/tally.h"
-#include "tcp/ticks.h"
-#include "tcp/transport.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
+using namespace fabric::host;
 using pages::StatsDirection;
 
 namespace {

@@ -83,7 +83,7 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 }
 
-namespace fabric::tcp::loopback {
+namespace fabric::host::loopback {
 
 namespace {
 
@@ -300,4 +300,4 @@ TEST_CASE("a message's chunks are read on end, also when another path has carrie
   CHECK(reads(0) == alone);
 }
 
-}  // namespace fabric::tcp::loopback
+}  // namespace fabric::host::loopback

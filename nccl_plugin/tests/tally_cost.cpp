@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "tcp/socket.h"
-#include "tcp/tally.h"
+#include "host/socket.h"
+#include "host/tally.h"
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

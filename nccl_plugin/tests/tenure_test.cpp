@@ -1,4 +1,4 @@
-#include "tcp/tenure.h"
+#include "host/tenure.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

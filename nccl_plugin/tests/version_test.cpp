@@ -8,8 +8,8 @@
 #include "tests/loopback_pair.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
-using namespace fabric::tcp::loopback;
+using namespace fabric::host;
+using namespace fabric::host::loopback;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "tcp/wait_set.h"
+#include "host/wait_set.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <random>
 
-#include "tcp/handle.h"
-#include "tcp/rails.h"
-#include "tcp/wire.h"
+#include "host/handle.h"
+#include "host/rails.h"
+#include "host/wire.h"
 
 using namespace fabric;
-using namespace fabric::tcp;
+using namespace fabric::host;
 
 namespace {
 

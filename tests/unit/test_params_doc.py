@@ -35,7 +35,7 @@ def test_no_parameter_is_read_past_the_table(table):
         for path in sources
         if path.parent.name in ("abi", "core", "src", "tcp") and "getenv(" in path.read_text()
     ]
-    assert readers == [Path("nccl_plugin/tcp/params.cpp")]
+    assert readers == [Path("nccl_plugin/host/params.cpp")]
     names = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
     assert len(names) == len(set(names))
     assert all(name.startswith(("FABRIC_", "NCCL_")) for name in names)

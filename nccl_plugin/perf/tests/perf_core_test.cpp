@@ -238,7 +238,7 @@ TEST_CASE("rendezvous addresses") {
   CHECK(v4.port == 29400);
   const RendezvousAddress v6 = parse_rendezvous("tcp:[fd00::1]:1");
   CHECK(v6.place == "fd00::1");
-  for (const char* bad : {"", "file:", "tcp:", "tcp:host", "tcp:host:", "tcp::80", "tcp:h:0",
+  for (const char* bad : {"", "file:", "tcp:", "tcp:host", "tcp:host:", "host::80", "tcp:h:0",
                           "tcp:h:65536", "tcp:h:12x", "tcp:fd00::1:80", "udp:h:1"}) {
     CAPTURE(bad);
     CHECK_THROWS_AS(parse_rendezvous(bad), UsageError);

@@ -1,0 +1,65 @@
+// Incoming connections: one listener per rail; a connection becomes ours once its hello is whole
+// and signed with a secret that we gave out. Strangers are counted and dropped, and never hold up
+// anybody: each has its own buffer and time limit, and there is a limit to their number.
+// Control thread only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "host/context.h"
+#include "host/poller.h"
+
+namespace fabric::host {
+
+class Acceptor {
+ public:
+  using SecretOf = std::function<std::optional<Secret>(const HelloClaim&)>;
+  using OnHello = std::function<void(const Hello&, const Secret&, std::size_t rail, Fd)>;
+
+  Acceptor(Context& context, Poller& poller, SecretOf secret_of, OnHello on_hello)
+      : context_(context),
+        poller_(poller),
+        secret_of_(std::move(secret_of)),
+        on_hello_(std::move(on_hello)) {}
+  // Opens the listeners and writes their ports into the context's rails; "" or what went wrong.
+  std::string open();
+  // The rail has another address or device: listens there, on its port if that is free, and writes
+  // the port. "" or what went wrong.
+  std::string reopen(std::size_t index, Rail& rail);
+  // For a rail that was not there before: the next one. "" or what went wrong, and nothing changed.
+  std::string add_rail(Rail& rail);
+  // Whoever comes is refused by the kernel from now on.
+  void close();
+  [[nodiscard]] bool listening(std::size_t rail) const { return listeners_[rail].open(); }
+  void tick(std::int64_t now);
+
+ private:
+  struct Pending {
+    Fd fd;
+    std::size_t rail = 0;
+    HelloBytes hello{};
+    std::size_t got = 0;
+    std::int64_t until = 0;
+  };
+  void accept(std::size_t rail);
+  void watch(std::size_t rail);
+  // There is no descriptor for another connection: the listener would be readable for ever.
+  void rest(std::size_t rail, int error);
+  void on_event(std::uint64_t id);
+  void drop(std::uint64_t id, bool count);
+
+  Context& context_;
+  Poller& poller_;
+  SecretOf secret_of_;
+  OnHello on_hello_;
+  std::vector<Fd> listeners_;
+  std::uint64_t resting_ = 0;  // bits of rails; until
+  std::int64_t rest_until_ = 0;
+  bool said_ = false;
+  std::map<std::uint64_t, Pending> pending_;  // oldest first
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace fabric::host

@@ -1,0 +1,185 @@
+// What all parts of one transport share, and what the control thread tells a comm about the paths
+// to its peer.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/hearsay.h"
+#include "core/schedule.h"
+#include "core/types.h"
+#include "host/fenced_runs.h"
+#include "host/params.h"
+#include "host/rails.h"
+#include "host/stats_page.h"
+#include "host/ticks.h"
+#include "host/wait_set.h"
+#include "host/wire.h"
+#include "src/net.h"
+
+namespace fabric::host {
+
+// How seldom the control thread has to look.
+enum class Rest : std::uint8_t {
+  none,
+  calm,   // messages pass, and nothing is amiss
+  brief,  // only small ones: whoever waits for one of them in vain says so (host/patience.h)
+  idle,   // nothing has passed for kIdleAfterNs
+};
+
+struct Context {
+  Params params;
+  RailList rails;         // the control thread may add
+  bool fixed = false;     // the rails were given, not found: their addresses stay
+  std::size_t shown = 0;  // the first so many are NCCL's devices; the others stand by
+  core::Policy policy;    // what holds for every comm of this process
+  std::uint64_t incarnation = 0;
+  std::uint64_t run_incarnation = 0;  // of the fabric-run that started this process; 0: of none
+  FencedRuns fenced_runs;
+  std::atomic<bool> ended{false};  // finalized: the control thread is gone
+  // For copied messages that are done to be acknowledged, before a comm is closed.
+  std::int64_t close_budget_ns = 5'000'000'000;
+  // When a comm last closed owing messages that no path could carry any more.
+  std::atomic<std::int64_t> closed_in_vain{std::numeric_limits<std::int64_t>::min() / 2};
+  Stats stats;
+  TickClock clock;
+  WaitSet waits;
+  Logger logger = nullptr;
+  std::function<void()> wake_control;  // any thread
+  // The control thread looks seldom, for nothing that it saw has to be seen soon.
+  std::atomic<Rest> rest{Rest::none};
+  // Since the control thread began its last look, somebody has begun something.
+  std::atomic<bool> stirred{false};
+
+  // Any thread, when something begins of which it cannot know: the next looks come in time.
+  void stir() { rouse(Rest::idle); }
+  // Any thread, when a caller waits for long.
+  void hurry() { rouse(Rest::brief); }
+
+  void say(LogLevel level, const std::string& text) const {
+    if (logger != nullptr) {
+      logger(static_cast<int>(level), kLogSubsystemNet, "fabric", 0, "NET/Fabric : %s",
+             text.c_str());
+    }
+  }
+
+ private:
+  void rouse(Rest from) {
+    // Before `rest` is read: the control thread writes that one and then reads this.
+    if (!stirred.load(std::memory_order_relaxed)) {
+      stirred.store(true);
+    }
+    Rest is = rest.load();
+    if (is >= from && rest.compare_exchange_strong(is, Rest::calm)) {
+      wake_control();
+    }
+  }
+};
+
+// About all paths between this process and one peer.
+struct PeerFacts {
+  std::array<std::uint16_t, core::kMaxPaths> weight{};  // the lower of both ends'
+  core::Hearsay down;  // said to be dead: by this host, the peer, or the control link's silence
+  std::array<pages::PathDownReason, core::kMaxPaths> why{};
+  core::PathSet control_live = 0;                     // the control link over these rails answers
+  std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
+  std::int64_t linked_at = 0;                         // when one of these links came up last
+  core::PathSet base = 0;                             // pairs that are connected from the start
+  core::PathSet homes = 0;                            // of all comms to this peer
+  bool homeless = false;                              // one of them has lost its home
+  core::PathSet slow = 0;  // removed for their speed: they carry while there is nothing else
+  // Failed their path validation and are not to be opened yet, while there is another.
+  core::PathSet held = 0;
+  std::uint8_t version = kWireVersionMin;  // of the wire, agreed on
+  // Connections made before this time are to be opened again from another port; 0: none.
+  std::array<std::int64_t, core::kMaxPaths> rehash{};
+  // When an end of it got another address or device; 0: never.
+  std::array<std::int64_t, core::kMaxPaths> moved{};
+
+  // Somebody is there. Of the last path nothing but its control link tells: no hint takes it, and a
+  // connection on which nothing is under way never fails.
+  [[nodiscard]] bool answered(const Params& params) const {
+    return control_live != 0 || !params.failover;
+  }
+  // A connection made at `connected` is of the old address, and the control link of the new one.
+  [[nodiscard]] bool outdated(core::PathIndex path, std::int64_t connected) const {
+    return connected < moved[path] && (control_live & core::bit(path)) != 0;
+  }
+};
+
+// What one connection did since the last look; core/balance.h has the terms.
+struct PathLoad {
+  core::PathIndex path = 0;
+  std::uint64_t waiting = 0;    // bytes
+  std::uint64_t delivered = 0;  // bytes
+  std::int64_t passed = 0;      // ns
+};
+
+// What became of a connection that had to prove its path first.
+struct PathValidation {
+  core::PathIndex path = 0;
+  std::int64_t since = 0;  // when the connection came up
+  bool succeeded = false;
+};
+
+// Small messages go ahead of their grants.
+inline bool goes_ahead(const PeerFacts& facts) { return speaks(facts.version, FrameType::ahead); }
+
+// What a comm asks of the control thread.
+struct Wants {
+  core::PathSet dial = 0;
+  bool homeless = false;   // sender: its home carries nothing now
+  Rest rest = Rest::none;  // no need to look again sooner
+  std::vector<PathLoad> loads;
+  std::vector<PathValidation> validations;
+  core::PathSet suspect = 0;  // make the control link over these rails speak
+  bool say_state = false;     // receiver: what it said is slow to arrive; say it over all links
+  core::ReceiverState state;  // receiver: with say_state or announce
+  std::vector<PathEpoch> announce;  // sender: fences; receiver: fences it answers unasked
+  bool close = false;               // tell the peer that the comm is closed here
+};
+
+// Of one comm, or of all, by local rail.
+struct RailCounts {
+  std::array<std::uint64_t, core::kMaxRails> in_flight{};  // bytes
+  std::array<std::uint32_t, core::kMaxRails> live{};       // paths
+  std::array<std::uint32_t, core::kMaxRails> dead{};
+
+  RailCounts& operator+=(const RailCounts& other) {
+    for (std::size_t i = 0; i < core::kMaxRails; ++i) {
+      in_flight[i] += other.in_flight[i];
+      live[i] += other.live[i];
+      dead[i] += other.dead[i];
+    }
+    return *this;
+  }
+};
+
+inline constexpr std::int64_t kMs = 1'000'000;
+// The control thread's rounds; the longer ones while all is calm. Two of the calm ones are within
+// core::kStallNs: a comm whose caller is inside is passed over once.
+inline constexpr std::int64_t kTickNs = 4 * kMs;
+inline constexpr std::int64_t kCalmTickNs = 10 * kMs;
+inline constexpr std::int64_t kBriefTickNs = 50 * kMs;
+// Nothing is under way that could be found silent, and who begins something wakes the control
+// thread; meanwhile it looks for hints and keeps the control links speaking.
+inline constexpr std::int64_t kIdleTickNs = 100 * kMs;
+inline constexpr std::int64_t kIdleAfterNs = 1'000 * kMs;
+inline constexpr std::int64_t kBusyNs = 100 * kMs;  // a path that carried nothing for so long rests
+inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until answered
+inline constexpr std::int64_t kDialMinNs = 20 * kMs;
+inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
+inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
+inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
+inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // without one more byte of it delivered
+inline constexpr std::int64_t kStallCountNs = 10 * kMs;
+
+std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);
+std::string reason_text(pages::PathDownReason reason);
+
+}  // namespace fabric::host

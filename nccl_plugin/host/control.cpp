@@ -1,0 +1,131 @@
+// What callers ask of the control thread: its start and end, listeners, comms.
+#include "host/control.h"
+#include "core/schedule.h"
+
+#include <sys/random.h>
+
+#include <utility>
+
+namespace fabric::host {
+
+void random_bytes(std::span<std::byte> out) {
+  std::size_t at = 0;
+  while (at < out.size()) {
+    const ssize_t got = ::getrandom(out.data() + at, out.size() - at, 0);
+    if (got > 0) {
+      at += static_cast<std::size_t>(got);
+    }
+  }
+}
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  random_bytes(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
+Control::Control(Context& context)
+    : context_(context),
+      dialer_(context, poller_),
+      acceptor_(
+          context, poller_, [this](const HelloClaim& claim) { return secret_of(claim); },
+          [this](const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
+            on_hello(hello, secret, rail, std::move(fd));
+          }),
+      hints_(context, poller_),
+      addresses_(poller_) {}
+
+Control::~Control() { stop(); }
+
+std::string Control::open() { return acceptor_.open(); }
+
+void Control::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Control::stop() {
+  if (thread_.joinable()) {
+    stopping_.store(true);
+    wake();
+    thread_.join();
+  }
+}
+
+std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
+  auto listener = std::make_shared<Listener>();
+  listener->rail = static_cast<std::uint8_t>(rail);
+  random_bytes(listener->secret);
+  const std::scoped_lock lock(registry_);
+  listener->id = next_listen_++;
+  listeners_.emplace(listener->id, listener);
+  handle.listen_id = listener->id;
+  handle.incarnation = context_.incarnation;
+  handle.run_incarnation = context_.run_incarnation;
+  handle.secret = listener->secret;
+  handle.home_rail = listener->rail;
+  handle.rails = static_cast<std::uint8_t>(context_.rails.size());
+  handle.wire_max = static_cast<std::uint8_t>(context_.params.wire_max);
+  for (std::size_t i = 0; i < context_.rails.size(); ++i) {
+    const Address& address = context_.rails[i].address;
+    if (address.reachable() || i == rail) {  // a handle has to name its home
+      handle.listeners[i] = address;
+    }
+  }
+  return listener;
+}
+
+void Control::close(const std::shared_ptr<Listener>& listener) {
+  std::deque<std::shared_ptr<Receiver>> unaccepted;
+  {
+    const std::scoped_lock lock(registry_);
+    listener->open = false;
+    unaccepted.swap(listener->ready);
+  }
+  for (const auto& receiver : unaccepted) {
+    receiver->close();
+  }
+}
+
+Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out) {
+  if (self_fenced()) {
+    return Result::remote_error;
+  }
+  const std::scoped_lock lock(registry_);
+  if (listener->ready.empty()) {
+    return listener->unfit ? Result::remote_error : Result::success;
+  }
+  out = std::move(listener->ready.front());
+  listener->ready.pop_front();
+  return Result::success;
+}
+
+std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {
+  const std::string name = "peer " + handle.listeners[handle.home_rail].text();
+  if (self_fenced() || context_.fenced_runs.hold(handle.run_incarnation)) {
+    add(context_.stats.refused_fenced, 1);
+    why = self_fenced() ? "this process is fenced" : name + " is fenced";
+    return nullptr;
+  }
+  if (common_version(handle.wire_min, handle.wire_max,
+                     static_cast<std::uint8_t>(context_.params.wire_max)) == 0) {
+    why = unfit_text(name, handle.wire_min, handle.wire_max);
+    return nullptr;
+  }
+  {
+    const std::scoped_lock lock(registry_);
+    if (const auto refused = unfit_.find(handle.incarnation); refused != unfit_.end()) {
+      why = refused->second;
+      return nullptr;
+    }
+  }
+  const core::PathIndex home = core::path_index(rail, handle.home_rail);
+  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, home, name);
+  {
+    const std::scoped_lock lock(registry_);
+    newcomers_.push_back({sender, handle});
+  }
+  wake();
+  return sender;
+}
+
+}  // namespace fabric::host

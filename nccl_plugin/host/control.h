@@ -1,0 +1,194 @@
+// The control thread: one per process. It owns listeners, peers and their links, dials and accepts,
+// runs fences, watches rails and pages. Callers reach it through a mutex-guarded registry and
+// wake().
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "host/acceptor.h"
+#include "host/address_watch.h"
+#include "host/context.h"
+#include "host/dialer.h"
+#include "host/handle.h"
+#include "host/hints.h"
+#include "host/peer.h"
+#include "host/poller.h"
+#include "host/receiver.h"
+#include "host/sender.h"
+
+namespace fabric::host {
+
+// A secret given out. It outlives NCCL's listen comm: connections come back for as long as the
+// process lives.
+struct Listener {
+  std::uint32_t id = 0;
+  Secret secret{};
+  std::uint8_t rail = 0;
+  bool open = true;
+  bool unfit = false;  // who has the handle came, and speaks no version of the wire that we do
+  std::deque<std::shared_ptr<Receiver>> ready;
+};
+
+class Control {
+ public:
+  explicit Control(Context& context);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  std::string open();  // the listeners; "" or what went wrong
+  void start();        // the thread
+  void stop();
+  void wake() { poller_.wake(); }
+
+  // Any thread.
+  std::shared_ptr<Listener> listen(std::size_t rail, Handle& handle);
+  void close(const std::shared_ptr<Listener>& listener);
+  // `out` stays null: nobody has come yet. An error: who came cannot be talked to.
+  Result accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out);
+  // Null: no version of the wire in common, and `why` says so.
+  std::shared_ptr<Sender> connect(std::size_t rail, const Handle& handle, std::string& why);
+
+ private:
+  struct Sending {
+    std::shared_ptr<Sender> comm;
+    Peer* peer = nullptr;
+    std::uint32_t listen_id = 0;  // whose secret signs its hellos
+    Secret secret{};
+    Groups::Index group = 0;
+    Harvest harvest;
+    int missed = 0;          // ticks in a row at which its caller was inside
+    Rest rest = Rest::none;  // at the last tick
+    bool homeless = false;
+  };
+  struct Receiving {
+    std::shared_ptr<Receiver> comm;
+    Peer* peer = nullptr;
+    std::uint32_t listen_id = 0;  // whose secret signs its hellos
+    Groups::Index group = 0;
+    Harvest harvest;
+    int missed = 0;
+    Rest rest = Rest::none;
+  };
+  struct Newcomer {
+    std::shared_ptr<Sender> comm;
+    Handle handle;
+  };
+
+  enum class Which { all, passed_over };
+  void run();
+  void tick(std::int64_t now);
+  void take_newcomers();
+  void renew_rails(std::int64_t now);
+  void look_at_rails(std::int64_t now);
+  bool take_rails_come(std::int64_t now);
+  void note_mtu(std::size_t index, int mtu);
+  bool move_rail(std::size_t index, const RailNow& found, std::int64_t now);
+  [[nodiscard]] AddressReport addresses() const;
+  void tick_peer(Peer& peer, std::int64_t now, Rest was);
+  template <typename Comms, typename Serve>
+  void tick_all(Comms& comms, std::int64_t now, Which which, Serve serve);
+  void tick_comms(std::int64_t now, Which which);
+  void tick_senders(std::int64_t now, Which which);
+  void tick_receivers(std::int64_t now, Which which);
+  void count_homes();
+  void publish(std::int64_t now);
+  Groups::Index join_group(const Peer& peer);
+  template <typename Comm>
+  void harvest(Comm& entry);
+  void hint(Peer& peer, std::int64_t now);
+  void judge(Peer& peer, std::int64_t now);
+  void give_up(Peer& peer, const std::string& text);
+  void heed_fences(bool page_changed);
+  void fence_off(Peer& peer, const std::string& text);
+  bool refuse_fenced(const Hello& hello);
+  [[nodiscard]] bool self_fenced() const;
+  template <typename Call>
+  void each_comm_of(const Peer& peer, Call call) {
+    for (auto& [id, sending] : senders_) {
+      if (sending.peer == &peer) {
+        call(*sending.comm);
+      }
+    }
+    for (auto& [id, receiving] : receivers_) {
+      if (receiving.peer == &peer) {
+        call(*receiving.comm);
+      }
+    }
+  }
+  void bury(const Receiving& receiving);
+  void show_rest();
+
+  Peer& outbound_peer(const Handle& handle);
+  Peer& inbound_peer(const Hello& hello, const Secret& secret);
+  [[nodiscard]] Hello hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const;
+  [[nodiscard]] Welcome welcome_for(const Hello& hello, WelcomeStatus status) const;
+  [[nodiscard]] std::uint8_t version_with(const Hello& hello) const;
+  [[nodiscard]] std::string unfit_text(const std::string& who, std::uint8_t min,
+                                       std::uint8_t max) const;
+  void refuse_version(Peer& peer, const Welcome& welcome);
+  void refuse_version(const Hello& hello);
+  void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
+  void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
+  void knock(Peer& peer, core::PathIndex path);
+  void link_up(Peer& peer, core::PathIndex path, Fd fd);
+
+  std::optional<Secret> secret_of(const HelloClaim& claim);
+  void on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd);
+  void on_data_hello(const Hello& hello, const Secret& secret, Fd fd);
+  std::shared_ptr<Receiver> receiver_for(const Hello& hello, const Secret& secret);
+  void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
+                std::span<const std::byte> body);
+  void say_closed(Peer& peer, core::PathIndex link, std::uint64_t comm);
+  void watch(int fd, const std::function<void()>& on_hangup);
+
+  Context& context_;
+  Poller poller_;
+  Dialer dialer_;
+  Acceptor acceptor_;
+  Hints hints_;
+  AddressWatch addresses_;
+  std::int64_t next_look_ = 0;  // 0: when something changes
+  std::int64_t looked_ = 0;
+  std::uint64_t moves_ = 1;  // number of what addresses() says
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+
+  std::mutex registry_;  // guards the next four
+  std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
+  std::vector<Newcomer> newcomers_;
+  std::uint32_t next_listen_ = 1;
+  std::map<std::uint64_t, std::string> unfit_;  // processes that refused our versions, and how
+
+  // Control thread only.
+  std::map<std::uint64_t, std::unique_ptr<Peer>> outbound_;
+  std::map<std::uint64_t, std::unique_ptr<Peer>> inbound_;
+  std::map<std::uint64_t, Sending> senders_;
+  std::map<std::uint64_t, Receiving> receivers_;
+  // What closed receivers had, for senders that missed their last word; the oldest go first.
+  std::map<std::uint64_t, core::ReceiverState> graves_;
+  std::deque<std::uint64_t> graves_order_;
+  std::int64_t published_ = 0;
+  std::int64_t next_publish_ = 0;
+  std::int64_t last_tick_ = 0;
+  bool hurry_ = false;          // a comm was passed over
+  Rest rest_ = Rest::none;      // how long nothing need be looked at
+  bool roused_ = false;         // a caller said otherwise
+  std::int64_t links_ = 0;      // live, to peers that we send to
+  int pings_ = 0;               // events that were nothing but pings and their answers
+  bool closed_ = false;         // a comm was, in this tick
+  bool silenced_ = false;       // this process is fenced
+  std::uint64_t reported_ = 0;  // number of the last rails report sent
+};
+
+// Unguessable bytes from the kernel.
+void random_bytes(std::span<std::byte> out);
+std::uint64_t random_number();
+
+}  // namespace fabric::host

@@ -1,0 +1,425 @@
+// Connections of the control thread: whom it dials, whom it lets in, what they say.
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "host/control.h"
+
+namespace fabric::host {
+
+Peer& Control::outbound_peer(const Handle& handle) {
+  auto& peer = outbound_[handle.incarnation];
+  if (peer == nullptr || peer->gone) {
+    if (peer != nullptr) {
+      return *peer;
+    }
+    peer = std::make_unique<Peer>(
+        context_, true, handle.incarnation, handle.listen_id, handle.secret,
+        [this](Peer& from, core::PathIndex link, const FrameHeader& header,
+               std::span<const std::byte> body) { on_frame(from, link, header, body); });
+  }
+  peer->run_incarnation = handle.run_incarnation;
+  peer->learn_absent(handle.listeners, handle.rails, monotonic_ns());  // made at any time
+  peer->wire_max = handle.wire_max;
+  return *peer;
+}
+
+Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
+  auto& peer = inbound_[hello.initiator];
+  if (peer == nullptr) {
+    peer = std::make_unique<Peer>(
+        context_, false, hello.initiator, hello.listen_id, secret,
+        [this](Peer& from, core::PathIndex link, const FrameHeader& header,
+               std::span<const std::byte> body) { on_frame(from, link, header, body); });
+  }
+  if (hello.kind == HelloKind::control) {
+    peer->learn(hello.listeners, hello.rails, hello.comm, monotonic_ns());
+  } else {
+    peer->learn_absent(hello.listeners, hello.rails, monotonic_ns());
+  }
+  peer->run_incarnation = hello.run_incarnation;
+  peer->wire_max = hello.version_max;
+  return *peer;
+}
+
+Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
+  Hello hello;
+  hello.kind = kind;
+  // One that speaks kWireVersionUnsafe at most would choose that.
+  const auto highest = static_cast<std::uint8_t>(context_.params.wire_max);
+  const std::uint8_t common = common_version(kWireVersionMin, peer.wire_max, highest);
+  hello.version_max = common != 0 ? common : highest;
+  hello.rails = static_cast<std::uint8_t>(context_.rails.size());
+  hello.initiator_rail = static_cast<std::uint8_t>(peer.local_rail(path));
+  hello.acceptor_rail = static_cast<std::uint8_t>(peer.remote_rail(path));
+  hello.listen_id = peer.listen_id;
+  hello.chunk_size = context_.params.chunk_size;
+  hello.initiator = context_.incarnation;
+  hello.run_incarnation = context_.run_incarnation;
+  hello.acceptor = peer.incarnation;
+  hello.nonce = random_number();
+  hello.comm = moves_;
+  hello.listeners = addresses().listeners;
+  return hello;
+}
+
+Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
+  Welcome welcome;
+  welcome.version = version_with(hello);
+  welcome.status = status;
+  if (status == WelcomeStatus::version) {
+    welcome.version = static_cast<std::uint8_t>(context_.params.wire_max);
+    welcome.version_min = kWireVersionMin;
+  }
+  welcome.rails = static_cast<std::uint8_t>(context_.rails.size());
+  welcome.incarnation = context_.incarnation;
+  welcome.nonce = hello.nonce;
+  welcome.listeners = addresses().listeners;
+  return welcome;
+}
+
+std::uint8_t Control::version_with(const Hello& hello) const {
+  return common_version(hello.version_min, hello.version_max,
+                        static_cast<std::uint8_t>(context_.params.wire_max));
+}
+
+std::string Control::unfit_text(const std::string& who, std::uint8_t min, std::uint8_t max) const {
+  return who + " runs a plugin that speaks wire versions " + std::to_string(min) + " to " +
+         std::to_string(max) + ", this one " + std::to_string(kWireVersionMin) + " to " +
+         std::to_string(context_.params.wire_max) + ": install the same release on all hosts";
+}
+
+// Waiting would not make the peer another: an error now, and what has to be done. Its handle said
+// otherwise, or the comm would not be.
+void Control::refuse_version(Peer& peer, const Welcome& welcome) {
+  if (peer.gone) {
+    return;
+  }
+  const std::string text = unfit_text(peer.name(), welcome.version_min, welcome.version);
+  {
+    const std::scoped_lock lock(registry_);
+    unfit_[peer.incarnation] = text;
+  }
+  give_up(peer, text);
+}
+
+// Only who has a handle of ours can sign a hello: nobody else will come for it.
+void Control::refuse_version(const Hello& hello) {
+  add(context_.stats.refused_peers, 1);
+  context_.say(LogLevel::warn,
+               "refused: " + unfit_text("a peer", hello.version_min, hello.version_max));
+  if (hello.kind != HelloKind::knock) {  // that is signed with the handle of its own listener
+    const std::scoped_lock lock(registry_);
+    const auto listener = listeners_.find(hello.listen_id);
+    if (listener != listeners_.end()) {
+      listener->second->unfit = true;
+    }
+  }
+  context_.waits.signal();
+}
+
+void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
+  peer.dialing(path, now);
+  dialer_.dial(
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+      hello_to(peer, HelloKind::control, path), peer.secret,
+      [this, &peer, path](DialResult result) {
+        const std::int64_t then = monotonic_ns();
+        if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
+          // Where the version has it, an `addresses` frame follows.
+          peer.learn(result.welcome.listeners, result.welcome.rails, 0, then);
+          peer.facts.version = result.welcome.version;
+          link_up(peer, path, std::move(result.fd));
+          return;
+        }
+        if (result.outcome == DialOutcome::welcome &&
+            result.welcome.status == WelcomeStatus::version) {
+          refuse_version(peer, result.welcome);
+          peer.dial_failed(path, then);
+          return;
+        }
+        if (result.outcome != DialOutcome::failed) {  // refused, or a stranger there
+          peer.refused(path, then);
+        }
+        peer.dial_failed(path, then);
+      });
+}
+
+void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
+  if (peer.fenced) {
+    return;  // while it was dialled
+  }
+  const int number = fd.get();
+  poller_.add(number, EPOLLIN | EPOLLRDHUP,
+              [this, &peer, path](std::uint32_t) { pings_ += peer.readable(path) ? 1 : 0; });
+  peer.attach(path, std::move(fd), monotonic_ns());
+  peer.send(path, [this, &peer](Bytes& out) {
+    append_rails(out, hints_.local());
+    if (speaks(peer.facts.version, FrameType::addresses)) {
+      append_addresses(out, addresses());  // they may have changed since the hello
+    }
+  });
+  wake();  // comms may dial over these rails now
+}
+
+void Control::knock(Peer& peer, core::PathIndex path) {
+  dialer_.dial(
+      peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
+      hello_to(peer, HelloKind::knock, path), peer.secret, [&peer, path](DialResult result) {
+        if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
+          peer.answered();
+        } else if (result.outcome != DialOutcome::failed) {
+          peer.refused(path, monotonic_ns());
+        }
+      });
+}
+
+void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
+  Peer& peer = *sending.peer;
+  const core::Epoch epoch = sending.comm->dial(path, now);
+  if (epoch == 0) {
+    return;
+  }
+  Hello hello = hello_to(peer, HelloKind::data, path);
+  hello.listen_id = sending.listen_id;
+  hello.comm = sending.comm->id();
+  hello.epoch = epoch;
+  hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
+  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
+               [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
+                 const std::int64_t then = monotonic_ns();
+                 if (result.outcome == DialOutcome::welcome &&
+                     result.welcome.status == WelcomeStatus::version) {
+                   refuse_version(peer, result.welcome);
+                 }
+                 if (result.outcome != DialOutcome::welcome ||
+                     result.welcome.status == WelcomeStatus::version ||
+                     result.welcome.status == WelcomeStatus::stale ||
+                     result.welcome.status == WelcomeStatus::stranger) {
+                   if (result.outcome == DialOutcome::refused) {
+                     peer.refused(path, then);
+                   }
+                   comm->dial_failed(path, then);
+                   return;
+                 }
+                 if (result.welcome.status == WelcomeStatus::closed) {
+                   comm->dial_failed(path, then);
+                   comm->on_refused();
+                   // Its close may have been lost with the links that it was said on. The answer to
+                   // a fence says it again, after the receiver's last word.
+                   peer.broadcast([&](Bytes& out) {
+                     append_path(out, FrameType::fence, comm->id(), {path, epoch});
+                   });
+                   return;
+                 }
+                 peer.learn_absent(result.welcome.listeners, result.welcome.rails, then);
+                 peer.facts.version = result.welcome.version;
+                 watch(result.fd.get(), [weak = std::weak_ptr(comm), path, epoch] {
+                   if (const auto there = weak.lock()) {
+                     there->hangup(path, epoch);
+                   }
+                 });
+                 comm->attach(path, epoch, std::move(result.fd), then);
+                 context_.waits.signal();
+               });
+}
+
+// Ends of a data connection are seen at once, whether or not the caller polls.
+void Control::watch(int fd, const std::function<void()>& on_hangup) {
+  poller_.add(fd, EPOLLRDHUP | EPOLLET, [on_hangup](std::uint32_t events) {
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+      on_hangup();
+    }
+  });
+}
+
+std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
+  if (claim.kind == HelloKind::knock) {
+    const auto peer = outbound_.find(claim.initiator);
+    return peer != outbound_.end() && peer->second->listen_id == claim.listen_id
+               ? std::optional(peer->second->secret)
+               : std::nullopt;
+  }
+  const std::scoped_lock lock(registry_);
+  const auto listener = listeners_.find(claim.listen_id);
+  return listener == listeners_.end() ? std::nullopt : std::optional(listener->second->secret);
+}
+
+void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
+  const auto reply = [&](WelcomeStatus status) {
+    const WelcomeBytes bytes = encode(welcome_for(hello, status), secret);
+    return ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  };
+  if (hello.acceptor != context_.incarnation) {
+    reply(WelcomeStatus::stranger);
+    return;
+  }
+  if (refuse_fenced(hello)) {
+    reply(WelcomeStatus::stranger);
+    return;
+  }
+  if (version_with(hello) == 0) {
+    refuse_version(hello);
+    reply(WelcomeStatus::version);
+    return;
+  }
+  if (hello.kind == HelloKind::knock) {
+    const auto peer = outbound_.find(hello.initiator);
+    if (peer != outbound_.end()) {
+      peer->second->knocked(hello.listeners, hello.rails, hello.comm, monotonic_ns());
+    }
+    reply(WelcomeStatus::ok);
+    return;
+  }
+  if (hello.kind == HelloKind::data) {
+    on_data_hello(hello, secret, std::move(fd));
+    return;
+  }
+  Peer& peer = inbound_peer(hello, secret);
+  peer.facts.version = version_with(hello);
+  if (reply(WelcomeStatus::ok)) {
+    link_up(peer, core::path_index(hello.initiator_rail, rail), std::move(fd));
+  }
+}
+
+void Control::on_data_hello(const Hello& hello, const Secret& secret, Fd fd) {
+  const auto refuse = [&](WelcomeStatus status, core::Epoch floor) {
+    Welcome welcome = welcome_for(hello, status);
+    welcome.floor = floor;
+    const WelcomeBytes bytes = encode(welcome, secret);
+    [[maybe_unused]] const auto sent =
+        ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  };
+  const auto receiver = receiver_for(hello, secret);
+  if (receiver == nullptr) {
+    refuse(WelcomeStatus::closed, 0);
+    return;
+  }
+  const core::PathIndex path = core::path_index(hello.initiator_rail, hello.acceptor_rail);
+  const core::Epoch epoch = hello.epoch;
+  const std::weak_ptr<Receiver> weak = receiver;
+  const int number = fd.get();
+  const WelcomeBytes bytes = encode(welcome_for(hello, WelcomeStatus::ok), secret);
+  watch(number, [weak, path, epoch] {
+    if (const auto comm = weak.lock()) {
+      comm->hangup(path, epoch);
+    }
+  });
+  const auto floor = receiver->attach(path, epoch, fd, bytes, version_with(hello));
+  if (floor) {
+    poller_.remove(number);
+    refuse(WelcomeStatus::stale, *floor);
+  }
+  context_.waits.signal();
+}
+
+std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret& secret) {
+  constexpr std::uint32_t kChunkMin = 4096;
+  constexpr std::uint32_t kChunkMax = 4U << 20U;
+  const auto known = receivers_.find(hello.comm);
+  if (known != receivers_.end()) {
+    // Whoever holds another listener's secret may know the comm's number, and is no part of it.
+    const Receiving& receiving = known->second;
+    const bool theirs =
+        receiving.peer->incarnation == hello.initiator && receiving.listen_id == hello.listen_id;
+    return receiving.comm->closed() || !theirs ? nullptr : receiving.comm;
+  }
+  const std::scoped_lock lock(registry_);
+  const auto listener = listeners_.find(hello.listen_id);
+  if (listener == listeners_.end() || !listener->second->open || hello.chunk_size < kChunkMin ||
+      hello.chunk_size > kChunkMax) {
+    return nullptr;
+  }
+  Peer& peer = inbound_peer(hello, secret);
+  const core::PathIndex home = core::path_index(hello.home_rail, listener->second->rail);
+  auto receiver =
+      std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size, peer.name());
+  peer.facts.version = version_with(hello);
+  peer.homes |= core::bit(home);
+  ++peer.comms;
+  receivers_.insert_or_assign(hello.comm,
+                              Receiving{receiver, &peer, hello.listen_id, join_group(peer), {}});
+  listener->second->ready.push_back(receiver);
+  return receiver;
+}
+
+// The comm is not here any more: the close that said so did not arrive, or not yet.
+void Control::say_closed(Peer& peer, core::PathIndex link, std::uint64_t comm) {
+  peer.send(link, [comm](Bytes& out) { append_frame(out, FrameType::close, comm); });
+}
+
+void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
+                       std::span<const std::byte> body) {
+  const auto sender = senders_.find(header.comm);
+  const auto receiver = receivers_.find(header.comm);
+  switch (header.type) {
+    case FrameType::ping:
+      if (const auto number = decode_number(body)) {
+        peer.send(link, [&](Bytes& out) { append_number(out, FrameType::pong, *number); });
+      }
+      return;
+    case FrameType::rails:
+      if (const auto report = decode_rails(body)) {
+        peer.heard_rails(*report);
+        wake();
+      }
+      return;
+    case FrameType::addresses:
+      if (const auto report = decode_addresses(body)) {
+        peer.learn(report->listeners, report->rails, report->number, monotonic_ns());
+        wake();
+      }
+      return;
+    case FrameType::state:
+      if (sender == senders_.end()) {
+        say_closed(peer, link, header.comm);
+      } else if (sender->second.peer == &peer) {
+        if (const auto frame = decode_state(body)) {
+          sender->second.comm->on_state(*frame);
+        }
+      }
+      return;
+    case FrameType::retired:
+      if (sender == senders_.end()) {
+        say_closed(peer, link, header.comm);
+      } else if (sender->second.peer == &peer) {
+        const auto frame = decode_state(body);
+        if (frame && frame->fenced) {
+          sender->second.comm->on_retired(*frame);
+          peer.send(link, [&](Bytes& out) {
+            append_path(out, FrameType::fence, header.comm, *frame->fenced);
+          });
+        }
+      }
+      return;
+    case FrameType::fence:
+      if (const auto path = decode_path(body)) {
+        if (receiver != receivers_.end() && receiver->second.peer == &peer) {
+          const StateFrame answer = receiver->second.comm->on_fence(*path);
+          peer.send(link, [&](Bytes& out) { append_state(out, header.comm, answer); });
+        } else {
+          const auto grave = graves_.find(header.comm);
+          peer.send(link, [&](Bytes& out) {
+            if (grave != graves_.end()) {
+              append_state(out, header.comm, {*path, grave->second});
+            }
+            append_frame(out, FrameType::close, header.comm);
+          });
+        }
+      }
+      return;
+    case FrameType::close:
+      if (sender != senders_.end() && sender->second.peer == &peer) {
+        sender->second.comm->on_peer_close();
+      }
+      if (receiver != receivers_.end() && receiver->second.peer == &peer) {
+        receiver->second.comm->on_peer_close();
+      }
+      return;
+    default:
+      return;  // pong: its ACK has done its work. Others belong to data connections
+  }
+}
+
+}  // namespace fabric::host

@@ -1,0 +1,403 @@
+// The control thread's loop and its ticks: peers, comms and what they want, the stats page.
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "core/schedule.h"
+#include "host/control.h"
+
+namespace fabric::host {
+
+namespace {
+
+constexpr int kAloneTickMs = 250;  // without comms
+constexpr int kNice = -10;
+constexpr int kHurryAfter = 2;
+constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
+constexpr std::int64_t kPublishNs = 20 * kMs;
+constexpr std::int64_t kIdlePublishNs = 250 * kMs;
+constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
+
+std::int64_t tick_every(Rest rest) {
+  switch (rest) {
+    case Rest::none:
+      return kTickNs;
+    case Rest::calm:
+      return kCalmTickNs;
+    case Rest::brief:
+      return kBriefTickNs;
+    case Rest::idle:
+      break;
+  }
+  return kIdleTickNs;
+}
+
+// Where something is under way its own connection tells first, and has the link speak at once.
+std::int64_t ping_every(Rest rest) {
+  return (rest == Rest::none ? 50 : rest == Rest::calm ? 100 : 200) * kMs;
+}
+
+}  // namespace
+
+void Control::run() {
+  ::pthread_setname_np(::pthread_self(), "fabric-control");
+  // Where it may: a failover must not wait behind the threads of the job. Microseconds per tick.
+  if (::getpriority(PRIO_PROCESS, 0) > kNice) {
+    ::setpriority(PRIO_PROCESS, 0, kNice);
+  }
+  std::int64_t now = monotonic_ns();
+  while (!stopping_.load()) {
+    const bool alone = senders_.empty() && receivers_.empty();
+    const bool hurry = std::exchange(hurry_, false);
+    show_rest();
+    const std::int64_t every = tick_every(rest_);
+    const std::int64_t left =
+        std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
+    pings_ = 0;
+    const int events = poller_.run(alone ? kAloneTickMs : static_cast<int>((left + kMs - 1) / kMs));
+    now = monotonic_ns();
+    if (hurry && events == 0 && now < last_tick_ + every) {
+      tick_comms(now, Which::passed_over);
+      continue;
+    }
+    // They were answered, and change nothing: a look at everything would cost a caller its core.
+    if (events != 0 && events == pings_ && now < last_tick_ + every) {
+      hurry_ = hurry;
+      continue;
+    }
+    tick(now);
+    last_tick_ = now;
+  }
+}
+
+// What was begun in a comm after this look had passed it must not wait for a seldom next one.
+void Control::show_rest() {
+  const bool alone = senders_.empty() && receivers_.empty();
+  context_.rest.store(alone ? Rest::none : rest_);
+  if (rest_ == Rest::idle && context_.stirred.load()) {
+    rest_ = Rest::calm;
+    context_.rest.store(alone ? Rest::none : rest_);
+  }
+}
+
+void Control::tick_comms(std::int64_t now, Which which) {
+  tick_senders(now, which);
+  tick_receivers(now, which);
+}
+
+void Control::tick(std::int64_t now) {
+  const Rest was = std::exchange(rest_, Rest::idle);
+  context_.stirred.store(false);
+  roused_ = context_.rest.load() < was;
+  take_newcomers();
+  if (!silenced_) {
+    renew_rails(now);
+  }
+  if (next_look_ != 0 && next_look_ < now + kIdleTickNs) {
+    rest_ = Rest::calm;
+  }
+  const bool changed = hints_.poll(now);
+  heed_fences(changed);
+  if (!hints_.prompt()) {
+    rest_ = Rest::none;
+  }
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->hints_dirty = peer->hints_dirty || changed;
+    }
+  }
+  dialer_.tick(now);
+  acceptor_.tick(now);
+  links_ = 0;
+  for (const auto& [id, peer] : outbound_) {
+    links_ += std::popcount(peer->live());
+  }
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      tick_peer(*peer, now, was);
+    }
+  }
+  reported_ = hints_.local().number;
+  tick_comms(now, Which::all);
+  if (std::exchange(closed_, false)) {
+    count_homes();
+  }
+  if (rest_ != Rest::idle) {
+    next_publish_ = std::min(next_publish_, published_ + kPublishNs);
+  }
+  if (now >= next_publish_) {
+    published_ = now;
+    next_publish_ = now + kIdlePublishNs;
+    publish(now);
+  }
+}
+
+void Control::take_newcomers() {
+  std::vector<Newcomer> newcomers;
+  {
+    const std::scoped_lock lock(registry_);
+    newcomers.swap(newcomers_);
+  }
+  for (const Newcomer& newcomer : newcomers) {
+    Peer& peer = outbound_peer(newcomer.handle);
+    peer.homes |= core::bit(newcomer.comm->home());
+    ++peer.comms;
+    peer.facts.homes = peer.homes;
+    if (peer.gone) {
+      newcomer.comm->abort(Result::remote_error, peer.gone_text);
+    }
+    senders_.insert_or_assign(newcomer.comm->id(), Sending{newcomer.comm,
+                                                           &peer,
+                                                           newcomer.handle.listen_id,
+                                                           newcomer.handle.secret,
+                                                           join_group(peer),
+                                                           {}});
+  }
+}
+
+// What carrier, page, peer and latency say of the paths.
+void Control::hint(Peer& peer, std::int64_t now) {
+  if (peer.outbound && context_.params.adapt) {
+    const core::PathSet changed = peer.balance.step(now);
+    core::each(changed, [&](core::PathIndex path) {
+      context_.stats.event(
+          pages::StatsEventKind::path_weight, 0, static_cast<std::uint8_t>(core::sender_rail(path)),
+          static_cast<std::uint8_t>(core::receiver_rail(path)), peer.balance.factor(path));
+    });
+    core::each(peer.balance.take_rehash(),
+               [&](core::PathIndex path) { peer.facts.rehash[path] = now; });
+    peer.facts.slow = peer.balance.removed();
+    peer.hints_dirty = peer.hints_dirty || changed != 0;
+  }
+  if (!peer.hints_dirty) {
+    return;
+  }
+  peer.hints_dirty = false;
+  peer.hinted.hear(hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound),
+                   now);
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    std::uint16_t& weight = peer.facts.weight[i];
+    if (std::exchange(peer.hinted_weight[i], weight) < weight) {
+      peer.path_changed(static_cast<core::PathIndex>(i));
+    }
+    if (weight != 0) {
+      const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));
+      weight = static_cast<std::uint16_t>(std::max(1U, weight * factor / core::kFullWeight));
+    }
+  }
+}
+
+void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
+  hint(peer, now);
+  if (!context_.params.failover) {
+    // The plain mode: no control links, no hints, one path.
+    peer.facts.control_live = peer.homes;
+    peer.facts.down.hear(0, now);
+    peer.facts.weight.fill(core::kFullWeight);
+    return;
+  }
+  if (hints_.local().number != reported_) {
+    peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
+  }
+  peer.tick(now, std::max(ping_every(was), links_ * kPingPerLinkNs));
+  const bool whole = (peer.facts.base & ~peer.live()) == 0;
+  // Links are judged often enough so; more would have each end ping for the other's pings.
+  rest_ = std::min(rest_, whole && peer.calm(now) ? Rest::idle : Rest::calm);
+  if (peer.facts.down.down() != 0) {
+    rest_ = Rest::none;  // while a path is said to be dead, whoever was passed over must hear soon
+  }
+  if (peer.comms == 0 || peer.gone) {
+    return;
+  }
+  if (peer.outbound) {
+    core::each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
+  } else {
+    core::each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
+  }
+  judge(peer, now);
+}
+
+void Control::judge(Peer& peer, std::int64_t now) {
+  if (peer.dead(now)) {
+    give_up(peer, peer.name() + ": the process is gone (connections refused)");
+  }
+}
+
+void Control::give_up(Peer& peer, const std::string& text) {
+  peer.gone = true;
+  peer.gone_text = text;
+  each_comm_of(peer, [&](auto& comm) { comm.abort(Result::remote_error, text); });
+}
+
+// A comm whose caller is inside, and perhaps lost the CPU there, must not hold up the others: it is
+// looked at again in the next tick, then every millisecond, and waited for when it was never free;
+// one that was calm is waited for in the next tick, which comes late enough. Who is inside sees for
+// itself whether messages come.
+template <typename Comms, typename Serve>
+void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve) {
+  for (auto next = comms.begin(); next != comms.end();) {
+    auto& [id, entry] = *next;
+    if (which == Which::passed_over && entry.missed == 0) {
+      ++next;
+      continue;
+    }
+    const int most = entry.rest == Rest::none ? kMaxMissed : 1;
+    const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
+    if (!wants) {
+      // Once is common beside a caller that polls; waking for it would cost that caller its core.
+      ++entry.missed;
+      entry.rest = std::min(entry.rest, roused_ ? Rest::calm : Rest::brief);
+      rest_ = std::min(rest_, entry.rest);
+      hurry_ = hurry_ || entry.missed >= kHurryAfter;
+      ++next;
+      continue;
+    }
+    entry.missed = 0;
+    entry.rest = wants->rest;
+    rest_ = std::min(rest_, entry.rest);
+    entry.peer->ping(wants->suspect, now);
+    serve(id, entry, *wants);
+    if (wants->close) {
+      harvest(entry);
+      context_.stats.groups.leave(entry.group);
+    }
+    next = wants->close ? comms.erase(next) : std::next(next);
+  }
+}
+
+void Control::tick_senders(std::int64_t now, Which which) {
+  tick_all(senders_, now, which, [&](std::uint64_t id, Sending& sending, const Wants& wants) {
+    for (const PathEpoch& fence : wants.announce) {
+      sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
+    }
+    Peer& peer = *sending.peer;
+    for (const PathValidation& done : wants.validations) {
+      if (done.succeeded) {
+        peer.validation.succeeded(done.path);
+      } else {
+        peer.validation.failed(done.path, done.since, now);
+      }
+    }
+    core::each(wants.dial, [&](core::PathIndex path) {
+      peer.validation.began(path, now);
+      dial_data(sending, path, now);
+    });
+    if (wants.dial != 0 || !wants.validations.empty()) {
+      peer.facts.held = peer.validation.held(now);  // for the comms that come after this one
+    }
+    for (const PathLoad& load : wants.loads) {
+      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now);
+    }
+    sending.homeless = wants.homeless && !wants.close;
+    if (wants.close) {
+      sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
+      --sending.peer->comms;
+      closed_ = true;
+    }
+  });
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homeless = false;
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->facts.homeless = sending.peer->facts.homeless || sending.homeless;
+  }
+}
+
+void Control::tick_receivers(std::int64_t now, Which which) {
+  tick_all(receivers_, now, which, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
+    if (wants.say_state) {
+      const StateFrame frame{std::nullopt, wants.state};
+      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });
+    }
+    for (const PathEpoch& fence : wants.announce) {
+      const StateFrame frame{fence, wants.state};
+      receiving.peer->broadcast(
+          [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
+    }
+    if (wants.close) {
+      bury(receiving);
+      closed_ = true;
+    }
+  });
+}
+
+void Control::bury(const Receiving& receiving) {
+  constexpr std::size_t kGraves = 1024;
+  const std::uint64_t id = receiving.comm->id();
+  const core::ReceiverState state = receiving.comm->state();
+  receiving.peer->broadcast([&](Bytes& out) {
+    append_state(out, id, {std::nullopt, state});
+    append_frame(out, FrameType::close, id);
+  });
+  --receiving.peer->comms;
+  graves_[id] = state;
+  graves_order_.push_back(id);
+  if (graves_order_.size() > kGraves) {
+    graves_.erase(graves_order_.front());
+    graves_order_.pop_front();
+  }
+}
+
+// The homes of closed comms count no more.
+void Control::count_homes() {
+  for (auto* peers : {&outbound_, &inbound_}) {
+    for (auto& [id, peer] : *peers) {
+      peer->homes = 0;
+    }
+  }
+  for (auto& [id, sending] : senders_) {
+    sending.peer->homes |= core::bit(sending.comm->home());
+  }
+  for (auto& [id, receiving] : receivers_) {
+    receiving.peer->homes |= core::bit(receiving.comm->home());
+  }
+  for (auto& [id, peer] : outbound_) {
+    peer->facts.homes = peer->homes;
+  }
+}
+
+Groups::Index Control::join_group(const Peer& peer) {
+  const auto direction =
+      peer.outbound ? pages::StatsDirection::send : pages::StatsDirection::receive;
+  const auto named = std::find_if(peer.addresses.begin(), peer.addresses.end(),
+                                  [](const Address& address) { return address.present(); });
+  return context_.stats.groups.join(named == peer.addresses.end() ? Address{} : *named,
+                                    peer.incarnation, direction);
+}
+
+template <typename Comm>
+void Control::harvest(Comm& entry) {
+  entry.harvest.take(
+      entry.comm->tally(), context_.clock,
+      entry.peer->outbound ? pages::StatsDirection::send : pages::StatsDirection::receive,
+      context_.stats.groups.row(entry.group), context_.stats.deliveries);
+}
+
+void Control::publish(std::int64_t now) {
+  RailCounts sum;
+  context_.stats.groups.clear_in_flight();
+  for (auto& [id, sending] : senders_) {
+    const RailCounts& counts = sending.comm->counts();
+    sum += counts;
+    harvest(sending);
+    context_.stats.groups.row(sending.group).in_flight_bytes +=
+        std::accumulate(counts.in_flight.begin(), counts.in_flight.end(), std::uint64_t{0});
+  }
+  for (auto& [id, receiving] : receivers_) {
+    sum += receiving.comm->counts();
+    harvest(receiving);
+  }
+  for (std::size_t i = 0; i < core::kMaxRails; ++i) {
+    RailCounters& rail = context_.stats.rails[i];
+    rail.in_flight_bytes.store(sum.in_flight[i], std::memory_order_relaxed);
+    rail.live_paths.store(sum.live[i], std::memory_order_relaxed);
+    rail.dead_paths.store(sum.dead[i], std::memory_order_relaxed);
+  }
+  context_.stats.publish(now);
+}
+
+}  // namespace fabric::host

@@ -1,0 +1,124 @@
+#include "host/dialer.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace fabric::host {
+
+namespace {
+
+constexpr std::int64_t kConnectNs = 300 * kMs;  // a lost SYN: start anew before TCP's own second
+constexpr std::int64_t kWelcomeNs = 700 * kMs;
+
+}  // namespace
+
+void Dialer::dial(std::size_t local_rail, const Address& to, const Hello& hello,
+                  const Secret& secret, Done done) {
+  const std::uint64_t id = next_++;
+  Attempt& attempt = attempts_[id];
+  attempt.hello = encode(hello, secret);
+  attempt.nonce = hello.nonce;
+  attempt.secret = secret;
+  attempt.done = std::move(done);
+  attempt.fd = start_connect(context_.rails[local_rail], to, context_.params);
+  if (!attempt.fd.open()) {
+    attempt.refused = errno == ECONNREFUSED;
+    attempt.until = 0;  // tick() reports it
+    return;
+  }
+  attempt.until = monotonic_ns() + kConnectNs;
+  tune(attempt.fd.get(), hello.kind == HelloKind::data ? Purpose::data : Purpose::control,
+       context_.params);
+  poller_.add(attempt.fd.get(), EPOLLIN | EPOLLOUT | EPOLLET,
+              [this, id](std::uint32_t) { on_event(id); });
+}
+
+void Dialer::on_event(std::uint64_t id) {
+  const auto found = attempts_.find(id);
+  if (found == attempts_.end()) {
+    return;
+  }
+  Attempt& attempt = found->second;
+  const int fd = attempt.fd.get();
+  if (!attempt.connected) {
+    const int error = connect_error(fd);
+    if (error != 0) {
+      finish(id, {error == ECONNREFUSED ? DialOutcome::refused : DialOutcome::failed, {}, {}});
+      return;
+    }
+    const ssize_t sent =
+        ::send(fd, attempt.hello.data(), attempt.hello.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == ENOTCONN)) {
+      return;
+    }
+    if (sent != static_cast<ssize_t>(attempt.hello.size())) {
+      finish(id, {});
+      return;
+    }
+    attempt.connected = true;
+    attempt.until = monotonic_ns() + kWelcomeNs;
+  }
+  while (attempt.got < attempt.welcome.size()) {
+    const ssize_t got = ::recv(fd, attempt.welcome.data() + attempt.got,
+                               attempt.welcome.size() - attempt.got, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0 && errno == EAGAIN) {
+      return;
+    }
+    if (got <= 0) {
+      // Hung up on: by a reset on the way, or by a stranger. That proves nobody's death.
+      finish(id, {});
+      return;
+    }
+    attempt.got += static_cast<std::size_t>(got);
+  }
+  const auto welcome = decode_welcome(attempt.welcome, attempt.secret);
+  if (!welcome || welcome->nonce != attempt.nonce) {
+    finish(id, {});
+    return;
+  }
+  poller_.remove(fd);
+  finish(id, {DialOutcome::welcome, std::move(attempt.fd), *welcome});
+}
+
+void Dialer::finish(std::uint64_t id, DialResult result) {
+  const auto found = attempts_.find(id);
+  if (found == attempts_.end()) {
+    return;
+  }
+  Attempt attempt = std::move(found->second);
+  attempts_.erase(found);
+  if (attempt.fd.open()) {
+    poller_.remove(attempt.fd.get());
+  }
+  attempt.done(std::move(result));
+}
+
+void Dialer::drop() {
+  for (const auto& [id, attempt] : attempts_) {
+    poller_.remove(attempt.fd.get());
+    reset_on_close(attempt.fd.get());
+  }
+  attempts_.clear();
+}
+
+void Dialer::tick(std::int64_t now) {
+  std::vector<std::uint64_t> over;
+  for (const auto& [id, attempt] : attempts_) {
+    if (now >= attempt.until) {
+      over.push_back(id);
+    }
+  }
+  for (const std::uint64_t id : over) {
+    const auto found = attempts_.find(id);
+    if (found != attempts_.end()) {
+      const bool refused = found->second.refused;
+      finish(id, {refused ? DialOutcome::refused : DialOutcome::failed, {}, {}});
+    }
+  }
+}
+
+}  // namespace fabric::host

@@ -1,0 +1,367 @@
+#include "host/host_net.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "host/context.h"
+#include "host/control.h"
+#include "src/cancel.h"
+
+namespace fabric {
+
+class ListenComm {
+ public:
+  std::shared_ptr<host::Listener> listener;
+};
+
+class Request {
+ public:
+  SendComm* send = nullptr;
+  RecvComm* receive = nullptr;
+  std::uint64_t number = 0;  // sequence or group
+  std::size_t size = 0;      // of a send, as posted
+  std::size_t count = 1;
+};
+
+namespace {
+
+// Receives that are not done, of one comm. NCCL has kMaxRequests at most; more than these would not
+// fit into the frame that tells the sender of all.
+constexpr std::size_t kMaxPosted = 1024;
+
+// Requests of one comm; calls for one comm do not overlap.
+class RequestPool {
+ public:
+  Request* get() {
+    if (free_.empty()) {
+      return all_.emplace_back(std::make_unique<Request>()).get();
+    }
+    Request* request = free_.back();
+    free_.pop_back();
+    return request;
+  }
+  void put(Request* request) { free_.push_back(request); }
+  [[nodiscard]] std::size_t out() const { return all_.size() - free_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<Request>> all_;
+  std::vector<Request*> free_;
+};
+
+}  // namespace
+
+class SendComm {
+ public:
+  std::shared_ptr<host::Sender> sender;
+  RequestPool requests;
+};
+
+class RecvComm {
+ public:
+  std::shared_ptr<host::Receiver> receiver;
+  RequestPool requests;
+};
+
+Result cancel(SendComm* comm) {
+  const std::unique_ptr<SendComm> owned(comm);
+  owned->sender->cancel();
+  return Result::success;
+}
+
+namespace host {
+
+namespace {
+
+class HostNet final : public Net {
+ public:
+  HostNet(const Params& params, std::optional<std::vector<Rail>> rails) : given_(std::move(rails)) {
+    context_.params = params;
+    context_.clock.calibrate();  // once: comms may outlive a finalize
+  }
+  ~HostNet() override { shut_down(); }
+
+  Result init(Logger logger) override;
+  Result finalize() override;
+  Result devices(int* count) override;
+  Result properties(int device, const DeviceProperties** out) override;
+  Result listen(int device, std::span<std::byte, kHandleSize> handle, ListenComm** out) override;
+  Result connect(int device, std::span<const std::byte, kHandleSize> handle, int traffic_class,
+                 SendComm** out) override;
+  Result accept(ListenComm* comm, RecvComm** out) override;
+  Result close(ListenComm* comm) override;
+  Result close(SendComm* comm) override;
+  Result close(RecvComm* comm) override;
+  Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) override;
+  Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
+               Request** out) override;
+  Result test(Request* request, bool* done, int* sizes) override;
+  Result wait(int timeout_us) override;
+  Result wake() override;
+
+  Stats& stats() { return context_.stats; }
+  [[nodiscard]] const Stats& stats() const { return context_.stats; }
+
+ private:
+  Result start();
+  void shut_down();
+
+  std::optional<std::vector<Rail>> given_;
+  Context context_;
+  std::mutex mutex_;  // init and finalize
+  int users_ = 0;
+  std::unique_ptr<Control> control_;
+  std::vector<DeviceProperties> properties_;
+};
+
+Result HostNet::init(Logger logger) {
+  const std::scoped_lock lock(mutex_);
+  if (users_ == 0 && control_ == nullptr) {
+    context_.logger = logger;
+    const Result result = start();
+    if (result != Result::success) {
+      return result;
+    }
+  }
+  ++users_;
+  return Result::success;
+}
+
+Result HostNet::start() {
+  std::string notes;
+  std::vector<Rail> rails = given_ ? *given_ : find_rails(context_.params, notes);
+  if (!notes.empty()) {
+    context_.say(LogLevel::warn, notes);
+  }
+  context_.fixed = given_.has_value();
+  context_.incarnation = random_number();
+  context_.run_incarnation = run_incarnation_of(context_.params.run_incarnation);
+  context_.ended.store(false);
+  if (rails.empty()) {
+    context_.say(LogLevel::warn, "no usable network device");
+    return Result::system_error;
+  }
+  context_.params.complaints +=
+      set_standby(context_.params.standby, rails, context_.policy.stands_for, context_.shown);
+  context_.rails.assign(rails);
+  context_.policy.stripe = context_.params.stripe;
+  auto control = std::make_unique<Control>(context_);
+  context_.wake_control = [raw = control.get()] { raw->wake(); };
+  const std::string no_page = context_.stats.open(context_.params, rails, monotonic_ns());
+  const std::string error = control->open();
+  if (!error.empty()) {
+    context_.stats.close();
+    context_.say(LogLevel::warn, error);
+    return Result::system_error;
+  }
+  properties_.clear();
+  std::string names;
+  for (const Rail& rail : context_.rails) {
+    names += " " + rail.name + " " + rail.address.text();
+    if (properties_.size() == context_.shown) {
+      names += " (stands by)";
+      continue;
+    }
+    DeviceProperties& device = properties_.emplace_back();
+    device.name = rail.name;
+    device.pci_path = rail.pci_path;
+    device.guid = rail.guid;
+    device.speed_mbps = rail.speed_mbps;
+    device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.begin());
+  }
+  control->start();  // from here on it writes the rails' addresses
+  control_ = std::move(control);
+  context_.say(LogLevel::info, "rails:" + names);
+  context_.say(LogLevel::info, describe(context_.params));
+  if (!context_.params.complaints.empty()) {
+    context_.say(LogLevel::warn, "defaults are used: " + context_.params.complaints);
+  }
+  if (!no_page.empty()) {
+    context_.say(LogLevel::info, "no stats page: " + no_page);
+  }
+  return Result::success;
+}
+
+void HostNet::shut_down() {
+  if (control_ != nullptr) {
+    control_->stop();
+    context_.ended.store(true);
+    context_.wake_control = [] {};  // comms may be closed after finalize
+    control_.reset();
+    context_.stats.close();
+  }
+}
+
+Result HostNet::finalize() {
+  const std::scoped_lock lock(mutex_);
+  if (users_ == 0) {
+    return Result::invalid_usage;
+  }
+  if (--users_ == 0) {
+    shut_down();
+  }
+  return Result::success;
+}
+
+Result HostNet::devices(int* count) {
+  *count = static_cast<int>(properties_.size());
+  return Result::success;
+}
+
+Result HostNet::properties(int device, const DeviceProperties** out) {
+  if (device < 0 || static_cast<std::size_t>(device) >= properties_.size()) {
+    return Result::invalid_argument;
+  }
+  *out = &properties_[static_cast<std::size_t>(device)];
+  return Result::success;
+}
+
+Result HostNet::listen(int device, std::span<std::byte, kHandleSize> handle, ListenComm** out) {
+  if (control_ == nullptr || device < 0 || static_cast<std::size_t>(device) >= context_.shown) {
+    return Result::invalid_argument;
+  }
+  Handle made;
+  auto comm = std::make_unique<ListenComm>();
+  comm->listener = control_->listen(static_cast<std::size_t>(device), made);
+  encode(made, handle);
+  *out = comm.release();
+  return Result::success;
+}
+
+Result HostNet::connect(int device, std::span<const std::byte, kHandleSize> handle,
+                        int /*traffic_class*/, SendComm** out) {
+  *out = nullptr;
+  const auto decoded = decode_handle(handle);
+  if (!decoded) {
+    context_.say(LogLevel::warn, "connect: " + handle_fault(handle));
+    return Result::invalid_argument;
+  }
+  if (control_ == nullptr || device < 0 || static_cast<std::size_t>(device) >= context_.shown) {
+    return Result::invalid_argument;
+  }
+  auto comm = std::make_unique<SendComm>();
+  std::string why;
+  comm->sender = control_->connect(static_cast<std::size_t>(device), *decoded, why);
+  if (comm->sender == nullptr) {
+    context_.say(LogLevel::warn, "connect: " + why);
+    return Result::remote_error;
+  }
+  *out = comm.release();
+  return Result::success;
+}
+
+Result HostNet::accept(ListenComm* comm, RecvComm** out) {
+  *out = nullptr;
+  if (control_ == nullptr) {
+    return Result::invalid_usage;  // after finalize
+  }
+  std::shared_ptr<host::Receiver> receiver;
+  const Result result = control_->accept(comm->listener, receiver);
+  if (receiver != nullptr) {
+    auto made = std::make_unique<RecvComm>();
+    made->receiver = std::move(receiver);
+    *out = made.release();
+  }
+  return result;
+}
+
+Result HostNet::close(ListenComm* comm) {
+  const std::unique_ptr<ListenComm> owned(comm);
+  if (control_ != nullptr) {
+    control_->close(owned->listener);
+  }
+  return Result::success;
+}
+
+Result HostNet::close(SendComm* comm) {
+  const std::unique_ptr<SendComm> owned(comm);
+  owned->sender->close();
+  return Result::success;
+}
+
+Result HostNet::close(RecvComm* comm) {
+  const std::unique_ptr<RecvComm> owned(comm);
+  owned->receiver->close();
+  return Result::success;
+}
+
+Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) {
+  *out = nullptr;
+  bool taken = false;
+  core::Sequence sequence = 0;
+  const Result result = comm->sender->post(data, size, tag, taken, sequence);
+  if (taken) {
+    Request* request = comm->requests.get();
+    *request = {};
+    request->send = comm;
+    request->number = sequence;
+    request->size = size;
+    *out = request;
+  }
+  return result;
+}
+
+Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
+                      bool /*optional_completion*/, Request** out) {
+  *out = nullptr;
+  if (slots.empty() || slots.size() > static_cast<std::size_t>(kMaxGroupedReceives)) {
+    return Result::invalid_argument;
+  }
+  if (comm->requests.out() >= kMaxPosted) {
+    return Result::success;  // not yet
+  }
+  bool taken = false;
+  core::GroupId group = 0;
+  const Result result = comm->receiver->post(slots, taken, group);
+  if (taken) {
+    Request* request = comm->requests.get();
+    *request = {};
+    request->receive = comm;
+    request->number = group;
+    request->count = slots.size();
+    *out = request;
+  }
+  return result;
+}
+
+Result HostNet::test(Request* request, bool* done, int* sizes) {
+  *done = false;
+  if (request->send != nullptr) {
+    std::size_t size = request->size;
+    const Result result = request->send->sender->test(request->number, *done, size);
+    if (*done) {
+      if (sizes != nullptr) {
+        *sizes = static_cast<int>(size);
+      }
+      request->send->requests.put(request);
+    }
+    return result;
+  }
+  const Result result =
+      request->receive->receiver->test(request->number, request->count, *done, sizes);
+  if (*done) {
+    request->receive->requests.put(request);
+  }
+  return result;
+}
+
+Result HostNet::wait(int timeout_us) {
+  context_.waits.wait(std::max(timeout_us, 0));
+  return Result::success;
+}
+
+Result HostNet::wake() {
+  context_.waits.signal();
+  return Result::success;
+}
+
+}  // namespace
+
+std::unique_ptr<Net> make_net(const Params& params, std::optional<std::vector<Rail>> rails) {
+  return std::make_unique<HostNet>(params, std::move(rails));
+}
+
+const Stats& stats_of(const Net& net) { return dynamic_cast<const HostNet&>(net).stats(); }
+
+}  // namespace host
+
+}  // namespace fabric

@@ -1,0 +1,99 @@
+// The rails of this host: network devices that can carry the collective.
+//
+// Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may
+// show another one's and is asked only for decoration (PCI path), after its ifindex was compared,
+// and for what NCCL_IB_HCA means.
+#pragma once
+
+#include <net/if.h>
+
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/schedule.h"
+#include "host/address.h"
+#include "host/device_choice.h"
+#include "host/params.h"
+
+namespace fabric::host {
+
+struct Rail {
+  std::string name;
+  int ifindex = 0;
+  Address address;  // port: its listener's, once there is one
+  int speed_mbps = 10'000;
+  int mtu = 0;             // bytes; 0: not known
+  std::uint64_t guid = 0;  // from the MAC address
+  std::string pci_path;
+};
+
+// The rails of a process, in an order that stays. One thread adds while others read: what is there
+// stays where it is.
+class RailList {
+ public:
+  void assign(const std::vector<Rail>& rails);  // nobody else reads yet
+  void push_back(const Rail& rail) {
+    const std::size_t index = size();
+    assert(index < core::kMaxRails);
+    rails_[index] = rail;
+    count_.store(index + 1, std::memory_order_release);
+  }
+  [[nodiscard]] std::size_t size() const { return count_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool empty() const { return size() == 0; }
+  Rail& operator[](std::size_t index) { return rails_[index]; }
+  const Rail& operator[](std::size_t index) const { return rails_[index]; }
+  [[nodiscard]] const Rail* begin() const { return rails_.data(); }
+  [[nodiscard]] const Rail* end() const { return rails_.data() + size(); }
+  [[nodiscard]] std::span<const Rail> all() const { return {rails_.data(), size()}; }
+
+ private:
+  std::array<Rail, core::kMaxRails> rails_;
+  std::atomic<std::size_t> count_{0};
+};
+
+// Devices that are administratively up with a global address, in order of their names (numbers in
+// names compared as numbers), at most kMaxRails, as host/device_choice.h chooses. A device without
+// carrier counts. `notes`: what was asked for and is not here.
+std::vector<Rail> find_rails(const Params& params, std::string& notes);
+
+// Where a rail is now.
+struct RailNow {
+  bool present = false;  // the device is there, administratively up, and has an address
+  int ifindex = 0;
+  int mtu = 0;      // bytes; 0: not known
+  Address address;  // the rail's own if it still has it; without a port
+};
+// In the order of `rails`; nothing when the kernel gave no answer.
+std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<const Rail> rails);
+
+// Devices that came after `rails` were found, and that NCCL_SOCKET_IFNAME or NCCL_IB_HCA names:
+// what a host makes for other purposes meanwhile (bridges, containers) is not taken for a rail. As
+// many as there is room for.
+std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails);
+
+// Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
+// order, and says by index whom each stands for. Returns what was wrong with it, or "".
+std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
+                        std::array<std::uint8_t, core::kMaxRails>& stands_for, std::size_t& shown);
+
+// Reads the carrier of devices; one per thread.
+class CarrierReader {
+ public:
+  CarrierReader();
+  ~CarrierReader();
+  CarrierReader(const CarrierReader&) = delete;
+  CarrierReader& operator=(const CarrierReader&) = delete;
+  // False: no carrier, or administratively down, or gone.
+  bool up(const Rail& rail);
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace fabric::host

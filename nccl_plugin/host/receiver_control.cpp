@@ -1,0 +1,338 @@
+// The control thread's side of Receiver.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "core/schedule.h"
+#include "host/receiver.h"
+
+namespace fabric::host {
+
+namespace {
+
+// At this end the local rail is the receiver's.
+std::uint8_t local_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::receiver_rail(path));
+}
+std::uint8_t remote_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::sender_rail(path));
+}
+
+}  // namespace
+
+std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
+  const Tenure::Visit visit(tenure_, wait);
+  if (!visit) {
+    return std::nullopt;
+  }
+  Wants wants;
+  if (closed() || error_ != Result::success || peer_closed_) {
+    wants.close = closed();
+    wants.rest = Rest::idle;  // nobody waits for anything here
+    return wants;
+  }
+  facts_ = facts;
+  core_.expect_ahead(goes_ahead(facts));
+  heard_ = false;
+  core::each(live_, [&](core::PathIndex index) {
+    Path& path = paths_[index];
+    if (!path.life.live()) {
+      return;
+    }
+    if (facts.down.condemns(index, path.up_since, live_)) {
+      fail(index, facts.why[index]);
+      return;
+    }
+    if (facts.outdated(index, path.up_since)) {
+      fail(index, pages::PathDownReason::moved);
+      return;
+    }
+    // The caller of an idle comm does not look: without this the trial is never answered.
+    path.awaits_trial = path.awaits_trial && speaks(facts.version, FrameType::trial);
+    if (path.awaits_trial) {
+      if (!drain(index)) {
+        fail(index, pages::PathDownReason::socket_error);
+        return;
+      }
+    }
+    if (path.low_water > 1 && std::exchange(path.low_left, path.left) == path.left) {
+      path.low_water = 1;
+      set_low_water(path.fd.get(), 1);  // it may never get that far
+    }
+    if (path.out_at < path.out.size()) {
+      flush(index);
+    }
+    if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
+      return;
+    }
+    const auto info = sample(path.fd.get());
+    if (info && info->held) {
+      push(path.fd.get());
+    }
+    const core::Hearing hearing =
+        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
+    if (hearing == core::Hearing::suspect) {
+      wants.suspect |= core::bit(index);
+      // A grant that was lost alone in flight would wait 200 ms for its retransmission.
+      wants.say_state = now - last_state_ >= kAnnounceNs;
+    }
+    if (hearing == core::Hearing::dead) {
+      fail(index, pages::PathDownReason::no_ack);
+    } else if (info && info->unacknowledged == 0 && quiet(path.fd.get())) {
+      path.maybe_unacked = false;
+      path.silence.reset();
+    }
+  });
+  if (heard_ && context_.waits.wanted()) {
+    // The caller may sleep for just that, and a connection that was closed here wakes nobody.
+    context_.waits.signal();
+  }
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    Path& path = paths_[i];
+    if (path.announce && now - path.announced >= kAnnounceNs) {
+      path.announced = now;
+      // Nothing of that connection or an earlier one is taken any more.
+      wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
+    }
+  }
+  // A link is back: what was said on those that died may be lost, the sender's close too. Where the
+  // comm is no more, that is the answer.
+  wants.say_state = wants.say_state || facts.linked_at > last_state_;
+  if (wants.say_state) {
+    last_state_ = now;
+  }
+  if (wants.say_state || !wants.announce.empty()) {
+    wants.state = core_.state();
+  }
+  answer(Tell::all);
+  if (now - aged_at_ >= kBusyNs) {
+    // A path that took over for a while, or carried a trial, is none of those for ever.
+    aged_at_ = now;
+    busy_ = std::exchange(carried_, 0);
+    core::each(live_, [this](core::PathIndex index) {
+      busy_ |= paths_[index].in_payload ? core::bit(index) : 0;
+    });
+  }
+  if (std::exchange(moved_, false) || core_.has_output()) {
+    busy_at_ = now;
+  }
+  wants.rest = rest(now);
+  if (live_ != 0 && facts.answered(context_.params)) {
+    dead_since_ = 0;
+    told_all_down_ = false;
+    return wants;
+  }
+  if (dead_since_ == 0) {
+    dead_since_ = now;
+  }
+  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
+    told_all_down_ = true;
+    context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
+  }
+  if (now - dead_since_ >= context_.params.deadline_ns) {
+    abort_inside(Result::remote_error,
+                 "no path from " + peer_ + " for " +
+                     std::to_string((now - dead_since_) / 1'000 / kMs) + " s (FABRIC_DEADLINE)" +
+                     (last_failure_.empty()
+                          ? std::string("; its control links are silent")
+                          : "; the last to fail: " + last_failure_ + ", " +
+                                std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
+  }
+  return wants;
+}
+
+Rest Receiver::rest(std::int64_t now) const {
+  bool calm = live_ != 0 && !owe_state_;
+  for (const Path& path : paths_) {
+    calm =
+        calm && !path.announce && !path.awaits_trial && path.out.empty() && path.silence.moving();
+  }
+  if (!calm) {
+    return Rest::none;
+  }
+  if (now - busy_at_ > kIdleAfterNs && !core_.waiting_large()) {
+    return Rest::idle;
+  }
+  return core_.waiting_large() || patience_.out() ? Rest::calm : Rest::brief;
+}
+
+std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
+                                            std::span<const std::byte> welcome,
+                                            std::uint8_t version) {
+  const Tenure::Visit visit(tenure_);
+  facts_.version = version;  // frames may come before the first tick
+  Path& path = paths_[index];
+  if (core_.open(index) && epoch > core_.epoch(index)) {
+    retire(index);  // the sender has given the old one up; its fence is on the way
+  }
+  if (closed() || error_ != Result::success || !core_.admit(index, epoch)) {
+    return core_.epoch(index) + 1;
+  }
+  if (::send(fd.get(), welcome.data(), welcome.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(welcome.size())) {
+    core_.retire(index);
+    return std::nullopt;
+  }
+  path.life.on(core::LinkEvent::connected);
+  path.fd = std::move(fd);
+  path.epoch = epoch;
+  path.header_at = 0;
+  path.in_payload = false;
+  path.low_water = 1;
+  path.ended = false;
+  path.out.clear();
+  path.out_at = 0;
+  path.silence.reset();
+  path.maybe_unacked = true;
+  path.up_since = monotonic_ns();
+  path.announce = false;
+  path.trial = false;
+  path.awaits_trial = path.ever_live;
+  if (path.ever_live) {
+    add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  path.ever_live = true;
+  live_ |= core::bit(index);
+  path.watched = false;
+  watch(index);
+  answer();
+  return std::nullopt;
+}
+
+void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  if (!path.life.live() || path.epoch != epoch) {
+    return;
+  }
+  if (peer_closed_) {
+    exhaust(index);
+  } else if (!drain(index)) {
+    fail(index, pages::PathDownReason::socket_error);
+  }
+  answer();
+  context_.waits.signal();
+}
+
+// Drains what the kernel holds, keeps whole chunks, closes.
+void Receiver::retire(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.life.live()) {
+    return;
+  }
+  exhaust(index);
+  core_.retire(index);
+  path.life.on(core::LinkEvent::lost);
+  path.fd.reset();
+  path.in_payload = false;
+  live_ &= ~core::bit(index);
+  busy_ &= ~core::bit(index);
+  owe_state_ = true;  // whatever was said on it may be lost
+}
+
+void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
+  Path& path = paths_[index];
+  if (peer_closed_ || !path.life.live()) {
+    return;
+  }
+  retire(index);
+  if (peer_closed_) {
+    return;  // its last words
+  }
+  path.announce = context_.params.failover;
+  path.announced = 0;
+  last_failure_ =
+      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
+  last_failure_at_ = monotonic_ns();
+  add(context_.stats.rails[local_of(index)].failovers, 1);
+  tally_.failovers.add(1);
+  context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(reason));
+  if (!context_.params.failover) {
+    abort_inside(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
+    return;
+  }
+  context_.wake_control();
+}
+
+StateFrame Receiver::on_fence(const PathEpoch& fence) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[fence.path];
+  if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
+    fail(fence.path, pages::PathDownReason::peer_told);
+  }
+  if (path.epoch < fence.epoch) {
+    path.announce = false;  // the sender knows
+  }
+  StateFrame answered{fence, core_.state()};
+  answer();
+  context_.waits.signal();
+  return answered;
+}
+
+core::ReceiverState Receiver::state() const {
+  const Tenure::Visit visit(tenure_);
+  return core_.state();
+}
+
+void Receiver::on_peer_close() {
+  const Tenure::Visit visit(tenure_);
+  note_close();
+  // What is in the kernel may still complete a receive, or one that is yet to be posted: its sender
+  // may have been told that it is done.
+  core::each(live_, [this](core::PathIndex index) { exhaust(index); });
+  context_.waits.signal();
+}
+
+void Receiver::abort(Result result, const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (!closed() && !peer_closed_) {
+    abort_inside(result, text);
+  }
+}
+
+void Receiver::cut(const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (closed()) {
+    return;
+  }
+  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  abort_inside(Result::remote_error, text);
+}
+
+void Receiver::abort_inside(Result result, const std::string& text) {
+  if (error_ != Result::success) {
+    return;
+  }
+  error_ = result;
+  context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
+                       static_cast<std::uint32_t>(result));
+  context_.say(LogLevel::warn, text);
+  core::each(live_, [this](core::PathIndex index) {
+    paths_[index].life.on(core::LinkEvent::close);
+    paths_[index].fd.reset();
+  });
+  live_ = 0;
+  context_.waits.signal();
+}
+
+const RailCounts& Receiver::counts() {
+  const Tenure::Visit visit(tenure_, false);
+  if (!visit) {
+    return counts_;
+  }
+  counts_ = {};
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    if (paths_[i].life.live()) {
+      ++counts_.live[local_of(index)];
+    } else if (paths_[i].ever_live) {
+      ++counts_.dead[local_of(index)];
+    }
+  }
+  return counts_;
+}
+
+}  // namespace fabric::host

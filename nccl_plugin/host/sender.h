@@ -1,0 +1,180 @@
+// The sending end of a comm: core/SendCore with its connections.
+//
+// Threads: the caller's (isend, test, close) and the control thread, one of them inside at a time
+// (host/tenure.h); two comms share nothing. The caller drives payload; the control thread attaches
+// connections, detects dead ones, runs the fences, and pushes on what they freed, so that nothing
+// waits for the caller.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/lifecycle.h"
+#include "core/schedule.h"
+#include "core/send_core.h"
+#include "core/silence.h"
+#include "host/context.h"
+#include "host/patience.h"
+#include "host/tally.h"
+#include "host/tenure.h"
+
+namespace fabric::host {
+
+class Sender {
+ public:
+  Sender(Context& context, std::uint64_t id, core::PathIndex home, std::string peer);
+  ~Sender();
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  // The caller's side. `taken` is false when the message has to be offered again.
+  Result post(const void* data, std::size_t size, int tag, bool& taken, core::Sequence& sequence);
+  Result test(core::Sequence sequence, bool& done, std::size_t& size);
+  // Waits, within a budget, for copied messages that are done to be acknowledged. What is not done
+  // is cancelled.
+  void close();
+  // As close(), without the wait: nothing is read from the caller's memory afterwards.
+  void cancel() { close_within(0); }
+
+  // The control thread's side.
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  // nullopt: not done, because the caller is inside and `wait` was not asked for.
+  std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
+  core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
+  void dial_failed(core::PathIndex path, std::int64_t now);
+  void attach(core::PathIndex path, core::Epoch epoch, Fd fd, std::int64_t now);
+  void hangup(core::PathIndex path, core::Epoch epoch);
+  void on_state(const StateFrame& frame);
+  // The receiver gave a path up and answers the fence unasked.
+  void on_retired(const StateFrame& frame);
+  void on_peer_close();
+  void on_refused();  // the peer does not know the comm
+  // Every later call fails with `result`.
+  void abort(Result result, const std::string& text);
+  // The same, whatever the peer said before, and nothing more reaches it.
+  void cut(const std::string& text);
+  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] core::PathIndex home() const { return home_; }
+  // As of the last time that the caller was not inside. Control thread only.
+  const RailCounts& counts();
+  [[nodiscard]] const Tally& tally() const { return tally_; }
+
+ private:
+  // A chunk with its header.
+  struct Piece {
+    std::array<std::byte, kChunkHeaderSize> header{};
+    const std::byte* data = nullptr;
+    std::size_t length = 0;  // of the data
+    bool again = false;
+  };
+  struct Path {
+    core::Lifecycle life;
+    Fd fd;
+    bool watched = false;   // it is in the wait set
+    core::Epoch epoch = 0;  // of the open connection
+    // The chunks going out, in one call as far as the kernel takes them. Valid while `sending`.
+    bool sending = false;
+    bool trial = false;  // it is no chunk but the trial
+    std::vector<Piece> batch;
+    std::size_t batch_at = 0;  // the piece under way
+    std::size_t piece_at = 0;  // bytes of it, header included, that the kernel has
+    core::BatchSize batch_size;
+    std::int64_t batch_began = 0;  // of a batch as large as it may be
+    Bytes in;                      // what came back and is not a whole frame yet
+    core::Silence silence;
+    bool maybe_unacked = false;
+    std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
+    std::size_t unsent_limit = kUnsentLimit;
+    std::size_t window = 0;         // bytes that the kernel would hold, at the last look
+    std::int64_t delivered_at = 0;  // when the peer's kernel was last seen to have got more
+    std::uint64_t written = 0;      // given to the kernel, counted as the kernel counts acked_bytes
+    std::int64_t looked = 0;        // when; 0: it was quiet
+    bool ever_live = false;
+    bool rejoined = false;  // no payload since it came back
+    bool trusted = false;
+    bool tried = false;      // delivered its trial, or needs none
+    bool page_took = false;  // the steer page took it: the page gives it back
+    int failures = 0;
+    std::int64_t up_since = 0;
+    std::int64_t trusted_at = 0;
+    std::int64_t next_dial = 0;
+    std::int64_t backoff = 0;
+    std::int64_t announced = 0;
+  };
+
+  void close_within(std::int64_t budget_ns);
+  bool hang_up(std::int64_t until);
+  void progress();
+  [[nodiscard]] core::NoCopy without_copy(std::size_t size);
+  // Those who wait hear of it from now on, if there are any.
+  void watch(core::PathIndex index);
+  void watch_all();
+  void pump();
+  bool flush(core::PathIndex index);
+  std::optional<std::size_t> write(core::PathIndex index);
+  void wrote(core::PathIndex index, std::size_t bytes);
+  void piece_sent(core::PathIndex index, const Piece& piece);
+  [[nodiscard]] bool full(core::PathIndex index) const;
+  void start(core::PathIndex index, const core::Outgoing& out);
+  void start_trial(core::PathIndex index);
+  void read_back(core::PathIndex index);
+  bool parse(core::PathIndex index);
+  bool handle(core::PathIndex index, const FrameHeader& header, std::span<const std::byte> body);
+  void sent(core::PathIndex index, const Piece& piece, std::size_t payload);
+  void count_delivered();
+  void fail(core::PathIndex index, pages::PathDownReason reason);
+  void fenced(const StateFrame& frame);
+  void limit_unsent(core::PathIndex index, std::size_t bytes);
+  void choose();  // makes eligible_ anew
+  void abort_inside(Result result, const std::string& text);
+  void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
+  void weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now, Wants& wants);
+  void watch_trust(std::int64_t now);
+  void watch_stall(std::int64_t now);
+  bool watch_deadline(std::int64_t now);
+  [[nodiscard]] std::int64_t staggered(std::int64_t backoff) const;
+  [[nodiscard]] Rest rest(bool settled, std::int64_t now) const;
+
+  Context& context_;
+  const std::uint64_t id_;
+  const core::PathIndex home_;
+  const std::string peer_;
+  Tenure tenure_;
+  core::SendCore core_;
+  Patience patience_;
+  std::int64_t budget_spent_since_ = 0;  // ns; no small message was copied since; 0: one was
+  Tally tally_;
+  std::array<Path, core::kMaxPaths> paths_;
+  core::PathSet live_ = 0;
+  core::PathSet eligible_ = 0;
+  std::uint16_t heaviest_ = 0;  // weight among them
+  bool homeless_ = false;
+  std::int64_t born_ = 0;
+  core::Share share_;
+  PeerFacts facts_;
+  std::uint64_t seen_generation_ = 0;
+  std::uint64_t seen_sleeps_ = 0;  // at the last tick
+  unsigned calls_ = 0;
+  bool sleeps_ = false;          // the callers, lately
+  core::PathSet answering_ = 0;  // paths on which the receiver talked lately
+  std::optional<core::PathIndex> awaiting_first_byte_;
+  bool peer_closed_ = false;
+  std::atomic<bool> closed_{false};
+  Result error_ = Result::success;
+  std::string last_failure_;
+  std::int64_t last_failure_at_ = 0;
+  std::int64_t dead_since_ = 0;
+  RailCounts counts_;
+  std::int64_t idle_since_ = 0;  // nothing moved since, though it should
+  std::int64_t busy_at_ = 0;     // something moved or should have
+  bool told_all_down_ = false;
+  bool moved_ = false;                       // payload or acknowledgements since the last tick
+  std::vector<PathValidation> validations_;  // since the last tick
+  bool heard_ = false;                       // something was read back, or may go now
+  bool stalled_ = false;
+};
+
+}  // namespace fabric::host

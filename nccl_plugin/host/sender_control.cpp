@@ -1,0 +1,401 @@
+// The control thread's side of Sender: connections come and go, dead ones are fenced.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "core/schedule.h"
+#include "host/sender.h"
+
+namespace fabric::host {
+
+namespace {
+
+constexpr std::int64_t kFirstConnectNs = 200 * kMs;
+
+std::uint8_t local_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::sender_rail(path));
+}
+std::uint8_t remote_of(core::PathIndex path) {
+  return static_cast<std::uint8_t>(core::receiver_rail(path));
+}
+
+// Whether a connection that ended so tells of its path, and not of a rail that went or moved.
+bool reveals_path(pages::PathDownReason reason) {
+  return reason == pages::PathDownReason::trial || reason == pages::PathDownReason::no_ack ||
+         reason == pages::PathDownReason::socket_error ||
+         reason == pages::PathDownReason::peer_told;
+}
+
+}  // namespace
+
+// Hundreds of comms that lost a rail together do not all come back to it in the same millisecond.
+std::int64_t Sender::staggered(std::int64_t backoff) const {
+  return backoff + backoff / 2 * static_cast<std::int64_t>(id_ % 256) / 256;
+}
+
+std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
+  const Tenure::Visit visit(tenure_, wait);
+  if (!visit) {
+    return std::nullopt;
+  }
+  Wants wants;
+  wants.validations.swap(validations_);
+  if (closed() || error_ != Result::success || peer_closed_) {
+    wants.close = closed();
+    wants.rest = Rest::idle;  // nobody waits for anything here
+    return wants;
+  }
+  core::each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
+    paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
+  });
+  facts_ = facts;
+  core_.catch_up();
+  count_delivered();
+  // The first path to connect does not take what belongs to the home.
+  const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
+  heard_ = core_.send_ahead(goes_ahead(facts) && settled);
+  const std::uint64_t sleeps = context_.waits.sleeps();
+  sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
+  watch_paths(now, facts, wants);
+  watch_trust(now);
+  // Whose caller does not look: an answer that nobody has read is no stall.
+  if (core_.awaits_grant() || (core_.busy() && !moved_)) {
+    core::each(live_, [this](core::PathIndex index) { read_back(index); });
+  }
+  if (heard_ && context_.waits.wanted()) {
+    context_.waits.signal();  // the caller may sleep for just what came of this
+  }
+  watch_stall(now);
+  if (error_ != Result::success || !watch_deadline(now)) {
+    return wants;
+  }
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    Path& path = paths_[i];
+    if (core_.fencing(index) && now - path.announced >= kAnnounceNs) {
+      path.announced = now;
+      wants.announce.push_back({index, core_.fence(index), 0});
+    }
+    if (!context_.params.failover && index != home_) {
+      continue;
+    }
+    // What is said to be down, or failed its validation, is not dialled, unless there is nothing
+    // else. A new comm first waits for what may yet connect.
+    const bool held = (facts.held & core::bit(index)) != 0;
+    const bool bad = facts.down.says(index) || held;
+    if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
+        (facts.control_live & core::bit(index)) != 0 &&
+        (!bad || (live_ == 0 && (settled || !held)))) {
+      wants.dial |= core::bit(index);
+    }
+  }
+  // A home that is still being connected for the first time is not lost.
+  wants.homeless = homeless_ && settled;
+  pump();
+  wants.rest = rest(settled, now);
+  return wants;
+}
+
+// Messages that pass, or none: whatever happens to them may be seen a little later.
+Rest Sender::rest(bool settled, std::int64_t now) const {
+  bool calm = settled && !stalled_ && live_ != 0;
+  core::each(live_, [&](core::PathIndex index) {
+    calm = calm && paths_[index].tried && paths_[index].silence.moving();
+  });
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
+  }
+  if (!calm) {
+    return Rest::none;
+  }
+  // With a path to be dialled or to be trusted soon, time matters.
+  bool whole = (facts_.control_live & facts_.base & ~live_ & ~facts_.held) == 0;
+  core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trusted; });
+  const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_grant();
+  if (idle) {
+    return Rest::idle;
+  }
+  const bool large = core_.unacknowledged_large();
+  if (large && std::popcount(eligible_ & live_) > 1) {
+    return Rest::none;  // where paths share, room on a path of less weight is no event
+  }
+  return !whole || large || patience_.out() ? Rest::calm : Rest::brief;
+}
+
+core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  if (!path.life.may(core::LinkEvent::dial)) {
+    return 0;
+  }
+  path.life.on(core::LinkEvent::dial);
+  path.backoff = path.backoff == 0 ? kDialMinNs : std::min(2 * path.backoff, kDialMaxNs);
+  path.next_dial = now + staggered(path.backoff);
+  return core_.dial(index);
+}
+
+void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  if (path.life.phase() != core::LinkPhase::dialing) {
+    return;
+  }
+  path.life.on(core::LinkEvent::lost);
+  path.next_dial = now + staggered(path.backoff);
+  if (!context_.params.failover) {
+    abort_inside(Result::remote_error, "cannot connect to " + peer_);
+  }
+}
+
+void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_t now) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  // Closed or aborted while it was dialled: nobody would close it any more.
+  if (closed() || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
+      epoch != core_.epoch(index)) {
+    if (path.life.phase() == core::LinkPhase::dialing) {
+      path.life.on(core::LinkEvent::lost);
+    }
+    return;
+  }
+  path.life.on(core::LinkEvent::connected);
+  path.fd = std::move(fd);
+  path.epoch = epoch;
+  path.sending = false;
+  path.tried = !path.ever_live || !speaks(facts_.version, FrameType::trial);
+  path.in.clear();
+  path.silence.reset();
+  path.maybe_unacked = true;  // the hello
+  path.up_since = now;
+  path.delivered_at = now;
+  path.window = 0;
+  path.unsent_limit = kUnsentLimit;
+  path.looked = 0;
+  if (const auto info = sample(path.fd.get())) {
+    path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
+  }
+  path.trusted = !path.ever_live;
+  path.rejoined = path.ever_live;
+  if (path.ever_live) {
+    const int doublings = std::clamp(path.failures - 1, 0, 4);
+    path.trusted_at = now + std::min(context_.params.hold_ns << doublings, kHoldMaxNs);
+    add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  if (!path.tried) {
+    start_trial(index);
+  }
+  path.ever_live = true;
+  live_ |= core::bit(index);
+  path.watched = false;
+  watch(index);
+  choose();
+  pump();
+}
+
+void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  if (!path.life.live() || path.epoch != epoch) {
+    return;
+  }
+  read_back(index);  // the last words may be a close
+  if (path.life.live() && !peer_closed_) {
+    fail(index, pages::PathDownReason::socket_error);
+  }
+  pump();
+  context_.waits.signal();  // for what was read: the connection is closed, and wakes nobody
+}
+
+void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
+  Path& path = paths_[index];
+  if (!path.life.live()) {
+    return;  // an abort has closed it
+  }
+  const std::int64_t now = monotonic_ns();
+  if (!path.tried && reveals_path(reason)) {
+    validations_.push_back({index, path.up_since, false});
+  }
+  path.life.on(core::LinkEvent::lost);
+  live_ &= ~core::bit(index);
+  eligible_ &= ~core::bit(index);
+  answering_ &= ~core::bit(index);
+  path.fd.reset();
+  path.sending = false;
+  path.trusted = false;
+  path.page_took = false;
+  const bool calm = now - path.up_since > kCalmNs;
+  if (reason != pages::PathDownReason::rehash) {
+    path.failures = calm ? 1 : path.failures + 1;
+  }
+  path.backoff = calm ? 0 : path.backoff;
+  path.next_dial = now + staggered(path.backoff);
+  path.announced = 0;
+  const bool had_work = core_.in_flight(index) || core_.has_chunk();
+  core_.fail(index);
+  core_.quiesced(index);
+  last_failure_ =
+      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
+  last_failure_at_ = now;
+  RailCounters& rail = context_.stats.rails[local_of(index)];
+  add(rail.failovers, 1);
+  tally_.failovers.add(1);
+  context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(reason));
+  if (had_work) {
+    awaiting_first_byte_ = index;
+  }
+  if (!context_.params.failover) {
+    abort_inside(Result::remote_error, "the connection to " + peer_ + " died: " + last_failure_);
+    return;
+  }
+  choose();
+  context_.wake_control();
+}
+
+void Sender::choose() {
+  std::array<core::PathView, core::kMaxPaths> views{};
+  std::size_t count = 0;
+  core::each(live_, [&](core::PathIndex index) {
+    const Path& path = paths_[index];
+    const bool base = (facts_.base & core::bit(index)) != 0;
+    const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
+    const bool slow = (facts_.slow & core::bit(index)) != 0;
+    views[count++] = {index, index == home_, base, path.trusted, facts_.weight[index], partner,
+                      slow};
+  });
+  core::Policy policy = context_.policy;
+  policy.homeless = facts_.homeless;
+  policy.homes = facts_.homes;
+  const core::PathSet chosen = core::eligible({views.data(), count}, policy);
+  homeless_ = core::home_place({views.data(), count}) == 0;
+  if (chosen != eligible_) {
+    share_.change(eligible_, chosen);
+    eligible_ = chosen;
+    if (std::popcount(chosen) > 1) {
+      core::each(chosen, [this](core::PathIndex index) { limit_unsent(index, kUnsentLimit); });
+    }
+  }
+  heaviest_ = 0;
+  core::each(chosen, [this](core::PathIndex index) {
+    heaviest_ = std::max(heaviest_, facts_.weight[index]);
+  });
+}
+
+void Sender::on_state(const StateFrame& frame) {
+  const Tenure::Visit visit(tenure_);
+  if (frame.fenced) {
+    fenced(frame);
+  } else {
+    core_.on_state(frame.state);
+  }
+  count_delivered();
+  moved_ = true;
+  pump();
+  context_.waits.signal();
+}
+
+void Sender::on_retired(const StateFrame& frame) {
+  const Tenure::Visit visit(tenure_);
+  const core::PathIndex index = frame.fenced->path;
+  Path& path = paths_[index];
+  if (path.life.live() && path.epoch < frame.fenced->epoch) {
+    fail(index, pages::PathDownReason::peer_told);
+  } else if (path.life.phase() == core::LinkPhase::dialing &&
+             core_.epoch(index) < frame.fenced->epoch) {
+    path.life.on(core::LinkEvent::lost);  // its welcome is on the way: nobody is there any more
+  }
+  fenced(frame);
+  count_delivered();
+  moved_ = true;
+  pump();
+  context_.waits.signal();
+}
+
+void Sender::fenced(const StateFrame& frame) {
+  const core::PathIndex index = frame.fenced->path;
+  const auto again = core_.on_fence_answer(index, frame.fenced->epoch, frame.state);
+  if (!again) {
+    return;
+  }
+  context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index), remote_of(index),
+                       static_cast<std::uint32_t>(*again));
+  // All of it had arrived and nothing else waits: there is no first byte to wait for.
+  if (awaiting_first_byte_ == index && !core_.has_chunk()) {
+    awaiting_first_byte_.reset();
+  }
+}
+
+void Sender::on_peer_close() {
+  const Tenure::Visit visit(tenure_);
+  if (peer_closed_ || closed()) {
+    return;
+  }
+  peer_closed_ = true;
+  if (core_.unacknowledged()) {
+    abort_inside(Result::remote_error, "the peer closed the communicator with sends pending");
+  }
+}
+
+// Once connected, the answer to a fence brings the receiver's last word; a refusal proves nothing.
+void Sender::on_refused() {
+  const Tenure::Visit visit(tenure_);
+  const bool connected =
+      std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
+  if (!connected && !closed()) {
+    abort_inside(Result::remote_error, peer_ + " closed the communicator before it was accepted");
+  }
+}
+
+void Sender::abort(Result result, const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (!closed() && !(peer_closed_ && !core_.unacknowledged())) {
+    abort_inside(result, text);
+  }
+}
+
+void Sender::cut(const std::string& text) {
+  const Tenure::Visit visit(tenure_);
+  if (closed()) {
+    return;
+  }
+  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  abort_inside(Result::remote_error, text);
+}
+
+void Sender::abort_inside(Result result, const std::string& text) {
+  if (error_ != Result::success) {
+    return;
+  }
+  error_ = result;
+  context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
+                       static_cast<std::uint32_t>(result));
+  context_.say(LogLevel::warn, text);
+  core::each(live_, [this](core::PathIndex index) {
+    paths_[index].life.on(core::LinkEvent::close);
+    core_.quiesced(index);
+    paths_[index].fd.reset();
+  });
+  live_ = 0;
+  eligible_ = 0;
+  context_.waits.signal();
+}
+
+const RailCounts& Sender::counts() {
+  const Tenure::Visit visit(tenure_, false);
+  if (!visit) {
+    return counts_;
+  }
+  counts_ = {};
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    counts_.in_flight[local_of(index)] += core_.in_flight_bytes(index);
+    if (paths_[i].life.live()) {
+      ++counts_.live[local_of(index)];
+    } else if (paths_[i].ever_live) {
+      ++counts_.dead[local_of(index)];
+    }
+  }
+  return counts_;
+}
+
+}  // namespace fabric::host

@@ -1,0 +1,200 @@
+// What travels between two plugins. Little-endian, fixed sizes.
+//
+// Versions: both ends take the highest that both know; this code speaks versions 3 and 1. The
+// handle (host/handle.h) says what the listener speaks, so that who connects knows before it dials
+// that they have none in common. Hello and welcome keep their layout in all versions, so that two
+// that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
+// version 3; on a connection that agreed on version 1 they are refused. Version 2 had them too, but
+// its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
+// any more: a peer that knows 1 and 2 is spoken to in version 1 (common_version).
+//
+// A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
+// process still lives); the listener answers with a Welcome, or closes without a word when the
+// hello is not one of ours. Then come frames: a FrameHeader and `length` bytes. Parsers take
+// hostile bytes: they return nothing rather than read past the end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/types.h"
+#include "host/address.h"
+#include "host/siphash.h"
+
+namespace fabric::host {
+
+inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
+inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
+inline constexpr std::uint8_t kWireVersion = 3;
+inline constexpr std::uint8_t kWireVersionUnsafe = 2;
+inline constexpr std::uint8_t kWireVersionMin = 1;
+inline constexpr std::uint32_t kTrialSize = 64 * 1024;  // bytes
+inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
+
+using RailTable = std::array<Address, core::kMaxRails>;  // listeners; absent rails are all zero
+
+enum class HelloKind : std::uint8_t {
+  control = 1,  // control link of a process pair over one pair of rails
+  data = 2,     // one path of one comm
+  knock = 3,    // is this process alive? Answered and closed
+};
+
+struct Hello {
+  std::uint8_t version_min = kWireVersionMin;
+  std::uint8_t version_max = kWireVersion;
+  HelloKind kind = HelloKind::control;
+  std::uint8_t rails = 0;  // how many the initiator has
+  std::uint8_t initiator_rail = 0;
+  std::uint8_t acceptor_rail = 0;
+  std::uint8_t home_rail = 0;   // of the comm, at the initiator
+  std::uint32_t listen_id = 0;  // whose secret signs
+  std::uint32_t chunk_size = 0;
+  core::Epoch epoch = 0;        // data: of the path. control: 0
+  std::uint64_t initiator = 0;  // incarnation of the process
+  std::uint64_t acceptor = 0;   // incarnation that is expected
+  std::uint64_t comm = 0;       // otherwise: the number of `listeners`, as in AddressReport
+  std::uint64_t nonce = 0;
+  RailTable listeners{};  // the initiator's, so that it can be knocked at
+  // Of the initiator's fabric-run (host/fenced_runs.h). Older releases padded with zeros here, in
+  // every version, and read over it. The acceptor's is in its handle.
+  std::uint64_t run_incarnation = 0;
+};
+
+enum class WelcomeStatus : std::uint8_t {
+  ok = 0,
+  stale = 1,     // an epoch that was fenced already: dial again with the present one
+  closed = 2,    // the comm is not (or no longer) here
+  stranger = 3,  // another incarnation lives here
+  version = 4,   // no version in common; `version` and `version_min` say which we speak
+};
+
+struct Welcome {
+  std::uint8_t version = kWireVersion;  // agreed on
+  std::uint8_t version_min = 0;         // with `version`
+  WelcomeStatus status = WelcomeStatus::ok;
+  std::uint8_t rails = 0;
+  core::Epoch floor = 0;  // with `stale`: the lowest epoch that is taken
+  std::uint64_t incarnation = 0;
+  std::uint64_t nonce = 0;  // the hello's
+  RailTable listeners{};
+};
+
+inline constexpr std::size_t kHelloSize = 240;
+inline constexpr std::size_t kWelcomeSize = 184;
+using HelloBytes = std::array<std::byte, kHelloSize>;
+using WelcomeBytes = std::array<std::byte, kWelcomeSize>;
+
+HelloBytes encode(const Hello& hello, const Secret& secret);
+// What to look the secret up by; nothing when it is no hello at all. Not authenticated yet.
+struct HelloClaim {
+  HelloKind kind = HelloKind::control;
+  std::uint32_t listen_id = 0;
+  std::uint64_t initiator = 0;
+};
+std::optional<HelloClaim> claim_of(std::span<const std::byte, kHelloSize> bytes);
+// Nothing: wrong tag or shape. The versions are the caller's to compare (common_version).
+std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
+                                  const Secret& secret);
+// The highest that the other (which speaks `min` to `max`) and this end (which offers up to
+// `highest`) know, kWireVersionUnsafe apart; 0: none.
+std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t highest);
+WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
+std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
+                                      const Secret& secret);
+
+enum class FrameType : std::uint16_t {
+  chunk = 1,  // sender → receiver on a data connection
+  grant = 2,  // receiver → sender on a data connection
+  acknowledge = 3,
+  state = 4,  // the receiver's whole state; on control links the answer to a fence
+  close = 5,  // the comm is closed in good order
+  ping = 6,
+  pong = 7,
+  rails = 8,  // weights and health of the writer's rails
+  fence = 9,
+  // The receiver gave a path up by itself: the answer to the fence that would follow, before it is
+  // asked. Repeated until a fence of that epoch comes.
+  retired = 10,
+  // A path that came back has to deliver this much before it is trusted: a header as of a chunk,
+  // and kTrialSize bytes that mean nothing. Sender → receiver on a data connection.
+  trial = 11,
+  trial_done = 12,  // the answer on the same connection
+  addresses = 13,   // where the writer's rails listen now; on control links
+  ahead = 14,       // a chunk that did not wait for its grant; `count` is its era
+};
+
+// Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
+[[nodiscard]] constexpr bool carries_payload(FrameType type) {
+  return type == FrameType::chunk || type == FrameType::ahead || type == FrameType::trial;
+}
+
+// Is this frame part of that version? What is not is no frame of ours.
+constexpr bool speaks(std::uint8_t version, FrameType type) {
+  return version >= kWireVersion || type <= FrameType::retired;
+}
+
+struct FrameHeader {
+  FrameType type = FrameType::ping;
+  std::uint16_t count = 0;
+  std::uint32_t length = 0;
+  std::uint64_t comm = 0;
+};
+inline constexpr std::size_t kFrameHeaderSize = 16;
+inline constexpr std::size_t kChunkHeaderSize = 40;
+
+struct RailsReport {
+  std::uint64_t number = 0;  // the highest wins
+  std::array<std::uint16_t, core::kMaxRails> weight{};
+  std::array<bool, core::kMaxRails> down{};
+};
+
+struct PathEpoch {
+  core::PathIndex path = 0;
+  core::Epoch epoch = 0;
+  std::uint32_t reason = 0;
+};
+
+struct StateFrame {
+  std::optional<PathEpoch> fenced;  // which fence it answers
+  core::ReceiverState state;
+};
+
+using Bytes = std::vector<std::byte>;
+
+std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
+// 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot; in version 3
+// with 256 added when the caller waits for a small message, and 512 when the copy budget is low. An
+// `ahead` chunk is its message, and has tag (4) and flags (4; 1: copy budget low) in the offset's
+// place.
+std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
+                                                     const core::ChunkHeader& header);
+std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);
+std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm);
+
+void append_frame(Bytes& out, FrameType type, std::uint64_t comm);     // without a body
+void append_number(Bytes& out, FrameType type, std::uint64_t number);  // ping, pong
+void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
+void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
+void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
+                  FrameType type = FrameType::state);
+void append_rails(Bytes& out, const RailsReport& report);
+struct AddressReport {
+  std::uint64_t number = 0;  // the highest wins; from 1
+  std::uint8_t rails = 0;
+  RailTable listeners{};
+};
+void append_addresses(Bytes& out, const AddressReport& report);
+std::optional<AddressReport> decode_addresses(std::span<const std::byte> body);
+void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
+
+std::optional<std::uint64_t> decode_number(std::span<const std::byte> body);
+std::optional<core::Grant> decode_grant(std::span<const std::byte> body);
+std::optional<std::pair<core::GroupId, std::uint8_t>> decode_acknowledge(
+    std::span<const std::byte> body);
+std::optional<StateFrame> decode_state(std::span<const std::byte> body);
+std::optional<RailsReport> decode_rails(std::span<const std::byte> body);
+std::optional<PathEpoch> decode_path(std::span<const std::byte> body);
+
+}  // namespace fabric::host
