@@ -2,8 +2,8 @@
 // needed). A job outlives that: a rail may lose its address, get it back, or get another one.
 #pragma once
 
+#include "host/fd.h"
 #include "host/poller.h"
-#include "host/socket.h"
 
 namespace fabric::host {
 

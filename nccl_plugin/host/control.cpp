@@ -24,20 +24,21 @@ std::uint64_t random_number() {
   return number;
 }
 
-Control::Control(Context& context)
+Control::Control(Context& context, const Parts& parts, const Transports& transports)
     : context_(context),
-      dialer_(context, poller_),
-      acceptor_(
+      transports_(transports),
+      network_(parts.network(
           context, poller_, [this](const HelloClaim& claim) { return secret_of(claim); },
-          [this](const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
-            on_hello(hello, secret, rail, std::move(fd));
-          }),
+          [this](const Hello& hello, const Secret& secret, std::size_t rail,
+                 std::unique_ptr<Connection> connection) {
+            on_hello(hello, secret, rail, std::move(connection));
+          })),
       hints_(context, poller_),
       addresses_(poller_) {}
 
 Control::~Control() { stop(); }
 
-std::string Control::open() { return acceptor_.open(); }
+std::string Control::open() { return network_->open(); }
 
 void Control::start() {
   thread_ = std::thread([this] { run(); });

@@ -11,16 +11,16 @@
 #include <string>
 #include <thread>
 
-#include "host/acceptor.h"
 #include "host/address_watch.h"
 #include "host/context.h"
-#include "host/dialer.h"
 #include "host/handle.h"
 #include "host/hints.h"
+#include "host/network.h"
 #include "host/peer.h"
 #include "host/poller.h"
 #include "host/receiver.h"
 #include "host/sender.h"
+#include "host/transport.h"
 
 namespace fabric::host {
 
@@ -37,7 +37,9 @@ struct Listener {
 
 class Control {
  public:
-  explicit Control(Context& context);
+  using Transports = std::vector<std::unique_ptr<Transport>>;
+  // `transports` live as long as the context.
+  Control(Context& context, const Parts& parts, const Transports& transports);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -136,12 +138,21 @@ class Control {
   void refuse_version(const Hello& hello);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
   void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
+  using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
+  [[nodiscard]] HalfOut dial_half(const LinkSetup& setup) const;
+  void on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,
+                  HalfLink<LinkOut>& half, DialResult result);
   void knock(Peer& peer, core::PathIndex path);
-  void link_up(Peer& peer, core::PathIndex path, Fd fd);
+  void link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connection> connection);
 
   std::optional<Secret> secret_of(const HelloClaim& claim);
-  void on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd);
-  void on_data_hello(const Hello& hello, const Secret& secret, Fd fd);
+  void on_hello(const Hello& hello, const Secret& secret, std::size_t rail,
+                std::unique_ptr<Connection> connection);
+  void on_data_hello(const Hello& hello, const Secret& secret,
+                     std::unique_ptr<Connection> connection);
+  [[nodiscard]] std::unique_ptr<LinkIn> make_link(const Hello& hello, const Secret& secret,
+                                                  const LinkSetup& setup,
+                                                  std::unique_ptr<Connection> connection);
   std::shared_ptr<Receiver> receiver_for(const Hello& hello, const Secret& secret);
   void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
                 std::span<const std::byte> body);
@@ -149,9 +160,9 @@ class Control {
   void watch(int fd, const std::function<void()>& on_hangup);
 
   Context& context_;
+  const Transports& transports_;
   Poller poller_;
-  Dialer dialer_;
-  Acceptor acceptor_;
+  std::unique_ptr<Network> network_;
   Hints hints_;
   AddressWatch addresses_;
   std::int64_t next_look_ = 0;  // 0: when something changes

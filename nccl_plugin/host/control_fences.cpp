@@ -30,8 +30,7 @@ void Control::heed_fences(bool page_changed) {
   const bool self = self_fenced();
   if (self && !std::exchange(silenced_, true)) {
     context_.say(LogLevel::warn, "this process is " + fence_text(context_.run_incarnation));
-    acceptor_.close();
-    dialer_.drop();
+    network_->close();
     context_.waits.signal();
   }
   for (auto* peers : {&outbound_, &inbound_}) {

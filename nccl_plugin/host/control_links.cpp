@@ -1,9 +1,8 @@
 // Connections of the control thread: whom it dials, whom it lets in, what they say.
-#include <sys/socket.h>
-
 #include <algorithm>
 
 #include "host/control.h"
+#include "host/monotonic.h"
 
 namespace fabric::host {
 
@@ -120,7 +119,7 @@ void Control::refuse_version(const Hello& hello) {
 
 void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
   peer.dialing(path, now);
-  dialer_.dial(
+  network_->dial(
       peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
       hello_to(peer, HelloKind::control, path), peer.secret,
       [this, &peer, path](DialResult result) {
@@ -129,7 +128,7 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
           // Where the version has it, an `addresses` frame follows.
           peer.learn(result.welcome.listeners, result.welcome.rails, 0, then);
           peer.facts.version = result.welcome.version;
-          link_up(peer, path, std::move(result.fd));
+          link_up(peer, path, std::move(result.connection));
           return;
         }
         if (result.outcome == DialOutcome::welcome &&
@@ -145,14 +144,13 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
       });
 }
 
-void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
+void Control::link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connection> connection) {
   if (peer.fenced) {
     return;  // while it was dialled
   }
-  const int number = fd.get();
-  poller_.add(number, EPOLLIN | EPOLLRDHUP,
+  poller_.add(connection->descriptor(), EPOLLIN | EPOLLRDHUP,
               [this, &peer, path](std::uint32_t) { pings_ += peer.readable(path) ? 1 : 0; });
-  peer.attach(path, std::move(fd), monotonic_ns());
+  peer.attach(path, std::move(connection), monotonic_ns());
   peer.send(path, [this, &peer](Bytes& out) {
     append_rails(out, hints_.local());
     if (speaks(peer.facts.version, FrameType::addresses)) {
@@ -163,7 +161,7 @@ void Control::link_up(Peer& peer, core::PathIndex path, Fd fd) {
 }
 
 void Control::knock(Peer& peer, core::PathIndex path) {
-  dialer_.dial(
+  network_->dial(
       peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
       hello_to(peer, HelloKind::knock, path), peer.secret, [&peer, path](DialResult result) {
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
@@ -174,10 +172,27 @@ void Control::knock(Peer& peer, core::PathIndex path) {
       });
 }
 
+// In the transports' order of preference; TCP is the last, and always can.
+Control::HalfOut Control::dial_half(const LinkSetup& setup) const {
+  for (const auto& transport : transports_) {
+    if (HalfOut half = transport->dial(setup)) {
+      return half;
+    }
+  }
+  return nullptr;
+}
+
 void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
   Peer& peer = *sending.peer;
   const core::Epoch epoch = sending.comm->dial(path, now);
   if (epoch == 0) {
+    return;
+  }
+  const LinkSetup setup{sending.comm->id(), path, epoch, peer.local_rail(path),
+                        context_.params.chunk_size};
+  const HalfOut half = dial_half(setup);
+  if (half == nullptr) {
+    sending.comm->dial_failed(path, now);
     return;
   }
   Hello hello = hello_to(peer, HelloKind::data, path);
@@ -185,43 +200,57 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
   hello.comm = sending.comm->id();
   hello.epoch = epoch;
   hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
-  dialer_.dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello, sending.secret,
-               [this, comm = sending.comm, path, epoch, &peer](DialResult result) {
-                 const std::int64_t then = monotonic_ns();
-                 if (result.outcome == DialOutcome::welcome &&
-                     result.welcome.status == WelcomeStatus::version) {
-                   refuse_version(peer, result.welcome);
-                 }
-                 if (result.outcome != DialOutcome::welcome ||
-                     result.welcome.status == WelcomeStatus::version ||
-                     result.welcome.status == WelcomeStatus::stale ||
-                     result.welcome.status == WelcomeStatus::stranger) {
-                   if (result.outcome == DialOutcome::refused) {
-                     peer.refused(path, then);
-                   }
-                   comm->dial_failed(path, then);
-                   return;
-                 }
-                 if (result.welcome.status == WelcomeStatus::closed) {
-                   comm->dial_failed(path, then);
-                   comm->on_refused();
-                   // Its close may have been lost with the links that it was said on. The answer to
-                   // a fence says it again, after the receiver's last word.
-                   peer.broadcast([&](Bytes& out) {
-                     append_path(out, FrameType::fence, comm->id(), {path, epoch});
-                   });
-                   return;
-                 }
-                 peer.learn_absent(result.welcome.listeners, result.welcome.rails, then);
-                 peer.facts.version = result.welcome.version;
-                 watch(result.fd.get(), [weak = std::weak_ptr(comm), path, epoch] {
-                   if (const auto there = weak.lock()) {
-                     there->hangup(path, epoch);
-                   }
+  network_->dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello,
+                 sending.secret,
+                 [this, comm = sending.comm, setup, half, &peer](DialResult result) {
+                   on_dialled(comm, peer, setup, *half, std::move(result));
                  });
-                 comm->attach(path, epoch, std::move(result.fd), then);
-                 context_.waits.signal();
-               });
+}
+
+void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,
+                         HalfLink<LinkOut>& half, DialResult result) {
+  const std::int64_t now = monotonic_ns();
+  const core::PathIndex path = setup.path;
+  const Welcome& welcome = result.welcome;
+  const bool welcomed = result.outcome == DialOutcome::welcome;
+  if (welcomed && welcome.status == WelcomeStatus::version) {
+    refuse_version(peer, welcome);
+  }
+  if (welcomed && welcome.status == WelcomeStatus::closed) {
+    comm->dial_failed(path, now);
+    comm->on_refused();
+    // Its close may have been lost with the links that it was said on. The answer to a fence says
+    // it again, after the receiver's last word.
+    peer.broadcast([&](Bytes& out) {
+      append_path(out, FrameType::fence, comm->id(), {path, setup.epoch});
+    });
+    return;
+  }
+  if (!welcomed || welcome.status != WelcomeStatus::ok) {
+    if (result.outcome == DialOutcome::refused) {
+      peer.refused(path, now);
+    }
+    comm->dial_failed(path, now);
+    return;
+  }
+  peer.learn_absent(welcome.listeners, welcome.rails, now);
+  peer.facts.version = welcome.version;
+  watch(result.connection->descriptor(), [weak = std::weak_ptr(comm), path, epoch = setup.epoch] {
+    if (const auto there = weak.lock()) {
+      there->hangup(path, epoch);
+    }
+  });
+  std::string why;
+  auto link = half.connect(std::move(result.connection), welcome.version, {}, why);
+  if (link == nullptr) {
+    context_.say(LogLevel::warn, path_text(context_, static_cast<std::uint8_t>(setup.local_rail),
+                                           static_cast<std::uint8_t>(peer.remote_rail(path))) +
+                                     ": " + why);
+    comm->dial_failed(path, now);
+    return;
+  }
+  comm->attach(path, setup.epoch, std::move(link), now);
+  context_.waits.signal();
 }
 
 // Ends of a data connection are seen at once, whether or not the caller polls.
@@ -245,11 +274,11 @@ std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
   return listener == listeners_.end() ? std::nullopt : std::optional(listener->second->secret);
 }
 
-void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rail, Fd fd) {
+void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rail,
+                       std::unique_ptr<Connection> connection) {
   const auto reply = [&](WelcomeStatus status) {
     const WelcomeBytes bytes = encode(welcome_for(hello, status), secret);
-    return ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(bytes.size());
+    return connection->write(bytes) == bytes.size();
   };
   if (hello.acceptor != context_.incarnation) {
     reply(WelcomeStatus::stranger);
@@ -273,23 +302,22 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     return;
   }
   if (hello.kind == HelloKind::data) {
-    on_data_hello(hello, secret, std::move(fd));
+    on_data_hello(hello, secret, std::move(connection));
     return;
   }
   Peer& peer = inbound_peer(hello, secret);
   peer.facts.version = version_with(hello);
   if (reply(WelcomeStatus::ok)) {
-    link_up(peer, core::path_index(hello.initiator_rail, rail), std::move(fd));
+    link_up(peer, core::path_index(hello.initiator_rail, rail), std::move(connection));
   }
 }
 
-void Control::on_data_hello(const Hello& hello, const Secret& secret, Fd fd) {
+void Control::on_data_hello(const Hello& hello, const Secret& secret,
+                            std::unique_ptr<Connection> connection) {
   const auto refuse = [&](WelcomeStatus status, core::Epoch floor) {
     Welcome welcome = welcome_for(hello, status);
     welcome.floor = floor;
-    const WelcomeBytes bytes = encode(welcome, secret);
-    [[maybe_unused]] const auto sent =
-        ::send(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    connection->write(encode(welcome, secret));
   };
   const auto receiver = receiver_for(hello, secret);
   if (receiver == nullptr) {
@@ -299,19 +327,34 @@ void Control::on_data_hello(const Hello& hello, const Secret& secret, Fd fd) {
   const core::PathIndex path = core::path_index(hello.initiator_rail, hello.acceptor_rail);
   const core::Epoch epoch = hello.epoch;
   const std::weak_ptr<Receiver> weak = receiver;
-  const int number = fd.get();
-  const WelcomeBytes bytes = encode(welcome_for(hello, WelcomeStatus::ok), secret);
+  const int number = connection->descriptor();
   watch(number, [weak, path, epoch] {
     if (const auto comm = weak.lock()) {
       comm->hangup(path, epoch);
     }
   });
-  const auto floor = receiver->attach(path, epoch, fd, bytes, version_with(hello));
+  const LinkSetup setup{hello.comm, path, epoch, hello.acceptor_rail, receiver->chunk_size()};
+  const auto floor = receiver->attach(
+      path, epoch, [&] { return make_link(hello, secret, setup, std::move(connection)); },
+      version_with(hello));
   if (floor) {
     poller_.remove(number);
     refuse(WelcomeStatus::stale, *floor);
   }
   context_.waits.signal();
+}
+
+// With the welcome sent. Null: that failed, or the rail cannot.
+std::unique_ptr<LinkIn> Control::make_link(const Hello& hello, const Secret& secret,
+                                           const LinkSetup& setup,
+                                           std::unique_ptr<Connection> connection) {
+  std::string why;
+  const auto half = transports_.back()->accept(setup, {}, why);
+  const WelcomeBytes bytes = encode(welcome_for(hello, WelcomeStatus::ok), secret);
+  if (half == nullptr || connection->write(bytes) != bytes.size()) {
+    return nullptr;
+  }
+  return half->connect(std::move(connection), version_with(hello), {}, why);
 }
 
 std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret& secret) {
@@ -396,8 +439,9 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
     case FrameType::fence:
       if (const auto path = decode_path(body)) {
         if (receiver != receivers_.end() && receiver->second.peer == &peer) {
-          const StateFrame answer = receiver->second.comm->on_fence(*path);
-          peer.send(link, [&](Bytes& out) { append_state(out, header.comm, answer); });
+          if (const auto answer = receiver->second.comm->on_fence(*path)) {
+            peer.send(link, [&](Bytes& out) { append_state(out, header.comm, *answer); });
+          }
         } else {
           const auto grave = graves_.find(header.comm);
           peer.send(link, [&](Bytes& out) {

@@ -9,6 +9,7 @@
 
 #include "core/schedule.h"
 #include "host/control.h"
+#include "host/monotonic.h"
 
 namespace fabric::host {
 
@@ -110,8 +111,7 @@ void Control::tick(std::int64_t now) {
       peer->hints_dirty = peer->hints_dirty || changed;
     }
   }
-  dialer_.tick(now);
-  acceptor_.tick(now);
+  network_->tick(now);
   links_ = 0;
   for (const auto& [id, peer] : outbound_) {
     links_ += std::popcount(peer->live());

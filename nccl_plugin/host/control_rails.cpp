@@ -40,7 +40,7 @@ void Control::look_at_rails(std::int64_t now) {
     const Rail& was = context_.rails[i];
     note_mtu(i, is.mtu);
     const bool same = is.address.ip == was.address.ip && is.ifindex == was.ifindex;
-    if (!is.present || (same && acceptor_.listening(i))) {
+    if (!is.present || (same && network_->listening(i))) {
       hints_.lost(i, !is.present);
     } else {
       moved = move_rail(i, is, now) || moved;
@@ -83,7 +83,7 @@ bool Control::take_rails_come(std::int64_t now) {
   }
   bool any = false;
   for (Rail& rail : rails_come(context_.params, context_.rails.all())) {
-    const std::string error = acceptor_.add_rail(rail);
+    const std::string error = network_->add_rail(rail);
     if (!error.empty()) {
       next_look_ = now + kLookAgainNs;
       continue;
@@ -112,7 +112,7 @@ bool Control::move_rail(std::size_t index, const RailNow& found, std::int64_t no
   Rail next = rail;
   next.ifindex = found.ifindex;
   next.address.ip = found.address.ip;
-  const std::string error = acceptor_.reopen(index, next);
+  const std::string error = network_->reopen(index, next);
   if (!error.empty()) {
     hints_.lost(index, true);
     next_look_ = now + kLookAgainNs;

@@ -1,4 +1,5 @@
 #include "host/host_net.h"
+#include "host/monotonic.h"
 
 #include <algorithm>
 #include <mutex>
@@ -74,7 +75,8 @@ namespace {
 
 class HostNet final : public Net {
  public:
-  HostNet(const Params& params, std::optional<std::vector<Rail>> rails) : given_(std::move(rails)) {
+  HostNet(const Params& params, std::optional<std::vector<Rail>> rails, Parts parts)
+      : given_(std::move(rails)), parts_(std::move(parts)) {
     context_.params = params;
     context_.clock.calibrate();  // once: comms may outlive a finalize
   }
@@ -106,8 +108,10 @@ class HostNet final : public Net {
   void shut_down();
 
   std::optional<std::vector<Rail>> given_;
+  const Parts parts_;
   Context context_;
-  std::mutex mutex_;  // init and finalize
+  std::vector<std::unique_ptr<Transport>> transports_;  // made once: links outlive a finalize
+  std::mutex mutex_;                                    // init and finalize
   int users_ = 0;
   std::unique_ptr<Control> control_;
   std::vector<DeviceProperties> properties_;
@@ -144,7 +148,10 @@ Result HostNet::start() {
       set_standby(context_.params.standby, rails, context_.policy.stands_for, context_.shown);
   context_.rails.assign(rails);
   context_.policy.stripe = context_.params.stripe;
-  auto control = std::make_unique<Control>(context_);
+  if (transports_.empty()) {
+    transports_ = parts_.transports(context_);
+  }
+  auto control = std::make_unique<Control>(context_, parts_, transports_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
   const std::string no_page = context_.stats.open(context_.params, rails, monotonic_ns());
   const std::string error = control->open();
@@ -356,8 +363,9 @@ Result HostNet::wake() {
 
 }  // namespace
 
-std::unique_ptr<Net> make_net(const Params& params, std::optional<std::vector<Rail>> rails) {
-  return std::make_unique<HostNet>(params, std::move(rails));
+std::unique_ptr<Net> make_host_net(const Params& params, std::optional<std::vector<Rail>> rails,
+                                   Parts parts) {
+  return std::make_unique<HostNet>(params, std::move(rails), std::move(parts));
 }
 
 const Stats& stats_of(const Net& net) { return dynamic_cast<const HostNet&>(net).stats(); }

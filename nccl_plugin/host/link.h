@@ -31,6 +31,9 @@
 
 namespace fabric::host {
 
+// What a transport holds unsent before it takes no more. Room for half of it wakes the caller.
+inline constexpr std::size_t kUnsentLimit = std::size_t{256} * 1024;  // little to send again
+
 // What the calls of a LinkOut did.
 struct SendProgress {
   std::uint64_t bytes = 0;                // payload that the transport has taken
@@ -40,6 +43,7 @@ struct SendProgress {
   std::uint32_t retransmitted = 0;  // of them
   bool carried = false;             // a part of a chunk went out, if only of its header
   bool answered = false;            // something came back
+  bool acknowledged = false;        // and a message was acknowledged by it
   bool validated = false;           // the receiver has all of the path validation
   bool peer_closed = false;         // the receiver closed the comm in good order
   std::optional<pages::PathDownReason> dead;  // the connection is over, and why
@@ -72,7 +76,8 @@ class LinkOut {
   virtual std::optional<core::PathSample> sample() = 0;
   // Bytes that the transport holds and the far end's transport has not confirmed.
   [[nodiscard]] virtual std::size_t backlog() const = 0;
-  // How much the transport may hold that it has not sent, before room() is 0.
+  // How much the transport may hold that it has not sent, before room() is 0; kUnsentLimit at
+  // first.
   virtual void limit_unsent(std::size_t bytes) = 0;
 
   // Readable when poll() finds something, writable when there is room; -1: no such descriptor.

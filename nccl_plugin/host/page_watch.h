@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "host/fd.h"
 #include "host/poller.h"
-#include "host/socket.h"
 
 namespace fabric::host {
 

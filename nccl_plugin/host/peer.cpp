@@ -1,11 +1,9 @@
 #include "host/peer.h"
 #include "core/schedule.h"
-
-#include <sys/socket.h>
+#include "host/monotonic.h"
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <utility>
 
 namespace fabric::host {
@@ -66,7 +64,7 @@ void Peer::set_base() {
   hints_dirty = true;
 }
 
-void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
+void Peer::attach(core::PathIndex index, std::unique_ptr<Connection> connection, std::int64_t now) {
   Link& link = links_[index];
   if (link.life.live()) {
     lose(index, false);  // the peer dialled anew: it knows better
@@ -76,7 +74,7 @@ void Peer::attach(core::PathIndex index, Fd fd, std::int64_t now) {
   }
   link.life.on(core::LinkEvent::connected);
   facts.linked_at = now;
-  link.fd = std::move(fd);
+  link.connection = std::move(connection);
   link.in.clear();
   link.out.clear();
   link.out_at = 0;
@@ -97,7 +95,7 @@ void Peer::lose(core::PathIndex index, bool silent) {
     return;
   }
   link.life.on(core::LinkEvent::lost);
-  link.fd.reset();
+  link.connection.reset();
   live_ &= ~core::bit(index);
   if (silent) {
     silent_ |= core::bit(index);
@@ -112,7 +110,7 @@ void Peer::lose(core::PathIndex index, bool silent) {
 
 void Peer::cut() {
   core::each(live_, [this](core::PathIndex index) {
-    reset_on_close(links_[index].fd.get());
+    links_[index].connection->discard();
     lose(index, false);
   });
 }
@@ -122,18 +120,16 @@ bool Peer::readable(core::PathIndex index) {
   bool pings = true;
   while (link.life.live()) {
     std::array<std::byte, 16384> buffer;
-    const ssize_t count = ::recv(link.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count < 0 && errno == EAGAIN) {
-      return pings;
-    }
-    if (count <= 0) {
+    const auto count = link.connection->read(buffer);
+    if (!count) {
       lose(index, false);
       return false;
     }
-    link.in.insert(link.in.end(), buffer.begin(), buffer.begin() + count);
+    if (*count == 0) {
+      return pings;
+    }
+    link.in.insert(link.in.end(), buffer.begin(),
+                   buffer.begin() + static_cast<std::ptrdiff_t>(*count));
     std::size_t at = 0;
     while (link.life.live() && link.in.size() - at >= kFrameHeaderSize) {
       const auto header = decode_frame_header({link.in.data() + at, kFrameHeaderSize});
@@ -186,14 +182,11 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
     if (!link.life.live()) {
       return;
     }
-    const auto info = sample(link.fd.get());
+    const auto info = link.connection->sample();
     // What the peer says of itself proves only that way; an answer to our own words proves both.
     if (info &&
         std::exchange(link.acknowledged, info->acknowledged_bytes) != info->acknowledged_bytes) {
       facts.heard[index] = now - info->since_ack_ns;
-    }
-    if (info && info->held) {
-      push(link.fd.get());
     }
     if (link.maybe_unacked && info) {
       // It is its own witness: a ping that was lost alone in flight shows with the next one's ACK.
@@ -206,7 +199,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
       if (hearing == core::Hearing::suspect && now - link.unacked_since >= kDelayedAckNs) {
         ping(core::bit(index), now);
       }
-      if (info->unacknowledged == 0 && quiet(link.fd.get())) {
+      if (info->unacknowledged == 0 && link.connection->backlog() == 0) {
         link.maybe_unacked = false;
         link.silence.reset();
       }
@@ -359,22 +352,18 @@ void Peer::broadcast(const std::function<void(Bytes&)>& append) {
 void Peer::flush(core::PathIndex index) {
   Link& link = links_[index];
   while (link.out_at < link.out.size()) {
-    const ssize_t count = ::send(link.fd.get(), link.out.data() + link.out_at,
-                                 link.out.size() - link.out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
+    const auto count = link.connection->write(std::span(link.out).subspan(link.out_at));
+    if (!count) {
+      lose(index, false);
       return;
     }
-    if (count < 0) {
-      lose(index, false);
+    if (*count == 0) {
       return;
     }
     if (!std::exchange(link.maybe_unacked, true)) {
       link.unacked_since = monotonic_ns();
     }
-    link.out_at += static_cast<std::size_t>(count);
+    link.out_at += *count;
   }
   link.out.clear();
   link.out_at = 0;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "core/balance.h"
@@ -15,6 +16,7 @@
 #include "core/silence.h"
 #include "core/validation.h"
 #include "host/context.h"
+#include "host/network.h"
 
 namespace fabric::host {
 
@@ -52,7 +54,7 @@ class Peer {
   [[nodiscard]] std::size_t remote_rail(core::PathIndex path) const;
 
   // A connection for this link is there.
-  void attach(core::PathIndex link, Fd fd, std::int64_t now);
+  void attach(core::PathIndex link, std::unique_ptr<Connection> connection, std::int64_t now);
   // True: it brought nothing but pings and their answers.
   bool readable(core::PathIndex link);
   // Checks, pings; forgets links that are dead.
@@ -102,14 +104,13 @@ class Peer {
   // We have one more rail.
   void rail_came() { set_base(); }
   [[nodiscard]] core::PathSet live() const { return live_; }
-  [[nodiscard]] int link_fd(core::PathIndex link) const { return links_[link].fd.get(); }
   void heard_rails(const RailsReport& report);
   bool hints_dirty = true;
 
  private:
   struct Link {
     core::Lifecycle life;
-    Fd fd;
+    std::unique_ptr<Connection> connection;  // while it is live
     Bytes in;
     Bytes out;
     std::size_t out_at = 0;

@@ -89,7 +89,7 @@ void Peer::take(const RailTable& table, std::size_t count, bool only_absent, std
       const auto index = static_cast<core::PathIndex>(i);
       if (remote_rail(index) == rail) {
         facts.moved[i] = now;
-        if (links_[i].life.live() && far_end(links_[i].fd.get()).ip != told.ip) {
+        if (links_[i].life.live() && links_[i].connection->far_end().ip != told.ip) {
           lose(index, false);
         }
       }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/socket.h"
+#include "host/fd.h"
 
 namespace fabric::host {
 

@@ -1,13 +1,15 @@
 // The caller's side of Receiver.
 #include "host/receiver.h"
+#include "host/monotonic.h"
 
-#include <sys/socket.h>
+#include <utility>
 
 namespace fabric::host {
 
 namespace {
 
 constexpr unsigned kGlance = 8;
+constexpr unsigned kAwake = 64;  // looks without a sleep: the callers poll
 // After a close: how long a connection that does not end may still bring what was on its way.
 constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 
@@ -110,33 +112,39 @@ void Receiver::close() {
   context_.wake_control();
 }
 
-// False: the control thread is inside.
+// False: the control thread is inside, or something may still land in a posted receive.
 bool Receiver::hang_up() {
   const Tenure::Call call(tenure_);
   if (!call) {
     return false;
   }
-  core::each(live_, [this](core::PathIndex index) {
-    // The last word on each connection says all: an acknowledgement on another may come later.
+  if (!closing_) {
+    closing_ = true;
+    hang_up_all(true);
+  }
+  return settle();
+}
+
+void Receiver::hang_up_all(bool say_close) {
+  core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
-    append_state(path.out, id_, {std::nullopt, core_.state()});
-    append_frame(path.out, FrameType::close, id_);
-    [[maybe_unused]] const auto sent =
-        ::send(path.fd.get(), path.out.data() + path.out_at, path.out.size() - path.out_at,
-               MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (say_close) {
+      // The last word on each link says all: an acknowledgement on another may come later.
+      path.link->close(core_.state());
+    }
     path.life.on(core::LinkEvent::close);
-    path.fd.reset();
+    release(index);
   });
   live_ = 0;
-  closed_.store(true, std::memory_order_release);
-  return true;
 }
 
 void Receiver::watch(core::PathIndex index) {
   Path& path = paths_[index];
   if (!path.watched && context_.waits.wanted()) {
     path.watched = true;
-    context_.waits.add(path.fd.get());
+    if (const int fd = path.link->descriptor(); fd >= 0) {
+      context_.waits.add(fd);
+    }
   }
 }
 
@@ -156,20 +164,81 @@ void Receiver::progress() {
   }
   seen_generation_ = generation;
   core::each(look, [this](core::PathIndex index) {
-    if (paths_[index].life.live() && !drain(index) && error_ == Result::success) {
-      fail(index, pages::PathDownReason::socket_error);
+    if (!paths_[index].life.live()) {
+      return;
+    }
+    const auto dead = drain(index);
+    if (dead && error_ == Result::success) {
+      fail(index, *dead);
     }
   });
   answer();
 }
 
+// Takes what came in, up to a budget. Something: the link is over, and why.
+std::optional<pages::PathDownReason> Receiver::drain(core::PathIndex index) {
+  LinkIn& link = *paths_[index].link;
+  if (link.ended()) {
+    return std::nullopt;
+  }
+  ReceiveProgress progress;
+  link.poll(core_, hints(index), progress);
+  account(index, progress);
+  return progress.dead;
+}
+
 void Receiver::exhaust(core::PathIndex index) {
-  while (!paths_[index].ended && drain(index)) {
-    std::byte probe{};
-    if (::recv(paths_[index].fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) < 0) {
+  const LinkIn& link = *paths_[index].link;
+  while (!link.ended() && !drain(index)) {
+    if (!link.pending()) {
       return;
     }
   }
+}
+
+ReceiveHints Receiver::hints(core::PathIndex index) {
+  const std::uint64_t sleeps = context_.waits.sleeps();
+  awake_ = std::exchange(seen_sleeps_, sleeps) == sleeps ? awake_ + 1 : 0;
+  return {(busy_ & live_ & ~core::bit(index)) == 0, awake_ < kAwake};
+}
+
+void Receiver::account(core::PathIndex index, const ReceiveProgress& progress) {
+  if (progress.bytes != 0 || progress.chunks != 0) {
+    RailCounters& rail = context_.stats.rails[core::receiver_rail(index)];
+    add(rail.rx_bytes, progress.bytes);
+    add(rail.rx_chunks, progress.chunks);
+    tally_.bytes.add(progress.bytes);
+  }
+  if (progress.duplicate_bytes != 0) {
+    add(context_.stats.rails[core::receiver_rail(index)].duplicate_bytes, progress.duplicate_bytes);
+  }
+  Path& path = paths_[index];
+  if (progress.carried) {
+    note_carried(index);
+  }
+  path.awaits_trial = path.awaits_trial && !progress.validated;
+  if (progress.messages != 0) {
+    heard_ = true;
+    path.small = progress.small;
+    tally_.messages[core::receiver_rail(index)].add(progress.messages);
+  }
+  if (progress.peer_closed) {
+    note_close();
+  }
+  if (progress.more) {
+    context_.waits.signal();  // nobody may block on what is there already
+  }
+  path.maybe_unacked = path.maybe_unacked || progress.wrote;
+}
+
+// A chunk came, or begins to.
+void Receiver::note_carried(core::PathIndex index) {
+  busy_ |= core::bit(index);
+  carried_ |= core::bit(index);
+  moved_ = true;
+  last_payload_ = index;
+  paths_[index].awaits_trial = false;  // what comes first is all that it would be
+  context_.stir();
 }
 
 void Receiver::note_close() {
@@ -182,7 +251,7 @@ void Receiver::note_close() {
 
 bool Receiver::heard_out() const {
   bool open = false;
-  core::each(live_, [&](core::PathIndex index) { open = open || !paths_[index].ended; });
+  core::each(live_, [&](core::PathIndex index) { open = open || !paths_[index].link->ended(); });
   return !open || monotonic_ns() - peer_closed_at_ >= kLastWordsNs;
 }
 

@@ -1,4 +1,4 @@
-// The receiving end of a comm: core/ReceiveCore with its connections.
+// The receiving end of a comm: core/ReceiveCore with its links.
 //
 // Threads as in Sender: the caller drives payload, the control thread attaches connections, drains
 // and retires them when the sender fences, and finds the silent ones.
@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -13,6 +15,7 @@
 #include "core/receive_core.h"
 #include "core/silence.h"
 #include "host/context.h"
+#include "host/link.h"
 #include "host/patience.h"
 #include "host/tally.h"
 #include "host/tenure.h"
@@ -36,16 +39,19 @@ class Receiver {
 
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
+  [[nodiscard]] std::uint32_t chunk_size() const { return chunk_size_; }
   // nullopt: not done, because the caller is inside and `wait` was not asked for.
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
-  // A new connection; an older one of the same path is drained and retired. Null: taken, else the
-  // lowest epoch that would be.
-  // `fd` is moved from when it is taken. `version`: of the wire, as the welcome says.
-  std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, Fd& fd,
-                                    std::span<const std::byte> welcome, std::uint8_t version);
+  // Makes the link of an epoch that is taken, and sends the welcome. Null: that failed.
+  using MakeLink = std::function<std::unique_ptr<LinkIn>()>;
+  // A new link; an older one of the same path is drained and retired. Nothing: taken, else the
+  // lowest epoch that would be. `version`: of the wire, as the welcome says.
+  std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, const MakeLink& make,
+                                    std::uint8_t version);
   void hangup(core::PathIndex path, core::Epoch epoch);
-  // Fences and answers. The answer is the same however often it is asked.
-  StateFrame on_fence(const PathEpoch& fence);
+  // Fences and answers. The answer is the same however often it is asked. Nothing: not yet, for
+  // something may still land on behalf of the old link; the sender asks again.
+  std::optional<StateFrame> on_fence(const PathEpoch& fence);
   [[nodiscard]] core::ReceiverState state() const;
   void on_peer_close();
   void abort(Result result, const std::string& text);
@@ -59,30 +65,10 @@ class Receiver {
  private:
   struct Path {
     core::Lifecycle life;
-    Fd fd;
-    bool watched = false;  // it is in the wait set
+    std::unique_ptr<LinkIn> link;  // while the path is live, and until its link has quiesced
+    bool watched = false;          // it is in the wait set
     core::Epoch epoch = 0;
-    // The chunk coming in: first its header, then `left` bytes to `data` (null: to be dropped).
-    std::array<std::byte, kChunkHeaderSize> header{};
-    std::size_t header_at = 0;
-    bool in_payload = false;
-    bool ended = false;  // nothing more is read from it: it said close, or it broke off
-    bool duplicate = false;
-    bool small = false;  // a whole small message came, which TCP may not have acknowledged
-    bool trial = false;  // what comes in is a trial: dropped and answered
-    std::byte* data = nullptr;
-    std::size_t left = 0;
-    std::size_t behind = 0;  // bytes of the message after this chunk, if it comes in order
-    // Whose chunk that is and where the next would begin; whether they come in order.
-    core::GroupId group = 0;
-    std::uint8_t slot = 0;
-    bool in_order = false;
-    std::uint64_t next_offset = 0;
-    std::size_t low_water = 1;  // of the socket
-    std::size_t low_left = 0;   // `left` when the last tick saw it
-    // Grants and acknowledgements that the kernel did not take yet.
-    Bytes out;
-    std::size_t out_at = 0;
+    bool small = false;  // a whole small message came, which the transport may not have confirmed
     core::Silence silence;
     bool maybe_unacked = false;
     std::int64_t up_since = 0;
@@ -97,31 +83,29 @@ class Receiver {
   // Those who wait hear of it from now on, if there are any.
   void watch(core::PathIndex index);
   void watch_all();
-  struct Scatter;
-  void aim(core::PathIndex index, Scatter& into);
-  bool take(core::PathIndex index, const Scatter& into, std::size_t got);
-  bool drain(core::PathIndex index);
-  // All that the kernel holds now, however much.
+  std::optional<pages::PathDownReason> drain(core::PathIndex index);
+  // All that the transport holds now, however much.
   void exhaust(core::PathIndex index);
-  // What a caller that blocks is woken for: not for each packet of a large message.
-  void lower_water(core::PathIndex index);
+  void account(core::PathIndex index, const ReceiveProgress& progress);
+  void note_carried(core::PathIndex index);
+  [[nodiscard]] ReceiveHints hints(core::PathIndex index);
   void note_close();
   // After the peer's close: can anything still come in?
   [[nodiscard]] bool heard_out() const;
-  bool feed(core::PathIndex index, std::span<const std::byte> bytes);
-  void arrived(core::PathIndex index, std::size_t payload);
-  bool take_header(core::PathIndex index);
-  void finish_chunk(core::PathIndex index);
-  void count_payload(core::PathIndex index, std::size_t payload);
   // Tells grants and acknowledgements: what is urgent, what is worth it now that nothing comes in,
   // or all there is. The control thread tells all in each tick, so that nothing waits longer.
   enum class Tell { urgent, worthwhile, all };
   void answer(Tell what = Tell::urgent);
   void flush(core::PathIndex index);
-  // Of small messages, to the peer's kernel, at a moment in which nothing comes in.
+  // Of small messages, to the peer's transport, at a moment in which nothing comes in.
   void acknowledge_small();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);
+  void release(core::PathIndex index);
+  bool settle();
+  void hang_up_all(bool say_close);
+  void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts, Wants& wants);
+  void watch_deadline(std::int64_t now);
   void send_state(core::PathIndex index);
   [[nodiscard]] Rest rest(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
@@ -138,6 +122,8 @@ class Receiver {
   Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
+  core::PathSet quiescing_ = 0;  // over, but something may still land on behalf of their links
+  bool closing_ = false;         // the links were told; what is left is that they quiesce
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;
   std::uint64_t seen_sleeps_ = 0;
@@ -147,7 +133,8 @@ class Receiver {
   core::PathSet carried_ = 0;  // of these, since aged_at_
   std::int64_t aged_at_ = 0;
   std::optional<core::PathIndex> last_payload_;
-  bool owe_state_ = false;  // a path died with answers in it, none is left
+  bool owe_state_ = false;     // a path died with answers in it, none is left
+  bool state_unsent_ = false;  // the link has no room for a state: the control links are to say it
   // Said on a connection or a control link: others may still hold what was sent before it.
   bool peer_closed_ = false;
   std::int64_t peer_closed_at_ = 0;

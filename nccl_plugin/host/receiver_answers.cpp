@@ -1,7 +1,4 @@
-// What a Receiver says on its connections: grants, acknowledgements, states; and on which.
-#include <sys/socket.h>
-
-#include <cerrno>
+// What a Receiver says on its links: grants, acknowledgements, states; and on which.
 #include <utility>
 
 #include "host/receiver.h"
@@ -44,54 +41,40 @@ void Receiver::answer(Tell what) {
     send_state(*index);
     return;
   }
-  Bytes& out = paths_[*index].out;
-  if (const auto below = core_.next_done_below()) {
-    append_state(out, id_, {std::nullopt, {*below, {}}});
+  ReceiveProgress progress;
+  paths_[*index].link->answer(core_, progress);
+  account(*index, progress);
+  if (progress.dead) {
+    fail(*index, *progress.dead);
   }
-  while (const auto acknowledged = core_.next_acknowledgement()) {
-    append_acknowledge(out, id_, acknowledged->group, acknowledged->slot);
-  }
-  while (const auto grant = core_.next_grant()) {
-    append_grant(out, id_, *grant);
-  }
-  flush(*index);
 }
 
 void Receiver::send_state(core::PathIndex index) {
   owe_state_ = false;
   core_.clear_output();
-  append_state(paths_[index].out, id_, {std::nullopt, core_.state()});
-  flush(index);
+  ReceiveProgress progress;
+  state_unsent_ = !paths_[index].link->send_state(core_.state(), progress) || state_unsent_;
+  account(index, progress);
+  if (progress.dead) {
+    fail(index, *progress.dead);
+  }
 }
 
 void Receiver::acknowledge_small() {
   core::each(busy_ & live_, [this](core::PathIndex index) {
     if (std::exchange(paths_[index].small, false)) {
-      acknowledge(paths_[index].fd.get());
+      paths_[index].link->acknowledge();
     }
   });
 }
 
 void Receiver::flush(core::PathIndex index) {
-  Path& path = paths_[index];
-  while (path.out_at < path.out.size()) {
-    const ssize_t count = ::send(path.fd.get(), path.out.data() + path.out_at,
-                                 path.out.size() - path.out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) {
-      return;
-    }
-    if (count < 0) {
-      fail(index, pages::PathDownReason::socket_error);
-      return;
-    }
-    path.maybe_unacked = true;
-    path.out_at += static_cast<std::size_t>(count);
+  ReceiveProgress progress;
+  paths_[index].link->flush(progress);
+  account(index, progress);
+  if (progress.dead) {
+    fail(index, *progress.dead);
   }
-  path.out.clear();
-  path.out_at = 0;
 }
 
 }  // namespace fabric::host

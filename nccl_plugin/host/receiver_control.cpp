@@ -1,11 +1,10 @@
 // The control thread's side of Receiver.
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "core/schedule.h"
+#include "host/monotonic.h"
 #include "host/receiver.h"
 
 namespace fabric::host {
@@ -27,8 +26,9 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   if (!visit) {
     return std::nullopt;
   }
+  settle();
   Wants wants;
-  if (closed() || error_ != Result::success || peer_closed_) {
+  if (closing_ || error_ != Result::success || peer_closed_) {
     wants.close = closed();
     wants.rest = Rest::idle;  // nobody waits for anything here
     return wants;
@@ -37,52 +37,8 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   core_.expect_ahead(goes_ahead(facts));
   heard_ = false;
   core::each(live_, [&](core::PathIndex index) {
-    Path& path = paths_[index];
-    if (!path.life.live()) {
-      return;
-    }
-    if (facts.down.condemns(index, path.up_since, live_)) {
-      fail(index, facts.why[index]);
-      return;
-    }
-    if (facts.outdated(index, path.up_since)) {
-      fail(index, pages::PathDownReason::moved);
-      return;
-    }
-    // The caller of an idle comm does not look: without this the trial is never answered.
-    path.awaits_trial = path.awaits_trial && speaks(facts.version, FrameType::trial);
-    if (path.awaits_trial) {
-      if (!drain(index)) {
-        fail(index, pages::PathDownReason::socket_error);
-        return;
-      }
-    }
-    if (path.low_water > 1 && std::exchange(path.low_left, path.left) == path.left) {
-      path.low_water = 1;
-      set_low_water(path.fd.get(), 1);  // it may never get that far
-    }
-    if (path.out_at < path.out.size()) {
-      flush(index);
-    }
-    if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
-      return;
-    }
-    const auto info = sample(path.fd.get());
-    if (info && info->held) {
-      push(path.fd.get());
-    }
-    const core::Hearing hearing =
-        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
-    if (hearing == core::Hearing::suspect) {
-      wants.suspect |= core::bit(index);
-      // A grant that was lost alone in flight would wait 200 ms for its retransmission.
-      wants.say_state = now - last_state_ >= kAnnounceNs;
-    }
-    if (hearing == core::Hearing::dead) {
-      fail(index, pages::PathDownReason::no_ack);
-    } else if (info && info->unacknowledged == 0 && quiet(path.fd.get())) {
-      path.maybe_unacked = false;
-      path.silence.reset();
+    if (paths_[index].life.live()) {
+      watch_path(index, now, facts, wants);
     }
   });
   if (heard_ && context_.waits.wanted()) {
@@ -91,7 +47,8 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   }
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     Path& path = paths_[i];
-    if (path.announce && now - path.announced >= kAnnounceNs) {
+    const bool quiesced = (quiescing_ & core::bit(static_cast<core::PathIndex>(i))) == 0;
+    if (path.announce && quiesced && now - path.announced >= kAnnounceNs) {
       path.announced = now;
       // Nothing of that connection or an earlier one is taken any more.
       wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
@@ -99,7 +56,8 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   }
   // A link is back: what was said on those that died may be lost, the sender's close too. Where the
   // comm is no more, that is the answer.
-  wants.say_state = wants.say_state || facts.linked_at > last_state_;
+  wants.say_state =
+      wants.say_state || std::exchange(state_unsent_, false) || facts.linked_at > last_state_;
   if (wants.say_state) {
     last_state_ = now;
   }
@@ -112,17 +70,65 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     aged_at_ = now;
     busy_ = std::exchange(carried_, 0);
     core::each(live_, [this](core::PathIndex index) {
-      busy_ |= paths_[index].in_payload ? core::bit(index) : 0;
+      busy_ |= paths_[index].link->in_chunk() ? core::bit(index) : 0;
     });
   }
   if (std::exchange(moved_, false) || core_.has_output()) {
     busy_at_ = now;
   }
   wants.rest = rest(now);
-  if (live_ != 0 && facts.answered(context_.params)) {
+  watch_deadline(now);
+  return wants;
+}
+
+// Finds what has died: said so by a hint, or silent.
+void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
+                          Wants& wants) {
+  Path& path = paths_[index];
+  if (facts.down.condemns(index, path.up_since, live_)) {
+    fail(index, facts.why[index]);
+    return;
+  }
+  if (facts.outdated(index, path.up_since)) {
+    fail(index, pages::PathDownReason::moved);
+    return;
+  }
+  // The caller of an idle comm does not look: without this the trial is never answered.
+  path.awaits_trial = path.awaits_trial && speaks(facts.version, FrameType::trial);
+  if (path.awaits_trial) {
+    if (const auto dead = drain(index)) {
+      fail(index, *dead);
+      return;
+    }
+  }
+  path.link->tick();
+  if (path.link->unsent()) {
+    flush(index);
+  }
+  if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
+    return;
+  }
+  const auto info = path.link->sample();
+  const core::Hearing hearing =
+      info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
+  if (hearing == core::Hearing::suspect) {
+    wants.suspect |= core::bit(index);
+    // A grant that was lost alone in flight would wait 200 ms for its retransmission.
+    wants.say_state = now - last_state_ >= kAnnounceNs;
+  }
+  if (hearing == core::Hearing::dead) {
+    fail(index, pages::PathDownReason::no_ack);
+  } else if (info && info->unacknowledged == 0 && path.link->backlog() == 0) {
+    path.maybe_unacked = false;
+    path.silence.reset();
+  }
+}
+
+void Receiver::watch_deadline(std::int64_t now) {
+  if (live_ != 0 && facts_.answered(context_.params)) {
     dead_since_ = 0;
     told_all_down_ = false;
-    return wants;
+    return;
   }
   if (dead_since_ == 0) {
     dead_since_ = now;
@@ -140,14 +146,13 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
                           : "; the last to fail: " + last_failure_ + ", " +
                                 std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
   }
-  return wants;
 }
 
 Rest Receiver::rest(std::int64_t now) const {
   bool calm = live_ != 0 && !owe_state_;
   for (const Path& path : paths_) {
-    calm =
-        calm && !path.announce && !path.awaits_trial && path.out.empty() && path.silence.moving();
+    const bool unsent = path.link != nullptr && path.link->unsent();
+    calm = calm && !path.announce && !path.awaits_trial && !unsent && path.silence.moving();
   }
   if (!calm) {
     return Rest::none;
@@ -158,37 +163,30 @@ Rest Receiver::rest(std::int64_t now) const {
   return core_.waiting_large() || patience_.out() ? Rest::calm : Rest::brief;
 }
 
-std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch, Fd& fd,
-                                            std::span<const std::byte> welcome,
-                                            std::uint8_t version) {
+std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch,
+                                            const MakeLink& make, std::uint8_t version) {
   const Tenure::Visit visit(tenure_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
   if (core_.open(index) && epoch > core_.epoch(index)) {
     retire(index);  // the sender has given the old one up; its fence is on the way
   }
-  if (closed() || error_ != Result::success || !core_.admit(index, epoch)) {
+  if (closing_ || error_ != Result::success || (quiescing_ & core::bit(index)) != 0 ||
+      !core_.admit(index, epoch)) {
     return core_.epoch(index) + 1;
   }
-  if (::send(fd.get(), welcome.data(), welcome.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(welcome.size())) {
+  std::unique_ptr<LinkIn> link = make();
+  if (link == nullptr) {
     core_.retire(index);
     return std::nullopt;
   }
   path.life.on(core::LinkEvent::connected);
-  path.fd = std::move(fd);
+  path.link = std::move(link);
   path.epoch = epoch;
-  path.header_at = 0;
-  path.in_payload = false;
-  path.low_water = 1;
-  path.ended = false;
-  path.out.clear();
-  path.out_at = 0;
   path.silence.reset();
   path.maybe_unacked = true;
   path.up_since = monotonic_ns();
   path.announce = false;
-  path.trial = false;
   path.awaits_trial = path.ever_live;
   if (path.ever_live) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
@@ -209,27 +207,52 @@ void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
   }
   if (peer_closed_) {
     exhaust(index);
-  } else if (!drain(index)) {
-    fail(index, pages::PathDownReason::socket_error);
+  } else if (const auto dead = drain(index)) {
+    fail(index, *dead);
   }
   answer();
   context_.waits.signal();
 }
 
-// Drains what the kernel holds, keeps whole chunks, closes.
+// Drains what the transport holds, keeps whole chunks, ends the link.
 void Receiver::retire(core::PathIndex index) {
   Path& path = paths_[index];
   if (!path.life.live()) {
     return;
   }
   exhaust(index);
-  core_.retire(index);
   path.life.on(core::LinkEvent::lost);
-  path.fd.reset();
-  path.in_payload = false;
   live_ &= ~core::bit(index);
+  release(index);
   busy_ &= ~core::bit(index);
   owe_state_ = true;  // whatever was said on it may be lost
+}
+
+// The link of a path that is over: nothing may land on its behalf when the core retires it.
+void Receiver::release(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.link->quiesce()) {
+    quiescing_ |= core::bit(index);
+    return;
+  }
+  quiescing_ &= ~core::bit(index);
+  core_.retire(index);
+  path.link.reset();
+}
+
+// True: nothing lands any more on behalf of any link that is over. Of a comm that closes that is
+// the end.
+bool Receiver::settle() {
+  core::each(quiescing_, [this](core::PathIndex index) {
+    if (!closing_ && error_ == Result::success) {
+      exhaust(index);  // what landed meanwhile counts
+    }
+    release(index);
+  });
+  if (closing_ && quiescing_ == 0) {
+    closed_.store(true, std::memory_order_release);
+  }
+  return quiescing_ == 0;
 }
 
 void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
@@ -237,14 +260,15 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   if (peer_closed_ || !path.life.live()) {
     return;
   }
+  const std::string detail = path.link->why();
   retire(index);
   if (peer_closed_) {
     return;  // its last words
   }
   path.announce = context_.params.failover;
   path.announced = 0;
-  last_failure_ =
-      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
+  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
+                  reason_text(reason) + (detail.empty() ? "" : ": " + detail) + ")";
   last_failure_at_ = monotonic_ns();
   add(context_.stats.rails[local_of(index)].failovers, 1);
   tally_.failovers.add(1);
@@ -257,16 +281,20 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   context_.wake_control();
 }
 
-StateFrame Receiver::on_fence(const PathEpoch& fence) {
+std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[fence.path];
   if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
     fail(fence.path, pages::PathDownReason::peer_told);
   }
-  if (path.epoch < fence.epoch) {
+  const bool old = path.epoch < fence.epoch;
+  if (old) {
     path.announce = false;  // the sender knows
   }
-  StateFrame answered{fence, core_.state()};
+  std::optional<StateFrame> answered;
+  if (!old || (quiescing_ & core::bit(fence.path)) == 0) {
+    answered = StateFrame{fence, core_.state()};
+  }
   answer();
   context_.waits.signal();
   return answered;
@@ -298,7 +326,7 @@ void Receiver::cut(const std::string& text) {
   if (closed()) {
     return;
   }
-  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  core::each(live_, [this](core::PathIndex index) { paths_[index].link->discard(); });
   abort_inside(Result::remote_error, text);
 }
 
@@ -310,11 +338,7 @@ void Receiver::abort_inside(Result result, const std::string& text) {
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
-  core::each(live_, [this](core::PathIndex index) {
-    paths_[index].life.on(core::LinkEvent::close);
-    paths_[index].fd.reset();
-  });
-  live_ = 0;
+  hang_up_all(false);
   context_.waits.signal();
 }
 

@@ -1,13 +1,10 @@
 // The caller's side of Sender, and the bytes that go out.
 #include "host/sender.h"
 #include "core/schedule.h"
-
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include "host/monotonic.h"
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 
 namespace fabric::host {
 
@@ -136,6 +133,9 @@ bool Sender::hang_up(std::int64_t until) {
   if (!call) {
     return false;
   }
+  if (closing_) {
+    return settle();
+  }
   if (error_ == Result::success && !peer_closed_) {
     progress();
   }
@@ -151,30 +151,52 @@ bool Sender::hang_up(std::int64_t until) {
       context_.closed_in_vain.store(now);
     }
   }
-  core::each(live_, [this](core::PathIndex index) {
-    Path& path = paths_[index];
-    // In the middle of a chunk the close frame would be taken for payload: just hang up.
-    if (!path.sending) {
-      Bytes frame;
-      append_frame(frame, FrameType::close, id_);
-      [[maybe_unused]] const auto sent_bytes =
-          ::send(path.fd.get(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  closing_ = true;
+  hang_up_all(true);
+  return settle();
+}
+
+void Sender::hang_up_all(bool say_close) {
+  core::each(live_, [&](core::PathIndex index) {
+    if (say_close) {
+      paths_[index].link->close();
     }
-    path.life.on(core::LinkEvent::close);
-    core_.quiesced(index);
-    path.fd.reset();
+    paths_[index].life.on(core::LinkEvent::close);
+    release(index);
   });
   live_ = 0;
   eligible_ = 0;
-  closed_.store(true, std::memory_order_release);
-  return true;
+}
+
+// The link of a path that is over: its transport has to let go of the bytes that it reads.
+void Sender::release(core::PathIndex index) {
+  Path& path = paths_[index];
+  path.sending = false;
+  if (path.link->quiesce()) {
+    core_.quiesced(index);
+    path.link.reset();
+    quiescing_ &= ~core::bit(index);
+  } else {
+    quiescing_ |= core::bit(index);
+  }
+}
+
+// True: no transport reads anything any more. Of a comm that closes that is the end.
+bool Sender::settle() {
+  core::each(quiescing_, [this](core::PathIndex index) { release(index); });
+  if (closing_ && quiescing_ == 0) {
+    closed_.store(true, std::memory_order_release);
+  }
+  return quiescing_ == 0;
 }
 
 void Sender::watch(core::PathIndex index) {
   Path& path = paths_[index];
   if (!path.watched && context_.waits.wanted()) {
     path.watched = true;
-    context_.waits.add(path.fd.get());
+    if (const int fd = path.link->descriptor(); fd >= 0) {
+      context_.waits.add(fd);
+    }
   }
 }
 
@@ -215,173 +237,54 @@ void Sender::pump() {
       blocked |= core::bit(*index);
       continue;
     }
-    // As many as fit one call; where paths share, one at a time, so that none runs ahead.
-    const bool alone = std::popcount(eligible_ & live_) == 1;
-    Path& path = paths_[*index];
-    const std::size_t most = alone ? path.batch_size.most() : 1;
-    for (std::size_t i = 0; i < most && core_.has_chunk(); ++i) {
-      const auto out = core_.take(*index);
-      if (!out) {
-        break;
-      }
-      start(*index, *out);
-    }
-    if (!path.sending) {
+    take_batch(*index);
+    if (batch_.empty()) {
       return;
     }
-    if (path.batch.size() >= core::BatchSize::kLeast) {
-      path.batch_began = monotonic_ns();
-    }
-    if (!flush(*index)) {
+    SendProgress progress;
+    Path& path = paths_[*index];
+    path.link->put(batch_, progress);
+    path.sending = path.link->room() == 0;
+    if (!account(*index, progress) || path.sending) {
       blocked |= core::bit(*index);
     }
   }
 }
 
-// By weight: the socket's own limits know nothing of that.
+// As many as fit one call; where paths share, one at a time, so that none runs ahead.
+void Sender::take_batch(core::PathIndex index) {
+  const bool alone = std::popcount(eligible_ & live_) == 1;
+  const std::size_t most = alone ? paths_[index].link->room() : 1;
+  batch_.clear();
+  while (batch_.size() < most && core_.has_chunk()) {
+    const auto out = core_.take(index);
+    if (!out) {
+      return;
+    }
+    batch_.push_back(*out);
+    share_.carried(index, out->header.length, facts_.weight[index]);
+  }
+}
+
+// By weight: the transport's own limits know nothing of that.
 bool Sender::full(core::PathIndex index) const {
   const std::uint16_t weight = facts_.weight[index];
-  return weight < heaviest_ && waiting_bytes(paths_[index].fd.get()) >=
+  return weight < heaviest_ && paths_[index].link->backlog() >=
                                    core::most_outstanding(weight, heaviest_, paths_[index].window);
 }
 
-void Sender::start(core::PathIndex index, const core::Outgoing& out) {
-  Path& path = paths_[index];
-  if (!path.sending) {
-    path.sending = true;
-    path.trial = false;
-    path.batch.clear();
-    path.batch_at = 0;
-    path.piece_at = 0;
-  }
-  path.batch.push_back({encode_chunk(id_, out.header), out.data, out.header.length, out.again});
-  share_.carried(index, out.header.length, facts_.weight[index]);
-}
-
-void Sender::start_trial(core::PathIndex index) {
-  static constexpr std::array<std::byte, kTrialSize> kZeros{};
-  Path& path = paths_[index];
-  path.sending = true;
-  path.trial = true;
-  path.batch.assign(1, {encode_trial(id_), kZeros.data(), kZeros.size(), false});
-  path.batch_at = 0;
-  path.piece_at = 0;
-}
-
 void Sender::limit_unsent(core::PathIndex index, std::size_t bytes) {
-  Path& path = paths_[index];
-  if (bytes != path.unsent_limit) {
-    path.unsent_limit = bytes;
-    set_unsent_limit(path.fd.get(), bytes);
-  }
+  paths_[index].unsent_limit = bytes;
+  paths_[index].link->limit_unsent(bytes);
 }
 
-// True when all chunks under way are with the kernel and the path can take others.
+// True when the path can take other chunks.
 bool Sender::flush(core::PathIndex index) {
-  while (paths_[index].sending) {
-    const auto count = write(index);
-    if (!count) {
-      return false;
-    }
-    wrote(index, *count);
-  }
-  return true;
-}
-
-// Nothing: the kernel takes no more now, or the connection is over.
-std::optional<std::size_t> Sender::write(core::PathIndex index) {
   Path& path = paths_[index];
-  std::array<iovec, 2 * core::BatchSize::kMost> parts;  // as far as `used`
-  std::size_t used = 0;
-  const auto add_part = [&](const std::byte* data, std::size_t length, std::size_t& skip) {
-    const std::size_t skipped = std::min(skip, length);
-    skip -= skipped;
-    if (length != skipped) {
-      parts[used++] = {const_cast<std::byte*>(data + skipped), length - skipped};
-    }
-  };
-  std::size_t skip = path.piece_at;
-  for (std::size_t i = path.batch_at; i < path.batch.size(); ++i) {
-    add_part(path.batch[i].header.data(), kChunkHeaderSize, skip);
-    add_part(path.batch[i].data, path.batch[i].length, skip);
-  }
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = used;
-  while (true) {
-    const ssize_t count = ::sendmsg(path.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count >= 0) {
-      return static_cast<std::size_t>(count);
-    }
-    if (errno == EINTR) {
-      continue;
-    }
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
-      fail(index, pages::PathDownReason::socket_error);
-    }
-    return std::nullopt;
-  }
-}
-
-void Sender::wrote(core::PathIndex index, std::size_t bytes) {
-  Path& path = paths_[index];
-  path.written += bytes;
-  path.maybe_unacked = true;
-  while (path.sending && bytes != 0) {
-    const Piece& piece = path.batch[path.batch_at];
-    const std::size_t whole = kChunkHeaderSize + piece.length;
-    const std::size_t part = std::min(bytes, whole - path.piece_at);
-    const std::size_t before = std::max(path.piece_at, kChunkHeaderSize);
-    path.piece_at += part;
-    bytes -= part;
-    if (!path.trial) {
-      sent(index, piece, std::max(path.piece_at, kChunkHeaderSize) - before);
-    }
-    if (path.piece_at == whole) {
-      piece_sent(index, piece);
-      path.piece_at = 0;
-      path.sending = ++path.batch_at != path.batch.size();
-      if (!path.sending && path.batch.size() >= core::BatchSize::kLeast) {
-        path.batch_size.through(path.batch.size(), monotonic_ns() - path.batch_began);
-      }
-    }
-  }
-}
-
-void Sender::piece_sent(core::PathIndex index, const Piece& piece) {
-  if (paths_[index].trial) {
-    return;
-  }
-  RailCounters& rail = context_.stats.rails[core::sender_rail(index)];
-  add(rail.tx_chunks, 1);
-  if (piece.again) {
-    add(rail.retransmit_chunks, 1);
-    tally_.retransmit_chunks.add(1);
-  }
-  core_.written(index);
-}
-
-void Sender::sent(core::PathIndex index, const Piece& piece, std::size_t payload) {
-  Path& path = paths_[index];
-  const auto local = static_cast<std::uint8_t>(core::sender_rail(index));
-  const auto remote = static_cast<std::uint8_t>(core::receiver_rail(index));
-  RailCounters& rail = context_.stats.rails[local];
-  add(rail.tx_bytes, payload);
-  tally_.bytes.add(payload);
-  if (piece.again) {
-    add(rail.retransmit_bytes, payload);
-    tally_.retransmit_bytes.add(payload);
-  }
-  if (awaiting_first_byte_) {
-    context_.stats.event(pages::StatsEventKind::first_byte, id_, local, remote,
-                         *awaiting_first_byte_);
-    awaiting_first_byte_.reset();
-  }
-  if (path.rejoined) {
-    path.rejoined = false;
-    context_.stats.event(pages::StatsEventKind::path_up, id_, local, remote, 0);
-  }
-  moved_ = true;
+  SendProgress progress;
+  path.link->advance(progress);
+  path.sending = path.link->room() == 0;
+  return account(index, progress) && !path.sending;
 }
 
 }  // namespace fabric::host

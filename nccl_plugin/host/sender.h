@@ -1,4 +1,4 @@
-// The sending end of a comm: core/SendCore with its connections.
+// The sending end of a comm: core/SendCore with its links.
 //
 // Threads: the caller's (isend, test, close) and the control thread, one of them inside at a time
 // (host/tenure.h); two comms share nothing. The caller drives payload; the control thread attaches
@@ -17,6 +17,7 @@
 #include "core/send_core.h"
 #include "core/silence.h"
 #include "host/context.h"
+#include "host/link.h"
 #include "host/patience.h"
 #include "host/tally.h"
 #include "host/tenure.h"
@@ -45,7 +46,8 @@ class Sender {
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
   void dial_failed(core::PathIndex path, std::int64_t now);
-  void attach(core::PathIndex path, core::Epoch epoch, Fd fd, std::int64_t now);
+  void attach(core::PathIndex path, core::Epoch epoch, std::unique_ptr<LinkOut> link,
+              std::int64_t now);
   void hangup(core::PathIndex path, core::Epoch epoch);
   void on_state(const StateFrame& frame);
   // The receiver gave a path up and answers the fence unasked.
@@ -63,34 +65,19 @@ class Sender {
   [[nodiscard]] const Tally& tally() const { return tally_; }
 
  private:
-  // A chunk with its header.
-  struct Piece {
-    std::array<std::byte, kChunkHeaderSize> header{};
-    const std::byte* data = nullptr;
-    std::size_t length = 0;  // of the data
-    bool again = false;
-  };
   struct Path {
     core::Lifecycle life;
-    Fd fd;
-    bool watched = false;   // it is in the wait set
-    core::Epoch epoch = 0;  // of the open connection
-    // The chunks going out, in one call as far as the kernel takes them. Valid while `sending`.
-    bool sending = false;
-    bool trial = false;  // it is no chunk but the trial
-    std::vector<Piece> batch;
-    std::size_t batch_at = 0;  // the piece under way
-    std::size_t piece_at = 0;  // bytes of it, header included, that the kernel has
-    core::BatchSize batch_size;
-    std::int64_t batch_began = 0;  // of a batch as large as it may be
-    Bytes in;                      // what came back and is not a whole frame yet
+    std::unique_ptr<LinkOut> link;  // while the path is live, and until its link has quiesced
+    bool watched = false;           // it is in the wait set
+    core::Epoch epoch = 0;          // of the link
+    bool sending = false;           // the link takes no more before it has gone on
     core::Silence silence;
     bool maybe_unacked = false;
-    std::uint64_t acked_bytes = 0;  // by the peer's kernel, at the last look
+    std::uint64_t acked_bytes = 0;  // by the far end's transport, at the last look
     std::size_t unsent_limit = kUnsentLimit;
-    std::size_t window = 0;         // bytes that the kernel would hold, at the last look
-    std::int64_t delivered_at = 0;  // when the peer's kernel was last seen to have got more
-    std::uint64_t written = 0;      // given to the kernel, counted as the kernel counts acked_bytes
+    std::size_t window = 0;         // bytes that the transport would hold, at the last look
+    std::int64_t delivered_at = 0;  // when the far end's transport was last seen to have got more
+    std::uint64_t written = 0;      // taken by the transport, counted as acked_bytes is
     std::int64_t looked = 0;        // when; 0: it was quiet
     bool ever_live = false;
     bool rejoined = false;  // no payload since it came back
@@ -114,27 +101,28 @@ class Sender {
   void watch_all();
   void pump();
   bool flush(core::PathIndex index);
-  std::optional<std::size_t> write(core::PathIndex index);
-  void wrote(core::PathIndex index, std::size_t bytes);
-  void piece_sent(core::PathIndex index, const Piece& piece);
+  void take_batch(core::PathIndex index);
   [[nodiscard]] bool full(core::PathIndex index) const;
-  void start(core::PathIndex index, const core::Outgoing& out);
-  void start_trial(core::PathIndex index);
+  bool account(core::PathIndex index, const SendProgress& progress);
+  void count_carried(core::PathIndex index, const SendProgress& progress);
   void read_back(core::PathIndex index);
-  bool parse(core::PathIndex index);
-  bool handle(core::PathIndex index, const FrameHeader& header, std::span<const std::byte> body);
-  void sent(core::PathIndex index, const Piece& piece, std::size_t payload);
   void count_delivered();
+  void release(core::PathIndex index);
+  bool settle();
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   void choose();  // makes eligible_ anew
+  void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
   void weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now, Wants& wants);
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);
+  [[nodiscard]] bool may_dial(core::PathIndex index) const {
+    return paths_[index].life.may(core::LinkEvent::dial) && (quiescing_ & core::bit(index)) == 0;
+  }
   [[nodiscard]] std::int64_t staggered(std::int64_t backoff) const;
   [[nodiscard]] Rest rest(bool settled, std::int64_t now) const;
 
@@ -150,7 +138,10 @@ class Sender {
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
-  std::uint16_t heaviest_ = 0;  // weight among them
+  core::PathSet quiescing_ = 0;        // over, but their links may still read what was put
+  bool closing_ = false;               // the links were told; what is left is that they quiesce
+  std::vector<core::Outgoing> batch_;  // as it is put together
+  std::uint16_t heaviest_ = 0;         // weight among them
   bool homeless_ = false;
   std::int64_t born_ = 0;
   core::Share share_;

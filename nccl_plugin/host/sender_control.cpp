@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/schedule.h"
+#include "host/monotonic.h"
 #include "host/sender.h"
 
 namespace fabric::host {
@@ -40,7 +41,8 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   }
   Wants wants;
   wants.validations.swap(validations_);
-  if (closed() || error_ != Result::success || peer_closed_) {
+  settle();
+  if (closing_ || error_ != Result::success || peer_closed_) {
     wants.close = closed();
     wants.rest = Rest::idle;  // nobody waits for anything here
     return wants;
@@ -83,8 +85,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
     // else. A new comm first waits for what may yet connect.
     const bool held = (facts.held & core::bit(index)) != 0;
     const bool bad = facts.down.says(index) || held;
-    if (path.life.may(core::LinkEvent::dial) && now >= path.next_dial &&
-        (facts.control_live & core::bit(index)) != 0 &&
+    if (may_dial(index) && now >= path.next_dial && (facts.control_live & core::bit(index)) != 0 &&
         (!bad || (live_ == 0 && (settled || !held)))) {
       wants.dial |= core::bit(index);
     }
@@ -125,7 +126,7 @@ Rest Sender::rest(bool settled, std::int64_t now) const {
 core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
-  if (!path.life.may(core::LinkEvent::dial)) {
+  if (!may_dial(index)) {
     return 0;
   }
   path.life.on(core::LinkEvent::dial);
@@ -147,11 +148,12 @@ void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
   }
 }
 
-void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_t now) {
+void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
+                    std::int64_t now) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
   // Closed or aborted while it was dialled: nobody would close it any more.
-  if (closed() || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
+  if (closing_ || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
       epoch != core_.epoch(index)) {
     if (path.life.phase() == core::LinkPhase::dialing) {
       path.life.on(core::LinkEvent::lost);
@@ -159,11 +161,10 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
     return;
   }
   path.life.on(core::LinkEvent::connected);
-  path.fd = std::move(fd);
+  path.link = std::move(link);
   path.epoch = epoch;
   path.sending = false;
   path.tried = !path.ever_live || !speaks(facts_.version, FrameType::trial);
-  path.in.clear();
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
   path.up_since = now;
@@ -171,7 +172,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
   path.window = 0;
   path.unsent_limit = kUnsentLimit;
   path.looked = 0;
-  if (const auto info = sample(path.fd.get())) {
+  if (const auto info = path.link->sample()) {
     path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
   }
   path.trusted = !path.ever_live;
@@ -182,7 +183,8 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, Fd fd, std::int64_
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }
   if (!path.tried) {
-    start_trial(index);
+    path.link->start_validation();
+    path.sending = true;
   }
   path.ever_live = true;
   live_ |= core::bit(index);
@@ -219,8 +221,6 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   live_ &= ~core::bit(index);
   eligible_ &= ~core::bit(index);
   answering_ &= ~core::bit(index);
-  path.fd.reset();
-  path.sending = false;
   path.trusted = false;
   path.page_took = false;
   const bool calm = now - path.up_since > kCalmNs;
@@ -232,9 +232,10 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   path.announced = 0;
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
   core_.fail(index);
-  core_.quiesced(index);
-  last_failure_ =
-      path_text(context_, local_of(index), remote_of(index)) + " (" + reason_text(reason) + ")";
+  const std::string detail = path.link->why();
+  release(index);
+  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
+                  reason_text(reason) + (detail.empty() ? "" : ": " + detail) + ")";
   last_failure_at_ = now;
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
@@ -358,7 +359,7 @@ void Sender::cut(const std::string& text) {
   if (closed()) {
     return;
   }
-  core::each(live_, [this](core::PathIndex index) { reset_on_close(paths_[index].fd.get()); });
+  core::each(live_, [this](core::PathIndex index) { paths_[index].link->discard(); });
   abort_inside(Result::remote_error, text);
 }
 
@@ -370,13 +371,7 @@ void Sender::abort_inside(Result result, const std::string& text) {
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
-  core::each(live_, [this](core::PathIndex index) {
-    paths_[index].life.on(core::LinkEvent::close);
-    core_.quiesced(index);
-    paths_[index].fd.reset();
-  });
-  live_ = 0;
-  eligible_ = 0;
+  hang_up_all(false);
   context_.waits.signal();
 }
 

@@ -52,10 +52,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     if (!context_.params.failover || !path.maybe_unacked) {
       return;
     }
-    const auto info = sample(path.fd.get());
-    if (info && info->held) {
-      push(path.fd.get());
-    }
+    const auto info = path.link->sample();
     if (info) {
       weigh(index, *info, now, wants);
     }
@@ -66,7 +63,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     }
     if (hearing == core::Hearing::dead) {
       fail(index, pages::PathDownReason::no_ack);
-    } else if (info && info->unacknowledged == 0 && !path.sending && quiet(path.fd.get())) {
+    } else if (info && info->unacknowledged == 0 && !path.sending && path.link->backlog() == 0) {
       path.maybe_unacked = false;
       path.looked = 0;
       path.silence.reset();

@@ -1,4 +1,5 @@
 #include "host/stats_page.h"
+#include "host/monotonic.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

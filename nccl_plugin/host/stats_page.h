@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/types.h"
+#include "host/fd.h"
 #include "host/groups.h"
 #include "host/params.h"
 #include "host/rails.h"
-#include "host/socket.h"
 #include "pages/stats_page.h"
 
 namespace fabric::host {

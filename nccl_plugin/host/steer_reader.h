@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "host/address.h"
-#include "host/socket.h"
+#include "host/fd.h"
 #include "pages/steer_page.h"
 
 namespace fabric::host {

@@ -8,7 +8,7 @@
 #include <cpuid.h>
 #endif
 
-#include "host/socket.h"
+#include "host/monotonic.h"
 
 namespace fabric::host {
 

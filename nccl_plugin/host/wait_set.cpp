@@ -1,4 +1,5 @@
 #include "host/wait_set.h"
+#include "host/monotonic.h"
 
 #include <linux/futex.h>
 #include <poll.h>

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "host/socket.h"
+#include "host/fd.h"
 
 namespace fabric::host {
 

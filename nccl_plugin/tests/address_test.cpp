@@ -5,7 +5,9 @@
 
 #include "core/schedule.h"
 #include "host/hints.h"
+#include "host/monotonic.h"
 #include "host/peer.h"
+#include "tcp/socket.h"
 
 using namespace fabric;
 using namespace fabric::host;
@@ -247,25 +249,25 @@ TEST_CASE("addresses: a listener that is opened again keeps its port if it can")
   rail.name = "lo";
   rail.address = v4(127, 0, 77, 1, 0);
   std::string error;
-  Fd listener = listen_on(rail, error);
+  Fd listener = tcp::listen_on(rail, error);
   REQUIRE(listener.open());
   const std::uint16_t port = rail.address.port;
   REQUIRE(port != 0);
-  Fd dialled = start_connect(rail, rail.address, Params{});
+  Fd dialled = tcp::start_connect(rail, rail.address, Params{});
   REQUIRE(dialled.open());
   Fd accepted;
   for (int i = 0; i < 1000 && !accepted.open(); ++i) {
     accepted.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   }
   REQUIRE(accepted.open());
-  CHECK(far_end(accepted.get()).ip == rail.address.ip);
-  CHECK(far_end(dialled.get()) == rail.address);
+  CHECK(tcp::far_end(accepted.get()).ip == rail.address.ip);
+  CHECK(tcp::far_end(dialled.get()) == rail.address);
   listener.reset();  // the connection stays
-  listener = listen_on(rail, error);
+  listener = tcp::listen_on(rail, error);
   REQUIRE(listener.open());
   CHECK(rail.address.port == port);
   Rail second = rail;  // taken
-  Fd elsewhere = listen_on(second, error);
+  Fd elsewhere = tcp::listen_on(second, error);
   REQUIRE(elsewhere.open());
   CHECK(second.address.port != port);
   CHECK(second.address.port != 0);

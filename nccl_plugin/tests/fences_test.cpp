@@ -7,6 +7,7 @@
 
 #include "host/fenced_runs.h"
 #include "host/handle.h"
+#include "host/monotonic.h"
 #include "host/ticks.h"
 
 using namespace fabric;

@@ -22,6 +22,7 @@
 #include "host/handle.h"
 #include "host/host_net.h"
 #include "host/wire.h"
+#include "src/assembly.h"
 
 namespace fabric::host::loopback {
 

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "host/monotonic.h"
 #include "host/receiver.h"
+#include "tcp/link_in.h"
 #include "tests/loopback_pair.h"
 
 namespace fabric::host {
@@ -39,9 +41,11 @@ struct One {
   Fd connect(core::PathIndex path) const {
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
-    Fd near(pair[0]);
-    const std::array<std::byte, 1> welcome{};
-    REQUIRE_FALSE(receiver->attach(path, 1, near, welcome, kWireVersion));
+    const LinkSetup setup{kId, path, 1, 0, receiver->chunk_size()};
+    const auto make = [&] {
+      return std::make_unique<tcp::TcpLinkIn>(Fd(pair[0]), setup, kWireVersion);
+    };
+    REQUIRE_FALSE(receiver->attach(path, 1, make, kWireVersion));
     return Fd(pair[1]);
   }
   void says(std::span<const std::byte> bytes) const {

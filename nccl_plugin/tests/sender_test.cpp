@@ -12,6 +12,9 @@
 #include <memory>
 #include <vector>
 
+#include "host/monotonic.h"
+#include "tcp/link_out.h"
+
 using namespace fabric;
 using namespace fabric::host;
 
@@ -19,6 +22,12 @@ namespace {
 
 constexpr core::PathIndex kHome = core::path_index(0, 0);
 constexpr std::uint64_t kId = 7;
+
+std::unique_ptr<LinkOut> link(Fd fd, core::PathIndex path, core::Epoch epoch,
+                              std::uint64_t id = kId) {
+  return std::make_unique<tcp::TcpLinkOut>(std::move(fd), LinkSetup{id, path, epoch, 0, 0},
+                                           kWireVersion);
+}
 
 struct One {
   Context context;
@@ -38,7 +47,7 @@ struct One {
     epoch = sender->dial(kHome, 1);
     REQUIRE(epoch != 0);
   }
-  void attach() { sender->attach(kHome, epoch, std::move(near), 2); }
+  void attach() { sender->attach(kHome, epoch, link(std::move(near), kHome, epoch), 2); }
   void post(std::size_t size) {
     const std::vector<std::byte> bytes(size);
     bool taken = false;
@@ -124,7 +133,7 @@ TEST_CASE("where nothing carries any more, only the first comm to close waits fo
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
     const core::Epoch epoch = sender.dial(kHome, 1);
-    sender.attach(kHome, epoch, Fd(pair[0]), 2);
+    sender.attach(kHome, epoch, link(Fd(pair[0]), kHome, epoch, id), 2);
     REQUIRE(sender.tick(monotonic_ns(), facts, true));
     bool taken = false;
     bool done = false;
@@ -206,7 +215,7 @@ TEST_CASE("a connection that fails its path validation is told, and its path res
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
     const core::Epoch epoch = sender.dial(path, now);
     REQUIRE(epoch != 0);
-    sender.attach(path, epoch, Fd(pair[0]), now);
+    sender.attach(path, epoch, link(Fd(pair[0]), path, epoch), now);
     return std::pair(epoch, Fd(pair[1]));
   };
   const auto lose = [&](core::PathIndex path, std::pair<core::Epoch, Fd>& connection) {

@@ -14,10 +14,11 @@
 #include "core/send_core.h"
 #include "host/groups.h"
 #include "host/host_net.h"
-#include "host/socket.h"
+#include "host/monotonic.h"
 #include "host/tally.h"
 #include "host/ticks.h"
 #include "pages/stats_page.h"
+#include "src/assembly.h"
 
 using namespace fabric;
 using namespace fabric::host;

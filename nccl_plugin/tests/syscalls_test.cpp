@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdarg>
 
+#include "host/monotonic.h"
 #include "tests/comm_kit.h"
 #include "tests/receiver_kit.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "host/socket.h"
+#include "host/monotonic.h"
 #include "host/tally.h"
 
 using namespace fabric::host;

@@ -1,45 +1,22 @@
-// File descriptors and the socket calls that the transport makes. Everything is non-blocking.
+// The socket calls that the transport makes. Everything is non-blocking.
 #pragma once
 
-#include <unistd.h>
-
+#include <cstddef>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "core/silence.h"
 #include "host/address.h"
+#include "host/fd.h"
 #include "host/params.h"
 #include "host/rails.h"
 
-namespace fabric::host {
+namespace fabric::tcp {
 
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) {
-      reset(std::exchange(other.fd_, -1));
-    }
-    return *this;
-  }
-  ~Fd() { reset(); }
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] bool open() const { return fd_ >= 0; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) {
-      ::close(fd_);
-    }
-    fd_ = fd;
-  }
-
- private:
-  int fd_ = -1;
-};
-
-std::int64_t monotonic_ns();
+using host::Address;
+using host::Fd;
+using host::Params;
+using host::Rail;
 
 // Of the other end; absent when there is none.
 Address far_end(int fd);
@@ -58,23 +35,18 @@ void tune(int fd, Purpose purpose, const Params& params);
 // Closing it sends a reset, and what the kernel still holds of it is lost.
 void reset_on_close(int fd);
 
-// What the kernel may hold unsent before it takes no more. Room for half of it wakes the caller.
-inline constexpr std::size_t kUnsentLimit = std::size_t{256} * 1024;  // little to send again
+// What the kernel may hold unsent before it takes no more.
 void set_unsent_limit(int fd, std::size_t bytes);
 // So much must have come in before anybody is woken for it (reading takes less as well). The kernel
 // keeps to less where its buffer is smaller, and wakes at the end of the connection in any case.
 void set_low_water(int fd, std::size_t bytes);
 
+// TCP_INFO. A connection that is held is pushed: a full queue of our own host took its last packet,
+// and the kernel waits 200 ms before it tries again (tcp_check_probe_timer) unless it is told to.
 std::optional<core::PathSample> sample(int fd);
-// For a connection that is held: a full queue of our own host took its last packet, and the kernel
-// waits 200 ms before it tries again (tcp_check_probe_timer) unless it is told to.
-void push(int fd);
 // What has come is acknowledged now, and what is yet to come not while it is read: that would be a
 // packet out (some 2 us) before the reader can do anything about what it has read.
 void acknowledge(int fd);
 // Of ours, unacknowledged or unsent in this socket.
 std::size_t waiting_bytes(int fd);
-// None.
-bool quiet(int fd);
-
-}  // namespace fabric::host
+}  // namespace fabric::tcp

@@ -1,10 +1,18 @@
-#include "host/dialer.h"
+#include "tcp/dialer.h"
 
 #include <sys/socket.h>
 
 #include <cerrno>
 
-namespace fabric::host {
+#include "host/monotonic.h"
+#include "tcp/connection.h"
+#include "tcp/socket.h"
+
+namespace fabric::tcp {
+
+using host::DialOutcome;
+using host::DialResult;
+using host::kMs;
 
 namespace {
 
@@ -13,11 +21,11 @@ constexpr std::int64_t kWelcomeNs = 700 * kMs;
 
 }  // namespace
 
-void Dialer::dial(std::size_t local_rail, const Address& to, const Hello& hello,
-                  const Secret& secret, Done done) {
+void Dialer::dial(std::size_t local_rail, const host::Address& to, const host::Hello& hello,
+                  const host::Secret& secret, Done done) {
   const std::uint64_t id = next_++;
   Attempt& attempt = attempts_[id];
-  attempt.hello = encode(hello, secret);
+  attempt.hello = host::encode(hello, secret);
   attempt.nonce = hello.nonce;
   attempt.secret = secret;
   attempt.done = std::move(done);
@@ -27,8 +35,8 @@ void Dialer::dial(std::size_t local_rail, const Address& to, const Hello& hello,
     attempt.until = 0;  // tick() reports it
     return;
   }
-  attempt.until = monotonic_ns() + kConnectNs;
-  tune(attempt.fd.get(), hello.kind == HelloKind::data ? Purpose::data : Purpose::control,
+  attempt.until = host::monotonic_ns() + kConnectNs;
+  tune(attempt.fd.get(), hello.kind == host::HelloKind::data ? Purpose::data : Purpose::control,
        context_.params);
   poller_.add(attempt.fd.get(), EPOLLIN | EPOLLOUT | EPOLLET,
               [this, id](std::uint32_t) { on_event(id); });
@@ -57,7 +65,7 @@ void Dialer::on_event(std::uint64_t id) {
       return;
     }
     attempt.connected = true;
-    attempt.until = monotonic_ns() + kWelcomeNs;
+    attempt.until = host::monotonic_ns() + kWelcomeNs;
   }
   while (attempt.got < attempt.welcome.size()) {
     const ssize_t got = ::recv(fd, attempt.welcome.data() + attempt.got,
@@ -75,13 +83,14 @@ void Dialer::on_event(std::uint64_t id) {
     }
     attempt.got += static_cast<std::size_t>(got);
   }
-  const auto welcome = decode_welcome(attempt.welcome, attempt.secret);
+  const auto welcome = host::decode_welcome(attempt.welcome, attempt.secret);
   if (!welcome || welcome->nonce != attempt.nonce) {
     finish(id, {});
     return;
   }
   poller_.remove(fd);
-  finish(id, {DialOutcome::welcome, std::move(attempt.fd), *welcome});
+  finish(id,
+         {DialOutcome::welcome, std::make_unique<TcpConnection>(std::move(attempt.fd)), *welcome});
 }
 
 void Dialer::finish(std::uint64_t id, DialResult result) {
@@ -121,4 +130,4 @@ void Dialer::tick(std::int64_t now) {
   }
 }
 
-}  // namespace fabric::host
+}  // namespace fabric::tcp

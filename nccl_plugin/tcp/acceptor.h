@@ -4,21 +4,21 @@
 // Control thread only.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <optional>
 
 #include "host/context.h"
+#include "host/fd.h"
+#include "host/network.h"
 #include "host/poller.h"
 
-namespace fabric::host {
+namespace fabric::tcp {
 
 class Acceptor {
  public:
-  using SecretOf = std::function<std::optional<Secret>(const HelloClaim&)>;
-  using OnHello = std::function<void(const Hello&, const Secret&, std::size_t rail, Fd)>;
+  using SecretOf = host::Network::SecretOf;
+  using OnHello = host::Network::OnHello;
 
-  Acceptor(Context& context, Poller& poller, SecretOf secret_of, OnHello on_hello)
+  Acceptor(host::Context& context, host::Poller& poller, SecretOf secret_of, OnHello on_hello)
       : context_(context),
         poller_(poller),
         secret_of_(std::move(secret_of)),
@@ -27,9 +27,9 @@ class Acceptor {
   std::string open();
   // The rail has another address or device: listens there, on its port if that is free, and writes
   // the port. "" or what went wrong.
-  std::string reopen(std::size_t index, Rail& rail);
+  std::string reopen(std::size_t index, host::Rail& rail);
   // For a rail that was not there before: the next one. "" or what went wrong, and nothing changed.
-  std::string add_rail(Rail& rail);
+  std::string add_rail(host::Rail& rail);
   // Whoever comes is refused by the kernel from now on.
   void close();
   [[nodiscard]] bool listening(std::size_t rail) const { return listeners_[rail].open(); }
@@ -37,9 +37,9 @@ class Acceptor {
 
  private:
   struct Pending {
-    Fd fd;
+    host::Fd fd;
     std::size_t rail = 0;
-    HelloBytes hello{};
+    host::HelloBytes hello{};
     std::size_t got = 0;
     std::int64_t until = 0;
   };
@@ -50,11 +50,11 @@ class Acceptor {
   void on_event(std::uint64_t id);
   void drop(std::uint64_t id, bool count);
 
-  Context& context_;
-  Poller& poller_;
+  host::Context& context_;
+  host::Poller& poller_;
   SecretOf secret_of_;
   OnHello on_hello_;
-  std::vector<Fd> listeners_;
+  std::vector<host::Fd> listeners_;
   std::uint64_t resting_ = 0;  // bits of rails; until
   std::int64_t rest_until_ = 0;
   bool said_ = false;
@@ -62,4 +62,4 @@ class Acceptor {
   std::uint64_t next_ = 1;
 };
 
-}  // namespace fabric::host
+}  // namespace fabric::tcp

@@ -1,4 +1,4 @@
-#include "host/acceptor.h"
+#include "tcp/acceptor.h"
 
 #include <sys/socket.h>
 
@@ -6,7 +6,16 @@
 #include <cstring>
 #include <utility>
 
-namespace fabric::host {
+#include "host/monotonic.h"
+#include "tcp/connection.h"
+#include "tcp/socket.h"
+
+namespace fabric::tcp {
+
+using host::add;
+using host::kHelloSize;
+using host::kMs;
+using host::monotonic_ns;
 
 namespace {
 
@@ -126,16 +135,16 @@ void Acceptor::on_event(std::uint64_t id) {
       drop(id, pending.got != 0);  // whoever said nothing at all is no intruder
       return;
     }
-    const bool first = pending.got < sizeof kHelloMagic;
+    const bool first = pending.got < sizeof host::kHelloMagic;
     pending.got += static_cast<std::size_t>(got);
-    if (first && pending.got >= sizeof kHelloMagic && !claim_of(pending.hello)) {
+    if (first && pending.got >= sizeof host::kHelloMagic && !host::claim_of(pending.hello)) {
       drop(id, true);
       return;
     }
   }
-  const auto claim = claim_of(pending.hello);
+  const auto claim = host::claim_of(pending.hello);
   const auto secret = claim ? secret_of_(*claim) : std::nullopt;
-  const auto hello = secret ? decode_hello(pending.hello, *secret) : std::nullopt;
+  const auto hello = secret ? host::decode_hello(pending.hello, *secret) : std::nullopt;
   if (!hello || hello->acceptor_rail != pending.rail) {
     drop(id, true);
     return;
@@ -149,9 +158,9 @@ void Acceptor::on_event(std::uint64_t id) {
   const std::size_t rail = pending.rail;
   poller_.remove(fd.get());
   pending_.erase(found);
-  tune(fd.get(), hello->kind == HelloKind::data ? Purpose::data : Purpose::control,
+  tune(fd.get(), hello->kind == host::HelloKind::data ? Purpose::data : Purpose::control,
        context_.params);
-  on_hello_(*hello, *secret, rail, std::move(fd));
+  on_hello_(*hello, *secret, rail, std::make_unique<TcpConnection>(std::move(fd)));
 }
 
 void Acceptor::drop(std::uint64_t id, bool count) {
@@ -180,4 +189,4 @@ void Acceptor::tick(std::int64_t now) {
   }
 }
 
-}  // namespace fabric::host
+}  // namespace fabric::tcp

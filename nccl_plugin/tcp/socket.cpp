@@ -1,18 +1,19 @@
-#include "host/socket.h"
+#include "tcp/socket.h"
 
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 
-namespace fabric::host {
+#include "host/link.h"
+
+namespace fabric::tcp {
 
 namespace {
 
@@ -42,12 +43,6 @@ Fd tcp_socket(const Address& address) {
 }
 
 }  // namespace
-
-std::int64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 Address far_end(int fd) {
   sockaddr_storage storage{};
@@ -120,7 +115,7 @@ int connect_error(int fd) {
 void tune(int fd, Purpose purpose, const Params& params) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::data) {
-    set_unsent_limit(fd, kUnsentLimit);
+    set_unsent_limit(fd, host::kUnsentLimit);
   }
   if (!params.failover) {
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, params.user_timeout_ms);
@@ -156,13 +151,14 @@ std::optional<core::PathSample> sample(int fd) {
   sample.acknowledged_bytes = info.tcpi_bytes_acked;
   sample.since_ack_ns = std::int64_t{info.tcpi_last_ack_recv} * 1'000'000;
   sample.ack_due_ns = 2 * (std::int64_t{info.tcpi_rtt} + 4 * std::int64_t{info.tcpi_rttvar}) * 1000;
-  sample.window = std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + kUnsentLimit;
+  sample.window = std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss + host::kUnsentLimit;
   sample.held = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes != 0 &&
                 window >= std::min(info.tcpi_notsent_bytes, info.tcpi_snd_mss);
+  if (sample.held) {
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  }
   return sample;
 }
-
-void push(int fd) { set(fd, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 void acknowledge(int fd) {
   // Even: once, and then as before. Where nothing was due it leaves the interactive mode
@@ -178,6 +174,4 @@ std::size_t waiting_bytes(int fd) {
   return ::ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0 ? static_cast<std::size_t>(queued) : 0;
 }
 
-bool quiet(int fd) { return waiting_bytes(fd) == 0; }
-
-}  // namespace fabric::host
+}  // namespace fabric::tcp

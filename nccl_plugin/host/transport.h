@@ -1,0 +1,77 @@
+// What makes links of one kind: TCP's, or one-sided writes. The kind is chosen for each epoch of
+// each path when it is dialled, so that a comm may have paths of several kinds.
+//
+// Whatever the kind, a path opens with hello and welcome over a Connection. A kind that needs more
+// than this connection puts its terms there (verbs: queue pair number, GID, ring address, rkeys).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+#include "host/link.h"
+#include "host/network.h"
+
+namespace fabric::host {
+
+struct Context;
+class Poller;
+
+enum class TransportKind : std::uint8_t { tcp = 0, verbs = 1 };
+
+// Whose link it is.
+struct LinkSetup {
+  std::uint64_t comm = 0;
+  core::PathIndex path = 0;
+  core::Epoch epoch = 0;
+  std::size_t local_rail = 0;
+  std::uint32_t chunk_size = 0;
+};
+
+// One end of a link, while hello or welcome is on its way. Destroyed: the attempt is given up.
+template <typename Link>
+class HalfLink {
+ public:
+  HalfLink() = default;
+  HalfLink(const HalfLink&) = delete;
+  HalfLink& operator=(const HalfLink&) = delete;
+  virtual ~HalfLink() = default;
+  // For the hello or welcome; empty: the connection is all there is.
+  [[nodiscard]] virtual std::span<const std::byte> terms() const = 0;
+  // Both ends know each other's terms. `version`: of the wire. Null: it cannot be, and `why`.
+  virtual std::unique_ptr<Link> connect(std::unique_ptr<Connection> connection,
+                                        std::uint8_t version, std::span<const std::byte> terms,
+                                        std::string& why) = 0;
+};
+
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual TransportKind kind() const = 0;
+  // The end that dials. Null: this rail cannot do it now.
+  virtual std::unique_ptr<HalfLink<LinkOut>> dial(const LinkSetup& setup) = 0;
+  // The end that was dialled, by that kind; `terms` as in the hello. Null: this rail cannot, `why`.
+  virtual std::unique_ptr<HalfLink<LinkIn>> accept(const LinkSetup& setup,
+                                                   std::span<const std::byte> terms,
+                                                   std::string& why) = 0;
+};
+
+// What host/ is put together with (src/assembly.h). The network is made anew with each control
+// thread; transports live as long as the Net, for links outlive a control thread.
+struct Parts {
+  std::function<std::unique_ptr<Network>(Context&, Poller&, Network::SecretOf, Network::OnHello)>
+      network;
+  // In order of preference. The last is TCP, which every peer speaks.
+  std::function<std::vector<std::unique_ptr<Transport>>(Context&)> transports;
+};
+
+}  // namespace fabric::host

@@ -1,0 +1,27 @@
+#include "src/assembly.h"
+
+#include <utility>
+
+#include "host/host_net.h"
+#include "tcp/network.h"
+#include "tcp/transport.h"
+
+namespace fabric {
+
+std::unique_ptr<Net> make_net(const host::Params& params,
+                              std::optional<std::vector<host::Rail>> rails) {
+  host::Parts parts;
+  parts.network = [](host::Context& context, host::Poller& poller,
+                     host::Network::SecretOf secret_of, host::Network::OnHello on_hello) {
+    return std::make_unique<tcp::TcpNetwork>(context, poller, std::move(secret_of),
+                                             std::move(on_hello));
+  };
+  parts.transports = [](host::Context&) {
+    std::vector<std::unique_ptr<host::Transport>> made;
+    made.push_back(std::make_unique<tcp::TcpTransport>());
+    return made;
+  };
+  return host::make_host_net(params, std::move(rails), std::move(parts));
+}
+
+}  // namespace fabric
