@@ -43,6 +43,15 @@ class Fifo {
   auto erase(At at) {
     return items_.erase(at);
   }
+  // Without a next one to go on with, the front costs no more than pop_front().
+  template <typename At>
+  void remove(At at) {
+    if (at == begin()) {
+      pop_front();
+    } else {
+      items_.erase(at);
+    }
+  }
   template <typename At, typename From>
   void insert(At at, From first, From last) {
     items_.insert(at, first, last);

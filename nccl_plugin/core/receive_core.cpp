@@ -66,6 +66,11 @@ std::uint64_t ReceiveCore::received(GroupId id, std::size_t slot) const {
   return group == nullptr || slot >= group->count ? 0 : group->pieces[slot].size;
 }
 
+std::uint8_t ReceiveCore::landed_rails(GroupId id) const {
+  const Group* group = find(id);
+  return group == nullptr ? std::uint8_t{0} : group->landed_rails;
+}
+
 void ReceiveCore::forget(GroupId id) {
   if (Group* group = find(id)) {
     group->forgotten = true;
@@ -157,6 +162,24 @@ ReceiverState ReceiveCore::state() const {
     }
   }
   return state;
+}
+
+Progress ReceiveCore::progress() const {
+  Progress progress;
+  progress.done_below = base_;
+  for (std::size_t at = 0; at < groups_.size(); ++at) {
+    const Group& group = groups_[at];
+    if (at >= kProgressGroups) {
+      progress.beyond = progress.beyond || group.whole != 0;
+      continue;
+    }
+    for (std::size_t slot = 0; slot < group.count; ++slot) {
+      if (group.pieces[slot].whole) {
+        progress.whole[at] = static_cast<std::uint8_t>(progress.whole[at] | 1U << slot);
+      }
+    }
+  }
+  return progress;
 }
 
 void ReceiveCore::clear_output() {

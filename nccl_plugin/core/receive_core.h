@@ -35,11 +35,19 @@ struct Placement {
 struct Buffer {
   std::byte* data = nullptr;
   Slot slot;
+  Region region = nullptr;  // the transport's; see landed_rails()
 };
 
 struct Acknowledgement {
   GroupId group = 0;
   std::uint8_t slot = 0;
+};
+
+// What became of the notification of a one-sided write. `place`: counted. `duplicate`: the chunk
+// was here. `stale`: not of the newest connection of its path. `refuse`: it breaks the protocol.
+struct Landing {
+  Verdict verdict = Verdict::refuse;
+  bool whole = false;  // a message is whole by it
 };
 
 class ReceiveCore {
@@ -52,22 +60,46 @@ class ReceiveCore {
   [[nodiscard]] std::uint64_t received(GroupId group, std::size_t slot) const;
   void forget(GroupId group);  // the caller has been told
 
-  // A new connection. False: stale, refuse it. An older one of that path must be retired before.
-  bool admit(PathIndex path, Epoch epoch);
-  // The connection of this path is gone; what it had begun is dropped.
+  // Receives that are posted and not forgotten, in posted order. With one-sided paths there may be
+  // kLandingGroups of them at most.
+  [[nodiscard]] std::size_t posted() const { return groups_.size(); }
+  // The receiver's rails over which one-sided writes of a group came: a bit per rail. Those NICs
+  // are to be flushed before a GPU reads. 0: none, or the group is forgotten.
+  [[nodiscard]] std::uint8_t landed_rails(GroupId group) const;
+
+  // A new connection. False: stale, refuse it, or an older one of that path is not retired yet.
+  bool admit(PathIndex path, Epoch epoch, PathKind kind = PathKind::stream);
+  // The connection of this path is gone; what it had begun is dropped. Not for a one-sided one.
   void retire(PathIndex path);
-  // "Retire all before `epoch`." True when the open connection is older: drain it, then retire().
+  // A one-sided connection is given up: the transport moves its QP to the error state. Its NIC may
+  // still write, and what lands still counts, until retired().
+  void begin_retire(PathIndex path);
+  // The transport confirms that nothing of this connection can write any more: its QP is in the
+  // error state and every receive of it was flushed, or the device is gone. Idempotent; false:
+  // that connection is not being retired.
+  bool retired(PathIndex path, Epoch epoch);
+  // Between the two.
+  [[nodiscard]] bool retiring(PathIndex path) const { return paths_[path].retiring; }
+  // "Retire all before `epoch`." True when the open connection is older: drain a stream, then
+  // retire(); begin_retire() a one-sided one.
   bool fence(PathIndex path, Epoch epoch);
+  // May that fence be answered, with state()? "Not yet", while anything older may still write.
+  [[nodiscard]] bool fence_done(PathIndex path, Epoch epoch) const;
   [[nodiscard]] Epoch epoch(PathIndex path) const { return paths_[path].current; }
   [[nodiscard]] bool open(PathIndex path) const { return paths_[path].open; }
 
-  // A chunk begins on a connection; finish() when its last byte is there. For a one-sided write
-  // both at once, when its notification arrives. finish() says whether a message is whole by it.
+  // A one-sided write has landed, by its notification. Once for each receive that it used up.
+  Landing land(PathIndex path, Epoch epoch, const Landed& landed);
+  // How many landed on the newest connection of this path, for SendCore::on_landed().
+  [[nodiscard]] std::uint64_t landed(PathIndex path) const { return paths_[path].landed; }
+
+  // On a stream: a chunk begins on a connection; finish() when its last byte is there. finish()
+  // says whether a message is whole by it.
   Placement begin(PathIndex path, Epoch epoch, const ChunkHeader& header);
   bool finish(PathIndex path);
   // How many chunks of the message, right behind the one that arrives on this path, are neither
   // here nor arriving: until another begins anything may be written where they belong. At most
-  // `most`.
+  // `most`. None while a one-sided write may land there.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait; the
@@ -87,6 +119,8 @@ class ReceiveCore {
   }
   // Everything; what the three above held is in it.
   [[nodiscard]] ReceiverState state() const;
+  // The acknowledgements of state() alone.
+  [[nodiscard]] Progress progress() const;
   void clear_output();
 
   [[nodiscard]] bool waiting() const { return unfinished_ != 0; }
@@ -96,7 +130,7 @@ class ReceiveCore {
  private:
   struct Piece {
     Buffer buffer;
-    bool sized = false;
+    bool sized = false;  // its size is known, and `chunks` has all of them
     bool whole = false;
     bool waits = false;  // its sender's caller waits for the acknowledgement, though it is small
     std::uint64_t size = 0;
@@ -108,6 +142,7 @@ class ReceiveCore {
     std::uint8_t whole = 0;
     bool forgotten = false;
     bool large = false;  // has to be granted before it can be sent
+    std::uint8_t landed_rails = 0;
     Era era = 0;
     std::array<Piece, kMaxSlots> pieces{};
   };
@@ -134,6 +169,9 @@ class ReceiveCore {
     Epoch floor = 1;
     Epoch current = 0;
     bool open = false;
+    bool retiring = false;  // given up, while its NIC may still write
+    PathKind kind = PathKind::stream;
+    std::uint64_t landed = 0;  // notifications of the connection of `current`
     std::optional<Partial> partial;
     std::vector<std::byte> kept;
   };
@@ -153,6 +191,10 @@ class ReceiveCore {
   }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
   [[nodiscard]] bool holds(GroupId group, const Guess& guess) const;
+  [[nodiscard]] GroupId group_of(std::uint16_t remainder) const;
+  static bool size_piece(Piece& piece, std::uint64_t size, std::uint32_t chunks);
+  Verdict note_landed(GroupId id, PathIndex path, const Landed& landed);
+  void close_path(PathIndex path);
   [[nodiscard]] bool grants_late() const { return ahead_expected_ && !sender_low_; }
   void drop_partial(PathIndex path);
   void note_break(const Group& group);
@@ -169,6 +211,7 @@ class ReceiveCore {
   std::size_t unfinished_large_ = 0;
   std::array<Path, kMaxPaths> paths_{};
   PathSet arriving_ = 0;                 // the paths with a partial
+  PathSet writing_ = 0;                  // one-sided ones, open or being retired
   Era era_ = 0;                          // of the last group posted
   bool single_ = true;                   // it had one slot, or none is posted
   std::optional<std::int32_t> run_tag_;  // its tag, if it had one slot

@@ -7,14 +7,20 @@
 
 namespace fabric::core {
 
-bool ReceiveCore::admit(PathIndex index, Epoch epoch) {
+bool ReceiveCore::admit(PathIndex index, Epoch epoch, PathKind kind) {
   Path& path = paths_[index];
   if (epoch < path.floor || path.open) {
     return false;
   }
+  if (path.retiring) {
+    return false;  // its NIC may still write
+  }
   path.floor = epoch;
   path.current = epoch;
   path.open = true;
+  path.kind = kind;
+  path.landed = 0;
+  writing_ |= kind == PathKind::one_sided ? bit(index) : 0;
   drop_partial(index);
   return true;
 }
@@ -24,19 +30,48 @@ void ReceiveCore::drop_partial(PathIndex index) {
   arriving_ &= ~bit(index);
 }
 
-void ReceiveCore::retire(PathIndex index) {
+void ReceiveCore::close_path(PathIndex index) {
   Path& path = paths_[index];
-  if (path.open) {
-    path.open = false;
-    path.floor = std::max(path.floor, path.current + 1);
-    drop_partial(index);
+  path.open = false;
+  path.floor = std::max(path.floor, path.current + 1);
+  drop_partial(index);
+}
+
+void ReceiveCore::retire(PathIndex index) {
+  if (paths_[index].open) {
+    if (paths_[index].kind == PathKind::one_sided) {
+      throw std::logic_error("a one-sided connection is retired before its end is confirmed");
+    }
+    close_path(index);
   }
+}
+
+void ReceiveCore::begin_retire(PathIndex index) {
+  if (paths_[index].open) {
+    close_path(index);
+    paths_[index].retiring = true;
+  }
+}
+
+bool ReceiveCore::retired(PathIndex index, Epoch epoch) {
+  Path& path = paths_[index];
+  if (!path.retiring || epoch != path.current) {
+    return false;
+  }
+  path.retiring = false;
+  writing_ &= ~bit(index);
+  return true;
 }
 
 bool ReceiveCore::fence(PathIndex index, Epoch epoch) {
   Path& path = paths_[index];
   path.floor = std::max(path.floor, epoch);
   return path.open && path.current < epoch;
+}
+
+bool ReceiveCore::fence_done(PathIndex index, Epoch epoch) const {
+  const Path& path = paths_[index];
+  return path.current >= epoch || !(path.open || path.retiring);
 }
 
 bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const {
@@ -69,6 +104,9 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
   Path& path = paths_[index];
   if (!path.open || epoch != path.current) {
     return {Verdict::stale, nullptr};
+  }
+  if (path.kind != PathKind::stream) {
+    return {Verdict::refuse, nullptr};
   }
   const std::uint64_t chunk = header.offset / chunk_size_;
   if (path.partial || header.offset % chunk_size_ != 0 ||
@@ -114,10 +152,9 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
       (piece.sized && piece.size != header.message_size)) {
     return {Verdict::refuse, nullptr};
   }
-  if (!piece.sized) {
-    piece.sized = true;
-    piece.size = header.message_size;
-    piece.chunks.assign(chunk_count(piece.size, chunk_size_), false);
+  if (!piece.sized &&
+      !size_piece(piece, header.message_size, chunk_count(header.message_size, chunk_size_))) {
+    return {Verdict::refuse, nullptr};
   }
   piece.waits = piece.waits || header.waits;
   const std::uint32_t chunk = partial.chunk;
@@ -129,6 +166,82 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
   }
   paths_[index].partial = partial;
   return {Verdict::place, piece.buffer.data + header.offset};
+}
+
+// False: chunks behind its end have landed already.
+bool ReceiveCore::size_piece(Piece& piece, std::uint64_t size, std::uint32_t chunks) {
+  if (piece.chunks.size() > chunks) {
+    return false;
+  }
+  piece.sized = true;
+  piece.size = size;
+  piece.chunks.resize(chunks, false);
+  return true;
+}
+
+// Of the groups with this remainder modulo kLandedGroups the one that is posted, or else the one
+// that was forgotten last. No other can be meant: see kLandingGroups.
+GroupId ReceiveCore::group_of(std::uint16_t remainder) const {
+  const GroupId ahead = (remainder - base_) % kLandedGroups;
+  const GroupId id = base_ + ahead;
+  return ahead < kLandingGroups || id < kLandedGroups ? id : id - kLandedGroups;
+}
+
+Landing ReceiveCore::land(PathIndex index, Epoch epoch, const Landed& landed) {
+  Path& path = paths_[index];
+  if (!(path.open || path.retiring) || epoch != path.current) {
+    return {Verdict::stale, false};
+  }
+  if (path.kind != PathKind::one_sided || landed.group >= kLandedGroups ||
+      landed.chunk >= kLandedChunks) {
+    return {Verdict::refuse, false};
+  }
+  const GroupId id = group_of(landed.group);
+  const Group* group = find(id);
+  if (group == nullptr && id >= base_) {
+    return {Verdict::refuse, false};
+  }
+  const Verdict verdict = group == nullptr ? Verdict::duplicate : note_landed(id, index, landed);
+  if (verdict == Verdict::refuse) {
+    return {verdict, false};
+  }
+  ++path.landed;
+  return {verdict, verdict == Verdict::place && deliver(id, landed.slot, landed.chunk)};
+}
+
+// Is it the notification of a chunk that this receive waits for? Its message has its size then, as
+// far as that is known.
+Verdict ReceiveCore::note_landed(GroupId id, PathIndex path, const Landed& landed) {
+  Group& group = groups_[id - base_];
+  if (landed.slot >= group.count) {
+    return Verdict::refuse;
+  }
+  Piece& piece = group.pieces[landed.slot];
+  const std::uint64_t offset = std::uint64_t{landed.chunk} * chunk_size_;
+  const std::uint32_t length = landed.last || landed.length != 0 ? landed.length : chunk_size_;
+  const bool shape = landed.last ? length <= chunk_size_ && (length != 0 || landed.chunk == 0)
+                                 : length == chunk_size_;
+  if (!shape || offset + length > piece.buffer.slot.size) {
+    return Verdict::refuse;
+  }
+  const bool beyond = landed.chunk >= piece.chunks.size();
+  if (piece.sized ? beyond || landed.last != (landed.chunk + 1 == piece.chunks.size()) ||
+                        (landed.last && offset + length != piece.size)
+                  : landed.last && !size_piece(piece, offset + length, landed.chunk + 1)) {
+    return Verdict::refuse;
+  }
+  if (!piece.sized && beyond) {
+    piece.chunks.resize(landed.chunk + 1, false);
+  }
+  if (piece.whole || piece.chunks[landed.chunk]) {
+    return Verdict::duplicate;
+  }
+  if (arriving(id, landed.slot, landed.chunk)) {
+    return Verdict::refuse;  // sent again without a fence
+  }
+  const auto rail = static_cast<std::uint8_t>(1U << receiver_rail(path));
+  group.landed_rails = static_cast<std::uint8_t>(group.landed_rails | rail);
+  return Verdict::place;
 }
 
 Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const ChunkHeader& header) {
@@ -190,8 +303,9 @@ bool ReceiveCore::finish(PathIndex index) {
 
 std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const {
   const auto& partial = paths_[index].partial;
-  const Group* group =
-      partial && !partial->duplicate && !partial->kept ? find(partial->group) : nullptr;
+  const Group* group = writing_ == 0 && partial && !partial->duplicate && !partial->kept
+                           ? find(partial->group)
+                           : nullptr;
   if (group == nullptr) {
     return 0;
   }
@@ -208,7 +322,7 @@ std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const
 bool ReceiveCore::take_kept(GroupId id, const Kept& kept) {
   const std::vector<std::byte>& bytes = kept.bytes;
   Group* group = find(id);
-  if (group == nullptr || !holds(id, kept.guess) || group->pieces[0].sized ||
+  if (group == nullptr || !holds(id, kept.guess) || !group->pieces[0].chunks.empty() ||
       bytes.size() > group->pieces[0].buffer.slot.size) {
     urgent_ = true;  // its sender waits for the grant
     return false;
@@ -230,7 +344,7 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   }
   Piece& piece = group->pieces[slot];
   piece.chunks[chunk] = true;
-  if (++piece.have < piece.chunks.size()) {
+  if (++piece.have < piece.chunks.size() || !piece.sized) {
     return false;
   }
   piece.whole = true;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <stdexcept>
 
 namespace fabric::core {
 
@@ -12,18 +14,21 @@ constexpr GroupId kHeedWithPost = 2;  // more than one post brings
 
 }  // namespace
 
-SendCore::SendCore(std::uint32_t chunk_size) : chunk_size_(chunk_size) {}
+SendCore::SendCore(std::uint32_t chunk_size, CopyPool* pool)
+    : chunk_size_(chunk_size),
+      pool_(pool),
+      copy_limit_(pool == nullptr ? kCopyLimit : std::min(kCopyLimit, pool->largest())) {}
 
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
-                                       std::uint64_t stamp, NoCopy no_copy) {
-  const bool small = size <= kCopyLimit;
+                                       std::uint64_t stamp, NoCopy no_copy, Origin origin) {
+  const bool small = origin.copyable && size <= copy_limit_;
   heed(std::min(told_below_, grants_base_ + kHeedWithPost));
   if (!small || !room_for_copy(size)) {
     catch_up();
   }
-  const bool copy = small && room_for_copy(size);
+  Copy copy = small && room_for_copy(size) ? copy_of(data, size) : Copy();
   const bool crowded = unacknowledged_large_ >= kUncopiedMessages && !free_slot(tag);
-  if (small && !copy && (no_copy == NoCopy::refuse || crowded)) {
+  if (small && copy == nullptr && (no_copy == NoCopy::refuse || crowded)) {
     return std::nullopt;
   }
   const Sequence sequence = base_ + messages_.size();
@@ -32,22 +37,30 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
   message.tag = tag;
   message.stamp = stamp;
   message.data = static_cast<const std::byte*>(data);
-  if (copy) {
-    message.copy = std::make_unique<std::byte[]>(size);
-    if (size != 0) {
-      std::memcpy(message.copy.get(), data, size);
-    }
+  message.region = origin.region;
+  if (copy != nullptr) {
+    message.copy = std::move(copy);
     message.data = message.copy.get();
+    message.region = pool_ == nullptr ? nullptr : pool_->region(message.data);
     message.forgotten = true;
     message.copied = size;
     copied_bytes_ += size;
     ++copied_count_;
   }
   ++unacknowledged_;
-  unacknowledged_large_ += copy ? 0U : 1U;
+  unacknowledged_large_ += message.copy == nullptr ? 1U : 0U;
   unmatched_.push_back(sequence);
   match();
   return sequence;
+}
+
+// nullptr: the pool has no room.
+Copy SendCore::copy_of(const void* data, std::size_t size) const {
+  Copy copy(pool_ == nullptr ? new std::byte[size] : pool_->take(size), ReleaseCopy{pool_});
+  if (copy != nullptr && size != 0) {
+    std::memcpy(copy.get(), data, size);
+  }
+  return copy;
 }
 
 bool SendCore::done(Sequence sequence) const {
@@ -164,24 +177,94 @@ bool SendCore::has_chunk() {
   return !ready_.empty();
 }
 
-std::optional<Outgoing> SendCore::take(PathIndex index) {
+Epoch SendCore::dial(PathIndex index) {
+  Path& path = paths_[index];
+  if (!path.reading.empty()) {
+    throw std::logic_error("a path is dialled while its former connection reads buffers");
+  }
+  path.kind = PathKind::stream;
+  return ++path.epoch;
+}
+
+void SendCore::one_sided(PathIndex index, std::uint32_t credits) {
+  Path& path = paths_[index];
+  path.kind = PathKind::one_sided;
+  path.limit = credits;
+  path.sent = 0;
+  path.landed = 0;
+}
+
+std::uint64_t SendCore::credits(PathIndex index) const {
+  const Path& path = paths_[index];
+  return path.kind == PathKind::stream ? std::numeric_limits<std::uint64_t>::max()
+                                       : path.limit - (path.sent - path.landed);
+}
+
+bool SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
+  Path& path = paths_[index];
+  if (epoch != path.epoch || path.kind == PathKind::stream) {
+    return true;
+  }
+  if (landed > path.sent) {
+    return false;
+  }
+  path.landed = std::max(path.landed, landed);
+  return true;
+}
+
+// The next chunk, out of its queue. What went ahead of its grant has no address yet.
+std::optional<SendCore::ChunkRef> SendCore::next_chunk(PathIndex index, bool& again) {
   if (!has_chunk()) {
     return std::nullopt;
   }
-  Outgoing out;
-  ChunkRef ref;
-  if (!again_.empty()) {
-    ref = again_.front();
-    again_.pop_front();
-    out.again = true;
-  } else {
-    ref.sequence = ready_.front();
-    Message& message = messages_[ref.sequence - base_];
-    ref.chunk = message.next_chunk++;
-    if (message.next_chunk == message.chunks) {
-      ready_.pop_front();
+  const bool granted_only = paths_[index].kind == PathKind::one_sided;
+  const auto fits = [&](Sequence sequence) {
+    if (!granted_only) {
+      return true;
     }
+    const Message* message = find(sequence);
+    return message != nullptr && !message->ahead && !message->acknowledged;
+  };
+  const auto replay = std::find_if(again_.begin(), again_.end(),
+                                   [&](const ChunkRef& ref) { return fits(ref.sequence); });
+  again = replay != again_.end();
+  if (again) {
+    const ChunkRef ref = *replay;
+    again_.remove(replay);
+    return ref;
   }
+  const auto first = std::find_if(ready_.begin(), ready_.end(), fits);
+  if (first == ready_.end()) {
+    return std::nullopt;
+  }
+  Message& message = messages_[*first - base_];
+  const ChunkRef ref{*first, message.next_chunk++};
+  if (message.next_chunk == message.chunks) {
+    ready_.remove(first);
+  }
+  return ref;
+}
+
+// Where a one-sided write goes.
+void SendCore::address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk) {
+  const Slot& slot = find_group(message.group)->grant.slots[message.slot];
+  out.where = slot.where + out.header.offset;
+  out.key = slot.keys[receiver_rail(path)];
+  out.chunk = chunk;
+  out.last = chunk + 1 == message.chunks;
+}
+
+std::optional<Outgoing> SendCore::take(PathIndex index) {
+  Path& path = paths_[index];
+  if (credits(index) == 0) {
+    return std::nullopt;
+  }
+  Outgoing out;
+  const auto next = next_chunk(index, out.again);
+  if (!next) {
+    return std::nullopt;
+  }
+  const ChunkRef ref = *next;
   Message& message = messages_[ref.sequence - base_];
   out.header.group = message.group;
   out.header.slot = message.slot;
@@ -196,9 +279,13 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
     out.header.tag = message.tag;
   }
   out.data = message.data + out.header.offset;
+  out.region = message.region;
+  if (path.kind == PathKind::one_sided) {
+    address(out, message, index, ref.chunk);
+    ++path.sent;
+  }
   ++message.readers;
   message.path = index;
-  Path& path = paths_[index];
   path.reading.push_back(ref.sequence);
   path.flight.push_back({ref, path.epoch, out.header.length});
   path.bytes += out.header.length;

@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/copy_pool.h"
 #include "core/fifo.h"
 #include "core/types.h"
 
@@ -36,7 +37,20 @@ namespace fabric::core {
 struct Outgoing {
   ChunkHeader header;
   const std::byte* data = nullptr;
-  bool again = false;  // sent before, on a path that failed
+  Region region = nullptr;  // that `data` lies in: the caller's, or the copy pool's
+  bool again = false;       // sent before, on a path that failed
+  // On a one-sided path alone:
+  std::uint64_t where = 0;  // remote address of the chunk's first byte
+  std::uint32_t key = 0;    // rkey of the receiver's rail; 0: the receive has none there
+  std::uint32_t chunk = 0;  // its ordinal
+  bool last = false;        // of its message
+};
+
+// The memory of a message, as post() gets it.
+struct Origin {
+  Region region = nullptr;
+  // The CPU may read it: a small message may be copied. Not so with device memory.
+  bool copyable = true;
 };
 
 // What to do with a small message when the copy budget is spent. Acknowledgements soon free some of
@@ -52,18 +66,19 @@ struct Delivered {
 
 class SendCore {
  public:
-  explicit SendCore(std::uint32_t chunk_size);
+  // `pool`: where small messages are copied to; it outlives the core. nullptr: the heap.
+  explicit SendCore(std::uint32_t chunk_size, CopyPool* pool = nullptr);
 
   // May small messages go before their grant? Not with one-sided writes, nor to an older peer.
   // Says whether some that were posted already go now.
   bool send_ahead(bool allowed);
 
-  // Takes a message. A small one is copied while the copy budget lasts; otherwise `data` has to
-  // stay until done(). nullopt, try again later: the budget is spent, and `no_copy` refuses, or
-  // kUncopiedMessages wait and no known grant has a free slot of this tag. `stamp` comes back in
-  // delivered().
+  // Takes a message. A small one is copied while the copy budget lasts, if its memory is copyable
+  // and the pool takes its size; otherwise `data` has to stay until done(). nullopt, try again
+  // later: the budget is spent, and `no_copy` refuses, or kUncopiedMessages wait and no known grant
+  // has a free slot of this tag. `stamp` comes back in delivered().
   std::optional<Sequence> post(const void* data, std::size_t size, int tag, std::uint64_t stamp = 0,
-                               NoCopy no_copy = NoCopy::refuse);
+                               NoCopy no_copy = NoCopy::refuse, Origin origin = {});
   // Would a message of this size be copied?
   [[nodiscard]] bool room_for_copy(std::size_t size) const {
     return copied_bytes_ + size <= kCopyBudget && copied_count_ < kCopyMessages;
@@ -81,14 +96,29 @@ class SendCore {
   [[nodiscard]] const std::vector<Delivered>& delivered() const { return delivered_; }
   void clear_delivered() { delivered_.clear(); }
 
+  void on_progress(const Progress& progress);
+
   [[nodiscard]] bool has_chunk();
+  // nullopt: there is none for this path. A one-sided path takes none without a credit, and none
+  // that went ahead of its grant.
   std::optional<Outgoing> take(PathIndex path);
   void written(PathIndex path);  // the oldest taken chunk of this path needs its bytes no more
 
   // A new attempt to connect this path: the epoch its hello carries. Every attempt has its own, so
   // that one which the receiver saw and we gave up is never taken for a later one.
-  Epoch dial(PathIndex path) { return ++paths_[path].epoch; }
+  // Throws std::logic_error while reading(path).
+  Epoch dial(PathIndex path);
   [[nodiscard]] Epoch epoch(PathIndex path) const { return paths_[path].epoch; }
+  // The transport reads buffers for a former connection of this path: it may not be dialled.
+  [[nodiscard]] bool reading(PathIndex path) const { return !paths_[path].reading.empty(); }
+  // The connection of dial() stands, and is one-sided. `credits`: how many receives the peer keeps
+  // posted for it; no more chunks are ever on their way than that. A stream needs no such call.
+  void one_sided(PathIndex path, std::uint32_t credits);
+  // The receiver saw so many chunks land on that connection, and has posted as many receives again.
+  // False, and nothing changes: more than were sent. An older number or epoch is ignored.
+  bool on_landed(PathIndex path, Epoch epoch, std::uint64_t landed);
+  // So many chunks may go out on this path now; on a stream there is no limit.
+  [[nodiscard]] std::uint64_t credits(PathIndex path) const;
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".
   Epoch fail(PathIndex path);
   [[nodiscard]] Epoch fence(PathIndex path) const { return paths_[path].fence; }
@@ -134,7 +164,8 @@ class SendCore {
  private:
   struct Message {
     const std::byte* data = nullptr;
-    std::unique_ptr<std::byte[]> copy;
+    Copy copy;
+    Region region = nullptr;  // that `data` lies in
     std::size_t copied = 0;
     std::uint64_t size = 0;
     int tag = 0;
@@ -170,6 +201,11 @@ class SendCore {
     Epoch epoch = 0;
     Epoch fence = 0;
     bool fencing = false;
+    PathKind kind = PathKind::stream;  // of the connection of `epoch`
+    // While it is one-sided, chunks of that connection:
+    std::uint64_t limit = 0;   // on their way at most
+    std::uint64_t sent = 0;    // so far
+    std::uint64_t landed = 0;  // of them, as the receiver said last
     Fifo<Flight> flight;
     Fifo<Sequence> reading;
     std::uint64_t bytes = 0;
@@ -186,6 +222,9 @@ class SendCore {
   }
   Open* find_group(GroupId group);
   void open(const Grant& grant);
+  [[nodiscard]] Copy copy_of(const void* data, std::size_t size) const;
+  std::optional<ChunkRef> next_chunk(PathIndex path, bool& again);
+  void address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk);
   [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
   // The first free slot of a known grant that has this tag.
   struct FreeSlot {
@@ -215,6 +254,8 @@ class SendCore {
   [[nodiscard]] std::uint32_t length_of(const Message& message, std::uint32_t chunk) const;
 
   std::uint32_t chunk_size_;
+  CopyPool* pool_;
+  std::size_t copy_limit_;  // bytes of the largest message that is copied
   bool ahead_allowed_ = false;
   Fifo<Message> messages_;
   Sequence base_ = 0;  // sequence of messages_.front()

@@ -1,5 +1,6 @@
 // What the receiver says: grants and acknowledgements; and what it answers when a path has failed.
 #include <algorithm>
+#include <bit>
 
 #include "core/send_core.h"
 
@@ -234,6 +235,19 @@ void SendCore::on_state(const ReceiverState& state) {
       if (report.slots[slot].whole) {
         on_acknowledge(report.grant.group, slot);
       }
+    }
+  }
+}
+
+void SendCore::on_progress(const Progress& progress) {
+  const GroupId known = grants_base_ + grants_.size() + ahead_.size();
+  told_below_ = std::max(told_below_, std::min(known, progress.done_below));
+  if (unacknowledged_large_ != 0 || !unmatched_.empty()) {
+    catch_up();
+  }
+  for (std::size_t at = 0; at < kProgressGroups; ++at) {
+    for (unsigned whole = progress.whole[at]; whole != 0; whole &= whole - 1) {
+      on_acknowledge(progress.done_below + at, static_cast<std::uint8_t>(std::countr_zero(whole)));
     }
   }
 }

@@ -41,13 +41,24 @@ void each(PathSet set, F&& function) {
   }
 }
 
-// One buffer of a posted receive as the sender sees it. `where` and `key` are for one-sided writes
-// (remote address and rkey); a byte stream leaves them 0.
+// How a connection moves bytes. Chosen for each (path, epoch) when it is dialled: a path may be a
+// stream in one epoch and one-sided in the next.
+enum class PathKind : std::uint8_t {
+  stream,     // the receiver places the bytes (TCP)
+  one_sided,  // the sender's NIC writes them into granted memory (RDMA WRITE)
+};
+
+// The transport's handle of registered memory (a set of MRs, one for each rail). The core carries
+// it from post() to Outgoing and Buffer, and never looks into it. nullptr: not registered.
+using Region = const void*;
+
+// One buffer of a posted receive as the sender sees it. `where` and `keys` are for one-sided
+// writes; where all paths are streams they are 0.
 struct Slot {
   std::uint64_t size = 0;
-  std::uint64_t where = 0;
-  std::uint32_t key = 0;
+  std::uint64_t where = 0;  // remote virtual address
   std::int32_t tag = 0;
+  std::array<std::uint32_t, kMaxRails> keys{};  // rkey by the receiver's rail; 0: none there
 };
 
 // A posted receive. The sender may fill its slots and nothing else.
@@ -75,6 +86,35 @@ struct ChunkHeader {
   Era era = 0;              // with `ahead`
   std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise
   bool budget_low = false;  // the sender is about to run out of its copy budget
+};
+
+// The notification of a one-sided write: what its completion tells. Order of landing is arbitrary;
+// a notification may come twice, and that of the last chunk first.
+//
+// The immediate cannot carry the size of a message: its last chunk says it. A message has
+// `chunk * chunk_size + length` bytes, by `chunk` and `length` of the notification with `last`.
+struct Landed {
+  std::uint16_t group = 0;   // the group modulo kLandedGroups
+  std::uint8_t slot = 0;     // 0..kMaxSlots - 1
+  std::uint32_t chunk = 0;   // ordinal in the message; below kLandedChunks
+  std::uint32_t length = 0;  // bytes, as the completion says. 0 with a chunk that is not the last:
+                             // a write without immediate took the whole chunk before it
+  bool last = false;         // the last chunk of its message
+};
+inline constexpr std::uint32_t kLandedGroups = 1024;      // 10 bits of the immediate
+inline constexpr std::uint32_t kLandedChunks = 1U << 18;  // 18 bits: the most chunks of a message
+// At most so many groups may be posted and not forgotten: then the remainder modulo kLandedGroups
+// names one of them, and none that was forgotten lately.
+inline constexpr std::uint32_t kLandingGroups = kLandedGroups / 2;
+
+// What the receiver has whole, in few bytes that are written again and again to the same place
+// (verbs/progress_line.h). Every statement stays true for ever: applied late, twice or in any order
+// it does no harm.
+inline constexpr std::size_t kProgressGroups = 32;  // NCCL has no more receives under way
+struct Progress {
+  GroupId done_below = 0;                             // all groups before this one are whole
+  std::array<std::uint8_t, kProgressGroups> whole{};  // groups from done_below on: a bit per slot
+  bool beyond = false;  // more is whole than fits: state() has to be told over a control link
 };
 
 // Chunk ordinals [first, last) of a message.

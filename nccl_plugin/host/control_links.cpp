@@ -301,6 +301,10 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     reply(WelcomeStatus::ok);
     return;
   }
+  if (hello.kind == HelloKind::one_sided) {
+    reply(WelcomeStatus::stream);
+    return;
+  }
   if (hello.kind == HelloKind::data) {
     on_data_hello(hello, secret, std::move(connection));
     return;

@@ -27,7 +27,7 @@ struct Params {
   bool stripe = false;
   std::string standby;
   bool adapt = false;
-  int wire_max = 3;
+  int wire_max = 4;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
 
@@ -109,7 +109,7 @@ inline constexpr std::array kParams{
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,
-              .high = 3,
+              .high = 4,
               .what =
                   "the highest version of the wire format to offer; peers take the highest that "
                   "both know. Version 2 is never spoken: it counts as 1"},

@@ -1,10 +1,12 @@
 // What travels between two plugins. Little-endian, fixed sizes.
 //
-// Versions: both ends take the highest that both know; this code speaks versions 3 and 1. The
+// Versions: both ends take the highest that both know; this code speaks versions 4, 3 and 1. The
 // handle (host/handle.h) says what the listener speaks, so that who connects knows before it dials
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
-// version 3; on a connection that agreed on version 1 they are refused. Version 2 had them too, but
+// version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
+// paths: keys in grants, HelloKind::one_sided, `terms` and `fence_pending`; a peer of an older
+// version is never offered any of them, and all its paths are streams. Version 2 had them too, but
 // its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
 // any more: a peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
@@ -27,18 +29,21 @@ namespace fabric::host {
 
 inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
 inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
-inline constexpr std::uint8_t kWireVersion = 3;
+inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersionAhead = 3;  // has all that TCP uses
 inline constexpr std::uint8_t kWireVersionUnsafe = 2;
 inline constexpr std::uint8_t kWireVersionMin = 1;
 inline constexpr std::uint32_t kTrialSize = 64 * 1024;  // bytes
 inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
+inline constexpr std::uint32_t kMaxTerms = 1024;  // bytes
 
 using RailTable = std::array<Address, core::kMaxRails>;  // listeners; absent rails are all zero
 
 enum class HelloKind : std::uint8_t {
-  control = 1,  // control link of a process pair over one pair of rails
-  data = 2,     // one path of one comm
-  knock = 3,    // is this process alive? Answered and closed
+  control = 1,    // control link of a process pair over one pair of rails
+  data = 2,       // one path of one comm
+  knock = 3,      // is this process alive? Answered and closed
+  one_sided = 4,  // as data, but the path is one-sided: `terms` follow the hello and the welcome
 };
 
 struct Hello {
@@ -68,6 +73,7 @@ enum class WelcomeStatus : std::uint8_t {
   closed = 2,    // the comm is not (or no longer) here
   stranger = 3,  // another incarnation lives here
   version = 4,   // no version in common; `version` and `version_min` say which we speak
+  stream = 5,    // to a hello of a one-sided path: there is none to be had here, dial a stream
 };
 
 struct Welcome {
@@ -123,6 +129,10 @@ enum class FrameType : std::uint16_t {
   trial_done = 12,  // the answer on the same connection
   addresses = 13,   // where the writer's rails listen now; on control links
   ahead = 14,       // a chunk that did not wait for its grant; `count` is its era
+  terms = 15,       // of a one-sided path: opaque here, kMaxTerms bytes at most
+  // The receiver heard a fence of a one-sided path; the answer follows when nothing of its old
+  // connection can write any more. Changes nothing; body as of `fence`.
+  fence_pending = 16,
 };
 
 // Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
@@ -132,7 +142,8 @@ enum class FrameType : std::uint16_t {
 
 // Is this frame part of that version? What is not is no frame of ours.
 constexpr bool speaks(std::uint8_t version, FrameType type) {
-  return version >= kWireVersion || type <= FrameType::retired;
+  return version >= kWireVersion || type <= FrameType::retired ||
+         (version >= kWireVersionAhead && type <= FrameType::ahead);
 }
 
 struct FrameHeader {
@@ -187,6 +198,7 @@ struct AddressReport {
 };
 void append_addresses(Bytes& out, const AddressReport& report);
 std::optional<AddressReport> decode_addresses(std::span<const std::byte> body);
+void append_terms(Bytes& out, std::uint64_t comm, std::span<const std::byte> terms);
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
 
 std::optional<std::uint64_t> decode_number(std::span<const std::byte> body);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint8_t kNoPath = 0xff;
 constexpr std::uint32_t kMaxGroups = 4096;
+constexpr std::uint8_t kKeyed = 0x80;  // beside a grant's count: its slots have keys (version 4)
 // Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
 // come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
@@ -43,28 +44,43 @@ class Frame {
   Writer writer_;
 };
 
+bool has_keys(const core::Grant& grant) {
+  return std::any_of(grant.slots.begin(), grant.slots.begin() + grant.count,
+                     [](const core::Slot& slot) { return slot.keys != core::Slot{}.keys; });
+}
+
+// Version 1 to 3 had one key for all rails before the tag, which was always 0.
 void put_grant(Writer& writer, const core::Grant& grant) {
+  const bool keyed = has_keys(grant);
   writer.put(grant.group);
-  writer.put(grant.count);
+  writer.put(static_cast<std::uint8_t>(grant.count | (keyed ? kKeyed : 0U)));
   for (std::size_t i = 0; i < grant.count; ++i) {
     writer.put(grant.slots[i].size);
     writer.put(grant.slots[i].where);
-    writer.put(grant.slots[i].key);
+    writer.put(std::uint32_t{0});
     writer.put(grant.slots[i].tag);
+    if (keyed) {
+      writer.put(grant.slots[i].keys);
+    }
   }
 }
 
 bool get_grant(Reader& reader, core::Grant& grant) {
   grant.group = reader.get<core::GroupId>();
-  grant.count = reader.get<std::uint8_t>();
+  const auto count = reader.get<std::uint8_t>();
+  const bool keyed = (count & kKeyed) != 0;
+  grant.count = static_cast<std::uint8_t>(count & ~kKeyed);
   if (!reader.ok() || grant.count == 0 || grant.count > core::kMaxSlots) {
     return false;
   }
   for (std::size_t i = 0; i < grant.count; ++i) {
     grant.slots[i].size = reader.get<std::uint64_t>();
     grant.slots[i].where = reader.get<std::uint64_t>();
-    grant.slots[i].key = reader.get<std::uint32_t>();
+    reader.get<std::uint32_t>();
     grant.slots[i].tag = reader.get<std::int32_t>();
+    if (keyed) {
+      grant.slots[i].keys = reader.get<std::array<std::uint32_t, core::kMaxRails>>();
+    }
   }
   return reader.ok();
 }
@@ -94,11 +110,11 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
   header.length = reader.get<std::uint32_t>();
   header.comm = reader.get<std::uint64_t>();
   if (!reader.ok() || type < static_cast<std::uint16_t>(FrameType::chunk) ||
-      type > static_cast<std::uint16_t>(FrameType::ahead)) {
+      type > static_cast<std::uint16_t>(FrameType::fence_pending)) {
     return std::nullopt;
   }
   if (header.type != FrameType::chunk && header.type != FrameType::ahead &&
-      header.length > kMaxControlFrame) {
+      header.length > (header.type == FrameType::terms ? kMaxTerms : kMaxControlFrame)) {
     return std::nullopt;
   }
   return header;
@@ -242,6 +258,11 @@ std::optional<AddressReport> decode_addresses(std::span<const std::byte> body) {
   return reader.ended() && report.rails != 0 && report.rails <= core::kMaxRails
              ? std::optional(report)
              : std::nullopt;
+}
+
+void append_terms(Bytes& out, std::uint64_t comm, std::span<const std::byte> terms) {
+  const Frame frame(out, FrameType::terms, comm);
+  out.insert(out.end(), terms.begin(), terms.end());
 }
 
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path) {

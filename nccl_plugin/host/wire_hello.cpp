@@ -109,8 +109,9 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.nonce = reader.get<std::uint64_t>();
   hello.listeners = get_table(reader);
   hello.run_incarnation = reader.get<std::uint64_t>();
-  if (magic != kHelloMagic || kind < 1 || kind > 3 || hello.rails == 0 ||
-      hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
+  if (magic != kHelloMagic || kind < 1 || kind > 4 ||
+      (hello.kind == HelloKind::one_sided && hello.version_max < kWireVersion) ||
+      hello.rails == 0 || hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
       hello.acceptor_rail >= core::kMaxRails || hello.home_rail >= hello.rails ||
       hello.version_min > hello.version_max) {
     return std::nullopt;
@@ -159,7 +160,7 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
   welcome.listeners = get_table(reader);
   const bool known = welcome.version >= kWireVersionMin && welcome.version <= kWireVersion &&
                      welcome.version != kWireVersionUnsafe;
-  if (magic != kWelcomeMagic || status > static_cast<std::uint8_t>(WelcomeStatus::version) ||
+  if (magic != kWelcomeMagic || status > static_cast<std::uint8_t>(WelcomeStatus::stream) ||
       (!known && welcome.status != WelcomeStatus::version) || welcome.rails == 0 ||
       welcome.rails > core::kMaxRails) {
     return std::nullopt;

@@ -122,35 +122,40 @@ Result connects(int highest, std::uint8_t min, std::uint8_t max) {
 
 }  // namespace
 
-TEST_CASE("wire version N works with N-1, either way") {
-  Params newer = Pair::usual();
-  Params older = Pair::usual();
-  older.wire_max = kWireVersion - 1;
+TEST_CASE("wire version N works with N-1, and with the oldest, either way") {
   {
     Pair pair(2);
     REQUIRE(connected(*pair.a, 1));
     CHECK(goes_out_early(pair));
   }
-  for (const bool first : {true, false}) {
-    Pair pair(2, first ? older : newer, first ? newer : older);
-    REQUIRE(connected(*pair.a, 1));
-    CHECK_FALSE(goes_out_early(pair));
-    CHECK(exchange(pair, milliseconds(50), 10).intact);
-    // What only the newer version has is refused here, which costs the connection.
-    for (const Net* net : {pair.a.get(), pair.b.get()}) {
-      for (std::size_t rail = 0; rail < 2; ++rail) {
-        CHECK(stats_of(*net).rails[rail].failovers == 0);
+  for (const int version : {kWireVersion - 1, int{kWireVersionMin}}) {
+    for (const bool first : {true, false}) {
+      CAPTURE(version);
+      CAPTURE(first);
+      const bool has_ahead = version >= kWireVersionAhead;  // and trials
+      const Params newer = Pair::usual();
+      Params older = Pair::usual();
+      older.wire_max = version;
+      Pair pair(2, first ? older : newer, first ? newer : older);
+      REQUIRE(connected(*pair.a, 1));
+      CHECK(goes_out_early(pair) == has_ahead);
+      CHECK(exchange(pair, milliseconds(50), 10).intact);
+      // What only the newer version has is refused here, which costs the connection.
+      for (const Net* net : {pair.a.get(), pair.b.get()}) {
+        for (std::size_t rail = 0; rail < 2; ++rail) {
+          CHECK(stats_of(*net).rails[rail].failovers == 0);
+        }
       }
+      CHECK(kill_connections("127.0.10.1") > 0);
+      const auto until = Clock::now() + milliseconds(10'000);
+      const std::uint64_t before = moved(*pair.a, 0);
+      while (moved(*pair.a, 0) == before && Clock::now() < until) {
+        CHECK(exchange(pair, milliseconds(50), 5).intact);
+      }
+      CHECK(moved(*pair.a, 0) > before);
+      CHECK((stats_of(*pair.a).rails[0].trials != 0) == has_ahead);
+      CHECK(stats_of(*pair.a).errors + stats_of(*pair.b).errors == 0);
     }
-    CHECK(kill_connections("127.0.10.1") > 0);
-    const auto until = Clock::now() + milliseconds(10'000);
-    const std::uint64_t before = moved(*pair.a, 0);
-    while (moved(*pair.a, 0) == before && Clock::now() < until) {
-      CHECK(exchange(pair, milliseconds(50), 5).intact);
-    }
-    CHECK(moved(*pair.a, 0) > before);  // back without a trial
-    CHECK(stats_of(*pair.a).rails[0].trials == 0);
-    CHECK(stats_of(*pair.a).errors + stats_of(*pair.b).errors == 0);
   }
 }
 
@@ -186,7 +191,7 @@ TEST_CASE("a dialler without a common version is told so, and accept() returns a
   CHECK(welcome->version_min == kWireVersionMin);
   CHECK(welcome->nonce == 77);
   ::close(fd);
-  CHECK(logged().find("wire versions 4 to 5, this one 1 to 3") != std::string::npos);
+  CHECK(logged().find("wire versions 5 to 6, this one 1 to 4") != std::string::npos);
   RecvComm* comm = nullptr;
   CHECK(net->accept(listener, &comm) == Result::remote_error);
   CHECK(comm == nullptr);
@@ -234,7 +239,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
     net->wait(2000);
   }
   CHECK(result == Result::remote_error);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 3") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 4") != std::string::npos);
   future.join();
   door.shut();
   // Now it is known: the next comm to that process is refused before there is one.
@@ -242,7 +247,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
   SendComm* next = nullptr;
   CHECK(net->connect(0, bytes, 0, &next) == Result::remote_error);
   CHECK(next == nullptr);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 3") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 4") != std::string::npos);
   CHECK(net->close(comm) == Result::success);
   net->finalize();
 }
@@ -250,11 +255,11 @@ TEST_CASE("a peer without a common version is an error at once that names both")
 TEST_CASE("connect() refuses a handle without a common version at once, and names both") {
   log_text.clear();
   CHECK(connects(kWireVersion, kWireVersion + 1, kWireVersion + 2) == Result::remote_error);
-  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 4 to 5, "
-                      "this one 1 to 3") != std::string::npos);
+  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 5 to 6, "
+                      "this one 1 to 4") != std::string::npos);
   log_text.clear();
   CHECK(connects(kWireVersion - 1, kWireVersion, kWireVersion) == Result::remote_error);
-  CHECK(logged().find("wire versions 3 to 3, this one 1 to 2") != std::string::npos);
+  CHECK(logged().find("wire versions 4 to 4, this one 1 to 3") != std::string::npos);
   // One in common is enough: the next release drops the oldest, the one before lacks the newest.
   CHECK(connects(kWireVersion, kWireVersion, kWireVersion + 1) == Result::success);
   CHECK(connects(kWireVersion, kWireVersionMin, kWireVersionUnsafe) == Result::success);
