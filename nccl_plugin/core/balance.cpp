@@ -44,8 +44,18 @@ std::uint16_t scaled(std::uint16_t factor, double by, std::uint16_t most) {
 }  // namespace
 
 void Balance::observe(PathIndex index, std::uint64_t waiting, std::uint64_t delivered,
-                      std::int64_t passed, std::int64_t now) {
+                      std::int64_t passed, std::int64_t now, PathKind kind) {
   Path& path = paths_[index];
+  if (kind == PathKind::one_sided) {
+    path.one_sided_until = now + 2 * kBalanceStepNs;
+  } else if (now < path.one_sided_until) {
+    return;
+  }
+  if (kind != path.kind) {
+    path.kind = kind;
+    path.held = 0;
+    path.delivered = 0;
+  }
   if (waiting >= kQueue) {
     path.held += std::max<std::int64_t>(now - std::max(path.until, now - passed), 0);
     path.until = now;
@@ -61,7 +71,7 @@ std::optional<Balance::Others> Balance::others(const Path& path) const {
   Others found;
   each(seen_, [&](PathIndex index) {
     const Path& other = paths_[index];
-    if (&other == &path || other.delivered < kEnough ||
+    if (&other == &path || other.kind != path.kind || other.delivered < kEnough ||
         other.delivered < path.delivered / kComparable) {
       return;
     }

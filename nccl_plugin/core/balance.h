@@ -18,6 +18,9 @@
 // there that the collective waits for that one chunk, and the job is slower than without the path.
 // It is tried again at full weight after a minute, then ever later, and at once when somebody else
 // says that it changed.
+//
+// Only paths of the same kind are compared: what waits in a socket and what waits in a NIC's queue
+// are not alike. A path that is one-sided for some comm is not judged by streams of others.
 #pragma once
 
 #include <array>
@@ -36,8 +39,9 @@ class Balance {
  public:
   // One connection over `path`, looked at every few milliseconds: `waiting` bytes are not with the
   // peer's kernel yet, `delivered` came there since the last look, `passed` ns ago.
+  // On a one-sided path `waiting` bytes are posted and not completed.
   void observe(PathIndex path, std::uint64_t waiting, std::uint64_t delivered, std::int64_t passed,
-               std::int64_t now);
+               std::int64_t now, PathKind kind = PathKind::stream);
 
   // Once a second. Returns the paths whose factor changed.
   PathSet step(std::int64_t now);
@@ -53,6 +57,8 @@ class Balance {
 
  private:
   struct Path {
+    PathKind kind = PathKind::stream;
+    std::int64_t one_sided_until = 0;  // ns; streams do not count before
     std::int64_t held = 0;   // ns of this second in which bytes waited, over whichever connection
     std::int64_t until = 0;  // counted so far
     std::uint64_t delivered = 0;

@@ -68,7 +68,9 @@ class ReceiveCore {
   [[nodiscard]] std::uint8_t landed_rails(GroupId group) const;
 
   // A new connection. False: stale, refuse it, or an older one of that path is not retired yet.
-  bool admit(PathIndex path, Epoch epoch, PathKind kind = PathKind::stream);
+  // `credits`: of a one-sided one, how many receives are kept posted for it.
+  bool admit(PathIndex path, Epoch epoch, PathKind kind = PathKind::stream,
+             std::uint32_t credits = 0);
   // The connection of this path is gone; what it had begun is dropped. Not for a one-sided one.
   void retire(PathIndex path);
   // A one-sided connection is given up: the transport moves its QP to the error state. Its NIC may
@@ -90,8 +92,13 @@ class ReceiveCore {
 
   // A one-sided write has landed, by its notification. Once for each receive that it used up.
   Landing land(PathIndex path, Epoch epoch, const Landed& landed);
-  // How many landed on the newest connection of this path, for SendCore::on_landed().
+  // How many landed on the newest connection of this path.
   [[nodiscard]] std::uint64_t landed(PathIndex path) const { return paths_[path].landed; }
+  // The same, and the sender is told of it: for SendCore::on_landed(). The receives that they used
+  // up have to be posted again before.
+  std::uint64_t tell_landed(PathIndex path);
+  // The paths whose sender lacks half of its credits or more: it has to be told now.
+  [[nodiscard]] PathSet credits_due() const { return credits_due_; }
 
   // On a stream: a chunk begins on a connection; finish() when its last byte is there. finish()
   // says whether a message is whole by it.
@@ -172,6 +179,8 @@ class ReceiveCore {
     bool retiring = false;  // given up, while its NIC may still write
     PathKind kind = PathKind::stream;
     std::uint64_t landed = 0;  // notifications of the connection of `current`
+    std::uint64_t told = 0;    // of them
+    std::uint32_t credits = 0;
     std::optional<Partial> partial;
     std::vector<std::byte> kept;
   };
@@ -210,8 +219,9 @@ class ReceiveCore {
   std::size_t unfinished_ = 0;
   std::size_t unfinished_large_ = 0;
   std::array<Path, kMaxPaths> paths_{};
-  PathSet arriving_ = 0;                 // the paths with a partial
-  PathSet writing_ = 0;                  // one-sided ones, open or being retired
+  PathSet arriving_ = 0;  // the paths with a partial
+  PathSet writing_ = 0;   // one-sided ones, open or being retired
+  PathSet credits_due_ = 0;
   Era era_ = 0;                          // of the last group posted
   bool single_ = true;                   // it had one slot, or none is posted
   std::optional<std::int32_t> run_tag_;  // its tag, if it had one slot

@@ -7,7 +7,7 @@
 
 namespace fabric::core {
 
-bool ReceiveCore::admit(PathIndex index, Epoch epoch, PathKind kind) {
+bool ReceiveCore::admit(PathIndex index, Epoch epoch, PathKind kind, std::uint32_t credits) {
   Path& path = paths_[index];
   if (epoch < path.floor || path.open) {
     return false;
@@ -20,6 +20,8 @@ bool ReceiveCore::admit(PathIndex index, Epoch epoch, PathKind kind) {
   path.open = true;
   path.kind = kind;
   path.landed = 0;
+  path.told = 0;
+  path.credits = credits;
   writing_ |= kind == PathKind::one_sided ? bit(index) : 0;
   drop_partial(index);
   return true;
@@ -34,6 +36,7 @@ void ReceiveCore::close_path(PathIndex index) {
   Path& path = paths_[index];
   path.open = false;
   path.floor = std::max(path.floor, path.current + 1);
+  credits_due_ &= ~bit(index);
   drop_partial(index);
 }
 
@@ -206,7 +209,17 @@ Landing ReceiveCore::land(PathIndex index, Epoch epoch, const Landed& landed) {
     return {verdict, false};
   }
   ++path.landed;
+  if (path.open && path.landed - path.told >= std::max(path.credits / 2, 1U)) {
+    credits_due_ |= bit(index);
+  }
   return {verdict, verdict == Verdict::place && deliver(id, landed.slot, landed.chunk)};
+}
+
+std::uint64_t ReceiveCore::tell_landed(PathIndex index) {
+  Path& path = paths_[index];
+  path.told = path.landed;
+  credits_due_ &= ~bit(index);
+  return path.landed;
 }
 
 // Is it the notification of a chunk that this receive waits for? Its message has its size then, as

@@ -19,17 +19,29 @@ PathSet where(std::span<const PathView> live, Test test) {
   return set;
 }
 
-}  // namespace
+bool good(const PathView& view) { return view.trusted && view.weight != 0; }
 
-PathSet home_place(std::span<const PathView> live) {
+// What `choose` says of the paths of the best kind.
+template <typename Choose>
+PathSet of_best_kind(std::span<const PathView> live, Choose choose) {
+  const auto kind = best_kind(live);
+  const auto other = [&](const PathView& view) { return kind && view.kind != *kind; };
+  if (std::none_of(live.begin(), live.end(), other)) {
+    return choose(live);
+  }
+  std::array<PathView, kMaxPaths> kept{};
+  const auto end = std::remove_copy_if(live.begin(), live.end(), kept.begin(), other);
+  return choose(std::span<const PathView>(kept.begin(), end));
+}
+
+PathSet home_of_kind(std::span<const PathView> live) {
   const auto full = [](const PathView& view) { return view.trusted && view.weight >= kFullWeight; };
   const PathSet home = where(live, [&](const PathView& view) { return view.home && full(view); });
   return home != 0 ? home
                    : where(live, [&](const PathView& view) { return view.partner && full(view); });
 }
 
-PathSet eligible(std::span<const PathView> live, const Policy& policy) {
-  const auto good = [](const PathView& view) { return view.trusted && view.weight != 0; };
+PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
   std::array<bool, kMaxRails> own_sender{};
   std::array<bool, kMaxRails> own_receiver{};
   for (const PathView& view : live) {
@@ -54,7 +66,7 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
   });
   const PathSet full = where(live, [](const PathView& view) { return view.weight >= kFullWeight; });
   const bool open = policy.stripe || (policy.homeless && (pool & ~(policy.homes & full)) != 0);
-  const PathSet home = home_place(live);
+  const PathSet home = home_of_kind(live);
   if (!open && home != 0) {
     return home;
   }
@@ -66,6 +78,27 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
   }
   const PathSet weighted = where(live, [](const PathView& view) { return view.weight != 0; });
   return weighted != 0 ? weighted : where(live, [](const PathView&) { return true; });
+}
+
+}  // namespace
+
+std::optional<PathKind> best_kind(std::span<const PathView> live) {
+  const auto weighted = [](const PathView& view) { return view.weight != 0; };
+  for (bool (*const test)(const PathView&) : {&good, +weighted}) {
+    for (const PathKind kind : {PathKind::one_sided, PathKind::stream}) {
+      if (std::any_of(live.begin(), live.end(),
+                      [&](const PathView& view) { return view.kind == kind && test(view); })) {
+        return kind;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+PathSet home_place(std::span<const PathView> live) { return of_best_kind(live, home_of_kind); }
+
+PathSet eligible(std::span<const PathView> live, const Policy& policy) {
+  return of_best_kind(live, [&](auto views) { return eligible_of_kind(views, policy); });
 }
 
 std::optional<PathIndex> Share::next(PathSet candidates) const {

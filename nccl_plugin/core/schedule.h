@@ -1,6 +1,7 @@
 // Which path carries the next chunk. Pure: the caller says what it knows of each path.
 //
-// Rules, first that leaves a path wins:
+// One-sided paths come first: a stream carries only where no trusted one-sided path has a weight
+// (best_kind). The rules hold among the paths of that kind; first that leaves a path wins:
 //   1. the home path, when it is up, trusted and at full weight; but not when the pool is open
 //   (below)
 //   2. the rail that stands by for the home rail, likewise;
@@ -38,6 +39,7 @@ struct PathView {
   std::uint16_t weight = 0;
   bool partner = false;  // of the rail that stands by for the home rail
   bool slow = false;     // so much slower than the others that they are better off without it
+  PathKind kind = PathKind::stream;
 };
 
 inline constexpr std::uint8_t kStandsForNone = 0xff;
@@ -52,6 +54,11 @@ struct Policy {
 
   Policy() { stands_for.fill(kStandsForNone); }
 };
+
+// The kind of the paths that carry: of those that are trusted and have a weight one-sided ones,
+// else streams; where no path is both, the same among those with a weight. nullopt: no path has a
+// weight, and paths of both kinds carry.
+std::optional<PathKind> best_kind(std::span<const PathView> live);
 
 // Where the comm belongs, by rules 1 and 2; 0: it is homeless.
 PathSet home_place(std::span<const PathView> live);

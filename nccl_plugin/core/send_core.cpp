@@ -200,16 +200,11 @@ std::uint64_t SendCore::credits(PathIndex index) const {
                                        : path.limit - (path.sent - path.landed);
 }
 
-bool SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
+void SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
   Path& path = paths_[index];
-  if (epoch != path.epoch || path.kind == PathKind::stream) {
-    return true;
+  if (epoch == path.epoch) {
+    path.landed = std::max(path.landed, std::min(landed, path.sent));
   }
-  if (landed > path.sent) {
-    return false;
-  }
-  path.landed = std::max(path.landed, landed);
-  return true;
 }
 
 // The next chunk, out of its queue. What went ahead of its grant has no address yet.

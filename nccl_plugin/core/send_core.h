@@ -115,8 +115,8 @@ class SendCore {
   // posted for it; no more chunks are ever on their way than that. A stream needs no such call.
   void one_sided(PathIndex path, std::uint32_t credits);
   // The receiver saw so many chunks land on that connection, and has posted as many receives again.
-  // False, and nothing changes: more than were sent. An older number or epoch is ignored.
-  bool on_landed(PathIndex path, Epoch epoch, std::uint64_t landed);
+  // An older number, that of another connection and what is beyond all that was sent are ignored.
+  void on_landed(PathIndex path, Epoch epoch, std::uint64_t landed);
   // So many chunks may go out on this path now; on a stream there is no limit.
   [[nodiscard]] std::uint64_t credits(PathIndex path) const;
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".

@@ -33,16 +33,44 @@ struct PathSample {
 
 enum class Hearing : std::uint8_t { alive, suspect, dead };
 
+// What a silence of some length means; all detectors of dead paths share it.
+class SilenceLimit {
+ public:
+  // A look at `now`. Those that come too late say nothing: the host was paused.
+  void look(std::int64_t now) {
+    if (last_ != 0 && now - last_ > kStallNs) {
+      grace_ = now + kGraceNs;
+    }
+    last_ = now;
+  }
+  // `silent`: ns without progress though there was something to do. `slow`: ns that progress may
+  // take by the path's own estimate. `heard`: when the witness last had an answer; 0: there is no
+  // witness. `alone`: the silence that condemns against the witness.
+  [[nodiscard]] Hearing judge(std::int64_t silent, std::int64_t slow, std::int64_t now,
+                              std::int64_t heard, std::int64_t alone = kSilenceAloneNs) const {
+    const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
+    if (silent < limit / 2) {
+      return Hearing::alive;
+    }
+    if (now < grace_) {
+      return Hearing::suspect;  // not judged yet, but the witness has to speak before it is
+    }
+    const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < alone;
+    return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
+  }
+
+ private:
+  std::int64_t last_ = 0;
+  std::int64_t grace_ = 0;
+};
+
 class Silence {
  public:
   // Call now and then while the connection may have bytes in flight, and within 10 ms of a look
   // that found nothing moving. `heard`: when the witness last had an ACK; 0: there is no witness.
   // `suspect`: make the witness speak.
   Hearing judge(const PathSample& sample, std::int64_t now, std::int64_t heard) {
-    if (last_ != 0 && now - last_ > kStallNs) {
-      grace_ = now + kGraceNs;
-    }
-    last_ = now;
+    limit_.look(now);
     moving_ = sample.unacknowledged == 0 ? !sample.held : sample.acknowledged_bytes != seen_;
     seen_ = sample.acknowledged_bytes;
     if (sample.unacknowledged == 0) {
@@ -55,25 +83,16 @@ class Silence {
       return Hearing::alive;
     }
     // A queue that fills delays ACKs: then the connection's own estimate rules.
-    const std::int64_t limit = std::clamp(sample.ack_due_ns, kSilenceNs, kSilenceMaxNs);
     const std::int64_t silent = std::min(now - since_, sample.since_ack_ns);
-    if (silent < limit / 2) {
-      return Hearing::alive;
-    }
-    if (now < grace_) {
-      return Hearing::suspect;  // not judged yet, but the witness has to speak before it is
-    }
-    const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < kSilenceAloneNs;
-    return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
+    return limit_.judge(silent, sample.ack_due_ns, now, heard);
   }
   // At the last look there was nothing to send, or more had arrived than at the look before.
   [[nodiscard]] bool moving() const { return moving_; }
   void reset() { *this = {}; }
 
  private:
-  std::int64_t last_ = 0;
+  SilenceLimit limit_;
   std::int64_t since_ = 0;
-  std::int64_t grace_ = 0;
   std::uint64_t bytes_ = 0;
   std::uint64_t seen_ = 0;  // acknowledged bytes at the last look
   bool moving_ = true;

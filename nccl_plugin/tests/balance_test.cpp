@@ -282,3 +282,40 @@ TEST_CASE("balance: a removed path is tried for a second, ever more seldom") {
   for (int i = 0; i < 30; ++i) second(balance, ring_of_four(1), now);
   CHECK(balance.factor(last) == kFullWeight);
 }
+
+TEST_CASE("balance: paths of different kinds are not compared") {
+  // By the streams beside it the one-sided path would be slow: bytes wait there all the time.
+  const auto factor_of = [](PathKind kind) {
+    Balance balance;
+    std::int64_t now = kSecond;
+    for (int tick = 0; tick < 10 * kSecond / kTick; ++tick) {
+      now += kTick;
+      const bool has = tick % 50 < 25;
+      balance.observe(kA, has ? 400'000 : 0, has ? 400'000 : 0, kTick, now);
+      balance.observe(kC, has ? 400'000 : 0, has ? 400'000 : 0, kTick, now);
+      balance.observe(kB, 400'000, 200'000, kTick, now, kind);
+      balance.step(now);
+    }
+    return balance.factor(kB);
+  };
+  CHECK(factor_of(PathKind::stream) < kFullWeight);
+  CHECK(factor_of(PathKind::one_sided) == kFullWeight);
+}
+
+TEST_CASE("balance: a path is judged by streams again when no comm has it one-sided any more") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  for (int i = 0; i < 3; ++i) {
+    balance.observe(kB, 400'000, 200'000, kTick, now, PathKind::one_sided);
+    for (int tick = 0; tick < kSecond / kTick; ++tick) {  // a stream over the same path, no help
+      now += kTick;
+      balance.observe(kB, 400'000, 200'000, kTick, now);
+      balance.observe(kA, tick % 50 < 25 ? 400'000 : 0, 400'000, kTick, now);
+    }
+    CHECK(balance.step(now) == 0);
+  }
+  for (int i = 0; i < 10; ++i) {
+    second(balance, {{kA, 100e6, 0.5}, {kB, 50e6, 1}}, now);
+  }
+  CHECK(balance.factor(kB) < kFullWeight);
+}

@@ -122,3 +122,50 @@ TEST_CASE("schedule: what is much slower is as good as gone, unless there is not
   for (PathView& each : live) each.slow = true;
   CHECK(eligible(live, policy) == (others | bit(path_index(3, 3))));
 }
+
+namespace {
+
+PathView view_of(PathIndex path, PathKind kind, std::uint16_t weight = kFullWeight,
+                 bool trusted = true) {
+  PathView view;
+  view.path = path;
+  view.home = path == kHome;
+  view.base = sender_rail(path) == receiver_rail(path);
+  view.trusted = trusted;
+  view.weight = weight;
+  view.kind = kind;
+  return view;
+}
+
+}  // namespace
+
+TEST_CASE("schedule: a stream carries only where no one-sided path has a weight") {
+  constexpr PathKind kStream = PathKind::stream;
+  constexpr PathKind kOneSided = PathKind::one_sided;
+  constexpr PathIndex kThird = path_index(2, 2);
+  const auto chosen = [](const std::array<PathView, 3>& live) { return eligible(live); };
+  // The home is a stream: the comm is homeless, and shares what is one-sided.
+  const std::array<PathView, 3> at_home{view_of(kHome, kStream), view_of(kOther, kOneSided),
+                                        view_of(kThird, kOneSided)};
+  CHECK(best_kind(at_home) == kOneSided);
+  CHECK(home_place(at_home) == 0);
+  CHECK(chosen(at_home) == (bit(kOther) | bit(kThird)));
+  // A weight, however small, is one.
+  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, 1),
+                view_of(kThird, kOneSided, 0)}) == bit(kOther));
+  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, 0),
+                view_of(kThird, kOneSided, 0)}) == bit(kHome));
+  // One that came back just now is not trusted with what a stream carries well.
+  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, kFullWeight, false),
+                view_of(kThird, kStream)}) == bit(kHome));
+  CHECK(chosen({view_of(kHome, kStream, 0), view_of(kOther, kOneSided, kFullWeight, false),
+                view_of(kThird, kStream, kFullWeight, false)}) == bit(kOther));
+  // No hint takes the last path, of whichever kind.
+  const std::array<PathView, 3> none{view_of(kHome, kStream, 0), view_of(kOther, kOneSided, 0),
+                                     view_of(kThird, kStream, 0)};
+  CHECK_FALSE(best_kind(none));
+  CHECK(chosen(none) == (bit(kHome) | bit(kOther) | bit(kThird)));
+  CHECK(eligible({}) == 0);
+  CHECK(chosen({view_of(kHome, kOneSided), view_of(kOther, kOneSided),
+                view_of(kThird, kOneSided)}) == bit(kHome));
+}

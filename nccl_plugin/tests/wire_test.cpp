@@ -104,6 +104,11 @@ TEST_CASE("hello: versions") {
   odd.rails = 9;
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
   odd = hello();
+  odd.kind = HelloKind::one_sided;
+  CHECK(decode_hello(encode(odd, secret), secret));
+  odd.version_max = kWireVersion - 1;  // has no such paths
+  CHECK_FALSE(decode_hello(encode(odd, secret), secret));
+  odd = hello();
   odd.initiator_rail = 4;
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
 }
@@ -302,6 +307,58 @@ TEST_CASE("frames: round trips") {
   CHECK_FALSE(decode_chunk(encode_chunk(7, part)));
 }
 
+TEST_CASE("frames: a grant has a key for each rail, and is as it was where it has none") {
+  constexpr std::size_t kSlotSize = 24;
+  constexpr std::size_t kKeysSize = 32;
+  core::Grant grant;
+  grant.group = 12;
+  grant.count = 2;
+  grant.slots[0].size = 77;
+  grant.slots[0].tag = -3;
+  Bytes plain;
+  append_grant(plain, 5, grant);
+  CHECK(plain.size() == kFrameHeaderSize + 9 + 2 * kSlotSize);
+  grant.slots[0].where = 0x0102030405060708;
+  grant.slots[1].keys = {1, 0, 3, 4, 5, 6, 7, 0xfffffffe};
+  Bytes keyed;
+  append_grant(keyed, 5, grant);
+  CHECK(keyed.size() == plain.size() + 2 * kKeysSize);
+  const auto body = std::span<const std::byte>(keyed).subspan(kFrameHeaderSize);
+  const auto back = decode_grant(body);
+  REQUIRE(back);
+  CHECK(back->count == 2);
+  CHECK(back->slots[0].size == 77);
+  CHECK(back->slots[0].where == grant.slots[0].where);
+  CHECK(back->slots[0].tag == -3);
+  CHECK(back->slots[0].keys == core::Slot{}.keys);
+  CHECK(back->slots[1].keys == grant.slots[1].keys);
+  CHECK_FALSE(decode_grant(body.first(body.size() - 1)));
+
+  StateFrame frame;
+  frame.state.groups.emplace_back().grant = grant;
+  Bytes state;
+  append_state(state, 5, frame);
+  const auto read = decode_state(std::span<const std::byte>(state).subspan(kFrameHeaderSize));
+  REQUIRE(read);
+  CHECK(read->state.groups[0].grant.slots[1].keys == grant.slots[1].keys);
+}
+
+TEST_CASE("frames: terms are short, and opaque") {
+  Bytes terms(kMaxTerms, std::byte{7});
+  Bytes out;
+  append_terms(out, 5, terms);
+  const auto header = decode_frame_header(out);
+  REQUIRE(header);
+  CHECK(header->type == FrameType::terms);
+  CHECK(header->length == kMaxTerms);
+  CHECK(header->comm == 5);
+  CHECK(std::equal(terms.begin(), terms.end(), out.begin() + kFrameHeaderSize));
+  terms.push_back(std::byte{7});
+  Bytes more;
+  append_terms(more, 5, terms);
+  CHECK_FALSE(decode_frame_header(more));
+}
+
 TEST_CASE("frames: what a version has") {
   for (const FrameType type : {FrameType::chunk, FrameType::close, FrameType::retired}) {
     CHECK(speaks(kWireVersionMin, type));
@@ -310,6 +367,12 @@ TEST_CASE("frames: what a version has") {
   for (const FrameType type :
        {FrameType::trial, FrameType::trial_done, FrameType::addresses, FrameType::ahead}) {
     CHECK_FALSE(speaks(kWireVersionMin, type));
+    CHECK(speaks(kWireVersionAhead, type));
+    CHECK(speaks(kWireVersion, type));
+  }
+  for (const FrameType type : {FrameType::terms, FrameType::fence_pending}) {
+    CHECK_FALSE(speaks(kWireVersionMin, type));
+    CHECK_FALSE(speaks(kWireVersionAhead, type));
     CHECK(speaks(kWireVersion, type));
   }
 }

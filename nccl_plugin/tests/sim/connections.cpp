@@ -7,9 +7,15 @@ namespace fabric::sim {
 
 using namespace fabric::core;
 
+namespace {
+
+constexpr std::size_t kMostCredits = 12;
+
+}  // namespace
+
 void World::connect(PathIndex index) {
   Path& path = paths_[index];
-  if (path.sender_live ||
+  if (path.sender_live || path.flushing ||
       (by_policy_ && steering_.says_down(End::sender, index) && live(End::sender) != 0)) {
     return;
   }
@@ -26,6 +32,10 @@ void World::connect(PathIndex index) {
   }
   path.sender_live = true;
   path.sender_since = now_;
+  path.one_sided = kind_of(index, epoch) == PathKind::one_sided;
+  if (path.one_sided) {
+    connect_one_sided(index);
+  }
   path.back.emplace_back(receiver_.state());
   receiver_.clear_output();
 }
@@ -35,9 +45,12 @@ bool World::hello(PathIndex index, Epoch epoch) {
   if (path.receiver_live && epoch > path.epoch) {
     retire(index);
   }
-  if (!receiver_.admit(index, epoch)) {
+  const auto credits = static_cast<std::uint32_t>(1 + random_.pick(kMostCredits));
+  if (!receiver_.admit(index, epoch, kind_of(index, epoch), credits)) {
     return false;
   }
+  path.credits = credits;
+  finding_.expect(!path.dying, "a connection is admitted while the one before may write");
   finding_.expect(epoch >= path.floor, "a connection that was fenced or retired is admitted");
   for (Packet& packet : path.wire) {
     path.old.push_back(std::move(packet));  // sent into a connection that was dead already
@@ -69,11 +82,21 @@ void World::lose(PathIndex index) {
   path.leaving.reset();
   path.back.clear();
   sender_.fail(index);
-  sender_.quiesced(index);
+  path.flushing = sender_.reading(index) && path.one_sided;
+  if (!path.flushing) {
+    sender_.quiesced(index);
+  }
 }
 
 void World::retire(PathIndex index) {
   Path& path = paths_[index];
+  path.receiver_live = false;
+  path.floor = std::max(path.floor, path.epoch + 1);
+  if (kind_of(index, path.epoch) == PathKind::one_sided) {
+    path.dying = path.epoch;
+    receiver_.begin_retire(index);
+    return;
+  }
   const std::size_t waiting = path.wire.size() + (path.arriving ? 1 : 0);
   const std::size_t kernel_has = random_.pick(waiting + 1);
   for (std::size_t i = 0; i < kernel_has; ++i) {
@@ -90,8 +113,6 @@ void World::retire(PathIndex index) {
   }
   path.wire.clear();
   receiver_.retire(index);
-  path.receiver_live = false;
-  path.floor = std::max(path.floor, path.epoch + 1);
 }
 
 void World::break_path(PathIndex index) {
@@ -112,6 +133,13 @@ void World::receiver_gives_up(PathIndex index) {
     lose(index);
   }
   state_everywhere();
+}
+
+PathSet World::live_one_sided() const {
+  PathSet set = 0;
+  each(live(End::sender),
+       [&](PathIndex index) { set |= paths_[index].one_sided ? bit(index) : 0; });
+  return set;
 }
 
 PathSet World::live(End end) const {

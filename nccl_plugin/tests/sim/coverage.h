@@ -9,7 +9,8 @@
 namespace fabric::sim {
 
 enum class Seen : std::uint8_t {
-  one_sided,          // bytes land whatever the receiver's core thinks
+  one_sided,          // all paths are: bytes land whatever the receiver's core thinks
+  mixed,              // paths of both kinds, one and the other in turn
   by_policy,          // core/schedule.h and core/hearsay.h choose the paths; else any path does
   loss,               // of a control message
   duplication,        // of one, or of an answer
@@ -27,25 +28,38 @@ enum class Seen : std::uint8_t {
   several_ranks,      // share the comm, each with a tag of its own
   guess_failed,       // a message went ahead of a grant that was another's
   empty_message,
-  short_message,       // shorter than its receive
-  hint_took_path,      // either end gave up a path because of what it heard
-  hint_spared_last,    // the last path was said to be down, and stayed
-  hint_older,          // a connection was newer than what was said of its path
-  hints_contradict,    // one end says down what the other says is well
-  hints_vanish,        // the daemon of one end is gone
-  all_without_weight,  // every live path of the sender has weight 0
-  only_untrusted,      // or has just come back
-  one_left,            // of several paths one alone lives, and all has to arrive
-  another_left,        // none that lives then had a connection before, and others had
-  black_hole,          // one of the others swallows what is sent, and its ends do not know
-  refusal,             // or both ends are told, and whoever dials
-  silence_found,       // an end gave a black hole up
-  carried_again,       // every path carried once the others had come back
+  short_message,        // shorter than its receive
+  hint_took_path,       // either end gave up a path because of what it heard
+  hint_spared_last,     // the last path was said to be down, and stayed
+  hint_older,           // a connection was newer than what was said of its path
+  hints_contradict,     // one end says down what the other says is well
+  hints_vanish,         // the daemon of one end is gone
+  all_without_weight,   // every live path of the sender has weight 0
+  only_untrusted,       // or has just come back
+  one_left,             // of several paths one alone lives, and all has to arrive
+  another_left,         // none that lives then had a connection before, and others had
+  black_hole,           // one of the others swallows what is sent, and its ends do not know
+  refusal,              // or both ends are told, and whoever dials
+  silence_found,        // an end gave a black hole up
+  carried_again,        // every path carried once the others had come back
+  last_landed_first,    // the last chunk of a message before another of it
+  landed_twice,         // a notification that came twice
+  wrote_while_retired,  // a write landed after its connection was given up at both ends
+  fence_pending,        // a fence was heard while the old connection could still write
+  no_credit,            // chunks waited for a posted receive
+  group_wrap,           // the number of the group in the immediate wrapped
+  five_nics,            // one message over five receiving NICs or more
+  fails_again,          // a chunk that had been sent again was lost again
+  fails_third,          // and once more
+  kind_changed,         // a chunk was lost on a path of one kind, and went again on another's
+  device_memory,        // a message that may not be copied
+  registered_copy,      // a message copied into the transport's pool
   count,
 };
 inline constexpr auto kSeenCount = static_cast<std::size_t>(Seen::count);
 inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "one-sided writes",
+    "paths of both kinds",
     "paths by policy",
     "control messages lost",
     "repeated",
@@ -77,6 +91,18 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "refusing paths",
     "silence found",
     "all paths carried again",
+    "last chunks first",
+    "landed twice",
+    "writes of connections being retired",
+    "fences not answered yet",
+    "waits for credits",
+    "group numbers that wrapped",
+    "five NICs at one message",
+    "second failures",
+    "third failures",
+    "replays on a path of the other kind",
+    "device memory",
+    "registered copies",
 };
 
 struct Coverage {

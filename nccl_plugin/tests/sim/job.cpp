@@ -14,6 +14,17 @@ constexpr std::size_t kMostRanks = 4;
 constexpr std::size_t kMostSlots = 3;
 constexpr std::size_t kFlood = 30;  // receives that a flood has at least
 
+// Addresses and keys as a transport would make them; each says whose it is.
+constexpr unsigned kReceiveAt = 32;  // bits of an address
+constexpr unsigned kSlotAt = 24;
+constexpr std::uint64_t kOffsetMask = (std::uint64_t{1} << kSlotAt) - 1;
+std::uint64_t address_of(std::size_t receive, std::size_t slot) {
+  return (receive + 1) << kReceiveAt | slot << kSlotAt;
+}
+std::uint32_t key_of(std::size_t receive, std::size_t slot, std::size_t rail) {
+  return static_cast<std::uint32_t>((receive + 1) * 64 + slot * 8 + rail);
+}
+
 }  // namespace
 
 void Random::fill(std::vector<std::byte>& bytes) {
@@ -69,6 +80,7 @@ void Job::plan_slot(std::size_t at, Rank& rank, std::size_t size, std::size_t ro
   message.bytes.resize(size);
   random_.fill(message.bytes);
   message.buffer = message.bytes;
+  message.copyable = !random_.one_in(8);
   receive.buffers.emplace_back(size + room);
   receive.tags.push_back(rank.tag);
   receive.messages.push_back(messages_.size() - 1);
@@ -86,8 +98,8 @@ void Job::post_send() {
     }
     Message& message = messages_[rank.messages[rank.sent]];
     const auto no_copy = random_.one_in(2) ? core::NoCopy::take : core::NoCopy::refuse;
-    const auto sequence =
-        sender_.post(message.buffer.data(), message.buffer.size(), rank.tag, 0, no_copy);
+    const auto sequence = sender_.post(message.buffer.data(), message.buffer.size(), rank.tag, 0,
+                                       no_copy, {message.buffer.data(), message.copyable});
     if (sequence) {  // else too many small ones are under way
       message.sequence = *sequence;
       message.posted = true;
@@ -107,6 +119,10 @@ void Job::post_receive() {
     buffers[slot].data = receive.buffers[slot].data();
     buffers[slot].slot.size = receive.buffers[slot].size();
     buffers[slot].slot.tag = receive.tags[slot];
+    buffers[slot].slot.where = address_of(posted_ - 1, slot);
+    for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
+      buffers[slot].slot.keys[rail] = key_of(posted_ - 1, slot, rail);
+    }
   }
   receive.group = receiver_.post(buffers);
 }
@@ -143,7 +159,7 @@ void Job::complete() {
       continue;
     }
     message.done = true;
-    if (message.bytes.size() > core::kCopyLimit) {
+    if (message.bytes.size() > core::kCopyLimit || !message.copyable) {
       const Receive& receive = receives_[message.receive];
       finding_.expect(receive.done || std::equal(message.bytes.begin(), message.bytes.end(),
                                                  receive.buffers[message.slot].begin()),
@@ -154,20 +170,24 @@ void Job::complete() {
   }
 }
 
-std::byte* Job::landing(const core::ChunkHeader& header) {
-  if (header.group >= posted_ || header.slot >= receives_[header.group].buffers.size()) {
+std::byte* Job::landing(const core::Outgoing& chunk, std::size_t rail) {
+  const std::size_t at = (chunk.where >> kReceiveAt) - 1;
+  const std::size_t slot = chunk.where >> kSlotAt & 0xff;
+  const std::uint64_t offset = chunk.where & kOffsetMask;
+  if (at >= posted_ || slot >= receives_[at].buffers.size()) {
     finding_.expect(false, "a write into nothing that was granted");
     return nullptr;
   }
-  Receive& receive = receives_[header.group];
-  std::vector<std::byte>& buffer = receive.buffers[header.slot];
-  if (header.offset + header.length > buffer.size()) {
+  Receive& receive = receives_[at];
+  std::vector<std::byte>& buffer = receive.buffers[slot];
+  finding_.expect(chunk.key == key_of(at, slot, rail), "a write with a key of another rail");
+  if (offset + chunk.header.length > buffer.size()) {
     finding_.expect(false, "a write past the granted slot");
     return nullptr;
   }
-  finding_.expect(!receive.done || header.length == 0,
+  finding_.expect(!receive.done || chunk.header.length == 0,
                   "a late write landed in a buffer that was handed back");
-  return buffer.data() + header.offset;
+  return finding_.any() ? nullptr : buffer.data() + offset;
 }
 
 bool Job::finished() const {
@@ -184,6 +204,11 @@ bool Job::has_group() const {
 bool Job::has_empty() const {
   return std::any_of(messages_.begin(), messages_.end(),
                      [](const Message& message) { return message.bytes.empty(); });
+}
+
+bool Job::has_device_memory() const {
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [](const Message& message) { return !message.copyable; });
 }
 
 bool Job::has_short() const {

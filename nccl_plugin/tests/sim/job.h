@@ -57,14 +57,16 @@ class Job {
   void post_receive();  // the next receive, if one is left
   void more();          // messages are added to the list
   void complete();      // asks both cores what is done, checks it, reuses the buffers
-  // Where a one-sided write of this chunk lands. Nothing: outside of what was granted.
-  std::byte* landing(const core::ChunkHeader& header);
+  // Where a one-sided write of this chunk lands, over that rail of the receiver. Nothing: outside
+  // of what was granted, or with another key.
+  std::byte* landing(const core::Outgoing& chunk, std::size_t rail);
   [[nodiscard]] bool finished() const;
   // What the plan has in it.
   [[nodiscard]] bool has_group() const;
   [[nodiscard]] bool has_empty() const;
   [[nodiscard]] bool has_short() const;
   [[nodiscard]] bool has_ranks() const { return ranks_.size() > 1; }
+  [[nodiscard]] bool has_device_memory() const;
   void check_end();
 
  private:
@@ -74,6 +76,7 @@ class Job {
     std::vector<std::byte> bytes;   // what has to arrive
     std::vector<std::byte> buffer;  // the caller's: overwritten as soon as that is allowed
     core::Sequence sequence = 0;
+    bool copyable = true;
     bool posted = false;
     bool done = false;
   };

@@ -1,14 +1,17 @@
 // What is on its way in the simulator, and the two ends of each path.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "core/receive_core.h"
 #include "core/send_core.h"
+#include "verbs/line.h"
 
 namespace fabric::sim {
 
@@ -18,8 +21,24 @@ struct Packet {
   std::vector<std::byte> payload;
 };
 
-// Receiver to sender.
-using Answer = std::variant<core::Grant, core::Acknowledgement, core::ReceiverState>;
+// Receiver to sender. Lines go over one-sided connections: those of a grant, or one of progress.
+using Lines = std::vector<verbs::Line>;
+using Answer =
+    std::variant<core::Grant, core::Acknowledgement, core::ReceiverState, Lines, verbs::Line>;
+
+// A write that the sender's NIC was given. It reads the source, and lands in any order, in parts
+// and again, until its notification is there; a completion tells the sender of that.
+struct Write {
+  core::Outgoing chunk;
+  core::Epoch epoch = 0;
+  std::vector<std::byte> payload;  // what `chunk.data` has to say whenever it is read
+  bool readable = true;            // until it is completed or flushed
+  bool read = false;               // it is in the network, or was
+  std::array<bool, 2> landed{};    // the halves of it
+  bool arrived = false;            // whole, and its notification waits to be polled
+  bool notified = false;
+  bool completed = false;
+};
 
 struct Control {  // a fence, or its answer: may be lost, repeated, and late without bound
   bool to_receiver = true;
@@ -53,6 +72,15 @@ struct Path {
   std::optional<Leaving> leaving;
   std::optional<Arriving> arriving;  // the first half of it is there
   std::deque<Packet> wire;           // in order, as a connection keeps it
+  // Of one-sided connections:
+  bool one_sided = false;            // the connection of both ends
+  std::deque<Write> writes;          // in posted order
+  std::optional<core::Epoch> dying;  // the receiver's NIC may write for it until that is confirmed
+  bool flushing = false;             // the sender's NIC may read for the connection that it lost
+  core::Epoch answered = 0;          // a fence: no write of an epoch before it may land any more
+  std::uint32_t credits = 0;         // receives that the receiver keeps posted
+  std::uint64_t told_landed = 0;     // as the last progress line said
+  std::vector<std::pair<core::Epoch, core::Landed>> old_notices;
   std::deque<Answer> back;
   std::vector<Packet> old;  // of retired connections: may turn up at any time
 

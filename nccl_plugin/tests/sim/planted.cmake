@@ -29,6 +29,14 @@ if(name STREQUAL send_core.cpp)
   plant([=[if (!has_chunk()) {]=]
         [=[if (!has_chunk() || (is(Fault::replay_waits) && !again_.empty() &&
                          messages_[again_.front().sequence - base_].path != index)) {]=])
+  plant([=[if (credits(index) == 0) {]=]
+        [=[if (credits(index) == 0 && !is(Fault::credits_overdrawn)) {]=])
+  plant([=[slot.keys[receiver_rail(path)]]=]
+        [=[slot.keys[is(Fault::key_of_other_rail) ? sender_rail(path) : receiver_rail(path)]]=])
+  plant([=[message.region = pool_ ==]=]
+        [=[if (!is(Fault::region_of_caller)) message.region = pool_ ==]=])
+  plant([=[origin.copyable && size]=]
+        [=[(origin.copyable || is(Fault::device_memory_copied)) && size]=])
 elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (!path.fencing || epoch != path.fence) {
     return std::nullopt;
@@ -83,6 +91,24 @@ elseif(name STREQUAL receive_core_arrivals.cpp)
          group->pieces[0].buffer.slot.tag == guess.tag;]=]
         [=[return (guess.era == group->era || is(Fault::era_not_looked_at)) && group->count == 1 &&
          (group->pieces[0].buffer.slot.tag == guess.tag || is(Fault::guess_not_compared));]=])
+  plant([=[!(path.open || path.retiring);]=]
+        [=[!(path.open || (path.retiring && !is(Fault::fence_not_awaited)));]=])
+  plant([=[if (path.retiring) {]=]
+        [=[if (path.retiring && !is(Fault::admitted_too_early)) {]=])
+  plant([=[if (!(path.open || path.retiring) || epoch != path.current) {]=]
+        [=[if (((!(path.open || path.retiring) || epoch != path.current) &&
+       !is(Fault::old_landing_counts)) || (path.retiring && is(Fault::landing_lost))) {]=])
+  plant([=[if (piece.whole || piece.chunks[landed.chunk]) {]=]
+        [=[if (piece.whole || (piece.chunks[landed.chunk] && !is(Fault::landing_counts_twice))) {]=])
+  plant([=[|| !piece.sized) {]=] [=[|| (!piece.sized && !is(Fault::whole_without_last))) {]=])
+  plant([=[const GroupId id = group_of(landed.group);]=]
+        [=[const GroupId id = is(Fault::group_not_wrapped) ? landed.group : group_of(landed.group);]=])
+  plant([=[credits_due_ |= bit(index);]=]
+        [=[if (!is(Fault::credits_kept)) credits_due_ |= bit(index);]=])
+  plant([=[group.landed_rails = static_cast]=]
+        [=[if (!is(Fault::landed_rails_missed)) group.landed_rails = static_cast]=])
+  plant([=[writing_ == 0 && partial]=]
+        [=[(writing_ == 0 || is(Fault::speculation_goes_on)) && partial]=])
 elseif(name STREQUAL hearsay.h)
   plant([=[since_[path] >= connected]=]
         [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])
@@ -104,6 +130,8 @@ elseif(name STREQUAL schedule.cpp)
     return where(live, [](const PathView& view) { return view.base; });
   }
   const PathSet full =]=])
+  plant([=[return kind && view.kind != *kind;]=]
+        [=[return kind && view.kind != *kind && !is(Fault::stream_beside);]=])
 else()
   message(FATAL_ERROR "no faults for ${SOURCE}")
 endif()

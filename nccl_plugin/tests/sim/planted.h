@@ -32,12 +32,27 @@ enum class Fault {
   last_path_condemned,         // or the last one
   weightless_path_unused,      // a path without weight carries nothing, though there is no other
   untrusted_path_unused,       // nor does one that has just come back
-  not_taken_back,      // what went ahead stays where a receive of several slots turned out to be
-  overtaking_dropped,  // an acknowledgement that overtook its grant is lost
-  lost_grant_missed,   // a state says that a group is done, its grant was lost, nobody notices
-  era_not_looked_at,   // what was sent ahead in vain is taken
-  replay_waits,        // what a failed path had waits until that path is back
-  crossing_unused,     // a path between different rails carries nothing, though there is no other
+  not_taken_back,        // what went ahead stays where a receive of several slots turned out to be
+  overtaking_dropped,    // an acknowledgement that overtook its grant is lost
+  lost_grant_missed,     // a state says that a group is done, its grant was lost, nobody notices
+  era_not_looked_at,     // what was sent ahead in vain is taken
+  replay_waits,          // what a failed path had waits until that path is back
+  crossing_unused,       // a path between different rails carries nothing, though there is no other
+  fence_not_awaited,     // a fence is answered while the old connection's NIC may still write
+  admitted_too_early,    // and a new connection is taken
+  old_landing_counts,    // what landed on a retired connection counts
+  landing_lost,          // what lands while a connection is retired does not
+  landing_counts_twice,  // a notification that comes twice counts twice
+  whole_without_last,    // a message is whole before its last chunk told its size
+  group_not_wrapped,     // the number in the immediate is taken for the group's
+  credits_overdrawn,     // more chunks go out than receives are posted
+  credits_kept,          // the receiver tells its sender too late that it may go on
+  key_of_other_rail,     // a write carries the key of the sender's rail
+  region_of_caller,      // a copy is sent as if it lay in the caller's memory
+  landed_rails_missed,   // which NICs landed is not noted
+  stream_beside,         // a stream carries beside a one-sided path
+  device_memory_copied,  // memory that the CPU may not read is copied
+  speculation_goes_on,   // a stream's receiver writes where a one-sided write may land
 };
 
 struct Planted {
@@ -77,6 +92,21 @@ inline constexpr std::array kPlanted{
     Planted{Fault::era_not_looked_at, "what was sent ahead in vain is taken"},
     Planted{Fault::replay_waits, "what a failed path had waits for its return"},
     Planted{Fault::crossing_unused, "a crossing alone is never used"},
+    Planted{Fault::fence_not_awaited, "a fence is answered while the old NIC may write"},
+    Planted{Fault::admitted_too_early, "a connection is admitted while the old NIC may write"},
+    Planted{Fault::old_landing_counts, "a landing on a retired connection counts"},
+    Planted{Fault::landing_lost, "a landing while a connection is retired does not count"},
+    Planted{Fault::landing_counts_twice, "a landing counts twice"},
+    Planted{Fault::whole_without_last, "a message is whole without its last chunk"},
+    Planted{Fault::group_not_wrapped, "the group in the immediate is not wrapped"},
+    Planted{Fault::credits_overdrawn, "more writes than credits"},
+    Planted{Fault::credits_kept, "credits are kept back"},
+    Planted{Fault::key_of_other_rail, "the key of another rail"},
+    Planted{Fault::region_of_caller, "a copy with the region of its caller's memory"},
+    Planted{Fault::landed_rails_missed, "the NICs that landed are not noted"},
+    Planted{Fault::stream_beside, "a stream carries beside a one-sided path"},
+    Planted{Fault::device_memory_copied, "device memory is copied"},
+    Planted{Fault::speculation_goes_on, "a stream writes where a one-sided write may land"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

@@ -4,9 +4,12 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "tests/sim/copies.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/job.h"
 #include "tests/sim/network.h"
@@ -19,7 +22,7 @@ class World {
   explicit World(std::uint64_t seed);
   void run();
   [[nodiscard]] const Finding& finding() const { return finding_; }
-  void add_to(Coverage& coverage) const;
+  void add_to(Coverage& coverage);
 
  private:
   enum class Phase : std::uint8_t { storm, few, whole };
@@ -46,13 +49,33 @@ class World {
   void notice(core::PathIndex index);
   void heed();
   [[nodiscard]] core::PathSet live(End end) const;
+  [[nodiscard]] core::PathSet live_one_sided() const;
+  [[nodiscard]] core::PathSet wanted() const;
   void saw(Seen what, bool it = true) { seen_[static_cast<std::size_t>(what)] |= it; }
 
+  // NICs of one-sided paths (nic.cpp).
+  [[nodiscard]] core::PathKind kind_of(core::PathIndex index, core::Epoch epoch) const;
+  void connect_one_sided(core::PathIndex index);
+  void post_write(core::PathIndex index);
+  void run_nic(core::PathIndex index);
+  void work_on(core::PathIndex index, Write& write);
+  void land(core::PathIndex index, Write& write, std::size_t half);
+  void poll(core::PathIndex index, Write& write);
+  void complete(core::PathIndex index);
+  void flush(core::PathIndex index);
+  void confirm(core::PathIndex index);
+  void answer_in_lines(core::PathIndex index);
+  void hear_lines(const Lines& lines);
+  void hear_progress(const verbs::Line& line);
+  void begin_at(core::GroupId group);
+
   // Chunks.
+  void took(core::PathIndex index, const core::Outgoing& chunk);
   void transmit(core::PathIndex index);
   void transmit_by_policy();
   void receive(core::PathIndex index);
   void begin(core::PathIndex index, Packet packet);
+  void speculate(core::PathIndex index, const core::ChunkHeader& header, std::byte* data);
   void finish(core::PathIndex index);
 
   // What the receiver tells.
@@ -60,14 +83,19 @@ class World {
   void hear(core::PathIndex index);
   void announce_fences();
   void run_control();
+  void promise(core::PathIndex index, core::Epoch epoch);
   void fence_arrives(const Control& message);
+  core::CopyPool* pool();
 
   Random random_;
   Finding finding_;
-  core::SendCore sender_{kChunk};
+  bool one_sided_ = false;      // all paths are
+  bool mixed_ = false;          // or each connection is of one kind or the other
+  std::uint64_t kinds_ = 0;     // which
+  std::optional<Copies> pool_;  // else small messages are copied to the heap
+  core::SendCore sender_;
   core::ReceiveCore receiver_{kChunk};
   Job job_;
-  bool one_sided_ = false;
   bool lazy_ = false;  // the receiver's caller comes late, and so does what may wait
   bool by_policy_ = false;
   bool pings_ = false;  // an idle connection, too, is found dead by its end
@@ -78,6 +106,16 @@ class World {
   core::PathSet delivered_ = 0;  // paths whose connection brought a chunk while it stood
   std::array<bool, kSeenCount> seen_{};
   std::map<std::pair<core::GroupId, std::uint8_t>, core::PathSet> used_;  // by a message
+  // Of one-sided paths: the receiver's rails by group, the chunks of a message that landed, and the
+  // notifications that came twice.
+  std::map<core::GroupId, std::uint8_t> landed_rails_;
+  std::map<std::pair<core::GroupId, std::uint8_t>, std::uint64_t> landed_chunks_;
+  std::array<std::uint64_t, core::kMaxPaths> doubled_{};
+  struct Replayed {
+    int times = 0;
+    core::PathKind kind = core::PathKind::stream;  // of the path that took it last
+  };
+  std::map<std::tuple<core::GroupId, std::uint8_t, std::uint64_t>, Replayed> chunks_;
   std::array<Path, core::kMaxPaths> paths_;
   std::vector<Control> control_;
   std::vector<Control> kept_;  // what was delivered once, to be delivered again

@@ -49,6 +49,9 @@ void Steering::well(std::int64_t now) {
   trusted_ = ~PathSet{0};
   policy_ = {};
   policy_.stripe = true;
+  // A chunk on a path of weight 1 counts as much as thousands on the others: more than the schedule
+  // still has.
+  share_ = {};
 }
 
 bool Steering::contradict() const { return said_[0] != said_[1]; }
@@ -61,7 +64,7 @@ bool Steering::may_condemn(End end, PathIndex path, std::int64_t since, PathSet 
   return says_down(end, path) && since_[at(end)][path] >= since && (live & ~said_[at(end)]) != 0;
 }
 
-std::optional<PathIndex> Steering::next(PathSet live, PathSet blocked) {
+std::optional<PathIndex> Steering::next(PathSet live, PathSet one_sided, PathSet blocked) {
   std::vector<PathView> views;
   each(live, [&](PathIndex path) {
     PathView& view = views.emplace_back();
@@ -70,6 +73,7 @@ std::optional<PathIndex> Steering::next(PathSet live, PathSet blocked) {
     view.base = sender_rail(path) == receiver_rail(path);
     view.trusted = (trusted_ & bit(path)) != 0;
     view.weight = weight_[path];
+    view.kind = (one_sided & bit(path)) != 0 ? PathKind::one_sided : PathKind::stream;
     view.partner = policy_.stands_for[sender_rail(path)] == sender_rail(paths_.front());
   });
   const PathSet chosen = eligible(views, policy_);
@@ -86,6 +90,12 @@ bool Steering::weightless(PathSet live) const {
   bool none = live != 0;
   each(live, [&](PathIndex path) { none = none && weight_[path] == 0; });
   return none;
+}
+
+bool Steering::carries(PathSet paths) const {
+  bool any = false;
+  each(paths & trusted_, [&](PathIndex path) { any = any || weight_[path] != 0; });
+  return any;
 }
 
 bool Steering::untrusted(PathSet live) const { return live != 0 && (live & trusted_) == 0; }

@@ -38,8 +38,11 @@ class Steering {
     return (said_[at(end)] & core::bit(path)) != 0;
   }
 
-  // The path for the next chunk.
-  std::optional<core::PathIndex> next(core::PathSet live, core::PathSet blocked);
+  // The path for the next chunk. `one_sided`: which of the live ones are.
+  std::optional<core::PathIndex> next(core::PathSet live, core::PathSet one_sided,
+                                      core::PathSet blocked);
+  // Has one of these paths a weight, and is it trusted?
+  [[nodiscard]] bool carries(core::PathSet paths) const;
   void carried(core::PathIndex path, std::size_t bytes);
   [[nodiscard]] bool weightless(core::PathSet live) const;
   [[nodiscard]] bool untrusted(core::PathSet live) const;

@@ -1,5 +1,6 @@
 // What travels over the paths of the simulated comm: chunks, answers, fences.
 #include <algorithm>
+#include <bit>
 
 #include "tests/sim/play.h"
 
@@ -15,27 +16,48 @@ constexpr std::size_t kWindow = 12;  // chunks that fit into one connection
 }  // namespace
 
 World::World(std::uint64_t seed)
-    : random_(seed), job_(random_, sender_, receiver_, finding_), steering_(random_, indices_) {
-  one_sided_ = random_.one_in(2);
+    : random_(seed),
+      one_sided_(random_.one_in(3)),
+      mixed_(!one_sided_ && random_.one_in(2)),
+      kinds_(random_.pick(~std::size_t{0})),
+      sender_(kChunk, pool()),
+      job_(random_, sender_, receiver_, finding_),
+      steering_(random_, indices_) {
   pings_ = random_.one_in(2);
   by_policy_ = random_.one_in(2);
   const bool ahead = !one_sided_ && !random_.one_in(3);
   lazy_ = ahead && random_.one_in(2);
-  sender_.send_ahead(ahead);
-  receiver_.expect_ahead(ahead);
   saw(Seen::one_sided, one_sided_);
+  saw(Seen::mixed, mixed_);
   saw(Seen::by_policy, by_policy_);
   saw(Seen::group, job_.has_group());
   saw(Seen::several_ranks, job_.has_ranks());
   saw(Seen::empty_message, job_.has_empty());
   saw(Seen::short_message, job_.has_short());
-  const std::size_t rails = 1 + random_.pick(3);
+  saw(Seen::device_memory, job_.has_device_memory());
+  const std::size_t rails =
+      random_.one_in(6) ? 5 + random_.pick(kMaxRails - 4) : 1 + random_.pick(3);
   for (std::size_t i = 0; i < rails; ++i) {
     indices_.push_back(path_index(i, i));
   }
   if (rails > 1) {
     indices_.push_back(path_index(0, 1));
   }
+  if ((one_sided_ || mixed_) && random_.one_in(8)) {
+    begin_at(kLandedGroups - 1 - random_.pick(12));
+    saw(Seen::group_wrap);
+  }
+  sender_.send_ahead(ahead);
+  receiver_.expect_ahead(ahead);
+}
+
+// Where small messages are copied to. On a stream any memory does.
+CopyPool* World::pool() {
+  constexpr std::array<std::size_t, 3> kLargest{0, 400, kCopyLimit};
+  if (one_sided_ || mixed_ || random_.one_in(4)) {
+    pool_.emplace(kLargest[random_.pick(kLargest.size())], 1 + random_.pick(20));
+  }
+  return pool_ ? &*pool_ : nullptr;
 }
 
 void World::transmit_by_policy() {
@@ -45,15 +67,19 @@ void World::transmit_by_policy() {
     if (paths_[index].leaving && random_.one_in(2)) {
       transmit(index);
     }
-    if (paths_[index].leaving || paths_[index].wire.size() >= kWindow) {
+    if (paths_[index].leaving || paths_[index].wire.size() >= kWindow ||
+        sender_.credits(index) == 0) {
       blocked |= bit(index);
     }
   });
   saw(Seen::all_without_weight, steering_.weightless(alive));
   saw(Seen::only_untrusted, steering_.untrusted(alive));
-  const auto index = steering_.next(alive, blocked);
+  const PathSet one_sided = live_one_sided();
+  const auto index = steering_.next(alive, one_sided, blocked);
   if (index) {
     finding_.expect(paths_[*index].sender_live, "a dead path was chosen");
+    finding_.expect((one_sided & bit(*index)) != 0 || !steering_.carries(one_sided),
+                    "a stream carries beside a one-sided path with a weight");
     transmit(*index);
   }
 }
@@ -64,16 +90,17 @@ void World::transmit(PathIndex index) {
   if (!path.sender_live || (!path.leaving && path.wire.size() >= kWindow)) {
     return;
   }
+  if (path.one_sided) {
+    post_write(index);
+    return;
+  }
   if (!path.leaving) {
     const auto chunk = sender_.take(index);
     if (!chunk) {
       return;
     }
     path.leaving = Leaving{*chunk, {chunk->data, chunk->data + chunk->header.length}};
-    steering_.carried(index, chunk->header.length);
-    PathSet& used = used_[{chunk->header.group, chunk->header.slot}];
-    used |= bit(index);
-    saw(Seen::striped, (used & (used - 1)) != 0);
+    took(index, *chunk);
     if (random_.one_in(2)) {
       return;
     }
@@ -86,44 +113,58 @@ void World::transmit(PathIndex index) {
   path.wire.push_back({path.epoch, leaving.chunk.header, std::move(leaving.payload)});
 }
 
-// The first half of a chunk lands.
+void World::took(PathIndex index, const Outgoing& chunk) {
+  const ChunkHeader& header = chunk.header;
+  steering_.carried(index, header.length);
+  PathSet& used = used_[{header.group, header.slot}];
+  used |= bit(index);
+  saw(Seen::striped, (used & (used - 1)) != 0);
+  std::uint8_t nics = 0;
+  each(used,
+       [&](PathIndex path) { nics = static_cast<std::uint8_t>(nics | 1U << receiver_rail(path)); });
+  saw(Seen::five_nics, std::popcount(nics) >= 5);
+  Replayed& replayed = chunks_[{header.group, header.slot, header.offset}];
+  const PathKind kind = paths_[index].one_sided ? PathKind::one_sided : PathKind::stream;
+  replayed.times += chunk.again ? 1 : 0;
+  saw(Seen::kind_changed, chunk.again && replayed.kind != kind);
+  saw(Seen::fails_again, replayed.times == 2);
+  saw(Seen::fails_third, replayed.times == 3);
+  replayed.kind = kind;
+}
 
+// The first half of a chunk lands.
 void World::begin(PathIndex index, Packet packet) {
-  std::byte* data = nullptr;
-  if (one_sided_) {
-    data = job_.landing(packet.header);
-  } else {
-    const Placement placement = receiver_.begin(index, packet.epoch, packet.header);
-    finding_.expect(placement.verdict != Verdict::refuse, "a chunk was refused");
-    finding_.expect(placement.verdict != Verdict::stale, "a chunk of a living connection is stale");
-    data = placement.verdict == Verdict::place ? placement.data : nullptr;
-    saw(Seen::guess_failed, packet.header.ahead && placement.verdict == Verdict::duplicate);
-  }
+  const Placement placement = receiver_.begin(index, packet.epoch, packet.header);
+  finding_.expect(placement.verdict != Verdict::refuse, "a chunk was refused");
+  finding_.expect(placement.verdict != Verdict::stale, "a chunk of a living connection is stale");
+  std::byte* const data = placement.verdict == Verdict::place ? placement.data : nullptr;
+  saw(Seen::guess_failed, packet.header.ahead && placement.verdict == Verdict::duplicate);
   if (data != nullptr) {
     std::copy_n(packet.payload.begin(), packet.payload.size() / 2, data);
+  }
+  if (data != nullptr && random_.one_in(4)) {
+    speculate(index, packet.header, data);
   }
   paths_[index].arriving = Arriving{std::move(packet), data};
 }
 
-// The second half, and the notice of it.
+// What a transport reads behind a chunk lies where the next ones belong, whether or not they
+// follow.
+void World::speculate(PathIndex index, const ChunkHeader& header, std::byte* data) {
+  const std::uint64_t behind = receiver_.missing_behind(index, 3) * kChunk;
+  const std::uint64_t left = header.message_size - header.offset - header.length;
+  std::fill_n(data + header.length, std::min(behind, left), std::byte{0x77});
+}
 
+// The second half.
 void World::finish(PathIndex index) {
   const Arriving arriving = std::move(*paths_[index].arriving);
   paths_[index].arriving.reset();
   const Packet& packet = arriving.packet;
-  std::byte* data = one_sided_ ? job_.landing(packet.header) : arriving.data;
-  if (data != nullptr) {
+  if (arriving.data != nullptr) {
     const std::size_t half = packet.payload.size() / 2;
     std::copy(packet.payload.begin() + static_cast<std::ptrdiff_t>(half), packet.payload.end(),
-              data + half);
-  }
-  if (one_sided_) {
-    const Placement placement = receiver_.begin(index, packet.epoch, packet.header);
-    finding_.expect(placement.verdict == Verdict::place, "a write that was not wanted");
-    if (placement.verdict != Verdict::place) {
-      return;
-    }
-    finding_.expect(placement.data == data, "a write in the wrong place");
+              arriving.data + half);
   }
   if (!finding_.any()) {
     receiver_.finish(index);
@@ -132,6 +173,7 @@ void World::finish(PathIndex index) {
 
 void World::receive(PathIndex index) {
   Path& path = paths_[index];
+  run_nic(index);
   if (!path.old.empty() && random_.one_in(4)) {
     // What a retired connection still had; twice, to see that nothing depends on its absence.
     const Packet& packet = path.old[random_.pick(path.old.size())];
@@ -168,8 +210,13 @@ void World::answer(PathIndex index) {
   if (!path.receiver_live || !path.sender_live) {
     return;
   }
-  if (!receiver_.urgent() && !random_.one_in(lazy_ ? 40 : 8)) {
+  const bool urgent = receiver_.urgent() || (receiver_.credits_due() & bit(index)) != 0;
+  if (!urgent && !random_.one_in(lazy_ ? 40 : 8)) {
     return;  // it may wait, and be told with more
+  }
+  if (path.one_sided) {
+    answer_in_lines(index);
+    return;
   }
   if (const auto below = receiver_.next_done_below()) {
     path.back.emplace_back(ReceiverState{*below, {}});
@@ -198,6 +245,10 @@ void World::hear(PathIndex index) {
       sender_.on_grant(*grant);
     } else if (const auto* acknowledgement = std::get_if<Acknowledgement>(&next)) {
       sender_.on_acknowledge(acknowledgement->group, acknowledgement->slot);
+    } else if (const auto* lines = std::get_if<Lines>(&next)) {
+      hear_lines(*lines);
+    } else if (const auto* line = std::get_if<verbs::Line>(&next)) {
+      hear_progress(*line);
     } else {
       sender_.on_state(std::get<ReceiverState>(next));
     }
@@ -209,10 +260,16 @@ void World::announce_fences() {
     if (sender_.fencing(index)) {
       control_.push_back({true, false, index, sender_.fence(index), {}});
     }
-    if (paths_[index].telling) {
+    if (paths_[index].telling && receiver_.fence_done(index, paths_[index].epoch + 1)) {
+      promise(index, paths_[index].epoch + 1);
       control_.push_back({false, true, index, paths_[index].epoch + 1, receiver_.state()});
     }
   }
+}
+
+// A fence is answered: nothing of an epoch before it lands any more.
+void World::promise(PathIndex index, Epoch epoch) {
+  paths_[index].answered = std::max(paths_[index].answered, epoch);
 }
 
 void World::fence_arrives(const Control& message) {
@@ -224,10 +281,15 @@ void World::fence_arrives(const Control& message) {
     retire(message.path);
     state_everywhere();
   }
+  if (!receiver_.fence_done(message.path, message.epoch)) {
+    saw(Seen::fence_pending);
+    return;  // not yet: it is asked again
+  }
+  promise(message.path, message.epoch);
   ReceiverState state = receiver_.state();
   for (GroupReport& group : state.groups) {
     for (SlotReport& slot : group.slots) {
-      if (!one_sided_ && random_.one_in(3)) {
+      if (!one_sided_ && !mixed_ && random_.one_in(3)) {
         slot.have.clear();  // a report may leave chunks out: they come again as duplicates
       }
     }

@@ -9,10 +9,14 @@
 // others come back, and each has to carry again (a policy leaves crossings alone where both their
 // rails have paths of their own).
 //
-// Half of the schedules move bytes as a stream does (the receiver asks its core where a chunk goes
-// before a byte of it lands), half as one-sided writes do (bytes land while the connection stands,
-// whatever the core thinks; the core hears afterwards). The second kind forgives nothing: a chunk
-// sent again while its first copy can still land is a corrupted buffer.
+// In a third of the schedules all paths are one-sided, in another each connection is of one kind or
+// the other. On a stream the receiver asks its core where a chunk goes before a byte of it lands.
+// The NICs of a one-sided connection do what NICs may (nic.cpp): bytes land in any order, in parts
+// and again, whatever the core thinks, and also for a connection that both ends have given up,
+// until the receiver's transport confirms that its queue pair is in the error state. Checked there:
+// no write lands after a fence was answered or in a buffer that was handed back, none without a
+// posted receive, each with the key of its rail; a stream carries only where no one-sided path has
+// a weight; every NIC that landed is known.
 #pragma once
 
 #include <cstdint>
