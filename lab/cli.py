@@ -9,13 +9,10 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -25,10 +22,13 @@ from rich.table import Table
 from lab import faults, netns, procs, registry
 from lab.faults import Direction, Fault, Flap, Site
 from lab.node import Node
+from lab.ownerstart import start_owner
 from lab.reap import reap
 from lab.registry import LabError
 from lab.status import LabStatus, read_status
 from lab.topology import HostTarget, SwitchTarget, Topology, TopologyError, parse_rate
+from lab.vm.rdma import cli as rdma_cli
+from lab.vm.wire import VmError
 
 app = typer.Typer(
     help="A cluster of network namespaces on one machine.\n\n"
@@ -38,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(rdma_cli.app, name="vm")
 out = Console(soft_wrap=True, highlight=False)
 
 Name = Annotated[str, typer.Option("--name", help="Name of the lab.")]
@@ -101,43 +102,15 @@ def up(
         rate_bps=parse_rate(rate),
     )
     began = time.monotonic()
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the owner keeps it open
-    owner = subprocess.Popen(
-        [sys.executable, "-m", "lab.owner"],
-        cwd=Path(__file__).resolve().parent.parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        start_new_session=True,
-    )
     asked = {"topology": dataclasses.asdict(topology), "daemons": daemons}
-    try:
-        reply = _exchange(owner, json.dumps(asked))
-    except KeyboardInterrupt:
-        owner.terminate()  # it has a session of its own, so Ctrl-C did not reach it
-        owner.wait()
-        raise
-    if reply:
-        answer = json.loads(reply)
-    else:
-        errors.seek(0)
-        answer = {"ok": False, "error": f"the owner process died:\n{errors.read()[-4000:]}"}
+    pid, answer = start_owner("lab.owner", asked)
     if not answer["ok"]:
         fail(str(answer["error"]), 1)
     seconds = time.monotonic() - began
     out.print(
         f"lab {name}: {hosts} hosts × {rails} rails up in {seconds:.1f} s, "
-        f"owner pid {owner.pid}, files in {registry.LabDir(name).root}"
+        f"owner pid {pid}, files in {registry.LabDir(name).root}"
     )
-
-
-def _exchange(process: subprocess.Popen[str], line: str) -> str:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + "\n")
-    process.stdin.close()
-    return process.stdout.readline()
 
 
 @app.command()
@@ -325,5 +298,5 @@ def main() -> None:
         app()
     except TopologyError as error:
         fail(str(error), 2)
-    except (LabError, OSError) as error:
+    except (LabError, VmError, OSError) as error:
         fail(str(error), 1)

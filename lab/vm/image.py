@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.vm import apt, cache
+from lab.vm.apt import PATIENCE_S
 
 PACKAGES = (
     "busybox-static",
@@ -24,6 +25,7 @@ PACKAGES = (
     "kmod",
     "linux-image-amd64",
     "nftables",
+    "perftest",
     "procps",
     "python3",
     "python3-pyverbs",
@@ -32,8 +34,6 @@ PACKAGES = (
     "systemd-sysv",
     "udev",
 )
-PATIENCE_S = 1800
-"""For each step: `./run test` prepares the machines beside tests that leave little of the cores."""
 # A virtual machine has none of this hardware; without it the tree is half as large.
 EXCLUDED = (
     "/usr/share/doc/*",

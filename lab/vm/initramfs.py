@@ -12,6 +12,8 @@ from pathlib import Path
 
 # crc32c is ext4's checksum, asked for by name at run time and so in no dependency list.
 ROOT_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
+# Newer kernels have it as a library.
+_OPTIONAL = {"crc32c_generic"}
 
 _INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /new
@@ -47,6 +49,23 @@ def module_order(modules_dep: str, wanted: tuple[str, ...]) -> list[str]:
             if item not in order:
                 order.append(item)
     return order
+
+
+def root_modules(modules_dep: str, modules_builtin: str) -> tuple[str, ...]:
+    """Those of `ROOT_MODULES` that this kernel has as files.
+
+    Raises ``KeyError`` for one that is neither a file nor built in.
+    """
+
+    def names(text: str) -> set[str]:
+        files = (line.partition(":")[0].rsplit("/", 1)[-1] for line in text.splitlines())
+        return {name.split(".ko")[0].replace("-", "_") for name in files}
+
+    files, builtin = names(modules_dep), names(modules_builtin)
+    for name in ROOT_MODULES:
+        if name not in files | builtin | _OPTIONAL:
+            raise KeyError(name)
+    return tuple(name for name in ROOT_MODULES if name in files)
 
 
 class Cpio:
@@ -96,7 +115,8 @@ def build(tree: Path, overlay: dict[str, bytes], links: dict[str, str]) -> bytes
     before init runs; paths have no leading slash; ``*.sh`` and ``*.py`` become executable.
     """
     (modules,) = (tree / "lib/modules").iterdir()
-    order = module_order((modules / "modules.dep").read_text(), ROOT_MODULES)
+    dep = (modules / "modules.dep").read_text()
+    order = module_order(dep, root_modules(dep, (modules / "modules.builtin").read_text()))
     cpio = Cpio()
     cpio.file("init", _INIT.encode(), 0o755)
     cpio.file("bin/busybox", (tree / "bin/busybox").read_bytes(), 0o755)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,9 @@ _MASKED = (
     "fstrim.timer",
     "systemd-binfmt.service",
 )
+
+# The parent-death signal comes when the *thread* ends that started the process (prctl(2)).
+_spawner = ThreadPoolExecutor(1, "qemu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,14 @@ def clean_stale() -> list[str]:
 
 
 def _overlay(
-    name: str, nics: int, mount_points: Sequence[str]
+    name: str, nics: int, mount_points: Sequence[str], masked: Sequence[str]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Files and links laid over the root: agent, rail names, mounts of the further disks."""
     fstab = [f"/dev/vd{chr(ord('b') + i)} {at} ext4 ro 0 0\n" for i, at in enumerate(mount_points)]
     files = {
         "usr/local/lib/fabric-vm/agent.py": (GUEST / "agent.py").read_bytes(),
         "etc/systemd/system/fabric-vm-agent.service": (GUEST / "agent.service").read_bytes(),
+        "etc/systemd/system/fabric-vm-shell.service": (GUEST / "shell.service").read_bytes(),
         "etc/fstab": "".join(fstab).encode(),
         "etc/hostname": f"{name}\n".encode(),
         "etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n".encode(),
@@ -96,9 +101,11 @@ def _overlay(
     for i in range(nics):
         match = f"[Match]\nPath=pci-0000:00:{_FIRST_NIC_SLOT + i:02x}.0\n\n[Link]\nName=rail{i}\n"
         files[f"etc/systemd/network/10-rail{i}.link"] = match.encode()
-    links = {f"etc/systemd/system/{unit}": "/dev/null" for unit in _MASKED}
+    links = {f"etc/systemd/system/{unit}": "/dev/null" for unit in masked}
     wants = "etc/systemd/system/sysinit.target.wants/fabric-vm-agent.service"
     links[wants] = "/etc/systemd/system/fabric-vm-agent.service"
+    wants = "etc/systemd/system/multi-user.target.wants/fabric-vm-shell.service"
+    links[wants] = "/etc/systemd/system/fabric-vm-shell.service"
     return files, links
 
 
@@ -111,6 +118,8 @@ class Vm:
         nics: become ``rail0``, ``rail1``, … in the guest.
         mounts: further ext4 images by the place where the guest mounts them, read-only.
         memory_mib: guest memory.
+        cpus: virtual CPUs; with one, a busy poller starves the kernel's workers.
+        masked: units that the guest does not start, beside those that no guest needs.
     """
 
     def __init__(
@@ -120,18 +129,27 @@ class Vm:
         nics: Sequence[Nic] = (),
         mounts: Mapping[str, Path] | None = None,
         memory_mib: int = 768,
+        cpus: int = 1,
+        masked: Sequence[str] = (),
     ) -> None:
         self.name, self.nics = name, tuple(nics)
+        self._cpus, self._masked = cpus, (*_MASKED, *masked)
         self._base, self._mounts, self._memory = base, dict(mounts or {}), memory_mib
         self._dir = RUN / f"{name}-{os.getpid()}"
         self._process: subprocess.Popen[bytes] | None = None
         self._monitor: Monitor | None = None
         self._agent: Agent | None = None
 
+    @property
+    def shell(self) -> Path:
+        """Socket of the console that a root shell runs on."""
+        return self._dir / "shell.sock"
+
     def _argv(self) -> list[str]:
         d = self._dir
         argv = ["setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"]
-        argv += ["-accel", "tcg", "-cpu", _CPU, "-smp", "1", "-m", str(self._memory)]
+        argv += ["-accel", "tcg", "-cpu", _CPU, "-smp", str(self._cpus)]
+        argv += ["-m", str(self._memory)]
         argv += ["-M", "pc", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         argv += ["-kernel", str(self._base.kernel), "-initrd", str(d / "initrd")]
         argv += [
@@ -146,6 +164,8 @@ class Vm:
         argv += ["-device", "virtio-serial-pci", "-chardev"]
         argv += [f"socket,id=agent,path={d / 'agent.sock'},server=on,wait=off"]
         argv += ["-device", "virtserialport,chardev=agent,name=fabric.agent"]
+        argv += ["-chardev", f"socket,id=shell,path={self.shell},server=on,wait=off"]
+        argv += ["-device", "virtconsole,chardev=shell"]
         for i, nic in enumerate(self.nics):
             argv += ["-netdev", f"dgram,id=net{i},local.type=unix,local.path={nic.local},"
                      f"remote.type=unix,remote.path={nic.remote}"]  # fmt: skip
@@ -156,13 +176,17 @@ class Vm:
     def start(self) -> Self:
         """Start QEMU; the guest boots meanwhile. Raises ``VmError`` when QEMU does not come up."""
         self._dir.mkdir(parents=True)
-        files, links = _overlay(self.name, len(self.nics), list(self._mounts))
+        files, links = _overlay(self.name, len(self.nics), list(self._mounts), self._masked)
         (self._dir / "initrd").write_bytes(initramfs.build(self._base.tree, files, links))
+        return self._power_on()
+
+    def _power_on(self) -> Self:
         with (self._dir / "qemu.log").open("wb") as log:
             env = {**os.environ, "TMPDIR": str(self._dir)}
-            self._process = subprocess.Popen(
-                self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
-            )
+            self._process = _spawner.submit(
+                subprocess.Popen,
+                self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+            ).result()  # fmt: skip
         record = {
             "pid": self._process.pid,
             "pid_start": start_time(self._process.pid),
@@ -210,6 +234,11 @@ class Vm:
         """Run a command in the guest to its end."""
         return self.begin(*argv, timeout=timeout, stdin=stdin).wait()
 
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC of the guest."""
+        assert self._agent is not None
+        return self._agent.now_ns()
+
     def write(self, path: str, data: str | bytes, mode: int = 0o644) -> None:
         """Write a file in the guest, with its directories."""
         assert self._agent is not None
@@ -228,6 +257,54 @@ class Vm:
         assert self._monitor is not None
         self._monitor.call("set_link", name=f"nic{rail}", up=up)
 
+    def set_paused(self, *, paused: bool) -> None:
+        """Stop all virtual CPUs, or let them go on; the guest's clocks follow the host's."""
+        assert self._monitor is not None
+        self._monitor.call("stop" if paused else "cont")
+
+    def power_off(self) -> None:
+        """Power loss: the machine ends without a word to its guest. Its directory stays."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._hang_up()
+
+    def power_on(self) -> Self:
+        """Start the machine again after `power_off`; `wait_booted` is the caller's.
+
+        All that the guest wrote is gone: it starts from the image.
+        """
+        for path in (*self._dir.glob("*.sock"), *(nic.local for nic in self.nics)):
+            path.unlink(missing_ok=True)
+        return self._power_on()
+
+    def reset(self) -> None:
+        """Press the reset button; `wait_booted` is the caller's. What was written stays."""
+        assert self._monitor is not None
+        assert self._agent is not None
+        # Stopped meanwhile, so that the new connection gets no word of the old boot.
+        self._monitor.call("stop")
+        self._monitor.call("set-action", reboot="reset")
+        self._monitor.call("system_reset")
+        self._agent.close()
+        self._agent = Agent(self._dir / "agent.sock", time.monotonic() + 20)
+        self._monitor.call("cont")
+
+    def set_plugged(self, rail: int, *, plugged: bool) -> None:
+        """Take rail ``rail``'s NIC out of its PCI slot, or put it back.
+
+        The guest is asked to let it go, and does so within seconds.
+        """
+        assert self._monitor is not None
+        name = f"nic{rail}"
+        if not plugged:
+            self._monitor.call("device_del", id=name)
+            return
+        self._monitor.call(
+            "device_add", driver="virtio-net-pci", id=name, netdev=f"net{rail}",
+            mac=self.nics[rail].mac, addr=f"{_FIRST_NIC_SLOT + rail:#x}", romfile="",
+        )  # fmt: skip
+
     def plug(self, driver: str, name: str) -> None:
         """Put a PCI device into the running machine; one at a time.
 
@@ -243,21 +320,25 @@ class Vm:
         assert self._monitor is not None
         self._monitor.call("device_del", id=name)
 
-    def close(self) -> None:
-        """End the machine at once and remove its directory; safe to call twice."""
+    def _hang_up(self) -> None:
         if self._agent is not None:
             self._agent.close()
         if self._monitor is not None:
+            self._monitor.close()
+        self._agent = self._monitor = self._process = None
+
+    def close(self) -> None:
+        """End the machine at once and remove its directory; safe to call twice."""
+        if self._monitor is not None:
             with contextlib.suppress(VmError, OSError):
                 self._monitor.call("quit")
-            self._monitor.close()
         if self._process is not None:
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._agent = self._monitor = self._process = None
+        self._hang_up()
         shutil.rmtree(self._dir, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,22 +58,41 @@ def _address(vm: Vm, host: int, rails: int) -> None:
 
 
 @contextlib.contextmanager
-def booted(rails: int = 2, mounts: Mapping[str, Path] | None = None) -> Iterator[Pair]:
-    """Boot both machines side by side and yield them; both end on exit, whatever happens."""
+def wired(
+    rails: int,
+    mounts: Mapping[str, Path] | None = None,
+    *,
+    prefix: str = "",
+    cpus: int = 1,
+    masked: Sequence[str] = (),
+) -> Iterator[Pair]:
+    """Start both machines, joined by ``rails`` cables, and yield them while they boot.
+
+    Both end on exit, whatever happens. ``prefix`` is that of their names.
+    """
     machine.clean_stale()
     base = image.base()
-    directory = machine.RUN / f"cables-{os.getpid()}"
+    directory = machine.RUN / f"{prefix}cables-{os.getpid()}"
     directory.mkdir(parents=True)
     ends = cables(directory, rails)
     try:
         with contextlib.ExitStack() as stack:
             vms = [
-                stack.enter_context(Vm(name, base, nics, mounts))
+                stack.enter_context(
+                    Vm(f"{prefix}{name}", base, nics, mounts, cpus=cpus, masked=masked)
+                )
                 for name, nics in zip(NAMES, ends, strict=True)
             ]
-            for host, vm in enumerate(vms):
-                vm.wait_booted()
-                _address(vm, host, rails)
             yield Pair(vms[0], vms[1], rails)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def booted(rails: int = 2, mounts: Mapping[str, Path] | None = None) -> Iterator[Pair]:
+    """As `wired`, but the machines have booted and their rails are up and addressed."""
+    with wired(rails, mounts) as both:
+        for host, vm in enumerate((both.alpha, both.beta)):
+            vm.wait_booted()
+            _address(vm, host, rails)
+        yield both

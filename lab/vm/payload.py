@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from lab.vm import cache
-from lab.vm.image import PATIENCE_S, Image, make_ext4
+from lab.vm.apt import PATIENCE_S
+from lab.vm.image import Image, make_ext4
 
 PREFIX = "/opt/fabricd"
 SIZE_MIB = 400

@@ -73,6 +73,10 @@ class Result:
     rc: int
     out: str
     err: str
+    began_ns: int = 0
+    """CLOCK_MONOTONIC of the guest right before the command was started."""
+    ended_ns: int = 0
+    """The same, when it had ended."""
 
     def check(self) -> Result:
         """Itself when the status is 0, else ``VmError`` with both outputs' ends."""
@@ -131,6 +135,10 @@ class Agent:
         if answer["rc"] != 0:
             raise VmError(f"write {path}: {answer.get('err')}")
 
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC of the guest."""
+        return int(self.request("clock")[1].result(60)["t_ns"])
+
     def ask(self, path: str, line: str) -> str:
         """Send a line to a Unix socket in the guest; returns the line that it answers."""
         _, future = self.request("ask", path=path, line=line)
@@ -157,7 +165,10 @@ class Job:
     def wait(self) -> Result:
         """Wait for its end. Its time limit is kept by the guest; a lost guest raises."""
         answer = self._future.result(self._timeout + 60)
-        return Result(self._argv, answer["rc"], answer.get("out", ""), answer.get("err", ""))
+        began, ended = answer.get("t_ns", (0, 0))
+        return Result(
+            self._argv, answer["rc"], answer.get("out", ""), answer.get("err", ""), began, ended
+        )
 
     @property
     def running(self) -> bool:

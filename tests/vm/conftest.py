@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.node import build_dir
 from lab.vm import image, pair, payload
+from lab.vm.rdma import namespaces as rdma_namespaces
+from lab.vm.rdma import pair as rdma_pair
 
 
 def pytest_collection_modifyitems(items):
@@ -32,3 +35,19 @@ def rdma(machines):
             argv = ["rdma", "link", "add", f"rxe{rail}", "type", "rxe", "netdev", f"rail{rail}"]
             vm.run(*argv).check()
     return machines
+
+
+@pytest.fixture(scope="session")
+def namespaces():
+    """An RDMA lab of four hosts and two rails on one machine, with plugin and fabric-perf."""
+    with rdma_namespaces.booted("tests", hosts=4, rails=2) as lab:
+        lab.push(build_dir())
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def two_machines():
+    """An RDMA lab of two machines with Debian's own kernel, with plugin and fabric-perf."""
+    with rdma_pair.booted("tests-pair", rails=2) as lab:
+        lab.push(build_dir())
+        yield lab

@@ -2,8 +2,10 @@
 """The guest's side: runs commands for the host over a virtio-serial port.
 
 One JSON object a line both ways; requests run concurrently, answers carry the request's id:
-``{"id", "op": "run", "argv", "stdin", "timeout"}`` → ``{"id", "rc", "out", "err"}`` (rc -1 with a
-reason in ``err`` when it could not start, -9 after the timeout);
+``{"id", "op": "run", "argv", "stdin", "timeout"}`` → ``{"id", "rc", "out", "err", "t_ns"}`` (rc -1
+with a reason in ``err`` when it could not start, -9 after the timeout; ``t_ns`` is CLOCK_MONOTONIC
+before its start and after its end);
+``{"id", "op": "clock"}`` → ``{"id", "rc", "t_ns"}``, CLOCK_MONOTONIC;
 ``{"id", "op": "kill", "target"}`` ends another request's process group;
 ``{"id", "op": "write", "path", "b64", "mode"}`` writes a file;
 ``{"id", "op": "ask", "path", "line"}`` sends a line to a Unix socket and answers with its line.
@@ -40,6 +42,7 @@ def find_port() -> Path:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run one command to its end or its time limit."""
+    began = time.monotonic_ns()
     try:
         child = subprocess.Popen(
             request["argv"],
@@ -58,16 +61,20 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
-        return {"rc": -9, "out": out, "err": f"{err}\n[agent] timed out"}
+        times = [began, time.monotonic_ns()]
+        return {"rc": -9, "out": out, "err": f"{err}\n[agent] timed out", "t_ns": times}
     finally:
         del running[request["id"]]
-    return {"rc": child.returncode, "out": out, "err": err}
+    times = [began, time.monotonic_ns()]
+    return {"rc": child.returncode, "out": out, "err": err, "t_ns": times}
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
     """Do one request; returns the answer without its id."""
     if request["op"] == "run":
         return run(request)
+    if request["op"] == "clock":
+        return {"rc": 0, "t_ns": time.monotonic_ns()}
     if request["op"] == "kill":
         child = running.get(request["target"])
         if child is not None:
