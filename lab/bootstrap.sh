@@ -13,6 +13,7 @@ usage: ./run COMMAND [ARGS]
   test [unit|native|booted|lab|vm|all|nightly] [PYTEST ARGS]
                                 no word: unit + native + booted + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
+  lab vm up|ssh|fault|down|...  an RDMA cluster in virtual machines (./run lab vm --help)
   bench NAME [--quick]          one table, and bench/results/NAME.json
   lint                          ruff, mypy --strict, clang-format, clang-tidy
   build [release|asan|tsan]     the native parts alone
@@ -150,10 +151,15 @@ case $COMMAND in
   lint) ensure_apt dev; ensure_native release; exec bash lab/lint.sh "$@" ;;
   shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
   demo) need_root demo; ensure_native release; exec python -m lab.demo "$@" ;;
-  lab) need_root lab; ensure_native release; exec python -m lab "$@" ;;
+  lab)
+    need_root lab
+    [ "${1:-}" != vm ] || ensure_apt vm
+    ensure_native release
+    exec python -m lab "$@" ;;
   bench)
     need_root bench
     ensure_apt bench
+    [ "${1:-}" != verbs ] || ensure_apt vm
     ensure_unpacked lab-unpacked
     ensure_native release
     exec python -m bench "$@" ;;

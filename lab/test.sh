@@ -132,7 +132,8 @@ machines_begin() {
   need_root test
   ensure_apt vm
   set -m # a process group of its own, to be ended as one
-  nice -n 10 python -c 'from lab.vm import image, payload; payload.disk(image.base())' \
+  local prepare='from lab.vm import image, kernel, payload; payload.disk(image.base()); kernel.newer()'
+  nice -n 10 python -c "$prepare" \
     >build/log/vm-prepare.log 2>&1 &
   MACHINES=$!
   set +m
