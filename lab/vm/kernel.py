@@ -25,7 +25,7 @@ PARTS = ("image", "binary", "modules", "base")
 """Packages ``linux-<part>-<version>``; which of them exist differs from version to version."""
 # What a virtual machine and RDMA need; all of it takes four times as long to unpack.
 KEPT = (
-    *("arch", "block", "crypto", "fs/ext4", "fs/jbd2", "fs/fuse", "lib", "net"),
+    *("arch", "block", "crypto", "fs/autofs", "fs/ext4", "fs/jbd2", "fs/fuse", "lib", "net"),
     *(f"drivers/{name}" for name in ("block", "char", "infiniband", "ptp", "virtio")),
     *(f"drivers/net/{name}" for name in ("bonding", "ethernet/intel", "phy", "mdio")),
 )

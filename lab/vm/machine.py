@@ -154,7 +154,8 @@ class Vm:
         argv += ["-kernel", str(self._base.kernel), "-initrd", str(d / "initrd")]
         argv += [
             "-append",
-            "console=ttyS0 panic=-1 mitigations=off audit=0 apparmor=0 net.ifnames=1 quiet",
+            "console=ttyS0 panic=-1 mitigations=off audit=0 apparmor=0 selinux=0 net.ifnames=1 "
+            "quiet",
         ]
         argv += ["-serial", f"file:{d / 'console.log'}"]
         argv += ["-qmp", f"unix:{d / 'qmp.sock'},server=on,wait=off"]

@@ -72,12 +72,12 @@ def rxe_script(pairs: list[tuple[int, int]]) -> list[str]:
     lines = []
     for host in hosts:
         adds = [f"link add h{h}r{r} type rxe netdev rail{r}" for h, r in pairs if h == host]
-        lines.append(here_document(f"ip netns exec h{host} rdma -batch -", adds))
+        lines.append(here_document(f"ip netns exec h{host} rdma -b -", adds))
     moves = [f"dev set h{h}r{r} netns h{h}" for h, r in pairs]
-    lines.append(here_document("rdma -batch -", moves))
+    lines.append(here_document("rdma -b -", moves))
     for host in hosts:
         names = [f"dev set h{h}r{r} name {device(r)}" for h, r in pairs if h == host]
-        lines.append(here_document(f"ip netns exec h{host} rdma -batch -", names))
+        lines.append(here_document(f"ip netns exec h{host} rdma -b -", names))
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.vm.machine import Vm
-from lab.vm.wire import Job, Result
+from lab.vm.wire import Job, Result, VmError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,16 @@ class Place:
         return self.begin(command, timeout=timeout, stdin=stdin, env=env).wait()
 
     def script(self, lines: Sequence[str], *, timeout: float = 300) -> Result:
-        """Run shell ``lines`` until the first one fails; raises ``VmError`` when one does."""
-        return self.run(["sh", "-ec", "\n".join(lines)], timeout=timeout).check()
+        """Run shell ``lines`` until the first one fails.
+
+        Raises:
+            VmError: one failed; the text ends with the commands before it, as ``set -x`` has them.
+        """
+        done = self.run(["sh", "-exc", "\n".join(lines)], timeout=timeout)
+        if done.rc != 0:
+            where = f"{self.vm.name} {self.ns}".strip()
+            raise VmError(f"{where}: a script failed ({done.rc}):\n{done.err[-1500:]}")
+        return done
 
 
 def here_document(command: str, lines: Sequence[str]) -> str:
