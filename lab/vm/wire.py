@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -129,9 +130,9 @@ class Agent:
 
     def write(self, path: str, data: bytes, mode: int) -> None:
         """Write a file in the guest."""
-        encoded = base64.b64encode(data).decode()
-        _, future = self.request("write", path=path, b64=encoded, mode=mode)
-        answer = future.result(60)
+        encoded = base64.b64encode(zlib.compress(data, 1)).decode()
+        _, future = self.request("write", path=path, zlib64=encoded, mode=mode)
+        answer = future.result(300)
         if answer["rc"] != 0:
             raise VmError(f"write {path}: {answer.get('err')}")
 

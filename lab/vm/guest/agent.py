@@ -7,7 +7,7 @@ with a reason in ``err`` when it could not start, -9 after the timeout; ``t_ns``
 before its start and after its end);
 ``{"id", "op": "clock"}`` → ``{"id", "rc", "t_ns"}``, CLOCK_MONOTONIC;
 ``{"id", "op": "kill", "target"}`` ends another request's process group;
-``{"id", "op": "write", "path", "b64", "mode"}`` writes a file;
+``{"id", "op": "write", "path", "zlib64", "mode"}`` writes a file (base64 of zlib's stream);
 ``{"id", "op": "ask", "path", "line"}`` sends a line to a Unix socket and answers with its line.
 Standard library only.
 """
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
     if request["op"] == "write":
         path = Path(request["path"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(request["b64"]))
+        path.write_bytes(zlib.decompress(base64.b64decode(request["zlib64"])))
         path.chmod(request["mode"])
         return {"rc": 0}
     if request["op"] == "ask":
@@ -114,13 +115,17 @@ def main() -> None:
         send({"id": request["id"], **answer})
 
     send({"id": 0, "hello": sys.version.split()[0]})
-    pending = b""
+    pending = bytearray()
     while True:
         chunk = os.read(port, 65536)
         if not chunk:  # the host has not connected yet, or has left
             time.sleep(0.05)
             continue
-        *lines, pending = (pending + chunk).split(b"\n")
+        pending += chunk
+        if b"\n" not in chunk:  # a file comes in hundreds of chunks
+            continue
+        *lines, last = pending.split(b"\n")
+        pending = last
         for line in lines:
             threading.Thread(target=serve, args=(json.loads(line),), daemon=True).start()
 

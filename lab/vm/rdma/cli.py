@@ -44,6 +44,7 @@ def up(
     ] = "namespaces",
     hosts: Annotated[int, typer.Option(min=2, max=8, help="Of namespaces; a pair has 2.")] = 4,
     rails: Annotated[int, typer.Option(min=1, max=4, help="NICs of a host.")] = 2,
+    mtu: Annotated[int, typer.Option(help="Of the rails; 4500 makes the active MTU 4096.")] = 1500,
     payload: Annotated[
         Path | None, typer.Option(help="Build directory to put in; default build/release.")
     ] = None,
@@ -53,7 +54,8 @@ def up(
         raise TopologyError(f"kind '{kind}': {' or '.join(KINDS)}")
     build = (payload or build_dir()).resolve()
     began = time.monotonic()
-    asked = {"name": name, "kind": kind, "hosts": hosts, "rails": rails, "build": str(build)}
+    asked = {"name": name, "kind": kind, "hosts": hosts, "rails": rails, "mtu": mtu}
+    asked["build"] = str(build)
     pid, answer = start_owner("lab.vm.rdma.owner", asked)
     if not answer["ok"]:
         raise LabError(str(answer["error"]))

@@ -25,6 +25,8 @@ class GuestFault(Fault):
 
     kinds: ClassVar[tuple[str, ...]] = ("namespaces", "pair")
     """Kinds of lab that can do it."""
+    alone_on: ClassVar[str] = ""
+    """Kind of resource, one a rail, that only one such fault may change at a time; '': none."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -88,13 +90,37 @@ class GuestFault(Fault):
         self._target = target
 
     def _start(self) -> None:
-        self._span = self.change()
+        self._take_alone()
+        try:
+            self._span = self.change()
+        except BaseException:
+            self._release_alone()
+            raise
         self._injected = True
 
     def _end(self) -> None:
         if self._injected:
             self._injected = False
-            self._span = self.repair()
+            try:
+                self._span = self.repair()
+            finally:
+                self._release_alone()
+
+    def _alone(self) -> list[Resource]:
+        return [Resource(self.alone_on, *rail) for rail in self.rails()] if self.alone_on else []
+
+    def _take_alone(self) -> None:
+        holds = self.guests.holds
+        with holds.locked():
+            if any(holds.held(resource) for resource in self._alone()):
+                raise TopologyError(f"a fault {self.kind} of {self.target_text} is in force")
+            for resource in self._alone():
+                holds.take(resource, self.id)
+
+    def _release_alone(self) -> None:
+        with self.guests.holds.locked():
+            for resource in self._alone():
+                self.guests.holds.release(resource, self.id)
 
     def close(self) -> None:
         """Nothing is held open."""

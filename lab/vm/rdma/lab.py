@@ -34,6 +34,9 @@ from lab.vm.wire import Job, Result
 Hook = Literal["ingress", "egress"]
 PATIENCE_S = 240
 """For a program of the guest to get ready; under emulation all is 20 times slower."""
+ETHERNET_MTU = 1500
+"""Gives an active MTU of 1024; 4500 gives 4096."""
+LEAST_MTU, MOST_MTU = 576, 9000
 MODULES = ("rdma_rxe", "sch_netem", "nft_numgen", "nf_tables")
 MASKED = tuple(f"rdma-load-modules@{kind}.service" for kind in ("rdma", "roce", "infiniband"))
 """They load modules that nothing here uses, for each device that appears."""
@@ -52,8 +55,10 @@ class GuestLab(ABC):
 
     kind: Kind
 
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+    def __init__(self, topology: Topology, mtu: int) -> None:
+        if not LEAST_MTU <= mtu <= MOST_MTU:
+            raise TopologyError(f"mtu = {mtu}: {LEAST_MTU} to {MOST_MTU} bytes")
+        self.topology, self.mtu = topology, mtu
         self.dir = GuestDir(topology.name)
         self.site = GuestSite(topology, self.dir, self)
         self.holds = Holds()

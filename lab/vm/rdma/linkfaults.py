@@ -9,6 +9,7 @@ from typing import ClassVar
 from lab.topology import HostTarget, RailTarget, SwitchTarget, TopologyError
 from lab.vm.rdma.fault import GuestFault, HeldFault, Span
 from lab.vm.rdma.holds import Resource
+from lab.vm.rdma.lab import LEAST_MTU, MOST_MTU
 from lab.vm.rdma.namespaces import NamespaceLab, leaf_port
 
 _FLAPPER = (Path(__file__).parent / "guest" / "flap.py").read_text()
@@ -58,6 +59,7 @@ class Flap(GuestFault):
     """
 
     kind = "flap"
+    alone_on = "flap"
     targets = (RailTarget,)
 
     def __init__(
@@ -74,27 +76,37 @@ class Flap(GuestFault):
         return {"down_ms": self.down_ms, "up_ms": self.up_ms, "count": self.count}
 
     def change(self) -> Span:
-        """All cycles."""
+        """All cycles; a cable that another fault pulls meanwhile is unplugged afterwards."""
         ((host, rail),) = self.rails()
-        lab = self.guests
-        with lab.holds.locked():
-            if lab.holds.held(Resource(Carrier.what, host, rail)):
+        holds, cable = self.guests.holds, Resource(Carrier.what, host, rail)
+        with holds.locked():
+            if not holds.take(cable, self.id):
+                holds.release(cable, self.id)
                 raise TopologyError(f"the cable of {self.target_text} is pulled already")
-            if isinstance(lab, NamespaceLab):
-                words = [leaf_port(host, rail), self.down_ms, self.up_ms, self.count]
-                argv = ["python3", "-", *(str(word) for word in words)]
-                seconds = (self.down_ms + self.up_ms) * self.count / 1000
-                done = lab.fabric.run(argv, stdin=_FLAPPER, timeout=60 + 10 * seconds).check()
-                first, last = done.out.split()
-                return int(first), int(last)
-            vm = lab.place(host).vm
-            began = vm.now_ns()
-            for _ in range(self.count):
-                lab.set_cable(host, rail, up=False)
-                time.sleep(self.down_ms / 1000)
-                lab.set_cable(host, rail, up=True)
-                time.sleep(self.up_ms / 1000)
-            return began, vm.now_ns()
+        try:
+            return self._cycles(host, rail)
+        finally:
+            with holds.locked():
+                if not holds.release(cable, self.id):
+                    self.guests.set_cable(host, rail, up=False)
+
+    def _cycles(self, host: int, rail: int) -> Span:
+        lab = self.guests
+        if isinstance(lab, NamespaceLab):
+            words = [leaf_port(host, rail), self.down_ms, self.up_ms, self.count]
+            argv = ["python3", "-", *(str(word) for word in words)]
+            seconds = (self.down_ms + self.up_ms) * self.count / 1000
+            done = lab.fabric.run(argv, stdin=_FLAPPER, timeout=60 + 10 * seconds).check()
+            first, last = done.out.split()
+            return int(first), int(last)
+        vm = lab.place(host).vm
+        began = vm.now_ns()
+        for _ in range(self.count):
+            lab.set_cable(host, rail, up=False)
+            time.sleep(self.down_ms / 1000)
+            lab.set_cable(host, rail, up=True)
+            time.sleep(self.up_ms / 1000)
+        return began, vm.now_ns()
 
     def repair(self) -> Span:
         """Nothing is left to repair."""
@@ -105,12 +117,13 @@ class Mtu(GuestFault):
     """The rail's MTU differs from its peers': soft-RoCE's active MTU follows it."""
 
     kind = "mtu"
+    alone_on = "mtu"
     targets = (RailTarget,)
 
     def __init__(self, target: str, mtu: int = 640) -> None:
         super().__init__(target)
-        if not 576 <= mtu <= 9000:
-            raise TopologyError(f"mtu = {mtu}: 576 to 9000 bytes")
+        if not LEAST_MTU <= mtu <= MOST_MTU:
+            raise TopologyError(f"mtu = {mtu}: {LEAST_MTU} to {MOST_MTU} bytes")
         self.mtu = mtu
 
     def details(self) -> dict[str, object]:
@@ -124,15 +137,12 @@ class Mtu(GuestFault):
 
     def change(self) -> Span:
         """Set it; IPv6 addresses survive only 1,280 bytes and more."""
-        ((host, rail),) = self.rails()
-        shown = self.guests.run(host, ["cat", f"/sys/class/net/rail{rail}/mtu"]).check()
-        self._before = int(shown.out)
         return self._set(self.mtu)
 
     def repair(self) -> Span:
         """Set it back, and give the IPv6 address back that a small MTU took away."""
         ((host, rail),) = self.rails()
-        span = self._set(self._before)
+        span = self._set(self.guests.mtu)
         six = f"{self.guests.topology.address6(host, rail)}/64"
         self.guests.host(host).script([f"ip addr replace {six} dev rail{rail} nodad"])
         return span
@@ -162,6 +172,7 @@ class GidMoved(GuestFault):
     """
 
     kind = "gid"
+    alone_on = "gid"
     targets = (RailTarget,)
 
     def _move(self, *, away: bool) -> Span:

@@ -13,7 +13,7 @@ from lab.fault import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import kernel, machine
 from lab.vm.machine import Vm
-from lab.vm.rdma.lab import MASKED, MODULES, GuestLab, Hook, device
+from lab.vm.rdma.lab import ETHERNET_MTU, MASKED, MODULES, GuestLab, Hook, device
 from lab.vm.rdma.place import Place, here_document
 from lab.vm.rdma.registry import Kind
 
@@ -34,8 +34,11 @@ def leaf_port(host: int, rail: int) -> str:
     return f"leaf{rail}h{host}"
 
 
-def network_script(topology: Topology) -> list[str]:
-    """Shell lines that make namespaces, bridges, wires and addresses. Pure."""
+def network_script(topology: Topology, mtu: int) -> list[str]:
+    """Shell lines that make namespaces, bridges, wires and addresses. Pure.
+
+    ``mtu`` is that of the rails, in bytes.
+    """
     hosts, rails = range(topology.hosts), range(topology.rails)
     fabric = [f"netns add h{host}" for host in hosts]
     for name in (_BRIDGE, *(f"leaf{rail}" for rail in rails)):
@@ -43,12 +46,12 @@ def network_script(topology: Topology) -> list[str]:
     # Both ends of a veth pair must differ in their index (docs/lab.md).
     index = 100
     for host in hosts:
-        wires = [(f"mgmth{host}", MANAGEMENT, _BRIDGE)]
-        wires += [(leaf_port(host, rail), f"rail{rail}", f"leaf{rail}") for rail in rails]
-        for port, inside, bridge in wires:
+        wires = [(f"mgmth{host}", MANAGEMENT, _BRIDGE, ETHERNET_MTU)]
+        wires += [(leaf_port(host, rail), f"rail{rail}", f"leaf{rail}", mtu) for rail in rails]
+        for port, inside, bridge, size in wires:
             index += 1
-            peer = f"peer name {inside} netns h{host}"
-            fabric.append(f"link add {port} index {index} type veth {peer}")
+            peer = f"peer name {inside} mtu {size} netns h{host}"
+            fabric.append(f"link add {port} index {index} mtu {size} type veth {peer}")
             fabric.append(f"link set {port} master {bridge} up")
     lines = [here_document("ip -batch -", fabric)]
     for host in hosts:
@@ -86,8 +89,8 @@ class NamespaceLab(GuestLab):
 
     kind: Kind = "namespaces"
 
-    def __init__(self, topology: Topology, vm: Vm) -> None:
-        super().__init__(topology)
+    def __init__(self, topology: Topology, vm: Vm, mtu: int = ETHERNET_MTU) -> None:
+        super().__init__(topology, mtu)
         self.vm = vm
         self.fabric = Place(vm)
 
@@ -106,7 +109,7 @@ class NamespaceLab(GuestLab):
         # Devices are to belong to one namespace; the mode cannot change once there are others.
         mode = ["modprobe ib_core", "rdma system set netns exclusive"]
         pairs = [(h, r) for h in range(self.topology.hosts) for r in range(self.topology.rails)]
-        lines = [*mode, *load, *network_script(self.topology), *rxe_script(pairs)]
+        lines = [*mode, *load, *network_script(self.topology, self.mtu), *rxe_script(pairs)]
         self.fabric.script(lines, timeout=600)
 
     def set_cable(self, host: int, rail: int, *, up: bool) -> None:
@@ -141,8 +144,10 @@ class NamespaceLab(GuestLab):
 
 
 @contextmanager
-def booted(name: str = "rdma", hosts: int = 4, rails: int = 2) -> Iterator[NamespaceLab]:
-    """Boot and build; the machine ends on exit, whatever happens.
+def booted(
+    name: str = "rdma", hosts: int = 4, rails: int = 2, mtu: int = ETHERNET_MTU
+) -> Iterator[NamespaceLab]:
+    """Boot and build; the machine ends on exit, whatever happens. ``mtu`` is that of the rails.
 
     Raises:
         LabError: there is a lab of that name.
@@ -152,7 +157,7 @@ def booted(name: str = "rdma", hosts: int = 4, rails: int = 2) -> Iterator[Names
     machine.clean_stale()
     with ExitStack() as stack:
         vm = Vm(f"rdma-{name}", kernel.newer(), memory_mib=MEMORY_MIB, cpus=CPUS, masked=MASKED)
-        lab = NamespaceLab(topology, vm)
+        lab = NamespaceLab(topology, vm, mtu)
         lab.open()
         stack.callback(lab.close)
         stack.enter_context(vm)

@@ -34,10 +34,10 @@ ERRORS = (LabError, TopologyError, VmError, PerftestError, OSError)
 
 
 def booted(asked: Request) -> AbstractContextManager[GuestLab]:
-    """The lab that was asked for: ``kind``, ``name``, ``hosts``, ``rails``."""
+    """The lab that was asked for: ``kind``, ``name``, ``hosts``, ``rails``, ``mtu``."""
     if asked["kind"] == "pair":
-        return pair.booted(asked["name"], asked["rails"])
-    return namespaces.booted(asked["name"], asked["hosts"], asked["rails"])
+        return pair.booted(asked["name"], asked["rails"], asked["mtu"])
+    return namespaces.booted(asked["name"], asked["hosts"], asked["rails"], asked["mtu"])
 
 
 def host_of(topology: Topology, text: str) -> int:

@@ -128,6 +128,7 @@ class Netem(GuestFault):
     """
 
     kind = "netem"
+    alone_on = "queue"
     targets = (RailTarget,)
 
     def __init__(self, target: str, spec: str = "loss 5%", direction: Direction = "tx") -> None:

@@ -13,21 +13,24 @@ from lab.fault import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import pair
 from lab.vm.machine import Vm
-from lab.vm.rdma.lab import MASKED, MODULES, GuestLab, Hook, device
+from lab.vm.rdma.lab import ETHERNET_MTU, MASKED, MODULES, GuestLab, Hook, device
 from lab.vm.rdma.place import Place
 from lab.vm.rdma.registry import Kind
 
 CPUS = 2
 
 
-def host_script(topology: Topology, host: int) -> list[str]:
-    """Shell lines that make a machine, just booted, the lab's host ``host``. Pure."""
+def host_script(topology: Topology, host: int, mtu: int) -> list[str]:
+    """Shell lines that make a machine, just booted, the lab's host ``host``. Pure.
+
+    ``mtu`` is that of the rails, in bytes.
+    """
     rails = range(topology.rails)
     # The cable after the last rail's is the management network.
     lines = [f"ip link set rail{topology.rails} name {MANAGEMENT}"]
     lines.append("sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
-    names = [MANAGEMENT, *(f"rail{rail}" for rail in rails)]
-    lines += [f"ip link set {name} up" for name in names]
+    lines.append(f"ip link set {MANAGEMENT} up")
+    lines += [f"ip link set rail{rail} mtu {mtu} up" for rail in rails]
     for address in topology.addresses("host", host):
         nodad = " nodad" if address.family == 6 else ""
         lines.append(f"ip addr add {address.ip}/{address.prefix} dev {address.ifname}{nodad}")
@@ -45,8 +48,8 @@ class PairLab(GuestLab):
 
     kind: Kind = "pair"
 
-    def __init__(self, topology: Topology, machines: pair.Pair) -> None:
-        super().__init__(topology)
+    def __init__(self, topology: Topology, machines: pair.Pair, mtu: int = ETHERNET_MTU) -> None:
+        super().__init__(topology, mtu)
         self._vms = [machines.alpha, machines.beta]
 
     @property
@@ -84,13 +87,13 @@ class PairLab(GuestLab):
 
     def prepare(self, host: int) -> None:
         """Addresses, devices and payload of a machine that has just booted."""
-        self.place(host).script(host_script(self.topology, host), timeout=600)
+        self.place(host).script(host_script(self.topology, host, self.mtu), timeout=600)
         self.repush(self._vms[host])
 
 
 @contextmanager
-def booted(name: str = "rdma", rails: int = 2) -> Iterator[PairLab]:
-    """Boot both and build; they end on exit, whatever happens.
+def booted(name: str = "rdma", rails: int = 2, mtu: int = ETHERNET_MTU) -> Iterator[PairLab]:
+    """Boot both and build; they end on exit, whatever happens. ``mtu`` is that of the rails.
 
     Raises:
         LabError: there is a lab of that name.
@@ -101,7 +104,7 @@ def booted(name: str = "rdma", rails: int = 2) -> Iterator[PairLab]:
         machines = stack.enter_context(
             pair.wired(rails + 1, prefix=f"rdma-{name}-", cpus=CPUS, masked=MASKED)
         )
-        lab = PairLab(topology, machines)
+        lab = PairLab(topology, machines, mtu)
         lab.open()
         stack.callback(lab.close)
         for host in range(2):

@@ -65,10 +65,10 @@ def test_root_modules_may_be_files_or_built_in_but_not_missing():
 
 
 def test_every_wire_has_two_different_indices_and_ends_at_its_leaf():
-    (fabric, *_) = namespaces.network_script(TOPOLOGY)
+    (fabric, *_) = namespaces.network_script(TOPOLOGY, 4500)
     for host in range(4):
         for rail in range(2):
-            assert f"type veth peer name rail{rail} netns h{host}" in fabric
+            assert f"mtu 4500 type veth peer name rail{rail} mtu 4500 netns h{host}" in fabric
             assert f"link set leaf{rail}h{host} master leaf{rail} up" in fabric
     indices = [word for before, word in itertools.pairwise(fabric.split()) if before == "index"]
     assert len(set(indices)) == len(indices) == 12
@@ -88,7 +88,7 @@ def test_a_device_is_made_moved_and_named_in_that_order():
 
 
 def test_the_pairs_last_cable_is_the_management_network():
-    lines = pair.host_script(TOPOLOGY, 1)
+    lines = pair.host_script(TOPOLOGY, 1, 1500)
     assert lines[0] == "ip link set rail2 name mgmt0"
     assert "ip addr add 10.249.0.2/24 dev mgmt0" in lines
     assert "rdma link add rxe1 type rxe netdev rail1" in lines
