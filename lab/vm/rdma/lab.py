@@ -163,6 +163,12 @@ class GuestLab(ABC):
         for vm in self.machines:
             payload.push(vm, build)
 
+    def put(self, path: Path) -> str:
+        """Put one more program into every machine; its path there. A reboot loses it."""
+        for vm in self.machines:
+            payload.put(vm, path)
+        return f"{payload.ROOT}/{path.name}"
+
     _payload: Path | None = None
 
     def repush(self, vm: Vm) -> None:

@@ -45,16 +45,22 @@ def files(build: Path) -> list[Path]:
     return [*found, *sorted(needed)]
 
 
+def put(vm: Vm, path: Path) -> None:
+    """Copy one program or library, stripped, to `ROOT` of the guest."""
+    with tempfile.TemporaryDirectory() as scratch:
+        stripped = Path(scratch) / path.name
+        subprocess.run(["strip", "-o", stripped, path], check=True)
+        data = stripped.read_bytes()
+    # Beside its name and renamed: what runs keeps the file that it has mapped.
+    vm.write(f"{ROOT}/.{path.name}", data, 0o755)
+    vm.run("mv", f"{ROOT}/.{path.name}", f"{ROOT}/{path.name}").check()
+
+
 def push(vm: Vm, build: Path) -> None:
-    """Copy the stripped files to `ROOT` of the guest.
+    """Copy `FILES` of a build directory to the guest.
 
     Raises:
         LabError: something is not built.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        for path in files(build):
-            stripped = Path(scratch) / path.name
-            subprocess.run(["strip", "-o", stripped, path], check=True)
-            # Beside its name and renamed: what runs keeps the file that it has mapped.
-            vm.write(f"{ROOT}/.{path.name}", stripped.read_bytes(), 0o755)
-            vm.run("mv", f"{ROOT}/.{path.name}", f"{ROOT}/{path.name}").check()
+    for path in files(build):
+        put(vm, path)
