@@ -25,3 +25,24 @@ def ping(lab, source, target, rail):
     """Whether an ICMP echo comes back over a rail."""
     words = ["busybox", "ping", "-c2", "-W2", "-I", f"rail{rail}"]
     return lab.run(source, [*words, lab.topology.address4(target, rail)]).rc == 0
+
+
+def pingpongs(lab, flows):
+    """Results of (client, server) of ``ibv_rc_pingpong``, all (client, server, rail) at once."""
+
+    def argv(rail, port):
+        words = ["ibv_rc_pingpong", "-d", f"rxe{rail}", "-g", "1", "-n", "20", "-c", "-e"]
+        return [*words, "-s", "2048", "-p", str(port)]
+
+    ports = [lab.next_port() for _ in flows]
+    servers = [
+        lab.popen(server, argv(rail, port))
+        for (_, server, rail), port in zip(flows, ports, strict=True)
+    ]
+    for (_, host, _), port, server in zip(flows, ports, servers, strict=True):
+        lab.wait_listening(host, port, server)
+    clients = [
+        lab.popen(client, [*argv(rail, port), lab.topology.management4(server)])
+        for (client, server, rail), port in zip(flows, ports, strict=True)
+    ]
+    return [(c.wait(), s.wait()) for c, s in zip(clients, servers, strict=True)]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab.registry import LabError
+from lab.topology import TopologyError
 from lab.vm.rdma import registry
 
 Answer = dict[str, Any]
@@ -22,6 +23,7 @@ def request(name: str, op: str, **fields: object) -> Iterator[Iterator[Answer]]:
 
     Raises:
         LabError: no such lab, or an answer says that it could not be done.
+        TopologyError: the lab has no such host, rail or fault.
     """
     info = registry.ready(name)
     with socket.socket(socket.AF_UNIX) as sock:
@@ -35,7 +37,8 @@ def _answers(lines: Iterator[str]) -> Iterator[Answer]:
     for line in lines:
         answer: Answer = json.loads(line)
         if not answer["ok"]:
-            raise LabError(str(answer["error"]))
+            kind = TopologyError if answer.get("usage") else LabError
+            raise kind(str(answer["error"]))
         yield answer
 
 

@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ class Service:
             return
         try:
             yield from act(request, gone)
+        except TopologyError as error:
+            yield {"ok": False, "error": str(error), "usage": True}
         except ERRORS as error:
             yield {"ok": False, "error": str(error)}
 
@@ -168,6 +170,21 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.flush()
 
 
+@contextmanager
+def serving(lab: GuestLab) -> Iterator[None]:
+    """Answer requests on the lab's socket inside the ``with`` block."""
+    with _Server(str(lab.dir.socket), _Handler) as server:
+        server.service = Service(lab)
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+            lab.dir.socket.unlink(missing_ok=True)
+
+
 def main() -> None:
     """The process."""
     asked: Request = json.loads(sys.stdin.readline())
@@ -183,9 +200,7 @@ def main() -> None:
         with booted(asked) as lab:
             if asked["build"]:
                 lab.push(Path(asked["build"]))
-            with _Server(str(lab.dir.socket), _Handler) as server:
-                server.service = Service(lab)
-                threading.Thread(target=server.serve_forever, daemon=True).start()
+            with serving(lab):
                 say({"ok": True})
                 log = os.open(lab.dir.root / "owner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(log, 2)
