@@ -123,7 +123,7 @@ def fault(
 
     Example: ./run lab vm fault netem h1:rail0 --set "spec=delay 5ms" --seconds 10
     """
-    parameters = dict(_parameter(text) for text in option or [])
+    parameters = dict(parameter(text) for text in option or [])
     stopped = False
 
     def stop(*_: object) -> None:
@@ -143,8 +143,8 @@ def fault(
     out.print(f"ground truth in {registry.ready(name).dir.truth}")
 
 
-def _parameter(text: str) -> tuple[str, object]:
-    """``percent=10`` to a name and a number, or a text."""
+def parameter(text: str) -> tuple[str, object]:
+    """``percent=10`` to a name and a number, or a text. Pure."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise TopologyError(f"--set '{text}': NAME=VALUE")

@@ -30,7 +30,8 @@ class GuestFault(Fault):
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._injected = False
+        self.injected = False
+        """Whether it is in force."""
         self._span: Span = (0, 0)
 
     @property
@@ -96,15 +97,19 @@ class GuestFault(Fault):
         except BaseException:
             self._release_alone()
             raise
-        self._injected = True
+        self.injected = True
+
+    def end(self) -> None:
+        """Take it back and record that; nothing when it did not start, or has ended."""
+        if self.injected:
+            super().end()
 
     def _end(self) -> None:
-        if self._injected:
-            self._injected = False
-            try:
-                self._span = self.repair()
-            finally:
-                self._release_alone()
+        self.injected = False
+        try:
+            self._span = self.repair()
+        finally:
+            self._release_alone()
 
     def _alone(self) -> list[Resource]:
         return [Resource(self.alone_on, *rail) for rail in self.rails()] if self.alone_on else []

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from lab.fault import Direction, Fault
+from lab.fault import Direction
 from lab.registry import LabError
 from lab.topology import Topology, TopologyError
 from lab.truth import Row
@@ -30,6 +30,9 @@ from lab.vm.rdma.registry import Kind
 from lab.vm.rdma.site import GuestDir, GuestSite
 from lab.vm.rdma.writes import RcWrites
 from lab.vm.wire import Job, Result
+
+if TYPE_CHECKING:
+    from lab.vm.rdma.fault import GuestFault
 
 Hook = Literal["ingress", "egress"]
 PATIENCE_S = 240
@@ -67,7 +70,7 @@ class GuestLab(ABC):
         a use-after-free (syzbot d8f76778)."""
         self._ports = itertools.count(18500)
         self._runs = itertools.count()
-        self._active: list[Fault] = []
+        self._active: list[GuestFault] = []
 
     # Where things run
 
@@ -279,7 +282,7 @@ class GuestLab(ABC):
     # Faults
 
     @contextmanager
-    def inject(self, fault: Fault) -> Iterator[Fault]:
+    def inject(self, fault: GuestFault) -> Iterator[GuestFault]:
         """The fault is in force inside the ``with`` block."""
         self.arm(fault)
         try:
@@ -288,22 +291,22 @@ class GuestLab(ABC):
         finally:
             self.disarm(fault)
 
-    def arm(self, fault: Fault) -> Fault:
+    def arm(self, fault: GuestFault) -> GuestFault:
         """Check the fault against this lab; ``start`` and ``end`` are the caller's."""
         fault.arm(self.site)
         self._active.append(fault)
         return fault
 
-    def disarm(self, fault: Fault) -> None:
+    def disarm(self, fault: GuestFault) -> None:
         """End what was armed, and forget it."""
         fault.end()
         fault.close()
         self._active.remove(fault)
 
     @property
-    def in_force(self) -> list[Fault]:
+    def in_force(self) -> list[GuestFault]:
         """Faults that have started and not ended."""
-        return [fault for fault in self._active if fault.started and not fault.ended]
+        return [fault for fault in self._active if fault.injected]
 
     def truth(self) -> list[Row]:
         """Ground truth so far; ``guest_ns`` is when the guest's clock said that it happened."""

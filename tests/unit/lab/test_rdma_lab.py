@@ -6,12 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.topology import Topology, TopologyError
+from lab.topology import RailTarget, Topology, TopologyError
 from lab.vm import apt, initramfs, kernel
-from lab.vm.rdma import dmesg, faults, namespaces, packetfaults, pair, payload, perftest
+from lab.vm.rdma import (
+    cli,
+    dmesg,
+    faults,
+    namespaces,
+    packetfaults,
+    pair,
+    payload,
+    perftest,
+    ports,
+)
+from lab.vm.rdma.fault import GuestFault
 from lab.vm.rdma.holds import Holds, Resource
 from lab.vm.rdma.registry import claim, load
 from lab.vm.rdma.site import GuestDir
+from lab.vm.wire import VmError
 
 TOPOLOGY = Topology("t", hosts=4, rails=2, spines=0, rate_bps=0, management=True)
 
@@ -210,3 +222,77 @@ def test_a_lab_whose_owner_is_gone_is_taken_over(tmp_path, monkeypatch):
     assert load("t").kind == "pair"
     where.info.write_text("{")
     assert load("t") is None
+
+
+def test_parameters_of_the_command_line():
+    assert cli.parameter("percent=2.5") == ("percent", 2.5)
+    assert cli.parameter("mtu=640") == ("mtu", 640)
+    assert cli.parameter("spec=delay 5ms") == ("spec", "delay 5ms")
+    with pytest.raises(TopologyError, match="NAME=VALUE"):
+        cli.parameter("percent")
+
+
+def test_an_entry_of_the_gid_table_is_an_address_or_empty():
+    assert ports.gid_text("0000:0000:0000:0000:0000:ffff:0a01:0003") == "10.1.0.3"
+    assert ports.gid_text("fd00:0001:0000:0000:0000:0000:0000:0002") == "fd00:1::2"
+    assert ports.gid_text("0000:0000:0000:0000:0000:0000:0000:0000") == ""
+
+
+class Counted(GuestFault):
+    """Changes nothing but a list; ``fails`` makes its start fail."""
+
+    kind = "counted"
+    targets = (RailTarget,)
+    alone_on = "counted"
+
+    def __init__(self, target, fails=False):
+        super().__init__(target)
+        self.fails, self.calls = fails, []
+
+    def change(self):
+        if self.fails:
+            raise VmError("no")
+        self.calls.append("change")
+        return 1, 2
+
+    def repair(self):
+        self.calls.append("repair")
+        return 3, 4
+
+
+@pytest.fixture
+def bare_lab(tmp_path, monkeypatch):
+    """A lab without machines: what is said of faults before and after they touch any."""
+    monkeypatch.setattr("lab.vm.machine.RUN", tmp_path)
+    lab = namespaces.NamespaceLab(TOPOLOGY, None)
+    lab.open()
+    return lab
+
+
+def test_a_fault_records_both_ends_with_the_guests_time(bare_lab):
+    with bare_lab.inject(Counted("h1:rail0")) as fault:
+        assert bare_lab.in_force == [fault]
+        with pytest.raises(TopologyError, match="is in force"):
+            bare_lab.arm(Counted("h1:rail0")).start()
+        with bare_lab.inject(Counted("h1:rail1")):
+            pass
+    assert fault.calls == ["change", "repair"]
+    rows = [(row["phase"], row["guest_ns"]) for row in bare_lab.truth() if row["id"] == fault.id]
+    assert rows == [("start", [1, 2]), ("end", [3, 4])]
+
+
+def test_a_fault_that_does_not_start_leaves_nothing(bare_lab):
+    with pytest.raises(VmError, match="no"), bare_lab.inject(Counted("h1:rail0", fails=True)):
+        pass
+    assert bare_lab.truth() == []
+    assert bare_lab.in_force == []
+    with bare_lab.inject(Counted("h1:rail0")):
+        assert len(bare_lab.in_force) == 1
+
+
+def test_targets_are_checked_before_anything_happens(bare_lab):
+    for target, error in (("h1", "takes a target like"), ("h9:rail0", "no host 9")):
+        with pytest.raises(TopologyError, match=error):
+            bare_lab.arm(Counted(target))
+    with pytest.raises(TopologyError, match="needs a lab of kind pair"):
+        bare_lab.arm(faults.Paused("h1"))
