@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 TOOL_S = 10.0
 CHILD_S = 30.0
+KILL_S = 1.0
 MAX_OUTPUT = 4 * 1024 * 1024
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
@@ -86,24 +88,36 @@ def _output(argv: Sequence[str], environment: Mapping[str, str], limit_s: float)
     try:
         # A file, not a pipe: what a tool starts may hold a pipe open for ever.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
-                timeout=limit_s, check=False, env=dict(environment), cwd="/",
+                env=dict(environment), cwd="/",
             )  # fmt: skip
+            status = _ended(process, limit_s)
             texts = []
             for file in (out, errors):
                 file.seek(0)
                 texts.append(file.read(MAX_OUTPUT).decode("utf-8", "replace"))
     except FileNotFoundError:
         raise ToolError(f"{argv[0]} is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{argv[0]} did not end within {limit_s:g} s") from None
     except OSError as error:
         raise ToolError(f"{argv[0]}: {error.strerror or error}") from error
-    if done.returncode < 0:
-        raise ToolError(f"{argv[0]} was killed by signal {-done.returncode}")
-    if done.returncode:
+    if status is None:
+        raise ToolError(f"{argv[0]} did not end within {limit_s:g} s")
+    if status < 0:
+        raise ToolError(f"{argv[0]} was killed by signal {-status}")
+    if status:
         said = (texts[1].strip() or texts[0].strip()).splitlines()
         last = f": {said[-1][:200]}" if said else ""
-        raise ToolError(f"{argv[0]} ended with {done.returncode}{last}")
+        raise ToolError(f"{argv[0]} ended with {status}{last}")
     return texts[0]
+
+
+def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """The exit status; None after the limit: killed, and not waited for if it hangs in a driver."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
+        return None

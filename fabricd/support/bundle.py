@@ -20,6 +20,10 @@ from typing import Any
 
 from fabricd.cli import client
 from fabricd.config import Config, ConfigError, files_of, load
+from fabricd.doctor.checks import run as run_checks
+from fabricd.doctor.gather import Wanted, gather
+from fabricd.doctor.machine import ThisMachine
+from fabricd.doctor.tree import Tree
 from fabricd.support import facts
 from fabricd.support.redact import Redactor
 from fabricd.support.state import read_as_owner
@@ -27,6 +31,11 @@ from telemetry.listen import DEFAULT_LISTEN, parse_listen
 
 MAX_FILE = 8 * 1024 * 1024
 METRICS_S = 10.0
+_OPERATIONS: dict[str, dict[str, Any]] = {
+    "status": {}, "links": {}, "config": {}, "jobs": {}, "observations": {}, "training_jobs": {},
+    "migrations": {"limit": 1000},
+}  # fmt: skip
+"""What the daemon is asked, with the rest of each request."""
 
 
 class Bundle:
@@ -99,6 +108,7 @@ def collect(socket: Path, file: Path, since_ns: int, root: str) -> bytes:
     links = _daemon(bundle, socket) or ([x.netdev for x in config.links] if config else [])
     _state(bundle, config, since_ns)
     _metrics(bundle, config)
+    _doctor(bundle, file)
     for name, text in (*facts.kernel(), *facts.commands()):
         bundle.add(name, text)
     for netdev in links:
@@ -146,9 +156,9 @@ def _config_files(bundle: Bundle, file: Path) -> None:
 def _daemon(bundle: Bundle, socket: Path) -> list[str]:
     """What the daemon says of itself; returns its links."""
     names: list[str] = []
-    for op in ("status", "links", "config", "jobs", "observations"):
+    for op, more in _OPERATIONS.items():
         try:
-            answer = client.request(socket, {"op": op})
+            answer = client.request(socket, {"op": op} | more)
         except (client.DaemonError, OSError) as error:
             bundle.lack(f"daemon/{op}.json", str(error))
             continue
@@ -174,6 +184,12 @@ def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
     if "timeline.jsonl" not in found.missing:
         bundle.add_lines("timeline.jsonl", found.rows)
         bundle.add_json("state/flap-totals.json", found.flap_totals)
+
+
+def _doctor(bundle: Bundle, file: Path) -> None:
+    """What `fabricctl doctor --json` says here, as root or whoever makes the bundle."""
+    facts_of_host = gather(Tree(), ThisMachine(), Wanted(file))
+    bundle.add_json("doctor.json", run_checks(facts_of_host).document())
 
 
 def _metrics(bundle: Bundle, config: Config | None) -> None:

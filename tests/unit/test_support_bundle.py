@@ -95,7 +95,8 @@ def test_secrets_planted_everywhere_are_nowhere(etc, monkeypatch):
     assert_clean(files)
     wanted = {"daemon/status.json", "daemon/explain-rail0.json", "config/fabricd.toml",
               "state/operator.json", "timeline.jsonl", "metrics.txt", "host/journal.txt",
-              "host/proc-cmdline", "manifest.json"}  # fmt: skip
+              "host/proc-cmdline", "manifest.json", "doctor.json", "daemon/training_jobs.json",
+              "daemon/migrations.json"}  # fmt: skip
     assert wanted <= set(files)
     assert b"[removed]" in files["timeline.jsonl"]
     manifest = json.loads(files["manifest.json"])

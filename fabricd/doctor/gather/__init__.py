@@ -16,6 +16,7 @@ from fabricd.doctor.gather import (
     pci,
     peer_memory,
     plugin,
+    processes,
     qos,
     verbs,
 )
@@ -42,6 +43,12 @@ class Wanted:
 
 def gather_for_job(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
     """The facts by which hosts of a job are compared: verbs, rails, plugin and variables."""
+    return _for_job(tree, machine, wanted, {})
+
+
+def _for_job(
+    tree: Tree, machine: Machine, wanted: Wanted, others: Mapping[int, Mapping[str, str]]
+) -> HostFacts:
     netdevs = network.netdevs(tree)
     answer = verbs.ask(tree, machine)
     devices = verbs.devices(tree, answer)
@@ -54,14 +61,15 @@ def gather_for_job(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
         rails_by=rails_by,
         plugin=plugin.library(tree, machine, wanted.library, wanted.environment),
         libibverbs=answer.library,
-        nccl=nccl.environments(tree, wanted.environment, wanted.pids),
+        nccl=nccl.environments(tree, wanted.environment, others),
         unexamined=tree.unexamined,
     )
 
 
 def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
     """All facts of a host; what could not be looked at is named in ``unexamined``."""
-    job = gather_for_job(tree, machine, wanted)
+    found = processes.processes(tree, machine, wanted.pids)
+    job = _for_job(tree, machine, wanted, found.environments)
     rails = [job.netdevs[rail] for rail in job.rails if rail in job.netdevs]
     return replace(
         job,
@@ -69,7 +77,7 @@ def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
         source_rules=network.source_rules(tree, machine),
         modules=network.modules(tree),
         bridges=pci.bridges(tree, job.verbs, rails),
-        memlock=limits.memlock(tree, machine),
+        memlock=limits.memlock(tree, machine, found.jobs),
         qos=qos.settings(tree, machine, job.rails, job.verbs),
         peer_memory=peer_memory.peer_memory(tree),
         firewall=firewall.rules(tree, machine),

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fabricd.doctor.facts import MemlockLimit
 from fabricd.doctor.machine import Machine, ToolError
 from fabricd.doctor.tree import Tree
 
 LAUNCHERS = ("slurmd", "containerd", "docker", "crio", "kubelet", "k3s", "pbs")
 """Units below which jobs start: a job inherits their limits."""
-_LIBRARIES = ("libnccl-net-fabric.so", "libnccl.so", "librccl.so")
 _IPC_LOCK = 1 << 14  # CAP_IPC_LOCK
 _ALL_IDS = 4294967295
-MAX_MAPS = 8 * 1024 * 1024
 
 
-def memlock(tree: Tree, machine: Machine) -> tuple[MemlockLimit, ...]:
-    """All limits that can be read; jobs of other users are closed to us unless we are root."""
+def memlock(tree: Tree, machine: Machine, jobs: Sequence[int]) -> tuple[MemlockLimit, ...]:
+    """All limits that can be read.
+
+    Args:
+        tree: where files are read.
+        machine: what asks systemd.
+        jobs: processes that run NCCL.
+    """
     found = []
     if (own := _process(tree, "self", "this shell", job=False)) is not None:
         found.append(own)
-    found += _jobs(tree)
+    for pid in jobs:
+        name = tree.text(f"proc/{pid}/comm") or "?"
+        limit = _process(tree, str(pid), f"process {pid} ({name})", job=True)
+        found += [] if limit is None else [limit]
     found += _units(tree, machine)
     return tuple(found)
 
@@ -59,26 +68,6 @@ def _exempt(tree: Tree, pid: str) -> bool:
             ids = (tree.text(f"proc/{pid}/uid_map") or "").split()
             return capable and ids == ["0", "0", str(_ALL_IDS)]
     return False
-
-
-def _jobs(tree: Tree) -> list[MemlockLimit]:
-    found = []
-    hidden = 0
-    for pid in sorted((x for x in tree.names("proc") if x.isdecimal()), key=int):
-        try:
-            maps = tree.data(f"proc/{pid}/maps", MAX_MAPS).decode("utf-8", "replace")
-        except PermissionError:
-            hidden += 1
-            continue
-        except OSError:
-            continue  # it ended meanwhile
-        if any(library in maps for library in _LIBRARIES):
-            name = tree.text(f"proc/{pid}/comm") or "?"
-            limit = _process(tree, pid, f"process {pid} ({name})", job=True)
-            found += [] if limit is None else [limit]
-    if hidden:
-        tree.unexamine("training jobs", f"{hidden} processes of other users are closed to us")
-    return found
 
 
 def _units(tree: Tree, machine: Machine) -> list[MemlockLimit]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from fabricd.doctor.facts import NcclEnvironment
-from fabricd.doctor.tree import Tree, why
+from fabricd.doctor.process_scan import PREFIXES
+from fabricd.doctor.tree import Tree
 
-PREFIXES = ("NCCL_", "FABRIC_", "RCCL_")
 SYSTEM_FILE = "etc/nccl.conf"
 _SEARCH = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib",
            "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu",
@@ -16,31 +16,20 @@ _SEARCH = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib",
 
 
 def environments(
-    tree: Tree, own: Mapping[str, str], pids: Sequence[int]
+    tree: Tree, own: Mapping[str, str], others: Mapping[int, Mapping[str, str]]
 ) -> tuple[NcclEnvironment, ...]:
-    """This environment, then each process's."""
+    """This environment, then each process's.
+
+    Args:
+        tree: where files are read.
+        own: variables of this process.
+        others: pid → its variables.
+    """
     found = [_environment(tree, "this environment", own, "")]
-    for pid in pids:
-        try:
-            data = tree.data(f"proc/{pid}/environ", 4 * 1024 * 1024)
-        except OSError as error:
-            tree.unexamine(f"environment of process {pid}", why(error))
-            continue
+    for pid, variables in others.items():
         # A job in a container has files of its own.
-        root = f"proc/{pid}/root/"
-        found.append(_environment(tree, f"process {pid}", parse_environ(data), root))
+        found.append(_environment(tree, f"process {pid}", variables, f"proc/{pid}/root/"))
     return tuple(found)
-
-
-def parse_environ(data: bytes) -> dict[str, str]:
-    """The variables of /proc/PID/environ; the first of a name counts, as for getenv."""
-    found: dict[str, str] = {}
-    for part in data.split(b"\0"):
-        name, separator, value = part.partition(b"=")
-        if separator:
-            text = value.decode("utf-8", "replace")
-            found.setdefault(name.decode("utf-8", "replace"), text)
-    return found
 
 
 def parse_file(text: str) -> dict[str, str]:

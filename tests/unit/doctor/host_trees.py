@@ -10,6 +10,7 @@ import os
 import struct
 from pathlib import Path
 
+from fabricd.doctor import process_scan
 from fabricd.doctor.checks import run
 from fabricd.doctor.facts import EMPTY_GID
 from fabricd.doctor.gather import Wanted, gather
@@ -56,7 +57,9 @@ class Answers:
     def open_node(self, path):
         return self.nodes.get(path.name, 0)
 
-    def child(self, module, *_args):
+    def child(self, module, *args):
+        if module == "fabricd.doctor.process_scan":
+            return process_scan.scan(Tree(Path(args[0])), [int(pid) for pid in args[1:]])
         answer = self.children[module]
         if isinstance(answer, Exception):
             raise answer

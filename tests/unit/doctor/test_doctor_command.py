@@ -1,7 +1,10 @@
 """``fabricctl doctor``: exit status, JSON, text, --only, --strict; without root, daemon or RDMA."""
 
 import json
+import os
 import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,10 @@ import fabricd.cli
 from fabricd.doctor.checks import CHECKS, Check, run
 from fabricd.doctor.facts import HostFacts
 from fabricd.doctor.finding import Finding, Report, Severity
+from fabricd.doctor.gather.processes import processes
 from fabricd.doctor.machine import ThisMachine, ToolError
 from fabricd.doctor.report import lines
+from fabricd.doctor.tree import Tree
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
 
@@ -127,3 +132,22 @@ def test_a_tool_is_bounded_and_its_failure_named(monkeypatch):
     monkeypatch.setattr("fabricd.doctor.machine.TOOL_S", 0.0)
     with pytest.raises(ToolError, match="did not end within 0 s"):
         machine.run(["sleep", "100"])
+
+
+def test_processes_are_looked_at_in_a_child():
+    """It finds the variables of a real process, and says which it may not look at."""
+    variables = {"PATH": os.environ["PATH"], "NCCL_IB_TC": "77", "HF_TOKEN": "secret"}
+    with subprocess.Popen(["sleep", "600"], env=variables) as process:
+        try:
+            until = time.monotonic() + 60
+            while True:  # until the child has become sleep
+                tree = Tree()
+                found = processes(tree, ThisMachine(), (process.pid, 2**22 + 5))
+                if found.environments.get(process.pid, {}).get("NCCL_IB_TC") == "77":
+                    break
+                assert time.monotonic() < until, found
+        finally:
+            process.kill()
+    assert "HF_TOKEN" not in found.environments[process.pid]
+    assert tree.unexamined[f"environment of process {2**22 + 5}"] == "No such file or directory"
+    assert os.getpid() not in found.jobs

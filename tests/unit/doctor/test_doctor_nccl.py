@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fabricd.doctor.checks.nccl_names import NameList, number_of
 from fabricd.doctor.finding import Severity
-from fabricd.doctor.gather.nccl import parse_environ, parse_file
+from fabricd.doctor.gather.nccl import parse_file
+from fabricd.doctor.process_scan import parse_environ, wanted
 
 OURS = "/opt/fabricd/lib/libnccl-net-fabric.so"
 
@@ -197,6 +198,12 @@ def test_numbers_are_strtolls(text, number):
 @given(st.binary())
 def test_any_environ_is_parsed(data):
     assert all(isinstance(value, str) for value in parse_environ(data).values())
+
+
+def test_only_variables_about_nccl_leave_the_child():
+    assert wanted({"NCCL_IB_TC": "1", "HF_TOKEN": "secret", "HOME": "/root"}) == {
+        "NCCL_IB_TC": "1", "HOME": "/root",
+    }  # fmt: skip
 
 
 def test_the_first_of_a_name_counts():
