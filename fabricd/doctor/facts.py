@@ -295,7 +295,19 @@ class Firewall:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Everything that was gathered. ``rails``: the interfaces that carry a job's traffic."""
+    """Everything that was gathered.
+
+    Attributes:
+        rails: the interfaces that carry a job's traffic.
+        configured: whether an operator named them; else they are those with a verbs port.
+        rails_by: what names them.
+        addresses: None: they could not be had.
+        source_rules: sources that have a routing rule of their own.
+        modules: kernel modules.
+        libibverbs: the library's name; empty: there is none.
+        firewall: None: its rules could not be listed.
+        unexamined: what could not be looked at → why.
+    """
 
     verbs: tuple[VerbsDevice, ...] = ()
     nodes: tuple[UverbsNode, ...] = ()
@@ -303,6 +315,7 @@ class HostFacts:
     addresses: tuple[Address, ...] | None = ()
     source_rules: frozenset[str] = frozenset()
     rails: tuple[str, ...] = ()
+    configured: bool = False
     rails_by: str = ""
     modules: frozenset[str] = frozenset()
     bridges: tuple[PciBridge, ...] = ()
@@ -320,6 +333,12 @@ class HostFacts:
         """Ports of all verbs devices."""
         return tuple(port for device in self.verbs for port in device.ports)
 
-    def driver(self, port: VerbsPort) -> str:
-        """Kernel driver of a port's device."""
-        return next((x.driver for x in self.verbs if x.name == port.device), "")
+    def concerns(self, port: VerbsPort) -> bool:
+        """Whether a job here may use a port.
+
+        Sysfs shows a host's ports in all of its containers, and ports for storage or management.
+        Where an operator named the rails, they tell; else what this process can open.
+        """
+        if self.configured:
+            return not port.netdevs or bool(set(port.netdevs) & set(self.rails))
+        return any(node.device == port.device and not node.problem for node in self.nodes)

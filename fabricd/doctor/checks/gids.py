@@ -13,13 +13,17 @@ MAX_ROWS = 32
 
 def tables(facts: HostFacts) -> Iterator[Finding]:
     """Tables without a usable entry; entries that cannot be read; one family alone."""
-    for port in facts.ports:
-        if port.roce and port.active:
-            yield from _table(port)
+    ports = [p for p in facts.ports if p.roce and p.active and facts.concerns(p)]
+    # Without a configuration a port may be cabled and none of the job's, as long as others are.
+    unusable = Severity.CRITICAL
+    if not facts.configured and any(port.usable_gids for port in ports):
+        unusable = Severity.WARNING
+    for port in ports:
+        yield from _table(port, unusable)
     families = {
         port: {gid.address.version for gid in port.usable_gids if gid.address is not None}
-        for port in facts.ports if port.roce and port.active
-    }  # fmt: skip
+        for port in ports
+    }
     known = {port: versions for port, versions in families.items() if versions}
     if known and not set.intersection(*known.values()):
         rows = tuple(
@@ -39,7 +43,7 @@ def namespaces(facts: HostFacts) -> Iterator[Finding]:
     here = {address.interface.ip for address in facts.addresses}
     for port in facts.ports:
         usable = port.usable_gids
-        if not usable or not port.active:
+        if not usable or not port.active or not facts.concerns(port):
             continue
         outside = [gid for gid in usable if gid.address not in here]
         if len(outside) == len(usable):
@@ -53,7 +57,7 @@ def namespaces(facts: HostFacts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _table(port: VerbsPort) -> Iterator[Finding]:
+def _table(port: VerbsPort, unusable: Severity) -> Iterator[Finding]:
     filled = [gid for gid in port.gids if not gid.error and not gid.empty]
     v2 = [gid for gid in filled if gid.kind == ROCE_V2]
     if port.usable_gids:
@@ -88,7 +92,7 @@ def _table(port: VerbsPort) -> Iterator[Finding]:
     else:
         seen = f"The types of {port}'s GIDs cannot be read."
         action = "Look at gid_attrs/types in sysfs: the container may mount /sys in part."
-    yield Finding(Severity.CRITICAL, str(port), seen, action, _rows(port))
+    yield Finding(unusable, str(port), seen, action, _rows(port))
 
 
 def _rows(port: VerbsPort) -> tuple[str, ...]:

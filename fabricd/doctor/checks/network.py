@@ -33,7 +33,7 @@ def mtus(facts: HostFacts) -> Iterator[Finding]:
             "Give all rails and their switch ports one MTU, 9000 where they allow it.", rows,
         )  # fmt: skip
     for port in facts.ports:
-        if not port.active:
+        if not port.active or not facts.concerns(port):
             continue
         allowed = min(
             (roce_mtu(facts.netdevs[name].mtu) for name in port.netdevs

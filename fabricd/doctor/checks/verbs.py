@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from fabricd.doctor.facts import HostFacts, VerbsPort
+from fabricd.doctor.facts import HostFacts
 from fabricd.doctor.finding import Finding, Severity
 
 VERBS_MODULES = {
@@ -33,7 +33,7 @@ def devices(facts: HostFacts) -> Iterator[Finding]:
         module = VERBS_MODULES.get(netdev.driver)
         if module is None or name in served or netdev.master in served:
             continue
-        if name not in facts.rails and facts.rails_by != "verbs ports":
+        if facts.configured and name not in facts.rails:
             continue  # a management port needs no verbs
         if module not in facts.modules:
             yield Finding(
@@ -54,7 +54,7 @@ def devices(facts: HostFacts) -> Iterator[Finding]:
             "Nothing, where this is meant; else load the NICs' RDMA modules.",
         )  # fmt: skip
         return
-    if "ib_uverbs" not in facts.modules:
+    if "ib_uverbs" not in facts.modules and not facts.nodes:
         yield Finding(
             Severity.CRITICAL, "host",
             "The module ib_uverbs is not loaded: no process can use verbs.",
@@ -70,14 +70,16 @@ def devices(facts: HostFacts) -> Iterator[Finding]:
 
 def port_states(facts: HostFacts) -> Iterator[Finding]:
     """Ports of rails that are not ACTIVE, and rails whose ports differ in rate."""
-    ports = [port for port in facts.ports if _concerns(facts, port)]
+    ports = [port for port in facts.ports if facts.concerns(port)]
     for port in ports:
         if port.active or not port.state:
             continue
         action = "Look at cable, optic and switch port; `fabricctl explain` says what the link saw."
         if port.state in ("INIT", "ARMED") and not port.roce:
             action = "No subnet manager has activated the port: start one, or look at its log."
-        yield Finding(Severity.CRITICAL, str(port), f"{port} is {port.state}, not ACTIVE.", action)
+        # A port that nobody named as a rail may be one that nobody cabled.
+        severity = Severity.CRITICAL if facts.configured else Severity.WARNING
+        yield Finding(severity, str(port), f"{port} is {port.state}, not ACTIVE.", action)
     rates = {port.rate for port in ports if port.active and port.rate}
     if len(rates) > 1:
         rows = tuple(f"{port}: {port.rate}" for port in ports)
@@ -89,28 +91,24 @@ def port_states(facts: HostFacts) -> Iterator[Finding]:
 
 def nodes(facts: HostFacts) -> Iterator[Finding]:
     """Device nodes that are missing, not permitted, or another namespace's."""
-    for node in facts.nodes:
-        if not node.problem:
+    wrong = [node for node in facts.nodes if node.problem]
+    needed = {port.device for port in facts.ports if facts.concerns(port)}
+    if not facts.configured and len(wrong) == len(facts.nodes):
+        needed = {node.device for node in wrong}
+    spare = [node for node in wrong if node.device not in needed]
+    for node in wrong:
+        if node in spare:
             continue
-        if node.code == errno.ENXIO and "uverbs device nodes" in facts.unexamined:
-            continue
-        if node.code == errno.ENOENT:
-            action = (
-                "In a container: give it the devices (`--device=/dev/infiniband`, "
-                "rdma-shared-device-plugin, or `privileged`). On a host: look at udev."
-            )
-        elif node.code == errno.EACCES:
-            action = "Give the job's user read and write access (0666 is udev's usual mode)."
-        elif node.code == errno.EPERM:
-            action = (
-                "The container's device cgroup refuses it, or its network namespace does not own "
-                "the device (`rdma system show` says exclusive): grant it, or move the device in."
-            )
-        else:
-            action = "Remove the stale node and let udev make it again, or restart the container."
         yield Finding(
             Severity.CRITICAL, node.device,
-            f"Verbs cannot open {node.device}: {node.problem}.", action,
+            f"Verbs cannot open {node.device}: {node.problem}.", _node_action(node.code),
+        )  # fmt: skip
+    if spare:
+        yield Finding(
+            Severity.NOTE, "host",
+            f"{len(spare)} of {len(facts.nodes)} verbs devices cannot be opened here, and no rail "
+            "needs them.", "Nothing, where the container was given the others on purpose.",
+            tuple(f"{node.device}: {node.problem}" for node in spare),
         )  # fmt: skip
     without = {device.name for device in facts.verbs} - {node.device for node in facts.nodes}
     for name in sorted(without):
@@ -120,7 +118,17 @@ def nodes(facts: HostFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _concerns(facts: HostFacts, port: VerbsPort) -> bool:
-    """Whether a rail stands on the port; all ports count where nothing names the rails."""
-    rails = set(facts.rails)
-    return not rails or bool(rails & set(port.netdevs)) or not port.netdevs
+def _node_action(code: int) -> str:
+    if code == errno.ENOENT:
+        return (
+            "In a container: give it the devices (`--device=/dev/infiniband`, a device plugin, or "
+            "`privileged`). On a host: look at udev."
+        )
+    if code == errno.EACCES:
+        return "Give the job's user read and write access (0666 is udev's usual mode)."
+    if code == errno.EPERM:
+        return (
+            "The container's device cgroup refuses it, or its network namespace does not own "
+            "the device (`rdma system show` says exclusive): grant it, or move the device in."
+        )
+    return "Remove the stale node and let udev make it again, or restart the container."

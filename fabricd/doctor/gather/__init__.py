@@ -52,12 +52,13 @@ def _for_job(
     netdevs = network.netdevs(tree)
     answer = verbs.ask(tree, machine)
     devices = verbs.devices(tree, answer)
-    rails, rails_by = network.rails(tree, wanted.config, netdevs, devices)
+    rails, configured, rails_by = network.rails(tree, wanted.config, netdevs, devices)
     return HostFacts(
         verbs=devices,
         nodes=verbs.nodes(tree, machine, devices),
         netdevs=netdevs,
         rails=rails,
+        configured=configured,
         rails_by=rails_by,
         plugin=plugin.library(tree, machine, wanted.library, wanted.environment),
         libibverbs=answer.library,

@@ -30,19 +30,19 @@ def netdevs(tree: Tree) -> dict[str, Netdev]:
 
 def rails(
     tree: Tree, config: Path, found: Mapping[str, Netdev], devices: tuple[VerbsDevice, ...]
-) -> tuple[tuple[str, ...], str]:
-    """The interfaces that carry a job's traffic, and what says so.
+) -> tuple[tuple[str, ...], bool, str]:
+    """The interfaces that carry a job's traffic; whether an operator named them; what says so.
 
     The daemon's configuration names them; without one, interfaces with a verbs port are taken.
     """
     try:
         links = load(tree.path(config.absolute())).links
-        return tuple(link.netdev for link in links), str(config)
+        return tuple(link.netdev for link in links), True, str(config)
     except ConfigError as error:
         tree.unexamine("the daemon's configuration", str(error.problems[0]))
     names = {name for device in devices for port in device.ports for name in port.netdevs}
     # What is not in this namespace is no rail of it.
-    return tuple(sorted(names & found.keys())), "verbs ports"
+    return tuple(sorted(names & found.keys())), False, "verbs ports"
 
 
 def addresses(tree: Tree, machine: Machine) -> tuple[Address, ...] | None:

@@ -1,6 +1,7 @@
 """Verbs devices, ports and device nodes: what the field reported, on copies of sysfs layouts."""
 
 import errno
+import shutil
 
 import pytest
 from host_trees import Host, seen
@@ -81,6 +82,7 @@ def test_a_nic_whose_rdma_module_is_not_loaded_is_named_with_the_module(tmp_path
 )
 def test_a_port_that_is_not_active(tmp_path, state, layer, words):
     host = make(tmp_path, "mlx5_ib" if layer == "InfiniBand" else "mlx5_roce")
+    host.config("rail0", "ib0")
     host.port("mlx5_0", 1, layer, state, "400", "Gb/sec")
     (finding,) = host.findings("port-state")
     assert finding.subject == "mlx5_0/1"
@@ -134,6 +136,7 @@ def test_the_kernel_made_no_node(mlx5):
 
 
 def test_ib_uverbs_that_is_not_loaded(mlx5):
+    shutil.rmtree(mlx5.path("sys/class/infiniband_verbs"))
     mlx5.write("proc/modules", "mlx5_ib 397312 0 - Live 0x0\nmlx5_core 1 0 - Live 0x0\n")
     critical = [f for f in mlx5.findings("verbs-devices") if f.severity is Severity.CRITICAL]
     assert ["modprobe ib_uverbs" in f.action for f in critical] == [True]
@@ -145,3 +148,48 @@ def test_without_libibverbs_the_job_runs_over_tcp(mlx5):
     }  # fmt: skip
     found = [f for f in mlx5.findings("verbs-devices") if f.severity is Severity.WARNING]
     assert ["libibverbs.so.1 is not installed" in f.seen for f in found] == [True]
+
+
+def pod(tmp_path, *given):
+    """A container without the daemon's configuration that was given some of the devices."""
+    host = make(tmp_path, "mlx5_roce")
+    for node in ("uverbs0", "uverbs1"):
+        if node not in given:
+            host.path(f"dev/infiniband/{node}").unlink()
+    return host
+
+
+def test_a_pod_that_was_given_one_device_of_two_is_well(tmp_path):
+    host = pod(tmp_path, "uverbs0")
+    host.port("mlx5_1", 1, "Ethernet", "1:DOWN", "400", "Gb/sec")
+    host.no_gids("mlx5_1")
+    host.addresses({"rail0": "10.0.0.1/24"})
+    findings = host.findings("uverbs", "port-state", "gid-table", "gid-namespace", "mtu")
+    assert [(f.check, f.severity) for f in findings] == [("uverbs", Severity.NOTE)]
+    assert findings[0].detail[0].startswith("mlx5_1: ")
+
+
+def test_a_pod_that_was_given_none_is_critical(tmp_path):
+    found = pod(tmp_path).findings("uverbs")
+    assert [(f.subject, f.severity) for f in found] == [
+        ("mlx5_0", Severity.CRITICAL), ("mlx5_1", Severity.CRITICAL),
+    ]  # fmt: skip
+
+
+def test_without_a_configuration_a_port_may_be_nobodys(tmp_path):
+    host = make(tmp_path, "mlx5_roce")
+    host.port("mlx5_1", 1, "Ethernet", "1:DOWN", "400", "Gb/sec")
+    assert [f.severity for f in host.findings("port-state")] == [Severity.WARNING]
+    host.port("mlx5_1", 1, "Ethernet", "4:ACTIVE", "400", "Gb/sec", "(4X", "NDR)")
+    host.no_gids("mlx5_1")
+    assert [f.severity for f in host.findings("gid-table")] == [Severity.WARNING]
+    host.no_gids("mlx5_0")
+    assert {f.severity for f in host.findings("gid-table")} == {Severity.CRITICAL}
+
+
+def test_ports_that_are_no_rails_do_not_concern_a_job(mlx5):
+    mlx5.config("rail0")
+    mlx5.port("mlx5_1", 1, "Ethernet", "1:DOWN", "10", "Gb/sec")
+    mlx5.path("dev/infiniband/uverbs1").unlink()
+    assert seen(mlx5.findings("port-state", "gid-table", "gid-namespace")) == []
+    assert [f.severity for f in mlx5.findings("uverbs")] == [Severity.NOTE]
