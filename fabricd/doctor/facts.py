@@ -72,6 +72,7 @@ class VerbsPort:
         netdevs: interfaces that the table or the device names.
         active_mtu: bytes, as verbs say it; None when verbs cannot be asked.
         max_mtu: bytes, likewise.
+        traffic_class: of the device, which overrides what a queue pair asks; None: it has none.
     """
 
     device: str
@@ -83,6 +84,7 @@ class VerbsPort:
     netdevs: tuple[str, ...] = ()
     active_mtu: int | None = None
     max_mtu: int | None = None
+    traffic_class: int | None = None
 
     @property
     def roce(self) -> bool:

@@ -76,13 +76,7 @@ def _malformed(environment: NcclEnvironment) -> Iterator[Finding]:
 
 def _devices(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding]:
     text = environment.value("NCCL_IB_HCA")
-    if environment.value("NCCL_IB_DISABLE") == "1" and facts.verbs:
-        yield Finding(
-            Severity.WARNING if text else Severity.NOTE, environment.source,
-            "NCCL_IB_DISABLE=1 turns verbs off, although this host has verbs devices"
-            + (f", and NCCL_IB_HCA={text} chooses among them." if text else "."),
-            "Unset one of both, unless TCP is wanted.",
-        )  # fmt: skip
+    yield from _off(facts, environment, text)
     if not text or not facts.ports:
         return
     names = NameList.parse(text)
@@ -113,6 +107,28 @@ def _devices(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding
             f"NCCL_IB_HCA={text} names ports that are not ACTIVE: {', '.join(down)}.",
             "See port-state.",
         )  # fmt: skip
+
+
+def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Iterator[Finding]:
+    """Variables that turn verbs off on a host that has them."""
+    if not facts.verbs:
+        return
+    if environment.value("NCCL_IB_DISABLE") == "1" and uses_plugin(environment):
+        yield Finding(
+            Severity.WARNING, environment.source,
+            "NCCL_IB_DISABLE=1 concerns NCCL's own transport; the plugin does not read it.",
+            "FABRIC_VERBS=0 lets the plugin carry TCP alone; unset both for verbs.",
+        )  # fmt: skip
+        return
+    for name in ("NCCL_IB_DISABLE", "FABRIC_VERBS"):
+        off = "1" if name == "NCCL_IB_DISABLE" else "0"
+        if environment.value(name) == off:
+            chooses = f", and NCCL_IB_HCA={hca} chooses among them." if hca else "."
+            yield Finding(
+                Severity.WARNING if hca else Severity.NOTE, environment.source,
+                f"{name}={off} turns verbs off, although this host has verbs devices{chooses}",
+                "Unset one of both, unless TCP is wanted.",
+            )  # fmt: skip
 
 
 def _gids(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding]:
@@ -189,7 +205,7 @@ def _scan(roce: list[VerbsPort], environment: NcclEnvironment) -> Iterator[Findi
     if _number(environment, "NCCL_IB_ROCE_VERSION_NUM", 2) == 1 and roce:
         yield Finding(
             Severity.WARNING, environment.source,
-            "NCCL_IB_ROCE_VERSION_NUM=1: RoCE v1 passes no router, and the plugin uses v2 alone.",
+            "NCCL_IB_ROCE_VERSION_NUM=1: no router forwards RoCE v1.",
             "Unset it.",
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fabricd.doctor.checks.nccl_names import number_of
 from fabricd.doctor.facts import HostFacts, NcclEnvironment, Qos
 from fabricd.doctor.finding import Finding, Severity
 
@@ -33,18 +34,29 @@ def traffic_classes(facts: HostFacts) -> Iterator[Finding]:
 
 def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding]:
     text = environment.value("NCCL_IB_TC")
-    try:
-        traffic_class = int(text or "0", 0)
-    except ValueError:
+    number = number_of(text) if text else 0
+    if number is None:
         return  # nccl-ib-variables reports it
-    dscp = (traffic_class & 0xFF) >> 2
-    said = f"NCCL_IB_TC={text}" if text is not None else "NCCL_IB_TC is not set"
+    asked = max(number, 0)  # -1 is NCCL's own default, and means 0
     for qos in facts.qos:
+        forced = _forced(facts, qos.netdev)
+        traffic_class = asked if forced is None else forced
+        dscp = (traffic_class & 0xFF) >> 2
+        said = f"NCCL_IB_TC={text}" if text else "NCCL_IB_TC is not set"
+        if forced is not None:
+            said += f" (the device forces traffic class {forced})"
+            if text and asked != forced:
+                yield Finding(
+                    Severity.WARNING, qos.netdev,
+                    f"NCCL_IB_TC={text} in {environment.source} has no effect: the device forces "
+                    f"traffic class {forced}.",
+                    "Set both alike, or write 0 to its tc/1/traffic_class in sysfs.",
+                )  # fmt: skip
         if not any(qos.pfc):
             continue
         lossless = ", ".join(str(number) for number, on in enumerate(qos.pfc) if on)
         if qos.trust == "pcp":
-            if text is not None and traffic_class:
+            if traffic_class:
                 yield Finding(
                     Severity.WARNING, qos.netdev,
                     f"{said} in {environment.source}, but {qos.netdev} trusts the VLAN's priority "
@@ -62,6 +74,12 @@ def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Findin
                 f"which PFC is off; it is on for priority {lossless}.",
                 f"{advice}, on every host, with the switch mapping the same DSCP.",
             )  # fmt: skip
+
+
+def _forced(facts: HostFacts, netdev: str) -> int | None:
+    """The traffic class that a rail's device forces on all queue pairs."""
+    classes = [port.traffic_class for port in facts.ports if netdev in port.netdevs]
+    return next((number for number in classes if number is not None), None)
 
 
 def _row(qos: Qos) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from fabricd.doctor.tree import Tree, why
 CLASS = "sys/class/infiniband"
 QUERY = "fabricd.doctor.verbs_query"
 MAX_GIDS = 4096
+_GLOBAL_CLASS = re.compile(r"Global tclass=([0-9]{1,3})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,18 @@ def _port(tree: Tree, device: str, number: int, asked: Any) -> VerbsPort:  # noq
         netdevs=tuple(sorted(netdevs)),
         active_mtu=_mtu(mtus.get("active_mtu")),
         max_mtu=_mtu(mtus.get("max_mtu")),
+        traffic_class=_traffic_class(tree.text(f"{CLASS}/{device}/tc/{number}/traffic_class")),
     )
 
 
 def _mtu(value: Any) -> int | None:  # noqa: ANN401 - JSON
     return value if isinstance(value, int) and 0 < value <= 65536 else None
+
+
+def _traffic_class(text: str | None) -> int | None:
+    """``Global tclass=106``, of mlx5 in MLNX_OFED; rules for single flows are passed over."""
+    match = _GLOBAL_CLASS.search(text or "")
+    return int(match[1]) if match else None
 
 
 def _own_netdevs(tree: Tree, device: str, number: int) -> set[str]:

@@ -8,7 +8,7 @@ from host_trees import Host, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.doctor.checks.nccl_names import NameList, number_of
+from fabricd.doctor.checks.nccl_names import IB_NUMBERS, IB_WORDS, NameList, number_of
 from fabricd.doctor.finding import Severity
 from fabricd.doctor.gather.nccl import parse_file
 from fabricd.doctor.process_scan import parse_environ, wanted
@@ -65,6 +65,8 @@ FIGHTS = (
     ({"NCCL_SOCKET_IFNAME": "eth0"}, Severity.WARNING, "none of which is a rail"),
     ({"NCCL_SOCKET_FAMILY": "ipv4"}, Severity.WARNING, "neither AF_INET nor AF_INET6"),
     ({"NCCL_IB_DISABLE": "1"}, Severity.NOTE, "turns verbs off"),
+    ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": OURS}, Severity.WARNING, "does not read it"),
+    ({"FABRIC_VERBS": "0", "NCCL_NET_PLUGIN": OURS}, Severity.NOTE, "FABRIC_VERBS=0 turns verbs"),
     ({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"}, Severity.WARNING, "chooses among them"),
     ({"NCCL_IB_HCA": "mlx4_0"}, Severity.CRITICAL, "no RDMA port of this host (mlx5_0:1, "),
     ({"NCCL_IB_HCA": "=mlx5"}, Severity.CRITICAL, "no RDMA port"),
@@ -83,7 +85,7 @@ FIGHTS = (
     ({"NCCL_IB_ADDR_RANGE": "10.0.0.0/24"}, Severity.CRITICAL, "holds no GID of mlx5_1/1"),
     ({"NCCL_IB_ADDR_RANGE": "fd00::/8"}, Severity.WARNING, "the range is ignored"),
     ({"NCCL_IB_ADDR_RANGE": "10.0/33"}, Severity.WARNING, "is no subnet"),
-    ({"NCCL_IB_ROCE_VERSION_NUM": "1"}, Severity.WARNING, "RoCE v1 passes no router"),
+    ({"NCCL_IB_ROCE_VERSION_NUM": "1"}, Severity.WARNING, "no router forwards RoCE v1"),
     ({"NCCL_IB_TIMEOUT": "0"}, Severity.CRITICAL, "waits for ever"),
     ({"NCCL_IB_TIMEOUT": "8"}, Severity.WARNING, "give up after 8.39 ms"),
     ({"NCCL_IB_TIMEOUT": "24"}, Severity.WARNING, "give up after 550 s"),
@@ -234,10 +236,23 @@ def test_any_values_make_findings_and_no_failure(tmp_path_factory, variables):
 _SHARED = {}
 
 
-def test_the_variables_that_the_plugin_reads_are_known_here():
-    from fabricd.doctor.checks.nccl_names import known
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
-    text = (Path(__file__).resolve().parents[3] / "docs/plugin.md").read_text()
+
+def documented():
+    """Variable → what docs/nccl-ib-variables.md says that the plugin makes of it."""
+    text = (DOCS / "nccl-ib-variables.md").read_text()
+    rows = re.findall(r"^\| `(NCCL_IB_\w+)` \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "a variable has two rows"
+    return dict(rows)
+
+
+def test_each_variable_that_is_checked_is_documented():
+    assert documented().keys() == IB_NUMBERS.keys() | IB_WORDS
+
+
+def test_the_variables_that_the_plugin_reads_are_documented_so():
+    text = (DOCS / "plugin.md").read_text()
     names = re.findall(r"^\| `(NCCL_IB_\w+)`", text, re.MULTILINE)
     assert names
-    assert [name for name in names if not known(name)] == []
+    assert [name for name in names if not documented()[name].startswith("read")] == []

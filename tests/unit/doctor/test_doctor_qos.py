@@ -93,6 +93,25 @@ def test_a_traffic_class_that_the_nic_does_not_look_at(mlx5):
     assert "--trust dscp" in mlx5.findings("qos")[0].action
 
 
+def test_a_device_that_forces_a_traffic_class(mlx5):
+    for device in ("mlx5_0", "mlx5_1"):
+        mlx5.write(f"sys/class/infiniband/{device}/tc/1/traffic_class", "Global tclass=96\n")
+    assert seen(mlx5.findings("qos")) == [], "without NCCL_IB_TC RoCE is lossless all the same"
+    mlx5.environment = {"NCCL_IB_TC": "160"}
+    assert [(f.subject, "has no effect" in f.seen) for f in mlx5.findings("qos")] == [
+        ("rail0", True), ("rail1", True),
+    ]  # fmt: skip
+    mlx5.write("sys/class/infiniband/mlx5_0/tc/1/traffic_class", "tclass=7 sip=1.2.3.4\n")
+    found = [f.seen for f in mlx5.findings("qos") if f.subject == "rail0"]
+    assert ["PFC is off" in text for text in found] == [True], "a rule for one flow forces nothing"
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "fast"])
+def test_values_without_a_class_do_not_fail(mlx5, value):
+    mlx5.environment = {"NCCL_IB_TC": value}
+    assert len(mlx5.findings("qos")) == (0 if value == "fast" else 2)
+
+
 def test_rails_that_differ(mlx5):
     told(mlx5, "rail1", pfc=NONE)
     mlx5.environment = {"NCCL_IB_TC": "96"}
