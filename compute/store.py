@@ -221,6 +221,14 @@ class Store:
                 yield Entry(*row)
             first = rows[-1][0] + 1
 
+    def mentions(self, text: str, most: int) -> list[Entry]:
+        """The newest entries whose line has ``text``, oldest first. Raises ``StoreError``."""
+        query = (
+            "SELECT number, line, hash FROM ledger WHERE instr(line, ?) > 0 "
+            "ORDER BY number DESC LIMIT ?"
+        )
+        return [Entry(*row) for row in reversed(self._rows(query, text, most))]
+
     def add_head(self, head: Head) -> None:
         """Keep a signed head. Raises ``StoreError``."""
         with self._transaction():

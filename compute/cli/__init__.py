@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import typer
 
-from compute.cli import broker_command, ledger_commands, operate_commands, read_commands
+from compute.cli import (
+    broker_command,
+    explain_command,
+    ledger_commands,
+    operate_commands,
+    read_commands,
+)
 from compute.cli.run_command import check, run
 
 EPILOG = "Example: fabric-compute run --config /etc/fabricd/compute.toml"
@@ -30,6 +36,7 @@ app.command(epilog="Example: fabric-compute undrain gpu-07")(operate_commands.un
 app.command(epilog='Example: fabric-compute stop --reason "switch work"')(operate_commands.stop)
 app.command(epilog="Example: fabric-compute resume")(operate_commands.resume)
 app.command(epilog="Example: fabric-compute jobs --json")(read_commands.jobs)
+app.command(epilog="Example: fabric-compute explain gpu-07")(explain_command.explain)
 app.command(epilog="Example: fabric-compute broker --host gpu-01")(broker_command.broker)
 app.add_typer(ledger_commands.app, name="ledger")
 app.add_typer(ledger_commands.slo_app, name="slo")

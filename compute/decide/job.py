@@ -407,7 +407,9 @@ class JobCore:
         """Why this generation is given up although all its processes live; ``""``: it is not."""
         policy = self._policy
         if not self._note_choice(generation, documents, now):
-            if now - self._proposed_at > policy.accept_s or is_contested(generation, documents):
+            # A job that begins waits for its hosts: nothing is lost while they are slow.
+            overdue = generation.formed and now - self._proposed_at > policy.accept_s
+            if overdue or is_contested(generation, documents):
                 return f"generation {generation.number} was not accepted by all of its hosts"
             return ""
         suspected = any(one.suspects >= generation.number for one in documents.values())

@@ -68,7 +68,7 @@ def first_generation(documents: Mapping[str, AgentDocument], nodes: int) -> JobG
         if len(mains) != documents[host].nproc or any(one.state != "joined" for one in mains):
             raise PlacementError(f"not all processes of {host} have joined")
         slots += [one.process for one in mains]
-    return _generation(1, None, slots, documents, lost=(), store_host=order[0])
+    return _generation(1, None, slots, documents, lost=(), store_host=order[0], formed=False)
 
 
 def next_generation(
@@ -83,6 +83,7 @@ def next_generation(
 ) -> JobGeneration:
     """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
 
+    One that never ran, and has all of its ranks, begins from the beginning again.
     ``documents``: of hosts that may hold ranks. ``layout``: what a process has to have protected.
     ``targets``: host → the only host that may take its ranks. ``idle_only``: take no process of a
     host that holds ranks: those are for its own.
@@ -98,7 +99,12 @@ def next_generation(
     survivors = [alive[slot][0] for slot in kept if slot]
     # A rank of a generation that never ran has got no state yet.
     if not any(_holds_state(alive[slot][1]) for slot in kept if slot):
-        raise NoStateError("all ranks are lost, and with them the state")
+        if previous.formed or not all(kept):
+            raise NoStateError("all ranks are lost, and with them the state")
+        return _generation(
+            number, previous, kept, documents, lost=[], store_host=survivors[0], reason=reason,
+            formed=False,
+        )  # fmt: skip
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
         busy = idle_only and host in survivors
@@ -162,6 +168,7 @@ def _generation(
     lost: Sequence[int],
     store_host: str,
     reason: str = "",
+    formed: bool = True,
 ) -> JobGeneration:
     order = host_order(documents)
     ordered = [(host, documents[host]) for host in order]
@@ -179,7 +186,7 @@ def _generation(
         voters=base.electorate if base else electorate,
         members=members,
         store=documents[store_host].store,
-        formed=base is not None,
+        formed=formed,
         lost=list(lost),
         reason=reason,
     )

@@ -249,6 +249,8 @@ class HostCore:
         problem = ""
         if self._accepted is not None and generation.base < self._accepted.number:
             problem = f"it follows {generation.base}, and {self._accepted.number} is accepted here"
+        if not generation.formed and any(one.committed for one in self._processes.values()):
+            problem = "it starts from the beginning, and processes here have committed steps"
         for member in generation.members:
             if (
                 member.host in generation.hosts

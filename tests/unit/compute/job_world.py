@@ -109,6 +109,8 @@ class SimulatedHost:
             self.state = "warm"
         mine = self.accepted
         if job.phase == "running" and mine is not None and mine.proposal == news.proposal:
+            if self.running is None or self.running.proposal != news.proposal:
+                self.step = self.step if news.formed else 0
             self.running = news
             self.state = "warm"
 
@@ -117,6 +119,8 @@ class SimulatedHost:
             news.number <= self.accepted.number or news.base < self.accepted.number
         ):
             return False
+        if not news.formed and self.committed:
+            return False  # It would lose all steps.
         holders = {
             f"{member.host}/{member.incarnation}"
             for member in news.members

@@ -1,10 +1,14 @@
 """No healthy host is evicted and no rank taken over twice, whatever happens when. Virtual time."""
 
+import dataclasses
 import itertools
 import os
 
 import pytest
-from job_world import TICK_S, World
+from job_world import JOB, TICK_S, World
+
+from compute.decide.decider import Order
+from telemetry.messages.documents import HostJob
 
 SCENARIOS = 12
 
@@ -104,6 +108,45 @@ def test_a_frozen_host_is_fenced_and_its_rank_taken_over(computes):
     assert world.progress[0] == 2
     assert world.step > step
     assert not world.violations
+
+
+def test_a_job_whose_hosts_are_slow_at_its_start_begins_when_they_are_ready():
+    world = World(9, computes=1)
+    slow = world.hosts["h1"]
+    slow.obey = lambda *_: None
+    run(world, 5)
+    assert world.progress[0] == 0
+    assert not world.over
+    del slow.obey
+    run(world, 2)
+    assert world.progress[0] == 1
+    assert not world.violations
+
+
+def test_two_first_generations_at_once_begin_from_the_beginning_as_the_second():
+    """Each is accepted by some hosts: neither can be chosen any more."""
+    world = World(10, computes=2)
+    first, second = (world.deciders[name] for name in ("c0", "c1"))
+    hosts = list(world.hosts.values())
+    for decider, here in ((first, hosts), (second, hosts[:5])):
+        decider._policy = dataclasses.replace(world.policy, formation_wait_s=0.0)
+        for host in here:
+            news = HostJob(job=JOB, incarnation=host.incarnation)
+            document = host.document(0.0)
+            decider.host_job(host.name, JOB, news, 0.0, document=document)
+    proposals = []
+    for decider, obeying in ((first, hosts[:2]), (second, hosts[2:5])):
+        effects = [*decider.decide(0.0), *decider.decide(1.0)]
+        for one in [one for one in effects if isinstance(one, Order)]:
+            if world.hosts[one.host] in obeying:
+                world.hosts[one.host].obey(one.order, world._job_order(one.order))
+        proposals.append(obeying[0].accepted.proposal)
+    assert proposals[0] != proposals[1]
+    run(world, 5)
+    assert not world.violations
+    assert not world.over
+    assert world.progress[0] > 1
+    assert not world.hosts["h0"].running.formed
 
 
 def test_a_host_silent_to_one_peer_or_without_broker_is_nobodys_loss():

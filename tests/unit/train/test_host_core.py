@@ -375,6 +375,18 @@ def test_a_generation_that_follows_an_older_one_than_this_host_knows_is_not_acce
     assert "it follows 2, and 3 is accepted here" in host.notes[-1]
 
 
+def test_a_start_from_the_beginning_is_not_accepted_once_steps_were_committed():
+    host = Host()
+    host.run(generation(1))
+    host.order("proposed", generation(2, formed=False))
+    assert host.core.accepted.number == 2, "nothing would be lost"
+    host.order("running", generation(2, formed=False))
+    host.core.committed(host.alive[0], 2, 1, host.now)
+    host.order("proposed", generation(3, formed=False))
+    assert host.core.accepted.number == 2
+    assert "processes here have committed steps" in host.notes[-1]
+
+
 SLOTS = [("a/i1/p0", "b/i1/p0"), ("a/i1/p0", "c/i1/p0"), ("c/i1/p0", "b/i1/p0")]
 GENERATIONS = st.builds(
     lambda number, back, slots: generation(number, slots, base=max(0, number - back)),
