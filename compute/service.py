@@ -164,6 +164,7 @@ class Service:
                 await self._carry_out()
             self.figures.connected = self._link.complete
             self.figures.superseded = self._link.client.superseded
+            self.figures.ledger_entries = self._store.last.number if self._store.last else 0
             self.figures.cycle_at = time.monotonic()
             self._notifier.watchdog()
 
@@ -257,7 +258,6 @@ class Service:
             self._log.info(kind, ledger=entry.number, **_loggable(fields))
             if (failure := failure_of(kind, fields)) is not None:
                 self.metrics.failure(failure)
-            figures.ledger_entries = entry.number
         figures.orders = self._live.published
         if self._exec is not None:
             figures.commands = self._exec.results

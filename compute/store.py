@@ -148,13 +148,12 @@ class Store:
         """
         if not (fences or records or jobs or commands or gone):
             return []
-        wall, last, entries = time.time(), self._last, []
-        with self._transaction():
+        wall = time.time()
+        with self._ledger_transaction() as entries:
             for record in records:
                 if record.id and not self._is_new(record.id):
                     continue
-                last = entry_after(last, record.kind, record.fields, wall)
-                entries.append(last)
+                entries.append(self._next_entry(entries, record, wall))
             self._db.executemany(
                 "DELETE FROM events WHERE id = ?", [(one.id,) for one in records if one.id]
             )
@@ -162,10 +161,6 @@ class Store:
                 self._db.execute(
                     "INSERT OR IGNORE INTO fences VALUES (?, ?)",
                     (fence.id, fence.model_dump_json()),
-                )
-            for entry in entries:
-                self._db.execute(
-                    "INSERT INTO ledger VALUES (?, ?, ?)", (entry.number, entry.line, entry.hash)
                 )
             for job in jobs:
                 self._db.execute(
@@ -180,8 +175,24 @@ class Store:
                     "INSERT OR IGNORE INTO commands (id, data) VALUES (?, ?)",
                     (name, json.dumps(data)),
                 )
-        self._last = last
         return entries
+
+    @contextlib.contextmanager
+    def _ledger_transaction(self) -> Iterator[list[Entry]]:
+        """A transaction at whose end the entries in the yielded list are in the ledger."""
+        entries: list[Entry] = []
+        with self._lock:  # The next entry follows the newest one, whoever writes it.
+            with self._transaction():
+                yield entries
+                self._db.executemany(
+                    "INSERT INTO ledger VALUES (?, ?, ?)",
+                    [(one.number, one.line, one.hash) for one in entries],
+                )
+            self._last = entries[-1] if entries else self._last
+
+    def _next_entry(self, entries: Sequence[Entry], record: NewRecord, wall_s: float) -> Entry:
+        last = entries[-1] if entries else self._last
+        return entry_after(last, record.kind, record.fields, wall_s)
 
     def _is_new(self, name: str) -> bool:
         return bool(self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (name,)).rowcount)
@@ -276,10 +287,15 @@ class Store:
         with self._transaction():
             self._db.execute("UPDATE commands SET attempts = attempts + 1 WHERE id = ?", (name,))
 
-    def end_command(self, name: str) -> None:
-        """It has ended, or was given up: its id stays, so that it never runs again."""
-        with self._transaction():
-            self._db.execute("UPDATE commands SET data = '' WHERE id = ?", (name,))
+    def note_command(self, name: str, record: NewRecord, *, over: bool) -> None:
+        """A run has ended. Its record goes to the ledger. Raises ``StoreError``: it does not.
+
+        ``over``: it is never run again, but its id stays.
+        """
+        with self._ledger_transaction() as entries:
+            entries.append(self._next_entry(entries, record, time.time()))
+            if over:
+                self._db.execute("UPDATE commands SET data = '' WHERE id = ?", (name,))
 
     # -- small state --------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 The command gets one JSON object on stdin: ``{"version": 1, "id", "kind", "fields", "compute"}``.
 Exit status 0: done. 65 (EX_DATAERR): refused, never again. Any other, a signal or a time-out: not
 known, tried again with growing pauses, ``attempts`` times in all. So a command has to be idempotent
-by ``id``. What is not done yet is in the store, and goes on after a restart.
+by ``id``. What is not done yet is in the store, and goes on after a restart. Each run becomes an
+entry ``exec`` of the ledger, with its result and the end of its output.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from compute.engines.base import Decided
-from compute.store import StoreError
+from compute.store import NewRecord, StoreError
 
 VERSION = 1
 EX_DATAERR = 65
@@ -39,8 +40,8 @@ class CommandStore(Protocol):
     def count_attempt(self, name: str) -> None:
         """It is about to be run."""
 
-    def end_command(self, name: str) -> None:
-        """It is never run again."""
+    def note_command(self, name: str, record: NewRecord, *, over: bool) -> None:
+        """A run has ended. ``over``: it is never run again."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,19 @@ class ExecEngine:
         try:
             await asyncio.to_thread(self._store.count_attempt, name)
             document = {"version": VERSION, "id": name, "compute": self._compute, **data}
+            began = asyncio.get_running_loop().time()
             outcome = await run_command(self._command, document, self._timeout_s)
-            if self._is_over(name, outcome, attempts + 1):
-                await asyncio.to_thread(self._store.end_command, name)
+            seconds = asyncio.get_running_loop().time() - began
+            over = self._is_over(name, outcome, attempts + 1)
+            fields = {
+                "id": name, "on": data.get("kind", ""), "attempt": attempts + 1, "over": over,
+                "result": outcome.result, "output": outcome.detail, "seconds": round(seconds, 3),
+            }  # fmt: skip
+            if isinstance(about := data.get("fields"), dict):
+                fields |= {key: about[key] for key in ("job", "host") if key in about}
+            record = NewRecord("exec", fields)
+            await asyncio.to_thread(self._store.note_command, name, record, over=over)
+            if over:
                 del self._due[name]
         except StoreError as error:
             self._log.error("a command cannot be noted", id=name, error=str(error))
@@ -147,7 +158,8 @@ async def run_command(
 ) -> Outcome:
     """Run ``command`` with ``document`` on its stdin, in a process group of its own.
 
-    Past ``timeout_s`` the whole group is killed. The end of its output becomes the detail.
+    Past ``timeout_s`` the whole group is killed. The end of its output, ``OUTPUT_BYTES`` at most,
+    becomes the detail.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -156,16 +168,20 @@ async def run_command(
         )  # fmt: skip
     except OSError as error:
         return Outcome("failed", f"{command[0]}: {error.strerror}")
+    tail = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            output, _ = await process.communicate(json.dumps(document).encode() + b"\n")
+            line = json.dumps(document).encode() + b"\n"
+            await asyncio.gather(_feed(process, line), _read(process, tail))
+            await process.wait()
     except TimeoutError:
         await _end(process)
-        return Outcome("timeout", f"no end within {timeout_s:g} s")
+        how, said = f"no end within {timeout_s:g} s", _text(tail)
+        return Outcome("timeout", f"{how}: {said}" if said else how)
     except BaseException:
         await _end(process)
         raise
-    said = output[-OUTPUT_BYTES:].decode(errors="replace").strip()
+    said = _text(tail)
     if process.returncode == 0:
         return Outcome("done", said)
     if process.returncode == EX_DATAERR:
@@ -173,6 +189,26 @@ async def run_command(
     code = process.returncode or 0
     how = f"signal {-code}" if code < 0 else f"exit status {code}"
     return Outcome("failed", f"{how}: {said}" if said else how)
+
+
+async def _feed(process: asyncio.subprocess.Process, line: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It does not read it.
+        process.stdin.write(line)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read(process: asyncio.subprocess.Process, tail: bytearray) -> None:
+    """Read all output, and keep its end."""
+    assert process.stdout is not None
+    while chunk := await process.stdout.read(1 << 16):
+        tail += chunk
+        del tail[:-OUTPUT_BYTES]
+
+
+def _text(tail: bytearray) -> str:
+    return tail.decode(errors="replace").strip()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,6 +1,7 @@
 """The pure parts of the connection to the broker: backoff, newest states, replays, settings."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import aiomqtt
@@ -214,3 +215,13 @@ async def test_events_beyond_the_limit_push_out_the_oldest():
     assert (await inbox.get()).payload == b"2"
     inbox.put_nowait(received("event", b"more"))
     assert inbox.dropped == 2
+
+
+def test_a_broker_that_was_gone_for_an_hour_is_found_within_seconds_and_was_left_in_peace():
+    chosen = random.Random(1)
+    for _ in range(200):
+        backoff, now, attempts = FullJitter(chosen.random), 0.0, 0
+        while now < 3600.0:
+            last, now, attempts = now, now + backoff.next_s(), attempts + 1
+        assert now - last <= 10.0
+        assert attempts < 3600 / 3

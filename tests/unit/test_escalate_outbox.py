@@ -1,6 +1,7 @@
 """The outbox's file and its sender: nothing is lost, nothing is sent under two ids."""
 
 import asyncio
+import random
 import sqlite3
 
 import pytest
@@ -136,4 +137,52 @@ async def test_before_the_end_what_waits_is_stored(tmp_path):
     outbox.offer(waiting(1))
     await outbox.flush()
     assert payloads(store) == [1]
+    store.close()
+
+
+HOUR = 7_200
+"""Events of an hour, two a second: a host whose links flap all the time."""
+
+
+class Leaving:
+    """A broker whose connection ends again and again. What is under way then may have come, too."""
+
+    def __init__(self, seed):
+        self.random, self.got, self.left = random.Random(seed), [], 0
+
+    async def publish(self, payload):
+        await asyncio.sleep(0)
+        if not self.left:
+            raise NotConnectedError("gone")
+        self.left -= 1
+        self.got.append(int(payload))
+        if not self.left and self.random.random() < 0.5:
+            raise NotConnectedError("it has it, and the acknowledgement is lost")
+
+
+async def test_what_an_hour_without_a_broker_makes_arrives_in_order_and_once_by_id(tmp_path):
+    broker, lives = Leaving(1), 4
+    for life in range(lives):  # kill -9 between them: nobody flushes.
+        store = OutboxStore(tmp_path / "o.db")
+        outbox = Outbox(store, StoreThread(), broker.publish)
+        task = asyncio.create_task(outbox.run())
+        for number in range(life * HOUR // lives, (life + 1) * HOUR // lives):
+            outbox.offer(waiting(number, size=300))
+        await settled(outbox, (life + 1) * HOUR // lives)
+        await outbox.flush()
+        if life < lives - 1:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            store.close()
+    assert store.depth == Depth(HOUR, 300 * HOUR, 0)
+    assert broker.got == []
+    outbox.connection_changed(connected=True)
+    while outbox.depth.messages:
+        broker.left = broker.left or broker.random.randrange(1, 2000)
+        await asyncio.sleep(0.001)
+    first_seen = list(dict.fromkeys(broker.got))
+    assert first_seen == list(range(HOUR)), "each of them, in order"
+    assert len(broker.got) < HOUR + 8 * 100, "few come twice"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     store.close()

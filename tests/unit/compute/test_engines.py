@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compute.engines.base import Action, Decided
-from compute.engines.exec import ExecEngine, run_command
+from compute.engines.exec import OUTPUT_BYTES, ExecEngine, run_command
 from compute.engines.live import IN_FLIGHT, LiveEngine, acts
 from compute.store import Store
 from telemetry.broker.interface import NotConnectedError
@@ -199,6 +199,40 @@ async def test_a_command_that_succeeds_later_is_done(site):
 
 async def test_a_refusal_is_final(site):
     assert await site("echo no; exit 65") == {"refused": 1}
+
+
+def noted(store):
+    """(result, output, over) of all runs, as the ledger has them."""
+    fields = [one.record["fields"] for one in store.entries() if one.record["kind"] == "exec"]
+    assert all(one["on"] == "fence" and one["host"] == "h1" for one in fields)
+    assert [one["attempt"] for one in fields] == list(range(1, len(fields) + 1))
+    return [(one["result"], one["output"], one["over"]) for one in fields]
+
+
+async def test_each_run_is_in_the_ledger_with_its_output(site, store):
+    script = "test -e flag && { echo is off; exit 0; }; touch flag; echo no answer; exit 7"
+    await site(script)
+    assert noted(store) == [
+        ("failed", "exit status 7: no answer", False), ("done", "is off", True),
+    ]  # fmt: skip
+
+
+async def test_what_a_command_said_before_it_was_killed_is_in_the_ledger(site, store):
+    script = "echo begun; sleep 1000"
+    await site(script, attempts=1, timeout_s=1.0)
+    assert noted(store) == [("timeout", "no end within 1 s: begun", True)]
+
+
+async def test_of_endless_output_the_end_is_kept(site, store):
+    script = "head -c 30000000 /dev/zero | tr '\\0' x; echo the end"
+    await site(script)
+    [(result, output, _)] = noted(store)
+    assert (result, len(output), output[-7:]) == ("done", OUTPUT_BYTES - 1, "the end")
+
+
+async def test_a_command_that_does_not_read_its_stdin_is_done(site, store):
+    await site("exec 0<&-; exit 0")
+    assert noted(store) == [("done", "", True)]
 
 
 async def test_a_command_that_does_not_end_is_killed_with_its_children(site, tmp_path):

@@ -46,7 +46,11 @@ def test_what_is_said_twice_is_stored_once(path):
     assert store.fences() == [FENCE]
     assert store.last.number == 1
     assert len(store.pending_commands()) == 1
-    store.end_command("c")
+    store.note_command("c", NewRecord("exec", {"attempt": 1}), over=False)
+    assert len(store.pending_commands()) == 1
+    store.note_command("c", NewRecord("exec", {"attempt": 2}), over=True)
+    assert [entry.record["kind"] for entry in store.entries()] == ["host_event", "exec", "exec"]
+    assert verify(store.entries(), [], None).wrong == ()
     store.commit(commands=[("c", {"kind": "k"})])
     assert store.pending_commands() == [], "a command that has ended never runs again"
     store.commit(gone=["j"])
