@@ -60,6 +60,8 @@ class Intake:
         """Topics with a retained message that counts."""
         self._seen: set[Topic] = set()
         """Of these, those that the present connection has brought."""
+        self._boots: dict[str, str] = {}
+        """Host → the boot of its newest status."""
         self._back: dict[str, float] = {}
         """Host → when the present connection brought its status."""
 
@@ -96,6 +98,13 @@ class Intake:
             if not self._guard.is_new(message):
                 return  # The broker has sent it again.
         except BadMessageError as error:
+            boot, newest = message.sender.boot_id, self._boots.get(topic.owner)
+            if newest is not None and boot != newest:
+                raise RefusedError(
+                    "identity",
+                    f"host {topic.owner}: boot {boot:.80} speaks, though boot {newest:.80} came "
+                    "after it: do two hosts have this name? Only the later one counts",
+                ) from None
             raise RefusedError("replay", str(error)) from None
         try:
             self._apply(topic, message, now)
@@ -127,6 +136,7 @@ class Intake:
                 status = parse(HostStatus, data)
                 self._core.host_status(host, message.sender, status, now)
                 self.statuses[host] = status
+                self._boots[host] = message.sender.boot_id
             case Kind.HOST_OBSERVATIONS:
                 observations = parse(HostObservations, data)
                 self._core.host_observations(host, message.sender, observations, now)

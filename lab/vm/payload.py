@@ -76,7 +76,8 @@ def wheelhouse() -> Path:
 def source_digest() -> str:
     """Digest of every file that the wheel is made of."""
     patterns = ["pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "cmake/*"]
-    patterns += [f"{p}/**/*" for p in ("fabricd", "telemetry", "clocksync", "compute", "systemd")]
+    packages = ("fabricd", "telemetry", "clocksync", "compute", "fabric_train")
+    patterns += [f"{p}/**/*" for p in (*packages, "systemd")]
     for part in ("prober", "nccl_plugin"):
         patterns += [f"{part}/**/*.{ext}" for ext in ("cpp", "h", "c", "txt", "map")]
     return cache.files_digest(cache.REPO, tuple(patterns))

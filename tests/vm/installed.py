@@ -18,16 +18,16 @@ SOCKET = "/run/fabricd/ctl.sock"
 LONG = 600
 
 
-def block(name):
-    """The shell block of that name in docs/install.md."""
-    found = re.findall(rf"^```sh {name}\n(.*?)^```$", DOC.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, f"docs/install.md has {len(found)} blocks {name}"
+def block(name, doc=DOC):
+    """The shell block of that name in a document."""
+    found = re.findall(rf"^```sh {name}\n(.*?)^```$", doc.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"{doc.name} has {len(found)} blocks {name}"
     return found[0]
 
 
-def follow(vm, name, **variables):
+def follow(vm, name, *, doc=DOC, **variables):
     """What a block prints; ``variables`` are those that the document lets its reader set."""
-    script = "".join(f"{key}={value}\n" for key, value in variables.items()) + block(name)
+    script = "".join(f"{key}={value}\n" for key, value in variables.items()) + block(name, doc)
     return vm.run("bash", "-ec", script, timeout=LONG).check().out
 
 

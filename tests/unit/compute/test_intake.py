@@ -201,3 +201,24 @@ def test_ten_megabytes_are_refused_unread():
     payload = encode(Message(STATUS, LIFE, 1, ONLINE)) + b" " * 10_000_000
     with pytest.raises(BadMessageError, match=str(MAX_BYTES)):
         decode(payload, STATUS)
+
+
+def test_of_two_hosts_of_one_name_the_later_one_counts_and_the_other_is_named(core, intake):
+    """They push each other off the broker, and each says the host's birth again and again."""
+    other = Sender("b2", "i9")
+    send(intake, STATUS, ONLINE, sequence=1)
+    send(intake, STATUS, {"online": False}, sequence=2)
+    send(intake, STATUS, ONLINE, sequence=1, sender=other)
+    send(intake, OBSERVATIONS, GOOD[OBSERVATIONS], sequence=2, sender=other)
+    before = len(core.calls)
+    with pytest.raises(RefusedError, match="boot b1 speaks, though boot b2 came after it: do two"):
+        send(intake, STATUS, ONLINE, sequence=3)
+    assert len(core.calls) == before
+    assert intake.refused["identity"] == 1
+    assert intake.statuses["h1"].online
+
+
+def test_an_earlier_life_of_the_same_boot_is_a_replay(core, intake):
+    send(intake, STATUS, ONLINE, sender=LIFE)
+    send(intake, STATUS, ONLINE, sender=NEXT)
+    refused(core, intake, STATUS, ONLINE, "replay", sender=LIFE, sequence=5)
