@@ -216,7 +216,7 @@ class Agent:
                 states[message.step] = message.body
                 for step in sorted(states)[:-2]:
                     del states[step]
-                self._processes.send(process, Stored(message.step))
+                self._processes.send(process, Stored(message.step, message.number))
             case LocalStateRequest():
                 body = self._local_states.get(message.rank, {}).get(message.step)
                 answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")

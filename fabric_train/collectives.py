@@ -74,6 +74,7 @@ class FabricGroup(dist.ProcessGroup):
         self.broken = False
         self.on_broken: Callable[[int, str], None] = lambda _generation, _error: None
         self.on_broadcast: Callable[[Tensor], None] = lambda _tensor: None
+        self.on_reduce: Callable[[], None] = lambda: None  # before a sum of an attempt begins
 
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
@@ -152,6 +153,8 @@ class FabricGroup(dist.ProcessGroup):
         return self._world
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        if self.use is Use.ATTEMPT:
+            self.on_reduce()
         opts = opts or dist.AllreduceOptions()
         return self._run(lambda group: group.allreduce(tensors, opts), tensors)
 

@@ -44,10 +44,11 @@ from fabric_train.checkpoint import CheckpointDirectory
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.guard import guarded_checkpoint
+from fabric_train.hand_over import HandOver
 from fabric_train.launched import launched
 from fabric_train.limits import timeout_s
 from fabric_train.link import AgentLink
-from fabric_train.local_state import LocalStates, RandomStates, Stateful
+from fabric_train.local_state import LocalStates, Stateful
 from fabric_train.messages import (
     Acknowledged,
     Assignment,
@@ -55,7 +56,6 @@ from fabric_train.messages import (
     Failed,
     Finished,
     Hello,
-    LocalState,
     LocalStateAnswer,
     LocalStateRequest,
     Protected,
@@ -107,13 +107,13 @@ class Job:
         self._rehearsals = 0
         self._holds_state = False
         self._start: StepStart | None = None
+        self._hand_over: HandOver | None = None
         self._captured = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
         self._name = ""  # of the job
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
-        self._random_at_gate: RandomStates | None = None  # at the gate of the last attempt
         self._order = hashlib.sha256()
         self._reported_at = 0.0
         self._report_next_commit = True
@@ -162,6 +162,8 @@ class Job:
         self._state = state
         self._local = LocalStates(local or {})
         self._start = StepStart(state, self._local)
+        self._hand_over = HandOver(self._link, self._start)
+        self._group.on_reduce = self._send_local_early
         register_optimizer_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
@@ -185,13 +187,6 @@ class Job:
         yield from self._rehearse()
         while True:
             while self._step < total:
-                if self._random_at_gate is not None and not self._random_at_gate.same(
-                    RandomStates.now()
-                ):
-                    raise RuntimeError(
-                        "random numbers were drawn between optimizer.step() and the next step: a "
-                        "replacement would not draw them. Draw them before optimizer.step()"
-                    )
                 self._capture_start()
                 yield self._step
                 if self._captured:
@@ -207,6 +202,8 @@ class Job:
         self._captured = self._applied = False
         self._in_attempt = self._uncommitted = True
         self._group.use = Use.LOCAL if self.rehearsing else Use.ATTEMPT
+        assert self._hand_over is not None
+        self._hand_over.begin()
         try:
             yield
             self._gate()  # a loop may skip the optimizer's step
@@ -287,8 +284,8 @@ class Job:
         in a replacement. Nothing of the rehearsal is kept.
         """
         assert self._state is not None
-        assert self._start is not None
         assert self._local is not None
+        assert self._hand_over is not None
         while self._rehearsals:
             self._capture_start()
             yield self._step
@@ -297,7 +294,7 @@ class Job:
         facts = {**self._state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **self._state.settings(), "first step": str(self._step)})
-            self._store_local(self._step, self._start.local)
+            self._hand_over.store_first(self.rank, self._step)
         self._link.send(Protected(layout_of(facts), state_of(self._state, self._local)))
         if self._spare:
             self._recover(ready=False)
@@ -349,12 +346,11 @@ class Job:
         if self.rehearsing:
             self._rehearsals -= 1
             raise _RunAgainError
-        assert self._start is not None
+        assert self._hand_over is not None
         assert self._group.inner is not None
         ready = not self._group.broken
         if ready:
-            self._random_at_gate = RandomStates.now()
-            self._store_local(self._step + 1, self._start.capture_next())
+            self._hand_over.complete(self.rank, self._step + 1)
             try:
                 self._group.inner.vote()
             except RuntimeError as error:
@@ -364,13 +360,13 @@ class Job:
                 return
         plan = self._recover(ready=ready)
         if self.rank not in plan.apply:
-            self._random_at_gate = None
             raise _RunAgainError
         self._pass_gate()
 
-    def _store_local(self, step: int, data: bytes) -> None:
-        # Without a limit: a job that is held for a spare may have no other host to store it at.
-        self._link.ask(LocalState(self.rank, step, data), None)
+    def _send_local_early(self) -> None:
+        assert self._hand_over is not None
+        if not self._group.broken:
+            self._hand_over.send_early(self.rank, self._step + 1)
 
     def _recover(self, *, ready: bool) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
@@ -424,6 +420,8 @@ class Job:
         assert self._state is not None
         rank = inner.rank
         if rank not in plan.apply:
+            assert self._start is not None
+            self._start.forget_next()
             self._rewind()  # what it sends is the state between two steps
         for to, source in sorted(plan.copies.items()):
             if source == rank:

@@ -34,7 +34,6 @@ from fabric_train.messages import (
 
 _ANSWERS: dict[type[Message], type[Message]] = {
     Hello: Welcome,
-    LocalState: Stored,
     LocalStateRequest: LocalStateAnswer,
     NewestRequest: NewestAnswer,
     ProtectionRequest: ProtectionAnswer,
@@ -60,6 +59,7 @@ class AgentLink:
         self._sending = threading.Lock()
         self._assignment: Assignment | None = None
         self._answers: list[Message] = []
+        self._sent_states = self._stored = 0  # number of the last one
         self._released = False
         self._end: Exception | None = None
         self._thread = threading.Thread(target=self._read, name="fabric-agent", daemon=True)
@@ -103,6 +103,20 @@ class AgentLink:
             if not arrived:
                 raise AgentLostError(f"the agent has not answered within {timeout_s:g} s")
         raise self._reason() or AgentLostError("the agent is gone")
+
+    def store(self, rank: int, step: int, body: bytes) -> int:
+        """Send a rank-local state, and return its number for ``wait_stored``."""
+        self._sent_states += 1
+        self.send(LocalState(rank, step, body, self._sent_states))
+        return self._sent_states
+
+    def wait_stored(self, number: int) -> None:
+        """Return when the state of that number is off the process. Raises ``AgentLostError``.
+
+        Without a limit: a job that is held for a spare may have no other host to store it at.
+        """
+        if self._stored < number:
+            self.wait(lambda: self._stored >= number)
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until ``until`` holds; it is asked after each news. False: it does not hold yet."""
@@ -160,6 +174,8 @@ class AgentLink:
         with self._changed:
             if isinstance(message, Release):
                 self._released = True
+            elif isinstance(message, Stored):
+                self._stored = max(self._stored, message.number)
             elif isinstance(message, tuple(_ANSWERS.values())):
                 self._answers.append(message)
             self._changed.notify_all()
@@ -170,6 +186,4 @@ def _is_answer(one: Message, message: Message) -> bool:
         return False
     if isinstance(one, NewestAnswer) and isinstance(message, NewestRequest):
         return one.question == message.question
-    if isinstance(one, Stored) and isinstance(message, LocalState):
-        return one.step == message.step
     return True

@@ -14,8 +14,9 @@ import importlib
 import pickle
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -34,26 +35,47 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RandomStates:
-    """States of the random generators of this process, to be compared."""
+    """States of the random generators of this process, to be compared and kept."""
 
     python: object
     torch: Tensor
-    numpy: bytes
+    numpy: bytes  # pickled; empty: numpy is not loaded
+    cuda: tuple[Tensor, ...]  # of each device; empty where CUDA is not in use
+    numpy_memory: bytes  # see ``_NumpyMemory``; empty: whether ``numpy`` holds needs all of it
 
     @staticmethod
     def now() -> RandomStates:
         """Those at present."""
-        loaded = sys.modules.get("numpy")
-        numpy = pickle.dumps(loaded.random.get_state()) if loaded else b""
-        return RandomStates(random.getstate(), torch.get_rng_state(), numpy)
+        numpy, memory = _numpy_now()
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
+        return RandomStates(random.getstate(), torch.get_rng_state(), numpy, tuple(cuda), memory)
 
     def same(self, other: RandomStates) -> bool:
         """No random number was drawn between the two."""
         return (
             self.python == other.python
             and torch.equal(self.torch, other.torch)
+            and _same_tensors(self.cuda, other.cuda)
             and (self.numpy == other.numpy or not (self.numpy and other.numpy))
         )
+
+    def is_now(self) -> bool:
+        """No random number was drawn since. Cheaper than ``now`` and ``same``."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
+        return (
+            self.python == random.getstate()
+            and torch.equal(self.torch, torch.get_rng_state())
+            and _same_tensors(self.cuda, cuda)
+            and self._is_numpy_now()
+        )
+
+    def _is_numpy_now(self) -> bool:
+        loaded = sys.modules.get("numpy")
+        if loaded is None or not self.numpy:
+            return True  # whoever has loaded it since has its own reason to seed it
+        if self.numpy_memory and self.numpy_memory == _NUMPY_MEMORY.read(loaded):
+            return True
+        return self.numpy == _numpy_now()[0]
 
 
 class LocalStates:
@@ -61,6 +83,7 @@ class LocalStates:
 
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self._parts = dict(parts)
+        self._python: tuple[object, bytes] | None = None  # the last one, encoded
 
     @property
     def parts(self) -> dict[str, Stateful]:
@@ -75,20 +98,35 @@ class LocalStates:
         parts = {name: type(part).__qualname__ for name, part in self._parts.items()}
         return {"random generators": ", ".join(generators), **parts}
 
+    def parts_now(self) -> bytes:
+        """The state of each part, to be compared and for ``encode``."""
+        states = {name: part.state_dict() for name, part in self._parts.items()}
+        return pickle.dumps(states, protocol=pickle.HIGHEST_PROTOCOL)
+
     def capture(self, buffers: Mapping[str, Tensor]) -> bytes:
         """All of it, and ``buffers``, as bytes for ``restore``."""
+        return self.encode(RandomStates.now(), self.parts_now(), buffers)
+
+    def encode(
+        self, generators: RandomStates, parts: bytes, buffers: Mapping[str, Tensor]
+    ) -> bytes:
+        """What was captured before, and ``buffers``, as bytes for ``restore``."""
         # Tensors as plain bytes: pickled as tensors they take several times as long.
         state: dict[str, Any] = {
             "buffers": {name: _bytes_of(buffer) for name, buffer in buffers.items()},
-            "python": random.getstate(),
-            "torch": _bytes_of(torch.get_rng_state()),
-            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "python": self._encode_python(generators.python),
+            "torch": _bytes_of(generators.torch),
+            "numpy": generators.numpy,
+            "cuda": [_bytes_of(one) for one in generators.cuda],
+            "parts": parts,
         }
-        if "numpy" in sys.modules:
-            state["numpy"] = sys.modules["numpy"].random.get_state()
-        if torch.cuda.is_initialized():
-            state["cuda"] = [_bytes_of(one) for one in torch.cuda.get_rng_state_all()]
         return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _encode_python(self, state: object) -> bytes:
+        """625 integers, which seldom change."""
+        if self._python is None or self._python[0] != state:
+            self._python = state, pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._python[1]
 
     def restore(self, data: bytes, buffers: Mapping[str, Tensor]) -> None:
         """Take back what ``capture`` gave, here or in another process of the same job.
@@ -98,14 +136,15 @@ class LocalStates:
         # From a rank of this job, over the agent's socket of this user: who could forge it already
         # runs code in the job.
         state = pickle.loads(data)  # noqa: S301
-        random.setstate(state["python"])
+        random.setstate(pickle.loads(state["python"]))  # noqa: S301
         torch.set_rng_state(_tensor_of(state["torch"], torch.uint8))
-        if "numpy" in state:
-            importlib.import_module("numpy").random.set_state(state["numpy"])
-        if "cuda" in state:
+        if state["numpy"]:
+            importlib.import_module("numpy").random.set_state(pickle.loads(state["numpy"]))  # noqa: S301
+        if state["cuda"]:
             torch.cuda.set_rng_state_all([_tensor_of(one, torch.uint8) for one in state["cuda"]])
+        parts = pickle.loads(state["parts"])  # noqa: S301
         for name, part in self._parts.items():
-            part.load_state_dict(state["parts"][name])
+            part.load_state_dict(parts[name])
         for name, value in state["buffers"].items():
             buffer = buffers[name]
             buffer.copy_(_tensor_of(value, buffer.dtype).view(buffer.shape))
@@ -118,3 +157,50 @@ def _bytes_of(tensor: Tensor) -> bytes:
 
 def _tensor_of(data: bytes, kind: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=kind) if data else torch.empty(0, dtype=kind)
+
+
+def _same_tensors(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))
+
+
+def _numpy_now() -> tuple[bytes, bytes]:
+    """``numpy`` and ``numpy_memory`` of ``RandomStates``."""
+    loaded = sys.modules.get("numpy")
+    if loaded is None:
+        return b"", b""
+    state = loaded.random.get_state(legacy=False)
+    # A normal number in reserve is drawn without the generator: its memory stays as it is.
+    memory = b"" if state.get("has_gauss", 1) else _NUMPY_MEMORY.read(loaded)
+    return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL), memory
+
+
+_MERSENNE_BYTES = 624 * 4 + 4  # the state's words, then the place in them, as an int
+
+
+class _NumpyMemory:
+    """The state of numpy's global generator as it is in memory.
+
+    Numpy takes 40 us to give it as an array.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = None  # for which the address is known
+        self._address = 0
+
+    def read(self, numpy: ModuleType) -> bytes:
+        """Those bytes; empty where they are not known."""
+        get = getattr(numpy.random, "get_bit_generator", None)
+        generator = get() if get is not None else None
+        if generator is None or type(generator).__name__ != "MT19937":
+            return b""
+        if generator is not self._generator:
+            self._generator, self._address = generator, generator.ctypes.state_address
+            state = numpy.random.get_state(legacy=False)["state"]
+            place = int(state["pos"]).to_bytes(4, sys.byteorder)
+            expected = state["key"].astype("uint32").tobytes() + place
+            if ctypes.string_at(self._address, _MERSENNE_BYTES) != expected:
+                self._address = 0  # another layout than that of numpy 1.17 to 2
+        return ctypes.string_at(self._address, _MERSENNE_BYTES) if self._address else b""
+
+
+_NUMPY_MEMORY = _NumpyMemory()

@@ -13,7 +13,7 @@ from fabric_train.frames import MAX_BODY, MAX_HEADER, MessageError
 
 __all__ = ["MAX_BODY", "MAX_HEADER", "VERSION", "Decoder", "Message", "MessageError", "encode"]
 
-VERSION = 1
+VERSION = 2
 
 
 # A process to its agent.
@@ -44,11 +44,15 @@ class Protected:
 
 @dataclass(frozen=True)
 class LocalState:
-    """Rank-local state at the start of ``step``: random generators, position in the data."""
+    """Rank-local state at the start of ``step``: random generators, position in the data.
+
+    ``number`` counts the states that this process has sent; the last one of a step holds.
+    """
 
     rank: int
     step: int
     body: bytes = b""
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,9 +173,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Stored:
-    """The ``LocalState`` of this step is off the process."""
+    """The ``LocalState`` of this step and number is off the process."""
 
     step: int
+    number: int = 0
 
 
 @dataclass(frozen=True)

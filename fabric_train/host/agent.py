@@ -222,10 +222,12 @@ class HostAgent:
         for effect in effects:
             match effect:
                 case local_states.Copy():
-                    copy = wire.StoreLocal(effect.generation, effect.rank, effect.step, effect.body)
+                    copy = wire.StoreLocal(
+                        effect.generation, effect.rank, effect.step, effect.body, effect.number
+                    )
                     self._peers.send(effect.host, copy)
                 case local_states.ConfirmStored():
-                    self._processes.send(effect.process, Stored(effect.step))
+                    self._processes.send(effect.process, Stored(effect.step, effect.number))
 
     def _update_members(self) -> None:
         """Those of the running generation until the accepted one runs, and those of both."""
@@ -312,16 +314,11 @@ class HostAgent:
         assert self._finder is not None
         assert self._newest is not None
         match message:
-            case wire.StoreLocal():
-                if self._local.store_copy(
-                    message.generation, message.rank, message.step, message.body
-                ):
-                    stored = wire.StoredLocal(message.generation, message.rank, message.step)
-                    self._peers.send(host, stored)
-            case wire.StoredLocal():
-                self._perform_local(
-                    self._local.acknowledged(host, message.generation, message.rank, message.step)
-                )
+            case wire.StoreLocal(generation, rank, step, body, number):
+                if self._local.store_copy(generation, rank, step, body, number):
+                    self._peers.send(host, wire.StoredLocal(generation, rank, step, number))
+            case wire.StoredLocal(generation, rank, step, number):
+                self._perform_local(self._local.acknowledged(host, generation, rank, step, number))
             case wire.FindLocal():
                 generation, body = self._local.find(message.rank, message.step) or (0, b"")
                 self._peers.send(host, wire.FoundLocal(message.question, generation, body))
@@ -366,12 +363,11 @@ class HostAgent:
                     self.on_protected(self._protection())
             case ProtectionRequest():
                 self._processes.send(process, ProtectionAnswer(self._protection().encode()))
-            case LocalState():
-                if core.holds(process, message.rank):
-                    effects = self._local.store(process, message.rank, message.step, message.body)
-                    self._perform_local(effects)
+            case LocalState(rank, step, body, number):
+                if core.holds(process, rank):
+                    self._perform_local(self._local.store(process, rank, step, body, number))
                 else:  # it has lost its rank, and an assignment that says so is on its way
-                    self._processes.send(process, Stored(message.step))
+                    self._processes.send(process, Stored(step, number))
             case LocalStateRequest():
                 self._begin(self._find(process, message.rank, message.step))
             case NewestRequest():

@@ -28,14 +28,16 @@ class Copy:
     rank: int
     step: int
     body: bytes
+    number: int = 0
 
 
 @dataclass(frozen=True)
 class ConfirmStored:
-    """Tell ``process`` that its state of ``step`` is safe."""
+    """Tell ``process`` that its state of ``step`` and ``number`` is safe."""
 
     process: str
     step: int
+    number: int = 0
 
 
 Effect = Copy | ConfirmStored
@@ -45,6 +47,7 @@ Effect = Copy | ConfirmStored
 class _State:
     generation: int
     body: bytes
+    number: int
     acknowledged: set[str]
 
 
@@ -63,7 +66,7 @@ class LocalStates:
     def __init__(self, host: str) -> None:
         self._host = host
         self._states: dict[int, dict[int, _State]] = {}
-        self._waiting: dict[int, tuple[str, int]] = {}  # by rank: process and step
+        self._waiting: dict[int, tuple[str, int, int]] = {}  # by rank: process, step and number
         self._ranks: frozenset[int] = frozenset()  # on this host
         self._buddies: tuple[str, ...] = ()
         self._heard: frozenset[str] = frozenset()
@@ -86,7 +89,7 @@ class LocalStates:
         self._ranks = frozenset(here)
         over = [
             rank
-            for rank, (process, _) in self._waiting.items()
+            for rank, (process, *_) in self._waiting.items()
             if not generation.formed or generation.slots[rank] != process
         ]
         confirmed = [ConfirmStored(*self._waiting.pop(rank)) for rank in over]
@@ -99,33 +102,44 @@ class LocalStates:
         if host not in self._buddies:
             return []
         return [
-            Copy(host, one.generation, rank, step, one.body)
+            Copy(host, one.generation, rank, step, one.body, one.number)
             for rank in sorted(self._ranks)
             for step, one in sorted(self._states.get(rank, {}).items())
             if host not in one.acknowledged
         ]
 
-    def store(self, process: str, rank: int, step: int, body: bytes) -> list[Effect]:
-        """``process``, which holds ``rank``, gives its state at the start of ``step``."""
-        self.store_copy(self._generation, rank, step, body)
-        self._waiting[rank] = (process, step)
-        copies = [Copy(host, self._generation, rank, step, body) for host in self._buddies]
+    def store(
+        self, process: str, rank: int, step: int, body: bytes, number: int = 0
+    ) -> list[Effect]:
+        """``process``, which holds ``rank``, gives its state at the start of ``step``.
+
+        A later ``number`` of a step replaces an earlier one: what has acknowledged that one does
+        not have this one.
+        """
+        generation = self._generation
+        self.store_copy(generation, rank, step, body, number)
+        self._waiting[rank] = (process, step, number)
+        copies = [Copy(host, generation, rank, step, body, number) for host in self._buddies]
         return [*copies, *self._settle()]
 
-    def store_copy(self, generation: int, rank: int, step: int, body: bytes) -> bool:
+    def store_copy(
+        self, generation: int, rank: int, step: int, body: bytes, number: int = 0
+    ) -> bool:
         """Store a state that was captured in ``generation``. False: a newer one is here."""
         states = self._states.setdefault(rank, {})
         if any(one.generation > generation for one in states.values()):
             return False
-        states[step] = _State(generation, body, set())
+        states[step] = _State(generation, body, number, set())
         for old in sorted(states, key=lambda at: (states[at].generation, at))[:-_STEPS]:
             del states[old]
         return True
 
-    def acknowledged(self, host: str, generation: int, rank: int, step: int) -> list[Effect]:
+    def acknowledged(
+        self, host: str, generation: int, rank: int, step: int, number: int = 0
+    ) -> list[Effect]:
         """The agent on ``host`` keeps that state."""
         state = self._states.get(rank, {}).get(step)
-        if state is not None and state.generation == generation:
+        if state is not None and (state.generation, state.number) == (generation, number):
             state.acknowledged.add(host)
         return self._settle()
 
@@ -149,11 +163,11 @@ class LocalStates:
 
     def _settle(self) -> list[Effect]:
         effects: list[Effect] = []
-        for rank, (process, step) in list(self._waiting.items()):
+        for rank, (process, step, number) in list(self._waiting.items()):
             state = self._states.get(rank, {}).get(step)
             if state is not None and self._is_safe(state.acknowledged):
                 del self._waiting[rank]
-                effects.append(ConfirmStored(process, step))
+                effects.append(ConfirmStored(process, step, number))
         return effects
 
     def _is_safe(self, acknowledged: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fabric_train import frames
 
-VERSION = 1
+VERSION = 2
 MAX_GREETING = 4096  # bytes of a header, before the peer has proved who it is
 
 
@@ -60,12 +60,16 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class StoreLocal:
-    """Store the rank-local state of ``rank`` at the start of ``step``."""
+    """Store the rank-local state of ``rank`` at the start of ``step``.
+
+    ``number`` is that of the process's ``LocalState``; a later one replaces an earlier one.
+    """
 
     generation: int
     rank: int
     step: int
     body: bytes = b""
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class StoredLocal:
     generation: int
     rank: int
     step: int
+    number: int = 0
 
 
 @dataclass(frozen=True)

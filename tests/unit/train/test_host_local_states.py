@@ -75,6 +75,20 @@ def test_acknowledgements_of_another_state_do_not_count():
     assert states.acknowledged("b", 1, 1, 5) == []
 
 
+def test_what_has_acknowledged_an_earlier_state_of_a_step_does_not_have_the_later_one():
+    """A state is sent when gradients are first reduced, and again where it has changed since."""
+    states = agent()
+    states.store("a/p0", 0, 5, b"early", 1)
+    states.acknowledged("b", 1, 0, 5, 1)
+    assert states.store("a/p0", 0, 5, b"changed", 2) == [
+        Copy("b", 1, 0, 5, b"changed", 2), Copy("c", 1, 0, 5, b"changed", 2),
+    ]  # fmt: skip
+    assert states.acknowledged("c", 1, 0, 5, 1) == [], "that of the earlier one"
+    assert states.acknowledged("b", 1, 0, 5, 2) == []
+    assert states.acknowledged("c", 1, 0, 5, 2) == [ConfirmStored("a/p0", 5, 2)]
+    assert states.find(0, 5) == (1, b"changed")
+
+
 def test_a_new_generation_brings_new_buddies_what_they_lack():
     states = agent()
     states.store("a/p0", 0, 4, b"x")

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fabric_train.link import AgentLink, AgentLostError
-from fabric_train.messages import LocalState, NewestAnswer, NewestRequest, Stored, encode
+from fabric_train.messages import NewestAnswer, NewestRequest, Stored, encode
 
 
 @pytest.fixture
@@ -41,6 +41,16 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_one_to_the_next_question
     thread = say_when_asked(end, NewestAnswer(1, 5), NewestAnswer(2, 6, "another"))
     assert link.ask(NewestRequest(2, 0), 60) == NewestAnswer(2, 6, "another")
     thread.join()
-    thread = say_when_asked(end, NewestAnswer(2, 6), Stored(7), Stored(8))
-    assert link.ask(LocalState(0, 8), 60) == Stored(8)
+
+
+def test_a_state_is_stored_when_its_own_number_is_confirmed(agent):
+    """The state of a step may be sent twice, and other questions may be asked meanwhile."""
+    end, link = agent
+    assert (link.store(0, 8, b"early"), link.store(0, 8, b"changed")) == (1, 2)
+    thread = say_when_asked(end, NewestAnswer(1, 6), Stored(8, 1))
+    link.wait_stored(1)
+    thread.join()
+    thread = say_when_asked(end, Stored(8, 2), NewestAnswer(3, 6))
+    assert link.ask(NewestRequest(3, 0), 60) == NewestAnswer(3, 6)
+    link.wait_stored(2)
     thread.join()

@@ -67,5 +67,31 @@ def test_a_captured_state_does_not_change_with_its_source():
 def test_a_random_number_that_was_drawn_is_noticed(use):
     before = RandomStates.now()
     assert before.same(RandomStates.now())
+    assert before.is_now()
     use()
     assert not before.same(RandomStates.now())
+    assert not before.is_now()
+
+
+def test_a_normal_number_that_numpy_held_in_reserve_is_noticed():
+    """It is drawn without the generator, whose words stay as they are."""
+    numpy.random.seed(5)
+    numpy.random.randn()
+    before = RandomStates.now()
+    assert before.is_now()
+    numpy.random.randn()
+    assert not before.is_now()
+    assert not before.same(RandomStates.now())
+
+
+def test_another_generator_of_numpy_is_noticed():
+    before, usual = RandomStates.now(), numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    try:
+        assert not before.is_now()
+        other = RandomStates.now()
+        assert other.is_now()
+        numpy.random.rand()
+        assert not other.is_now()
+    finally:
+        numpy.random.set_bit_generator(usual)

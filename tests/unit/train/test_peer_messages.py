@@ -14,8 +14,8 @@ EXAMPLES = [
     m.PeerWelcome("proof"),
     m.PeerRefused("why"),
     m.Heartbeat(),
-    m.StoreLocal(1, 2, 3, b"\0\1"),
-    m.StoredLocal(1, 2, 3),
+    m.StoreLocal(1, 2, 3, b"\0\1", 4),
+    m.StoredLocal(1, 2, 3, 4),
     m.FindLocal(9, 2, 3),
     m.FoundLocal(9, 1, b"x"),
 ]
