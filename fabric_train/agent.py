@@ -33,7 +33,6 @@ from fabric_train.messages import (
     Ending,
     Failed,
     Finished,
-    LocalState,
     LocalStateAnswer,
     LocalStateRequest,
     Message,
@@ -46,12 +45,12 @@ from fabric_train.messages import (
     Recovered,
     Refused,
     Release,
-    Stored,
     Suspect,
     Welcome,
 )
 from fabric_train.processes import Processes, how_ended, make_store
 from fabric_train.protection import Placement, Protection, protection
+from fabric_train.state_memory import STEPS
 
 _TICK_S = 0.2
 
@@ -72,11 +71,11 @@ class Agent:
         self._job = job
         self._world = world
         self._report = report
-        self._processes = Processes(argv, world, directory, self, report)
+        self._processes = Processes(argv, world, directory, self, report, keeps_states=True)
         self._store: Any = None
         self._spares: set[str] = set()
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
-        self._local_states: dict[int, dict[int, bytes]] = {}
+        self._local_states: dict[int, dict[int, bytes]] = {}  # of processes that are lost
         self._announced: Announce | None = None
         self._said: dict[str, str] = {}  # what a process has said of its state
         self.on_protected: Callable[[Protection], None] = lambda _protection: None
@@ -167,10 +166,15 @@ class Agent:
             self._perform(self._coordinator.lost(process, how, time.monotonic()))
             if held := ", ".join(map(str, self._coordinator.held_for)):
                 self._report(f"held: no warm spare for rank {held}; {process} {how}")
+        if process not in self._slots():
+            self._processes.forget_states(process)
 
     def _announce(self, announce: Announce) -> None:
+        former = self._announced.generation.slots if self._announced else ()
         self._announced = announce
         number = announce.generation.number
+        for process in set(former) - set(announce.generation.slots):
+            self._keep_states(process)
         if not announce.formed:
             self._local_states.clear()  # those of an earlier start
         elif announce.lost:
@@ -209,18 +213,8 @@ class Agent:
                     self.on_protected(self._protection())
             case ProtectionRequest():
                 self._processes.send(process, ProtectionAnswer(self._protection().encode()))
-            case LocalState():
-                if self._slots()[message.rank : message.rank + 1] != (process,):
-                    return  # another process holds this rank now; an assignment is on its way
-                states = self._local_states.setdefault(message.rank, {})
-                states[message.step] = message.body
-                for step in sorted(states)[:-2]:
-                    del states[step]
-                self._processes.send(process, Stored(message.step, message.number))
             case LocalStateRequest():
-                body = self._local_states.get(message.rank, {}).get(message.step)
-                answer = LocalStateAnswer(message.rank, message.step, body is not None, body or b"")
-                self._processes.send(process, answer)
+                self._processes.send(process, self._find_state(message.rank, message.step))
             case NewestRequest():
                 self._processes.send(process, self._answer_newest(process, message))
             case Acknowledged():
@@ -241,6 +235,23 @@ class Agent:
                 self._perform(core.finished(process, message.step))
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
+
+    def _keep_states(self, process: str) -> None:
+        """``process`` has lost its rank: what it has left there is all that its successor has."""
+        for one in self._processes.states_of(process):
+            states = self._local_states.setdefault(one.rank, {})
+            states[one.step] = one.body
+            for step in sorted(states)[:-STEPS]:
+                del states[step]
+        self._processes.forget_states(process)
+
+    def _find_state(self, rank: int, step: int) -> LocalStateAnswer:
+        body = self._local_states.get(rank, {}).get(step)
+        for process in self._slots():
+            for one in self._processes.states_of(process):
+                if (one.rank, one.step) == (rank, step):
+                    body = one.body
+        return LocalStateAnswer(rank, step, body is not None, body or b"")
 
     def _protection(self) -> Protection:
         warm = len(self._spares.intersection(self._processes.alive).difference(self._slots()))

@@ -86,7 +86,7 @@ def join() -> Job:
     ``AgentLostError``.
     """
     place = launched()
-    job = Job(place.socket)
+    job = Job(place.socket, place.memory)
     job._join(place.process, place.token)  # noqa: SLF001
     return job
 
@@ -94,10 +94,10 @@ def join() -> Job:
 class Job:
     """One process of a job. Used by the training thread alone."""
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, memory: int | None = None) -> None:
         self._timeout_s = timeout_s(os.environ)
         self._group = FabricGroup(0, 1)
-        self._link = AgentLink(socket_path, self._end_generation)
+        self._link = AgentLink(socket_path, self._end_generation, memory)
         self._generation = 0
         self._spare = False
         self._state: ReplicatedState | None = None

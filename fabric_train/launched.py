@@ -10,6 +10,7 @@ from dataclasses import dataclass
 SOCKET = "FABRIC_TRAIN_SOCKET"
 PROCESS = "FABRIC_TRAIN_PROCESS"
 TOKEN = "FABRIC_TRAIN_TOKEN"  # noqa: S105
+MEMORY = "FABRIC_TRAIN_MEMORY"
 
 _PR_SET_PDEATHSIG = 1
 
@@ -20,11 +21,15 @@ class NotLaunchedError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Path of the agent's socket, and what this process says there."""
+    """Path of the agent's socket, and what this process says there.
+
+    ``memory``: descriptor of a ``state_memory``; None: states are sent to the agent.
+    """
 
     socket: str
     process: str
     token: str
+    memory: int | None
 
 
 def launched() -> Place:
@@ -37,4 +42,7 @@ def launched() -> Place:
         raise NotLaunchedError(f"{missing[0]} is not set: start this script with fabric-run")
     # Ranks that outlive their agent would train on without anybody to hear of them.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    return Place(os.environ[SOCKET], os.environ[PROCESS], os.environ[TOKEN])
+    memory = int(os.environ[MEMORY]) if os.environ.get(MEMORY) else None
+    if memory is not None:
+        os.set_inheritable(memory, False)
+    return Place(os.environ[SOCKET], os.environ[PROCESS], os.environ[TOKEN], memory)

@@ -31,6 +31,7 @@ from fabric_train.messages import (
     Welcome,
     encode,
 )
+from fabric_train.state_memory import KeptState, write
 
 _ANSWERS: dict[type[Message], type[Message]] = {
     Hello: Welcome,
@@ -51,8 +52,15 @@ class RefusedError(Exception):
 class AgentLink:
     """One connected process. ``on_assignment`` runs on the reading thread."""
 
-    def __init__(self, path: str, on_assignment: Callable[[Assignment], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        on_assignment: Callable[[Assignment], None],
+        memory: int | None = None,
+    ) -> None:
+        """Connect. ``memory``: the descriptor of a ``state_memory`` of the agent."""
         self._on_assignment = on_assignment
+        self._memory = memory
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
         self._changed = threading.Condition()
@@ -105,9 +113,13 @@ class AgentLink:
         raise self._reason() or AgentLostError("the agent is gone")
 
     def store(self, rank: int, step: int, body: bytes) -> int:
-        """Send a rank-local state, and return its number for ``wait_stored``."""
+        """Give a rank-local state to the agent, and return its number for ``wait_stored``."""
         self._sent_states += 1
-        self.send(LocalState(rank, step, body, self._sent_states))
+        if self._memory is not None:
+            write(self._memory, KeptState(rank, step, body))
+            self._stored = self._sent_states
+        else:
+            self.send(LocalState(rank, step, body, self._sent_states))
         return self._sent_states
 
     def wait_stored(self, number: int) -> None:

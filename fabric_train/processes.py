@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fabric_train import state_memory
 from fabric_train.messages import (
     VERSION,
     Decoder,
@@ -58,8 +59,13 @@ class Processes:
         events: ProcessEvents,
         report: Callable[[str], None],
         incarnation: str = "",
+        *,
+        keeps_states: bool = False,
     ) -> None:
-        """Prepare; `open` listens. ``incarnation`` of this fabric-run: what a fence names."""
+        """Prepare; `open` listens. ``incarnation`` of this fabric-run: what a fence names.
+
+        ``keeps_states``: each process leaves its rank-local states in a ``state_memory``.
+        """
         self._argv = list(argv)
         self._world = world
         self._path = directory / "agent.sock"
@@ -67,6 +73,7 @@ class Processes:
         self._report = report
         self._incarnation = incarnation
         self._token = secrets.token_hex(16)
+        self._memories: dict[str, int] | None = {} if keeps_states else None
         self._server: asyncio.Server | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -97,8 +104,14 @@ class Processes:
             "FABRIC_TRAIN_SOCKET": str(self._path),
             "FABRIC_TRAIN_PROCESS": process,
             "FABRIC_TRAIN_TOKEN": self._token,
+            "FABRIC_TRAIN_MEMORY": "",
         }
-        child = subprocess.Popen(self._argv, env=environment)
+        passed: list[int] = []
+        if self._memories is not None:
+            self._memories[process] = memory = state_memory.create(process)
+            environment["FABRIC_TRAIN_MEMORY"] = str(memory)
+            passed = [memory]
+        child = subprocess.Popen(self._argv, env=environment, pass_fds=passed)
         self._childless.clear()
         self._children[process] = child
         pidfd = os.pidfd_open(child.pid)
@@ -109,6 +122,17 @@ class Processes:
         child = self._children.get(process)
         if child is not None:
             child.kill()
+
+    def states_of(self, process: str) -> list[state_memory.KeptState]:
+        """The rank-local states that ``process``, alive or not, has left in its memory."""
+        memory = (self._memories or {}).get(process)
+        return [] if memory is None else list(state_memory.read(memory))
+
+    def forget_states(self, process: str) -> None:
+        """Give back the memory of ``process``."""
+        memory = (self._memories or {}).pop(process, None)
+        if memory is not None:
+            os.close(memory)
 
     def send(self, process: str, message: Message) -> None:
         """Send to ``process``, if it is connected."""
@@ -131,6 +155,8 @@ class Processes:
             child.kill()
         if self._children:
             await self._childless.wait()
+        for process in list(self._memories or ()):
+            self.forget_states(process)
         self._path.unlink(missing_ok=True)
 
     def _exited(self, process: str, child: subprocess.Popen[bytes], pidfd: int) -> None:

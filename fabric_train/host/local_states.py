@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fabric_train.documents import JobGeneration
+from fabric_train.state_memory import STEPS
 
 BUDDIES = 2
-_STEPS = 2  # that are kept of each rank
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class LocalStates:
         if any(one.generation > generation for one in states.values()):
             return False
         states[step] = _State(generation, body, number, set())
-        for old in sorted(states, key=lambda at: (states[at].generation, at))[:-_STEPS]:
+        for old in sorted(states, key=lambda at: (states[at].generation, at))[:-STEPS]:
             del states[old]
         return True
 

@@ -134,11 +134,13 @@ def test_a_buddy_that_connects_anew_gets_what_it_has_not_acknowledged():
     assert states.copies_for("d") == []
 
 
-def test_two_steps_of_each_rank_are_kept_and_a_newer_generation_wins():
+def test_three_steps_of_each_rank_are_kept_and_a_newer_generation_wins():
+    """A rank may be a step ahead and have sent the state of the next one, when a vote fails."""
     states = agent()
-    for step in (4, 5, 6):
+    for step in (3, 4, 5, 6):
         assert states.store_copy(1, 2, step, b"%d" % step)
-    assert states.find(2, 4) is None
+    assert states.find(2, 3) is None
+    assert states.find(2, 4) == (1, b"4")
     assert states.find(2, 6) == (1, b"6")
     assert states.store_copy(2, 2, 6, b"again")
     assert states.find(2, 6) == (2, b"again")
