@@ -12,6 +12,7 @@
 FABRIC_BIND(first_dlopen, dlopen, FABRIC_FIRST);
 FABRIC_BIND(first_dlclose, dlclose, FABRIC_FIRST);
 FABRIC_BIND(first_dlsym, dlsym, FABRIC_FIRST);
+FABRIC_BIND(first_dlvsym, dlvsym, FABRIC_FIRST);
 FABRIC_BIND(first_dlerror, dlerror, FABRIC_FIRST);
 
 extern "C" {
@@ -19,12 +20,16 @@ extern "C" {
 void* first_dlopen(const char*, int);
 int first_dlclose(void*);
 void* first_dlsym(void*, const char*);
+void* first_dlvsym(void*, const char*, const char*);
 char* first_dlerror();
 
 FABRIC_OURS void* dlopen(const char* file, int mode) noexcept { return first_dlopen(file, mode); }
 FABRIC_OURS int dlclose(void* handle) noexcept { return first_dlclose(handle); }
 FABRIC_OURS void* dlsym(void* handle, const char* name) noexcept {
   return first_dlsym(handle, name);
+}
+FABRIC_OURS void* dlvsym(void* handle, const char* name, const char* version) noexcept {
+  return first_dlvsym(handle, name, version);
 }
 FABRIC_OURS char* dlerror() noexcept { return first_dlerror(); }
 
