@@ -66,6 +66,9 @@ class ProbeTable(Table):
     clock_train_hz: Annotated[int, integer(0, 1000, "(trains a second; 0: none)")] = 100
     dscp: Annotated[int, integer(0, 63, "(traffic class of the probes)")] = 0
     synchronized: Annotated[bool, Field(strict=True, description="true or false")] = True
+    rdma: Annotated[
+        Literal["off", "auto"], Field(description='"off" or "auto" (where there are verbs ports)')
+    ] = "auto"
     key_file: FilePath = "/etc/fabricd/probe.key"
 
 

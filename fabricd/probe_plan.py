@@ -8,7 +8,9 @@ from fabricd.config import Config
 from fabricd.config_tables import PeerTable
 from fabricd.detect.locate import Port, Topology
 from fabricd.detect.mesh import Node, PathSpec, choose, train_rate
-from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, host_id
+from fabricd.links.ibports import Port as VerbsPort
+from fabricd.probes import layout
+from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProbeRdma, host_id
 
 UNKNOWN_ADDRESS = "0.0.0.0"  # noqa: S104 - a link that has no address yet: carrier only
 
@@ -95,8 +97,41 @@ def topology(config: Config, switches: Mapping[str, str] | None = None) -> Topol
     return Topology(leaf_of | named)
 
 
+def rdma_ports(
+    config: Config,
+    addresses: Sequence[str | None],
+    specs: Sequence[PathSpec],
+    ports: Mapping[str, Sequence[VerbsPort]],
+) -> tuple[ProbeRdma, ...]:
+    """Where RDMA is probed: links with an address, a path and a verbs port.
+
+    Args:
+        config: with ``[probe] rdma``.
+        addresses: of its links.
+        specs: the UDP paths.
+        ports: netdev → the verbs ports behind it. Of several (a bond) the first is probed.
+
+    Returns:
+        None where the ring has no room for all of them.
+    """
+    if config.probe.rdma == "off":
+        return ()
+    probed = {spec.link for spec in specs}
+    found = tuple(
+        ProbeRdma(index, ports[table.netdev][0].device, ports[table.netdev][0].number)
+        for index, table in enumerate(config.links)
+        if addresses[index] is not None and index in probed and ports.get(table.netdev)
+    )
+    links = len(config.links) + len(found)
+    paths = len(specs) + sum(spec.link in {x.link for x in found} for spec in specs)
+    return found if links <= layout.MAX_LINKS and paths <= layout.MAX_PATHS else ()
+
+
 def probe_config(
-    config: Config, addresses: Sequence[str | None], specs: Sequence[PathSpec]
+    config: Config,
+    addresses: Sequence[str | None],
+    specs: Sequence[PathSpec],
+    rdma: Sequence[ProbeRdma] = (),
 ) -> ProbeConfig:
     """The prober's configuration; path indices are those of ``specs``."""
     probe, hardware = config.probe, config.clock.hardware_stamps == "auto"
@@ -126,4 +161,5 @@ def probe_config(
         clock_train_hz=train_rate(probe.clock_train_hz, len(config.links), len(config.peers)),
         dscp=probe.dscp,
         synchronized=probe.synchronized,
+        rdma=rdma,
     )

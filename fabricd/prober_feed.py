@@ -11,7 +11,14 @@ from typing import TypeVar
 import structlog
 
 from fabricd.probes.client import ProbeConfig, ProberClient, ProberError, ProberGoneError
-from fabricd.probes.records import EventRecord, LinkRow, MtuRow, PathRow, RingHeader
+from fabricd.probes.records import (
+    EventRecord,
+    LinkRow,
+    MtuRow,
+    PathRow,
+    RdmaPortRecord,
+    RingHeader,
+)
 from fabricd.probes.ring import RingError, RingReader
 
 RETRY_S = 0.25
@@ -29,6 +36,7 @@ class ProberFeed:
         incarnation: of the prober in use; 0: none yet.
         restarts: new incarnations seen since the daemon's start.
         refused: corrupt records and rows of all rings read so far.
+        rdma_events: asynchronous port events of RDMA links so far.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class ProberFeed:
         """Args: ``woken``: new events may be there; ``told``: (what happened, numbers)."""
         self.incarnation = 0
         self.restarts = 0
+        self.rdma_events = 0
         self.reader: RingReader | None = None
         self._directory = run_dir / "prober"
         self._woken = woken
@@ -106,8 +115,11 @@ class ProberFeed:
         for record in records:
             if record.config != self._epoch:
                 continue
-            if getattr(record, "link", 0) < len(self._config.links):
+            link, links = getattr(record, "link", 0), len(self._config.links)
+            if link < links:
                 out.append(record)
+            elif link < links + len(self._config.rdma):
+                self.rdma_events += isinstance(record, RdmaPortRecord)
             else:
                 self._refused += 1
         return out
@@ -116,9 +128,33 @@ class ProberFeed:
         """Link rows by index; None when the prober does not live or has another configuration."""
         return self._rows(lambda reader: reader.links(), lambda config: len(config.links))
 
+    def rdma_links(self) -> list[LinkRow]:
+        """Rows of the RDMA links, in the order of the configuration; empty as for `rdma_paths`."""
+        rows = self._rows(
+            lambda reader: reader.links(rdma=True), lambda c: len(c.links) + len(c.rdma)
+        )
+        return [row for row in rows or () if row.rdma]
+
     def paths(self) -> list[PathRow] | None:
         """Path rows by index; None as for `links`."""
         return self._rows(lambda reader: reader.paths(), lambda config: len(config.paths))
+
+    def all_paths(self) -> tuple[list[PathRow], list[PathRow]] | None:
+        """Rows of the UDP paths, and of the RDMA paths; None as for `links`.
+
+        The second are none where the prober is too old for RDMA probes.
+        """
+        config = self._config
+        if config is None or not config.rdma:
+            rows = self.paths()
+            return None if rows is None else (rows, [])
+        count, more = len(config.paths), len(config.rdma_paths())
+        header = self.header()
+        if header is None or header.rdma_path_count != more:
+            rows = self.paths()
+            return None if rows is None else (rows, [])
+        rows = self._rows(lambda reader: reader.paths(rdma=True), lambda _: count + more)
+        return None if rows is None else (rows[:count], rows[count:])
 
     async def views(self) -> list[tuple[int, int, int]]:
         """What the peers say they see (`fabricd.detect.neighbours`); empty without a prober."""

@@ -58,6 +58,17 @@ class ProbePath:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeRdma:
+    """A verbs port beside a link: RDMA probes on all of the link's paths."""
+
+    link: int
+    """Index of the link."""
+    device: str
+    port: int
+    """From 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeConfig:
     """What ``configure`` replaces as a whole. Indices are 0..n-1, in order or not.
 
@@ -73,6 +84,13 @@ class ProbeConfig:
     dscp: int = 0
     synchronized: bool = True
     """Send by a grid of fabric time, and judge by it, where there is one."""
+    rdma: Sequence[ProbeRdma] = ()
+    """RDMA link i has the index ``len(links) + i``; its paths follow all others, link by link and
+    within a link in the order of ``paths``."""
+
+    def rdma_paths(self) -> list[int]:
+        """Of each RDMA path: the index of the path beside which it is probed."""
+        return rdma_paths([r.link for r in self.rdma], [p.link for p in self.paths])
 
     def document(self) -> dict[str, Any]:
         """As the prober takes it: what is not known is left out."""
@@ -82,6 +100,19 @@ class ProbeConfig:
                 if key in item and item[key] is None:
                     del item[key]
         return document
+
+
+def rdma_paths(rdma_links: Sequence[int], path_links: Sequence[int]) -> list[int]:
+    """The order in which the prober numbers RDMA paths (add_rdma_link of prober/src/core).
+
+    Args:
+        rdma_links: the link beside which each RDMA link stands.
+        path_links: the link of each UDP path.
+
+    Returns:
+        For each RDMA path the index of the UDP path beside it.
+    """
+    return [i for link in rdma_links for i, other in enumerate(path_links) if other == link]
 
 
 def host_id(name: str) -> int:

@@ -18,6 +18,7 @@ from fabricd.probes.records import (
     PathRow,
     PeerRestartRecord,
     ProbeSample,
+    RdmaPortRecord,
     StallRecord,
 )
 
@@ -55,6 +56,7 @@ def link_row(index: int, values: tuple[Any, ...]) -> LinkRow:
         received=received,
         send_errors=errors,
         bind_errno=bind_errno,
+        rdma=bool(flags & lay.LINK_RDMA),
     )
 
 
@@ -65,20 +67,22 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
      incarnation, rx_bitmap, tx_bitmap, acked, said, due, late) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
-    clock, established, gone, promised, source, refused, moves = _path_flags(flags)
+    clock, established, gone, promised, source, refused, moves, rdma, told = _path_flags(flags)
     # In the order of PathRow: by keywords it takes twice as long, and there are hundreds a second.
     return PathRow(
         index, link, address_text(address), port, host, clock, established,
         interval, peer_interval, sent, received, rx_lost, tx_lost, duplicates,
         rx_missed, tx_missed, restarts, rtt_last, rtt_min, rtt_smoothed, heard, incarnation,
         rx_bitmap, tx_bitmap, acked, said, due, awake, gone, promised, late,
-        source, refused, moves,
+        source, refused, moves, rdma, told,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
-def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int]:
-    """Clock, established, gone, promised; port, whether it was refused, the peer's moves."""
+def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int, bool, bool]:
+    """Clock, established, gone, promised; port, whether it was refused, the peer's moves; RDMA,
+    and whether the peer told of a queue pair.
+    """
     return (
         bool(flags & lay.PATH_CLOCK),
         bool(flags & lay.PATH_ESTABLISHED),
@@ -87,6 +91,8 @@ def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int]:
         flags >> lay.PATH_PORT_SHIFT,
         bool(flags & lay.PATH_PORT_REFUSED),
         flags >> lay.PATH_PEER_MOVES_SHIFT & 0xFF,
+        bool(flags & lay.PATH_RDMA),
+        bool(flags & lay.PATH_PEER_RDMA),
     )
 
 
@@ -112,6 +118,9 @@ def event(number: int, values: tuple[Any, ...]) -> EventRecord:
             gone=bool(flags & lay.FLAG_GONE),
             returned=bool(flags & lay.FLAG_RETURNED),
         )
+    if kind == lay.KIND_RDMA_PORT:
+        active = bool(flags & lay.FLAG_CARRIER)
+        return RdmaPortRecord(number, mono_ns, config, link, active=active)
     if path >= lay.MAX_PATHS:
         raise ValueError("path")
     direction = Direction.TX if flags & lay.FLAG_TX else Direction.RX

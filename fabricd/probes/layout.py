@@ -24,6 +24,7 @@ KIND_MISS: Final = 2
 KIND_HEARD: Final = 3
 KIND_STALL: Final = 4
 KIND_PEER_RESTART: Final = 5
+KIND_RDMA_PORT: Final = 6
 
 FLAG_INCONCLUSIVE: Final = 1 << 0
 FLAG_TX: Final = 1 << 1
@@ -52,6 +53,7 @@ LINK_PRESENT: Final = 1 << 0
 LINK_BOUND: Final = 1 << 1
 LINK_CARRIER: Final = 1 << 2
 LINK_HW_STAMPS: Final = 1 << 3
+LINK_RDMA: Final = 1 << 4
 LINK_SOURCE_SHIFT: Final = 8
 
 PATH_CLOCK: Final = 1 << 0
@@ -59,6 +61,8 @@ PATH_ESTABLISHED: Final = 1 << 1
 PATH_GONE: Final = 1 << 2
 PATH_PROMISED: Final = 1 << 3
 PATH_PORT_REFUSED: Final = 1 << 4
+PATH_RDMA: Final = 1 << 5
+PATH_PEER_RDMA: Final = 1 << 6
 PATH_PEER_MOVES_SHIFT: Final = 8
 PATH_PORT_SHIFT: Final = 16
 
@@ -115,7 +119,7 @@ RING_HEADER: Final = Record(
     "flags:I incarnation:Q start_ns:Q heartbeat_ns:Q event_head:Q sample_head:Q config_epoch:I "
     "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I promises_refused:I "
     "sent:Q received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:7Q "
-    "clock_read_ns:Q",
+    "clock_read_ns:Q rdma_link_count:I rdma_path_count:I",
 )
 LINK_ROW: Final = Record(
     "LinkRow",

@@ -145,7 +145,20 @@ class PeerRestartRecord:
     new_incarnation: int
 
 
-EventRecord = CarrierRecord | MissRecord | HeardRecord | StallRecord | PeerRestartRecord
+@dataclass(frozen=True, slots=True)
+class RdmaPortRecord:
+    """The verbs port of an RDMA link became active, or no longer is (an asynchronous event)."""
+
+    index: int
+    mono_ns: int
+    config: int
+    link: int
+    active: bool
+
+
+EventRecord = (
+    CarrierRecord | MissRecord | HeardRecord | StallRecord | PeerRestartRecord | RdmaPortRecord
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +224,8 @@ class LinkRow(NamedTuple):
     send_errors: int
     bind_errno: int = 0
     """Why the socket is not ``bound`` (errno); 0: it is bound, or was not tried yet."""
+    rdma: bool = False
+    """A verbs port; ``bound``: its queue pair is open; ``carrier``: the port is active."""
 
 
 class PathRow(NamedTuple):
@@ -270,6 +285,10 @@ class PathRow(NamedTuple):
     """Another one was asked for (`clocksync.ports`), and the peer does not hear it."""
     peer_moves: int = 0
     """Changes of the peer's source port, modulo 256."""
+    rdma: bool = False
+    """UD probes; ``link`` counts on after the UDP links."""
+    peer_rdma: bool = False
+    """The peer told of its queue pair, so it is probed."""
 
 
 class MtuRow(NamedTuple):
@@ -331,6 +350,9 @@ class RingHeader(NamedTuple):
     clock_read_ns: int = 0
     """What reading two clocks together takes: the kernel's stamps are off by up to half of it, all
     alike. 0: not known yet."""
+    rdma_link_count: int = 0
+    """RDMA links; their rows follow those of the UDP links. 0 of a prober that knows none."""
+    rdma_path_count: int = 0
 
     @property
     def refused(self) -> dict[Refusal, int]:

@@ -145,9 +145,11 @@ class RingReader:
             raise RingError(f"{self.path}: {_difference(data)}: not a ring of this version")
         (pid, flags, incarnation, start, beat, events, samples, epoch, links, paths, misses,
          interval, trains, refused_promises, sent, received, stalls, stall, stall_max, errors,
-         *refused, clock_read) = _VARIABLE.unpack(data)  # fmt: skip
-        if links > lay.MAX_LINKS or paths > lay.MAX_PATHS:
-            raise RingError(f"{self.path}: {links} links and {paths} paths cannot be")
+         *refused, clock_read, more_links, more_paths) = _VARIABLE.unpack(data)  # fmt: skip
+        if links + more_links > lay.MAX_LINKS or paths + more_paths > lay.MAX_PATHS:
+            raise RingError(
+                f"{self.path}: {links}+{more_links} links and {paths}+{more_paths} paths cannot be"
+            )
         # In the order of RingHeader; it is read many times a second.
         return RingHeader(
             lay.RING_VERSION, pid, incarnation, start, beat, bool(flags & lay.HEADER_RUNNING),
@@ -155,18 +157,33 @@ class RingReader:
             bool(flags & lay.HEADER_LOCKED), events, samples, sent, received, stalls, stall,
             stall_max, errors, tuple(refused),
             bool(flags & lay.HEADER_SYNCHRONIZED), refused_promises, clock_read,
+            more_links, more_paths,
         )  # fmt: skip
 
-    def links(self) -> list[LinkRow]:
-        """All configured links, by index. Rows that make no sense are left out and counted."""
+    def links(self, *, rdma: bool = False) -> list[LinkRow]:
+        """All configured links, by index. Rows that make no sense are left out and counted.
+
+        Args:
+            rdma: RDMA links too, after the others.
+        """
         return self._table(
-            lay.LINK_ROW, lay.LINK_OFFSET, lambda header: header.link_count, decode.link_row
+            lay.LINK_ROW,
+            lay.LINK_OFFSET,
+            lambda header: header.link_count + rdma * header.rdma_link_count,
+            decode.link_row,
         )
 
-    def paths(self) -> list[PathRow]:
-        """All configured paths, by index. Rows that make no sense are left out and counted."""
+    def paths(self, *, rdma: bool = False) -> list[PathRow]:
+        """All configured paths, by index. Rows that make no sense are left out and counted.
+
+        Args:
+            rdma: paths of RDMA links too, after the others.
+        """
         return self._table(
-            lay.PATH_ROW, lay.PATH_OFFSET, lambda header: header.path_count, decode.path_row
+            lay.PATH_ROW,
+            lay.PATH_OFFSET,
+            lambda header: header.path_count + rdma * header.rdma_path_count,
+            decode.path_row,
         )
 
     def last_heard_ns(self, index: int) -> int:

@@ -46,6 +46,10 @@ class World {
   // Says whether a packet from host a to host b on a rail is lost.
   std::function<bool(std::uint8_t from, std::uint8_t to, std::uint8_t rail)> lost =
       [](auto, auto, auto) { return false; };
+  // Every link has an RDMA link beside it; the same of its packets.
+  bool rdma = false;
+  std::function<bool(std::uint8_t from, std::uint8_t to, std::uint8_t rail)> lost_rdma =
+      [](auto, auto, auto) { return false; };
   // Until when all that a host sends stands in its own queue: not stamped, not on the wire.
   std::map<std::uint8_t, Nanos> queued_until;
   std::map<std::uint8_t, bool> no_way;  // the host's kernel refuses what is sent
@@ -62,6 +66,10 @@ class World {
   std::vector<std::pair<Nanos, std::vector<std::uint8_t>>> captured;  // everything sent, host 1
 
   static std::uint32_t id(std::uint8_t number) { return 1000U + number; }
+  // The queue pair of an RDMA link of a host.
+  static UdTerms terms(std::uint8_t number, std::uint16_t link) {
+    return {100U * number + link, static_cast<std::uint16_t>(link)};
+  }
 
   void start(std::uint8_t number, std::uint64_t incarnation, const std::vector<std::uint8_t>& peers,
              std::uint8_t rails, Nanos link_interval, bool clock = false) {
@@ -80,7 +88,11 @@ class World {
         c.paths.push_back({static_cast<std::uint16_t>(c.paths.size()), r, v4(r, p), id(p), clock});
       }
     }
+    for (std::uint8_t r = 0; rdma && r < rails; ++r) add_rdma_link(c, r, "rdma", 1);
     h.engine->configure(c, now, wall[number]);
+    for (std::uint16_t r = rails; r < h.engine->config().links.size(); ++r) {
+      h.engine->set_ud_terms(r, terms(number, r));
+    }
     h.next_wake = now;
     h.frozen_until = 0;
     h.socket.clear();
@@ -198,6 +210,16 @@ class World {
       std::vector<std::uint8_t> bytes(o.bytes.begin(), o.bytes.end());
       if (older[h.number] || rewrite[h.number]) bytes = rewritten(h, o);
       if (h.number == 1) captured.emplace_back(now, bytes);
+      if (o.destination.port == kRocePort) {
+        const auto link = static_cast<std::uint16_t>(h.engine->config().udp_links() + rail);
+        // Only the queue pair that it is sent to gets it.
+        if (lost_rdma(h.number, to, rail) || hosts.count(to) == 0 || o.to != terms(to, link)) {
+          continue;
+        }
+        hosts[to].socket.push_back(
+            {link, v4(rail, h.number, kRocePort), std::move(bytes), now + delay});
+        continue;
+      }
       const Address source = v4(rail, h.number, o.port == 0 ? 9200 : o.port);
       if (h.number == 1) ++left_from[source.port];
       if (lost(h.number, to, rail) || blocked(source.port) || hosts.count(to) == 0) continue;

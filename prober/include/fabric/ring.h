@@ -32,6 +32,7 @@ enum class EventKind : std::uint16_t {
   kHeard = 3,
   kStall = 4,
   kPeerRestart = 5,
+  kRdmaPort = 6,
 };
 
 // Flags of an event. What they mean is in fabricd/probes/records.py.
@@ -50,6 +51,7 @@ inline constexpr std::uint16_t kFlagReturned = 1u << 7;
 //   HEARD:        silent_ns, 0, 0, 0;                             count: misses of the ended run
 //   STALL:        gap_ns, start_ns, 0, 0
 //   PEER_RESTART: old incarnation, new incarnation, 0, 0
+//   RDMA_PORT:    0, 0, 0, 0: the verbs port of an RDMA link became active (kFlagCarrier) or not
 struct EventRecord {
   std::uint64_t index;
   std::uint64_t mono_ns;
@@ -139,14 +141,20 @@ struct RingHeader {
   // How long it takes to read the wall clock and CLOCK_MONOTONIC_RAW together: the kernel's stamps
   // are off by up to half of it, all alike. 0: not known yet.
   std::uint64_t clock_read_ns;
+  // RDMA links and paths have the rows after `link_count` and `path_count`, and indices in records
+  // to match. A writer without RDMA probes leaves both 0, as one that is older than these fields.
+  std::uint32_t rdma_link_count;
+  std::uint32_t rdma_path_count;
 };
-static_assert(sizeof(RingHeader) == 256);
+static_assert(sizeof(RingHeader) == 264);
 inline constexpr std::size_t kHeaderSize = 4096;
 
 inline constexpr std::uint32_t kLinkPresent = 1u << 0;
 inline constexpr std::uint32_t kLinkBound = 1u << 1;
 inline constexpr std::uint32_t kLinkCarrier = 1u << 2;
 inline constexpr std::uint32_t kLinkHwStamps = 1u << 3;
+// A verbs port. Bound: its queue pair is open. Carrier: the port is active.
+inline constexpr std::uint32_t kLinkRdma = 1u << 4;
 inline constexpr int kLinkSourceShift = 8;  // two bits: 0 none, 1 sysfs, 2 netlink
 struct LinkRow {
   std::uint64_t seq;  // seqlock
@@ -175,6 +183,8 @@ inline constexpr std::uint32_t kPathGone = 1u << 2;      // the peer said farewe
 inline constexpr std::uint32_t kPathPromised = 1u << 3;  // judged by fabric time
 // The source port that was asked for (fabric/clock_ports.h) cannot be had: bound, but not heard.
 inline constexpr std::uint32_t kPathPortRefused = 1u << 4;
+inline constexpr std::uint32_t kPathRdma = 1u << 5;
+inline constexpr std::uint32_t kPathPeerRdma = 1u << 6;  // the peer told of a queue pair
 inline constexpr int kPathPeerMovesShift = 8;  // eight bits: changes of the peer's source port
 inline constexpr int kPathPortShift = 16;      // 16 bits: our source port; 0: the link's own
 struct PathRow {

@@ -40,6 +40,9 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   paths_.clear();
   by_peer_.assign(config_.links.size(), {});
   carriers_.assign(config_.links.size(), Seen::kUnknown);
+  ud_terms_.assign(config_.links.size(), UdTerms{});
+  udp_links_ = config_.udp_links();
+  udp_paths_ = config_.udp_paths();
   suspected_.assign(config_.links.size(), false);
   rows_.assign(config_.links.size(), Row{});
   row_ = 0;
@@ -74,6 +77,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     }
     if (entry.path) entry.path->move_to(wanted);
     if (!entry.path) entry.path = std::make_unique<Path>(wanted, config_.link_interval, random_);
+    entry.rdma = link.rdma();
     by_peer_[wanted.link].emplace(wanted.peer, paths_.size());
     paths_.push_back(std::move(entry));
   }
@@ -82,6 +86,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
     const LinkConfig& link = old_links[left.path->config().link];
     park(std::move(left.path), link, now);
   }
+  pair_rdma_paths();
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
   mtu_turns_.resize(config_.links.size());
   find_next();
@@ -97,9 +102,11 @@ void Engine::set_fabric_time(const std::optional<FabricReading>& reading, Nanos 
 void Engine::find_listeners() {
   listeners_.clear();
   const auto known = [](int rail) { return rail >= 0 && rail <= kMaxRail; };
-  told_rails_ = std::all_of(config_.links.begin(), config_.links.end(),
+  const auto links = std::span(config_.links).first(udp_links_);
+  const auto paths = std::span(config_.paths).first(udp_paths_);
+  told_rails_ = std::all_of(links.begin(), links.end(),
                             [&](const LinkConfig& link) { return known(link.rail); }) &&
-                std::all_of(config_.paths.begin(), config_.paths.end(),
+                std::all_of(paths.begin(), paths.end(),
                             [&](const PathConfig& path) { return known(path.peer_rail); });
   std::unordered_map<std::uint32_t, std::size_t> at;
   for (Entry& entry : paths_) {
@@ -113,8 +120,8 @@ void Engine::find_listeners() {
 }
 
 View Engine::subject(std::size_t index) const {
-  if (index >= paths_.size()) {
-    const LinkConfig& link = config_.links[index - paths_.size()];
+  if (index >= udp_paths_) {
+    const LinkConfig& link = config_.links[index - udp_paths_];
     return {ViewKind::kPort,
             static_cast<std::uint8_t>(link.rail),
             0,
@@ -134,7 +141,7 @@ View Engine::subject(std::size_t index) const {
 
 std::uint64_t Engine::next_view(Listener& listener) const {
   if (!told_rails_) return 0;
-  const std::size_t subjects = paths_.size() + config_.links.size();
+  const std::size_t subjects = udp_paths_ + udp_links_;
   std::uint32_t& dice = listener.dice;  // xorshift32 (Marsaglia, 2003)
   dice ^= dice << 13;
   dice ^= dice >> 17;
@@ -168,7 +175,9 @@ void Engine::push_farewell(Path& path, std::uint16_t link, const Address& own, N
   stamp(packet, now);
   packet.path = ring::kNone;  // its transmit stamp is nobody's
   packet.flags |= kWireReport | kWireFarewell;
-  out.push_back({link, path.config().peer, encode(packet, keys_, own, path.config().peer)});
+  if (own.port == kRocePort && path.ud_terms().qpn == 0) return;
+  out.push_back({link, path.config().peer, encode(packet, keys_, own, path.config().peer), 0,
+                 path.ud_terms()});
 }
 
 void Engine::say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& out) {
@@ -317,6 +326,10 @@ void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSin
       if (!path.on_promise(packet, arrival, fabric_)) ++counters_.promises_refused;
       promised_ = promised_ || path.promised();
       views_.hear(packet.host_id, packet.view, arrival.mono);
+      if (const auto terms = unpack_ud_terms(packet.view);
+          terms && entry.rdma_path < paths_.size()) {
+        paths_[entry.rdma_path].path->set_ud_terms(*terms);
+      }
       link_heard_[link] = std::max(link_heard_[link], arrival.mono);
       break;
     case Path::Verdict::kReplay:
@@ -354,7 +367,7 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
     if (entry.path->missing()) suspected_[entry.path->config().link] = true;
     const bool silent = entry.path->heard(config_.misses) == Seen::kSilent ||
                         entry.path->told(config_.misses) == Seen::kSilent;
-    bad_ += silent ? 1 : 0;
+    bad_ += silent && !entry.rdma ? 1 : 0;
     entry.quiet_until = entry.path->next_judgement();
     entry.quiet = entry.path->quiet();
     all_quiet_ = all_quiet_ && entry.quiet;
@@ -390,12 +403,12 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
   packet.host_id = config_.host_id;
   stamp(packet, due);
   packet.promise = pack_promise(std::max(entry.single.due(), now), now, fabric_);
-  packet.view = next_view(listeners_[entry.listener]);
+  packet.view = next_view(entry, packet.seq);
   if (path.clock) packet.word = next_word(entry);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
   const std::uint16_t port = entry.path->port_of(packet.seq);
-  out.push_back({path.link, path.peer, encode_untagged(packet), port});
+  out.push_back({path.link, path.peer, encode_untagged(packet), port, entry.path->ud_terms()});
 }
 
 void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
@@ -404,6 +417,11 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
+    if (entry.rdma && entry.path->ud_terms().qpn == 0) {
+      // There is nobody to send to yet.
+      if (entry.single.due() <= now) entry.single.advance(now, grid_minus_mono);
+      continue;
+    }
     bool sent = false;
     if (entry.sends_train && entry.train.due() <= now + train_early(entry)) {
       for (std::uint8_t position = 1; position <= 3; ++position)

@@ -25,6 +25,7 @@
 #include "core/ports.h"
 #include "core/sink.h"
 #include "core/stalls.h"
+#include "core/ud_terms.h"
 #include "core/wire.h"
 
 namespace fabric::prober {
@@ -35,25 +36,40 @@ struct LinkConfig {
   Address address{};
   bool hw_stamps = false;
   int rail = -1;  // for what we tell others; -1: not known
+  // Of an RDMA link, which stands beside a UDP link of the same netdev: that link, and the verbs
+  // device and port. Its address has the port kRocePort.
+  std::uint16_t udp_link = ring::kNone;
+  std::string device{};
+  std::uint8_t device_port = 0;
+  bool rdma() const { return udp_link != ring::kNone; }
   friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
 };
 
 struct Config {
   std::uint32_t host_id = 0;
-  std::vector<LinkConfig> links;  // by index
-  std::vector<PathConfig> paths;  // by index
+  // By index; RDMA links and paths come after all others.
+  std::vector<LinkConfig> links;
+  std::vector<PathConfig> paths;
   Nanos link_interval = 10'000'000;
   std::uint32_t misses = 3;
   std::uint32_t clock_train_hz = 100;
   std::uint8_t dscp = 0;
   bool synchronized = true;  // by fabric time, where there is one
+
+  std::size_t udp_links() const;
+  std::size_t udp_paths() const;
 };
+
+// Appends an RDMA link beside the UDP link `udp_link`, and a path beside each of its paths.
+void add_rdma_link(Config& config, std::uint16_t udp_link, std::string device,
+                   std::uint8_t device_port);
 
 struct Outgoing {
   std::uint16_t link;
   Address destination;
   WireBytes bytes;
   std::uint16_t port = 0;  // to leave from; 0: the link's own
+  UdTerms to{};            // over RDMA
 };
 
 // What a socket gave. `bytes` is its beginning, of at least kWireSize + 1 bytes if it has so many.
@@ -110,6 +126,12 @@ class Engine {
   void set_ports(std::vector<PortWish> wishes);
   // Whether packets of a link leave from this port, or are to.
   bool uses_port(std::uint16_t link, std::uint16_t port) const;
+  // Of an RDMA link: its queue pair, for the peers of its paths; all zero: it has none now.
+  void set_ud_terms(std::uint16_t link, const UdTerms& terms) { ud_terms_[link] = terms; }
+  // Who sent a packet that names no GID (InfiniBand within a subnet): the peer with these terms.
+  std::optional<Address> find_peer(std::uint16_t link, const UdTerms& terms) const;
+  // Whether the path to that peer hears it now.
+  bool hears(std::uint16_t link, const Address& peer) const;
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
     const Seen seen = carrier ? Seen::kWell : Seen::kSilent;
@@ -178,6 +200,8 @@ class Engine {
     std::size_t next_word = 0;
     mtu::Path mtu{};
     bool answers_mtu = false;  // the peer's prober knows such packets
+    bool rdma = false;
+    std::size_t rdma_path = ring::kNone;  // of a UDP path: the one beside it
   };
   // Whose turn it is on a link.
   struct MtuTurn {
@@ -233,6 +257,9 @@ class Engine {
             std::vector<Outgoing>& out);
   void stamp(Packet& packet, Nanos due) const;
   Word next_word(Entry& entry) const;
+  // What the view's place of a packet says: our queue pair, or what we see elsewhere.
+  std::uint64_t next_view(Entry& entry, std::uint64_t seq);
+  void pair_rdma_paths();
   void push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
                      std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);
@@ -267,7 +294,10 @@ class Engine {
   bool any_suspected_ = false;
   bool promised_ = false;  // a path was judged by promises
   std::vector<Listener> listeners_;
-  std::vector<Seen> carriers_;  // by link
+  std::vector<Seen> carriers_;     // by link
+  std::vector<UdTerms> ud_terms_;  // by link
+  std::size_t udp_links_ = 0;
+  std::size_t udp_paths_ = 0;
   bool told_rails_ = false;
   std::size_t bad_ = 0;  // subjects that are worth telling first, as of the last judgement
   Views views_;

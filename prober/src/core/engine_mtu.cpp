@@ -7,7 +7,7 @@ namespace fabric::prober {
 
 bool Engine::fit_for_mtu(const Entry& entry) const {
   const Path& path = *entry.path;
-  return entry.answers_mtu && !entry.mtu.open() && path.peer_incarnation() != 0 &&
+  return !entry.rdma && entry.answers_mtu && !entry.mtu.open() && path.peer_incarnation() != 0 &&
          path.heard(config_.misses) == Seen::kWell && path.told(config_.misses) == Seen::kWell;
 }
 

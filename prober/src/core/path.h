@@ -35,6 +35,7 @@
 #include "core/rtt.h"
 #include "core/sink.h"
 #include "core/stalls.h"
+#include "core/ud_terms.h"
 #include "core/views.h"
 #include "core/window.h"
 #include "core/wire.h"
@@ -88,6 +89,9 @@ class Path {
   Packet next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarnation);
   // From where the packet of this number, the newest, is to leave; 0: the link's own port.
   std::uint16_t port_of(std::uint64_t seq) const { return sent_[seq % kHistory].port; }
+  // Over RDMA: where the peer is reached, as it said last.
+  const UdTerms& ud_terms() const { return ud_terms_; }
+  void set_ud_terms(const UdTerms& terms) { ud_terms_ = terms; }
   SourcePort& source() { return source_; }
   const SourcePort& source() const { return source_; }
   // The path was not configured for a while: the peer is judged anew once it is heard again.
@@ -235,6 +239,7 @@ class Path {
   References untold_arrived_{};
   Rtt rtt_{};
   SourcePort source_{};
+  UdTerms ud_terms_{};
 };
 
 }  // namespace fabric::prober

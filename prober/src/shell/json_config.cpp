@@ -104,6 +104,30 @@ PathConfig parse_path(const json& item, const std::string& where, std::size_t co
   return path;
 }
 
+// Verbs ports beside some of the links.
+void parse_rdma(const json& request, Config& config) {
+  if (!request.contains("rdma")) return;
+  const json& list_of_ports = list(request, "rdma", ring::kMaxLinks);
+  const std::size_t links = config.links.size();
+  std::set<std::uint64_t> known;
+  for (std::size_t i = 0; i < list_of_ports.size(); ++i) {
+    const std::string where = "rdma[" + std::to_string(i) + "].";
+    const json& item = list_of_ports[i];
+    if (links == 0) refuse("rdma: there is no link beside which it stands");
+    const std::uint64_t link = number(item, where, "link", 0, links - 1);
+    if (!known.insert(link).second) refuse(where + "link: this link is there twice");
+    const std::string device = text(item, where, "device");
+    if (device.empty() || device.size() > 63) refuse(where + "device: 1 to 63 characters");
+    const auto port = static_cast<std::uint8_t>(number(item, where, "port", 1, 254));
+    add_rdma_link(config, static_cast<std::uint16_t>(link), device, port);
+    if (config.links.size() > ring::kMaxLinks || config.paths.size() > ring::kMaxPaths) {
+      refuse("rdma: with RDMA there are " + std::to_string(config.links.size()) + " links and " +
+             std::to_string(config.paths.size()) + " paths; there is room for " +
+             std::to_string(ring::kMaxLinks) + " and " + std::to_string(ring::kMaxPaths));
+    }
+  }
+}
+
 // Indices must be 0..n-1, each once: afterwards position and index are the same.
 template <typename T>
 void sort_by_index(std::vector<T>& items, const char* what) {
@@ -150,6 +174,7 @@ Config parse_config(const json& request) {
     if (!known.emplace(path.link, at).second) refuse(where + "address: this path is there twice");
   }
   sort_by_index(config.paths, "paths");
+  parse_rdma(request, config);
   return config;
 }
 

@@ -53,6 +53,7 @@ Prober::Prober(Options options)
       engine_(incarnation_, random_word),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       notices_(epoll_.get()),
+      rdma_(epoll_.get()),
       words_(directory_ + "/words"),
       wishes_(directory_ + "/ports"),
       clock_(options_.run_dir) {
@@ -105,7 +106,7 @@ void Prober::run() {
         read_signal();
       } else if (events[i].data.fd == notices_.fd()) {
         if (notices_.drain(woken)) next_tick_ = 0;  // the counters are read at once
-      } else {
+      } else if (!rdma_.handle(events[i].data.fd)) {
         control_->handle(events[i].data.fd, events[i].events);
       }
     }
@@ -136,6 +137,7 @@ void Prober::pass(Nanos now) {
   }
   if (words_.look(now)) engine_.set_words(words_.words(), words_.links());
   engine_.set_fabric_time(clock_.look(now), now);
+  rdma_.look(engine_, *this, now);
   receive(now);
   engine_.judge(now, *this);
   const Now fresh;
@@ -256,6 +258,7 @@ void Prober::receive(Nanos now) {
                   ": the NIC leaves many packets without a stamp; software stamps from now on");
     }
   }
+  rdma_.receive(engine_, *this, kMostPerRound, drained_);
   drained_ = now;
 }
 
@@ -293,6 +296,11 @@ void Prober::transmit() {
   for (auto first = outgoing_.begin(); first != outgoing_.end();) {
     const auto last = std::find_if(first, outgoing_.end(),
                                    [&](const Outgoing& o) { return from(o) != from(*first); });
+    if (first->link >= ports_.size()) {
+      sent_ += rdma_.send({first, last}, engine_, read_clock(CLOCK_MONOTONIC));
+      first = last;
+      continue;
+    }
     Port& port = ports_[first->link];
     ProbeSocket* socket = first->port == 0 ? port.socket.get() : port.others.at(first->port);
     const auto count = static_cast<std::uint64_t>(last - first);
@@ -385,6 +393,19 @@ ring::LinkRow Prober::link_row(const Port& port) const {
   return row;
 }
 
+void Prober::write_rows() {
+  for (std::size_t i = 0; i < ports_.size(); ++i) ring_.write_link(i, link_row(ports_[i]));
+  const std::vector<LinkConfig>& links = engine_.config().links;
+  for (std::size_t i = ports_.size(); i < links.size(); ++i) {
+    ring_.write_link(i, rdma_.row(links[i].index, engine_.link_last_heard(i)));
+  }
+  for (std::size_t i = 0; i < engine_.path_count(); ++i) {
+    ring::PathRow row{};
+    engine_.fill(i, row);
+    ring_.write_path(i, row);
+  }
+}
+
 void Prober::publish(Nanos now) {
   next_publish_ = now + kPublish;
   constexpr Nanos kSlow = 1'000;
@@ -393,12 +414,7 @@ void Prober::publish(Nanos now) {
     log_warning("reading the clocks takes " + std::to_string(crossing_.width_ns()) +
                 " ns (see /sys/devices/system/clocksource): half of it is in the clock's bound");
   }
-  for (std::size_t i = 0; i < ports_.size(); ++i) ring_.write_link(i, link_row(ports_[i]));
-  for (std::size_t i = 0; i < engine_.path_count(); ++i) {
-    ring::PathRow row{};
-    engine_.fill(i, row);
-    ring_.write_path(i, row);
-  }
+  write_rows();
   ring_.set_flags(flags_ | (engine_.synchronized() ? ring::kHeaderSynchronized : 0));
   const Engine::Counters& c = engine_.counters();
   ring_.publish_totals(

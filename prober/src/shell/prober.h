@@ -20,6 +20,7 @@
 #include "shell/fd.h"
 #include "shell/link_notices.h"
 #include "shell/probe_socket.h"
+#include "shell/rdma_ports.h"
 #include "shell/ring_file.h"
 #include "shell/source_sockets.h"
 
@@ -98,6 +99,7 @@ class Prober : private RecordSink {
   // To those that will not hear us any more: all, or those that `next` has no more.
   void say_farewell(const Config* next);
   void publish(Nanos now);
+  void write_rows();  // of all links and paths
   ring::LinkRow link_row(const Port& port) const;
 
   Options options_;
@@ -114,6 +116,7 @@ class Prober : private RecordSink {
   std::shared_ptr<ProbeSocket::Buffers> buffers_ = ProbeSocket::make_buffers();
   std::vector<Port> ports_;
   std::vector<pollfd> polls_;  // by port
+  RdmaPorts rdma_;
   std::vector<Outgoing> outgoing_;
   struct Left {
     Port* port;

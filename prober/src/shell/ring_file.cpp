@@ -124,18 +124,21 @@ void RingFile::sample(const ring::SampleRecord& record) {
 void RingFile::begin_config() {
   publish(header()->link_count, std::uint32_t{0});
   publish(header()->path_count, std::uint32_t{0});
+  publish(header()->rdma_link_count, std::uint32_t{0});
+  publish(header()->rdma_path_count, std::uint32_t{0});
   publish(header()->config_epoch, ++config_epoch_);
 }
 
-void RingFile::publish_config(std::uint32_t links, std::uint32_t paths,
-                              std::uint64_t link_interval_ns, std::uint32_t misses,
-                              std::uint32_t clock_train_hz) {
+void RingFile::publish_config(const Counts& counts, std::uint64_t link_interval_ns,
+                              std::uint32_t misses, std::uint32_t clock_train_hz) {
   ring::RingHeader& h = *header();
   publish(h.link_interval_ns, link_interval_ns);
   publish(h.misses, misses);
   publish(h.clock_train_hz, clock_train_hz);
-  publish(h.link_count, links);
-  publish(h.path_count, paths);
+  publish(h.rdma_link_count, counts.rdma_links);
+  publish(h.rdma_path_count, counts.rdma_paths);
+  publish(h.link_count, counts.links);
+  publish(h.path_count, counts.paths);
 }
 
 void RingFile::write_link(std::size_t index, const ring::LinkRow& row) {

@@ -26,8 +26,11 @@ class RingFile final : public RecordSink {
   // Empties the tables, so that no reader takes an old row for one of the new configuration;
   // publish_config then makes the new ones valid.
   void begin_config();
-  void publish_config(std::uint32_t links, std::uint32_t paths, std::uint64_t link_interval_ns,
-                      std::uint32_t misses, std::uint32_t clock_train_hz);
+  struct Counts {
+    std::uint32_t links, paths, rdma_links, rdma_paths;
+  };
+  void publish_config(const Counts& counts, std::uint64_t link_interval_ns, std::uint32_t misses,
+                      std::uint32_t clock_train_hz);
   std::uint32_t config_epoch() const { return config_epoch_; }
   void write_link(std::size_t index, const ring::LinkRow& row);
   void write_path(std::size_t index, const ring::PathRow& row);

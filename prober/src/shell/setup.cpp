@@ -114,7 +114,8 @@ std::uint32_t Prober::configure(const json& request) {
   // Now and, where the link stays, a few times later: its socket may be gone in a moment.
   for (int i = 0; i < 2; ++i) say_farewell(&config);
   std::vector<Port> ports;
-  for (const LinkConfig& link : config.links) {
+  const auto links = std::span(config.links);
+  for (const LinkConfig& link : links.first(config.udp_links())) {
     const auto same = std::find_if(ports_.begin(), ports_.end(), [&](const Port& p) {
       return p.config.netdev == link.netdev && p.config.address == link.address;
     });
@@ -132,19 +133,17 @@ std::uint32_t Prober::configure(const json& request) {
     ports.back().others.clear();
   }
   ports_ = std::move(ports);
+  rdma_.configure(links.subspan(config.udp_links()), config.dscp);
   const Now now;
   engine_.configure(std::move(config), now.mono, now.wall_minus_mono());
   ring_.begin_config();
-  for (std::size_t i = 0; i < ports_.size(); ++i) ring_.write_link(i, link_row(ports_[i]));
-  for (std::size_t i = 0; i < engine_.path_count(); ++i) {
-    ring::PathRow row{};
-    engine_.fill(i, row);
-    ring_.write_path(i, row);
-  }
+  write_rows();
   const Config& c = engine_.config();
-  ring_.publish_config(static_cast<std::uint32_t>(c.links.size()),
-                       static_cast<std::uint32_t>(c.paths.size()),
-                       static_cast<std::uint64_t>(c.link_interval), c.misses, c.clock_train_hz);
+  const auto count = [](std::size_t n) { return static_cast<std::uint32_t>(n); };
+  ring_.publish_config(
+      {count(c.udp_links()), count(c.udp_paths()), count(c.links.size() - c.udp_links()),
+       count(c.paths.size() - c.udp_paths())},
+      static_cast<std::uint64_t>(c.link_interval), c.misses, c.clock_train_hz);
   next_tick_ = 0;
   return ring_.config_epoch();
 }

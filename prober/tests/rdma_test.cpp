@@ -1,0 +1,192 @@
+// RDMA paths beside UDP paths: how a peer's queue pair becomes known, what each of the two says
+// when the other is broken, and words and packets that are to be refused.
+#include <doctest/doctest.h>
+
+#include "core/ud_terms.h"
+#include "world.h"
+
+using namespace fabric::prober;
+using namespace fabric::prober::test;
+namespace ring = fabric::ring;
+
+namespace {
+
+World rdma_hosts(std::uint8_t rails = 1) {
+  World w;
+  w.rdma = true;
+  w.start(1, 111, {2}, rails, 10 * kMs);
+  w.start(2, 222, {1}, rails, 10 * kMs);
+  return w;
+}
+
+// The row of the RDMA path beside path `path`.
+ring::PathRow rdma_row(const World& w, std::uint8_t host, std::size_t path = 0) {
+  const Host& h = w.hosts.at(host);
+  return row(h, h.engine->config().udp_paths() + path);
+}
+
+}  // namespace
+
+TEST_CASE("rdma: the word of a queue pair comes back as it was, and nothing else is one") {
+  for (const UdTerms terms : {UdTerms{}, UdTerms{2, 0}, UdTerms{0xfffffe, 0xffff}}) {
+    CHECK(unpack_ud_terms(pack(terms)) == terms);
+    CHECK_FALSE(is_view(pack(terms)));
+  }
+  CHECK_FALSE(unpack_ud_terms(0));
+  CHECK_FALSE(unpack_ud_terms(pack(UdTerms{1, 0})));         // of management
+  CHECK_FALSE(unpack_ud_terms(pack(UdTerms{0xffffff, 0})));  // of multicast
+  CHECK_FALSE(unpack_ud_terms(pack(View{ViewKind::kPath, 1, 2, Seen::kWell, Seen::kWell, 5})));
+  for (int bit = 0; bit < 64; ++bit) {
+    const std::uint64_t word = pack(UdTerms{77, 5}) ^ (std::uint64_t{1} << bit);
+    const auto terms = unpack_ud_terms(word);
+    if (terms) CHECK(pack(*terms) == word);
+  }
+}
+
+TEST_CASE("rdma: an RDMA link has the paths of the link that it stands beside") {
+  Config c;
+  c.links = {{0, "a", v4(0, 1), false}, {1, "b", v4(1, 1), false}};
+  c.paths = {{0, 0, v4(0, 2), 5, true}, {1, 1, v4(1, 2), 5, true}, {2, 1, v4(1, 3), 6}};
+  add_rdma_link(c, 1, "mlx5_1", 2);
+  add_rdma_link(c, 0, "mlx5_0", 1);
+  REQUIRE(c.links.size() == 4);
+  CHECK(c.udp_links() == 2);
+  CHECK(c.udp_paths() == 3);
+  CHECK(c.links[2].device == "mlx5_1");
+  CHECK(c.links[2].device_port == 2);
+  CHECK(c.links[2].address == v4(1, 1, kRocePort));
+  REQUIRE(c.paths.size() == 6);
+  CHECK(c.paths[3].peer == v4(1, 2, kRocePort));
+  CHECK(c.paths[4].peer == v4(1, 3, kRocePort));
+  CHECK(c.paths[5].peer == v4(0, 2, kRocePort));
+  for (std::size_t i = 3; i < 6; ++i) {
+    CHECK(c.paths[i].index == i);
+    CHECK_FALSE(c.paths[i].clock);
+  }
+  CHECK(c.paths[5].link == 3);
+}
+
+TEST_CASE(
+    "rdma: queue pairs become known by UDP probes, and both transports measure a round trip") {
+  World w = rdma_hosts(2);
+  w.run(1000 * kMs);
+  for (const auto host : {std::uint8_t{1}, std::uint8_t{2}}) {
+    for (const auto path : {std::size_t{0}, std::size_t{1}}) {
+      const ring::PathRow rdma = rdma_row(w, host, path);
+      CHECK((rdma.flags & ring::kPathRdma) != 0);
+      CHECK((rdma.flags & ring::kPathPeerRdma) != 0);
+      CHECK((rdma.flags & ring::kPathEstablished) != 0);
+      CHECK(rdma.received > 80);
+      CHECK(rdma.rtt_last_ns != 0);
+      CHECK(rdma.rx_missed == 0);
+      CHECK((row(w.hosts.at(host), path).flags & (ring::kPathRdma | ring::kPathPeerRdma)) == 0);
+    }
+  }
+  for (const auto& event : w.hosts[1].records.events) {
+    CHECK(event.kind == static_cast<std::uint16_t>(ring::EventKind::kHeard));
+  }
+}
+
+TEST_CASE("rdma: broken RDMA leaves the UDP path well, and the reverse") {
+  for (const bool break_rdma : {true, false}) {
+    World w = rdma_hosts();
+    w.run(1000 * kMs);
+    auto& lost = break_rdma ? w.lost_rdma : w.lost;
+    lost = [](auto, auto, auto) { return true; };
+    w.run(200 * kMs);
+    const ring::PathRow udp = row(w.hosts[1]);
+    const ring::PathRow rdma = rdma_row(w, 1);
+    CHECK((break_rdma ? rdma : udp).rx_missed >= 3);
+    CHECK((break_rdma ? udp : rdma).rx_missed == 0);
+    lost = [](auto, auto, auto) { return false; };
+    w.run(200 * kMs);
+    CHECK(row(w.hosts[1]).rx_missed == 0);
+    CHECK(rdma_row(w, 1).rx_missed == 0);
+  }
+}
+
+TEST_CASE("rdma: one way broken is told by the peer") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  w.lost_rdma = [](std::uint8_t from, auto, auto) { return from == 1; };
+  w.run(300 * kMs);
+  CHECK(rdma_row(w, 1).tx_missed >= 3);
+  CHECK(rdma_row(w, 1).rx_missed == 0);
+  CHECK(rdma_row(w, 2).rx_missed >= 3);
+}
+
+TEST_CASE("rdma: a new queue pair is heard of within a few packets") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  // What the peers send to: the world delivers only to the number that it knows.
+  const std::uint64_t before = rdma_row(w, 2).received;
+  w.hosts[2].engine->set_ud_terms(1, {4242, 0});
+  w.run(200 * kMs);
+  const std::uint64_t then = rdma_row(w, 2).received;
+  CHECK(then - before < 12);  // they go to the new one, which the world does not know
+  w.hosts[2].engine->set_ud_terms(1, World::terms(2, 1));
+  w.run(200 * kMs);
+  CHECK(rdma_row(w, 2).received - then > 10);
+}
+
+TEST_CASE("rdma: to a peer without a queue pair nothing is sent, and nothing is missed") {
+  World w;
+  w.rdma = true;
+  w.start(1, 111, {2}, 1, 10 * kMs);
+  w.rdma = false;
+  w.start(2, 222, {1}, 1, 10 * kMs);
+  w.run(2000 * kMs);
+  const ring::PathRow rdma = rdma_row(w, 1);
+  CHECK(rdma.sent == 0);
+  CHECK(rdma.rx_missed == 0);
+  CHECK((rdma.flags & ring::kPathPeerRdma) == 0);
+  CHECK(row(w.hosts[1]).received > 150);
+}
+
+TEST_CASE("rdma: a peer that restarts is heard again, and one that stops says so") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  w.start(2, 333, {1}, 1, 10 * kMs);
+  w.run(500 * kMs);
+  CHECK(rdma_row(w, 1).restarts == 1);
+  CHECK(rdma_row(w, 1).rx_missed == 0);
+  std::vector<Outgoing> out;
+  w.hosts[2].engine->say_farewell(nullptr, w.now, out);
+  REQUIRE(out.size() == 2);
+  CHECK(out[1].to == World::terms(1, 1));
+  for (const Outgoing& o : out) {
+    const auto link = static_cast<std::uint16_t>(o.link);
+    w.inject(1, link, v4(0, 2, link == 1 ? kRocePort : 9200), {o.bytes.begin(), o.bytes.end()});
+  }
+  w.hosts.erase(2);
+  w.run(300 * kMs);
+  CHECK((rdma_row(w, 1).flags & ring::kPathGone) != 0);
+  CHECK(rdma_row(w, 1).rx_missed == 0);
+}
+
+TEST_CASE("rdma: a probe of one transport is refused on the other") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  REQUIRE_FALSE(w.captured.empty());
+  const auto bytes = w.captured[w.captured.size() / 2].second;
+  const auto before = w.hosts[2].engine->counters();
+  w.inject(2, 1, v4(0, 1, kRocePort), bytes);  // whichever it was sent by
+  w.inject(2, 0, v4(0, 1), bytes);
+  w.run(10 * kMs);
+  const auto after = w.hosts[2].engine->counters();
+  const auto auth = static_cast<std::size_t>(ring::Refusal::kAuth);
+  const auto replay = static_cast<std::size_t>(ring::Refusal::kReplay);
+  CHECK(after.refused[auth] == before.refused[auth] + 1);
+  CHECK(after.refused[replay] == before.refused[replay] + 1);
+}
+
+TEST_CASE("rdma: a packet without a GID is known by its queue pair and LID") {
+  World w = rdma_hosts(2);
+  w.run(1000 * kMs);
+  const Engine& engine = *w.hosts[1].engine;
+  CHECK(engine.find_peer(2, World::terms(2, 2)) == v4(0, 2, kRocePort));
+  CHECK(engine.find_peer(3, World::terms(2, 3)) == v4(1, 2, kRocePort));
+  CHECK_FALSE(engine.find_peer(3, World::terms(2, 2)));
+  CHECK(engine.hears(2, v4(0, 2, kRocePort)));
+  CHECK_FALSE(engine.hears(2, v4(0, 9, kRocePort)));
+}
