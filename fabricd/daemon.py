@@ -167,6 +167,7 @@ class Daemon:
         host.payload_note = lambda: netdev_bytes.note
         ports = IbPorts(_netdevs(config), config.rdma_devices)
         host.ib_note = ports.note
+        host.ports_found(ports.ports)
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
                        mode=modes.effective.name.lower(), stopped=modes.stopped)  # fmt: skip
         requests = Requests(host, self.source, database, lambda by: self._reload(host, by))

@@ -7,7 +7,7 @@ transitions; `plan` says what the steer page should hold. ``now`` is CLOCK_MONOT
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from fabricd.config import Config
@@ -18,13 +18,16 @@ from fabricd.detect.rules import LINK_SPEED, Class, Finding
 from fabricd.detect.silence import PathView, Rules
 from fabricd.detect.verdict import Jury, Verdict, added, healthy, live_peers
 from fabricd.links.damping import DampingRules
-from fabricd.links.health import Facts, Health, HoldRules, Transition
+from fabricd.links.health import Facts, Health, HoldRules
 from fabricd.links.machine import CARRYING
 from fabricd.operate.orders import Orders
+from fabricd.outcome import Change, Outcome
 from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
-from fabricd.steer import policy
-from fabricd.subjects import OUT, Link, Path
+from fabricd.rdma_rails import RdmaRails
+from fabricd.steer import inputs
+from fabricd.steer.policy import Plan
+from fabricd.subjects import FAREWELL, OUT, Link, Path
 from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
@@ -37,35 +40,8 @@ MOST_LEFT = 1000
 HALF = 0.5
 """Of its weight, of what works and is worse than it should be."""
 PORT_INACTIVE = "verbs port not active"
-FAREWELL = "farewell: the peer no longer probes this path"
 
 _WORKING = CARRYING - {LinkState.UNKNOWN}
-_WELL = CARRYING - {LinkState.DEGRADED}
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One transition of one link (``peer`` empty) or path."""
-
-    netdev: str
-    rail: int
-    peer: str
-    address: str
-    transition: Transition
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one evaluation did."""
-
-    changes: list[Change] = field(default_factory=list)
-    silent_hosts: frozenset[str] = frozenset()
-    refused: dict[str, str] = field(default_factory=dict)
-    """Links (netdev → reason) that probes blame but whose loss would take too many rails."""
-    operator: list[str] = field(default_factory=list)
-    """Links that passed the second tier of damping just now."""
-    due_at: int | None = None
-    """When to evaluate again though nothing happens."""
 
 
 def damping_rules(config: Config) -> DampingRules:
@@ -102,6 +78,7 @@ class Engine:
         self.max_probe_share = 0.5
         self.predict = config.predict
         self.orders = Orders()
+        self.rdma = RdmaRails()
         self.silent_hosts: frozenset[str] = frozenset()
         self.congested: Mapping[int, str] = {}
         """Link index → what probes would say against it if its payload did not move."""
@@ -112,8 +89,16 @@ class Engine:
         """Of the newest table that was fresh when it was looked at."""
         self.configure(config, paths)
 
-    def configure(self, config: Config, paths: Sequence[PathSpec]) -> None:
-        """Take a configuration; links and paths that stay keep state, penalty and timers."""
+    def configure(
+        self, config: Config, paths: Sequence[PathSpec], rdma: Sequence[int] = ()
+    ) -> None:
+        """Take a configuration; links and paths that stay keep state, penalty and timers.
+
+        Args:
+            config: with the links.
+            paths: to probe.
+            rdma: indices of the links where RDMA is probed too, in the prober's order.
+        """
         damping, hold = damping_rules(config), hold_rules(config)
         self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
         self._jury.reset()
@@ -151,6 +136,7 @@ class Engine:
         self._left = dict(left[-MOST_LEFT:])
         for health in [x.health for x in self.links] + [x.health for x in self.paths]:
             health.hold, health.damping.rules = hold, damping
+        self.rdma.configure(self.links, paths, rdma, (damping, hold))
 
     @property
     def rules(self) -> Rules:
@@ -158,12 +144,18 @@ class Engine:
         return self._jury.rules
 
     def evaluate(
-        self, views: Sequence[PathView] | None, now: int, *, as_of: int | None = None
+        self,
+        views: Sequence[PathView] | None,
+        now: int,
+        *,
+        rdma: Sequence[PathView] = (),
+        as_of: int | None = None,
     ) -> Outcome:
         """Judge everything and do the transitions that follow.
 
         Args:
-            views: all paths as the prober sees them; None: there is no prober now.
+            views: all UDP paths as the prober sees them; None: there is no prober now.
+            rdma: likewise the RDMA paths; empty: there is no prober that probes them.
             now: CLOCK_MONOTONIC ns.
             as_of: when the prober wrote the views; default: now.
         """
@@ -173,7 +165,8 @@ class Engine:
         if views is not None:
             # The prober is not running now: what it wrote before it stopped waits for it.
             if now - seen <= FRESH_NS:
-                self._judged = self._jury.judge(views, seen)
+                # Each transport is a witness of the other: the same prober sends both.
+                self._judged = self._jury.judge([*views, *rdma], seen)
                 again = self._judged.again_ns
             verdict = self._expected(self._judged)
         else:
@@ -181,12 +174,13 @@ class Engine:
         verdict = self.orders.verdict(verdict)
         if views is not None:
             verdict = self._black_holes(verdict)
+        everyone = None if views is None else [*views, *rdma]
         out = Outcome(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         self.congested = verdict.congested
         self._blamed = frozenset(verdict.link_faults)
         for link in self.links:
-            facts = self._link_facts(link, verdict, views, out, now)
+            facts = self._link_facts(link, verdict, everyone, out, now)
             link.pending_downs = 0
             for transition in link.health.update(facts, now):
                 out.changes.append(Change(link.netdev, link.rail, "", "", transition))
@@ -205,37 +199,17 @@ class Engine:
                         path.spec.address, transition,
                     )
                 )  # fmt: skip
+        out.changes += self.rdma.evaluate(
+            verdict, views or (), rdma, self.orders, now, self.max_probe_share
+        )
         everything = [x.health for x in self.links] + [x.health for x in self.paths]
-        due = [again, *(health.due_at() for health in everything)]
+        due = [again, self.rdma.due_at(), *(health.due_at() for health in everything)]
         out.due_at = min((t for t in due if t is not None), default=None)
         return out
 
-    def plan(self) -> policy.Plan:
+    def plan(self) -> Plan:
         """What steering would do now."""
-        # The usual case: no path is out or loses much, and then none is asked about.
-        some = any(p.gone or p.health.state not in _WELL for p in self.paths)
-        return policy.plan(
-            [
-                policy.LinkInput(
-                    x.netdev, x.health.state, x.carrier, drained=x.netdev in self.orders.drained,
-                    share=self.share(x), since_ns=x.named_ns, by_probes=x.by_probes,
-                    degraded=self.degraded(x),
-                )
-                for x in self.links
-            ],
-            [
-                policy.PathInput(
-                    p.netdev,
-                    p.spec.peer,
-                    (p.spec.address, *p.spec.others),
-                    # Nobody probes there any more; whether traffic gets through, the plugin sees.
-                    LinkState.UNKNOWN if p.gone else p.health.state,
-                    p.health.since_ns,
-                )
-                for p in (self.paths if some else ())
-            ],
-            share=self.max_probe_share,
-        )  # fmt: skip
+        return inputs.plan(self)
 
     def share(self, link: Link) -> float:
         """What the forecast leaves a link that works."""
@@ -285,6 +259,7 @@ class Engine:
                 for p in self.paths
                 if p.heard_ever
             },
+            "rdma": self.rdma.save(now),
         }
 
     def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
@@ -309,7 +284,8 @@ class Engine:
                         item.forecast, item.named_ns = Forecast.of(said), now
                 except (KeyError, TypeError, ValueError, AttributeError):
                     refused.append(f"{kind} {key}")
-        return refused
+        # Daemons of before RDMA probes kept none.
+        return refused + self.rdma.restore(document.get("rdma", {}), now, elapsed_ns)
 
     def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
         """Take over what `save` gave before a reboot: the links' damping and what was out.

@@ -116,6 +116,7 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.CARRIER_UP: lambda _: INFO,
     EventKind.LINK_STATE: _state,
     EventKind.PATH_STATE: _state,
+    EventKind.RDMA_STATE: _state,
     EventKind.LOCATED: lambda e: INFO if e.data.get("part") == "nothing" else WARNING,
     EventKind.CONDITION: _condition,
     EventKind.FINDING: lambda e: INFO if e.data.get("holds") is False else WARNING,

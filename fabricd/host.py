@@ -11,11 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fabricd import probe_plan
+from fabricd import probe_plan, urgency
 from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
 from fabricd.clock_counts import ClockCounts
@@ -27,18 +27,21 @@ from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
-from fabricd.engine import Engine, Outcome
+from fabricd.engine import Engine
 from fabricd.event_levels import level as event_level
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
+from fabricd.links.ibports import Port
 from fabricd.links.inventory import Inventory
 from fabricd.nics.book import NicBook
 from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
+from fabricd.outcome import Outcome
+from fabricd.path_tables import PathTables
 from fabricd.predict.forecast import Forecast
 from fabricd.probe_counts import ProbeCounts
 from fabricd.prober_feed import ProberFeed
-from fabricd.probes.records import CarrierRecord, EventRecord, HeardRecord, MissRecord, PathRow
+from fabricd.probes.records import EventRecord, PathRow, RdmaPortRecord
 from fabricd.probing import Probing
 from fabricd.publisher import Publisher, event, outcome_events
 from fabricd.recorder import Recorder
@@ -55,23 +58,10 @@ if TYPE_CHECKING:
 SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
 and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
-RECENT_NS = 100_000_000
-"""A path table so young serves all who look in the same tick."""
-
-
 LATE_S = 0.01
 """News of what is out anyway, or is heard again, wait so long for each other."""
-OUT = frozenset({LinkState.DOWN, LinkState.HOLD})
 KEEP_NS = 600 * 10**9
 """What is learnt all the time is stored so often at least."""
-
-
-class _Table(NamedTuple):
-    """The prober's paths as they were read."""
-
-    read_ns: int
-    rows: list[PathRow]
-    views: list[PathView]
 
 
 class Host:
@@ -114,7 +104,6 @@ class Host:
         self.ib_note = ""
         self.receive_note: Callable[[], str] = lambda: "not read"
         self.payload_note: Callable[[], str] = lambda: "not read"
-        self._table: _Table | None = None
         self.inventory = inventory
         self.netlink_refused: Callable[[], int] = lambda: 0
         self.delay = DelayWatch(FabricTimes(Path(config.paths.run_dir)))
@@ -123,6 +112,9 @@ class Host:
         self.book = CarrierBook(self.engine, ledger, totals)
         self.nics = NicBook((x.netdev for x in config.links), config.link_speeds)
         self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
+        self.tables = PathTables(self.engine)
+        self.verbs_ports: Mapping[str, Sequence[Port]] = {}
+        """By netdev: the verbs ports behind it."""
         self.carriers = CarrierSources(self.book, self.feed, inventory)
         self.losses = LossTest(config.host.name)
         self.counts = ProbeCounts(time.monotonic_ns())
@@ -183,11 +175,12 @@ class Host:
         """Choose paths anew for engine and prober; both must have the same."""
         addresses = self._addresses()
         specs = probe_plan.paths(self.config, addresses)
-        self.engine.configure(self.config, specs)
+        rdma = probe_plan.rdma_ports(self.config, addresses, specs, self.verbs_ports)
+        self.engine.configure(self.config, specs, [port.link for port in rdma])
         self.delay.configure(self.engine)
         if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
-            self.feed.configure(probe_plan.probe_config(self.config, addresses, specs))
-        self._table = None
+            self.feed.configure(probe_plan.probe_config(self.config, addresses, specs, rdma))
+        self.tables.forget()
         self.counts.renumbered()
         self.probing.configure()
         names = [link.netdev for link in self.config.links]
@@ -208,7 +201,7 @@ class Host:
             self._late.cancel()
             self._late = None
         told = self.carriers.prober(records)
-        if not self._hasty(records):
+        if not urgency.hasty(records, self.engine):
             self.step([*told, *self.carriers.table()])
             return
         self.step(told)
@@ -217,19 +210,15 @@ class Host:
         if (events := self.carriers.table()) or self._carriers() != before:
             self.step(events)
 
-    def _hasty(self, records: Iterable[EventRecord]) -> bool:
-        """Whether they may take a link out, and nothing else has to be known for that."""
-        return all(link.carrier is not None for link in self.engine.links) and any(
-            isinstance(record, CarrierRecord | MissRecord) for record in records
-        )
-
     def _carriers(self) -> list[tuple[bool | None, bool]]:
         return [(link.carrier, link.admin_up) for link in self.engine.links]
 
     def _rung(self) -> None:
         """The prober has news (or vanished, or is back)."""
-        records = self.feed.events()
-        if not records or any(self._matters(record) for record in records):
+        records, rdma = self.feed.events(), self.feed.take_rdma_events()
+        self._ports_changed(rdma)
+        urgent = any(urgency.matters(record, self.engine) for record in records)
+        if urgent or any(map(self.engine.rdma.matters, rdma)) or not (records or rdma):
             self._look(records)
             return
         # Links that are out flap or miss all their probes on and on: counted now, looked at
@@ -240,22 +229,6 @@ class Host:
             self._save_at = self._save_at or time.monotonic_ns() + SAVE_NS
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(LATE_S, self.wake)
-
-    def _matters(self, record: EventRecord) -> bool:
-        """Whether it may take a link or a path out, of those that are not."""
-        if isinstance(record, HeardRecord):
-            return False
-        engine, link = self.engine, getattr(record, "link", None)
-        if link is None:
-            return True
-        if engine.links[link].health.state in OUT:
-            return False
-        if not isinstance(record, MissRecord):
-            return True
-        own = [path for path in engine.paths if path.spec.link == link]
-        out = {path.index for path in own if path.health.state in OUT}
-        # Where none of a link's paths is in use, only those that are out can tell of the link.
-        return record.path not in out or (len(out) == len(own) and not engine.blamed(link))
 
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""
@@ -276,7 +249,10 @@ class Host:
         header = self.feed.header()  # Before the rows: they are at least as new.
         as_of = header.heartbeat_ns if header else now
         silent = self.engine.silent_hosts
-        outcome = self.engine.evaluate(self.views(), now, as_of=as_of)
+        table = self.tables.read(self.feed)
+        outcome = self.engine.evaluate(
+            table and table.views, now, rdma=table.rdma_views if table else (), as_of=as_of
+        )
         self.counts.evaluated(outcome, self.engine)
         for change in outcome.changes:
             if not change.peer and change.transition.to_state is LinkState.DOWN:
@@ -294,6 +270,21 @@ class Host:
         self.last_cycle_wall_s, self.last_cycle_ns = time.time(), time.monotonic_ns()
         due = [at for at in (outcome.due_at, self._save_at) if at]
         self._arm(min(due, default=None), now)
+
+    def ports_found(self, ports: Mapping[str, Sequence[Port]]) -> None:
+        """Which verbs ports stand behind the links, by netdev: RDMA is probed there."""
+        if ports != self.verbs_ports:
+            self.verbs_ports = ports
+            self._plan_probes()
+
+    def _ports_changed(self, records: Iterable[EventRecord]) -> None:
+        """What the prober's asynchronous events say of ports; `ports_read` says it 1 s later."""
+        for record in records:
+            if not isinstance(record, RdmaPortRecord):
+                continue
+            link = self.engine.rdma.beside(record.link)
+            if link is not None and len(self.verbs_ports.get(link.netdev, ())) == 1:
+                link.port_active = record.active
 
     def ports_read(self, active: dict[str, bool | None]) -> None:
         """State of the verbs ports behind the links."""
@@ -354,7 +345,7 @@ class Host:
             self._changed_state, self._keep_at = True, now + KEEP_NS
         self.where.lost(verdict, self.engine)
         if verdict.blames or not between:
-            views = self._table.views if self._table else ()
+            views = self.tables.last.views if self.tables.last else ()
             self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
 
     def watch_probing(self) -> None:
@@ -450,20 +441,14 @@ class Host:
             self.feed.reader.close()
 
     def views(self) -> list[PathView] | None:
-        """All paths as the prober sees them now; None: there is no prober."""
-        self.path_rows()
-        return self._table.views if self._table else None
+        """All UDP paths as the prober sees them now; None: there is no prober."""
+        table = self.tables.read(self.feed)
+        return table.views if table else None
 
     def path_rows(self, *, recent: bool = False) -> list[PathRow] | None:
-        """The prober's path table, of now or of this tick; None: there is no prober."""
-        now = time.monotonic_ns()
-        if recent and self._table is not None and now - self._table.read_ns < RECENT_NS:
-            return self._table.rows
-        rows = self.feed.paths()
-        self._table = None
-        if rows is not None:
-            self._table = _Table(now, rows, evidence.path_views(rows, self.engine.paths))
-        return rows
+        """The prober's UDP paths, of now or of this tick; None: there is no prober."""
+        table = self.tables.read(self.feed, recent=recent)
+        return table.rows if table else None
 
     def _engine_events(self, outcome: Outcome) -> list[Event]:
         flaps = self.config.damping.second_tier_flaps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fabricd.engine import Engine, Outcome
+from fabricd.engine import Engine
+from fabricd.outcome import Outcome
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import LinkTotals, ProberTotals, ProbeTotals
 

@@ -16,7 +16,6 @@ from fabricd.probes.records import (
     LinkRow,
     MtuRow,
     PathRow,
-    RdmaPortRecord,
     RingHeader,
 )
 from fabricd.probes.ring import RingError, RingReader
@@ -36,7 +35,6 @@ class ProberFeed:
         incarnation: of the prober in use; 0: none yet.
         restarts: new incarnations seen since the daemon's start.
         refused: corrupt records and rows of all rings read so far.
-        rdma_events: asynchronous port events of RDMA links so far.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class ProberFeed:
         """Args: ``woken``: new events may be there; ``told``: (what happened, numbers)."""
         self.incarnation = 0
         self.restarts = 0
-        self.rdma_events = 0
         self.reader: RingReader | None = None
         self._directory = run_dir / "prober"
         self._woken = woken
@@ -58,6 +55,7 @@ class ProberFeed:
         self._dirty = False
         self._epoch = 0
         self._refused = 0
+        self._rdma_events: list[EventRecord] = []
         self._connected = False
         self._client: ProberClient | None = None
         self._failed: Exception | None = None
@@ -102,8 +100,13 @@ class ProberFeed:
         age = time.monotonic_ns() - header.heartbeat_ns
         return header if header.running and age < STALE_NS else None
 
+    def take_rdma_events(self) -> list[EventRecord]:
+        """Records of RDMA links among those that `events` read since the last call."""
+        taken, self._rdma_events = self._rdma_events, []
+        return taken
+
     def events(self) -> list[EventRecord]:
-        """New records of the present configuration."""
+        """New records of the present configuration, but for those of RDMA links."""
         if self.reader is None or self._config is None or not self._epoch:
             return []  # What there is by then is left for when the epoch is known.
         try:
@@ -119,7 +122,7 @@ class ProberFeed:
             if link < links:
                 out.append(record)
             elif link < links + len(self._config.rdma):
-                self.rdma_events += isinstance(record, RdmaPortRecord)
+                self._rdma_events.append(record)
             else:
                 self._refused += 1
         return out

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
 
 from fabricd.detect.locate import Blame, Kind
-from fabricd.engine import Change, Engine, Outcome
+from fabricd.engine import Engine
+from fabricd.outcome import Change, Outcome
 from fabricd.steer.modes import Mode
-from fabricd.steer.page import PageError, SteerPage
-from fabricd.steer.policy import FULL, Plan, observed, weight_of
+from fabricd.steer.page import Entry, PageError, SteerPage
+from fabricd.steer.policy import FULL, PathEntry, Plan, RailEntry, observed, weight_of
 from telemetry.events import Event, EventKind, LinkState
 
-Weights = dict[tuple[str, str], int]
+Key = tuple[str, str, str]
+"""Netdev, remote address ("": the rail) and transport ("": IP, or `RDMA`)."""
+Weights = dict[Key, int]
+RDMA = "rdma"
 
 
 def event(kind: EventKind, **fields: Any) -> Event:  # noqa: ANN401
@@ -47,8 +51,9 @@ def located(blame: Blame, host: str, engine: Engine) -> Event:
 def change_event(change: Change) -> Event:
     """A transition of a link or path."""
     step = change.transition
+    kind = EventKind.PATH_STATE if change.peer else EventKind.LINK_STATE
     return event(
-        EventKind.PATH_STATE if change.peer else EventKind.LINK_STATE,
+        EventKind.RDMA_STATE if change.rdma else kind,
         link=change.netdev,
         rail=change.rail,
         peer=change.peer,
@@ -91,7 +96,7 @@ class Publisher:
 
     def __init__(self, page: SteerPage) -> None:
         self.page = page
-        self._said: Weights = {(e.netdev, e.remote): e.weight for e in page.taken_over}
+        self._said: Weights = _weights(page.taken_over)
         self._wanted: Weights = {}
         self._last_error = ""
         self._given_back = False
@@ -99,11 +104,15 @@ class Publisher:
 
     def rail_weights(self) -> dict[str, int]:
         """What the page says, by netdev."""
-        return {netdev: weight for (netdev, remote), weight in self._said.items() if not remote}
+        return _rails(self._said, "")
 
     def wanted_weights(self) -> dict[str, int]:
         """What the engine wants on the page, also where the mode is observe; by netdev."""
-        return {netdev: weight for (netdev, remote), weight in self._wanted.items() if not remote}
+        return _rails(self._wanted, "")
+
+    def rdma_weights(self) -> dict[str, int]:
+        """What the page says of RDMA, where that is not the rail's weight; by netdev."""
+        return _rails(self._said, RDMA)
 
     def publish(
         self, engine: Engine, modes: Mapping[str, Mode], now: int, *, give_back: bool = False
@@ -140,12 +149,12 @@ class Publisher:
     @staticmethod
     def _differences(kind: EventKind, engine: Engine, old: Weights, plan: Plan) -> list[Event]:
         """Events for changed weights; ``old`` becomes the new."""
-        new = _weights(plan)
-        changed = [k for k in sorted({*old, *new}) if old.get(k, FULL) != new.get(k, FULL)]
+        new = _weights((*plan.rails, *plan.paths))
+        changed = [k for k in sorted({*old, *new}) if _weight(old, k) != _weight(new, k)]
         events = []
         if changed:
             about = _About(engine, plan)
-            events = [about.event(kind, k, old.get(k, FULL), new.get(k, FULL)) for k in changed]
+            events = [about.event(kind, k, _weight(old, k), _weight(new, k)) for k in changed]
         old.clear()
         old.update(new)
         return events
@@ -155,24 +164,37 @@ class _About:
     """Names, states and reasons of the page's entries."""
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
-        self.states = {(r.netdev, ""): r.state for r in plan.rails}
-        self.states |= {(p.netdev, p.remote): p.state for p in plan.paths}
+        self.states: dict[Key, LinkState] = {}
+        for rail in plan.rails:
+            self._add_states(rail.netdev, "", rail)
+        for entry in plan.paths:
+            self._add_states(entry.netdev, entry.remote, entry)
         self.reasons = {
-            (x.netdev, ""): str(x.forecast)
+            (x.netdev, "", ""): str(x.forecast)
             if engine.share(x) < 1 and weight_of(x.health.state, x.carrier) == FULL
             else x.health.reason
             for x in engine.links
         }
         self.rails = {x.netdev: x.rail for x in engine.links}
         self.peers: dict[str, str] = {}
-        for path in engine.paths:
-            for address in (path.spec.address, *path.spec.others):
-                self.reasons[path.netdev, address] = path.health.reason
-                self.peers[address] = path.spec.peer
+        for transport, paths in (("", engine.paths), (RDMA, engine.rdma.paths)):
+            for path in paths:
+                for address in (path.spec.address, *path.spec.others):
+                    self.reasons[path.netdev, address, transport] = path.health.reason
+                    self.peers[address] = path.spec.peer
+        for link in engine.rdma.links:
+            self.reasons[link.netdev, "", RDMA] = link.health.reason
 
-    def event(self, kind: EventKind, key: tuple[str, str], before: int, after: int) -> Event:
-        netdev, remote = key
+    def _add_states(self, netdev: str, remote: str, entry: RailEntry | PathEntry) -> None:
+        self.states[netdev, remote, ""] = entry.state
+        if entry.rdma is not None:
+            self.states[netdev, remote, RDMA] = entry.rdma.state
+
+    def event(self, kind: EventKind, key: Key, before: int, after: int) -> Event:
+        netdev, remote, transport = key
         data: dict[str, Any] = {"weight": after, "before": before}
+        if transport:
+            data["transport"] = transport
         if remote:
             data["remote"] = remote
         return event(
@@ -186,7 +208,26 @@ class _About:
         )
 
 
-def _weights(plan: Plan) -> Weights:
-    out: Weights = {(r.netdev, ""): r.weight for r in plan.rails}
-    out |= {(p.netdev, p.remote): p.weight for p in plan.paths}
+def _weights(entries: Iterable[Entry | RailEntry | PathEntry]) -> Weights:
+    """What a page says; RDMA only where its weight is another one than that of IP."""
+    out: Weights = {}
+    for entry in entries:
+        remote = "" if isinstance(entry, RailEntry) else entry.remote
+        out[entry.netdev, remote, ""] = entry.weight
+        if entry.rdma is not None and entry.rdma.weight != entry.weight:
+            out[entry.netdev, remote, RDMA] = entry.rdma.weight
     return out
+
+
+def _weight(weights: Weights, key: Key) -> int:
+    """What an entry weighs; one that is missing: RDMA as IP, and IP in full."""
+    netdev, remote, _ = key
+    return weights.get(key, weights.get((netdev, remote, ""), FULL))
+
+
+def _rails(weights: Weights, transport: str) -> dict[str, int]:
+    return {
+        netdev: weight
+        for (netdev, remote, over), weight in weights.items()
+        if not remote and over == transport
+    }

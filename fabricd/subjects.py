@@ -12,6 +12,7 @@ from fabricd.predict.forecast import Forecast
 from telemetry.events import LinkState
 
 OUT = frozenset((LinkState.DOWN, LinkState.HOLD))
+FAREWELL = "farewell: the peer no longer probes this path"
 
 
 @dataclass(slots=True)

@@ -57,6 +57,8 @@ class EventKind(StrEnum):
     """Published transition ``from_state`` → ``to_state``."""
     PATH_STATE = "path_state"
     """A (local link, peer) path changed state; ``peer`` names it."""
+    RDMA_STATE = "rdma_state"
+    """RDMA on a link changed state, or on a path (``peer`` names it), by RDMA probes."""
     LOCATED = "located"
     """Where a fault is, by the pattern of what fails: ``data['part']`` and ``['element']``."""
     CONDITION = "condition"

@@ -25,13 +25,13 @@ NOTICE_NS = 300 * 10**6
 have noticed. Silence of a path takes `misses` of its intervals, at both ends alike."""
 
 
-def path_views(rows: Iterable[PathRow], paths: Sequence[Path]) -> list[PathView]:
-    """For `Engine.evaluate`: misses in a row."""
+def path_views(rows: Iterable[PathRow], paths: Sequence[Path], *, first: int = 0) -> list[PathView]:
+    """For `Engine.evaluate`: misses in a row. ``first``: index of the first of ``paths``."""
     return [
         PathView(
             row.index,
             row.link,
-            paths[row.index].spec.peer,
+            paths[row.index - first].spec.peer,
             row.established and row.last_heard_ns > 0 and not row.gone,
             row.rx_missed,
             row.tx_missed,

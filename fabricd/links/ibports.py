@@ -174,6 +174,11 @@ class IbPorts:
             return []  # no such class, or its module is just going
 
     @property
+    def ports(self) -> dict[str, tuple[Port, ...]]:
+        """Of each netdev that has some."""
+        return dict(self._ports)
+
+    @property
     def netdevs(self) -> list[str]:
         """Those with a verbs port."""
         return sorted(self._ports)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from fabricd.aside import Aside
-from fabricd.links.ibports import IbPorts
+from fabricd.links.ibports import IbPorts, Port
 from telemetry.events import EventKind
 
 LIMIT_S = 3.0
@@ -21,6 +21,7 @@ class Told(Protocol):
 
     ib_note: str
 
+    def ports_found(self, ports: Mapping[str, Sequence[Port]]) -> None: ...  # noqa: D102
     def ports_read(self, active: dict[str, bool | None]) -> None: ...  # noqa: D102
     def record(self, kind: EventKind, reason: str, **data: Any) -> None: ...  # noqa: ANN401, D102
 
@@ -64,6 +65,7 @@ class PortWatch:
     def _made(self, ports: IbPorts) -> None:
         self._ports = ports
         self._answered()
+        self._host.ports_found(ports.ports)
         self._host.ports_read({})
 
     def _read(self, ports: IbPorts, active: dict[str, bool | None]) -> None:

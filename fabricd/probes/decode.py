@@ -80,9 +80,7 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
 
 @functools.lru_cache(maxsize=1024)
 def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int, bool, bool]:
-    """Clock, established, gone, promised; port, whether it was refused, the peer's moves; RDMA,
-    and whether the peer told of a queue pair.
-    """
+    """Clock, established, gone, promised; port, refused, the peer's moves; RDMA, told of its QP."""
     return (
         bool(flags & lay.PATH_CLOCK),
         bool(flags & lay.PATH_ESTABLISHED),

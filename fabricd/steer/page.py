@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fabricd.steer.policy import PathEntry, Plan, RailEntry
+from fabricd.steer.policy import PathEntry, Plan, RailEntry, RdmaEntry
 from telemetry.events import LinkState
 from telemetry.service import durable
 
@@ -41,11 +41,11 @@ HEADER = {
 }  # fmt: skip
 RAIL = {
     "netdev": "16s", "epoch": "I", "weight": "H", "state": "B", "reserved0": "B",
-    "since_ns": "Q", "reserved": "32s",
+    "since_ns": "Q", "rdma_weight": "H", "rdma_state": "B", "rdma_given": "B", "reserved": "28s",
 }  # fmt: skip
 PATH = {
     "netdev": "16s", "remote": "16s", "epoch": "I", "weight": "H", "state": "B", "reserved0": "B",
-    "since_ns": "Q", "reserved": "16s",
+    "since_ns": "Q", "rdma_weight": "H", "rdma_state": "B", "rdma_given": "B", "reserved": "12s",
 }  # fmt: skip
 
 _HEADER = struct.Struct("<" + "".join(HEADER.values()))
@@ -100,6 +100,8 @@ class Entry:
     weight: int
     state: LinkState
     since_ns: int
+    rdma: RdmaEntry | None = None
+    """None: RDMA has this weight, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +180,23 @@ def decode(page: bytes) -> PageView:
         raise PageError(str(error)) from error
 
 
-def _rail(raw: tuple[bytes, int, int, int, int, int, bytes]) -> Entry:
-    netdev, epoch, weight, state, _, since, _ = raw
-    return Entry(_text(netdev), "", epoch, weight, LinkState(state), since)
+def _rail(raw: tuple[bytes, int, int, int, int, int, int, int, int, bytes]) -> Entry:
+    netdev, epoch, weight, state, _, since, *rdma, _ = raw
+    return Entry(_text(netdev), "", epoch, weight, LinkState(state), since, _rdma(*rdma))
 
 
-def _path(raw: tuple[bytes, bytes, int, int, int, int, int, bytes]) -> Entry:
-    netdev, remote, epoch, weight, state, _, since, _ = raw
-    return Entry(_text(netdev), unpacked_address(remote), epoch, weight, LinkState(state), since)
+def _path(raw: tuple[bytes, bytes, int, int, int, int, int, int, int, int, bytes]) -> Entry:
+    netdev, remote, epoch, weight, state, _, since, *rdma, _ = raw
+    address = unpacked_address(remote)
+    return Entry(_text(netdev), address, epoch, weight, LinkState(state), since, _rdma(*rdma))
+
+
+def _rdma(weight: int, state: int, given: int) -> RdmaEntry | None:
+    return RdmaEntry(LinkState(state), weight) if given else None
+
+
+def _packed(rdma: RdmaEntry | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if rdma is None else (rdma.weight, rdma.state, 1)
 
 
 def _text(raw: bytes) -> str:
@@ -196,6 +207,7 @@ def _text(raw: bytes) -> str:
 class _Remembered:
     weight: int
     state: LinkState
+    rdma: RdmaEntry | None
     epoch: int
     since_ns: int
 
@@ -316,7 +328,7 @@ class SteerPage:
                 self.fences = old.fences
                 for entry in self.taken_over:
                     self._known[entry.netdev, entry.remote] = _Remembered(
-                        entry.weight, entry.state, entry.epoch, entry.since_ns
+                        entry.weight, entry.state, entry.rdma, entry.epoch, entry.since_ns
                     )
         except BaseException:
             os.close(fd)
@@ -362,14 +374,15 @@ class SteerPage:
         for key, entry in entries.items():
             old = self._known.get(key)
             if old is None:
-                self._known[key] = _Remembered(entry.weight, entry.state, 1, now)
-            elif (old.weight, old.state) != (entry.weight, entry.state):
+                self._known[key] = _Remembered(entry.weight, entry.state, entry.rdma, 1, now)
+            elif (old.weight, old.state, old.rdma) != (entry.weight, entry.state, entry.rdma):
                 epoch = (old.epoch + 1) & 0xFFFFFFFF
-                self._known[key] = _Remembered(entry.weight, entry.state, epoch, now)
+                self._known[key] = _Remembered(entry.weight, entry.state, entry.rdma, epoch, now)
         for key, old in self._known.items():
             # A path without an entry follows its rail: remember that this was a change.
-            if key not in entries and old.weight != WEIGHT_FULL:
-                self._known[key] = _Remembered(WEIGHT_FULL, LinkState.UP, old.epoch + 1, now)
+            if key not in entries and (old.weight != WEIGHT_FULL or old.rdma is not None):
+                epoch = (old.epoch + 1) & 0xFFFFFFFF
+                self._known[key] = _Remembered(WEIGHT_FULL, LinkState.UP, None, epoch, now)
 
     def _write(self, plan: Plan, mode: int, now: int) -> None:
         rails = b"".join(self._pack_rail(entry) for entry in plan.rails)
@@ -405,6 +418,7 @@ class SteerPage:
             entry.state,
             0,
             known.since_ns,
+            *_packed(entry.rdma),
             b"",
         )
 
@@ -412,5 +426,5 @@ class SteerPage:
         known = self._known[entry.netdev, entry.remote]
         return _PATH.pack(
             entry.netdev.encode()[:15], packed_address(entry.remote), known.epoch, entry.weight,
-            entry.state, 0, known.since_ns, b"",
+            entry.state, 0, known.since_ns, *_packed(entry.rdma), b"",
         )  # fmt: skip

@@ -14,13 +14,16 @@ Rules:
 * Exceptions (probes alone make them) take at most ``share`` of the host's rails from a peer, the
   links that probes took out or degraded included. A rail counts when all its paths to the peer have
   less than the full weight; the one that lost them first comes first.
+* RDMA has weights of its own where RDMA probes are heard. It carries what the link carries, but
+  nothing where RDMA probes say that it is broken, and in full where UDP probes alone took the link
+  out. Where no rail is left for it, TCP carries.
 * In observe every weight is full. Groups of links may observe while others are steered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fabricd.links.machine import CARRYING
 from telemetry.events import LinkState
@@ -48,6 +51,10 @@ class LinkInput:
     """Since when."""
     by_probes: bool = False
     """Out or degraded by what probes say alone."""
+    rdma: LinkState | None = None
+    """State of RDMA on it; None: not known, and then it is as the link."""
+    rdma_alone: bool = False
+    """UDP probes alone took the link out, and RDMA probes are heard on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,16 @@ class PathInput:
     state: LinkState
     since_ns: int = 0
     """Since when it has that state."""
+    rdma: LinkState | None = None
+    """State of RDMA on it; None: not known, and then it is as the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaEntry:
+    """RDMA's part of an entry."""
+
+    state: LinkState
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,8 @@ class RailEntry:
     netdev: str
     state: LinkState
     weight: int
+    rdma: RdmaEntry | None = None
+    """None: RDMA has the weight of the rail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,8 @@ class PathEntry:
     remote: str
     state: LinkState
     weight: int
+    rdma: RdmaEntry | None = None
+    """None: RDMA has the weight of the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +131,75 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput], *, share: float
     weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
-    refused = _refused(links, paths, share)
-    listed = [p for p in paths if (p.netdev, p.peer) not in refused]
-    out = _keep_last([p for p in listed if p.state not in CARRYING], paths, weights)
-    # Those that carry nothing first: the page has room for so many.
-    said = [(p, 0) for p in out]
-    said += [(p, HALF) for p in listed if p.state is LinkState.DEGRADED]
-    return Plan(
-        tuple(RailEntry(link.netdev, link.state, weights[link.netdev]) for link in links),
-        tuple(
-            PathEntry(p.netdev, address, p.state, weight)
-            for p, weight in said
-            for address in sorted(p.addresses)
-        ),
+    rdma = {x.netdev: entry for x in links if (entry := _rdma(x, weights[x.netdev])) is not None}
+    said = _exceptions(paths, weights, share, len(links), {x.netdev for x in links if x.by_probes})
+    over_rdma = [replace(p, state=p.rdma) for p in paths if p.rdma is not None]
+    taken = {netdev for netdev, entry in rdma.items() if entry.state not in CARRYING}
+    less = _exceptions(
+        over_rdma, {n: x.weight for n, x in rdma.items()}, share, len(links), taken, keep_last=False
     )
+    return Plan(
+        tuple(RailEntry(x.netdev, x.state, weights[x.netdev], rdma.get(x.netdev)) for x in links),
+        tuple(_entries(paths, said, less)),
+    )
+
+
+def _exceptions(
+    paths: Sequence[PathInput],
+    weights: dict[str, int],
+    share: float,
+    links: int,
+    taken: set[str],
+    *,
+    keep_last: bool = True,
+) -> dict[_Key, int]:
+    """The paths that carry less than their link, with what they carry; those out come first.
+
+    Args:
+        paths: all, in their order.
+        weights: of the links.
+        share: of the rails that probes may take from a peer.
+        links: how many there are.
+        taken: those that probes took already.
+        keep_last: not where another transport carries when this one has no path left.
+    """
+    refused = _refused(links, paths, share, taken)
+    listed = [p for p in paths if (p.netdev, p.peer) not in refused]
+    out = [p for p in listed if p.state not in CARRYING]
+    if keep_last:
+        out = _keep_last(out, paths, weights)
+    half = [p for p in listed if p.state is LinkState.DEGRADED]
+    return {_key(p): 0 for p in out} | {_key(p): HALF for p in half}
+
+
+_Key = tuple[str, str, tuple[str, ...]]
+
+
+def _key(path: PathInput) -> _Key:
+    return path.netdev, path.peer, path.addresses
+
+
+def _entries(
+    paths: Sequence[PathInput], said: dict[_Key, int], rdma: dict[_Key, int]
+) -> Iterator[PathEntry]:
+    """The page's entries: those that carry nothing first, for it has room for so many."""
+    by_key = {_key(p): p for p in paths}
+    for key in (*said, *(key for key in rdma if key not in said)):
+        path, weight = by_key[key], said.get(key, FULL)
+        over = None
+        if path.rdma is not None:
+            over = RdmaEntry(path.rdma, rdma.get(key, FULL))
+        for address in sorted(path.addresses):
+            yield PathEntry(path.netdev, address, path.state, weight, over)
+
+
+def _rdma(link: LinkInput, weight: int) -> RdmaEntry | None:
+    """What RDMA carries on a link of that weight; None: the same."""
+    if link.rdma is None:
+        return None
+    if link.rdma not in CARRYING:
+        return RdmaEntry(link.rdma, 0)
+    return RdmaEntry(link.rdma, FULL if link.rdma_alone else weight)
 
 
 def observed(wanted: Plan, only: frozenset[str] | None = None) -> Plan:
@@ -159,13 +235,12 @@ def _least_bad(links: Sequence[LinkInput]) -> list[str]:
 
 
 def _refused(
-    links: Sequence[LinkInput], paths: Sequence[PathInput], share: float
+    links: int, paths: Sequence[PathInput], share: float, taken: set[str]
 ) -> set[tuple[str, str]]:
     """(Netdev, peer) whose exceptions would take too many rails from that peer."""
     by_peer: dict[str, dict[str, list[PathInput]]] = {}
     for path in paths:
         by_peer.setdefault(path.peer, {}).setdefault(path.netdev, []).append(path)
-    taken = {link.netdev for link in links if link.by_probes}
     refused: set[tuple[str, str]] = set()
     for peer, rails in by_peer.items():
         lost = [
@@ -173,7 +248,7 @@ def _refused(
             for netdev, own in rails.items()
             if netdev not in taken and all(_less(p.state) for p in own)
         ]
-        room = max(0, int(share * len(links)) - len(taken))
+        room = max(0, int(share * links) - len(taken))
         refused |= {(netdev, peer) for _, netdev in sorted(lost)[room:]}
     return refused
 

@@ -72,6 +72,9 @@ void steer_structs(Json& json) {
   FIELD(SteerRail, state);
   FIELD(SteerRail, reserved0);
   FIELD(SteerRail, since_ns);
+  FIELD(SteerRail, rdma_weight);
+  FIELD(SteerRail, rdma_state);
+  FIELD(SteerRail, rdma_given);
   FIELD(SteerRail, reserved);
   json.close();
   json.close();
@@ -85,6 +88,9 @@ void steer_structs(Json& json) {
   FIELD(SteerPath, state);
   FIELD(SteerPath, reserved0);
   FIELD(SteerPath, since_ns);
+  FIELD(SteerPath, rdma_weight);
+  FIELD(SteerPath, rdma_state);
+  FIELD(SteerPath, rdma_given);
   FIELD(SteerPath, reserved);
   json.close();
   json.close();

@@ -11,6 +11,9 @@
 // steer_fences_at(fence_count) on, with a CRC-32 of their own, `fence_crc`. Paths end before them;
 // the writer leaves out paths that find no room. Releases before fences wrote 0 in both fields and
 // read over them, so the version stays: either may be the older one.
+// RDMA has a weight of its own where `rdma_given` is 1: verbs goes by it, TCP by `weight`. Where it
+// is 0 both go by `weight`, as on pages of releases before RDMA probes, which wrote zeros there.
+//
 // A page that fails any check, or whose heartbeat is older than kSteerStaleNs, counts as absent.
 #pragma once
 
@@ -72,7 +75,10 @@ struct SteerRail {
   std::uint8_t state;    // LinkState
   std::uint8_t reserved0;
   std::uint64_t since_ns;  // CLOCK_MONOTONIC of the last change
-  std::uint32_t reserved[8];
+  std::uint16_t rdma_weight;
+  std::uint8_t rdma_state;  // LinkState
+  std::uint8_t rdma_given;
+  std::uint32_t reserved[7];
 };
 static_assert(sizeof(SteerRail) == 64);
 
@@ -86,9 +92,18 @@ struct SteerPath {
   std::uint8_t state;  // LinkState
   std::uint8_t reserved0;
   std::uint64_t since_ns;
-  std::uint32_t reserved[4];
+  std::uint16_t rdma_weight;
+  std::uint8_t rdma_state;
+  std::uint8_t rdma_given;
+  std::uint32_t reserved[3];
 };
 static_assert(sizeof(SteerPath) == 64);
+
+// What verbs may carry by an entry, a SteerRail or a SteerPath.
+template <typename Entry>
+constexpr std::uint16_t rdma_weight(const Entry& entry) {
+  return entry.rdma_given != 0 ? entry.rdma_weight : entry.weight;
+}
 
 // A fence is the incarnation of a fabric-run, as host/fenced_runs.h has it; never 0. None of its
 // processes may take part in anything any more. It holds in every mode.

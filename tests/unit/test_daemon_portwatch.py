@@ -16,7 +16,7 @@ class Ports:
 
     def __init__(self, netdevs=("rail0",)):
         self.netdevs = list(netdevs)
-        self.note = "rail0=mlx5_0/1"
+        self.note, self.ports = "rail0=mlx5_0/1", {}
         self.gate = threading.Event()
         self.gate.set()
         self.reads = 0
@@ -33,6 +33,9 @@ class Ports:
 class Host:
     def __init__(self):
         self.ib_note, self.active, self.rows = "", None, []
+
+    def ports_found(self, ports):
+        self.ports = ports
 
     def ports_read(self, active):
         self.active = active

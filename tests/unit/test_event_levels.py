@@ -34,6 +34,8 @@ TABLE = [
         (S.PROBATION, INFO), (S.DEGRADED, WARNING), (S.ADMIN, INFO), (S.UNKNOWN, WARNING))),
     (state("link_state", S.HOLD, S.DOWN), INFO),
     (state("path_state", S.DOWN), WARNING),
+    (state("rdma_state", S.DOWN), WARNING),
+    (state("rdma_state", S.UP), INFO),
     (state("path_state", S.UP, S.DOWN), INFO),
     (row("located", data={"part": "link"}), WARNING),
     (row("located", data={"part": "host"}), WARNING),
