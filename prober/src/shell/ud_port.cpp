@@ -164,9 +164,9 @@ void UdPort::make_queues() {
     refuse("queue pair to RTS", rc);
   }
   for (std::size_t i = 0; i < kReceives; ++i) post_receive(i);
+  arm();
   if (failed_) throw std::runtime_error(reason_);
   terms_.qpn = qp_->qp_num;
-  arm();
 }
 
 bool UdPort::is_current() const {

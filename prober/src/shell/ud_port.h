@@ -28,7 +28,7 @@ class UdPort {
  public:
   static constexpr std::size_t kGrh = 40;
   // What a flood may fill while we do not run; the device drops the rest.
-  static constexpr std::size_t kReceives = 512;
+  static constexpr std::size_t kReceives = 256;
   static constexpr std::size_t kSends = 256;
 
   // One received packet. No `source`: it bears no GRH, and came from `from`.
@@ -92,8 +92,9 @@ class UdPort {
     return memory_.data() + kReceives * kReceiveSize + slot * kWireSize;
   }
 
-  static constexpr std::size_t kReceiveSize = 256;
-  static_assert(kReceiveSize > kGrh + kWireSize);
+  // Room for the longest UD packet that there is: one that found no room would end the queue pair.
+  static constexpr std::size_t kReceiveSize = 4096 + 64;
+  static_assert(kReceiveSize >= kGrh + 4096);
 
   const verbs::Functions& verbs_;
   std::uint8_t port_;
