@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tcp/wire.h"
+#include "host/wire.h"
 
 namespace fabric {
 
@@ -15,7 +15,7 @@ constexpr std::string_view kBegin = "fabricd libnccl-net-fabric 0.1.0, wire ";
 constexpr std::string_view kBetween = " to ";
 constexpr std::string_view kTransports = ", tcp";
 
-static_assert(tcp::kWireVersion < 10 && tcp::kWireVersionMin < 10, "one digit each");
+static_assert(host::kWireVersion < 10 && host::kWireVersionMin < 10, "one digit each");
 
 constexpr auto build_mark() {
   std::array<char, kBegin.size() + 1 + kBetween.size() + 1 + kTransports.size() + 1> mark{};
@@ -26,9 +26,9 @@ constexpr auto build_mark() {
     }
   };
   put(kBegin);
-  mark[at++] = static_cast<char>('0' + tcp::kWireVersionMin);
+  mark[at++] = static_cast<char>('0' + host::kWireVersionMin);
   put(kBetween);
-  mark[at++] = static_cast<char>('0' + tcp::kWireVersion);
+  mark[at++] = static_cast<char>('0' + host::kWireVersion);
   put(kTransports);
   return mark;
 }

@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   file.begin_config();
   ring::PathRow row{};
   file.write_path(0, row);
-  file.publish_config(0, 1, 1, 3, 0);
+  file.publish_config({.links = 0, .paths = 1, .rdma_links = 0, .rdma_paths = 0}, 1, 3, 0);
   for (std::uint64_t i = 0; i < count; ++i) {
     ring::EventRecord event{};
     event.mono_ns = i;

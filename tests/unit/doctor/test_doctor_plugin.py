@@ -39,7 +39,7 @@ def built():
 def test_the_built_library_says_its_release_and_the_wire_that_it_speaks(built):
     """Nothing refers to the mark, so the linker dropped it once: `retain` keeps it."""
     found = plugin.library(Tree(), ThisMachine(), built, {})
-    header = (REPO / "nccl_plugin/tcp/wire.h").read_text()
+    header = (REPO / "nccl_plugin/host/wire.h").read_text()
     wire = {n: int(v) for n, v in re.findall(r"(kWireVersion\w*) = (\d+);", header)}
     assert found.problem == ""
     assert (found.release, found.wire_min, found.wire_max) == (
