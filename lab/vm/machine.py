@@ -20,7 +20,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from lab.vm import image, initramfs
 from lab.vm.wire import Agent, Job, Monitor, Result, VmError
@@ -29,6 +29,9 @@ RUN = Path("/run/fabric-vm")
 GUEST = Path(__file__).parent / "guest"
 _FIRST_NIC_SLOT = 0x10
 _SPARE_SLOT = "0x1e"
+_PERIPHERALS = "/machine/peripheral"
+"""QEMU's list of devices that have an id."""
+UNPLUG_S = 120
 # x86-64-v2, which numpy's wheels ask for, and nothing more: what a newer model adds (five levels of
 # page tables, AVX) is slower to emulate than to do without. Booting took 23 s of CPU, `max` 29 s.
 _CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
@@ -294,17 +297,28 @@ class Vm:
     def set_plugged(self, rail: int, *, plugged: bool) -> None:
         """Take rail ``rail``'s NIC out of its PCI slot, or put it back.
 
-        The guest is asked to let it go, and does so within seconds.
+        Raises:
+            VmError: the guest, which is asked to let it go, has not done so in time.
         """
         assert self._monitor is not None
         name = f"nic{rail}"
         if not plugged:
             self._monitor.call("device_del", id=name)
+            deadline = time.monotonic() + UNPLUG_S
+            while name in self._peripherals():
+                if time.monotonic() > deadline:
+                    raise VmError(f"{self.name}: {name} is still plugged in after {UNPLUG_S} s")
+                time.sleep(0.05)
             return
         self._monitor.call(
             "device_add", driver="virtio-net-pci", id=name, netdev=f"net{rail}",
             mac=self.nics[rail].mac, addr=f"{_FIRST_NIC_SLOT + rail:#x}", romfile="",
         )  # fmt: skip
+
+    def _peripherals(self) -> set[str]:
+        assert self._monitor is not None
+        rows = cast("list[dict[str, str]]", self._monitor.call("qom-list", path=_PERIPHERALS))
+        return {row["name"] for row in rows}
 
     def plug(self, driver: str, name: str) -> None:
         """Put a PCI device into the running machine; one at a time.

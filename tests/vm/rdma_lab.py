@@ -18,7 +18,8 @@ def clean(lab):
     lab.kernel_faults()
     yield lab
     assert lab.in_force == []
-    assert lab.kernel_faults() == []
+    found = lab.kernel_faults()
+    assert not found, "\n".join(found)
 
 
 def ping(lab, source, target, rail):
