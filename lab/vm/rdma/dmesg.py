@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _FAULT = re.compile(
-    r"BUG:|WARNING:|Oops|general protection fault|Kernel panic|refcount_t|list_(add|del) corruption"
+    r"BUG:|WARNING: (CPU: \d|\S+:\d+ at )|Oops|general protection fault|Kernel panic|refcount_t|list_(add|del) corruption"
     r"|KASAN|UBSAN|kernel NULL pointer|use-after-free|unregister_netdevice: waiting for"
     r"|blocked for more than \d+ seconds|scheduling while atomic|double free|slab-"
 )

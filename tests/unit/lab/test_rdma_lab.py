@@ -180,8 +180,10 @@ def test_faults_of_the_kernel_are_told_from_a_slow_machine():
         "[3.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks\n"
         "[4.0] BUG: KASAN: slab-use-after-free in rxe_free\n"
         "[5.0] rxe0: set active\n"
+        "[6.0] Spectre V2 : WARNING: Unprivileged eBPF is enabled\n"
+        "[7.0] WARNING: drivers/infiniband/core/verbs.c:12 at ib_free_cq, CPU#1: qp/8\n"
     )
-    assert [line[:5] for line in dmesg.kernel_faults(log)] == ["[1.0]", "[4.0]"]
+    assert [line[:5] for line in dmesg.kernel_faults(log)] == ["[1.0]", "[4.0]", "[7.0]"]
 
 
 def test_only_a_sanitizers_libraries_go_along():
