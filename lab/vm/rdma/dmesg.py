@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 _FAULT = re.compile(
-    r"BUG:|WARNING: (CPU: \d|\S+:\d+ at )|Oops|general protection fault|Kernel panic|refcount_t|list_(add|del) corruption"
-    r"|KASAN|UBSAN|kernel NULL pointer|use-after-free|unregister_netdevice: waiting for"
-    r"|blocked for more than \d+ seconds|scheduling while atomic|double free|slab-"
+    r"BUG:|WARNING: (CPU: \d|\S+:\d+ at )|Oops|general protection fault|Kernel panic"
+    r"|refcount_t|list_(add|del) corruption|KASAN|UBSAN|kernel NULL pointer|use-after-free"
+    r"|unregister_netdevice: waiting for|blocked for more than \d+ seconds"
+    r"|scheduling while atomic|double free|slab-out-of-bounds"
 )
 # Reports of a virtual CPU that its host did not let run.
 _SLOW_HOST = re.compile(r"soft lockup|workqueue lockup|rcu.*(stall|starved)|clocksource|hung_task")
