@@ -77,6 +77,12 @@ class GuestPerf:
             errors = [{"type": "error", "text": f"{end.out[-1000:]}{end.err[-1000:]}"}]
         return RankResult(rank, end.rc, last[-1] if last else {}, errors)
 
+    def interrupt(self) -> None:
+        """SIGINT to all ranks: they agree on a last iteration."""
+        for rank in range(len(self.ranks)):
+            number = next(row["pid"] for row in self.rows(rank) if row["type"] == "start")
+            self._places[rank].run(["kill", "-INT", str(number)])
+
     def kill(self) -> None:
         """SIGKILL to all ranks."""
         for rank in self.ranks:
