@@ -74,7 +74,7 @@ def half_round_trip(lab: GuestLab) -> Measured:
     return Measured(float(end["latency_us"]["p50"]), verbs)
 
 
-def _row(
+def row(
     name: str,
     asked: float,
     unit: str,
@@ -82,7 +82,7 @@ def _row(
     *,
     higher: bool,
 ) -> Row:
-    """The ratio of the rounds' ``fabric`` to the other way's."""
+    """The ratio of the rounds' ``fabric`` to the other way's. Pure."""
     (peer,) = [way for way in taken if way != "fabric"]
     samples = {way: [m.figure for m in measured] for way, measured in taken.items()}
     verbs = all(measured.verbs for measured in taken["fabric"])
@@ -113,7 +113,7 @@ def bandwidth(*, quick: bool) -> list[Row]:
             ways = {"ib_write_bw": perftest, "fabric": fabric}
             taken = alternate(3 if quick else 9, ways)
             name = f"{label} over soft-RoCE, verified, part of ib_write_bw's"
-            rows.append(_row(name, 0.9, "Mbit/s", taken, higher=True))
+            rows.append(row(name, 0.9, "Mbit/s", taken, higher=True))
     return rows
 
 
@@ -127,7 +127,7 @@ def latency(*, quick: bool) -> list[Row]:
         ways = {"ib_write_lat": perftest, "fabric": lambda: half_round_trip(lab)}
         taken = alternate(3 if quick else 9, ways)
     name = "8 B over soft-RoCE, half round trip, part of ib_write_lat's"
-    return [_row(name, 1.3, "µs", taken, higher=False)]
+    return [row(name, 1.3, "µs", taken, higher=False)]
 
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {"bandwidth": bandwidth, "latency": latency}
