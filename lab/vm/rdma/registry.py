@@ -45,6 +45,17 @@ def load(name: str) -> GuestLabInfo | None:
         return None
 
 
+def clean_stale() -> list[str]:
+    """Remove the directories of labs whose owner is gone; their names."""
+    cleaned = []
+    for path in sorted(GuestDir("x").root.parent.glob("*/lab.json")):
+        info = load(path.parent.name)
+        if info is not None and not info.owner.alive:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            cleaned.append(path.parent.name)
+    return cleaned
+
+
 def claim(where: GuestDir, kind: Kind, topology: Topology) -> None:
     """Make the directory of a lab for the calling process.
 
@@ -52,6 +63,7 @@ def claim(where: GuestDir, kind: Kind, topology: Topology) -> None:
         LabError: a living process owns a lab of that name.
     """
     where.root.parent.mkdir(parents=True, exist_ok=True)
+    clean_stale()
     while True:
         try:
             where.root.mkdir()
