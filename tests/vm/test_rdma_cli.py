@@ -59,7 +59,8 @@ def test_a_fault_ends_with_its_client(lab):
         next(answers)
         found = json.loads(said(lab, "status", "--json")[0])
         assert [fault["target"] for fault in found["faults"]] == ["h3:rail0"]
-        assert found["hosts"][3]["devices"][0]["state"] == "DOWN"
+        found = {link["ifname"]: link["state"] for link in found["hosts"][3]["devices"]}
+        assert found == {"rxe0": "DOWN", "rxe1": "ACTIVE"}
 
     def ended():
         return json.loads(said(lab, "status", "--json")[0])["faults"] == []

@@ -124,22 +124,21 @@ def fault(
     Example: ./run lab vm fault netem h1:rail0 --set "spec=delay 5ms" --seconds 10
     """
     parameters = dict(parameter(text) for text in option or [])
-    stopped = False
 
     def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
     fields = {"kind": kind, "target": target, "seconds": seconds, "parameters": parameters}
-    with client.request(name, "fault", **fields) as answers:
-        try:
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with client.request(name, "fault", **fields) as answers:
             for number, answer in enumerate(answers):
                 phase = "ended" if number else "started"
                 out.print(f"{kind} {target}: {phase} (id {answer['id']}, {answer['guest_ns']})")
-        except KeyboardInterrupt:
-            out.print(f"{kind} {target}: ended by a signal")
+    except KeyboardInterrupt:
+        out.print(f"{kind} {target}: ended by a signal")
+    finally:
+        signal.signal(signal.SIGTERM, before)
     out.print(f"ground truth in {registry.ready(name).dir.truth}")
 
 
