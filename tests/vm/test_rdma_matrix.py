@@ -24,6 +24,7 @@ from lab.vm.rdma.faults import (
     RoceDrop,
     RxeRemoved,
 )
+from lab.vm.rdma.perf import longest_stall_ns
 
 pytestmark = pytest.mark.nightly
 HOSTS = {"p2p": [0, 1], "ring": [0, 1, 2, 3]}
@@ -68,6 +69,7 @@ def moved(job, rank):
 def test_no_error_and_no_wrong_byte(lab, case, mode):
     make, seconds = CASES[case]
     words = ["--size", "256K", "--channels", "2", "--duration", "600", "--pingpong", "0"]
+    words += ["--interval-ms", "20"]
     job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400)
     try:
         until(lambda: moved(job, 0) > 0, "data moves")
@@ -77,7 +79,9 @@ def test_no_error_and_no_wrong_byte(lab, case, mode):
         before = moved(job, 0)
         until(lambda: moved(job, 0) > before, "data moves after the fault")
         job.interrupt()
-        for rank in job.wait():
+        results = job.wait()
+        print(f"{case}, {mode}: stall {longest_stall_ns(job.rows(0)) / 1e6:.0f} ms")
+        for rank in results:
             assert (rank.status, rank.errors) == (0, [])
             assert rank.end["corrupt_bytes"] == 0
             assert rank.end["bytes"] > 0

@@ -15,6 +15,22 @@ from lab.vm.wire import Job, Result
 Collective = Literal["p2p", "ring", "alltoall"]
 
 
+def longest_stall_ns(rows: Sequence[Row]) -> int:
+    """Longest time in which a rank's ``bytes`` did not grow, on the guest's clock. Pure.
+
+    Its resolution is the job's ``--interval-ms``. The time before the first byte and after the
+    last one counts for nothing.
+    """
+    longest, last_ns, last_bytes = 0, 0, 0
+    for row in rows:
+        if row["type"] != "sample" or row["bytes"] <= last_bytes:
+            continue
+        if last_bytes:
+            longest = max(longest, int(row["t_ns"]) - last_ns)
+        last_ns, last_bytes = int(row["t_ns"]), int(row["bytes"])
+    return longest
+
+
 class GuestPerf:
     """One job: a rank per place, in that order.
 

@@ -21,6 +21,7 @@ from lab.vm.rdma import (
 )
 from lab.vm.rdma.fault import GuestFault
 from lab.vm.rdma.holds import Holds, Resource
+from lab.vm.rdma.perf import longest_stall_ns
 from lab.vm.rdma.registry import claim, load
 from lab.vm.rdma.site import GuestDir
 from lab.vm.wire import VmError
@@ -300,3 +301,14 @@ def test_targets_are_checked_before_anything_happens(bare_lab):
             bare_lab.arm(Counted(target))
     with pytest.raises(TopologyError, match="needs a lab of kind pair"):
         bare_lab.arm(faults.Paused("h1"))
+
+
+def test_a_stall_is_between_two_bytes():
+    def sample(ms, count):
+        return {"type": "sample", "t_ns": ms * 1_000_000, "bytes": count}
+
+    rows = [sample(0, 0), sample(500, 0), sample(510, 8), sample(520, 16), sample(600, 16)]
+    assert longest_stall_ns(rows) == 10_000_000
+    rows += [{"type": "iteration", "t_ns": 700_000_000}, sample(820, 24), sample(2000, 24)]
+    assert longest_stall_ns(rows) == 300_000_000
+    assert longest_stall_ns([]) == 0
