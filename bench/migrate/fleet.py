@@ -159,7 +159,7 @@ class SimulatedHost:
         trains = running is not None and place.host in running.hosts
         processes = [
             ProcessState(
-                f"{place.host}.{self._incarnation}.{rank}",
+                f"{place.host}/{self._incarnation}/p{rank}",
                 "warm" if self._warm else "joined",
                 layout="L",
                 software={"torch": "2.13.0", "fabric_train": "1"},

@@ -16,7 +16,7 @@ from telemetry.messages.envelope import BadMessageError
 
 VERSION = 1
 MAX_LINE = 512 * 1024
-"""A document of a job of 2,000 hosts with 8 ranks each has 330 KB."""
+"""A document of a job of 2,000 hosts with 8 ranks each has 240 KB."""
 MAX_DEPTH = 32
 MAX_BRACKETS = 20_000
 """Objects and lists in one line, both ends counted: more would keep the event loop busy."""

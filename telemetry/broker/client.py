@@ -38,6 +38,8 @@ CONNECT_PACKET = 1
 CONNECT_S = 5.0
 """Limit of each step of a connection attempt: CONNACK, SUBACK."""
 GOODBYE_S = 5.0
+AT_ONCE = 16
+"""Messages that are handled before others of the event loop have their turn."""
 STATES_IN_FLIGHT = 8
 """With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
 STABLE_S = 5.0
@@ -299,15 +301,21 @@ class BrokerClient:
 
     async def _receive(self, client: aiomqtt.Client, inbox: Inbox) -> None:
         paho = client._client  # noqa: SLF001 - see `_connect`
-        async for item in client.messages:
-            self._handle(item)
-            self.superseded += len(inbox.superseded)
-            if self._persistent:
-                done, inbox.superseded = [item, *inbox.superseded], []
-                for message in done:
-                    paho.ack(message.mid, message.qos)
-            else:
-                inbox.superseded.clear()
+        async for first in client.messages:
+            # aiomqtt makes a task for each message that it hands out: the others are taken here.
+            items = [first]
+            while items:
+                for item in items:
+                    self._handle(item)
+                    self.superseded += len(inbox.superseded)
+                    if self._persistent:
+                        done, inbox.superseded = [item, *inbox.superseded], []
+                        for message in done:
+                            paho.ack(message.mid, message.qos)
+                    else:
+                        inbox.superseded.clear()
+                await asyncio.sleep(0)
+                items = [inbox.get_nowait() for _ in range(min(inbox.qsize(), AT_ONCE))]
 
     def _handle(self, item: aiomqtt.Message) -> None:
         name, payload = item.topic.value, item.payload

@@ -23,6 +23,7 @@ from fabric_train.documents import (
 )
 from fabric_train.host.job_socket import MAX_LINE
 from fabric_train.packed import MOST_BYTES, pack, unpack
+from fabric_train.short_form import lengthen, shorten
 
 
 def generation(hosts, ranks, number=7):
@@ -32,7 +33,7 @@ def generation(hosts, ranks, number=7):
     agents = [f"{name}/{lives[name]}" for name in names]
     return JobGeneration(
         number, number - 1,
-        [f"{name}.{lives[name]}.{rank}" for name in names for rank in range(ranks)],
+        [f"{name}/{lives[name]}/p{rank}" for name in names for rank in range(ranks)],
         [name for name in names for _ in range(ranks)], agents, agents,
         [Member(name, lives[name], f"10.0.0.{i}:40000", f"10.0.0.{i}:40001",
                 chosen.randbytes(32).hex())
@@ -43,7 +44,7 @@ def generation(hosts, ranks, number=7):
 
 def document(accepted, hears=()):
     processes = [
-        ProcessState(f"gpu-0000.{12345:016x}.{rank}", "warm", layout="L" * 64,
+        ProcessState(f"gpu-0000/{12345:016x}/p{rank}", "warm", layout="L" * 64,
                      software={"torch": "2.13.0", "driver": "560.1"}, step=1 << 30)
         for rank in range(8)
     ]  # fmt: skip
@@ -80,9 +81,11 @@ def test_a_job_of_2000_hosts_with_8_ranks_each_fits_a_line():
     assert parse(AgentDocument, json.loads(line)["document"]) == mine
 
 
-def packed_with(**changes):
+def packed_with(without="", **changes):
     data = dataclasses.asdict(generation(100, 8)) | changes
-    return {"number": 7, "packed": pack(json.dumps(data))}
+    data.pop(without, None)
+    text = json.dumps(data, default=dataclasses.asdict)
+    return {"number": 7, "packed": pack(text)}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,12 @@ def packed_with(**changes):
         ({"number": 7, "packed": pack("[]")}, "AgentDocument.accepted is no object"),
         (packed_with(number=8), "is number 7, but 8 is packed"),
         (packed_with(slots=[1]), re.escape("AgentDocument.accepted.slots[0] is 1, not str")),
+        (packed_with("hosts", slots=["200/p0"]), "packed wrongly: no member 200"),
+        (packed_with("hosts", slots=["-1/p0"]), "packed wrongly: no member -1"),
+        (packed_with("hosts", slots=["x"]), "packed wrongly: invalid literal"),
+        (packed_with("hosts", slots=[3]), "packed wrongly: no short form"),
+        (packed_with("hosts", members=[{}]), "packed wrongly: no short form"),
+        (packed_with("hosts", slots=["0/p"], members=[Member("h" * 5_000_000, *"iast")]), "over"),
         ({"number": 7, "packed": pack("[")}, "packed wrongly: not JSON"),
         ({"number": 7, "packed": pack("0" * 1_000_000)}, "packed wrongly: over"),
         ({"number": 7, "packed": "AAAA"}, "packed wrongly: not packed JSON"),
@@ -153,3 +162,30 @@ def test_any_text_is_unpacked_or_refused(text):
 
 def test_few_generations_are_packed_in_vain():
     assert len(json.dumps(to_data(generation(100, 8)))) > PACK_FROM
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"voters": ["gpu-0001/x"]},
+        {"electorate": ["a", "b"]},
+        {"slots": ["of another form"] * 16},
+        {"hosts": ["gpu-0001"] * 16},
+        {"members": []},
+        {"slots": [], "hosts": []},
+    ],
+)
+def test_what_does_not_follow_from_the_members_stays_in_the_short_form(changes):
+    data = dataclasses.asdict(generation(2, 8)) | changes
+    if not data["members"]:
+        assert shorten(data) == data
+    assert lengthen(json.loads(json.dumps(shorten(data))), MOST_BYTES) == data
+
+
+def test_a_name_that_many_slots_repeat_does_not_become_a_long_text():
+    data = shorten(dataclasses.asdict(generation(2, 8)))
+    data["members"][1]["host"] = "h" * 100_000
+    data["slots"] = ["1/p0"] * 1000
+    with pytest.raises(ValueError, match="characters of names"):
+        lengthen(data, MOST_BYTES)
