@@ -51,6 +51,8 @@ BATCH_S = 0.005
 VIEWS_AT_ONCE = 16
 VIEWS_S = 0.01
 """Between two lots of views."""
+VIEWS_BYTES, VIEWS_BYTES_S = 256_000, 8e6
+"""In one lot, and in a second: the state of a job with 4,000 ranks has 230 KB, for 500 hosts."""
 RETRY_STORE_S = 0.5
 RETRY_BIND_S = 5.0
 EVENTS_AT_ONCE = 500
@@ -276,13 +278,17 @@ class Service:
         """A few at a time: what hosts are told for people delays no order to them."""
         while True:
             await self._telling.wait()
+            size = 0
             for host in list(self._untold)[:VIEWS_AT_ONCE]:
                 del self._untold[host]
                 topic = Topic(Kind.COMPUTE_VIEW, self._config.name, host)
                 self._link.client.set_state(topic, self._views.of(host))
+                size += self._views.size_of(host)
+                if size >= VIEWS_BYTES:
+                    break
             if not self._untold:
                 self._telling.clear()
-            await asyncio.sleep(VIEWS_S)
+            await asyncio.sleep(max(VIEWS_S, size / VIEWS_BYTES_S))
 
     def _after_sync(self) -> None:
         """The first decision after a connection: put right what the broker holds of ours."""

@@ -17,6 +17,8 @@ class HostViews:
     def __init__(self) -> None:
         self._jobs: dict[str, dict[str, dict[str, Any]]] = {}
         """Host → job → data of its state. All hosts of a job share one object."""
+        self._sizes: dict[str, int] = {}
+        """Job → bytes of its state."""
 
     @property
     def hosts(self) -> AbstractSet[str]:
@@ -31,11 +33,17 @@ class HostViews:
             del self._jobs[host][job]
             if not self._jobs[host]:
                 del self._jobs[host]
+        self._sizes.pop(job, None)
         if state is not None:
             data = state.model_dump(mode="json")
+            self._sizes[job] = len(state.model_dump_json())
             for host in hosts:
                 self._jobs.setdefault(host, {})[job] = data
         return hosts | left
+
+    def size_of(self, host: str) -> int:
+        """About so many bytes long is its ``ComputeView``."""
+        return sum(self._sizes[job] for job in self._jobs.get(host, ()))
 
     def of(self, host: str) -> dict[str, Any] | None:
         """The data of its ``ComputeView``: what ``host`` may know; None: nothing."""

@@ -131,6 +131,8 @@ def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():
     assert [job["job"] for job in views.of("h1")["jobs"]] == ["a", "b"]
     assert [job["job"] for job in views.of("h0")["jobs"]] == ["a"]
     assert views.of("h9") is None
+    assert views.size_of("h9") == 0
+    assert views.size_of("h1") == views.size_of("h0") + views.size_of("h2") > 100
     left = second.model_copy(update={"hosts": ["h2"]})
     assert views.update("b", left) == {"h1", "h2"}
     assert [job["job"] for job in views.of("h1")["jobs"]] == ["a"]
