@@ -8,9 +8,6 @@
 namespace fabric::abi {
 namespace {
 
-// register_memory has nothing to pin for host memory; NCCL only asks that the region is not null.
-std::byte host_region;
-
 std::span<std::byte, kHandleSize> handle_bytes(void* handle) {
   return std::span<std::byte, kHandleSize>(static_cast<std::byte*>(handle), kHandleSize);
 }
@@ -25,15 +22,14 @@ bool known_comm(const void* comm) noexcept {
          handles().find(Kind::receive, comm) != nullptr;
 }
 
-// Calls `make(Object**)` and hands its object out under a key. A null object is NCCL's "not yet",
-// and so is a full table.
+// Calls `make(Object**)` and hands its object out under a key. A null object is NCCL's "not yet".
+// `full`: the result where the table is full.
 template <typename Object, typename Make>
-Status hand_out(Kind kind, void** out, Make&& make, const void* owner = nullptr) {
+Status hand_out(Kind kind, void** out, Make&& make, const void* owner = nullptr,
+                Result full = Result::system_error) {
   *out = nullptr;
   const std::uint32_t slot = handles().reserve();
-  if (slot == HandleTable::kNone) {
-    return kind == Kind::request ? kSuccess : status(Result::system_error);
-  }
+  if (slot == HandleTable::kNone) return status(full);
   Object* object = nullptr;
   Result result = Result::internal_error;
   try {
@@ -120,22 +116,30 @@ Status accept(void* listen_comm, void** comm, OffloadHandle** /*offload*/) noexc
   });
 }
 
-Status register_memory(void* comm, void* data, std::size_t size, int kind, void** region) noexcept {
+Status register_range(void* comm, const MemoryRange& range, void** region) {
   if (region == nullptr) return kInvalid;
   *region = nullptr;
-  if (!known_comm(comm) || kind != kMemoryHost || (data == nullptr && size != 0)) return kInvalid;
-  *region = &host_region;
-  return kSuccess;
+  if (!known_comm(comm) || (range.data == nullptr && range.size != 0)) return kInvalid;
+  return guarded([&] {
+    Region* made = nullptr;
+    const Result result = net().register_memory(range, &made);
+    *region = made;
+    return status(result);
+  });
 }
 
-Status register_dmabuf(void* /*comm*/, void* /*data*/, std::size_t /*size*/, int /*kind*/,
-                       std::uint64_t /*offset*/, int /*fd*/, void** region) noexcept {
-  if (region != nullptr) *region = nullptr;
-  return kInvalid;  // our properties do not offer it
+Status register_memory(void* comm, void* data, std::size_t size, int kind, void** region) noexcept {
+  return register_range(comm, {data, size, kind, -1, 0}, region);
+}
+
+Status register_dmabuf(void* comm, void* data, std::size_t size, int /*kind*/, std::uint64_t offset,
+                       int fd, void** region) noexcept {
+  return register_range(comm, {data, size, kMemoryDmaBuf, fd, offset}, region);
 }
 
 Status deregister_memory(void* comm, void* region) noexcept {
-  return known_comm(comm) && region == &host_region ? kSuccess : kInvalid;
+  if (!known_comm(comm) || region == nullptr) return kInvalid;
+  return guarded([&] { return status(net().deregister_memory(static_cast<Region*>(region))); });
 }
 
 Status isend(void* comm, const void* data, std::size_t size, int tag, void** request) noexcept {
@@ -147,7 +151,8 @@ Status isend(void* comm, const void* data, std::size_t size, int tag, void** req
   return guarded([&] {
     return hand_out<Request>(
         Kind::request, request,
-        [&](Request** out) { return net().isend(sender, data, size, tag, out); }, comm);
+        [&](Request** out) { return net().isend(sender, data, size, tag, out); }, comm,
+        Result::success);
   });
 }
 
@@ -166,17 +171,31 @@ Status irecv(void* comm, int count, const ReceiveSlot* slots, void** request) no
         [&](Request** out) {
           return net().irecv(receiver, {slots, static_cast<std::size_t>(count)}, optional, out);
         },
-        comm);
+        comm, Result::success);
   });
 }
 
-Status iflush(void* comm, int count, void** /*data*/, int* /*sizes*/, void** /*regions*/,
+Status iflush(void* comm, int count, void** data, int* sizes, void** regions,
               void** request) noexcept {
-  if (handles().find(Kind::receive, comm) == nullptr || request == nullptr || count < 1) {
+  auto* receiver = find<RecvComm>(Kind::receive, comm);
+  if (receiver == nullptr || request == nullptr || count < 1 || count > kMaxGroupedReceives) {
     return kInvalid;
   }
-  *request = nullptr;  // host memory is visible at once: nothing to wait for
-  return kSuccess;
+  *request = nullptr;
+  FlushRange ranges[kMaxGroupedReceives];
+  for (int i = 0; i < count && data != nullptr && sizes != nullptr; ++i) {
+    ranges[i] = {data[i], static_cast<std::size_t>(sizes[i] < 0 ? 0 : sizes[i]),
+                 regions == nullptr ? nullptr : static_cast<Region*>(regions[i])};
+  }
+  // A null request is "done" here: a full table is an error.
+  return guarded([&] {
+    return hand_out<Request>(
+        Kind::request, request,
+        [&](Request** out) {
+          return net().iflush(receiver, {ranges, static_cast<std::size_t>(count)}, out);
+        },
+        comm);
+  });
 }
 
 Status test(void* request, int* done, int* sizes) noexcept {

@@ -61,7 +61,7 @@ Status get_properties(int device, Properties* out) noexcept {
   out->name = const_cast<char*>(from->name.c_str());
   out->pci_path = from->pci_path.empty() ? nullptr : const_cast<char*>(from->pci_path.c_str());
   out->guid = from->guid;
-  out->memory_kinds = kMemoryHost;
+  out->memory_kinds = from->memory_kinds;
   out->registration_is_global = from->registration_is_global ? 1 : 0;
   out->speed_mbps = from->speed_mbps;
   out->port = from->port;

@@ -6,13 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/net.h"
+
 namespace fabric::abi {
 
 using Status = int;  // ncclResult_t; the numbers are those of fabric::Result
 
-inline constexpr int kMemoryHost = 0x1;  // bits of Properties::memory_kinds, and regMr's type
-inline constexpr int kMemoryCuda = 0x2;
-inline constexpr int kMemoryDmabuf = 0x4;
+// Bits of Properties::memory_kinds, and regMr's type.
+using fabric::kMemoryCuda;
+using fabric::kMemoryDmaBuf;
+using fabric::kMemoryHost;
 inline constexpr int kTrafficClassUndefined = -1;
 inline constexpr std::int16_t kIdUndefined = -1;
 inline constexpr std::size_t kDevicesPerNicV9 = 4;  // v9 to v11

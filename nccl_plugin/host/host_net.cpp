@@ -6,6 +6,7 @@
 
 #include "host/context.h"
 #include "host/control.h"
+#include "host/regions.h"
 #include "src/cancel.h"
 
 namespace fabric {
@@ -22,6 +23,7 @@ class Request {
   std::uint64_t number = 0;  // sequence or group
   std::size_t size = 0;      // of a send, as posted
   std::size_t count = 1;
+  std::vector<std::unique_ptr<host::Flush>> flushes;  // neither a send nor a receive
 };
 
 namespace {
@@ -96,6 +98,9 @@ class HostNet final : public Net {
   Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) override;
   Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
                Request** out) override;
+  Result register_memory(const MemoryRange& range, Region** out) override;
+  Result deregister_memory(Region* region) override;
+  Result iflush(RecvComm* comm, std::span<const FlushRange> ranges, Request** out) override;
   Result test(Request* request, bool* done, int* sizes) override;
   Result wait(int timeout_us) override;
   Result wake() override;
@@ -106,12 +111,14 @@ class HostNet final : public Net {
  private:
   Result start();
   void shut_down();
+  Result test_flush(Request* request, bool* done);
 
   std::optional<std::vector<Rail>> given_;
   const Parts parts_;
   Context context_;
-  std::vector<std::unique_ptr<Transport>> transports_;  // made once: links outlive a finalize
-  std::mutex mutex_;                                    // init and finalize
+  Regions::Transports transports_;  // made once: links outlive a finalize
+  Regions regions_;
+  std::mutex mutex_;  // init and finalize
   int users_ = 0;
   std::unique_ptr<Control> control_;
   std::vector<DeviceProperties> properties_;
@@ -173,6 +180,7 @@ Result HostNet::start() {
     device.pci_path = rail.pci_path;
     device.guid = rail.guid;
     device.speed_mbps = rail.speed_mbps;
+    device.memory_kinds = Regions::kinds(transports_, context_.shown);
     device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.begin());
   }
   control->start();  // from here on it writes the rails' addresses
@@ -330,8 +338,59 @@ Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   return result;
 }
 
+Result HostNet::register_memory(const MemoryRange& range, Region** out) {
+  std::string why;
+  *out = regions_.add(transports_, range, why);
+  if (*out == nullptr) {
+    context_.say(LogLevel::info,
+                 "memory of kind " + std::to_string(range.kind) + " cannot be registered: " + why);
+    return Result::invalid_argument;
+  }
+  return Result::success;
+}
+
+Result HostNet::deregister_memory(Region* region) {
+  return regions_.remove(region) ? Result::success : Result::invalid_argument;
+}
+
+Result HostNet::iflush(RecvComm* comm, std::span<const FlushRange> ranges, Request** out) {
+  *out = nullptr;
+  const std::uint64_t rails = (std::uint64_t{1} << context_.rails.size()) - 1;
+  std::vector<std::unique_ptr<Flush>> flushes;
+  for (const auto& transport : transports_) {
+    if (auto flush = transport->flush(ranges, rails)) {
+      flushes.push_back(std::move(flush));
+    }
+  }
+  if (!flushes.empty()) {
+    *out = comm->requests.get();
+    **out = {};
+    (*out)->receive = comm;
+    (*out)->flushes = std::move(flushes);
+  }
+  return Result::success;
+}
+
+// Every one of them has to be done.
+Result HostNet::test_flush(Request* request, bool* done) {
+  while (!request->flushes.empty()) {
+    bool through = false;
+    const Result result = request->flushes.back()->test(through);
+    if (result != Result::success || !through) {
+      return result;
+    }
+    request->flushes.pop_back();
+  }
+  *done = true;
+  request->receive->requests.put(request);
+  return Result::success;
+}
+
 Result HostNet::test(Request* request, bool* done, int* sizes) {
   *done = false;
+  if (!request->flushes.empty()) {
+    return test_flush(request, done);
+  }
   if (request->send != nullptr) {
     std::size_t size = request->size;
     const Result result = request->send->sender->test(request->number, *done, size);

@@ -16,6 +16,7 @@
 #include "core/types.h"
 #include "host/link.h"
 #include "host/network.h"
+#include "src/net.h"
 
 namespace fabric::host {
 
@@ -49,6 +50,25 @@ class HalfLink {
                                         std::string& why) = 0;
 };
 
+// What a transport made of a registered buffer. Destroyed: its NICs have forgotten the buffer.
+class TransportRegion {
+ public:
+  TransportRegion() = default;
+  TransportRegion(const TransportRegion&) = delete;
+  TransportRegion& operator=(const TransportRegion&) = delete;
+  virtual ~TransportRegion() = default;
+};
+
+// A flush under way.
+class Flush {
+ public:
+  Flush() = default;
+  Flush(const Flush&) = delete;
+  Flush& operator=(const Flush&) = delete;
+  virtual ~Flush() = default;
+  virtual Result test(bool& done) = 0;
+};
+
 class Transport {
  public:
   Transport() = default;
@@ -63,6 +83,23 @@ class Transport {
   virtual std::unique_ptr<HalfLink<LinkIn>> accept(const LinkSetup& setup,
                                                    std::span<const std::byte> terms,
                                                    std::string& why) = 0;
+
+  // Bits of MemoryRange::kind that links of this rail read and write.
+  [[nodiscard]] virtual int memory_kinds(std::size_t /*local_rail*/) const { return kMemoryHost; }
+  // Null: its links need nothing of such memory; or they cannot use it, and `why`. Any thread.
+  virtual std::unique_ptr<TransportRegion> register_memory(const MemoryRange& range,
+                                                           std::string& why) {
+    if ((range.kind & ~kMemoryHost) != 0) {
+      why = "no device memory over this transport";
+    }
+    return nullptr;
+  }
+  // Has the NICs of `rails` (bits), over which the data may have come, let the device see it. Null:
+  // nothing to wait for.
+  virtual std::unique_ptr<Flush> flush(std::span<const FlushRange> /*ranges*/,
+                                       std::uint64_t /*rails*/) {
+    return nullptr;
+  }
 };
 
 // What host/ is put together with (src/assembly.h). The network is made anew with each control

@@ -8,20 +8,24 @@
 
 namespace fabric {
 
-std::unique_ptr<Net> make_net(const host::Params& params,
-                              std::optional<std::vector<host::Rail>> rails) {
-  host::Parts parts;
-  parts.network = [](host::Context& context, host::Poller& poller,
-                     host::Network::SecretOf secret_of, host::Network::OnHello on_hello) {
+host::Parts parts() {
+  host::Parts made;
+  made.network = [](host::Context& context, host::Poller& poller, host::Network::SecretOf secret_of,
+                    host::Network::OnHello on_hello) {
     return std::make_unique<tcp::TcpNetwork>(context, poller, std::move(secret_of),
                                              std::move(on_hello));
   };
-  parts.transports = [](host::Context&) {
-    std::vector<std::unique_ptr<host::Transport>> made;
-    made.push_back(std::make_unique<tcp::TcpTransport>());
-    return made;
+  made.transports = [](host::Context&) {
+    std::vector<std::unique_ptr<host::Transport>> transports;
+    transports.push_back(std::make_unique<tcp::TcpTransport>());
+    return transports;
   };
-  return host::make_host_net(params, std::move(rails), std::move(parts));
+  return made;
+}
+
+std::unique_ptr<Net> make_net(const host::Params& params,
+                              std::optional<std::vector<host::Rail>> rails) {
+  return host::make_host_net(params, std::move(rails), parts());
 }
 
 }  // namespace fabric

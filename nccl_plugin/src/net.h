@@ -31,6 +31,10 @@ inline constexpr std::size_t kHandleSize = 128;             // NCCL_NET_HANDLE_M
 inline constexpr int kMaxRequests = 32;                     // NCCL_NET_MAX_REQUESTS, per comm
 inline constexpr int kMaxGroupedReceives = 8;               // our maxRecvs
 inline constexpr std::uintptr_t kOptionalCompletion = 0x1;  // NCCL_NET_OPTIONAL_RECV_COMPLETION
+// Kinds of memory; same bits as NCCL_PTR_HOST, NCCL_PTR_CUDA and NCCL_PTR_DMABUF.
+inline constexpr int kMemoryHost = 0x1;
+inline constexpr int kMemoryCuda = 0x2;
+inline constexpr int kMemoryDmaBuf = 0x4;
 
 struct DeviceProperties {
   std::string name;        // netdev name, or the verbs device's
@@ -42,13 +46,31 @@ struct DeviceProperties {
   int max_comms = 65536;
   int max_receives = kMaxGroupedReceives;
   bool registration_is_global = false;
-  std::int16_t rail_id = -1;  // -1: undefined
+  int memory_kinds = kMemoryHost;  // bits: what a comm of this device reads and writes
+  std::int16_t rail_id = -1;       // -1: undefined
 };
 
 class Request;  // owned by its comm; freed by the test() that reports done
 class ListenComm;
 class SendComm;
 class RecvComm;
+class Region;  // registered memory; ended by deregister_memory
+
+// Memory to be registered.
+struct MemoryRange {
+  void* data = nullptr;
+  std::size_t size = 0;
+  int kind = kMemoryHost;
+  int dmabuf = -1;  // descriptor, with kMemoryDmaBuf; `data` is the address in that address space
+  std::uint64_t dmabuf_offset = 0;
+};
+
+// What was received into device memory, for iflush.
+struct FlushRange {
+  void* data = nullptr;
+  std::size_t size = 0;
+  Region* region = nullptr;
+};
 
 // One receive of a group.
 struct ReceiveSlot {
@@ -78,11 +100,17 @@ class Net {
   virtual Result close(SendComm* comm) = 0;  // cancels what is not done
   virtual Result close(RecvComm* comm) = 0;
 
+  // invalid_argument: nothing here can use memory of that kind. Any thread.
+  virtual Result register_memory(const MemoryRange& range, Region** out) = 0;
+  virtual Result deregister_memory(Region* region) = 0;
+
   virtual Result isend(SendComm* comm, const void* data, std::size_t size, int tag,
                        Request** out) = 0;
   // `optional_completion`: NCCL passed 0x1 in *request (LL protocols poll flags in the data).
   virtual Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
                        Request** out) = 0;
+  // Makes what was received visible to the device that the memory is of. Null: it is already.
+  virtual Result iflush(RecvComm* comm, std::span<const FlushRange> ranges, Request** out) = 0;
   // sizes: null, or one element per grouped receive (one for a send).
   virtual Result test(Request* request, bool* done, int* sizes) = 0;
 

@@ -237,7 +237,7 @@ TEST_CASE_TEMPLATE("a version's table", Table, abi::NetV8, abi::NetV9, abi::NetV
     CHECK(d.t.register_memory(c.send, buffer.data(), 16, abi::kMemoryCuda, &region) == kInvalid);
     CHECK(region == nullptr);
     CHECK(d.t.register_memory(nullptr, buffer.data(), 16, abi::kMemoryHost, &region) == kInvalid);
-    CHECK(d.t.register_dmabuf(c.send, buffer.data(), 16, abi::kMemoryDmabuf, 0, 3, &region) ==
+    CHECK(d.t.register_dmabuf(c.send, buffer.data(), 16, abi::kMemoryDmaBuf, 0, 3, &region) ==
           kInvalid);
     CHECK(d.t.register_memory(c.receive, buffer.data(), 16, abi::kMemoryHost, &region) == kOk);
     CHECK(d.t.deregister_memory(c.receive, region) == kOk);
@@ -245,12 +245,31 @@ TEST_CASE_TEMPLATE("a version's table", Table, abi::NetV8, abi::NetV9, abi::NetV
     CHECK(d.t.register_memory(c.send, nullptr, 16, abi::kMemoryHost, &region) == kInvalid);
     CHECK(d.t.register_memory(c.send, buffer.data(), 16, abi::kMemoryHost, nullptr) == kInvalid);
     CHECK(d.t.deregister_memory(nullptr, region) == kInvalid);
+    fake().kinds = abi::kMemoryHost | abi::kMemoryDmaBuf;
+    CHECK(d.t.register_dmabuf(c.receive, buffer.data(), 16, abi::kMemoryCuda, 4096, 3, &region) ==
+          kOk);
+    CHECK(fake().last_range.dmabuf == 3);
+    CHECK(fake().last_range.dmabuf_offset == 4096);
+    CHECK(fake().last_range.kind == abi::kMemoryDmaBuf);
+    CHECK(d.t.deregister_memory(c.receive, region) == kOk);
+    CHECK(d.t.deregister_memory(c.receive, buffer.data()) == kInvalid);
+    fake().kinds = abi::kMemoryHost;
     void* request = buffer.data();
     std::array<int, 1> sizes{16};
     void* data = buffer.data();
     CHECK(d.t.iflush(c.receive, 1, &data, sizes.data(), nullptr, &request) == kOk);
     CHECK(request == nullptr);  // nothing to wait for
+    CHECK(fake().flushed.at(0).data == data);
+    CHECK(fake().flushed.at(0).size == 16);
     CHECK(d.t.iflush(c.receive, 1, &data, nullptr, nullptr, &request) == kOk);
+    CHECK(d.t.iflush(c.receive, 9, &data, sizes.data(), nullptr, &request) == kInvalid);
+    fake().flushes_take_time = true;
+    CHECK(d.t.iflush(c.receive, 1, &data, sizes.data(), nullptr, &request) == kOk);
+    REQUIRE(request != nullptr);
+    int done = 0;
+    CHECK(d.t.test(request, &done, nullptr) == kOk);
+    CHECK(done == 1);
+    fake().flushes_take_time = false;
     CHECK(d.t.iflush(c.receive, 0, &data, sizes.data(), nullptr, &request) == kInvalid);
     CHECK(d.t.iflush(c.receive, 1, &data, sizes.data(), nullptr, nullptr) == kInvalid);
     CHECK(d.t.iflush(c.send, 1, &data, sizes.data(), nullptr, &request) == kInvalid);

@@ -129,7 +129,7 @@ TEST_CASE("what is passed by pointer") {
 TEST_CASE("the numbers") {
   CHECK(abi::kMemoryHost == 1);
   CHECK(abi::kMemoryCuda == 2);
-  CHECK(abi::kMemoryDmabuf == 4);
+  CHECK(abi::kMemoryDmaBuf == 4);
   CHECK(abi::kOffloadNone == 0);
   CHECK(abi::kOffloadVersionNone == 0);
   CHECK(abi::kTrafficClassUndefined == -1);

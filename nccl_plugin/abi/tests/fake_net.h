@@ -31,6 +31,7 @@ class RecvComm {
  public:
   std::shared_ptr<Pipe> pipe;
 };
+class Region {};
 class Request {
  public:
   const void* owner = nullptr;
@@ -117,6 +118,23 @@ class FakeNet final : public Net {
     *out = keep({comm, comm, {slots.begin(), slots.end()}, 0});
     return Result::success;
   }
+  Result register_memory(const MemoryRange& range, Region** out) override {
+    last_range = range;
+    *out = (range.kind & kinds) != 0 ? &region_ : nullptr;
+    return *out != nullptr ? Result::success : Result::invalid_argument;
+  }
+  Result deregister_memory(Region* region) override {
+    return region == &region_ ? Result::success : Result::invalid_argument;
+  }
+  Result iflush(RecvComm* comm, std::span<const FlushRange> ranges, Request** out) override {
+    flushed.assign(ranges.begin(), ranges.end());
+    *out = flushes_take_time ? keep({comm, nullptr, {}, 0}) : nullptr;
+    return Result::success;
+  }
+  int kinds = kMemoryHost;
+  MemoryRange last_range;
+  std::vector<FlushRange> flushed;
+  bool flushes_take_time = false;
   Result test(Request* request, bool* done, int* sizes) override {
     *done = false;
     if (request->from == nullptr) {
@@ -154,6 +172,7 @@ class FakeNet final : public Net {
   int cancels = 0;
 
  private:
+  Region region_;
   template <typename Comm>
   Result ended(Comm* comm) {
     open_.erase(comm);
