@@ -237,12 +237,13 @@ void Sender::pump() {
       blocked |= core::bit(*index);
       continue;
     }
+    Path& path = paths_[*index];
     take_batch(*index);
     if (batch_.empty()) {
-      return;
+      blocked |= core::bit(*index);
+      continue;
     }
     SendProgress progress;
-    Path& path = paths_[*index];
     path.link->put(batch_, progress);
     path.sending = path.link->room() == 0;
     if (!account(*index, progress) || path.sending) {
@@ -251,10 +252,13 @@ void Sender::pump() {
   }
 }
 
-// As many as fit one call; where paths share, one at a time, so that none runs ahead.
+// As many as fit one call; where paths share, one at a time, so that none runs ahead. None, while
+// the link has no room or the core nothing for this path.
 void Sender::take_batch(core::PathIndex index) {
   const bool alone = std::popcount(eligible_ & live_) == 1;
-  const std::size_t most = alone ? paths_[index].link->room() : 1;
+  const std::size_t room = paths_[index].link->room();
+  const std::size_t most = alone ? room : std::min<std::size_t>(room, 1);
+  paths_[index].sending = room == 0;
   batch_.clear();
   while (batch_.size() < most && core_.has_chunk()) {
     const auto out = core_.take(index);
