@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Look for what breaks RDMA and jobs here; needs no daemon. Exit status as of `check`."""
     from fabricd.doctor.checks import CHECKS, run  # heavy, and needed here alone
-    from fabricd.doctor.gather import Wanted, gather
+    from fabricd.doctor.gather import GatherOptions, gather
     from fabricd.doctor.machine import AbsentMachine, ThisMachine
     from fabricd.doctor.report import lines
     from fabricd.doctor.tree import Tree
@@ -53,7 +53,7 @@ def doctor(
         if name not in names:
             raise typer.BadParameter(f'"{name}"; allowed: {", ".join(names)}', param_hint="--only")
     machine = ThisMachine() if root == Path("/") else AbsentMachine()
-    facts = gather(Tree(root), machine, Wanted(config, library, tuple(pid or ())))
+    facts = gather(Tree(root), machine, GatherOptions(config, library, tuple(pid or ())))
     report = run(facts, tuple(only or ()))
     if as_json:
         put_json(report.document(strict=strict))

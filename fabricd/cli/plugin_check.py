@@ -59,7 +59,7 @@ def plugin_check(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     judgement = compare.judge(
-        reach.ask(names, via, there, parse_duration(timeout)), allow_mixed=allow_mixed
+        reach.query_hosts(names, via, there, parse_duration(timeout)), allow_mixed=allow_mixed
     )
     if as_json:
         put_json(judgement.document())
@@ -69,12 +69,12 @@ def plugin_check(
 
 
 def _own(library: Path | None, config: Path) -> Any:  # noqa: ANN401 - imported where needed
-    from fabricd.doctor.gather import Wanted, gather_for_job
+    from fabricd.doctor.gather import GatherOptions, gather_for_job
     from fabricd.doctor.machine import ThisMachine
     from fabricd.doctor.tree import Tree
-    from fabricd.plugincheck.answer import own
+    from fabricd.plugincheck.answer import local_answer
 
-    return own(gather_for_job(Tree(), ThisMachine(), Wanted(config, library)))
+    return local_answer(gather_for_job(Tree(), ThisMachine(), GatherOptions(config, library)))
 
 
 def _show(judgement: Any) -> None:  # noqa: ANN401 - imported where needed

@@ -201,7 +201,7 @@ class Qos:
         pfc: for each of the 8 priorities, whether PFC is on.
         trust: ``dscp`` or ``pcp``; empty when unknown.
         priority_of_dscp: DSCP → priority; DSCPs that are not in it have priority 0.
-        source: the tool that said so.
+        source: the tool that reported it.
     """
 
     netdev: str
@@ -264,7 +264,7 @@ class NcclEnvironment:
         file: of NCCL's configuration file, which the environment overrides.
         file_name: where that lies.
         library_found: whether the library that ``NCCL_NET_PLUGIN`` names is where a loader looks;
-            None when that cannot be told.
+            None when that is unknown.
     """
 
     source: str

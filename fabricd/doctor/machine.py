@@ -106,8 +106,8 @@ def _output(argv: Sequence[str], environment: Mapping[str, str], limit_s: float)
     if status < 0:
         raise ToolError(f"{argv[0]} was killed by signal {-status}")
     if status:
-        said = (texts[1].strip() or texts[0].strip()).splitlines()
-        last = f": {said[-1][:200]}" if said else ""
+        reported = (texts[1].strip() or texts[0].strip()).splitlines()
+        last = f": {reported[-1][:200]}" if reported else ""
         raise ToolError(f"{argv[0]} ended with {status}{last}")
     return texts[0]
 

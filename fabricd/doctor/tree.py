@@ -76,7 +76,7 @@ class Tree:
         except OSError:
             return ""
 
-    def unexamine(self, what: str, why: str) -> None:
+    def note_unexamined(self, what: str, why: str) -> None:
         """Note that something could not be looked at."""
         self.unexamined.setdefault(what, why)
 

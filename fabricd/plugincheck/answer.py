@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fabricd import __version__
 from fabricd.doctor.facts import HostFacts, PluginLibrary, VerbsPort
+from fabricd.doctor.report import printable
 
 MAX_LINE = 256 * 1024
+_MAX_TEXT = 400
 PREFIX = '{"fabricd_plugin_check":'
 SHARED_VARIABLES = (
     "NCCL_NET_PLUGIN", "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_HCA",
@@ -26,7 +28,7 @@ SHARED_VARIABLES = (
 )  # fmt: skip
 """Variables that all ranks of a job should have alike."""
 
-Text = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
+Text = Annotated[str, Field(max_length=_MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
 Word = Annotated[str, Field(max_length=80, pattern=r"^[\x20-\x7e]*$")]
 Version = Annotated[int, Field(ge=0, le=999, strict=True)]
 
@@ -110,7 +112,7 @@ def answers(output: bytes) -> Iterator[bytes]:
             yield line.strip()
 
 
-def own(facts: HostFacts) -> Answer:
+def local_answer(facts: HostFacts) -> Answer:
     """This host's answer."""
     plugin = facts.plugin
     environment = facts.nccl[0] if facts.nccl else None
@@ -122,11 +124,11 @@ def own(facts: HostFacts) -> Answer:
         libibverbs=_word(facts.libibverbs),
         ports=[
             PortAnswer(name=_word(str(port)), link_layer=_word(port.link_layer),
-                       problem=_text(port_problem(facts, port)))
+                       problem=shown(port_problem(facts, port)))
             for port in facts.ports[:256]
         ],
         rails=[_word(rail) for rail in facts.rails[:256]],
-        variables={name: _text(values[name]) for name in SHARED_VARIABLES if name in values},
+        variables={name: shown(values[name]) for name in SHARED_VARIABLES if name in values},
     )  # fmt: skip
 
 
@@ -144,21 +146,17 @@ def port_problem(facts: HostFacts, port: VerbsPort) -> str:
     return ""
 
 
-def decode_error(error: Exception) -> str:
-    """What went wrong, as text that can be shown."""
-    return _text(str(error))
+def shown(text: str) -> str:
+    """A text of another host on one line, without control characters and not too long."""
+    return printable(text)[:_MAX_TEXT]
 
 
 def _plugin(plugin: PluginLibrary) -> PluginAnswer:
     return PluginAnswer(
-        path=_text(plugin.path), problem=_text(plugin.problem), release=_word(plugin.release),
+        path=shown(plugin.path), problem=shown(plugin.problem), release=_word(plugin.release),
         wire_min=plugin.wire_min, wire_max=plugin.wire_max, tables=list(plugin.tables),
         sha256=plugin.sha256, transports=list(plugin.transports),
     )  # fmt: skip
-
-
-def _text(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:400]
 
 
 def _word(text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fabricd.plugincheck.answer import Answer, AnswerError, answers, decode_error, parse
+from fabricd.plugincheck.answer import Answer, AnswerError, answers, parse, shown
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", "{host}")
 PLACE = "{host}"
@@ -33,7 +33,7 @@ class TemplateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandOutput:
     """What a command printed.
 
     Attributes:
@@ -88,7 +88,7 @@ def command_for(host: str, via: str | None, command: Sequence[str]) -> list[str]
     return [word.replace(PLACE, host) for word in words] + list(command)
 
 
-def ask(
+def query_hosts(
     hosts: Sequence[str], via: str | None, command: Sequence[str], limit_s: float
 ) -> dict[str, Answer | str]:
     """Each host's answer, or why there is none.
@@ -101,15 +101,15 @@ def ask(
         limit_s: seconds for each command.
     """
     if via is not None and PLACE not in via:
-        said = run(command_for("", via, command), limit_s, MAX_OUTPUT * len(hosts))
-        return _by_their_names(hosts, said)
+        output = run(command_for("", via, command), limit_s, MAX_OUTPUT * len(hosts))
+        return _by_host_name(hosts, output)
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
         made = [command_for(host, via, command) for host in hosts]
         replies = pool.map(lambda argv: _one(run(argv, limit_s, MAX_OUTPUT)), made)
         return dict(zip(hosts, replies, strict=True))
 
 
-def run(argv: Sequence[str], limit_s: float, limit_bytes: int) -> Said:
+def run(argv: Sequence[str], limit_s: float, limit_bytes: int) -> CommandOutput:
     """Run a command to its end, its time or its bytes.
 
     What it started and left behind (ssh's master) is not waited for; after its time or its bytes
@@ -122,14 +122,16 @@ def run(argv: Sequence[str], limit_s: float, limit_bytes: int) -> Said:
         )  # fmt: skip
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        return Said(None, b"", f"{argv[0]}: {why}")
+        return CommandOutput(None, b"", f"{argv[0]}: {why}")
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout as out, process.stderr as errors:
         reader = _Reader(out.fileno(), errors.fileno(), limit_bytes)
         problem = _followed(process, reader, limit_s)
     lines = [line for line in reader.errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    return Said(process.returncode, bytes(reader.output), problem, lines[-1] if lines else "")
+    return CommandOutput(
+        process.returncode, bytes(reader.output), problem, lines[-1] if lines else ""
+    )
 
 
 class _Reader:
@@ -201,45 +203,45 @@ def _followed(process: subprocess.Popen[bytes], reader: _Reader, limit_s: float)
     return problem
 
 
-def _one(said: Said) -> Answer | str:
+def _one(printed: CommandOutput) -> Answer | str:
     """The one answer in what was printed, or why there is none."""
-    if said.problem:
-        return said.problem
-    lines = list(answers(said.output))
+    if printed.problem:
+        return printed.problem
+    lines = list(answers(printed.output))
     if not lines:
-        reason = f": {decode_error(Exception(said.errors))}" if said.errors else ""
-        return f"no answer (exit status {said.status}{reason})"
+        reason = f": {shown(printed.errors)}" if printed.errors else ""
+        return f"no answer (exit status {printed.status}{reason})"
     if len(lines) > 1:
         return f"{len(lines)} answers of one host"
     try:
         return parse(lines[0])
     except AnswerError as error:
-        return decode_error(error)
+        return shown(str(error))
 
 
-def _by_their_names(hosts: Sequence[str], said: Said) -> dict[str, Answer | str]:
+def _by_host_name(hosts: Sequence[str], printed: CommandOutput) -> dict[str, Answer | str]:
     """Answers of one command for all hosts; names with and without a domain are the same."""
     found: dict[str, Answer | str] = {}
     wrong = ""
-    for line in answers(said.output):
+    for line in answers(printed.output):
         try:
             answer = parse(line)
         except AnswerError as error:
-            wrong = wrong or decode_error(error)
+            wrong = wrong or shown(str(error))
             continue
-        name = _named(hosts, answer.host)
+        name = _match_host(hosts, answer.host)
         if name is None:
             wrong = wrong or f"an answer of {answer.host}, which was not asked"
         elif name in found:
             found[name] = "more than one answer has its name (one task a node: --ntasks-per-node=1)"
         else:
             found[name] = answer
-    status = f" (exit status {said.status}{': ' + said.errors if said.errors else ''})"
-    missing = said.problem or (wrong and f"no answer; but {wrong}") or f"no answer{status}"
-    return {host: found.get(host, decode_error(Exception(missing))) for host in hosts}
+    status = f" (exit status {printed.status}{': ' + printed.errors if printed.errors else ''})"
+    missing = printed.problem or (wrong and f"no answer; but {wrong}") or f"no answer{status}"
+    return {host: found.get(host, shown(missing)) for host in hosts}
 
 
-def _named(hosts: Sequence[str], claimed: str) -> str | None:
+def _match_host(hosts: Sequence[str], claimed: str) -> str | None:
     """The host that was asked and has this name; an exact one before one without domains."""
     plain = {host: host.rpartition("@")[2] for host in hosts}
     exact = [host for host in hosts if plain[host] == claimed]

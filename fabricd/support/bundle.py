@@ -21,7 +21,7 @@ from typing import Any
 from fabricd.cli import client
 from fabricd.config import Config, ConfigError, files_of, load
 from fabricd.doctor.checks import run as run_checks
-from fabricd.doctor.gather import Wanted, gather
+from fabricd.doctor.gather import GatherOptions, gather
 from fabricd.doctor.machine import ThisMachine
 from fabricd.doctor.tree import Tree
 from fabricd.support import facts
@@ -188,7 +188,7 @@ def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
 
 def _doctor(bundle: Bundle, file: Path) -> None:
     """What `fabricctl doctor --json` says here, as root or whoever makes the bundle."""
-    facts_of_host = gather(Tree(), ThisMachine(), Wanted(file))
+    facts_of_host = gather(Tree(), ThisMachine(), GatherOptions(file))
     bundle.add_json("doctor.json", run_checks(facts_of_host).document())
 
 

@@ -18,7 +18,7 @@ from fabricd.check import Level
 from fabricd.plugincheck import reach
 from fabricd.plugincheck.answer import MAX_LINE, Answer, AnswerError, answers, parse
 from fabricd.plugincheck.compare import judge
-from fabricd.plugincheck.reach import TemplateError, ask, command_for, host_names, run
+from fabricd.plugincheck.reach import TemplateError, command_for, host_names, query_hosts, run
 
 LIMIT_S = 60.0
 
@@ -140,7 +140,7 @@ def test_hostile_answers_are_refused_and_harm_nobody(tmp_path, printed, words):
     good = tmp_path / "good"
     good.write_text(answer().line() + "\n")
     (tmp_path / "bad").symlink_to(file)
-    found = ask(["good", "bad"], f"sh -c 'cat {tmp_path}/{{host}}'", ["ignored"], LIMIT_S)
+    found = query_hosts(["good", "bad"], f"sh -c 'cat {tmp_path}/{{host}}'", ["ignored"], LIMIT_S)
     assert isinstance(found["good"], Answer)
     assert words in found["bad"]
     assert found["bad"].isprintable()
@@ -221,13 +221,13 @@ def test_hosts():
 
 def test_a_command_that_cannot_be_run_or_fails_is_named():
     assert "No such file" in run(["/nonexistent/ssh"], LIMIT_S, 100).problem
-    found = ask(["h1"], "sh -c 'echo Permission denied >&2; exit 255'", [], LIMIT_S)
+    found = query_hosts(["h1"], "sh -c 'echo Permission denied >&2; exit 255'", [], LIMIT_S)
     assert found == {"h1": "no answer (exit status 255: Permission denied)"}
 
 
 def test_a_host_that_hangs_is_ended_with_what_it_started(tmp_path):
     pid = tmp_path / "pid"
-    found = ask(["h1"], f"sh -c 'sleep 987 & echo $! > {pid}; wait'", [], 2.0)
+    found = query_hosts(["h1"], f"sh -c 'sleep 987 & echo $! > {pid}; wait'", [], 2.0)
     assert found == {"h1": "it did not end within 2 s"}
     gone = Path(f"/proc/{pid.read_text().strip()}/cmdline")
     end = time.monotonic() + LIMIT_S
@@ -254,7 +254,7 @@ def test_one_command_for_all_is_told_apart_by_names(tmp_path):
     file = tmp_path / "all"
     lines = [answer("h1.cluster"), answer("h2"), answer("h2"), answer("stranger")]
     file.write_text("".join(x.line() + "\n" for x in lines) + "srun: error\n")
-    found = ask(["h1", "u@h2", "h3"], f"cat {file}", [], LIMIT_S)
+    found = query_hosts(["h1", "u@h2", "h3"], f"cat {file}", [], LIMIT_S)
     assert isinstance(found["h1"], Answer)
     assert "more than one answer" in found["u@h2"]
     assert "stranger, which was not asked" in found["h3"]
@@ -316,6 +316,8 @@ def test_wrong_usage_is_unknown():
 def test_at_most_so_many_are_asked_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(reach, "AT_ONCE", 2)
     (tmp_path / "line").write_text(answer().line() + "\n")
-    found = ask([f"h{n}" for n in range(9)], f"sh -c 'cat {tmp_path}/line # {{host}}'", [], LIMIT_S)
+    found = query_hosts(
+        [f"h{n}" for n in range(9)], f"sh -c 'cat {tmp_path}/line # {{host}}'", [], LIMIT_S
+    )
     assert all(isinstance(reply, Answer) for reply in found.values())
     assert len(found) == 9

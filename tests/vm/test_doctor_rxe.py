@@ -11,12 +11,12 @@ SCRIPT = """
 import json, os, subprocess
 from pathlib import Path
 from fabricd.doctor.checks import run
-from fabricd.doctor.gather import Wanted, gather
+from fabricd.doctor.gather import GatherOptions, gather
 from fabricd.doctor.machine import ThisMachine
 from fabricd.doctor.tree import Tree
 
 def look():
-    facts = gather(Tree(), ThisMachine(), Wanted(Path("/etc/fabricd/none.toml")))
+    facts = gather(Tree(), ThisMachine(), GatherOptions(Path("/etc/fabricd/none.toml")))
     report = run(facts)
     return facts, {
         "findings": [[x.check, x.severity.name, x.subject, x.seen] for x in report.findings],

@@ -77,7 +77,7 @@ class NameList:
         text = text[1:] if exact else text
         return cls(tuple(item for item in text.split(",") if item), exclude, exact)
 
-    def named(self, name: str, port: int | None = None) -> bool:
+    def matches(self, name: str, port: int | None = None) -> bool:
         """Whether an item names this device, or this port of it; without regard to ``^``."""
         for item in self.items:
             wanted, colon, number = item.partition(":")
@@ -87,9 +87,9 @@ class NameList:
                 return True
         return False
 
-    def takes(self, name: str, port: int | None = None) -> bool:
+    def selects(self, name: str, port: int | None = None) -> bool:
         """Whether the list lets this device be used."""
-        return self.named(name, port) != self.exclude
+        return self.matches(name, port) != self.exclude
 
 
 def number_of(text: str) -> int | None:

@@ -80,8 +80,8 @@ def _devices(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding
     if not text or not facts.ports:
         return
     names = NameList.parse(text)
-    taken = [p for p in facts.ports if names.takes(p.device, p.number)]
-    by_netdev = {n for n in facts.netdevs if names.items and names.named(n) != names.exclude}
+    taken = [p for p in facts.ports if names.selects(p.device, p.number)]
+    by_netdev = {n for n in facts.netdevs if names.items and names.matches(n) != names.exclude}
     if not taken and not (by_netdev and not names.exclude):
         listed = ", ".join(f"{port.device}:{port.number}" for port in facts.ports)
         yield Finding(

@@ -69,7 +69,7 @@ def _interfaces(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Find
     if not text or not facts.netdevs:
         return
     names = NameList.parse(text)
-    taken = [name for name in facts.netdevs if names.takes(name)]
+    taken = [name for name in facts.netdevs if names.selects(name)]
     if not taken:
         yield Finding(
             Severity.CRITICAL, environment.source,
@@ -108,8 +108,8 @@ def decided_by_hca(facts: HostFacts, environment: NcclEnvironment) -> bool:
     names = NameList.parse(environment.value("NCCL_IB_HCA") or "")
     if names.exclude or not names.items:
         return False
-    return any(names.named(port.device, port.number) for port in facts.ports) or any(
-        names.named(name) for name in facts.netdevs
+    return any(names.matches(port.device, port.number) for port in facts.ports) or any(
+        names.matches(name) for name in facts.netdevs
     )
 
 

@@ -25,7 +25,7 @@ from fabricd.doctor.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GatherOptions:
     """What an operator asked for.
 
     Attributes:
@@ -41,16 +41,16 @@ class Wanted:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-def gather_for_job(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
+def gather_for_job(tree: Tree, machine: Machine, wanted: GatherOptions) -> HostFacts:
     """The facts by which hosts of a job are compared: verbs, rails, plugin and variables."""
     return _for_job(tree, machine, wanted, {})
 
 
 def _for_job(
-    tree: Tree, machine: Machine, wanted: Wanted, others: Mapping[int, Mapping[str, str]]
+    tree: Tree, machine: Machine, wanted: GatherOptions, others: Mapping[int, Mapping[str, str]]
 ) -> HostFacts:
     netdevs = network.netdevs(tree)
-    answer = verbs.ask(tree, machine)
+    answer = verbs.query(tree, machine)
     devices = verbs.devices(tree, answer)
     rails, configured, rails_by = network.rails(tree, wanted.config, netdevs, devices)
     return HostFacts(
@@ -67,7 +67,7 @@ def _for_job(
     )
 
 
-def gather(tree: Tree, machine: Machine, wanted: Wanted) -> HostFacts:
+def gather(tree: Tree, machine: Machine, wanted: GatherOptions) -> HostFacts:
     """All facts of a host; what could not be looked at is named in ``unexamined``."""
     found = processes.processes(tree, machine, wanted.pids)
     job = _for_job(tree, machine, wanted, found.environments)

@@ -21,7 +21,7 @@ def rules(tree: Tree, machine: Machine) -> Firewall | None:
     try:
         return parse(machine.run(["nft", "-j", "list", "ruleset"]))
     except (ToolError, ValueError, RecursionError) as error:
-        tree.unexamine("firewall rules", f"{error} (root may list them)")
+        tree.note_unexamined("firewall rules", f"{error} (root may list them)")
         return None
 
 

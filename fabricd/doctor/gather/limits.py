@@ -52,7 +52,9 @@ def _process(tree: Tree, pid: str, whose: str, *, job: bool) -> MemlockLimit | N
         limit = locked_limit(text or "")
     except (ValueError, IndexError):
         if not job:
-            tree.unexamine(f"RLIMIT_MEMLOCK of {whose}", f"proc/{pid}/limits says nothing of it")
+            tree.note_unexamined(
+                f"RLIMIT_MEMLOCK of {whose}", f"proc/{pid}/limits says nothing of it"
+            )
         return None
     return MemlockLimit(whose, limit, exempt=_exempt(tree, pid), job=job)
 
@@ -75,7 +77,7 @@ def _units(tree: Tree, machine: Machine) -> list[MemlockLimit]:
     try:
         text = machine.run([*argv, *(f"{name}.service" for name in LAUNCHERS)])
     except ToolError as error:
-        tree.unexamine("RLIMIT_MEMLOCK of systemd units", str(error))
+        tree.note_unexamined("RLIMIT_MEMLOCK of systemd units", str(error))
         return []
     found = []
     for block in text.split("\n\n"):

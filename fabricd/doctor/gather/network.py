@@ -39,7 +39,7 @@ def rails(
         links = load(tree.path(config.absolute())).links
         return tuple(link.netdev for link in links), True, str(config)
     except ConfigError as error:
-        tree.unexamine("the daemon's configuration", str(error.problems[0]))
+        tree.note_unexamined("the daemon's configuration", str(error.problems[0]))
     names = {name for device in devices for port in device.ports for name in port.netdevs}
     # What is not in this namespace is no rail of it.
     return tuple(sorted(names & found.keys())), False, "verbs ports"
@@ -50,7 +50,7 @@ def addresses(tree: Tree, machine: Machine) -> tuple[Address, ...] | None:
     try:
         listed = _json(machine, ["ip", "-j", "address", "show"])
     except ToolError as error:
-        tree.unexamine("IP addresses", str(error))
+        tree.note_unexamined("IP addresses", str(error))
         return None
     found = []
     for link in listed:
@@ -59,7 +59,7 @@ def addresses(tree: Tree, machine: Machine) -> tuple[Address, ...] | None:
                 text = f"{info['local']}/{info['prefixlen']}"
                 found.append(Address(str(link["ifname"]), ip_interface(text)))
             except (KeyError, ValueError, TypeError):
-                tree.unexamine("an IP address", f"ip printed {str(info)[:120]}")
+                tree.note_unexamined("an IP address", f"ip printed {str(info)[:120]}")
     return tuple(found)
 
 
@@ -68,7 +68,7 @@ def source_rules(tree: Tree, machine: Machine) -> frozenset[str]:
     try:
         listed = _json(machine, ["ip", "-j", "rule", "show"])
     except ToolError as error:
-        tree.unexamine("routing rules", str(error))
+        tree.note_unexamined("routing rules", str(error))
         return frozenset()
     found = set()
     for rule in listed:

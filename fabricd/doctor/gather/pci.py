@@ -63,7 +63,7 @@ def bridges(
             control = acs_control(tree.data(f"{_DEVICES}/{bridge}/config", _SPACE))
         except (OSError, ConfigSpaceError) as error:
             text = why(error) if isinstance(error, OSError) else str(error)
-            tree.unexamine(f"ACS of bridge {bridge}", f"{text} (root may read it)")
+            tree.note_unexamined(f"ACS of bridge {bridge}", f"{text} (root may read it)")
             continue
         found.append(PciBridge(bridge, tuple(sorted(functions_below)), control))
     return tuple(found)

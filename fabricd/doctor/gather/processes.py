@@ -25,12 +25,14 @@ def processes(tree: Tree, machine: Machine, pids: Sequence[int]) -> Processes:
     try:
         answer = machine.child(CHILD, str(tree.root), *map(str, pids))
     except ToolError as error:
-        tree.unexamine("training jobs", str(error))
+        tree.note_unexamined("training jobs", str(error))
         for pid in pids:
-            tree.unexamine(f"environment of process {pid}", str(error))
+            tree.note_unexamined(f"environment of process {pid}", str(error))
         return Processes()
     if closed := answer.get("closed"):
-        tree.unexamine("training jobs", f"processes of other users are closed to us: {closed}")
+        tree.note_unexamined(
+            "training jobs", f"processes of other users are closed to us: {closed}"
+        )
     return Processes(tuple(answer.get("jobs", ())), _environments(tree, answer, pids))
 
 
@@ -39,9 +41,9 @@ def _environments(
 ) -> dict[int, Mapping[str, str]]:
     found = {}
     for pid in pids:
-        said = answer["environments"][str(pid)]
-        if text := said.get("error"):
-            tree.unexamine(f"environment of process {pid}", text)
+        answered = answer["environments"][str(pid)]
+        if text := answered.get("error"):
+            tree.note_unexamined(f"environment of process {pid}", text)
         else:
-            found[pid] = said["variables"]
+            found[pid] = answered["variables"]
     return found

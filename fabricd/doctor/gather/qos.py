@@ -86,5 +86,5 @@ def _ask(tree: Tree, machine: Machine, netdev: str) -> Qos | None:
         reasons.append("dcb printed no PFC configuration")
     except ToolError as error:
         reasons.append(str(error))
-    tree.unexamine(f"PFC and DSCP of {netdev}", "; ".join(reasons))
+    tree.note_unexamined(f"PFC and DSCP of {netdev}", "; ".join(reasons))
     return None

@@ -22,27 +22,27 @@ _GLOBAL_CLASS = re.compile(r"Global tclass=([0-9]{1,3})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class VerbsAnswer:
+class VerbsQuery:
     """What libibverbs says. ``ports``: device → port number → MTUs in bytes."""
 
     library: str = ""
     ports: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ask(tree: Tree, machine: Machine) -> VerbsAnswer:
+def query(tree: Tree, machine: Machine) -> VerbsQuery:
     """Ask libibverbs in a child process, where there is a verbs device to ask about."""
     try:
         answer = machine.child(QUERY)
     except ToolError as error:
-        tree.unexamine("libibverbs", str(error))
-        return VerbsAnswer()
+        tree.note_unexamined("libibverbs", str(error))
+        return VerbsQuery()
     if tree.names(CLASS) and (text := answer.get("error")):
-        tree.unexamine("active MTU of verbs ports", str(text))
+        tree.note_unexamined("active MTU of verbs ports", str(text))
     ports = answer.get("devices")
-    return VerbsAnswer(str(answer.get("library", "")), ports if isinstance(ports, dict) else {})
+    return VerbsQuery(str(answer.get("library", "")), ports if isinstance(ports, dict) else {})
 
 
-def devices(tree: Tree, answer: VerbsAnswer) -> tuple[VerbsDevice, ...]:
+def devices(tree: Tree, answer: VerbsQuery) -> tuple[VerbsDevice, ...]:
     """All verbs devices that sysfs shows.
 
     In a container with a namespace of its own sysfs shows devices that verbs do not give: the

@@ -13,7 +13,7 @@ from pathlib import Path
 from fabricd.doctor import process_scan
 from fabricd.doctor.checks import run
 from fabricd.doctor.facts import EMPTY_GID
-from fabricd.doctor.gather import Wanted, gather
+from fabricd.doctor.gather import GatherOptions, gather
 from fabricd.doctor.machine import ToolError
 from fabricd.doctor.tree import Tree
 
@@ -227,7 +227,7 @@ class Host:
 
     def facts(self):
         """Gathered of this host."""
-        wanted = Wanted(Path("/etc/fabricd/fabricd.toml"), Path(self.library), self.pids,
+        wanted = GatherOptions(Path("/etc/fabricd/fabricd.toml"), Path(self.library), self.pids,
                         self.environment)  # fmt: skip
         return gather(FailingTree(self.root, self.failing), self.machine, wanted)
 

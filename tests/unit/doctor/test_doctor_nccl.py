@@ -185,7 +185,7 @@ def test_a_process_that_is_not_there_is_named(mlx5):
     ],
 )  # fmt: skip
 def test_device_lists_are_nccls(text, name, port, taken):
-    assert NameList.parse(text).takes(name, port) is taken
+    assert NameList.parse(text).selects(name, port) is taken
 
 
 @pytest.mark.parametrize(
