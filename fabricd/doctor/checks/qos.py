@@ -42,9 +42,9 @@ def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Findin
         forced = _forced(facts, qos.netdev)
         traffic_class = asked if forced is None else forced
         dscp = (traffic_class & 0xFF) >> 2
-        setting = f"NCCL_IB_TC={text}" if text else "NCCL_IB_TC is not set"
+        given = f"NCCL_IB_TC={text}" if text else "NCCL_IB_TC is not set"
         if forced is not None:
-            setting += f" (the device forces traffic class {forced})"
+            given += f" (the device forces traffic class {forced})"
             if text and asked != forced:
                 yield Finding(
                     Severity.WARNING, qos.netdev,
@@ -59,7 +59,7 @@ def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Findin
             if traffic_class:
                 yield Finding(
                     Severity.WARNING, qos.netdev,
-                    f"{setting} in {environment.source}, but {qos.netdev} trusts the VLAN's priority "
+                    f"{given} in {environment.source}, but {qos.netdev} trusts the VLAN's priority "
                     f"(PCP), not DSCP; PFC is on for priority {lossless}.",
                     f"`mlnx_qos -i {qos.netdev} --trust dscp`, or use NCCL_IB_SL with a VLAN.",
                 )  # fmt: skip
@@ -70,7 +70,7 @@ def _class_of(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Findin
             advice = f"Set NCCL_IB_TC={fitting[0] << 2}" if fitting else "Map a DSCP to it"
             yield Finding(
                 Severity.WARNING, qos.netdev,
-                f"{setting} in {environment.source}: RoCE has DSCP {dscp}, priority {priority}, for "
+                f"{given} in {environment.source}: RoCE has DSCP {dscp}, priority {priority}, for "
                 f"which PFC is off; it is on for priority {lossless}.",
                 f"{advice}, on every host, with the switch mapping the same DSCP.",
             )  # fmt: skip
