@@ -71,6 +71,8 @@ class Answer(_Model):
     release: Word
     plugin: PluginAnswer
     libibverbs: Word = ""
+    memlock: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """Bytes that a process may lock there; None: any amount, or unknown."""
     ports: Annotated[list[PortAnswer], Field(max_length=256)] = []
     rails: Annotated[list[Word], Field(max_length=256)] = []
     variables: Annotated[dict[Word, Text], Field(max_length=64)] = {}
@@ -122,6 +124,7 @@ def local_answer(facts: HostFacts) -> Answer:
         release=__version__,
         plugin=_plugin(plugin),
         libibverbs=_word(facts.libibverbs),
+        memlock=next((x.limit for x in facts.memlock if not x.exempt), None),
         ports=[
             PortAnswer(name=_word(str(port)), link_layer=_word(port.link_layer),
                        problem=shown(port_problem(facts, port)))

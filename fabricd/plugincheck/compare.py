@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fabricd.check import Level
+from fabricd.doctor.checks.host import TOO_LITTLE
 from fabricd.doctor.finding import Finding, Severity
 from fabricd.plugincheck.answer import Answer, as_document
 
@@ -71,6 +72,7 @@ def judge(hosts: Mapping[str, Answer | str], *, allow_mixed: bool = False) -> Ju
         *_wire(known, mixed),
         *_builds(known),
         *_verbs(known, mixed),
+        *_memlock(known, mixed),
         *_rails(known),
         *_variables(known),
     ]
@@ -172,6 +174,20 @@ def _verbs(known: Mapping[str, Answer], mixed: Severity) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING, "job", "The hosts have different numbers of usable verbs ports.",
             "`fabricctl doctor` on those with fewer.", (*rows, *broken[:MAX_NAMES]),
+        )  # fmt: skip
+
+
+def _memlock(known: Mapping[str, Answer], mixed: Severity) -> Iterator[Finding]:
+    small = {
+        host: answer.memlock for host, answer in known.items()
+        if answer.usable and answer.memlock is not None and answer.memlock < TOO_LITTLE
+    }  # fmt: skip
+    if small:
+        yield Finding(
+            mixed, _listed(list(small)),
+            "A process may lock too little memory there: verbs cannot register buffers.",
+            "LimitMEMLOCK=infinity for what starts jobs (slurmd, containerd, sshd).",
+            _rows(small, lambda limit: f"{limit >> 10} KiB"),
         )  # fmt: skip
 
 

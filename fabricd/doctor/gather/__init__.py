@@ -60,6 +60,7 @@ def _for_job(
         rails=rails,
         configured=configured,
         rails_by=rails_by,
+        memlock=tuple(limits.own_limit(tree)),
         plugin=plugin.library(tree, machine, wanted.library, wanted.environment),
         libibverbs=answer.library,
         nccl=nccl.environments(tree, wanted.environment, others),

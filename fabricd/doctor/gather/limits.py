@@ -22,15 +22,19 @@ def memlock(tree: Tree, machine: Machine, jobs: Sequence[int]) -> tuple[MemlockL
         machine: what asks systemd.
         jobs: processes that run NCCL.
     """
-    found = []
-    if (own := _process(tree, "self", "this shell", job=False)) is not None:
-        found.append(own)
+    found = own_limit(tree)
     for pid in jobs:
         name = tree.text(f"proc/{pid}/comm") or "?"
         limit = _process(tree, str(pid), f"process {pid} ({name})", job=True)
         found += [] if limit is None else [limit]
     found += _units(tree, machine)
     return tuple(found)
+
+
+def own_limit(tree: Tree) -> list[MemlockLimit]:
+    """This process's, which it inherited from the shell or the job; none when it is unknown."""
+    own = _process(tree, "self", "this shell", job=False)
+    return [] if own is None else [own]
 
 
 def locked_limit(limits: str) -> int | None:

@@ -33,12 +33,16 @@ def environments(
 
 
 def parse_file(text: str) -> dict[str, str]:
-    """NCCL's configuration file: ``NAME=value`` a line; ``#`` begins a comment."""
+    """NCCL's variables in its configuration file: ``NAME=value`` a line; ``#`` begins a comment.
+
+    NCCL takes spaces around ``=`` for part of name and value, and the first line of a name. Other
+    names are left out: a user's file may be a link to anything.
+    """
     found = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
-        if separator and not name.lstrip().startswith("#"):
-            found[name.strip()] = value.strip()
+        if separator and name.startswith(PREFIXES):
+            found.setdefault(name, value)
     return found
 
 

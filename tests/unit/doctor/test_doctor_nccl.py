@@ -214,7 +214,13 @@ def test_the_first_of_a_name_counts():
 
 @given(st.text())
 def test_any_configuration_file_is_parsed(text):
-    parse_file(text)
+    assert all(name.startswith(("NCCL_", "FABRIC_", "RCCL_")) for name in parse_file(text))
+
+
+def test_only_nccls_names_are_taken_from_a_file_that_may_be_any():
+    assert parse_file("root:x=1\n# NCCL_X=1\nNCCL_IB_TC=96\nTOKEN=a\nNCCL_IB_TC=8") == {
+        "NCCL_IB_TC": "96"
+    }
 
 
 @given(
