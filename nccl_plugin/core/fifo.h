@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,9 @@ class Fifo {
   }
   void push_back(T item) { emplace_back(std::move(item)); }
   void pop_front() {
-    items_[head_] = T{};  // what it owns goes now
+    if constexpr (!std::is_trivially_destructible_v<T>) {
+      items_[head_] = T{};  // what it owns goes now
+    }
     if (++head_ == items_.size()) {
       clear();
     }

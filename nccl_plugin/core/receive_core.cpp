@@ -141,6 +141,7 @@ std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
 ReceiverState ReceiveCore::state() const {
   ReceiverState state;
   state.done_below = base_;
+  state.groups.reserve(groups_.size());
   for (const Group& group : groups_) {
     GroupReport& report = state.groups.emplace_back();
     report.grant = grant_of(base_ + state.groups.size() - 1);

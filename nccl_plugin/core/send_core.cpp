@@ -207,37 +207,38 @@ void SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
   }
 }
 
-// The next chunk, out of its queue. What went ahead of its grant has no address yet.
-std::optional<SendCore::ChunkRef> SendCore::next_chunk(PathIndex index, bool& again) {
+// The next chunk, out of its queue; false: there is none for this path. What went ahead of its
+// grant has no address yet.
+bool SendCore::next_chunk(PathIndex index, ChunkRef& ref, bool& again) {
   if (!has_chunk()) {
-    return std::nullopt;
+    return false;
   }
-  const bool granted_only = paths_[index].kind == PathKind::one_sided;
-  const auto fits = [&](Sequence sequence) {
-    if (!granted_only) {
-      return true;
-    }
-    const Message* message = find(sequence);
-    return message != nullptr && !message->ahead && !message->acknowledged;
-  };
-  const auto replay = std::find_if(again_.begin(), again_.end(),
-                                   [&](const ChunkRef& ref) { return fits(ref.sequence); });
+  auto replay = again_.begin();
+  auto fresh = ready_.begin();
+  if (paths_[index].kind == PathKind::one_sided) {
+    const auto granted = [this](Sequence sequence) {
+      const Message* message = find(sequence);
+      return message != nullptr && !message->ahead && !message->acknowledged;
+    };
+    replay = std::find_if(replay, again_.end(),
+                          [&](const ChunkRef& one) { return granted(one.sequence); });
+    fresh = std::find_if(fresh, ready_.end(), granted);
+  }
   again = replay != again_.end();
   if (again) {
-    const ChunkRef ref = *replay;
+    ref = *replay;
     again_.remove(replay);
-    return ref;
+    return true;
   }
-  const auto first = std::find_if(ready_.begin(), ready_.end(), fits);
-  if (first == ready_.end()) {
-    return std::nullopt;
+  if (fresh == ready_.end()) {
+    return false;
   }
-  Message& message = messages_[*first - base_];
-  const ChunkRef ref{*first, message.next_chunk++};
+  Message& message = messages_[*fresh - base_];
+  ref = {*fresh, message.next_chunk++};
   if (message.next_chunk == message.chunks) {
-    ready_.remove(first);
+    ready_.remove(fresh);
   }
-  return ref;
+  return true;
 }
 
 // Where a one-sided write goes.
@@ -255,11 +256,10 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
     return std::nullopt;
   }
   Outgoing out;
-  const auto next = next_chunk(index, out.again);
-  if (!next) {
+  ChunkRef ref;
+  if (!next_chunk(index, ref, out.again)) {
     return std::nullopt;
   }
-  const ChunkRef ref = *next;
   Message& message = messages_[ref.sequence - base_];
   out.header.group = message.group;
   out.header.slot = message.slot;

@@ -223,7 +223,7 @@ class SendCore {
   Open* find_group(GroupId group);
   void open(const Grant& grant);
   [[nodiscard]] Copy copy_of(const void* data, std::size_t size) const;
-  std::optional<ChunkRef> next_chunk(PathIndex path, bool& again);
+  bool next_chunk(PathIndex path, ChunkRef& ref, bool& again);
   void address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk);
   [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
   // The first free slot of a known grant that has this tag.

@@ -305,9 +305,9 @@ void World::run_control() {
   if (control_.empty()) {
     return;
   }
-  const std::size_t at = random_.pick(control_.size());
-  const Control message = std::move(control_[at]);
-  control_.erase(control_.begin() + static_cast<std::ptrdiff_t>(at));
+  std::swap(control_[random_.pick(control_.size())], control_.back());
+  const Control message = std::move(control_.back());
+  control_.pop_back();
   const bool nothing_passes = std::all_of(indices_.begin(), indices_.end(),
                                           [&](PathIndex index) { return paths_[index].dead(); });
   if (nothing_passes || random_.one_in(5)) {
