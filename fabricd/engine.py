@@ -162,13 +162,14 @@ class Engine:
         views = self._take_views(views, now)
         seen = now if as_of is None else as_of
         verdict, again = Verdict(), None
+        said = verdict
         if views is not None:
             # The prober is not running now: what it wrote before it stopped waits for it.
             if now - seen <= FRESH_NS:
                 # Each transport is a witness of the other: the same prober sends both.
                 self._judged = self._jury.judge([*views, *rdma], seen)
                 again = self._judged.again_ns
-            verdict = self._expected(self._judged)
+            verdict = said = self._expected(self._judged)
         else:
             self._judged = Verdict()  # another prober's table is to come
         verdict = self.orders.verdict(verdict)
@@ -200,7 +201,7 @@ class Engine:
                     )
                 )  # fmt: skip
         out.changes += self.rdma.evaluate(
-            verdict, views or (), rdma, self.orders, now, self.max_probe_share
+            said, views or (), rdma, self.orders, now, self.max_probe_share
         )
         everything = [x.health for x in self.links] + [x.health for x in self.paths]
         due = [again, self.rdma.due_at(), *(health.due_at() for health in everything)]

@@ -329,7 +329,8 @@ class Host:
             return
         stalls = header.stall_ns if (header := self.feed.header()) else self._stalled_ns
         stalled, self._stalled_ns = max(0, stalls - self._stalled_ns), stalls
-        self.counts.look(rows, header, self.engine, now, stalled_ns=stalled)
+        over_rdma = self.tables.last.rdma_rows if self.tables.last else []
+        self.counts.look([*rows, *over_rdma], header, self.engine, now, stalled_ns=stalled)
         counters = evidence.loss_counters(rows, self.engine, self.delay.queued_ns())
         self.losses.topology = self.where.places.topology
         verdict = self.losses.feed(counters, now, stalled_ns=stalled)
@@ -383,6 +384,10 @@ class Host:
     def rail_weights(self) -> dict[str, int]:
         """What the page says, by netdev."""
         return self._publisher.rail_weights()
+
+    def rdma_weights(self) -> dict[str, int]:
+        """What the page says of RDMA, where that is not the weight of IP; by netdev."""
+        return self._publisher.rdma_weights()
 
     def wanted_weights(self) -> dict[str, int]:
         """What the page says, or in observe would say, by netdev."""

@@ -10,6 +10,11 @@ from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import LinkTotals, ProberTotals, ProbeTotals
 
 
+def rdma_name(netdev: str) -> str:
+    """Under which the packets of RDMA probes of a link are counted; no netdev has a space."""
+    return f"rdma {netdev}"
+
+
 class ProbeCounts:
     """Told of each evaluation, and of each table that is read once a tick.
 
@@ -45,6 +50,7 @@ class ProbeCounts:
         """Take the prober's table; ``stalled_ns``: as for `ProbeTotals.update`."""
         self.prober.update(header)
         paths = [(path.netdev, path.key) for path in engine.paths]
+        paths += [(rdma_name(path.netdev), path.key) for path in engine.rdma.paths]
         out = self._out | _outages(engine)
         incarnation = header.incarnation if header else 0
         self._totals.update(incarnation, rows, paths, out, now, stalled_ns=stalled_ns)
@@ -58,7 +64,12 @@ class ProbeCounts:
 def _outages(engine: Engine) -> set[int]:
     """Paths whose losses are no losses: they, their link or their peer are out."""
     silent = engine.silent_hosts
-    return {
+    over_rdma = {
+        path.index
+        for path in engine.rdma.paths
+        if path.spec.peer in silent or engine.rdma.in_outage(path)
+    }
+    return over_rdma | {
         path.index
         for path in engine.paths
         if path.spec.peer in silent

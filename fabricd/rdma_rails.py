@@ -50,6 +50,8 @@ class RdmaRails:
         self._first_link = 0
         self._first_path = 0
         self._blamed: frozenset[int] = frozenset()
+        self._off = False
+        """An operator switched the detector off."""
         self._lost_ns: int | None = None
         """Since when nobody probes RDMA."""
         self._of_path: dict[int, Path] = {}
@@ -111,13 +113,14 @@ class RdmaRails:
     def link_state(self, link: Link) -> LinkState | None:
         """State of RDMA on a link; None: nothing is known of it."""
         rdma = self.link(link.netdev)
-        known = rdma is not None and rdma.health.state is not LinkState.UNKNOWN
-        return rdma.health.state if rdma is not None and known else None
+        if rdma is None or self._off or rdma.health.state is LinkState.UNKNOWN:
+            return None
+        return rdma.health.state
 
     def path_state(self, path: Path) -> LinkState | None:
         """State of RDMA on a UDP path's way; None: nothing is known of it."""
         rdma = self._of_path.get(path.index)
-        if rdma is None or rdma.gone or rdma.health.state is LinkState.UNKNOWN:
+        if rdma is None or rdma.gone or self._off or rdma.health.state is LinkState.UNKNOWN:
             return None
         return rdma.health.state
 
@@ -142,6 +145,13 @@ class RdmaRails:
         states += [p.health.state for p in self.paths if p.index == record.path]
         return not any(state in OUT for state in states)
 
+    def in_outage(self, path: Path) -> bool:
+        """Whether an RDMA path, RDMA on its link, or the link itself is out."""
+        position = path.spec.link - self._first_link
+        link, beside = self.links[position], self._beside[position]
+        healths = (path.health, link.health, beside.health)
+        return any(x.state in OUT for x in healths) or beside.carrier is False
+
     def evaluate(
         self,
         verdict: Verdict,
@@ -164,6 +174,7 @@ class RdmaRails:
         done: list[Change] = []
         rdma = rdma if len(rdma) == len(self.paths) else ()
         self._give_up(now, probed=bool(rdma))
+        self._off = not orders.heeds_rdma
         for view in rdma:
             path = self.paths[view.index - self._first_path]
             path.heard_ever |= view.heard
@@ -181,7 +192,7 @@ class RdmaRails:
             seen = rdma[path.index - self._first_path] if rdma else None
             if seen is not None and seen.clean and path.health.state is LinkState.UP:
                 continue  # the usual case: nothing to do
-            facts = self._path_facts(path, seen, verdict, orders)
+            facts = self._path_facts(path, seen, verdict)
             rail = self.links[path.spec.link - self._first_link].rail
             done += [
                 Change(path.netdev, rail, path.spec.peer, path.spec.address, step, rdma=True)
@@ -220,7 +231,7 @@ class RdmaRails:
         own = [v for v in views if v.link == link.index]
         heard = any(v.heard for v in own)
         nothing = Facts(carrier=None, clean=False)
-        if not own or not orders.heeds_links:
+        if not own or self._off:
             return nothing
         hard = beside.carrier is False or beside.port_active is False or not beside.admin_up
         if hard or (beside.out and beside.health.hard):
@@ -244,12 +255,8 @@ class RdmaRails:
         taken = sum(x.out for x in self.links if x is not link)
         return taken + 1 <= share * len(self.links)
 
-    def _path_facts(
-        self, path: Path, view: PathView | None, verdict: Verdict, orders: Orders
-    ) -> Facts:
-        if not orders.heeds_paths and path.health.state in OUT:
-            return Facts()
-        if view is None:
+    def _path_facts(self, path: Path, view: PathView | None, verdict: Verdict) -> Facts:
+        if view is None or self._off:
             return Facts(carrier=None, clean=False)
         if path.gone and path.health.state not in (LinkState.UP, LinkState.UNKNOWN):
             return Facts(admin_up=False, drained=FAREWELL)

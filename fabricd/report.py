@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabricd import __version__, subjects
+from fabricd import __version__, rdma_report, subjects
 from fabricd.check import CARRIES
 from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
 from fabricd.detect.locate import port_name
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
-from fabricd.probes.totals import HEARD_NS, LinkTotals
+from fabricd.probes.totals import LinkTotals, is_heard
 from fabricd.steer.policy import FULL
 from telemetry.snapshot import (
     DaemonSnapshot,
@@ -68,13 +68,6 @@ def probe_totals(
     )
 
 
-def is_heard(row: PathRow, misses: int, now: int) -> bool:
-    """Whether its peer is heard on a path now, so that its round trip is one of now."""
-    if row.rx_missed >= misses or row.gone or not row.last_heard_ns:
-        return False
-    return now - row.last_heard_ns < HEARD_NS + row.interval_ns
-
-
 def snapshot(host: Host) -> HostSnapshot:
     """An immutable picture for the metrics endpoint."""
     now = time.monotonic_ns()
@@ -116,6 +109,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
                 probe_state=host.probing.state(link.netdev),
                 mtu_black_hole=bool(link.mtu),
+                rdma=rdma_report.totals(host, link, now),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.delay.slow(link.netdev),
@@ -266,6 +260,11 @@ def status(host: Host) -> dict[str, Any]:
             "verdicts_held": host.engine.progress.held,
         },
         "ib_ports": host.ib_note,
+        "rdma": {
+            x.netdev: rdma_report.text(host, x, now)
+            for x in host.engine.links
+            if host.engine.rdma.link(x.netdev) is not None
+        },
         "lldp": host.where.lldp.note if host.where.lldp else "off",
         "operator": host.desk.document(host),
         "broker": host.escalation.document() if host.escalation else None,
@@ -315,6 +314,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
                 "probe_state": link.probe_state.value if link.probe_state else None,
+                "rdma": rdma_report.document(host, known, now),
                 "mtu_black_hole": known.mtu,
                 "unwatched": host.probing.unwatched(link.netdev, now),
                 "admin_up": known.admin_up,

@@ -177,6 +177,61 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: s.probe.paths_silent,
     ),
     _link(
+        "transport_broken",
+        "gauge",
+        "1 while probes of that transport (ip, rdma) say that it alone is broken. With RDMA only.",
+        lambda s: (
+            {"ip": int(s.rdma.ip_broken), "rdma": int(s.rdma.broken and s.weight > 0)}
+            if s.rdma
+            else {}
+        ),
+        "transport",
+    ),
+    _link(
+        "transport_weight_ratio",
+        "gauge",
+        "Share of its capacity that a transport (ip, rdma) may use, 0 to 1. With RDMA only.",
+        lambda s: {"ip": s.weight, "rdma": s.rdma.weight} if s.rdma else {},
+        "transport",
+    ),
+    _link(
+        "rdma_port_open",
+        "gauge",
+        "1 while the prober has a queue pair on the verbs port behind the link.",
+        lambda s: int(s.rdma.port_open) if s.rdma else None,
+    ),
+    _link(
+        "rdma_probe_packets_sent_total",
+        "counter",
+        "RDMA probe packets sent.",
+        lambda s: s.rdma.sent if s.rdma else None,
+    ),
+    _link(
+        "rdma_probe_packets_received_total",
+        "counter",
+        "RDMA probe packets received.",
+        lambda s: s.rdma.received if s.rdma else None,
+    ),
+    _link(
+        "rdma_probe_packets_lost_total",
+        "counter",
+        "RDMA probe packets lost while link and path were up; tx: ours, rx: the peers'.",
+        lambda s: {"tx": s.rdma.lost_tx, "rx": s.rdma.lost_rx} if s.rdma else {},
+        "direction",
+    ),
+    _link(
+        "rdma_probe_rtt_seconds",
+        "gauge",
+        "Smoothed round trip of RDMA probes, the median over the paths that are heard.",
+        lambda s: s.rdma.rtt_s if s.rdma else None,
+    ),
+    _link(
+        "rdma_probe_silent_paths",
+        "gauge",
+        "Paths to peers with a queue pair on which no RDMA probe is heard now.",
+        lambda s: s.rdma.paths_silent if s.rdma else None,
+    ),
+    _link(
         "damping_penalty",
         "gauge",
         "Damping penalty now; it decays exponentially.",

@@ -34,6 +34,28 @@ class ProbeTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class RdmaTotals:
+    """RDMA probes of one link, all its paths together."""
+
+    broken: bool = False
+    """They say that RDMA is broken on it."""
+    ip_broken: bool = False
+    """UDP probes say that IP is broken on it, and RDMA probes are heard."""
+    weight: float = 1.0
+    """Share of its capacity that RDMA may use."""
+    port_open: bool = False
+    """The prober has a queue pair on the verbs port."""
+    sent: int = 0
+    received: int = 0
+    lost_tx: int = 0
+    lost_rx: int = 0
+    rtt_s: float | None = None
+    """Smoothed round trip, the median over the paths that are heard; None: none is."""
+    paths_silent: int | None = None
+    """Of those to peers that have a queue pair; None: there is no prober that could tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class RailTotals:
     """What the plugins of this host's jobs did on one rail, ended processes included."""
 
@@ -90,6 +112,8 @@ class LinkSnapshot:
     probe: ProbeTotals = field(default_factory=ProbeTotals)
     probe_state: ProbeState | None = None
     """None: not known yet."""
+    rdma: RdmaTotals | None = None
+    """None: RDMA is not probed on it."""
     mtu_black_hole: bool = False
     """Large packets do not arrive on it, small ones do."""
     plugin: RailTotals = field(default_factory=RailTotals)

@@ -73,6 +73,7 @@ def status(console: Console, data: dict[str, Any]) -> None:
         ("silent hosts", ", ".join(data["silent_hosts"]) or "none"),
         ("not watched", _listed(data.get("unwatched", {})) or "none"),
         ("MTU black holes", _listed(data.get("mtu_black_holes", {})) or "none"),
+        *([("RDMA", _listed(data["rdma"]))] if data.get("rdma") else []),
         ("prober", f"{'up' if prober['up'] else 'DOWN'}, {prober['restarts']} restarts"),
         ("timeline", f"{line['stored']} stored, {line['waiting']} waiting, "
                      f"{line['failures']} failures"),

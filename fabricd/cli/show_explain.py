@@ -34,6 +34,9 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         table.add_row("" if number else "steering", Text(line))
     for number, line in enumerate(data.get("located", [])):
         table.add_row("" if number else "located", Text(line))
+    if (rdma := data.get("rdma")) is not None:
+        table.add_row("RDMA", Text(f"{rdma['state']}, weight {100 * rdma['weight']:.0f} %"))
+        table.add_row("", Text(rdma["text"]))
     if data["next"]:
         table.add_row("next", Text(data["next"]))
     damping = data["damping"]

@@ -10,6 +10,7 @@ DETECTORS: dict[str, str] = {
     "port": "a verbs port that is not active takes its link down",
     "probe-link": "silence of all paths of a link, over two peers or more, takes it down",
     "probe-path": "silence of one path makes an exception for it",
+    "probe-rdma": "silence of RDMA probes takes RDMA from a link or path, and leaves IP there",
     "mtu": "an MTU black hole (only large packets do not arrive) takes a link or path down",
     "probe-doubt": "misses without a verdict make a link SUSPECT (no steering)",
     "loss": "lasting loss of probes makes a link or path DEGRADED: half its weight",

@@ -67,6 +67,11 @@ class Orders:
         return "probe-path" not in self.off
 
     @property
+    def heeds_rdma(self) -> bool:
+        """Whether what RDMA probes say of RDMA matters."""
+        return "probe-rdma" not in self.off
+
+    @property
     def heeds_ports(self) -> bool:
         """Whether a verbs port that is not active takes its link down."""
         return "port" not in self.off

@@ -29,6 +29,13 @@ HEARD_NS = 10**9
 """A path on which nothing came for so long has no round trip."""
 
 
+def is_heard(row: PathRow, misses: int, now: int) -> bool:
+    """Whether its peer is heard on a path now, so that its round trip is one of now."""
+    if row.rx_missed >= misses or row.gone or not row.last_heard_ns:
+        return False
+    return now - row.last_heard_ns < HEARD_NS + row.interval_ns
+
+
 @dataclass(slots=True)
 class LinkTotals:
     """Probe packets of one link since the daemon began."""

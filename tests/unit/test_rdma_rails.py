@@ -209,14 +209,16 @@ def test_a_host_without_verbs_is_as_it_was():
     assert all(rail.rdma is None for rail in off.engine.plan().rails)
 
 
-def test_detectors_off_take_nothing():
+def test_the_detector_off_takes_nothing_and_gives_back():
     host = RdmaHost()
-    host.engine.orders = dataclasses.replace(
-        host.engine.orders, off=frozenset({"probe-link", "probe-path"})
-    )
     host.silence_rdma(1)
     host.run(SEC)
-    assert host.rdma_weights() == [FULL] * 4
+    host.engine.orders = dataclasses.replace(host.engine.orders, off=frozenset({"probe-rdma"}))
+    host.run(20 * MS)
+    assert host.rdma_weights() == [None] * 4
+    host.engine.orders = dataclasses.replace(host.engine.orders, off=frozenset({"probe-link"}))
+    host.run(20 * MS)
+    assert host.rdma_weights() == [FULL, 0, FULL, FULL]
 
 
 def test_what_nobody_probes_any_more_is_not_known():
