@@ -15,7 +15,7 @@ from telemetry.snapshot import RdmaTotals
 
 if TYPE_CHECKING:
     from fabricd.host import Host
-    from fabricd.subjects import Link
+    from fabricd.subjects import Link, Path
 
 DETECTOR = "probe-rdma"
 
@@ -126,6 +126,12 @@ def path_texts(host: Host, link: Link) -> list[tuple[str, bool, int]]:
         )
         out.append((said, _silent(row, misses), row.last_heard_ns))
     return out
+
+
+def path_state(host: Host, path: Path) -> str | None:
+    """State of RDMA beside a UDP path; None: nothing is known of it."""
+    state = host.engine.rdma.path_state(path)
+    return None if state is None else state.name.lower()
 
 
 def _silent(row: PathRow, misses: int) -> bool:

@@ -344,6 +344,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 },
                 "paths": [
                     _path(p, by_index.get(p.index), host.engine.rules.misses, now)
+                    | {"rdma": rdma_report.path_state(host, p)}
                     | {"delay": delay_document(host.delay.view.path_figures(p.index))}
                     for p in host.engine.paths
                     if p.spec.link == known.index

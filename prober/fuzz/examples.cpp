@@ -1,5 +1,6 @@
 #include "examples.h"
 
+#include "core/ud_terms.h"
 #include "core/wire.h"
 
 namespace fabric::prober::fuzz {
@@ -37,6 +38,7 @@ std::string conversation(const Keyring& keys) {
     packet.flags = static_cast<std::uint8_t>(seq == 6 ? kWireReport : seq % 4);
     // 10 ms after it comes, on the target's page: 1,700,000,000 s ahead.
     const std::uint64_t due = 1'700'000'001'000'000'000 + seq * 7'000'000 + 3'000'000;
+    if (seq % 2 == 0) packet.view = pack(UdTerms{99, 3});
     packet.promise = static_cast<std::uint32_t>((due >> 8) << 4) | 3;
     const WireBytes bytes = encode(packet, keys, address(2), address(1));
     out.append(reinterpret_cast<const char*>(bytes.data()), kWireBody);
@@ -55,10 +57,13 @@ std::vector<std::string> examples() {
   const Keyring keys(std::span(&key, 1));
   Packet packet;
   packet.seq = 9;
+  std::string grh(40, '\0');
+  grh[20] = '\x45';
   const WireBytes genuine = encode(packet, keys, address(2), address(1));
   return {
       conversation(keys),
       {reinterpret_cast<const char*>(genuine.data()), genuine.size()},
+      grh + std::string(reinterpret_cast<const char*>(genuine.data()), genuine.size()),
       "# the new key first\n" + std::string(64, 'a') + "\n\n" + std::string(64, '0') + "\n",
   };
 }

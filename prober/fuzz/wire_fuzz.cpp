@@ -20,10 +20,10 @@ class Nowhere final : public RecordSink {
   void sample(const fabric::ring::SampleRecord&) override {}
 };
 
-Address address(std::uint8_t host) {
+Address address(std::uint8_t host, std::uint16_t port = 9200) {
   Address a;
   a.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, host};
-  a.port = 9200;
+  a.port = port;
   return a;
 }
 
@@ -40,6 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   decode({data, size}, keys, address(2), address(1), packet);
   identify_own({data, size});
   mtu::decode({data, size}, size, keys, address(2), address(1));
+  source_of_grh({data, size}, true);
+  source_of_grh({data, size}, false);
   std::string error;
   parse_keys({reinterpret_cast<const char*>(data), size}, error);
 
@@ -49,7 +51,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   config.host_id = 1;
   config.links.push_back({0, "rail0", address(1), false});
   config.paths.push_back({0, 0, address(2), 0, false});
+  add_rdma_link(config, 0, "rdma", 1);
   engine.configure(config, 1, 0);
+  engine.set_ud_terms(1, {77, 1});
   Nanos now = 1'000'000'000;
   // Settled before the first packet comes, so that promises are looked at.
   const FabricReading page{1'700'000'000'000'000'000, 900, 3};
@@ -69,6 +73,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       std::abort();
     }
     engine.on_packet(0, address(2), signed_packet, {fields.tx_ref_stamp, false, now}, sink);
+    // The same over RDMA, and from whom a packet without a GID is.
+    const auto terms = unpack_ud_terms(fields.view);
+    if (terms && pack(*terms) != fields.view) std::abort();
+    if (terms) engine.find_peer(1, *terms);
+    const WireBytes over_rdma = encode(fields, keys, address(2, kRocePort), address(1, kRocePort));
+    engine.on_packet(1, address(2, kRocePort), over_rdma, {fields.tx_ref_stamp, false, now}, sink);
     // A large packet with the fuzzer's fields, of the same peer.
     mtu::Packet large;
     large.kind = static_cast<mtu::Kind>(1 + rest[0] % 3);
@@ -98,5 +108,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   fabric::ring::PathRow row{};
   engine.fill(0, row);
+  engine.fill(1, row);
   return 0;
 }

@@ -1,19 +1,18 @@
 """RDMA probes on soft-RoCE: heard beside UDP probes, and each tells of its own transport alone."""
 
 import json
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 from rdma_lab import until
 
 from lab.node import build_dir
+from lab.vm.rdma import payload
 from lab.vm.rdma.faults import IpDrop, RoceDrop
+from lab.vm.rdma.payload import ROOT
 
 REPO = Path(__file__).resolve().parents[2]
 GUEST = Path(__file__).parent / "guest"
-ROOT = "/opt/fabric"
 KEY = "".join(f"{i:02x}" for i in range(32))
 MISSES = 3
 
@@ -22,12 +21,7 @@ MISSES = 3
 def probers(namespaces):
     """Probers on hosts 0 and 1, and the looks at their rings."""
     vm = namespaces.machines[0]
-    with tempfile.TemporaryDirectory() as scratch:
-        stripped = Path(scratch) / "fabric-prober"
-        subprocess.run(
-            ["strip", "-o", stripped, build_dir() / "prober" / "fabric-prober"], check=True
-        )
-        vm.write(f"{ROOT}/fabric-prober", stripped.read_bytes(), 0o755)
+    payload.put(vm, build_dir() / "prober" / "fabric-prober")
     for path in [REPO / "fabricd/__init__.py", *(REPO / "fabricd/probes").glob("*.py")]:
         vm.write(f"{ROOT}/py/{path.relative_to(REPO)}", path.read_bytes(), 0o644)
     vm.write(f"{ROOT}/probe_rdma.py", (GUEST / "probe_rdma.py").read_bytes(), 0o755)

@@ -461,9 +461,7 @@ void Path::fill(ring::PathRow& row) const {
   row.flags = (config_.clock ? ring::kPathClock : 0) |
               (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
               (gone_ ? ring::kPathGone : 0) | (promises_.holds() ? ring::kPathPromised : 0) |
-              (source_.refused() ? ring::kPathPortRefused : 0) |
-              (config_.peer.port == kRocePort ? ring::kPathRdma : 0) |
-              (ud_terms_.qpn != 0 ? ring::kPathPeerRdma : 0) |
+              (source_.refused() ? ring::kPathPortRefused : 0) | rdma_flags() |
               std::uint32_t{peer_moves_} << ring::kPathPeerMovesShift |
               std::uint32_t{source_.used()} << ring::kPathPortShift;
   row.host_id = config_.host_id;

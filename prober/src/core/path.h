@@ -169,6 +169,10 @@ class Path {
   // Which of our packets the peer says it heard.
   void note_heard(const Packet& packet);
   bool retired(std::uint64_t incarnation) const;
+  std::uint32_t rdma_flags() const {
+    return (config_.peer.port == kRocePort ? ring::kPathRdma : 0) |
+           (ud_terms_.qpn != 0 ? ring::kPathPeerRdma : 0);
+  }
   // How many packets that had left this host by `before` are beyond the last one that the peer
   // heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;

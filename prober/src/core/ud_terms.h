@@ -6,8 +6,12 @@
 // number 0: the peer has no queue pair now. Hosts that do not know kind 3 leave it alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
+
+#include "core/wire.h"
 
 namespace fabric::prober {
 
@@ -37,6 +41,26 @@ inline std::optional<UdTerms> unpack_ud_terms(std::uint64_t word) {
   const auto qpn = static_cast<std::uint32_t>(word >> 32);
   if (qpn == 1 || qpn == 0xffffff) return std::nullopt;
   return UdTerms{qpn, static_cast<std::uint16_t>(word >> 8)};
+}
+
+inline constexpr std::size_t kGrhSize = 40;
+
+// Who sent a UD packet, from the 40 bytes before it (IBA annex A17): an IPv6 header, or 20 bytes of
+// nothing and an IPv4 header. Nothing: neither.
+inline std::optional<Address> source_of_grh(std::span<const std::uint8_t> grh, bool v4) {
+  if (grh.size() < kGrhSize) return std::nullopt;
+  Address out;
+  out.port = kRocePort;
+  if (v4) {
+    const auto header = grh.subspan(20, 20);
+    if (header[0] != 0x45) return std::nullopt;  // version 4, without options
+    out.ip[10] = out.ip[11] = 0xff;
+    std::copy_n(header.begin() + 12, 4, out.ip.begin() + 12);
+    return out;
+  }
+  if (grh[0] >> 4 != 6) return std::nullopt;
+  std::copy_n(grh.begin() + 8, 16, out.ip.begin());
+  return out;
 }
 
 }  // namespace fabric::prober

@@ -41,22 +41,6 @@ int choose_gid(std::span<const ibv_gid_entry> table, const Address& address) {
   return -1;
 }
 
-std::optional<Address> source_of_grh(std::span<const std::uint8_t> grh, bool v4) {
-  if (grh.size() < UdPort::kGrh) return std::nullopt;
-  Address out;
-  out.port = kRocePort;
-  if (v4) {
-    const auto header = grh.subspan(20, 20);
-    if (header[0] != 0x45) return std::nullopt;  // version 4, without options
-    out.ip[10] = out.ip[11] = 0xff;
-    std::copy_n(header.begin() + 12, 4, out.ip.begin() + 12);
-    return out;
-  }
-  if (grh[0] >> 4 != 6) return std::nullopt;
-  std::copy_n(grh.begin() + 8, 16, out.ip.begin());
-  return out;
-}
-
 UdPort::UdPort(const verbs::Functions& verbs, const LinkConfig& link, std::uint8_t dscp)
     : verbs_(verbs),
       port_(link.device_port),
@@ -256,11 +240,11 @@ std::size_t UdPort::drain(std::size_t most, const OnReceived& on_received) {
         continue;
       }
       const std::span<const std::uint8_t> memory(receive_at(wc.wr_id), kReceiveSize);
-      const std::size_t length = wc.byte_len > kGrh ? wc.byte_len - kGrh : 0;
-      Received packet{std::nullopt, {wc.src_qp, wc.slid}, memory.subspan(kGrh), length};
+      const std::size_t length = wc.byte_len > kGrhSize ? wc.byte_len - kGrhSizeSize : 0;
+      Received packet{std::nullopt, {wc.src_qp, wc.slid}, memory.subspan(kGrhSize), length};
       packet.bytes = packet.bytes.first(std::min(length, packet.bytes.size()));
       if ((wc.wc_flags & IBV_WC_GRH) != 0) {
-        packet.source = source_of_grh(memory.first(kGrh), address_.is_v4() && !infiniband_);
+        packet.source = source_of_grh(memory.first(kGrhSize), address_.is_v4() && !infiniband_);
       }
       on_received(packet);
       post_receive(wc.wr_id);

@@ -20,13 +20,8 @@ namespace fabric::prober {
 // address. -1: the table has none. Entries that cannot be read are left out.
 int choose_gid(std::span<const ibv_gid_entry> table, const Address& address);
 
-// Who sent a UD packet, from the 40 bytes before it: an IPv6 header, or 20 bytes of nothing and an
-// IPv4 header. Nothing: neither.
-std::optional<Address> source_of_grh(std::span<const std::uint8_t> grh, bool v4);
-
 class UdPort {
  public:
-  static constexpr std::size_t kGrh = 40;
   // What a flood may fill while we do not run; the device drops the rest.
   static constexpr std::size_t kReceives = 256;
   static constexpr std::size_t kSends = 256;
@@ -94,7 +89,7 @@ class UdPort {
 
   // Room for the longest UD packet that there is: one that found no room would end the queue pair.
   static constexpr std::size_t kReceiveSize = 4096 + 64;
-  static_assert(kReceiveSize >= kGrh + 4096);
+  static_assert(kReceiveSize >= kGrhSize + 4096);
 
   const verbs::Functions& verbs_;
   std::uint8_t port_;
