@@ -240,7 +240,7 @@ std::size_t UdPort::drain(std::size_t most, const OnReceived& on_received) {
         continue;
       }
       const std::span<const std::uint8_t> memory(receive_at(wc.wr_id), kReceiveSize);
-      const std::size_t length = wc.byte_len > kGrhSize ? wc.byte_len - kGrhSizeSize : 0;
+      const std::size_t length = wc.byte_len > kGrhSize ? wc.byte_len - kGrhSize : 0;
       Received packet{std::nullopt, {wc.src_qp, wc.slid}, memory.subspan(kGrhSize), length};
       packet.bytes = packet.bytes.first(std::min(length, packet.bytes.size()));
       if ((wc.wc_flags & IBV_WC_GRH) != 0) {
