@@ -6,8 +6,8 @@ from test_detect_evidence import row
 from fabricd.detect.evidence import flows, path_views
 from fabricd.detect.farewell import Farewells
 from fabricd.detect.verdict import healthy
-from fabricd.subjects import FAREWELL
 from fabricd.steer.policy import FULL
+from fabricd.subjects import FAREWELL
 from fabricd.whereabouts import Whereabouts
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
