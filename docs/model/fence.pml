@@ -3,7 +3,8 @@
  *
  * Bytes land as one-sided writes do: whatever comes over a connection that stands is written, and
  * nobody can refuse it. That is the stricter of the two transports: a stream's receiver would drop
- * a second copy.
+ * a second copy. With ONE_SIDED a connection that the receiver gives up goes on writing until the
+ * end of it is confirmed, and until then no fence of it is answered.
  *
  * What the two ends tell each other stays true for ever (a grant, an acknowledgement, a hello, a
  * fence request), so losing, delaying, repeating and reordering it comes to this: the other end may
@@ -82,6 +83,7 @@ byte content[N];      /* which message's chunk lies there, + 1 */
 bool open[NP];        /* the receiver's end */
 byte current[NP];
 byte lowest[NP] = 1;  /* nothing below is admitted */
+bool dying[NP];       /* ONE_SIDED: given up, while its NIC may still write */
 bool telling[NP];     /* it gave the path up and answers the fence unasked */
 
 /* The network. */
@@ -95,6 +97,13 @@ bool dead[NP];                   /* this path carries nothing now */
 typedef Answer { byte epoch; byte have; bool unasked };
 Answer answer[NP];
 byte faults;
+
+#ifdef MUT_FENCE_NOT_AWAITED
+#define ANSWERABLE(p, e) true
+#else
+#define ANSWERABLE(p, e) !(dying[p] && current[p] < e)
+#endif
+#define WRITES(p) (open[p] || dying[p])
 
 /* Of single actions: 0 between two of them. */
 byte i, chunk, group, bit_of;
@@ -124,12 +133,26 @@ inline raise(p, e) {
 #endif
 }
 
-/* What the kernel held has landed before (or not: a prefix did); the rest is old. */
+/* The connection is over, or with ONE_SIDED its end begins. */
 inline retire(p) {
   open[p] = false;
 #ifndef MUT_RETIRED_RETURNS
   raise(p, current[p] + 1);
 #endif
+#ifdef ONE_SIDED
+  dying[p] = true
+#else
+  drop(p)
+#endif
+}
+
+/* The transport confirms that nothing of it can write any more. */
+inline confirm(p) {
+  atomic { dying[p] -> dying[p] = false; drop(p) }
+}
+
+/* What the kernel held has landed before (or not: a prefix did); the rest is old. */
+inline drop(p) {
   do
   :: nempty(wire[p]) ->
      wire[p]?chunk;
@@ -157,7 +180,7 @@ inline receiver_consume() {
 }
 
 inline arrive(p) {
-  d_step { open[p] && !dead[p] && nempty(wire[p]) -> wire[p]?chunk; land(chunk); clean() }
+  d_step { WRITES(p) && !dead[p] && nempty(wire[p]) -> wire[p]?chunk; land(chunk); clean() }
 }
 
 /* A chunk of a connection that is gone. The core is asked with its epoch. */
@@ -170,13 +193,17 @@ inline arrive_old(p) {
 inline hello_arrives(p, e, now) {
   atomic {
     now && !dead[p] && (hellos[p] & BIT(e)) && ADMITTED(e, lowest[p]) &&
-        (!open[p] || e > current[p]) ->
+        (!open[p] || e > current[p]) && !dying[p] ->
     if :: open[p] -> retire(p) :: else fi;
-    open[p] = true;
-    current[p] = e;
-    raise(p, e);
-    telling[p] = false;
-    if :: e == epoch[p] && dialing[p] -> welcome[p] = true :: else fi
+    if
+    :: !dying[p] ->
+       open[p] = true;
+       current[p] = e;
+       raise(p, e);
+       telling[p] = false;
+       if :: e == epoch[p] && dialing[p] -> welcome[p] = true :: else fi
+    :: else /* not yet: it is heard again */
+    fi
   }
 }
 
@@ -185,10 +212,15 @@ inline fence_arrives(p, e, now) {
     now && (fences[p] & BIT(e)) ->
     raise(p, e);
 #ifndef MUT_FENCE_LEAVES_OPEN
-    if :: open[p] && current[p] < e -> retire(p); current[p] = 0 :: else fi;
+    if :: open[p] && current[p] < e -> retire(p) :: else fi;
 #endif
-    if :: telling[p] && current[p] < e -> telling[p] = false; current[p] = 0 :: else fi;
-    answer[p].epoch = e; answer[p].have = have; answer[p].unasked = false
+    if
+    :: ANSWERABLE(p, e) ->
+       if :: telling[p] && current[p] < e -> telling[p] = false :: else fi;
+       if :: !WRITES(p) && current[p] < e -> current[p] = 0 :: else fi;
+       answer[p].epoch = e; answer[p].have = have; answer[p].unasked = false
+    :: else /* not yet: it is asked again */
+    fi
   }
 }
 
@@ -204,7 +236,7 @@ inline receiver_gives_up(p) {
 
 inline tell(p) {
   d_step {
-    telling[p] ->
+    telling[p] && ANSWERABLE(p, current[p] + 1) ->
     answer[p].epoch = current[p] + 1; answer[p].have = have;
     answer[p].unasked = true
   }
@@ -272,7 +304,7 @@ inline complete(m) {
 /* What failed goes first, then what was never sent, in order. */
 inline take(p) {
   d_step {
-    live[p] && (!open[p] || current[p] != live_epoch[p] || nfull(wire[p])) ->
+    live[p] && (!WRITES(p) || current[p] != live_epoch[p] || nfull(wire[p])) ->
     chunk = 0;
     do
     :: chunk < N && place[chunk] != again -> chunk++
@@ -292,10 +324,10 @@ inline take(p) {
        assert(!(completed & BIT(chunk / C))); /* never read from a buffer that was given back */
        place[chunk] = flying; flew[chunk] = p; flew_epoch[chunk] = epoch[p];
        if
-       :: open[p] && current[p] == live_epoch[p] ->
+       :: WRITES(p) && current[p] == live_epoch[p] ->
           i = 0; /* in flight on one living path at a time */
           do
-          :: i < NP -> assert(!(open[i] && wire[i]??[eval(chunk)])); i++
+          :: i < NP -> assert(!(WRITES(i) && wire[i]??[eval(chunk)])); i++
           :: else -> break
           od;
           wire[p]!chunk
@@ -418,6 +450,7 @@ inline finds_dead(p) { d_step { live[p] && dead[p] -> fail(p) } }
 #endif
 #define AT(p) \
   :: dial(p) :: welcome_arrives(p) :: take(p) :: arrive(p) :: arrive_old(p) :: tell(p) \
+  :: confirm(p) \
   :: answer_arrives(p) :: finds_dead(p) :: fault(p) AGAIN(p, 1) AGAIN(p, 2) AGAIN(p, 3) \
   AGAIN_LATER(p) AGAIN_LAST(p)
 
@@ -462,6 +495,7 @@ end:
   :: hello_arrives(p, epoch[p], dialing[p])
   :: welcome_arrives(p)
   :: arrive(p)
+  :: confirm(p)
   :: finds_dead(p)
   od
 }
