@@ -27,7 +27,8 @@ class Worker:
     def __init__(self, port: int, hosts: int, first: int, count: int, progress_s: float) -> None:
         places = list(plan(hosts).values())
         self.happened = Happened(time.monotonic)
-        settings = BrokerSettings("127.0.0.1", port)
+        # 500 hosts in one process: a busy machine delays all of them, which real hosts do not know.
+        settings = BrokerSettings("127.0.0.1", port, keepalive_s=60)
         self.hosts = {
             place.host: SimulatedHost(settings, place, self.happened)
             for place in places[first : first + count]

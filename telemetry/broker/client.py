@@ -275,7 +275,7 @@ class BrokerClient:
             await (receiving if receiving.done() else sending)
         finally:
             for task in (receiving, greeting, sending):
-                if task is not None and not task.done():
+                if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
         return "connection ended"
