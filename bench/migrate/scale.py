@@ -29,7 +29,7 @@ from compute.mosquitto import QUEUED
 from lab.mosquitto import Mosquitto, free_port
 
 WORKERS = 4
-PROGRESS_S = 10.0
+PROGRESS_S = 30.0
 """A fabric-run says its ranks' steps so often: ``fabric_train.host.urgency``."""
 BROKER = (
     "allow_anonymous true",
@@ -207,7 +207,7 @@ def _settle(compute: Compute, fleet: Fleet) -> float:
 
 
 def _steady(broker: Mosquitto, compute: Compute, fleet: Fleet, seconds: float) -> list[Row]:
-    time.sleep(PROGRESS_S)  # What follows from the start is over.
+    time.sleep(10.0)  # What follows from the start is over.
     pids = {"fabric-compute": compute.pid, "mosquitto": broker.pid}
     before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
     published = _published(fleet)
