@@ -32,7 +32,15 @@ from fabric_train.link import AgentLink
 from fabric_train.messages import Assignment
 from fabric_train.plugin_group import PluginGeneration
 
-__all__ = ["FabricGroup", "GenerationGroup", "Use", "connect", "connect_generation"]
+__all__ = [
+    "Connecting",
+    "FabricGroup",
+    "GenerationGroup",
+    "Use",
+    "connect",
+    "connect_generation",
+    "start_connecting",
+]
 
 
 class Use(enum.Enum):
@@ -69,6 +77,7 @@ class FabricGroup(dist.ProcessGroup):
         self._inner: GenerationGroup | None = None
         self._pending: set[Any] = set()
         self._idle = threading.Condition()
+        self._awaited = False  # somebody waits until nothing is pending
         self._changing = threading.Lock()
         self.use = Use.LOCAL
         self.broken = False
@@ -88,6 +97,12 @@ class FabricGroup(dist.ProcessGroup):
         """Connections of the newest generation that this process is part of."""
         return self._inner
 
+    @property
+    def generation(self) -> int:
+        """The generation whose collectives work; 0: none."""
+        inner = self._inner
+        return inner.generation if inner is not None and not self.broken else 0
+
     def abort(self, before: int) -> None:
         """End all collectives of a generation older than ``before``; from any thread."""
         with self._changing:
@@ -100,7 +115,10 @@ class FabricGroup(dist.ProcessGroup):
     def wait_quiet(self, timeout_s: float) -> bool:
         """Wait until no collective can write memory any more. False: some still might."""
         with self._idle:
-            return self._idle.wait_for(lambda: not self._pending, timeout_s)
+            self._awaited = True
+            quiet = self._idle.wait_for(lambda: not self._pending, timeout_s)
+            self._awaited = False
+        return quiet
 
     def _run(self, start: Callable[[Any], Any], result: list[Any]) -> Any:
         """Start a collective of the inner group; its failure marks this group as broken."""
@@ -121,17 +139,17 @@ class FabricGroup(dist.ProcessGroup):
         except RuntimeError as error:
             self._fail(inner, error)
             return _done(result)
-        with self._idle:
-            self._pending.add(work)
+        self._pending.add(work)  # under the GIL, as its end
 
         def end(future: Future[Any]) -> list[Any]:
             try:
                 future.value()
             except RuntimeError as error:
                 self._fail(inner, error)
-            with self._idle:
-                self._pending.discard(work)
-                self._idle.notify_all()
+            self._pending.discard(work)
+            if self._awaited:  # who sets it looks at what is pending after that
+                with self._idle:
+                    self._idle.notify_all()
             return result
 
         return _create_work_from_future(work.get_future().then(end))
@@ -153,7 +171,7 @@ class FabricGroup(dist.ProcessGroup):
         return self._world
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        if self.use is Use.ATTEMPT:
+        if self.use is Use.ATTEMPT and not self.broken:
             self.on_reduce()
         opts = opts or dist.AllreduceOptions()
         return self._run(lambda group: group.allreduce(tensors, opts), tensors)
@@ -224,49 +242,75 @@ def _done(result: Sequence[Any]) -> Any:
     return _create_work_from_future(future)
 
 
+class Connecting:
+    """Connects to a generation on a thread of its own, for that cannot be interrupted.
+
+    ``notify`` is called when it has ended. Who does not want the group any more abandons it; what
+    was abandoned ends with its own timeout.
+    """
+
+    def __init__(self, make: Callable[[], GenerationGroup], notify: Callable[[], None]) -> None:
+        self._box: list[GenerationGroup | Exception] = []
+        self._abandoned = threading.Event()
+
+        def connect() -> None:
+            try:
+                self._box.append(make())
+            except Exception as error:  # the training thread raises it
+                self._box.append(error)
+            if self._abandoned.is_set():
+                self._discard()
+            notify()
+
+        threading.Thread(target=connect, name="fabric-connect", daemon=True).start()
+
+    @property
+    def ended(self) -> bool:
+        """All ranks are connected, or that has failed."""
+        return bool(self._box)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it has failed."""
+        got = self._box[0] if self._box else None
+        return got if isinstance(got, Exception) else None
+
+    def result(
+        self, wait: Callable[[Callable[[], bool]], bool], give_up: Callable[[], bool]
+    ) -> GenerationGroup | None:
+        """The group, when all ranks are connected; None as soon as ``give_up`` holds.
+
+        ``wait`` returns when its condition holds. Raises what the connecting has raised.
+        """
+        wait(lambda: self.ended or give_up())
+        if not self._box:
+            self.abandon()
+            return None
+        got = self._box[0]
+        if isinstance(got, Exception):
+            raise got
+        return got
+
+    def abandon(self) -> None:
+        """Nobody wants the group."""
+        self._abandoned.set()
+        if self._box:
+            self._discard()
+
+    def _discard(self) -> None:
+        if isinstance(self._box[0], GenerationGroup):
+            self._box[0].discard()
+
+
+def start_connecting(link: AgentLink, assignment: Assignment, timeout_s: float) -> Connecting:
+    """Connect to all ranks of ``assignment``. Its result raises as ``connect_generation`` does."""
+    return Connecting(lambda: connect_generation(assignment, timeout_s), link.notify)
+
+
 def connect(link: AgentLink, assignment: Assignment, timeout_s: float) -> GenerationGroup | None:
     """The group of ``assignment``; None: a newer one has arrived meanwhile.
 
     Raises as ``connect_generation`` does.
     """
-    return build_group(
-        lambda: connect_generation(assignment, timeout_s),
-        lambda: link.newer_than(assignment.generation),
-        link.wait,
-        link.notify,
-    )
-
-
-def build_group(
-    make: Callable[[], GenerationGroup],
-    give_up: Callable[[], bool],
-    wait: Callable[..., bool],
-    notify: Callable[[], None],
-) -> GenerationGroup | None:
-    """Connect on a thread of its own, and return None as soon as ``give_up`` holds.
-
-    Connecting cannot be interrupted; an abandoned attempt ends with its own timeout.
-    """  # fmt: skip
-    box: list[GenerationGroup | Exception] = []
-    abandoned = threading.Event()
-
-    def connect() -> None:
-        try:
-            box.append(make())
-        except Exception as error:  # the training thread raises it
-            box.append(error)
-        if abandoned.is_set() and isinstance(box[0], GenerationGroup):
-            box[0].discard()
-        notify()
-
-    threading.Thread(target=connect, name="fabric-connect", daemon=True).start()
-    wait(lambda: bool(box) or give_up())
-    if box:
-        got = box[0]
-        if isinstance(got, Exception):
-            raise got
-        return got
-    abandoned.set()
-    if box and isinstance(box[0], GenerationGroup):
-        box[0].discard()
-    return None
+    started = start_connecting(link, assignment, timeout_s)
+    return started.result(link.wait, lambda: link.newer_than(assignment.generation))

@@ -71,7 +71,8 @@ class JobGeneration:
     that of generation ``base``, ``voters``, has to accept this one. An agent refuses a generation
     whose base is older than the one that it has accepted, or that gives a rank to whom it fences.
     ``formed`` is False for a start from the beginning. ``lost``: ranks that change hands.
-    ``store`` is the address of the generation's key-value store.
+    ``store`` is the address of the generation's key-value store. ``planned``: all processes of
+    ``base`` live, and train on until those of this generation are connected.
     """
 
     number: int
@@ -85,19 +86,26 @@ class JobGeneration:
     formed: bool
     lost: list[int] = field(default_factory=list)
     reason: str = ""
+    planned: bool = False
 
     @functools.cached_property
     def proposal(self) -> str:
         """Names this content: two proposals of one number differ in it. Tokens do not count."""
-        data = typed_json.write(self)
+        data = self._written()
         for member in data["members"]:
             del member["token"]
         del data["reason"]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
+    def _written(self) -> dict[str, Any]:
+        data = typed_json.write(self)
+        if not self.planned:  # the version before takes that for granted
+            del data["planned"]
+        return data
+
     @functools.cached_property
     def _json(self) -> dict[str, Any]:
-        data = typed_json.write(self)
+        data = self._written()
         if len(json.dumps(data, separators=(",", ":"))) < PACK_FROM:
             return data
         text = json.dumps(shorten(data), separators=(",", ":"))
@@ -190,7 +198,8 @@ class AgentDocument:
 class JobOrder:
     """What fabric-compute wants of the agent ``incarnation`` of a job.
 
-    ``phase``: waiting (for other hosts), proposed (accept ``generation``), running (start it),
+    ``phase``: waiting (for other hosts; with ``generation``, an agent that has started that one
+    begins anew with new processes), proposed (accept ``generation``), running (start it),
     held (no next generation is possible now: an agent without ranks warms its processes up as
     spares), ended (all ranks have finished), failed. ``kill``: processes that count as lost.
     """

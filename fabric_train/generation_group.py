@@ -12,6 +12,9 @@ import torch.distributed as dist
 from fabric_train.addresses import split
 from fabric_train.messages import Assignment
 
+_MINIMUM = dist.AllreduceOptions()
+_MINIMUM.reduceOp = dist.ReduceOp.MIN
+
 
 class GenerationGroup(ABC):
     """The connections of one generation, between all its ranks.
@@ -54,9 +57,14 @@ class GenerationGroup(ABC):
             for part, size in zip(parts, sizes, strict=True)
         ]
 
-    def vote(self) -> None:
-        """Return when every rank has called it. Raises ``RuntimeError`` where one has not."""
-        self.group.allreduce([torch.zeros(1, dtype=torch.int32)]).wait()
+    def vote(self, number: int = 0) -> int:
+        """The least ``number`` of all ranks, when every rank has called it.
+
+        Raises ``RuntimeError`` where one has not.
+        """
+        least = torch.tensor([number])
+        self.group.allreduce([least], _MINIMUM).wait()
+        return int(least.item())
 
 
 def generation_store(assignment: Assignment, timeout_s: float) -> Any:

@@ -1,9 +1,10 @@
 """Rank-local state goes to the agent before the vote on a step.
 
 A rank enters the vote when the agent has the state in which its next step starts. To wait for the
-agent there would take a round trip between hosts from each step. So the state is sent as soon as
-gradients are reduced for the first time: the forward pass is over, and most loops change nothing of
-it after that. At the gate it is compared with what was sent, and sent again where it differs.
+agent there would take a round trip between hosts from each step. So a state that has to be sent is
+sent as soon as gradients are reduced for the first time: the forward pass is over, and most loops
+change nothing of it after that. At the gate it is compared with what was sent, and sent again where
+it differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class HandOver:
 
     def begin(self) -> None:
         """An attempt begins."""
-        self._open, self._number = True, None
+        self._open, self._number = self._link.store_takes_time, None
 
     def send_early(self, rank: int, step: int) -> None:
         """Gradients are reduced: send the state at the start of ``step``, once an attempt."""

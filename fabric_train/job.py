@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import secrets
@@ -31,7 +30,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -56,8 +55,6 @@ from fabric_train.messages import (
     Failed,
     Finished,
     Hello,
-    LocalStateAnswer,
-    LocalStateRequest,
     Protected,
     ProtectionAnswer,
     ProtectionRequest,
@@ -65,11 +62,13 @@ from fabric_train.messages import (
     Suspect,
     Welcome,
 )
+from fabric_train.preparation import Preparation
 from fabric_train.protection import Protection
+from fabric_train.recovery import agree_on_plan, copy_states, role_of
 from fabric_train.state import LayoutError, ReplicatedState
-from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.step_start import StepStart
-from fabric_train.transfer import CorruptStateError, receive_state, send_state
+from fabric_train.transfer import CorruptStateError
 from fabric_train.unprotected import state_of
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
@@ -98,6 +97,7 @@ class Job:
         self._timeout_s = timeout_s(os.environ)
         self._group = FabricGroup(0, 1)
         self._link = AgentLink(socket_path, self._end_generation, memory)
+        self._preparation = Preparation(self._link, self._timeout_s)
         self._generation = 0
         self._spare = False
         self._state: ReplicatedState | None = None
@@ -112,6 +112,7 @@ class Job:
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
+        self._changes_over = False  # to the prepared generation, after this attempt
         self._name = ""  # of the job
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = hashlib.sha256()
@@ -163,7 +164,8 @@ class Job:
         self._local = LocalStates(local or {})
         self._start = StepStart(state, self._local)
         self._hand_over = HandOver(self._link, self._start)
-        self._group.on_reduce = self._send_local_early
+        early = self._hand_over.send_early
+        self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         register_optimizer_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
@@ -187,10 +189,7 @@ class Job:
         yield from self._rehearse()
         while True:
             while self._step < total:
-                self._capture_start()
-                yield self._step
-                if self._captured:
-                    raise RuntimeError(f"step {self._step} was run without attempt()")
+                yield from self._offer_step()
             if self._finish():
                 return
 
@@ -222,6 +221,9 @@ class Job:
             self._group.use = Use.CLOSED
         self._step += 1
         self._report_progress()
+        if self._changes_over:
+            self._changes_over = False
+            self._recover(ready=False)
 
     def protection(self) -> Protection:
         """What is protected, by whom, and what is not. Inside ``steps``, after the rehearsal."""
@@ -287,10 +289,7 @@ class Job:
         assert self._local is not None
         assert self._hand_over is not None
         while self._rehearsals:
-            self._capture_start()
-            yield self._step
-            if self._captured:
-                raise RuntimeError(f"step {self._step} was run without attempt()")
+            yield from self._offer_step()
         facts = {**self._state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **self._state.settings(), "first step": str(self._step)})
@@ -309,11 +308,14 @@ class Job:
         except RuntimeError as error:
             self._report_broken(self._generation, str(error))  # a recovery, or another start
 
-    def _capture_start(self) -> None:
-        """Keep what an attempt may change before its gate."""
+    def _offer_step(self) -> Iterator[int]:
+        """Keep what an attempt may change before its gate, and yield the step for one."""
         assert self._start is not None
         self._start.capture()
         self._captured = True
+        yield self._step
+        if self._captured:
+            raise RuntimeError(f"step {self._step} was run without attempt()")
 
     def _rewind(self) -> None:
         """Take back what an attempt has changed; nothing of it was applied."""
@@ -352,10 +354,13 @@ class Job:
         if ready:
             self._hand_over.complete(self.rank, self._step + 1)
             try:
-                self._group.inner.vote()
+                agreed = self._group.inner.vote(self._preparation.ready_for())
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
             else:
+                self._changes_over = agreed > self._generation
+                if self._changes_over and self._preparation.leaves:
+                    self._leave(agreed)
                 self._pass_gate()
                 return
         plan = self._recover(ready=ready)
@@ -363,10 +368,14 @@ class Job:
             raise _RunAgainError
         self._pass_gate()
 
-    def _send_local_early(self) -> None:
-        assert self._hand_over is not None
-        if not self._group.broken:
-            self._hand_over.send_early(self.rank, self._step + 1)
+    def _leave(self, generation: int) -> NoReturn:
+        """Wait as a spare: another process takes the rank of this one over, by plan."""
+        self._changes_over = self._holds_state = False
+        self._generation = generation
+        self._group.abort(generation)
+        self._link.send(Recovered(generation, self._step, "leave", {}))
+        self._recover(ready=False)
+        raise _RunAgainError
 
     def _recover(self, *, ready: bool) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
@@ -380,7 +389,7 @@ class Job:
                 end_at_once("a collective of the last generation does not end")
             spans["quiet"] = _since(started)
             try:
-                inner = collectives.connect(self._link, assignment, self._timeout_s)
+                inner = self._preparation.connect(assignment)
                 if inner is None:
                     continue
                 spans["connected"] = _since(started)
@@ -389,10 +398,8 @@ class Job:
                     self._holds_state = ready = False
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
-                mine = json.dumps([self._run, committed, ready]).encode()
-                reports = [json.loads(one) for one in inner.exchange(mine)]
-                plan = plan_recovery([RankReport(*rest) for _, *rest in reports])
-                self._run = next(run for run, held, _ in reports if held is not None)
+                report = RankReport(committed, ready)
+                self._run, plan = agree_on_plan(inner, self._run, report)
                 spans["agreed"] = _since(started)
                 role = self._take_part(inner, plan)
                 spans["state"] = _since(started)
@@ -418,24 +425,15 @@ class Job:
     def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan) -> str:
         """Send or receive what ``plan`` says; return this rank's part in it."""
         assert self._state is not None
-        rank = inner.rank
-        if rank not in plan.apply:
-            assert self._start is not None
+        assert self._local is not None
+        assert self._start is not None
+        if inner.rank not in plan.apply:
             self._start.forget_next()
             self._rewind()  # what it sends is the state between two steps
-        for to, source in sorted(plan.copies.items()):
-            if source == rank:
-                send_state(inner.group, self._state, to)
-        if rank not in plan.copies:
-            return "apply" if rank in plan.apply else "keep"
-        self._holds_state = False  # half of another one's, until all is here
-        receive_state(inner.group, self._state, plan.copies[rank])
-        answer = self._link.ask(LocalStateRequest(rank, plan.step), self._timeout_s)
-        if not isinstance(answer, LocalStateAnswer) or not answer.known:
-            raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
-        assert self._local is not None
-        self._local.restore(answer.body, self._state.buffers())
-        return "copy"
+        if inner.rank in plan.copies:
+            self._holds_state = False  # half of another one's, until all is here
+        copy_states(inner, plan, self._state, self._local, self._link, self._timeout_s)
+        return role_of(inner.rank, plan)
 
     def _finish(self) -> bool:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
@@ -470,7 +468,12 @@ class Job:
 
     def _end_generation(self, assignment: Assignment) -> None:
         # On the reading thread: the training thread may be blocked in a collective.
-        self._group.abort(assignment.generation)
+        trains = self._started and not self.rehearsing and self._holds_state
+        if trains and assignment.follows and assignment.follows == self._group.generation:
+            self._preparation.begin(assignment)
+            self._link.send(Acknowledged(assignment.generation))
+        else:
+            self._group.abort(assignment.generation)
 
     def _report_broken(self, generation: int, error: str) -> None:
         self._group.broken = True

@@ -122,6 +122,11 @@ class AgentLink:
             self.send(LocalState(rank, step, body, self._sent_states))
         return self._sent_states
 
+    @property
+    def store_takes_time(self) -> bool:
+        """A state is not off the process as soon as ``store`` returns."""
+        return self._memory is None
+
     def wait_stored(self, number: int) -> None:
         """Return when the state of that number is off the process. Raises ``AgentLostError``.
 

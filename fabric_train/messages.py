@@ -98,7 +98,8 @@ class Acknowledged:
 class Recovered:
     """The process has the state after ``step`` steps in ``generation``.
 
-    ``role`` is keep, apply or copy. ``spans_ms`` are times of the recovery's parts by name.
+    ``role`` is keep, apply or copy; or leave: another process has taken its rank by plan.
+    ``spans_ms`` are times of the recovery's parts by name.
     """
 
     generation: int
@@ -160,7 +161,8 @@ class Assignment:
 
     ``store`` is the address (``host:port``) of the generation's key-value store, and ``prefix`` the
     start of its keys. ``address`` is the IP address from which this host connects to the others;
-    empty: that of the machine's name.
+    empty: that of the machine's name. ``follows``: the generation after which this one was planned,
+    and which goes on until all processes of this one are connected; 0: it has ended.
     """
 
     generation: int
@@ -169,6 +171,7 @@ class Assignment:
     store: str
     prefix: str = ""
     address: str = ""
+    follows: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from compute.decide.choice import accepted_numbers, acceptors, has_accepted, is_chosen, is_contested
 from compute.decide.decision import JobDecision, JobInput
+from compute.decide.orders import refusals, waiting
 from compute.decide.placement import (
     NoStateError,
     PlacementError,
@@ -49,6 +50,7 @@ class JobCore:
         self._running_at = 0.0
         self._suspected: tuple[int, float] | None = None
         self._layout: str | None = None
+        self._again: tuple[int, str] | None = None  # after which start the job starts again, why
         self._end: tuple[str, str] | None = None
         self._end_incarnations: frozenset[str] = frozenset()
         self._log = RecoveryLog()
@@ -142,7 +144,7 @@ class JobCore:
             if lost:
                 why = describe_dead(lost)
                 if not self._formed_since(previous, documents):
-                    return JobDecision("failed", f"{why}, before the job had state")
+                    return self._start_again(previous, documents, news, why, now)
         return self._run(previous, documents, news, now)
 
     # -- formation ---------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class JobCore:
     def _form(self, documents: dict[str, AgentDocument], news: JobInput, now: float) -> JobDecision:
         wrong = misfits(documents)
         well = {host: one for host, one in documents.items() if host not in wrong}
-        orders = self._refusals(documents, wrong)
+        orders = refusals(documents, wrong)
         if not well or self._first_seen is None:
             return JobDecision("waiting", "no agent", orders)
         for host, one in well.items():
@@ -173,12 +175,39 @@ class JobCore:
         self._proposed, self._proposed_at = generation, now
         return self._order_generation(generation, well, orders, now)
 
-    def _waiting(
-        self, documents: Mapping[str, AgentDocument], orders: dict[str, JobOrder], reason: str
+    def _start_again(
+        self,
+        previous: JobGeneration,
+        documents: dict[str, AgentDocument],
+        news: JobInput,
+        why: str,
+        now: float,
     ) -> JobDecision:
-        for host, one in documents.items():
-            orders[host] = JobOrder(one.incarnation, "waiting", reason)
-        return JobDecision("waiting", reason, orders)
+        """A rank was lost before the job had state: all begin anew, with new processes."""
+        if self._again is None or self._again[0] != previous.number:
+            self._again = previous.number, why
+        why, hosts = self._again[1], set(previous.hosts)
+        well = documents.keys() >= hosts and not news.lost.keys() & hosts
+        if previous.number >= self._policy.starts or self.step or not well or not news.act:
+            times = f", {previous.number} times" if previous.number > 1 else ""
+            return JobDecision("failed", f"{why}, before the job had state{times}")
+        reason = f"the job starts again: {why}"
+        orders = waiting(documents, reason, previous)
+        if news.stopped or any(one.running for one in documents.values()):
+            return JobDecision("waiting", reason, orders)
+        try:
+            nodes = next(iter(documents.values())).nodes
+            generation = first_generation(documents, nodes, previous)
+        except PlacementError:
+            return JobDecision("waiting", reason, orders)
+        self._proposed, self._proposed_at = generation, now
+        return self._order_generation(generation, documents, {}, now)
+
+    @staticmethod
+    def _waiting(
+        documents: Mapping[str, AgentDocument], orders: dict[str, JobOrder], reason: str
+    ) -> JobDecision:
+        return JobDecision("waiting", reason, orders | waiting(documents, reason))
 
     # -- a generation ------------------------------------------------------------------------
 
@@ -190,7 +219,7 @@ class JobCore:
         now: float,
     ) -> JobDecision:
         wrong = self._late_misfits(previous, documents)
-        orders = self._refusals(documents, wrong)
+        orders = refusals(documents, wrong)
         for host in wrong:
             del documents[host]
         self._learn_layout(previous, documents)
@@ -222,11 +251,11 @@ class JobCore:
         if held and not dead:
             why = "; ".join(f"{host}: {one}" for host, one in sorted(held.items()))
             return self._keep(previous, documents, orders, why, now, phase="held")
-        waiting = news.unconfirmed & set(previous.hosts)
+        unconfirmed = news.unconfirmed & set(previous.hosts)
         reason = describe_dead(dead)
-        if waiting:
+        if unconfirmed:
             # A generation with a host that is being fenced would be refused.
-            why = f"fence of {', '.join(sorted(waiting))} is not acknowledged yet"
+            why = f"fence of {', '.join(sorted(unconfirmed))} is not acknowledged yet"
             return self._keep(previous, documents, orders, why, now)
         reason = reason or self._failed_connections(previous, documents, now)
         if not reason:
@@ -284,7 +313,7 @@ class JobCore:
         try:
             generation = next_generation(
                 previous, previous.number + 1, usable, self._layout or "", reason,
-                {host: to for host, to in news.drained.items() if to}, idle_only=True,
+                {host: to for host, to in news.drained.items() if to}, planned=True,
             )  # fmt: skip
         except PlacementError as error:
             why = f"{', '.join(here)} is drained, but there is {error}"
@@ -454,17 +483,6 @@ class JobCore:
             return {}
         late = misfits(documents)
         return {host: why for host, why in late.items() if host not in generation.hosts}
-
-    # -- orders ------------------------------------------------------------------------------
-
-    @staticmethod
-    def _refusals(
-        documents: Mapping[str, AgentDocument], wrong: Mapping[str, str]
-    ) -> dict[str, JobOrder]:
-        return {
-            host: JobOrder(documents[host].incarnation, "failed", why)
-            for host, why in wrong.items()
-        }
 
     def _ended(self, documents: Mapping[str, AgentDocument]) -> JobDecision:
         assert self._end is not None

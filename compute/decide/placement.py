@@ -57,8 +57,13 @@ def misfits(documents: Mapping[str, AgentDocument]) -> dict[str, str]:
     return wrong
 
 
-def first_generation(documents: Mapping[str, AgentDocument], nodes: int) -> JobGeneration:
-    """Generation 1 over the first ``nodes`` hosts. Raises ``PlacementError``."""
+def first_generation(
+    documents: Mapping[str, AgentDocument], nodes: int, after: JobGeneration | None = None
+) -> JobGeneration:
+    """A start from the beginning over the first ``nodes`` hosts. Raises ``PlacementError``.
+
+    ``after``: an earlier start, which has ended before the job had state.
+    """
     order = host_order(documents)
     if len(order) < nodes:
         raise PlacementError(f"{len(order)} of {nodes} hosts are here")
@@ -68,7 +73,10 @@ def first_generation(documents: Mapping[str, AgentDocument], nodes: int) -> JobG
         if len(mains) != documents[host].nproc or any(one.state != "joined" for one in mains):
             raise PlacementError(f"not all processes of {host} have joined")
         slots += [one.process for one in mains]
-    return _generation(1, None, slots, documents, lost=(), store_host=order[0], formed=False)
+    number = after.number + 1 if after else 1
+    return _generation(
+        number, after, slots, documents, lost=(), store_host=order[0], formed=False
+    )  # fmt: skip
 
 
 def next_generation(
@@ -79,14 +87,14 @@ def next_generation(
     reason: str,
     targets: Mapping[str, str] | None = None,
     *,
-    idle_only: bool = False,
+    planned: bool = False,
 ) -> JobGeneration:
     """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
 
     One that never ran, and has all of its ranks, begins from the beginning again.
     ``documents``: of hosts that may hold ranks. ``layout``: what a process has to have protected.
-    ``targets``: host → the only host that may take its ranks. ``idle_only``: take no process of a
-    host that holds ranks: those are for its own.
+    ``targets``: host → the only host that may take its ranks. ``planned``: all processes of
+    ``previous`` live; take no process of a host that holds ranks: those are for its own.
     Raises ``PlacementError`` when a rank would stay empty, or no survivor holds the state.
     """
     alive = {
@@ -107,7 +115,7 @@ def next_generation(
         )  # fmt: skip
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
-        busy = idle_only and host in survivors
+        busy = planned and host in survivors
         if _is_spare(one, layout) and not previous.has_rank(process) and not busy:
             waiting.setdefault(host, []).append(process)
     empty: dict[str, list[int]] = {}
@@ -125,6 +133,7 @@ def next_generation(
     lost = [rank for rank, slot in enumerate(kept) if slot != previous.slots[rank]]
     return _generation(
         number, previous, kept, documents, lost=lost, store_host=survivors[0], reason=reason,
+        planned=planned,
     )  # fmt: skip
 
 
@@ -168,6 +177,7 @@ def _generation(
     lost: Sequence[int],
     store_host: str,
     reason: str = "",
+    planned: bool = False,
     formed: bool = True,
 ) -> JobGeneration:
     order = host_order(documents)
@@ -189,6 +199,7 @@ def _generation(
         formed=formed,
         lost=list(lost),
         reason=reason,
+        planned=planned,
     )
 
 

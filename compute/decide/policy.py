@@ -16,6 +16,7 @@ class Policy:
     recovery_s: float = 120.0  # a generation in which not all ranks recover is given up
     suspicion_s: float = 5.0  # a failed collective without a lost process: connect anew
     recoveries_without_progress: int = 5
+    starts: int = 3  # of a job whose ranks end before it has state
     budget_window_s: float = 600.0
     budget_percent: float = 10.0  # of all hosts, in one window
     budget_least: int = 2  # may be fenced in one window in any case

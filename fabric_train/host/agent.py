@@ -204,7 +204,19 @@ class HostAgent:
 
     def _start(self, generation: JobGeneration) -> None:
         self._update_members()
-        self._perform_local(self._local.started(generation))
+        if not generation.planned:
+            self._perform_local(self._local.started(generation))
+        self._end_change_over()
+
+    def _end_change_over(self) -> None:
+        """Local states are those of a planned generation once this host's ranks are in it."""
+        core = self._running_core()
+        news = core.running
+        if news is None or news is self._local.current:
+            return
+        if core.has_changed_over(self._local.processes, news.number):
+            self._perform_local(self._local.started(news))
+            self._update_members()
 
     def _assign(self, process: str, generation: JobGeneration) -> None:
         assignment = Assignment(
@@ -214,6 +226,7 @@ class HostAgent:
             generation.store,
             f"g{generation.number}.{generation.proposal}",
             self._options.address,
+            generation.base if generation.planned else 0,
         )
         self._processes.send(process, assignment)
 
@@ -230,12 +243,12 @@ class HostAgent:
                     self._processes.send(effect.process, Stored(effect.step, effect.number))
 
     def _update_members(self) -> None:
-        """Those of the running generation until the accepted one runs, and those of both."""
+        """Those of each generation that has processes here, and of the accepted one."""
         core = self._running_core()
         assert self._peers is not None
         members = {
             member.host: member
-            for generation in (core.running, core.accepted)
+            for generation in (self._local.current, core.running, core.accepted)
             if generation is not None
             for member in generation.members
         }
@@ -348,6 +361,7 @@ class HostAgent:
         """``process`` is gone."""
         core = self._running_core()
         self._perform(core.lost(process, how_ended(code), time.monotonic(), clean=code == 0))
+        self._end_change_over()
 
     def received(self, process: str, message: Message) -> None:
         """``process`` says ``message``."""
@@ -364,7 +378,7 @@ class HostAgent:
             case ProtectionRequest():
                 self._processes.send(process, ProtectionAnswer(self._protection().encode()))
             case LocalState(rank, step, body, number):
-                if core.holds(process, rank):
+                if self._local.holds(process, rank):
                     self._perform_local(self._local.store(process, rank, step, body, number))
                 else:  # it has lost its rank, and an assignment that says so is on its way
                     self._processes.send(process, Stored(step, number))
@@ -379,6 +393,7 @@ class HostAgent:
             case Recovered():
                 self._report(f"{process} {message.role}: {message.spans_ms}")
                 self._perform(core.recovered(process, message.generation, message.step, now))
+                self._end_change_over()
             case Committed():
                 core.committed(process, message.generation, message.step, now)
             case Failed():

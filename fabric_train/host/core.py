@@ -10,7 +10,7 @@ by the first generation that this host starts: until then their ``Welcome`` is h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fabric_train.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
@@ -111,6 +111,13 @@ class HostCore:
         """``process`` has ``rank`` in the running generation."""
         return self._running is not None and self._running.rank_of(process) == rank
 
+    def has_changed_over(self, processes: Iterable[str], generation: int) -> bool:
+        """None of ``processes`` is in a generation before ``generation`` any more."""
+        known = (self._processes.get(name) for name in processes)
+        return all(
+            one is None or one.ended is not None or one.recovered >= generation for one in known
+        )
+
     # What fabricd brings.
 
     def start(self) -> list[Effect]:
@@ -133,6 +140,8 @@ class HostCore:
         if order.phase in ("waiting", "held") and order.reason:
             effects += self._report_once(f"{order.phase}: {order.reason}")
         match order.phase:
+            case "waiting":
+                effects += self._start_again(order.generation)
             case "proposed":
                 effects += self._accept(order.generation, now)
             case "running":
@@ -299,6 +308,16 @@ class HostCore:
         greeted = [one.name for one in self._processes.values() if one.welcomed]
         effects += [Assign(name, accepted) for name in greeted]
         return [*effects, *self._greet_waiting(), Start(accepted)]
+
+    def _start_again(self, ended: JobGeneration | None) -> list[Effect]:
+        """New processes instead of all: ``ended`` has lost a rank before the job had state."""
+        running = self._running
+        if ended is None or running is None or running.formed or running.number > ended.number:
+            return []
+        kills = [Kill(one.name, "the job starts again") for one in self._live()]
+        self._processes.clear()
+        self._running = None
+        return [*kills]
 
     def _greet_waiting(self) -> list[Effect]:
         effects: list[Effect] = []

@@ -67,11 +67,27 @@ class LocalStates:
         self._host = host
         self._states: dict[int, dict[int, _State]] = {}
         self._waiting: dict[int, tuple[str, int, int]] = {}  # by rank: process, step and number
+        self._current: JobGeneration | None = None
         self._ranks: frozenset[int] = frozenset()  # on this host
         self._buddies: tuple[str, ...] = ()
         self._heard: frozenset[str] = frozenset()
         self._generation = 0
         self._incarnations: dict[str, str] = {}
+
+    @property
+    def current(self) -> JobGeneration | None:
+        """The generation whose ranks store their states."""
+        return self._current
+
+    @property
+    def processes(self) -> frozenset[str]:
+        """Those of this host that hold ranks in ``current``."""
+        slots = self._current.slots if self._current else []
+        return frozenset(slots[rank] for rank in self._ranks)
+
+    def holds(self, process: str, rank: int) -> bool:
+        """``process`` has ``rank`` in ``current``."""
+        return self._current is not None and self._current.rank_of(process) == rank
 
     def started(self, generation: JobGeneration) -> list[Effect]:
         """``generation`` runs from now on: what its buddies do not have yet is sent to them.
@@ -79,7 +95,7 @@ class LocalStates:
         Processes have heard of it before: who lost its rank is not kept waiting, for what it stored
         belongs to a step of a generation that has ended.
         """
-        self._generation = generation.number
+        self._current, self._generation = generation, generation.number
         self._forget_former({one.host: one.incarnation for one in generation.members})
         if not generation.formed:  # older states are of an earlier start
             for rank, states in self._states.items():

@@ -130,6 +130,37 @@ async def test_processes_that_change_ranks_and_a_drained_host_change_nothing(und
     assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
 
 
+async def test_ranks_that_move_by_plan_run_no_step_again(undisturbed, tmp_path):
+    """Both ranks of a drained host move to the spare one, while all go on."""
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
+        runs = await start(stack, daemons, args, PAUSE_S="0.05")
+        await until(lambda: "b" in daemons.documents and step(daemons, "b") > 3, runs)
+        daemons.drained["b"] = ""
+        codes = await ended(runs)
+    assert codes == {"a": 0, "b": 0, "e": 0}, logs(runs)
+    assert daemons.core.generation.hosts == ["a", "a", "e", "e"]
+    out = tmp_path / "run" / "out"
+    assert weights(out) == undisturbed, logs(runs)
+    tried = [line for path in out.glob("attempts.*") for line in path.read_text().split()]
+    every = [f"{rank}:{number}" for rank in range(RANKS) for number in range(STEPS)]
+    assert sorted(tried) == sorted(every), logs(runs)
+    assert runs["b"].log.read_text().count(" leave: ") == 2
+
+
+async def test_a_rank_that_ends_before_the_job_has_state_lets_it_start_again(undisturbed, tmp_path):
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
+        runs = await start(stack, daemons, args, SETUP_FAULT="1")
+        codes = await ended(runs)
+    assert codes == {"a": 0, "b": 0, "e": 0}, logs(runs)
+    assert struck(tmp_path / "run" / "out") == {"setup"}
+    assert daemons.core.generation.number == 2
+    assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [

@@ -1,6 +1,7 @@
 """The training script of test_takeover.py: a small model with dropout, batch norm and AdamW.
 
 ``FAULTS`` lists faults, each ``RANK:STEP:MOMENT``; each strikes once in the whole job.
+``SETUP_FAULT`` is a rank that dies once before it has a model.
 """
 
 import atexit
@@ -56,6 +57,8 @@ def linger():
 torch.manual_seed(0)
 job = fabric_train.join()
 (OUT / f"joined.{os.getpid()}").touch()
+if os.environ.get("SETUP_FAULT") == str(dist.get_rank()) and once("setup"):
+    os.kill(os.getpid(), signal.SIGKILL)
 net = nn.Sequential(
     nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.BatchNorm1d(256),
     nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10),
@@ -144,6 +147,9 @@ def save_checkpoint():
 for step in job.steps(TOTAL, first=saved.step if saved else 0):
     now[0] = step
     with job.attempt():
+        if not job.rehearsing:
+            with (OUT / f"attempts.{os.getpid()}").open("a") as attempts:
+                attempts.write(f"{job.rank}:{step}\n")
         random = torch.Generator().manual_seed(1000 * step + job.rank)
         x = torch.randn(32, 64, generator=random)
         y = torch.randint(0, 10, (32,), generator=random)

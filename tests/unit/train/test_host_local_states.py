@@ -117,6 +117,19 @@ def test_who_loses_its_rank_is_not_kept_waiting(news):
     assert ConfirmStored("a/p0", 5) not in states.heard("bcd")
 
 
+def test_who_moves_by_plan_stores_its_state_until_the_next_generation_is_started_here():
+    states = agent()
+    assert states.processes == {"a/p0"}
+    assert states.holds("a/p0", 0)
+    assert not states.holds("a/p0", 1)
+    assert not states.holds("e/p0", 0)
+    news = generation(2, "ebcd")
+    states.started(news)
+    assert (states.current, states.processes) == (news, frozenset())
+    assert not states.holds("a/p0", 0)
+    assert states.holds("e/p0", 0)
+
+
 def test_what_a_former_life_of_a_host_has_acknowledged_is_gone():
     states = agent(hosts="ab", heard="b")
     states.store("a/p0", 0, 5, b"x")

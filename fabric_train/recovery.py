@@ -1,0 +1,57 @@
+"""What the ranks of a new generation tell and give each other before they go on."""
+
+from __future__ import annotations
+
+import json
+
+from fabric_train.generation_group import GenerationGroup
+from fabric_train.link import AgentLink
+from fabric_train.local_state import LocalStates
+from fabric_train.messages import LocalStateAnswer, LocalStateRequest
+from fabric_train.state import ReplicatedState
+from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.transfer import receive_state, send_state
+
+
+def agree_on_plan(inner: GenerationGroup, run: str, report: RankReport) -> tuple[str, RecoveryPlan]:
+    """The name of this run of the job, and the plan, which all ranks of ``inner`` get.
+
+    ``run`` is the name that this rank knows, ``report`` what it holds. Raises ``RuntimeError``
+    where the group is broken, ``UnrecoverableError``.
+    """
+    mine = json.dumps([run, report.committed, report.ready]).encode()
+    answers = [json.loads(one) for one in inner.exchange(mine)]
+    plan = plan_recovery([RankReport(*rest) for _, *rest in answers])
+    return next(name for name, held, _ in answers if held is not None), plan
+
+
+def role_of(rank: int, plan: RecoveryPlan) -> str:
+    """The part of ``rank`` in ``plan``, in one word."""
+    if rank in plan.copies:
+        return "copy"
+    return "apply" if rank in plan.apply else "keep"
+
+
+def copy_states(
+    inner: GenerationGroup,
+    plan: RecoveryPlan,
+    state: ReplicatedState,
+    local: LocalStates,
+    link: AgentLink,
+    timeout_s: float,
+) -> None:
+    """Send this rank's state, or receive one, as ``plan`` says.
+
+    Raises as ``receive_state`` does; ``UnrecoverableError`` where nobody has the rank-local state.
+    """
+    rank = inner.rank
+    for to, source in sorted(plan.copies.items()):
+        if source == rank:
+            send_state(inner.group, state, to)
+    if rank not in plan.copies:
+        return
+    receive_state(inner.group, state, plan.copies[rank])
+    answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
+    if not isinstance(answer, LocalStateAnswer) or not answer.known:
+        raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
+    local.restore(answer.body, state.buffers())
