@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import backend, hosts, kills, peers, scale, steady
+from bench.migrate import backend, hosts, kills, peers, planned, scale, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -15,6 +15,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "crash": kills.crashes,
     "steady": steady.steady,
     "frozen": hosts.frozen_hosts,
+    "planned": planned.planned,
     "backend": backend.backend,
     "peers": peers.peers,
     "scale": scale.scale,
@@ -26,6 +27,7 @@ MINUTES: Mapping[str, float] = {
     "crash": 4,
     "steady": 5,
     "frozen": 8,
+    "planned": 5,
     "backend": 2,
     "peers": 6,
     "scale": 5,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,44 @@ def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
     counted = sorted(first.values(), key=lambda one: one.at_ns)[:world]
     again = min(one.step for one in counted)
     return Resumed(counted[-1].generation, counted[-1].at_ns, max(0, done + 1 - again))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOver:
+    """The first step that all ranks have applied in a later generation than the one before.
+
+    ``gap_ms``: since all ranks had applied the step before.
+    """
+
+    step: int
+    generation: int
+    gap_ms: float
+
+
+def changes_over(events: Events, world: int) -> tuple[list[ChangeOver], float]:
+    """Each step that began a generation after the first, and the median time of all other steps.
+
+    A step counts when all of ``world`` ranks have applied it, for the first time. Raises
+    ``StatisticsError`` where there are no other steps.
+    """
+    first: dict[int, dict[int, Commit]] = defaultdict(dict)
+    for one in events.commits:
+        first[one.step].setdefault(one.rank, one)
+    whole = {step: ranks.values() for step, ranks in first.items() if len(ranks) == world}
+    found: list[ChangeOver] = []
+    others: list[float] = []
+    for step in sorted(whole.keys() & {step + 1 for step in whole}):
+        gap_ms = _applied_ns(whole[step]) / 1e6 - _applied_ns(whole[step - 1]) / 1e6
+        generation = max(one.generation for one in whole[step])
+        if generation > max(one.generation for one in whole[step - 1]):
+            found.append(ChangeOver(step, generation, gap_ms))
+        else:
+            others.append(gap_ms)
+    return found, median(others)
+
+
+def _applied_ns(commits: Iterable[Commit]) -> int:
+    return max(one.at_ns for one in commits)
 
 
 def wrong_samples(

@@ -1,4 +1,4 @@
-"""Hosts frozen, and ranks moved by plan, of a job over the lab's hosts.
+"""Hosts frozen, of a job over the lab's hosts.
 
 Five network namespaces with real probers, daemons, a broker and a fabric-compute. A frozen host
 sends no packet and closes no connection: it is lost by the votes of its peers' probers and the
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.migrate import takeovers
-from bench.migrate.jobs import LOOPS, RANKS, REPO, Job, run_job, standalone
+from bench.migrate.jobs import LOOPS, RANKS, Job, run_job, standalone
 from bench.migrate.kills import Measured, measure
 from bench.migrate.takeovers import Fault
 from bench.report import Row
@@ -121,32 +119,6 @@ def _restart(job: LabJob, node: Node) -> None:
         lambda: node.name not in job.training.running, _REVIVE_S, f"{node.name} stops its ranks"
     )
     job.training.start_on(node)
-
-
-def drain(job: Job, pid: int, _random: random.Random) -> Fault:
-    """Have the rank moved to the spare; the drained host is the next spare."""
-    assert isinstance(job, LabJob)
-    page = read_page(job.directory, pid)
-    assert page is not None
-    node = job.node_of(pid)
-    at_ns = time.monotonic_ns()
-    _compute(job, "drain", node.name)
-
-    def undrain() -> None:
-        time.sleep(_FROZEN_S)
-        _compute(job, "undrain", node.name)
-
-    job.revivals.append(threading.Thread(target=undrain))
-    job.revivals[-1].start()
-    return Fault(at_ns, page.rank, page.phase)
-
-
-def _compute(job: LabJob, *words: str) -> None:
-    config = str(job.management.dir / "c0.toml")
-    subprocess.run(
-        [sys.executable, "-m", "compute", *words, "--config", config],
-        env={**os.environ, "PYTHONPATH": str(REPO)}, check=True, capture_output=True,
-    )  # fmt: skip
 
 
 def frozen_hosts(*, quick: bool) -> list[Row]:

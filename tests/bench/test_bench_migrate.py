@@ -6,9 +6,11 @@ import pytest
 
 from bench.migrate import takeovers
 from bench.migrate.events import (
+    ChangeOver,
     Commit,
     Events,
     Resumed,
+    changes_over,
     merge_steps,
     parse_events,
     resumed,
@@ -179,3 +181,14 @@ def test_growth_is_told_of_fabric_run_and_of_the_rank_that_lived_longest():
     assert series == {"fabric-run": [50.0, 50.5, 51.0], "rank": [300.0, 304.0, 303.0]}
     assert takeovers.growth_mb(series["fabric-run"]) == 1.0
     assert takeovers.growth_mb([300, 310, 311, 312, 315, 312, 311, 313]) == 2
+
+
+def test_a_change_over_is_the_first_step_of_all_ranks_in_a_later_generation():
+    """The process that has lost its rank does not apply that step; it may apply later ones."""
+    ms = 1_000_000
+    old = "".join(commit(100 * step * ms, 0, 1, step) for step in range(1, 6))
+    moved = "".join(commit((100 * step + 5) * ms, 1, 1, step) for step in range(1, 5))
+    new = commit(650 * ms, 0, 2, 6) + commit(750 * ms, 0, 2, 7)
+    taken = commit(505 * ms, 1, 1, 5) + commit(660 * ms, 1, 2, 6) + commit(755 * ms, 1, 2, 7)
+    events = parse_events({1: old + new, 2: moved, 3: taken})
+    assert changes_over(events, 2) == ([ChangeOver(6, 2, 155.0)], 100.0)
