@@ -130,6 +130,12 @@ def test_any_configuration_space_is_parsed_or_refused(data, at):
     assert found is None or 0 <= found <= 0xFFFF
 
 
+def test_reserved_bits_of_a_capabilitys_address_are_passed_over():
+    space = bytearray(config_space("1d"))
+    space[0x100:0x104] = (0x0001 | 0x14B << 20).to_bytes(4, "little")
+    assert acs_control(bytes(space)) == 0x1D
+
+
 def test_a_list_of_capabilities_that_goes_round_is_refused():
     space = bytearray(config_space("none"))
     space[0x100:0x104] = (0x0001 | 0x100 << 20).to_bytes(4, "little")
