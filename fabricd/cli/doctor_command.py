@@ -14,7 +14,7 @@ from fabricd.cli.base import DEFAULT_CONFIG, Json, put_json
 def doctor(
     as_json: Json = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Notes in full, with what to do.")
+        bool, typer.Option("--verbose", "-v", help="Notes in full; GID tables of all ports.")
     ] = False,
     pid: Annotated[
         list[int] | None,
@@ -41,7 +41,7 @@ def doctor(
     from fabricd.doctor.checks import CHECKS, run  # heavy, and needed here alone
     from fabricd.doctor.gather import GatherOptions, gather
     from fabricd.doctor.machine import AbsentMachine, ThisMachine
-    from fabricd.doctor.report import lines
+    from fabricd.doctor.report import lines, port_lines
     from fabricd.doctor.tree import Tree
 
     names = [check.name for check in CHECKS]
@@ -56,8 +56,11 @@ def doctor(
     facts = gather(Tree(root), machine, GatherOptions(config, library, tuple(pid or ())))
     report = run(facts, tuple(only or ()))
     if as_json:
-        put_json(report.document(strict=strict))
+        put_json(report.document(strict=strict) | {"facts": facts.document()})
     else:
+        if verbose:
+            for line in port_lines(facts):
+                sys.stdout.write(line + "\n")
         for line in lines(report, verbose=verbose):
             sys.stdout.write(line + "\n")
     raise typer.Exit(int(report.level(strict=strict)))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from typing import Any
 
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 ETHERNET = "Ethernet"
 ROCE_V2 = "RoCE v2"
+GID_HEADER = "index  GID                                      type        interface"
+"""Above rows of `Gid.line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class Gid:
     def line(self) -> str:
         """The entry as one row of a table."""
         if self.error:
-            return f"{self.index:>4}  cannot be read: {self.error}"
-        return f"{self.index:>4}  {self.value}  {self.kind or '-':<10}  {self.netdev or '-'}"
+            return f"{self.index:>5}  cannot be read: {self.error}"
+        return f"{self.index:>5}  {self.value:<39}  {self.kind or '-':<10}  {self.netdev or '-'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +337,20 @@ class HostFacts:
     def ports(self) -> tuple[VerbsPort, ...]:
         """Ports of all verbs devices."""
         return tuple(port for device in self.verbs for port in device.ports)
+
+    def document(self) -> dict[str, Any]:
+        """The facts that others compare: ports with their tables, rails, the plugin; as JSON."""
+        drivers = {device.name: device.driver for device in self.verbs}
+        return {
+            "ports": [
+                asdict(port) | {"name": str(port), "driver": drivers[port.device]}
+                for port in self.ports
+            ],
+            "rails": list(self.rails),
+            "rails_by": self.rails_by,
+            "libibverbs": self.libibverbs,
+            "plugin": asdict(self.plugin),
+        }
 
     def concerns(self, port: VerbsPort) -> bool:
         """Whether a job here may use a port.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from fabricd.doctor.facts import GID_HEADER, HostFacts
 from fabricd.doctor.finding import Finding, Report, Severity
 
 WIDTH = 100
@@ -36,6 +37,18 @@ def lines(report: Report, *, verbose: bool = False) -> Iterator[str]:
             yield from _wrapped("  ", f"{what}: {reason}")
         yield ""
     yield summary(report)
+
+
+def port_lines(facts: HostFacts) -> Iterator[str]:
+    """Each verbs port with its GID table."""
+    for port in facts.ports:
+        mtu = f", MTU {port.active_mtu}" if port.active_mtu else ""
+        behind = ", ".join(port.netdevs) or "no interface"
+        words = f"{port}: {port.link_layer} {port.state} {port.rate}{mtu}, {behind}"
+        yield printable(words)
+        for line in (GID_HEADER, *(gid.line() for gid in port.gids)):
+            yield f"  {printable(line)}"
+        yield ""
 
 
 def summary(report: Report) -> str:

@@ -189,7 +189,8 @@ def _state(bundle: Bundle, config: Config | None, since_ns: int) -> None:
 def _doctor(bundle: Bundle, file: Path) -> None:
     """What `fabricctl doctor --json` says here, as root or whoever makes the bundle."""
     facts_of_host = gather(Tree(), ThisMachine(), GatherOptions(file))
-    bundle.add_json("doctor.json", run_checks(facts_of_host).document())
+    report = run_checks(facts_of_host).document() | {"facts": facts_of_host.document()}
+    bundle.add_json("doctor.json", report)
 
 
 def _metrics(bundle: Bundle, config: Config | None) -> None:

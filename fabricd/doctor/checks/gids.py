@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fabricd.doctor.facts import ROCE_V2, HostFacts, VerbsPort
+from fabricd.doctor.facts import GID_HEADER, ROCE_V2, HostFacts, VerbsPort
 from fabricd.doctor.finding import Finding, Severity
 
-HEADER = "index  GID                                      type        interface"
 MAX_ROWS = 32
 
 
@@ -98,4 +97,4 @@ def _table(port: VerbsPort, unusable: Severity) -> Iterator[Finding]:
 def _rows(port: VerbsPort) -> tuple[str, ...]:
     rows = [gid.line() for gid in port.gids[:MAX_ROWS]]
     more = len(port.gids) - len(rows)
-    return (HEADER, *rows, *([f"… {more} more"] if more > 0 else []))
+    return (GID_HEADER, *rows, *([f"… {more} more"] if more > 0 else []))

@@ -38,7 +38,7 @@ def parse_file(text: str) -> dict[str, str]:
     NCCL takes spaces around ``=`` for part of name and value, and the first line of a name. Other
     names are left out: a user's file may be a link to anything.
     """
-    found = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
         if separator and name.startswith(PREFIXES):

@@ -88,6 +88,18 @@ def test_only_what_was_asked_for_runs(host):
     assert report.checks == ("gid-table",)
 
 
+def test_every_table_is_shown_on_demand(host):
+    args = ("--root", host.root, "--only", "gid-table", "--library", host.library)
+    shown = invoke(*args, "--verbose").stdout
+    assert "mlx5_0/1: Ethernet ACTIVE 400 Gb/sec (4X NDR), rail0\n" in shown
+    assert "      3  0000:0000:0000:0000:0000:ffff:0a01:0001  RoCE v2     rail1\n" in shown
+    facts = json.loads(invoke(*args, "--json").stdout)["facts"]
+    assert [port["name"] for port in facts["ports"]] == ["mlx5_0/1", "mlx5_1/1"]
+    assert facts["ports"][0]["gids"][3]["value"] == "0000:0000:0000:0000:0000:ffff:0a00:0001"
+    assert facts["ports"][0]["driver"] == "mlx5_core"
+    assert facts["plugin"]["release"] == "0.1.0"
+
+
 def test_wrong_usage_says_nothing_of_the_host():
     shown = invoke("--only", "gids")
     assert shown.exit_code == 3

@@ -56,7 +56,7 @@ def test_entries_that_answer_einval_are_skipped_and_shown(mlx5):
     assert finding.severity is Severity.NOTE
     assert "3 entries of the GID table cannot be read (Invalid argument)" in finding.seen
     assert "Do not set NCCL_IB_GID_INDEX" in finding.action
-    assert "   0  cannot be read: Invalid argument" in finding.detail
+    assert "    0  cannot be read: Invalid argument" in finding.detail
 
 
 def test_types_that_cannot_be_read(mlx5):
