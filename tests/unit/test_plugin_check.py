@@ -54,6 +54,7 @@ REFUSED = (
     ({"plugin": {"problem": "no plugin library; looked for /x"}}, "no plugin library", True),
     ({"plugin": {"wire_min": 4, "wire_max": 5}}, "no wire version in common", True),
     ({"plugin": {"wire_max": 4}}, "different wire versions; all know 3", False),
+    ({"plugin": {"wire_min": 3, "wire_max": 5}}, "different wire versions; all know 3", False),
     ({"plugin": {"wire_max": 2}}, "different wire versions; all know 2", False),
     ({"plugin": {"wire_min": 0, "wire_max": 0}}, "does not say which versions", False),
     ({"ports": []}, "differ in what they can do with verbs", False),
