@@ -88,6 +88,7 @@ class PolicyTable(Table):
     recovery_s: Annotated[Number, number(1, 86_400, "(seconds)")] = 120.0
     suspicion_s: Annotated[Number, number(0.1, 3600, "(seconds)")] = 5.0
     recoveries_without_progress: Annotated[int, integer(1, 1000)] = 5
+    starts: Annotated[int, integer(1, 1000)] = 3
     budget_window_s: Annotated[Number, number(1, 604_800, "(seconds)")] = 600.0
     budget_percent: Annotated[Number, number(0, 100, "(percent of all hosts)")] = 10.0
     budget_least: Annotated[int, integer(0, 100_000, "(hosts)")] = 2

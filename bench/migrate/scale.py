@@ -7,6 +7,7 @@ cores, so the simulation itself delays what is measured.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paho.mqtt import subscribe
+import aiomqtt
 
 from bench.detect.cost import cpu_s, rss_mb
 from bench.migrate.fleet import Place, plan
@@ -230,10 +231,21 @@ def _steady(broker: Mosquitto, compute: Compute, fleet: Fleet, seconds: float) -
 def _bytes(broker: Mosquitto) -> int:
     """That mosquitto has received from its clients and sent to them so far."""
     names = ["$SYS/broker/bytes/received", "$SYS/broker/bytes/sent"]
-    found = subscribe.simple(  # type: ignore[no-untyped-call]
-        names, msg_count=2, port=broker.port, hostname="127.0.0.1"
-    )
-    return sum(int(one.payload) for one in found)
+    return asyncio.run(_sum_of(names, broker.port))
+
+
+async def _sum_of(topics: list[str], port: int) -> int:
+    """Of what the broker says first under each of these topics."""
+    found: dict[str, int] = {}
+    async with aiomqtt.Client("127.0.0.1", port) as client:
+        for topic in topics:
+            await client.subscribe(topic)
+        async for message in client.messages:
+            assert isinstance(message.payload, bytes)
+            found[message.topic.value] = int(message.payload)
+            if len(found) == len(topics):
+                break
+    return sum(found.values())
 
 
 def _published(fleet: Fleet) -> int:

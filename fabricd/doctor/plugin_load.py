@@ -18,7 +18,8 @@ _MAX_NAME = 64
 
 def main() -> int:
     """Load the library that the first argument names; what it prints goes to standard error."""
-    with os.fdopen(os.dup(1), "w") as out:
+    fd = os.dup(1)
+    with os.fdopen(fd, "w") as out:
         os.dup2(2, 1)
         json.dump(_answer(sys.argv[1]), out)
     return 0
