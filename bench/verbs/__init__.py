@@ -63,6 +63,7 @@ def stream(lab: GuestLab, size: int) -> Measured:
     """Mbit/s of messages of ``size`` bytes, every byte verified."""
     count = max(LEAST, BYTES // size)
     words = ["--size", str(size), "--iters", str(count), "--interval-ms", "1000"]
+    words += ["--pingpong", "0", "--wait", "block"]
     end, verbs = _run(lab, TARGET, *words)
     return Measured(float(end["algbw_gbps"]) * 1000, verbs)
 
