@@ -67,6 +67,8 @@ class Service:
             yield {"ok": False, "error": str(error), "usage": True}
         except ERRORS as error:
             yield {"ok": False, "error": str(error)}
+        except (KeyError, TypeError, ValueError) as error:
+            yield {"ok": False, "error": f"request '{op}' does not make sense: {error!r}"}
 
     def do_run(self, request: Request, gone: Callable[[float | None], bool]) -> Iterator[Answer]:
         """A command on a host; it is killed when the client leaves."""
