@@ -95,6 +95,28 @@ TEST_CASE("A bad one names the key and what is allowed") {
         }) == "links: a list of at most 64 is needed");
 }
 
+TEST_CASE("Verbs ports stand beside links") {
+  json request = good();
+  request["rdma"] = json::parse(R"([{"link": 1, "device": "mlx5_1", "port": 2}])");
+  const Config c = parse_config(request);
+  CHECK(c.udp_links() == 2);
+  CHECK(c.udp_paths() == 2);
+  REQUIRE(c.links.size() == 3);
+  CHECK(c.links[2].udp_link == 1);
+  CHECK(c.links[2].device == "mlx5_1");
+  REQUIRE(c.paths.size() == 3);
+  CHECK(c.paths[2].link == 2);
+  const auto refused = [&](const char* ports) {
+    return reason([&](json& r) { r["rdma"] = json::parse(ports); });
+  };
+  CHECK(refused("7") == "rdma: a list of at most 64 is needed");
+  CHECK(refused(R"([{"link": 2, "device": "a", "port": 1}])").find("rdma[0].link: ") == 0);
+  CHECK(refused(R"([{"link": 0, "device": "", "port": 1}])").find("rdma[0].device: ") == 0);
+  CHECK(refused(R"([{"link": 0, "device": "a", "port": 0}])").find("rdma[0].port: ") == 0);
+  CHECK(refused(R"([{"link": 0, "device": "a", "port": 1}, {"link": 0, "device": "b", "port": 1}])")
+            .find("is there twice") != std::string::npos);
+}
+
 TEST_CASE("Addresses of both families there and back") {
   for (const char* text : {"10.1.2.3", "fd00::1", "fe80::1"}) {
     const auto a = parse_address(text, 9200);
