@@ -226,8 +226,11 @@ class JobCore:
         if ended := all_finished(previous, documents):
             return JobDecision(*ended, orders)
         dead = dead_ranks(previous, documents)
-        holders = set(previous.hosts)
-        fence = {host: why for host, why in news.lost.items() if host in holders and news.act}
+        fence = {
+            host: why
+            for host, why in news.lost.items()
+            if news.act and self._holds_rank(documents.get(host), previous)
+        }
         if dead or fence:
             self._log.lost(previous, dead, fence, self.step, now)
         if news.stopped:
@@ -238,6 +241,18 @@ class JobCore:
         decision.fence = fence
         return decision
 
+    @staticmethod
+    def _holds_rank(document: AgentDocument | None, generation: JobGeneration) -> bool:
+        """Whether this life of the agent holds ranks.
+
+        What is said of a host that came back may be of the life before: nothing is to be fenced.
+        """
+        return document is not None and any(
+            (one.host, one.incarnation) == (document.host, document.incarnation)
+            for one in generation.members
+            if one.host in generation.hosts
+        )
+
     def _next(
         self,
         previous: JobGeneration,
@@ -247,7 +262,11 @@ class JobCore:
         news: JobInput,
         now: float,
     ) -> JobDecision:
-        held = {host: why for host, why in news.held.items() if host in previous.hosts}
+        held = {
+            host: why
+            for host, why in news.held.items()
+            if self._holds_rank(documents.get(host), previous)
+        }
         if held and not dead:
             why = "; ".join(f"{host}: {one}" for host, one in sorted(held.items()))
             return self._keep(previous, documents, orders, why, now, phase="held")

@@ -67,6 +67,12 @@ def scenario(seed: int) -> World:
     return world
 
 
+def check_none(seeds: range) -> None:
+    for seed in seeds:
+        world = scenario(seed)
+        assert not world.violations, f"seed {seed}: {world.violations[:3]}"
+
+
 def check(seeds: range) -> None:
     takeovers = 0
     for seed in seeds:
@@ -121,6 +127,31 @@ def test_a_job_whose_hosts_are_slow_at_its_start_begins_when_they_are_ready():
     run(world, 2)
     assert world.progress[0] == 1
     assert not world.violations
+
+
+def test_a_host_that_came_back_is_not_fenced_for_what_was_said_of_the_life_before():
+    """Its peers are slow to say that they hear it again: they speak of the life that was lost."""
+    world = World(12, nodes=3, spares=0, computes=2)
+    run(world, 4)
+    lost = world.hosts["h1"]
+    lost.paused = True
+    run(world, 4)
+    fences = {one.incarnation for known in world.fences.values() for one in known}
+    assert fences == {"i0"}
+    world.cut |= {frozenset(("h1", name)) for name in ("h0", "h2")}
+    lost.restart()
+    run(world, 3)
+    assert {one.incarnation for known in world.fences.values() for one in known} == {"i0"}
+    world.cut.clear()
+    run(world, 4)
+    assert world.progress[0] > 1, "it takes its rank again"
+    assert world.hosts["h0"].running.slots[1] == "h1.i1.0"
+    assert not world.violations
+
+
+def test_seeds_that_found_something():
+    """6273: hosts fenced, though well, by votes over their lives before."""
+    check_none(range(6273, 6274))
 
 
 def test_two_first_generations_at_once_begin_from_the_beginning_as_the_second():
