@@ -27,7 +27,7 @@ from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
 from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
-from fabric_train.host.urgency import patience_s
+from fabric_train.host.urgency import Urgency
 from fabric_train.messages import (
     Acknowledged,
     Assignment,
@@ -99,6 +99,7 @@ class HostAgent:
         self.on_protected: Callable[[Protection], None] = lambda _protection: None
         self._published: AgentDocument | None = None
         self._published_at = 0.0
+        self._urgency = Urgency()
         self._publishing: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
@@ -269,11 +270,12 @@ class HostAgent:
         document = self._running_core().document()
         if document == self._published or self._end is not None:
             return
-        wait = self._published_at + patience_s(self._published, document) - time.monotonic()
+        wait = self._published_at + self._urgency.patience_s(document) - time.monotonic()
         if wait > 0:
             self._publishing = asyncio.get_running_loop().call_later(wait, self._publish)
             return
         self._published, self._published_at = document, time.monotonic()
+        self._urgency.sent(document)
         self._daemon.publish(document)
 
     # What fabricd says: see ``DaemonEvents``.

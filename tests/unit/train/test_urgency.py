@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from fabric_train.documents import AgentDocument, ProcessState
-from fabric_train.host.urgency import GATHER_S, PROGRESS_S, patience_s
+from fabric_train.host.urgency import GATHER_S, PROGRESS_S, Urgency
 
 PROCESS = ProcessState("a/i1/p0", "warm", step=4)
 DOCUMENT = AgentDocument("gpt", "a", "i1", 2, 0, 1, "127.0.0.1:1", "127.0.0.1:2", "t", [PROCESS],
@@ -13,7 +13,7 @@ DOCUMENT = AgentDocument("gpt", "a", "i1", 2, 0, 1, "127.0.0.1:1", "127.0.0.1:2"
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"processes": [replace(PROCESS, step=5)]}, PROGRESS_S),
+        ({"processes": [replace(PROCESS, step=5)]}, PROGRESS_S[0]),
         ({"processes": [replace(PROCESS, step=5, committed=1)]}, GATHER_S),
         ({"hears": ["b", "c"]}, GATHER_S),
         ({"hears": [], "misses": ["b"]}, 0.0),
@@ -25,8 +25,26 @@ DOCUMENT = AgentDocument("gpt", "a", "i1", 2, 0, 1, "127.0.0.1:1", "127.0.0.1:2"
     ],
 )
 def test_what_somebody_waits_for_is_sent_at_once_and_steps_now_and_then(change, expected):
-    assert patience_s(DOCUMENT, replace(DOCUMENT, **change)) == expected
+    urgency = Urgency()
+    urgency.sent(DOCUMENT)
+    assert urgency.patience_s(replace(DOCUMENT, **change)) == expected
 
 
 def test_the_first_document_is_sent_at_once():
-    assert patience_s(None, DOCUMENT) == 0.0
+    assert Urgency().patience_s(DOCUMENT) == 0.0
+
+
+def at_step(step, **changes):
+    return replace(DOCUMENT, processes=[replace(PROCESS, step=step)], **changes)
+
+
+def test_steps_are_said_ever_more_rarely_until_something_else_happens():
+    urgency, waits = Urgency(), []
+    urgency.sent(DOCUMENT)
+    for step in range(5, 12):
+        waits.append(urgency.patience_s(at_step(step)))
+        urgency.sent(at_step(step))
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert urgency.patience_s(at_step(12, running=2)) == 0.0
+    urgency.sent(at_step(12, running=2))
+    assert urgency.patience_s(at_step(13, running=2)) == PROGRESS_S[0]
