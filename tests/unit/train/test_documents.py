@@ -187,3 +187,17 @@ def test_a_name_that_many_slots_repeat_does_not_become_a_long_text():
     data["slots"] = ["1/p0"] * 1000
     with pytest.raises(ValueError, match="characters of names"):
         lengthen(data, MOST_BYTES)
+
+
+@pytest.mark.parametrize("hosts", [2, 100])
+def test_a_generation_that_is_not_planned_is_written_as_the_version_before_wrote_it(hosts):
+    mine = generation(hosts, 8)
+    planned = dataclasses.replace(mine, planned=True)
+    plain = to_data(JobOrder("i", "running", "", mine))["generation"]
+    assert "planned" not in (plain if hosts == 2 else unpack(plain["packed"]))
+    assert mine.proposal != planned.proposal
+    for one in (mine, planned):
+        order = JobOrder("i", "running", "", one)
+        read = parse(JobOrder, json.loads(json.dumps(to_data(order))))
+        assert read == order
+        assert read.generation.proposal == one.proposal
