@@ -14,6 +14,7 @@
 #include "core/schedule.h"
 #include "core/types.h"
 #include "host/fenced_runs.h"
+#include "host/memory.h"
 #include "host/params.h"
 #include "host/rails.h"
 #include "host/stats_page.h"
@@ -47,6 +48,7 @@ struct Context {
   // When a comm last closed owing messages that no path could carry any more.
   std::atomic<std::int64_t> closed_in_vain{std::numeric_limits<std::int64_t>::min() / 2};
   Stats stats;
+  Memory* memory = nullptr;  // of the transports that need one; null: none does
   TickClock clock;
   WaitSet waits;
   Logger logger = nullptr;
@@ -176,6 +178,7 @@ inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
 inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
+inline constexpr std::int64_t kStreamNs = 1000 * kMs;  // before another kind is tried
 inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // without one more byte of it delivered
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 

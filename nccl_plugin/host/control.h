@@ -99,6 +99,7 @@ class Control {
   void tick_comms(std::int64_t now, Which which);
   void tick_senders(std::int64_t now, Which which);
   void tick_receivers(std::int64_t now, Which which);
+  void reopen_streams(std::int64_t now);
   void count_homes();
   void publish(std::int64_t now);
   Groups::Index join_group(const Peer& peer);
@@ -139,7 +140,10 @@ class Control {
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
   void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
   using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
-  [[nodiscard]] HalfOut dial_half(const LinkSetup& setup) const;
+  // With its kind.
+  [[nodiscard]] HalfOut dial_half(const LinkSetup& setup, std::uint8_t version,
+                                  HelloKind& kind) const;
+  [[nodiscard]] Transport& transport_for(HelloKind kind) const;
   void on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,
                   HalfLink<LinkOut>& half, DialResult result);
   void knock(Peer& peer, core::PathIndex path);
@@ -187,6 +191,7 @@ class Control {
   std::deque<std::uint64_t> graves_order_;
   std::int64_t published_ = 0;
   std::int64_t next_publish_ = 0;
+  std::int64_t next_reopen_ = 0;
   std::int64_t last_tick_ = 0;
   bool hurry_ = false;          // a comm was passed over
   Rest rest_ = Rest::none;      // how long nothing need be looked at

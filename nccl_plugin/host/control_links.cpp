@@ -172,16 +172,6 @@ void Control::knock(Peer& peer, core::PathIndex path) {
       });
 }
 
-// In the transports' order of preference; TCP is the last, and always can.
-Control::HalfOut Control::dial_half(const LinkSetup& setup) const {
-  for (const auto& transport : transports_) {
-    if (HalfOut half = transport->dial(setup)) {
-      return half;
-    }
-  }
-  return nullptr;
-}
-
 void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
   Peer& peer = *sending.peer;
   const core::Epoch epoch = sending.comm->dial(path, now);
@@ -190,12 +180,16 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
   }
   const LinkSetup setup{sending.comm->id(), path, epoch, peer.local_rail(path),
                         context_.params.chunk_size};
-  const HalfOut half = dial_half(setup);
+  HelloKind kind = HelloKind::data;
+  // As the handle says: the first dial comes before any welcome.
+  const std::uint8_t version = common_version(kWireVersionMin, peer.wire_max,
+                                              static_cast<std::uint8_t>(context_.params.wire_max));
+  const HalfOut half = dial_half(setup, version, kind);
   if (half == nullptr) {
     sending.comm->dial_failed(path, now);
     return;
   }
-  Hello hello = hello_to(peer, HelloKind::data, path);
+  Hello hello = hello_to(peer, kind, path);
   hello.listen_id = sending.listen_id;
   hello.comm = sending.comm->id();
   hello.epoch = epoch;
@@ -225,6 +219,9 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
       append_path(out, FrameType::fence, comm->id(), {path, setup.epoch});
     });
     return;
+  }
+  if (welcomed && welcome.status == WelcomeStatus::stream) {
+    half.refused();
   }
   if (!welcomed || welcome.status != WelcomeStatus::ok) {
     if (result.outcome == DialOutcome::refused) {
@@ -301,11 +298,12 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     reply(WelcomeStatus::ok);
     return;
   }
-  if (hello.kind == HelloKind::one_sided) {
+  if (hello.kind == HelloKind::one_sided &&
+      transport_for(hello.kind).kind() == TransportKind::tcp) {
     reply(WelcomeStatus::stream);
     return;
   }
-  if (hello.kind == HelloKind::data) {
+  if (hello.kind == HelloKind::data || hello.kind == HelloKind::one_sided) {
     on_data_hello(hello, secret, std::move(connection));
     return;
   }
@@ -340,7 +338,9 @@ void Control::on_data_hello(const Hello& hello, const Secret& secret,
   const LinkSetup setup{hello.comm, path, epoch, hello.acceptor_rail, receiver->chunk_size()};
   const auto floor = receiver->attach(
       path, epoch, [&] { return make_link(hello, secret, setup, std::move(connection)); },
-      version_with(hello));
+      version_with(hello),
+      hello.kind == HelloKind::data ? core::PathKind::stream : core::PathKind::one_sided,
+      transport_for(hello.kind).credits());
   if (floor) {
     poller_.remove(number);
     refuse(WelcomeStatus::stale, *floor);
@@ -353,9 +353,13 @@ std::unique_ptr<LinkIn> Control::make_link(const Hello& hello, const Secret& sec
                                            const LinkSetup& setup,
                                            std::unique_ptr<Connection> connection) {
   std::string why;
-  const auto half = transports_.back()->accept(setup, {}, why);
-  const WelcomeBytes bytes = encode(welcome_for(hello, WelcomeStatus::ok), secret);
-  if (half == nullptr || connection->write(bytes) != bytes.size()) {
+  const auto half = transport_for(hello.kind).accept(setup, {}, why);
+  if (half == nullptr) {
+    context_.say(LogLevel::info, "a path is TCP: " + why);
+  }
+  const WelcomeStatus status = half == nullptr ? WelcomeStatus::stream : WelcomeStatus::ok;
+  const WelcomeBytes bytes = encode(welcome_for(hello, status), secret);
+  if (connection->write(bytes) != bytes.size() || half == nullptr) {
     return nullptr;
   }
   return half->connect(std::move(connection), version_with(hello), {}, why);

@@ -112,6 +112,13 @@ void Control::tick(std::int64_t now) {
     }
   }
   network_->tick(now);
+  for (const auto& transport : transports_) {
+    transport->tick(now);
+  }
+  if (transports_.size() > 1 && now >= next_reopen_) {
+    next_reopen_ = now + kStreamNs;
+    reopen_streams(now);
+  }
   links_ = 0;
   for (const auto& [id, peer] : outbound_) {
     links_ += std::popcount(peer->live());

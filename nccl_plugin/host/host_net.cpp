@@ -23,14 +23,15 @@ class Request {
   std::uint64_t number = 0;  // sequence or group
   std::size_t size = 0;      // of a send, as posted
   std::size_t count = 1;
-  std::vector<std::unique_ptr<host::Flush>> flushes;  // neither a send nor a receive
+  std::vector<std::unique_ptr<host::Flush>> flushes;               // neither a send nor a receive
+  std::array<std::shared_ptr<const void>, core::kMaxSlots> holds;  // its buffers' registrations
 };
 
 namespace {
 
-// Receives that are not done, of one comm. NCCL has kMaxRequests at most; more than these would not
-// fit into the frame that tells the sender of all.
-constexpr std::size_t kMaxPosted = 1024;
+// Receives that are not done, of one comm. NCCL has kMaxRequests at most; one-sided paths cannot
+// tell more apart.
+constexpr std::size_t kMaxPosted = core::kLandingGroups;
 
 // Requests of one comm; calls for one comm do not overlap.
 class RequestPool {
@@ -43,7 +44,10 @@ class RequestPool {
     free_.pop_back();
     return request;
   }
-  void put(Request* request) { free_.push_back(request); }
+  void put(Request* request) {
+    *request = {};
+    free_.push_back(request);
+  }
   [[nodiscard]] std::size_t out() const { return all_.size() - free_.size(); }
 
  private:
@@ -157,6 +161,9 @@ Result HostNet::start() {
   context_.policy.stripe = context_.params.stripe;
   if (transports_.empty()) {
     transports_ = parts_.transports(context_);
+    for (const auto& transport : transports_) {
+      context_.memory = context_.memory == nullptr ? transport->memory() : context_.memory;
+    }
   }
   auto control = std::make_unique<Control>(context_, parts_, transports_);
   context_.wake_control = [raw = control.get()] { raw->wake(); };
@@ -303,13 +310,19 @@ Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int ta
   *out = nullptr;
   bool taken = false;
   core::Sequence sequence = 0;
-  const Result result = comm->sender->post(data, size, tag, taken, sequence);
+  Registration registration;
+  if (context_.memory != nullptr && size != 0) {
+    registration = context_.memory->acquire(data, size);
+  }
+  const Result result =
+      comm->sender->post(data, size, tag, taken, sequence, {registration.region, true});
   if (taken) {
     Request* request = comm->requests.get();
     *request = {};
     request->send = comm;
     request->number = sequence;
     request->size = size;
+    request->holds[0] = std::move(registration.hold);
     *out = request;
   }
   return result;
@@ -326,13 +339,22 @@ Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   }
   bool taken = false;
   core::GroupId group = 0;
-  const Result result = comm->receiver->post(slots, taken, group);
+  std::vector<Registration> registrations;
+  if (context_.memory != nullptr) {
+    for (const ReceiveSlot& slot : slots) {
+      registrations.push_back(context_.memory->acquire(slot.data, slot.size));
+    }
+  }
+  const Result result = comm->receiver->post(slots, taken, group, registrations);
   if (taken) {
     Request* request = comm->requests.get();
     *request = {};
     request->receive = comm;
     request->number = group;
     request->count = slots.size();
+    for (std::size_t i = 0; i < registrations.size(); ++i) {
+      request->holds[i] = std::move(registrations[i].hold);
+    }
     *out = request;
   }
   return result;
@@ -398,14 +420,16 @@ Result HostNet::test(Request* request, bool* done, int* sizes) {
       if (sizes != nullptr) {
         *sizes = static_cast<int>(size);
       }
-      request->send->requests.put(request);
+      RequestPool& pool = request->send->requests;
+      pool.put(request);
     }
     return result;
   }
   const Result result =
       request->receive->receiver->test(request->number, request->count, *done, sizes);
   if (*done) {
-    request->receive->requests.put(request);
+    RequestPool& pool = request->receive->requests;
+    pool.put(request);
   }
   return result;
 }

@@ -58,6 +58,9 @@ class LinkOut {
   // After quiesce(). A link that is destroyed before that waits until its buffers are free.
   virtual ~LinkOut() = default;
 
+  // One-sided only once chunks can go: until then room() is 0.
+  [[nodiscard]] virtual core::PathKind kind() const { return core::PathKind::stream; }
+
   // How many chunks put() takes now. 0: what was put, or a validation, has to go on first.
   [[nodiscard]] virtual std::size_t room() const = 0;
   // Sends chunks, room() at most, as far as the transport takes them. Their bytes stay readable
@@ -71,6 +74,11 @@ class LinkOut {
   // means nothing. `validated` follows. room() has to be above 0.
   virtual void start_validation() = 0;
 
+  // The control thread is to poll as well: something comes of which the caller may not ask.
+  [[nodiscard]] virtual bool wants_poll() const { return false; }
+  // The transport's own dead-path detector, right after a poll(). Nothing: it has none, and
+  // sample() is judged.
+  virtual std::optional<core::Hearing> judge(std::int64_t /*now*/) { return std::nullopt; }
   // For the dead-path detector. Nothing: the transport cannot tell. Also mends what only holds the
   // connection up (TCP: a packet that a full queue of this host dropped).
   virtual std::optional<core::PathSample> sample() = 0;
@@ -123,6 +131,8 @@ class LinkIn {
   // After quiesce(). A link that is destroyed before that waits until nothing can land any more.
   virtual ~LinkIn() = default;
 
+  [[nodiscard]] virtual core::PathKind kind() const { return core::PathKind::stream; }
+
   // Takes what came in, to the buffers that `core` names, up to a budget.
   virtual void poll(core::ReceiveCore& core, const ReceiveHints& hints,
                     ReceiveProgress& progress) = 0;
@@ -146,6 +156,9 @@ class LinkIn {
   // Has the transport confirm what came, at a moment in which nothing comes in.
   virtual void acknowledge() = 0;
 
+  // As LinkOut's.
+  [[nodiscard]] virtual bool wants_poll() const { return false; }
+  virtual std::optional<core::Hearing> judge(std::int64_t /*now*/) { return std::nullopt; }
   // For the dead-path detector, as LinkOut's.
   virtual std::optional<core::PathSample> sample() = 0;
   [[nodiscard]] virtual std::size_t backlog() const = 0;

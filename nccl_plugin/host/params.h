@@ -27,6 +27,20 @@ struct Params {
   bool stripe = false;
   std::string standby;
   bool adapt = false;
+  bool verbs = true;
+  int ib_gid_index = -1;
+  int ib_roce_version = 2;
+  std::string ib_family;
+  std::string ib_range;
+  int ib_pkey = 0;
+  int ib_traffic_class = 0;
+  int ib_service_level = 0;
+  int ib_timeout = 14;
+  int ib_retries = 7;
+  bool ib_adaptive_routing = false;
+  int ib_split_from = 8192;
+  bool ib_inline = true;
+  int ib_relaxed_ordering = 2;
   int wire_max = 4;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
@@ -113,6 +127,68 @@ inline constexpr std::array kParams{
               .what =
                   "the highest version of the wire format to offer; peers take the highest that "
                   "both know. Version 2 is never spoken: it counts as 1"},
+    ParamSpec{.name = "FABRIC_VERBS",
+              .field = &Params::verbs,
+              .high = 1,
+              .what = "0: rails with an RDMA device carry TCP as well"},
+    ParamSpec{.name = "NCCL_IB_GID_INDEX",
+              .field = &Params::ib_gid_index,
+              .low = -1,
+              .high = 255,
+              .what = "entry of the GID table; -1: chosen at each dial, never a link-local one"},
+    ParamSpec{.name = "NCCL_IB_ROCE_VERSION_NUM",
+              .field = &Params::ib_roce_version,
+              .low = 1,
+              .high = 2,
+              .what = "RoCE version of the chosen GID"},
+    ParamSpec{.name = "NCCL_IB_ADDR_FAMILY",
+              .field = &Params::ib_family,
+              .unset = "the rail's own",
+              .what = "`AF_INET`, `AF_INET6`: which GIDs are preferred"},
+    ParamSpec{.name = "NCCL_IB_ADDR_RANGE",
+              .field = &Params::ib_range,
+              .unset = "all",
+              .what = "prefix (`10.0.0.0/8`) that a chosen GID has to lie in"},
+    ParamSpec{.name = "NCCL_IB_PKEY",
+              .field = &Params::ib_pkey,
+              .high = 65535,
+              .what = "index of the P_Key; its value is followed when the table changes"},
+    ParamSpec{.name = "NCCL_IB_TC",
+              .field = &Params::ib_traffic_class,
+              .high = 255,
+              .what = "traffic class of all packets of a path, `NCCL_IB_FIFO_TC` included"},
+    ParamSpec{.name = "NCCL_IB_SL",
+              .field = &Params::ib_service_level,
+              .high = 15,
+              .what = "service level"},
+    ParamSpec{.name = "NCCL_IB_TIMEOUT",
+              .field = &Params::ib_timeout,
+              .low = 1,
+              .high = 31,
+              .what = "the NIC sends again after 4.096 µs × 2^this; a path is called dead without "
+                      "waiting for it"},
+    ParamSpec{.name = "NCCL_IB_RETRY_CNT",
+              .field = &Params::ib_retries,
+              .high = 7,
+              .what = "how often the NIC sends again"},
+    ParamSpec{.name = "NCCL_IB_ADAPTIVE_ROUTING",
+              .field = &Params::ib_adaptive_routing,
+              .high = 1,
+              .what = "1: full chunks go as a write and an empty one that notifies"},
+    ParamSpec{.name = "NCCL_IB_AR_THRESHOLD",
+              .field = &Params::ib_split_from,
+              .unit = "bytes",
+              .high = 1 << 30,
+              .what = "with adaptive routing: of a chunk that is split"},
+    ParamSpec{.name = "NCCL_IB_USE_INLINE",
+              .field = &Params::ib_inline,
+              .high = 1,
+              .what = "0: small messages and CTS lines are read from memory by the NIC"},
+    ParamSpec{.name = "NCCL_IB_PCI_RELAXED_ORDERING",
+              .field = &Params::ib_relaxed_ordering,
+              .high = 2,
+              .what = "0: buffers are registered without relaxed ordering; 1, 2: with it, where "
+                      "libibverbs can"},
     ParamSpec{.name = "FABRIC_JOB",
               .field = &Params::job,
               .unset = "the process's name",

@@ -34,7 +34,8 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
 
 Receiver::~Receiver() { context_.stats.recv_comms.fetch_sub(1); }
 
-Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group) {
+Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group,
+                      std::span<const Registration> registrations) {
   taken = false;
   const Tenure::Call call(tenure_);
   if (!call) {
@@ -49,6 +50,11 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
     buffers[i].data = static_cast<std::byte*>(slots[i].data);
     buffers[i].slot.size = slots[i].size;
     buffers[i].slot.tag = slots[i].tag;
+    if (i < registrations.size() && registrations[i].region != nullptr) {
+      buffers[i].slot.where = reinterpret_cast<std::uintptr_t>(slots[i].data);
+      buffers[i].slot.keys = registrations[i].keys;
+      buffers[i].region = registrations[i].region;
+    }
   }
   group = core_.post({buffers.data(), slots.size()});
   context_.stir();

@@ -33,7 +33,9 @@ class Receiver {
 
   // The caller's side.
   // `taken` is false when the receive has to be offered again.
-  Result post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group);
+  // `registrations`: of the slots' buffers, in their order; empty: there are none.
+  Result post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group,
+              std::span<const Registration> registrations = {});
   Result test(core::GroupId group, std::size_t count, bool& done, int* sizes);
   void close();
 
@@ -47,7 +49,9 @@ class Receiver {
   // A new link; an older one of the same path is drained and retired. Nothing: taken, else the
   // lowest epoch that would be. `version`: of the wire, as the welcome says.
   std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, const MakeLink& make,
-                                    std::uint8_t version);
+                                    std::uint8_t version,
+                                    core::PathKind kind = core::PathKind::stream,
+                                    std::uint32_t credits = 0);
   void hangup(core::PathIndex path, core::Epoch epoch);
   // Fences and answers. The answer is the same however often it is asked. Nothing: not yet, for
   // something may still land on behalf of the old link; the sender asks again.
@@ -102,6 +106,7 @@ class Receiver {
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void retire(core::PathIndex index);
   void release(core::PathIndex index);
+  void end_in_core(core::PathIndex index, core::Epoch epoch);
   bool settle();
   void hang_up_all(bool say_close);
   void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts, Wants& wants);
@@ -122,6 +127,7 @@ class Receiver {
   Tally tally_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
+  core::PathSet writers_ = 0;    // one-sided, live or quiescing
   core::PathSet quiescing_ = 0;  // over, but something may still land on behalf of their links
   bool closing_ = false;         // the links were told; what is left is that they quiesce
   PeerFacts facts_;

@@ -34,7 +34,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     return wants;
   }
   facts_ = facts;
-  core_.expect_ahead(goes_ahead(facts));
+  core_.expect_ahead(goes_ahead(facts) && writers_ == 0);
   heard_ = false;
   core::each(live_, [&](core::PathIndex index) {
     if (paths_[index].life.live()) {
@@ -102,6 +102,12 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
     }
   }
   path.link->tick();
+  if (path.link->wants_poll()) {
+    if (const auto dead = drain(index)) {
+      fail(index, *dead);
+      return;
+    }
+  }
   if (path.link->unsent()) {
     flush(index);
   }
@@ -109,8 +115,12 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
     return;
   }
   const auto info = path.link->sample();
-  const core::Hearing hearing =
-      info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
+  core::Hearing hearing = core::Hearing::alive;
+  if (const auto own = path.link->judge(now)) {
+    hearing = *own;
+  } else if (info) {
+    hearing = path.silence.judge(*info, now, facts.heard[index]);
+  }
   if (hearing == core::Hearing::suspect) {
     wants.suspect |= core::bit(index);
     // A grant that was lost alone in flight would wait 200 ms for its retransmission.
@@ -164,7 +174,8 @@ Rest Receiver::rest(std::int64_t now) const {
 }
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch,
-                                            const MakeLink& make, std::uint8_t version) {
+                                            const MakeLink& make, std::uint8_t version,
+                                            core::PathKind kind, std::uint32_t credits) {
   const Tenure::Visit visit(tenure_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
@@ -172,12 +183,13 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
     retire(index);  // the sender has given the old one up; its fence is on the way
   }
   if (closing_ || error_ != Result::success || (quiescing_ & core::bit(index)) != 0 ||
-      !core_.admit(index, epoch)) {
+      !core_.admit(index, epoch, kind, credits)) {
     return core_.epoch(index) + 1;
   }
+  writers_ |= kind == core::PathKind::one_sided ? core::bit(index) : 0;
   std::unique_ptr<LinkIn> link = make();
   if (link == nullptr) {
-    core_.retire(index);
+    end_in_core(index, epoch);
     return std::nullopt;
   }
   path.life.on(core::LinkEvent::connected);
@@ -223,6 +235,9 @@ void Receiver::retire(core::PathIndex index) {
   exhaust(index);
   path.life.on(core::LinkEvent::lost);
   live_ &= ~core::bit(index);
+  if ((writers_ & core::bit(index)) != 0) {
+    core_.begin_retire(index);
+  }
   release(index);
   busy_ &= ~core::bit(index);
   owe_state_ = true;  // whatever was said on it may be lost
@@ -236,8 +251,19 @@ void Receiver::release(core::PathIndex index) {
     return;
   }
   quiescing_ &= ~core::bit(index);
-  core_.retire(index);
+  end_in_core(index, path.epoch);
   path.link.reset();
+}
+
+// Nothing lands on behalf of this connection any more.
+void Receiver::end_in_core(core::PathIndex index, core::Epoch epoch) {
+  if ((writers_ & core::bit(index)) == 0) {
+    core_.retire(index);
+    return;
+  }
+  writers_ &= ~core::bit(index);
+  core_.begin_retire(index);
+  core_.retired(index, epoch);
 }
 
 // True: nothing lands any more on behalf of any link that is over. Of a comm that closes that is

@@ -23,7 +23,8 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
       home_(home),
       peer_(std::move(peer)),
       tenure_(context.waits),
-      core_(context.params.chunk_size),
+      pool_(context.memory == nullptr ? nullptr : context.memory->make_copy_pool()),
+      core_(context.params.chunk_size, pool_.get()),
       patience_(context.clock) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
@@ -36,7 +37,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
 Sender::~Sender() { context_.stats.send_comms.fetch_sub(1); }
 
 Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
-                    core::Sequence& sequence) {
+                    core::Sequence& sequence, core::Origin origin) {
   taken = false;
   const Tenure::Call call(tenure_);
   if (!call) {
@@ -50,7 +51,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     return error_;
   }
   const std::uint64_t stamp = context_.clock.now();
-  auto posted = core_.post(data, size, tag, stamp, without_copy(size));
+  auto posted = core_.post(data, size, tag, stamp, without_copy(size), origin);
   if (posted && core_.has_chunk()) {
     pump();  // granted already: no need to look at what came back first
     if (core_.nearly_full()) {
@@ -60,7 +61,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   } else {
     progress();
     if (!posted) {
-      posted = core_.post(data, size, tag, stamp, without_copy(size));
+      posted = core_.post(data, size, tag, stamp, without_copy(size), origin);
       pump();
     }
   }

@@ -32,7 +32,9 @@ class Sender {
   Sender& operator=(const Sender&) = delete;
 
   // The caller's side. `taken` is false when the message has to be offered again.
-  Result post(const void* data, std::size_t size, int tag, bool& taken, core::Sequence& sequence);
+  // `origin`: as registered with the context's memory.
+  Result post(const void* data, std::size_t size, int tag, bool& taken, core::Sequence& sequence,
+              core::Origin origin = {});
   Result test(core::Sequence sequence, bool& done, std::size_t& size);
   // Waits, within a budget, for copied messages that are done to be acknowledged. What is not done
   // is cancelled.
@@ -46,6 +48,10 @@ class Sender {
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
   void dial_failed(core::PathIndex path, std::int64_t now);
+  // Paths that are streams, for a while.
+  core::PathSet streams(std::int64_t now);
+  // They may be of a better kind now: opened again, where that holds nobody up.
+  void reopen(core::PathSet paths);
   void attach(core::PathIndex path, core::Epoch epoch, std::unique_ptr<LinkOut> link,
               std::int64_t now);
   void hangup(core::PathIndex path, core::Epoch epoch);
@@ -112,6 +118,7 @@ class Sender {
   void fail(core::PathIndex index, pages::PathDownReason reason);
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
+  [[nodiscard]] core::PathSet one_sided() const;
   void choose();  // makes eligible_ anew
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
@@ -131,6 +138,7 @@ class Sender {
   const core::PathIndex home_;
   const std::string peer_;
   Tenure tenure_;
+  std::unique_ptr<core::CopyPool> pool_;  // of the core; null: the heap
   core::SendCore core_;
   Patience patience_;
   std::int64_t budget_spent_since_ = 0;  // ns; no small message was copied since; 0: one was

@@ -55,7 +55,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   count_delivered();
   // The first path to connect does not take what belongs to the home.
   const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
-  heard_ = core_.send_ahead(goes_ahead(facts) && settled);
+  heard_ = core_.send_ahead(goes_ahead(facts) && settled && one_sided() == 0);
   const std::uint64_t sleeps = context_.waits.sleeps();
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
   watch_paths(now, facts, wants);
@@ -163,7 +163,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   path.life.on(core::LinkEvent::connected);
   path.link = std::move(link);
   path.epoch = epoch;
-  path.sending = false;
+  path.sending = path.link->room() == 0;
   path.tried = !path.ever_live || !speaks(facts_.version, FrameType::trial);
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
@@ -253,6 +253,35 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   context_.wake_control();
 }
 
+core::PathSet Sender::streams(std::int64_t now) {
+  const Tenure::Visit visit(tenure_, false);
+  core::PathSet found = 0;
+  if (visit) {
+    core::each(live_ & ~one_sided(), [&](core::PathIndex index) {
+      found |= now - paths_[index].up_since >= kStreamNs ? core::bit(index) : 0;
+    });
+  }
+  return found;
+}
+
+void Sender::reopen(core::PathSet paths) {
+  const Tenure::Visit visit(tenure_);
+  core::each(paths & live_ & ~one_sided(), [&](core::PathIndex index) {
+    if ((live_ & ~core::bit(index)) != 0 || !core_.busy()) {
+      fail(index, pages::PathDownReason::rehash);
+    }
+  });
+}
+
+// The paths that write into granted memory. While there are any nothing goes ahead of its grant.
+core::PathSet Sender::one_sided() const {
+  core::PathSet found = 0;
+  core::each(live_, [&](core::PathIndex index) {
+    found |= paths_[index].link->kind() == core::PathKind::one_sided ? core::bit(index) : 0;
+  });
+  return found;
+}
+
 void Sender::choose() {
   std::array<core::PathView, core::kMaxPaths> views{};
   std::size_t count = 0;
@@ -261,8 +290,8 @@ void Sender::choose() {
     const bool base = (facts_.base & core::bit(index)) != 0;
     const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
-    views[count++] = {index, index == home_, base, path.trusted, facts_.weight[index], partner,
-                      slow};
+    views[count++] = {index, index == home_,   base, path.trusted, facts_.weight[index], partner,
+                      slow,  path.link->kind()};
   });
   core::Policy policy = context_.policy;
   policy.homeless = facts_.homeless;

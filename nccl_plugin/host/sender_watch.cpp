@@ -37,6 +37,12 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       fail(index, pages::PathDownReason::rehash);
       return;
     }
+    if (path.link->wants_poll()) {
+      read_back(index);
+      if (!path.life.live()) {
+        return;
+      }
+    }
     if (!path.tried) {
       read_back(index);  // the caller may not look for long
       if (!path.life.live()) {
@@ -56,8 +62,12 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     if (info) {
       weigh(index, *info, now, wants);
     }
-    const core::Hearing hearing =
-        info ? path.silence.judge(*info, now, facts.heard[index]) : core::Hearing::alive;
+    core::Hearing hearing = core::Hearing::alive;
+    if (const auto own = path.link->judge(now)) {
+      hearing = *own;
+    } else if (info) {
+      hearing = path.silence.judge(*info, now, facts.heard[index]);
+    }
     if (hearing == core::Hearing::suspect) {
       wants.suspect |= core::bit(index);
     }

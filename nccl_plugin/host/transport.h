@@ -21,6 +21,7 @@
 namespace fabric::host {
 
 struct Context;
+class Memory;
 class Poller;
 
 enum class TransportKind : std::uint8_t { tcp = 0, verbs = 1 };
@@ -44,6 +45,8 @@ class HalfLink {
   virtual ~HalfLink() = default;
   // For the hello or welcome; empty: the connection is all there is.
   [[nodiscard]] virtual std::span<const std::byte> terms() const = 0;
+  // The peer's rail does not do this kind: not to be tried again soon.
+  virtual void refused() {}
   // Both ends know each other's terms. `version`: of the wire. Null: it cannot be, and `why`.
   virtual std::unique_ptr<Link> connect(std::unique_ptr<Connection> connection,
                                         std::uint8_t version, std::span<const std::byte> terms,
@@ -100,6 +103,14 @@ class Transport {
                                        std::uint64_t /*rails*/) {
     return nullptr;
   }
+  // Of its one-sided links: how many receives each keeps posted for chunks.
+  [[nodiscard]] virtual std::uint32_t credits() const { return 0; }
+  // This path had to be of a lesser kind, and may be tried again now.
+  virtual bool wants_back(const LinkSetup& /*setup*/) { return false; }
+  // Each tick of the control thread.
+  virtual void tick(std::int64_t /*now*/) {}
+  // What its links need of a buffer; null: nothing.
+  virtual Memory* memory() { return nullptr; }
 };
 
 // What host/ is put together with (src/assembly.h). The network is made anew with each control

@@ -5,6 +5,7 @@
 #include "host/host_net.h"
 #include "tcp/network.h"
 #include "tcp/transport.h"
+#include "verbs/transport.h"
 
 namespace fabric {
 
@@ -15,8 +16,12 @@ host::Parts parts() {
     return std::make_unique<tcp::TcpNetwork>(context, poller, std::move(secret_of),
                                              std::move(on_hello));
   };
-  made.transports = [](host::Context&) {
+  made.transports = [](host::Context& context) {
     std::vector<std::unique_ptr<host::Transport>> transports;
+    const verbs::Library& library = verbs::Library::get();
+    if (auto verbs = verbs::VerbsTransport::make(context, library.functions(), library.missing())) {
+      transports.push_back(std::move(verbs));
+    }
     transports.push_back(std::make_unique<tcp::TcpTransport>());
     return transports;
   };

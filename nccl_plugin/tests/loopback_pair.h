@@ -74,6 +74,14 @@ struct Pair {
     }
     a = make_net(of_a, rails_a);
     b = make_net(of_b, rails_b);
+    open();
+  }
+  Pair(std::unique_ptr<Net> of_a, std::unique_ptr<Net> of_b)
+      : a(std::move(of_a)), b(std::move(of_b)) {
+    open();
+  }
+  // Both ends of the comm.
+  void open() {
     REQUIRE(a->init(nullptr) == Result::success);
     REQUIRE(b->init(nullptr) == Result::success);
     ListenComm* listener = nullptr;

@@ -1,0 +1,112 @@
+#include "verbs/region_cache.h"
+
+#include <unistd.h>
+#include <cerrno>
+#include <utility>
+
+namespace fabric::verbs {
+
+unsigned RegisteredBuffer::rails() const {
+  unsigned rails = 0;
+  for (std::size_t rail = 0; rail < regions_.size(); ++rail) {
+    rails |= regions_[rail] == nullptr ? 0U : 1U << rail;
+  }
+  return rails;
+}
+
+RegionCache::RegionCache(std::vector<std::shared_ptr<Device>> devices, bool relaxed)
+    : relaxed_(relaxed), devices_(std::move(devices)) {}
+
+void RegionCache::set_devices(std::vector<std::shared_ptr<Device>> devices) {
+  const std::lock_guard lock(mutex_);
+  devices_ = std::move(devices);
+}
+
+// Is it registered with every device that is here and did not refuse it?
+bool RegionCache::serves_all(const RegisteredBuffer& buffer) const {
+  if (!buffer.errors_.empty()) {
+    return true;
+  }
+  for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
+    const Region* region = buffer.on(rail);
+    if (devices_[rail] != nullptr && !devices_[rail]->gone() &&
+        (region == nullptr || &region->device() != devices_[rail].get())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<RegisteredBuffer> RegionCache::make(const Pages& pages, Error& error,
+                                                    const DmaBuf* dmabuf) {
+  auto buffer = std::make_shared<RegisteredBuffer>();
+  for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
+    if (devices_[rail] == nullptr || devices_[rail]->gone()) {
+      continue;
+    }
+    std::shared_ptr<Region>& region = buffer->regions_[rail];
+    for (std::size_t before = 0; before < rail && region == nullptr; ++before) {
+      region = devices_[before] == devices_[rail] ? buffer->regions_[before] : nullptr;
+    }
+    Error refusal;
+    if (region == nullptr) {
+      region = Region::make(devices_[rail], reinterpret_cast<void*>(pages.first), pages.length,
+                            relaxed_, refusal, dmabuf);
+    }
+    if (region == nullptr) {
+      buffer->errors_.push_back(std::move(refusal));
+    }
+  }
+  if (buffer->rails() == 0) {
+    error = buffer->errors_.empty() ? Error{ENODEV, "no rail has an RDMA device"}
+                                    : buffer->errors_.front();
+    return nullptr;
+  }
+  return buffer;
+}
+
+std::shared_ptr<const RegisteredBuffer> RegionCache::acquire(void* address, std::size_t length,
+                                                             Error& error, const DmaBuf* dmabuf) {
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = start / page * page;
+  const std::uintptr_t end = (start + std::max<std::size_t>(length, 1) + page - 1) / page * page;
+  const Pages pages{first, end - first};
+  const std::lock_guard lock(mutex_);
+  if (dmabuf != nullptr) {
+    return make({start, length}, error, dmabuf);
+  }
+  trim_locked();
+  // One that begins at or before these pages and covers them serves as well.
+  for (auto found = held_.upper_bound({first, SIZE_MAX}); found != held_.begin();) {
+    --found;
+    if (found->first.first + found->first.length < end) {
+      continue;
+    }
+    if (auto buffer = found->second.lock(); buffer != nullptr && serves_all(*buffer)) {
+      return buffer;
+    }
+  }
+  auto buffer = make(pages, error, nullptr);
+  if (buffer != nullptr) {
+    held_[pages] = buffer;
+  }
+  return buffer;
+}
+
+void RegionCache::trim() {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+void RegionCache::trim_locked() {
+  std::erase_if(held_, [](const auto& entry) { return entry.second.expired(); });
+}
+
+std::size_t RegionCache::size() {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+  return held_.size();
+}
+
+}  // namespace fabric::verbs

@@ -1,0 +1,71 @@
+// Buffers registered with every device: registering takes the kernel milliseconds, and NCCL
+// registers the same buffer for each of its communicators. By page, and counted: the last release
+// deregisters.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/types.h"
+#include "verbs/region.h"
+
+namespace fabric::verbs {
+
+// One buffer on each rail's device. A rail without a device, or whose device refused the buffer,
+// has none: the buffer goes over the others.
+class RegisteredBuffer {
+ public:
+  [[nodiscard]] const Region* on(std::size_t rail) const { return regions_[rail].get(); }
+  // Bit per rail that has it.
+  [[nodiscard]] unsigned rails() const;
+  // What the devices that refused it said.
+  [[nodiscard]] const std::vector<Error>& errors() const { return errors_; }
+
+ private:
+  friend class RegionCache;
+  std::array<std::shared_ptr<Region>, core::kMaxRails> regions_;
+  std::vector<Error> errors_;
+};
+
+class RegionCache {
+ public:
+  // By rail; null: that rail has no device. Rails on the same device share its region.
+  explicit RegionCache(std::vector<std::shared_ptr<Device>> devices, bool relaxed);
+
+  // Any thread. The whole pages of [address, address + length); null when every device refused, or
+  // there is none: `error` is the first refusal. A dmabuf is registered as given and never shared.
+  std::shared_ptr<const RegisteredBuffer> acquire(void* address, std::size_t length, Error& error,
+                                                  const DmaBuf* dmabuf = nullptr);
+  // Rails have other devices from now on. Buffers that are registered already keep to what they
+  // have; who acquires one of them again gets it for the new devices, too.
+  void set_devices(std::vector<std::shared_ptr<Device>> devices);
+  // Forgets what nobody holds any more. acquire() does it as well.
+  void trim();
+  // Distinct registrations that somebody holds.
+  [[nodiscard]] std::size_t size();
+
+ private:
+  struct Pages {
+    std::uintptr_t first = 0;  // address
+    std::size_t length = 0;    // bytes
+    friend bool operator<(const Pages& a, const Pages& b) {
+      return a.first != b.first ? a.first < b.first : a.length < b.length;
+    }
+  };
+
+  std::shared_ptr<RegisteredBuffer> make(const Pages& pages, Error& error, const DmaBuf* dmabuf);
+  void trim_locked();
+  [[nodiscard]] bool serves_all(const RegisteredBuffer& buffer) const;
+
+  const bool relaxed_;
+  std::mutex mutex_;  // guards the rest
+  std::vector<std::shared_ptr<Device>> devices_;
+  std::map<Pages, std::weak_ptr<RegisteredBuffer>> held_;
+};
+
+}  // namespace fabric::verbs

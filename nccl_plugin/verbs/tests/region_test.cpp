@@ -1,0 +1,118 @@
+// Devices and registered memory.
+#include <cerrno>
+
+#include "verbs/region_cache.h"
+#include "verbs/tests/kit.h"
+
+using namespace fabric::verbs;
+using fake::Call;
+
+TEST_CASE("devices: one that does not open is named, and the others are used") {
+  fake::Network network;
+  network.add_nic("a0", "10.0.0.1").fail(Call::alloc_pd, ENOMEM);
+  network.add_nic("a1", "10.0.1.1");
+  std::vector<Error> errors;
+  const auto devices = open_devices(
+      fake::Network::functions(), [](const std::string&) { return true; }, errors);
+  REQUIRE(devices.size() == 1);
+  CHECK(devices[0]->name() == "a1");
+  REQUIRE(errors.size() == 1);
+  CHECK(errors[0].text == "ibv_alloc_pd on a0: Cannot allocate memory");
+  CHECK(network.find("a0")->objects == 0);
+}
+
+TEST_CASE("devices: none, and not allowed") {
+  fake::Network network;
+  std::vector<Error> errors;
+  const auto all = [](const std::string&) { return true; };
+  CHECK(open_devices(fake::Network::functions(), all, errors).empty());
+  REQUIRE(errors.size() == 1);
+  CHECK(errors[0].text == "this host has no RDMA devices");
+  network.add_nic("a0", "10.0.0.1").fail(Call::get_device_list, EPERM);
+  CHECK(open_devices(fake::Network::functions(), all, errors).empty());
+  REQUIRE(errors.size() == 2);
+  CHECK(errors[1].code == EPERM);
+}
+
+TEST_CASE("devices: EIO on destroy says that the device is gone; any other refusal leaks") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  {
+    const auto device = test::open("a0");
+    test::Memory gone(device, 64);
+    nic.fail(Call::dereg_mr, EIO);
+    gone.region.reset();
+    CHECK(device->gone());
+    CHECK(device->refused() == 0);
+  }
+  CHECK(nic.objects == 0);
+  {
+    const auto device = test::open("a0");
+    test::Memory busy(device, 64);
+    nic.fail(Call::dereg_mr, EBUSY);
+    busy.region.reset();
+    CHECK(!device->gone());
+    CHECK(device->refused() == 1);
+    // What the device still has is freed here, or else the test leaks.
+    network.find("a0")->registered.clear();
+  }
+  CHECK(nic.objects == 2);  // the region and the context
+}
+
+TEST_CASE("region: a refusal names the device, the size and the limit on locked memory") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  nic.fail(Call::reg_mr, ENOMEM);
+  std::vector<std::byte> bytes(4096);
+  Error error;
+  CHECK(Region::make(test::open("a0"), bytes.data(), bytes.size(), true, error) == nullptr);
+  CHECK(error.code == ENOMEM);
+  CHECK(error.text.starts_with("ibv_reg_mr_iova2 on a0: Cannot allocate memory (4096 bytes)"));
+  CHECK(takes_dmabuf(*test::open("a0")));
+  nic.fail(Call::reg_dmabuf_mr, EOPNOTSUPP);
+  CHECK(!takes_dmabuf(*test::open("a0")));
+}
+
+TEST_CASE("cache: one registration for each page range and device, counted") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  network.add_nic("a1", "10.0.1.1");
+  const auto first = test::open("a0");
+  RegionCache cache({first, test::open("a1"), nullptr, first}, true);
+  std::vector<std::byte> bytes(8 * 4096);
+  Error error;
+  auto whole = cache.acquire(bytes.data(), bytes.size(), error);
+  REQUIRE(whole != nullptr);
+  CHECK(whole->rails() == 0b1011);
+  CHECK(whole->on(0) == whole->on(3));  // the same device
+  CHECK(whole->on(0) != whole->on(1));
+  CHECK(nic.regions() == 1);
+  auto part = cache.acquire(bytes.data() + 100, 5000, error);
+  CHECK(part == whole);  // within it
+  CHECK(cache.size() == 1);
+  whole.reset();
+  CHECK(cache.size() == 1);
+  part.reset();
+  CHECK(cache.size() == 0);
+  CHECK(nic.regions() == 0);
+}
+
+TEST_CASE("cache: a NIC that refuses is left out; all refuse: an error") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  fake::Nic& other = network.add_nic("a1", "10.0.1.1");
+  RegionCache cache({test::open("a0"), test::open("a1")}, false);
+  std::vector<std::byte> bytes(4096);
+  nic.fail(Call::reg_mr, ENOMEM);
+  Error error;
+  const auto buffer = cache.acquire(bytes.data(), bytes.size(), error);
+  REQUIRE(buffer != nullptr);
+  CHECK(buffer->rails() == 0b10);
+  REQUIRE(buffer->errors().size() == 1);
+  std::vector<std::byte> more(1 << 20);
+  nic.fail(Call::reg_mr, ENOMEM);
+  other.fail(Call::reg_mr, EFAULT);
+  CHECK(cache.acquire(more.data(), more.size(), error) == nullptr);
+  CHECK(error.code == ENOMEM);
+  CHECK(cache.size() == 1);
+}

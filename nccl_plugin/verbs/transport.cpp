@@ -1,0 +1,297 @@
+#include "verbs/transport.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "host/monotonic.h"
+#include "verbs/copy_pool.h"
+
+namespace fabric::verbs {
+
+namespace {
+
+constexpr std::int64_t kFindNs = 1'000'000'000;  // between two looks for devices
+constexpr std::size_t kMostHistories = 4096;
+
+GidRules rules_of(const host::Params& params, std::string& complaints) {
+  GidRules rules;
+  rules.index = params.ib_gid_index;
+  rules.roce_version = params.ib_roce_version;
+  const std::string& family = params.ib_family;
+  if (family == "AF_INET" || family == "AF_INET6") {
+    rules.family = family == "AF_INET" ? GidFamily::ipv4 : GidFamily::ipv6;
+  } else if (!family.empty()) {
+    complaints += "NCCL_IB_ADDR_FAMILY=" + family + " is neither AF_INET nor AF_INET6; ";
+  }
+  if (!params.ib_range.empty() && !parse_range(params.ib_range, rules)) {
+    complaints += "NCCL_IB_ADDR_RANGE=" + params.ib_range + " is no prefix; ";
+  }
+  return rules;
+}
+
+PathSettings settings_of(const host::Params& params) {
+  PathSettings settings;
+  settings.pkey_index = static_cast<std::uint16_t>(params.ib_pkey);
+  settings.service_level = static_cast<std::uint8_t>(params.ib_service_level);
+  settings.traffic_class = static_cast<std::uint8_t>(params.ib_traffic_class);
+  settings.timeout = static_cast<std::uint8_t>(params.ib_timeout);
+  settings.retries = static_cast<std::uint8_t>(params.ib_retries);
+  return settings;
+}
+
+std::uint32_t random_word() {
+  std::uint32_t word = 0;
+  [[maybe_unused]] const auto got = ::getrandom(&word, sizeof word, 0);
+  return word;
+}
+
+// Keeps a buffer in the cache: messages out of it find it there.
+class HeldRegion final : public host::TransportRegion {
+ public:
+  explicit HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer)
+      : buffer_(std::move(buffer)) {}
+
+ private:
+  std::shared_ptr<const RegisteredBuffer> buffer_;
+};
+
+class HalfOut final : public host::HalfLink<host::LinkOut> {
+ public:
+  HalfOut(std::unique_ptr<LinkOut> link, std::uint64_t comm, std::shared_ptr<PathHistory> history)
+      : link_(std::move(link)), comm_(comm), history_(std::move(history)) {}
+  [[nodiscard]] std::span<const std::byte> terms() const override { return {}; }
+  void refused() override {
+    history_->failures = std::max(history_->failures, VerbsTransport::kTries);
+    history_->failed_at = host::monotonic_ns();
+  }
+  std::unique_ptr<host::LinkOut> connect(std::unique_ptr<host::Connection> connection,
+                                         std::uint8_t /*version*/, std::span<const std::byte>,
+                                         std::string&) override {
+    return std::make_unique<PathLinkOut>(std::move(link_), std::move(connection), comm_, history_,
+                                         host::monotonic_ns);
+  }
+
+ private:
+  std::unique_ptr<LinkOut> link_;
+  const std::uint64_t comm_;
+  std::shared_ptr<PathHistory> history_;
+};
+
+class HalfIn final : public host::HalfLink<host::LinkIn> {
+ public:
+  HalfIn(std::unique_ptr<LinkIn> link, std::uint64_t comm) : link_(std::move(link)), comm_(comm) {}
+  [[nodiscard]] std::span<const std::byte> terms() const override { return {}; }
+  std::unique_ptr<host::LinkIn> connect(std::unique_ptr<host::Connection> connection,
+                                        std::uint8_t /*version*/, std::span<const std::byte>,
+                                        std::string&) override {
+    return std::make_unique<PathLinkIn>(std::move(link_), std::move(connection), comm_,
+                                        host::monotonic_ns);
+  }
+
+ private:
+  std::unique_ptr<LinkIn> link_;
+  const std::uint64_t comm_;
+};
+
+}  // namespace
+
+bool backs_off(const PathHistory& history, std::int64_t now) {
+  if (history.memory_fault) {
+    return true;
+  }
+  if (history.failures < VerbsTransport::kTries) {
+    return false;
+  }
+  const std::uint32_t doublings =
+      std::min<std::uint32_t>(history.failures - VerbsTransport::kTries, 6);
+  return now - history.failed_at <
+         std::min(VerbsTransport::kBackoffNs << doublings, VerbsTransport::kBackoffMaxNs);
+}
+
+VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
+    : context_(context),
+      devices_(verbs, rules_of(context.params, context.params.complaints),
+               settings_of(context.params)) {
+  const host::Params& params = context.params;
+  settings_.inline_bytes = params.ib_inline ? settings_.inline_bytes : 0;
+  settings_.split_from = params.ib_adaptive_routing
+                             ? static_cast<std::uint32_t>(std::max(params.ib_split_from, 1))
+                             : 0;
+  settings_.events = true;
+  settings_.sleeping = [&waits = context.waits] { return waits.wanted(); };
+  settings_.random = random_word;
+  settings_.now = host::monotonic_ns;
+}
+
+std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,
+                                                     const std::string& missing) {
+  if (!context.params.verbs) {
+    context.say(LogLevel::info, "verbs: off (FABRIC_VERBS=0); all paths are TCP");
+    return nullptr;
+  }
+  if (verbs == nullptr) {
+    context.say(LogLevel::info, "verbs: " + missing + "; all paths are TCP");
+    return nullptr;
+  }
+  std::unique_ptr<VerbsTransport> made(new VerbsTransport(context, *verbs));
+  made->find();
+  auto devices = made->devices_.devices();
+  if (std::all_of(devices.begin(), devices.end(),
+                  [](const auto& device) { return device == nullptr; })) {
+    return nullptr;
+  }
+  made->regions_ =
+      std::make_unique<RegionCache>(std::move(devices), context.params.ib_relaxed_ordering != 0);
+  return made;
+}
+
+void VerbsTransport::find() {
+  found_at_ = host::monotonic_ns();
+  std::vector<RailName> names;
+  for (const host::Rail& rail : context_.rails) {
+    names.push_back({rail.name, rail.ifindex, rail.address.ip});
+  }
+  std::string notes;
+  devices_.find(names, notes);
+  std::erase_if(events_, [](const auto& entry) { return entry.first->gone(); });
+  for (std::size_t rail = 0; rail < context_.rails.size(); ++rail) {
+    RailPort* found = devices_.port(rail);
+    if (found == nullptr) {
+      continue;
+    }
+    auto& events = events_[found->device().get()];
+    if (events == nullptr) {
+      Error error;
+      events = std::make_unique<AsyncEvents>(found->device(), error);
+      notes += error.text;
+    }
+    found->set_health(events->health());
+  }
+  if (!notes.empty()) {
+    context_.say(LogLevel::info, "verbs: " + notes);
+  }
+}
+
+// Port events end the connections of that port at once; a fatal one ends the device.
+void VerbsTransport::tick(std::int64_t /*now*/) {
+  std::string notes;
+  for (const auto& [device, events] : events_) {
+    events->read(notes);
+  }
+  if (!notes.empty()) {
+    context_.say(LogLevel::info, "verbs: " + notes);
+  }
+}
+
+RailPort* VerbsTransport::port(std::size_t rail) {
+  RailPort* found = devices_.port(rail);
+  if (found == nullptr && host::monotonic_ns() - found_at_ >= kFindNs) {
+    find();
+    regions_->set_devices(devices_.devices());
+    found = devices_.port(rail);
+  }
+  if (found != nullptr) {
+    found->set_address(context_.rails[rail].address.ip);  // it may have moved
+  }
+  return found;
+}
+
+std::shared_ptr<PathHistory> VerbsTransport::history(const host::LinkSetup& setup) {
+  if (histories_.size() >= kMostHistories) {
+    std::erase_if(histories_, [](const auto& entry) { return entry.second.use_count() == 1; });
+  }
+  auto& found = histories_[{setup.comm, setup.path}];
+  if (found == nullptr) {
+    found = std::make_shared<PathHistory>();
+  }
+  return found;
+}
+
+std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const MemoryRange& range,
+                                                                       std::string& why) {
+  if ((range.kind & ~kMemoryHost) != 0) {
+    why = "device memory over verbs is not offered yet";
+    return nullptr;
+  }
+  Error error;
+  auto buffer = range.size == 0 ? nullptr : regions_->acquire(range.data, range.size, error);
+  if (buffer == nullptr) {
+    if (range.size != 0) {
+      context_.say(LogLevel::warn, "verbs: " + error.text + "; this buffer goes over TCP");
+    }
+    return nullptr;
+  }
+  for (const Error& refusal : buffer->errors()) {
+    context_.say(LogLevel::warn, "verbs: " + refusal.text + "; this buffer goes over other rails");
+  }
+  return std::make_unique<HeldRegion>(std::move(buffer));
+}
+
+bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
+  const auto known = histories_.find({setup.comm, setup.path});
+  return known != histories_.end() && known->second->failures >= kTries &&
+         !backs_off(*known->second, host::monotonic_ns()) && port(setup.local_rail) != nullptr;
+}
+
+std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::LinkSetup& setup) {
+  const auto known = history(setup);
+  RailPort* rail = port(setup.local_rail);
+  const std::int64_t now = host::monotonic_ns();
+  if (rail == nullptr || backs_off(*known, now)) {
+    return nullptr;
+  }
+  Error error;
+  auto link = LinkOut::make(*rail, settings_, setup.path, setup.epoch, error);
+  if (link == nullptr) {
+    ++known->failures;
+    known->failed_at = now;
+    context_.say(LogLevel::warn, "verbs: " + error.text + "; this path is TCP for now");
+    return nullptr;
+  }
+  return std::make_unique<HalfOut>(std::move(link), setup.comm, known);
+}
+
+std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host::LinkSetup& setup,
+                                                                     std::span<const std::byte>,
+                                                                     std::string& why) {
+  RailPort* rail = port(setup.local_rail);
+  if (rail == nullptr) {
+    why = context_.rails[setup.local_rail].name + " has no RDMA device";
+    return nullptr;
+  }
+  Error error;
+  auto link = LinkIn::make(*rail, settings_, setup.path, setup.epoch, error);
+  if (link == nullptr) {
+    why = error.text;
+    return nullptr;
+  }
+  return std::make_unique<HalfIn>(std::move(link), setup.comm);
+}
+
+host::Registration VerbsTransport::acquire(const void* data, std::size_t size) {
+  host::Registration registration;
+  Error error;
+  const auto buffer = regions_->acquire(const_cast<void*>(data), size, error);
+  if (buffer == nullptr) {
+    return registration;
+  }
+  registration.region = buffer.get();
+  for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
+    const Region* region = buffer->on(rail);
+    registration.keys[rail] = region == nullptr ? 0 : region->remote_key();
+  }
+  registration.hold = buffer;
+  return registration;
+}
+
+std::unique_ptr<core::CopyPool> VerbsTransport::make_copy_pool() {
+  Error error;
+  auto pool = RegisteredCopyPool::make(*regions_, error);
+  if (pool == nullptr) {
+    context_.say(LogLevel::warn, "verbs: " + error.text + "; small messages are not copied");
+  }
+  return pool;
+}
+
+}  // namespace fabric::verbs

@@ -1,0 +1,66 @@
+// Paths over verbs, for rails that have an RDMA device. A path that cannot do verbs is a stream in
+// its next epochs, and tries verbs again later.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "host/context.h"
+#include "host/memory.h"
+#include "host/transport.h"
+#include "verbs/async_events.h"
+#include "verbs/path_link.h"
+#include "verbs/rail_devices.h"
+
+namespace fabric::verbs {
+
+class VerbsTransport final : public host::Transport, public host::Memory {
+ public:
+  // Null when no rail has a device now, or verbs is off; says why in the log. `verbs`: the table;
+  // null: there is no libibverbs, and `missing` says so.
+  static std::unique_ptr<VerbsTransport> make(host::Context& context, const Functions* verbs,
+                                              const std::string& missing);
+
+  [[nodiscard]] host::TransportKind kind() const override { return host::TransportKind::verbs; }
+  std::unique_ptr<host::HalfLink<host::LinkOut>> dial(const host::LinkSetup& setup) override;
+  std::unique_ptr<host::HalfLink<host::LinkIn>> accept(const host::LinkSetup& setup,
+                                                       std::span<const std::byte> terms,
+                                                       std::string& why) override;
+  [[nodiscard]] std::uint32_t credits() const override {
+    return settings_.receive_depth - LinkIn::kSpareReceives;
+  }
+  std::unique_ptr<host::TransportRegion> register_memory(const MemoryRange& range,
+                                                         std::string& why) override;
+  bool wants_back(const host::LinkSetup& setup) override;
+  host::Memory* memory() override { return this; }
+  void tick(std::int64_t now) override;
+
+  host::Registration acquire(const void* data, std::size_t size) override;
+  std::unique_ptr<core::CopyPool> make_copy_pool() override;
+
+  // After so many attempts in a row that did not connect, a path is a stream for a while: this
+  // long, doubling with each further attempt.
+  static constexpr std::uint32_t kTries = 2;
+  static constexpr std::int64_t kBackoffNs = 1'000'000'000;
+  static constexpr std::int64_t kBackoffMaxNs = 60'000'000'000;
+
+ private:
+  VerbsTransport(host::Context& context, const Functions& verbs);
+  RailPort* port(std::size_t rail);
+  void find();
+  std::shared_ptr<PathHistory> history(const host::LinkSetup& setup);
+
+  host::Context& context_;
+  RailDevices devices_;
+  LinkSettings settings_;
+  std::unique_ptr<RegionCache> regions_;
+  std::map<const Device*, std::unique_ptr<AsyncEvents>> events_;
+  std::int64_t found_at_ = 0;  // ns
+  std::map<std::pair<std::uint64_t, core::PathIndex>, std::shared_ptr<PathHistory>> histories_;
+};
+
+// Is it too early to try verbs again?
+bool backs_off(const PathHistory& history, std::int64_t now);
+
+}  // namespace fabric::verbs

@@ -1,0 +1,79 @@
+"""The plugin over verbs on soft-RoCE: what is carried by RDMA, and what happens without it."""
+
+import json
+
+import pytest
+from rdma_lab import clean
+
+from lab.vm.rdma import payload
+from lab.vm.rdma.faults import RoceDrop
+
+MTU = 1024
+"""Bytes of payload in a packet of soft-RoCE at the lab's MTU."""
+
+
+@pytest.fixture
+def lab(namespaces):
+    """The session's lab; the test fails when the kernel reported a fault of its own."""
+    yield from clean(namespaces)
+
+
+def packets(lab, host):
+    """RDMA packets that a host has sent, over all its devices."""
+    sent = 0
+    for rail in range(lab.topology.rails):
+        shown = lab.run(host, ["rdma", "-j", "statistic", "show", "link", f"rxe{rail}/1"])
+        sent += json.loads(shown.check().out)[0]["sent_pkts"]
+    return sent
+
+
+def passed(results, size):
+    """Whether all ranks ended well, with every byte right, and carried at least ``size`` bytes."""
+    for rank in results:
+        assert (rank.status, rank.errors) == (0, [])
+        assert rank.end["corrupt_bytes"] == 0
+        assert rank.end["bytes"] >= size
+    return True
+
+
+def test_two_hosts_move_verified_bytes_by_rdma(lab):
+    before = packets(lab, 0)
+    run = lab.perf("p2p", "--size", "256K", "--iters", "12", "--pingpong", "8", hosts=[0, 1])
+    assert passed(run.wait(), 12 * 256 * 1024)
+    assert packets(lab, 0) - before >= 12 * 256 * 1024 // MTU
+
+
+def test_verbs_that_are_off_leave_tcp(lab):
+    before = packets(lab, 0)
+    run = lab.perf(
+        "p2p", "--size", "64K", "--iters", "8", hosts=[0, 1], env={"FABRIC_VERBS": "0"}
+    )
+    assert passed(run.wait(), 8 * 64 * 1024)
+    assert packets(lab, 0) == before
+
+
+def test_one_host_without_verbs_makes_the_pair_tcp(lab):
+    before = [packets(lab, host) for host in (2, 3)]
+    meet = f"tcp:{lab.topology.management4(2)}:{lab.next_port()}"
+    jobs = []
+    for rank, host in enumerate((2, 3)):
+        env = {"NCCL_SOCKET_IFNAME": "rail", "FABRIC_VERBS": str(rank)}
+        argv = [payload.PERF, "p2p", "--plugin", payload.PLUGIN, "--rank", str(rank)]
+        argv += ["--world", "2", "--rendezvous", meet, "--size", "64K", "--iters", "8"]
+        jobs.append(lab.popen(host, argv, timeout=240, env={**payload.LOADER, **env}))
+    for job in jobs:
+        job.wait().check()
+    assert [packets(lab, host) for host in (2, 3)] == before
+
+
+@pytest.mark.nightly
+def test_ring_of_four_hosts(lab):
+    run = lab.perf("ring", "--size", "1M", "--iters", "4", timeout=600)
+    assert passed(run.wait(), 1024 * 1024)
+
+
+@pytest.mark.nightly
+def test_rdma_that_breaks_while_ip_works_moves_the_load(lab):
+    run = lab.perf("p2p", "--size", "64K", "--duration", "30", hosts=[0, 1], timeout=600)
+    with lab.inject(RoceDrop("h0:rail0")):
+        assert passed(run.wait(), 64 * 1024)
