@@ -17,6 +17,7 @@ FOR_TRANSPORTS = {
         "context",
         "fd",
         "link",
+        "memory",
         "monotonic",
         "network",
         "params",
