@@ -262,8 +262,13 @@ class Vm:
         self._monitor.call("set_link", name=f"nic{rail}", up=up)
 
     def set_paused(self, *, paused: bool) -> None:
-        """Stop all virtual CPUs, or let them go on; the guest's clocks follow the host's."""
-        assert self._monitor is not None
+        """Stop all virtual CPUs and the guest's clocks, or let them go on.
+
+        Raises:
+            VmError: it is not running.
+        """
+        if self._monitor is None:
+            raise VmError(f"{self.name} is not running")
         self._monitor.call("stop" if paused else "cont")
 
     def power_off(self) -> None:

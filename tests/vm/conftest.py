@@ -1,5 +1,6 @@
 """Two machines for the whole session: a boot costs half a minute under emulation."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from lab.node import build_dir
 from lab.vm import image, pair, payload
 from lab.vm.rdma import namespaces as rdma_namespaces
 from lab.vm.rdma import pair as rdma_pair
+from lab.vm.wire import VmError
 
 
 def pytest_collection_modifyitems(items):
@@ -42,7 +44,9 @@ def namespaces():
     """An RDMA lab of four hosts and two rails on one machine, with plugin and fabric-perf."""
     with rdma_namespaces.booted("tests", hosts=4, rails=2) as lab:
         lab.push(build_dir())
+        _labs["namespaces"] = lab
         yield lab
+        del _labs["namespaces"]
 
 
 @pytest.fixture(scope="session")
@@ -50,4 +54,17 @@ def two_machines():
     """An RDMA lab of two machines with Debian's own kernel, with plugin and fabric-perf."""
     with rdma_pair.booted("tests-pair", rails=2) as lab:
         lab.push(build_dir())
+        _labs["two_machines"] = lab
         yield lab
+        del _labs["two_machines"]
+
+
+_labs = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """An RDMA lab stands still during tests that do not use it: they need the CPU."""
+    for fixture, lab in _labs.items():
+        with contextlib.suppress(VmError, OSError):  # a test may have left it without a machine
+            lab.set_paused(paused=fixture not in item.fixturenames)

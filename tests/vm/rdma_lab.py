@@ -16,15 +16,12 @@ def until(condition, what):
 def clean(lab, known="no report is known"):
     """A fixture's body: the lab, and afterwards no report of a kernel fault in it.
 
-    ``known`` is a part of reports that the test's fault provokes in this kernel. Between tests the
-    machines stand still: those of other tests need the CPU.
+    ``known`` is a part of reports that the test's fault provokes in this kernel.
     """
-    lab.set_paused(paused=False)
     lab.kernel_faults()
     yield lab
     assert lab.in_force == []
     found = [line for line in lab.kernel_faults() if known not in line]
-    lab.set_paused(paused=True)
     assert not found, "\n".join(found)
 
 

@@ -45,9 +45,7 @@ def test_two_hosts_move_verified_bytes_by_rdma(lab):
 
 def test_verbs_that_are_off_leave_tcp(lab):
     before = packets(lab, 0)
-    run = lab.perf(
-        "p2p", "--size", "64K", "--iters", "8", hosts=[0, 1], env={"FABRIC_VERBS": "0"}
-    )
+    run = lab.perf("p2p", "--size", "64K", "--iters", "8", hosts=[0, 1], env={"FABRIC_VERBS": "0"})
     assert passed(run.wait(), 8 * 64 * 1024)
     assert packets(lab, 0) == before
 
