@@ -13,10 +13,19 @@ from lab.vm import pair
 
 GUEST = Path(__file__).parent / "guest"
 PATIENCE_S = 240
+# Apart from the units that other tests start on these machines.
+RUN = "/run/rdma-probes"
+SOCKET = f"{RUN}/ctl.sock"
 CONFIG = """[host]
 name = "{own}"
+[paths]
+run_dir = "/run/rdma-probes"
+state_dir = "/run/rdma-probes/state"
+[metrics]
+listen = "127.0.0.1:9919"
 [probe]
-key_file = "/run/fabricd/probe.key"
+port = 9311
+key_file = "/run/rdma-probes/probe.key"
 [[links]]
 netdev = "rail0"
 rail = 0
@@ -43,17 +52,18 @@ def steered(rdma):
             own=pair.NAMES[host], peer=pair.NAMES[peer],
             a=pair.address(peer, 0), b=pair.address(peer, 1),
         )  # fmt: skip
-        vm.write("/run/fabricd/config.toml", text.encode(), 0o644)
-        vm.write("/run/fabricd/probe.key", KEY.encode(), 0o600)
+        vm.run("mkdir", "-p", f"{RUN}/state").check()
+        vm.write(f"{RUN}/config.toml", text.encode(), 0o644)
+        vm.write(f"{RUN}/probe.key", KEY.encode(), 0o600)
         vm.write("/run/steered.py", (GUEST / "steered.py").read_bytes(), 0o755)
         programs = (
-            ["fabric-prober", "--run-dir", "/run/fabricd", "--key-file", "/run/fabricd/probe.key"],
-            ["fabricd", "--config", "/run/fabricd/config.toml"],
+            ["fabric-prober", "--run-dir", RUN, "--key-file", f"{RUN}/probe.key"],
+            ["fabricd", "--config", f"{RUN}/config.toml"],
         )
         for name, *words in programs:
             jobs.append(vm.begin(f"/opt/fabricd/bin/{name}", *words, timeout=1800))
     for vm in (rdma.alpha, rdma.beta):
-        until(lambda vm=vm: ask(vm, "promote", mode="steer"), PATIENCE_S, "promoted")
+        until(lambda vm=vm: ask(vm, "promote", socket=SOCKET, mode="steer"), PATIENCE_S, "promoted")
         until(lambda vm=vm: heard(vm), PATIENCE_S, "RDMA is up on both rails")
     yield rdma
     for job in jobs:
@@ -61,10 +71,11 @@ def steered(rdma):
 
 
 def heard(vm):
-    paths = [path for link in ask(vm, "links") or () for path in link["paths"]]
+    paths = [path for link in ask(vm, "links", socket=SOCKET) or () for path in link["paths"]]
     return len(paths) >= 2 and all(path["rdma"] == "up" for path in paths)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("drop", "ip", "rdma"), [("roce", 1000, 0), ("ip", 0, 1000)])
 def test_one_transport_is_broken_and_steered_alone(steered, drop, ip, rdma):
     vm, remote = steered.alpha, pair.address(1, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fabricd.steer.page import PageError, decode
 
-PAGE = Path("/run/fabricd/steer")
+PAGE = Path("/run/rdma-probes/steer")
 PATIENCE_S = 200
 
 
