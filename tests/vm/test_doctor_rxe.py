@@ -33,7 +33,14 @@ plain["nodes"] = [[n.device, n.problem] for n in facts.nodes]
 plain["libibverbs"] = facts.libibverbs
 plain["rails"] = list(facts.rails)
 plain["plugin"] = [facts.plugin.problem, list(facts.plugin.tables)]
-rules = "table inet doctor { chain in { type filter hook input priority 0; udp dport 4791 drop; } }"
+rules = '''
+table inet doctor {
+  chain in {
+    type filter hook input priority 0;
+    udp dport 4791 drop;
+  }
+}
+'''
 subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
 node = Path("/dev/infiniband/uverbs0")
 node.rename("/dev/infiniband/hidden")
