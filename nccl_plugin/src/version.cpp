@@ -1,5 +1,5 @@
 // What a library found in a container says of itself, to `strings` and to `fabricctl doctor` and
-// `plugin check`: "fabricd libnccl-net-fabric 0.1.0, wire 1 to 3, tcp". They read it from the file,
+// `plugin check`: "fabricd libnccl-net-fabric 0.1.0, wire 1 to 4, tcp". They read it from the file,
 // without loading it; fabricd/doctor/gather/plugin.py has the pattern.
 #include <array>
 #include <cstddef>
