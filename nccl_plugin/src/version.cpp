@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kBegin = "fabricd libnccl-net-fabric 0.1.0, wire ";
 constexpr std::string_view kBetween = " to ";
-constexpr std::string_view kTransports = ", tcp";
+constexpr std::string_view kTransports = ", tcp verbs";
 
 static_assert(host::kWireVersion < 10 && host::kWireVersionMin < 10, "one digit each");
 
