@@ -62,6 +62,7 @@ class HostCore:
         self._failures = 0
         self._accepted: JobGeneration | None = None
         self._running: JobGeneration | None = None
+        self._begun_anew = 0  # the newest generation that has ended before the job had state
         self._phase = "waiting"
         self._reported = ""
         self._suspects = 0
@@ -281,7 +282,7 @@ class HostCore:
         accepted, running = self._accepted, self._running
         if accepted is None or accepted.number != generation.number:
             return []
-        if running is not None and running.number >= generation.number:
+        if generation.number <= max(self._begun_anew, running.number if running else 0):
             return []
         if accepted.proposal != generation.proposal:
             self.refused_orders += 1
@@ -314,6 +315,9 @@ class HostCore:
         running = self._running
         if ended is None or running is None or running.formed or running.number > ended.number:
             return []
+        if running.number == ended.number and running.proposal != ended.proposal:
+            return []  # that never ran here
+        self._begun_anew = ended.number
         kills = [Kill(one.name, "the job starts again") for one in self._live()]
         self._processes.clear()
         self._running = None
