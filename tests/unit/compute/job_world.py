@@ -58,6 +58,7 @@ class SimulatedHost:
     suspects: int = 0
     heard_at: dict[str, float] = field(default_factory=dict)
     sequence: int = 0
+    begun_anew: int = 0  # the newest start that has ended before the job had state
 
     @property
     def incarnation(self) -> str:
@@ -65,7 +66,7 @@ class SimulatedHost:
 
     @property
     def process(self) -> str:
-        return f"{self.name}.{self.incarnation}.0"
+        return f"{self.name}.{self.incarnation}.{self.begun_anew}"
 
     @property
     def works(self) -> bool:
@@ -107,7 +108,12 @@ class SimulatedHost:
             self.accepted = news
         if job.phase == "held" and self.running is None:
             self.state = "warm"
+        ran = self.running
+        if job.phase == "waiting" and ran and not ran.formed and ran.number <= news.number:
+            self.begun_anew, self.running, self.state = news.number, None, "joined"
         mine = self.accepted
+        if news.number <= self.begun_anew:
+            return
         if job.phase == "running" and mine is not None and mine.proposal == news.proposal:
             if self.running is None or self.running.proposal != news.proposal:
                 self.step = self.step if news.formed else 0
