@@ -142,7 +142,8 @@ Status deregister_memory(void* comm, void* region) noexcept {
   return guarded([&] { return status(net().deregister_memory(static_cast<Region*>(region))); });
 }
 
-Status isend(void* comm, const void* data, std::size_t size, int tag, void** request) noexcept {
+Status isend(void* comm, const void* data, std::size_t size, int tag, void* region,
+             void** request) noexcept {
   auto* sender = find<SendComm>(Kind::send, comm);
   if (sender == nullptr || request == nullptr || (data == nullptr && size != 0) ||
       size > kMaxMessage) {
@@ -151,8 +152,10 @@ Status isend(void* comm, const void* data, std::size_t size, int tag, void** req
   return guarded([&] {
     return hand_out<Request>(
         Kind::request, request,
-        [&](Request** out) { return net().isend(sender, data, size, tag, out); }, comm,
-        Result::success);
+        [&](Request** out) {
+          return net().isend(sender, data, size, tag, out, static_cast<Region*>(region));
+        },
+        comm, Result::success);
   });
 }
 

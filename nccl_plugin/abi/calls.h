@@ -41,7 +41,8 @@ Status register_memory(void* comm, void* data, std::size_t size, int kind, void*
 Status register_dmabuf(void* comm, void* data, std::size_t size, int kind, std::uint64_t offset,
                        int fd, void** region) noexcept;
 Status deregister_memory(void* comm, void* region) noexcept;
-Status isend(void* comm, const void* data, std::size_t size, int tag, void** request) noexcept;
+Status isend(void* comm, const void* data, std::size_t size, int tag, void* region,
+             void** request) noexcept;
 Status irecv(void* comm, int count, const ReceiveSlot* slots, void** request) noexcept;
 Status iflush(void* comm, int count, void** data, int* sizes, void** regions,
               void** request) noexcept;
@@ -85,16 +86,17 @@ Status get_properties(int device, Properties* out) noexcept {
 }
 
 template <std::integral Size>
-Status isend_sized(void* comm, void* data, Size size, int tag, void** request) noexcept {
+Status isend_sized(void* comm, void* data, Size size, int tag, void* region,
+                   void** request) noexcept {
   if constexpr (std::signed_integral<Size>) {
     if (size < 0) return kInvalid;
   }
-  return isend(comm, data, static_cast<std::size_t>(size), tag, request);
+  return isend(comm, data, static_cast<std::size_t>(size), tag, region, request);
 }
 
 template <std::integral Size>
 Status irecv_sized(void* comm, int count, void** data, const Size* sizes, const int* tags,
-                   void** request) noexcept {
+                   void** regions, void** request) noexcept {
   if (count < 1 || count > kMaxGroupedReceives || data == nullptr || sizes == nullptr ||
       tags == nullptr) {
     return kInvalid;
@@ -104,7 +106,8 @@ Status irecv_sized(void* comm, int count, void** data, const Size* sizes, const 
     if constexpr (std::signed_integral<Size>) {
       if (sizes[i] < 0) return kInvalid;
     }
-    slots[i] = {data[i], static_cast<std::size_t>(sizes[i]), tags[i]};
+    slots[i] = {data[i], static_cast<std::size_t>(sizes[i]), tags[i],
+                regions == nullptr ? nullptr : static_cast<Region*>(regions[i])};
   }
   return irecv(comm, count, slots, request);
 }

@@ -49,14 +49,14 @@ inline Status connect_in(void* context, int device, void* handle, void** comm,
   return found == nullptr ? kInvalid : connect(device, found->traffic_class, handle, comm);
 }
 
-inline Status isend_profiled(void* comm, void* data, std::size_t size, int tag, void* /*region*/,
+inline Status isend_profiled(void* comm, void* data, std::size_t size, int tag, void* region,
                              void* /*profile*/, void** request) noexcept {
-  return isend_sized(comm, data, size, tag, request);
+  return isend_sized(comm, data, size, tag, region, request);
 }
 
 inline Status irecv_profiled(void* comm, int count, void** data, std::size_t* sizes, int* tags,
-                             void** /*regions*/, void** /*profiles*/, void** request) noexcept {
-  return irecv_sized(comm, count, data, sizes, tags, request);
+                             void** regions, void** /*profiles*/, void** request) noexcept {
+  return irecv_sized(comm, count, data, sizes, tags, regions, request);
 }
 
 template <typename Table>

@@ -13,14 +13,14 @@ Status connect_v10(int device, CommConfig* config, void* handle, void** comm,
   return connect(device, traffic_class, handle, comm);
 }
 
-Status isend_v10(void* comm, void* data, std::size_t size, int tag, void* /*region*/,
-                 void* /*profile*/, void** request) {
-  return isend_sized(comm, data, size, tag, request);
+Status isend_v10(void* comm, void* data, std::size_t size, int tag, void* region, void* /*profile*/,
+                 void** request) {
+  return isend_sized(comm, data, size, tag, region, request);
 }
 
-Status irecv_v10(void* comm, int count, void** data, std::size_t* sizes, int* tags,
-                 void** /*regions*/, void** /*profiles*/, void** request) {
-  return irecv_sized(comm, count, data, sizes, tags, request);
+Status irecv_v10(void* comm, int count, void** data, std::size_t* sizes, int* tags, void** regions,
+                 void** /*profiles*/, void** request) {
+  return irecv_sized(comm, count, data, sizes, tags, regions, request);
 }
 
 constexpr NetV10 make_table() {

@@ -11,13 +11,13 @@ Status connect_v9(int device, void* handle, void** comm, OffloadHandle** /*offlo
   return connect(device, kTrafficClassUndefined, handle, comm);
 }
 
-Status isend_v9(void* comm, void* data, Size size, int tag, void* /*region*/, void** request) {
-  return isend_sized(comm, data, size, tag, request);
+Status isend_v9(void* comm, void* data, Size size, int tag, void* region, void** request) {
+  return isend_sized(comm, data, size, tag, region, request);
 }
 
-Status irecv_v9(void* comm, int count, void** data, Size* sizes, int* tags, void** /*regions*/,
+Status irecv_v9(void* comm, int count, void** data, Size* sizes, int* tags, void** regions,
                 void** request) {
-  return irecv_sized(comm, count, data, sizes, tags, request);
+  return irecv_sized(comm, count, data, sizes, tags, regions, request);
 }
 
 constexpr NetV9 make_table() {

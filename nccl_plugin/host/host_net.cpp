@@ -99,7 +99,8 @@ class HostNet final : public Net {
   Result close(ListenComm* comm) override;
   Result close(SendComm* comm) override;
   Result close(RecvComm* comm) override;
-  Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) override;
+  Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out,
+               Region* region) override;
   Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
                Request** out) override;
   Result register_memory(const MemoryRange& range, Region** out) override;
@@ -306,13 +307,14 @@ Result HostNet::close(RecvComm* comm) {
   return Result::success;
 }
 
-Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out) {
+Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out,
+                      Region* region) {
   *out = nullptr;
   bool taken = false;
   core::Sequence sequence = 0;
   Registration registration;
   if (context_.memory != nullptr && size != 0) {
-    registration = context_.memory->acquire(data, size);
+    registration = regions_.of(transports_, region, const_cast<void*>(data), size);
   }
   const Result result =
       comm->sender->post(data, size, tag, taken, sequence, {registration.region, true});
@@ -342,7 +344,7 @@ Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   std::vector<Registration> registrations;
   if (context_.memory != nullptr) {
     for (const ReceiveSlot& slot : slots) {
-      registrations.push_back(context_.memory->acquire(slot.data, slot.size));
+      registrations.push_back(regions_.of(transports_, slot.region, slot.data, slot.size));
     }
   }
   const Result result = comm->receiver->post(slots, taken, group, registrations);

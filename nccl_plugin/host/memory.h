@@ -18,6 +18,8 @@ struct Registration {
   std::shared_ptr<const void> hold;                   // it stays registered while this lives
 };
 
+class TransportRegion;
+
 class Memory {
  public:
   Memory() = default;
@@ -25,8 +27,12 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   virtual ~Memory() = default;
 
-  // Any thread. Cheap where a registration that covers the buffer is held already.
-  virtual Registration acquire(const void* data, std::size_t size) = 0;
+  // A buffer in what register_memory() of the same transport made; nothing where it is not. By
+  // the caller's region and never by the address alone: memory that was freed and mapped anew has
+  // the same address, and a NIC would still reach the old pages. One thread at a time.
+  virtual Registration use(TransportRegion& region, const void* data, std::size_t size) = 0;
+  // Registers a buffer that nobody has registered. Slow. Any thread.
+  virtual Registration make(void* data, std::size_t size) = 0;
   // For one sending comm. Null: small messages go from where they are.
   virtual std::unique_ptr<core::CopyPool> make_copy_pool() = 0;
 };

@@ -55,4 +55,29 @@ bool Regions::remove(Region* region) {
   return true;
 }
 
+Registration Regions::of(const Transports& transports, Region* region, void* data,
+                         std::size_t size) {
+  if (region == nullptr) {
+    for (const auto& transport : transports) {
+      if (Memory* memory = transport->memory()) {
+        return memory->make(data, size);
+      }
+    }
+    return {};
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto found = held_.find(region);
+  if (found == held_.end()) {
+    return {};
+  }
+  for (std::size_t i = 0; i < transports.size() && i < found->second->of.size(); ++i) {
+    Memory* memory = transports[i]->memory();
+    TransportRegion* made = found->second->of[i].get();
+    if (memory != nullptr && made != nullptr) {
+      return memory->use(*made, data, size);
+    }
+  }
+  return {};
+}
+
 }  // namespace fabric::host

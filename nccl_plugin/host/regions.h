@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host/memory.h"
 #include "host/transport.h"
 #include "src/net.h"
 
@@ -33,6 +34,9 @@ class Regions {
   Region* add(const Transports& transports, const MemoryRange& range, std::string& why);
   // False: it is no region of ours, or not any more; nothing was done.
   bool remove(Region* region);
+  // What the NICs know of a buffer in `region`; nothing where that is no region of ours, or its
+  // transports need none. Null: a registration of its own, for as long as it is held.
+  Registration of(const Transports& transports, Region* region, void* data, std::size_t size);
 
  private:
   std::mutex mutex_;

@@ -107,6 +107,12 @@ Registered Mesh::add(const Link& link, std::byte* data, std::size_t size) {
   return {data, size, region};
 }
 
+void Mesh::remove(const Link& link, const Registered& memory) {
+  auto& comm = const_cast<Comm&>(find(link));
+  plugin_.deregister_memory(comm.comm, memory.region);
+  std::erase(comm.regions, memory.region);
+}
+
 void Mesh::deregister(Comm& comm) {
   for (void* region : comm.regions) plugin_.deregister_memory(comm.comm, region);
   comm.regions.clear();

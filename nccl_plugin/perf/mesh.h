@@ -25,6 +25,8 @@ class Mesh {
   Endpoint endpoint(const Link& link) const;
   // Registers memory with the comm of `link`; undone by close().
   Registered add(const Link& link, std::byte* data, std::size_t size);
+  // Memory that is freed before the mesh: a NIC would go on reaching its pages.
+  void remove(const Link& link, const Registered& memory);
   // Closes this rank's end of one link, whatever is still under way there.
   void close(const Link& link);
   std::size_t comms() const { return comms_.size(); }  // ends at this rank

@@ -72,9 +72,14 @@ PingPongResult ping_pong(Plugin& plugin, Mesh& mesh, const Options& options, int
   const bool first = options.rank % 2 == 0;
   const int peer = first ? options.rank + 1 : options.rank - 1;
   Buffer out(options.size);
-  const std::array<Buffer, kSets> in{Buffer(options.size), Buffer(options.size)};
+  std::array<Buffer, kSets> in{Buffer(options.size), Buffer(options.size)};
   Sends sends;
   std::array<Receives, kSets> receives;
+  std::vector<std::pair<Link, Registered>> registered;
+  const auto add = [&](const Link& link, Buffer& buffer) {
+    registered.emplace_back(link, mesh.add(link, buffer.data(), buffer.size()));
+    return std::vector{registered.back().second};
+  };
   for (int c = 0; c < channels; ++c) {
     const Link send_link{options.rank, peer, c};
     const Link receive_link{peer, options.rank, c};
@@ -82,14 +87,11 @@ PingPongResult ping_pong(Plugin& plugin, Mesh& mesh, const Options& options, int
                                 static_cast<std::size_t>(channels), 64);
     const std::vector<Extent> messages = slices_of(part, std::size_t{1} << 30U);
     const auto in_flight = static_cast<std::size_t>(options.in_flight);
-    sends.push_back(std::make_unique<SendFlow>(
-        plugin, mesh.endpoint(send_link),
-        std::vector<Registered>{mesh.add(send_link, out.data(), out.size())}, messages, in_flight));
+    sends.push_back(std::make_unique<SendFlow>(plugin, mesh.endpoint(send_link),
+                                               add(send_link, out), messages, in_flight));
     for (std::size_t set = 0; set < kSets; ++set) {
       receives[set].push_back(std::make_unique<ReceiveFlow>(
-          plugin, mesh.endpoint(receive_link),
-          std::vector<Registered>{mesh.add(receive_link, in[set].data(), in[set].size())}, messages,
-          in_flight));
+          plugin, mesh.endpoint(receive_link), add(receive_link, in[set]), messages, in_flight));
     }
   }
   // Counted from the far end of the iterations, so that no stream message looks like one of ours.
@@ -128,6 +130,9 @@ PingPongResult ping_pong(Plugin& plugin, Mesh& mesh, const Options& options, int
     post_receive();
     finish(sends, idle);
     if (first) receive();
+  }
+  for (const auto& [link, memory] : registered) {
+    mesh.remove(link, memory);
   }
   result.latency = summarize(std::move(samples));
   return result;

@@ -77,6 +77,7 @@ struct ReceiveSlot {
   void* data;
   std::size_t size;
   int tag;
+  Region* region = nullptr;  // that `data` lies in; null: it was never registered
 };
 
 // A process has one Net. Every call returns at once; "not yet" is success with a null out-pointer
@@ -104,8 +105,9 @@ class Net {
   virtual Result register_memory(const MemoryRange& range, Region** out) = 0;
   virtual Result deregister_memory(Region* region) = 0;
 
-  virtual Result isend(SendComm* comm, const void* data, std::size_t size, int tag,
-                       Request** out) = 0;
+  // `region`: that `data` lies in; null: it was never registered.
+  virtual Result isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out,
+                       Region* region = nullptr) = 0;
   // `optional_completion`: NCCL passed 0x1 in *request (LL protocols poll flags in the data).
   virtual Result irecv(RecvComm* comm, std::span<const ReceiveSlot> slots, bool optional_completion,
                        Request** out) = 0;

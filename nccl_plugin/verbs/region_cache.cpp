@@ -65,16 +65,33 @@ std::shared_ptr<RegisteredBuffer> RegionCache::make(const Pages& pages, Error& e
   return buffer;
 }
 
-std::shared_ptr<const RegisteredBuffer> RegionCache::acquire(void* address, std::size_t length,
-                                                             Error& error, const DmaBuf* dmabuf) {
+RegionCache::Pages RegionCache::pages_of(const void* address, std::size_t length) {
   const auto start = reinterpret_cast<std::uintptr_t>(address);
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = start / page * page;
   const std::uintptr_t end = (start + std::max<std::size_t>(length, 1) + page - 1) / page * page;
-  const Pages pages{first, end - first};
+  return {first, end - first};
+}
+
+std::shared_ptr<const RegisteredBuffer> RegionCache::make_apart(void* address, std::size_t length,
+                                                                Error& error) {
+  const std::lock_guard lock(mutex_);
+  return make(pages_of(address, length), error, nullptr);
+}
+
+bool RegionCache::is_current(const RegisteredBuffer& buffer) {
+  const std::lock_guard lock(mutex_);
+  return serves_all(buffer);
+}
+
+std::shared_ptr<const RegisteredBuffer> RegionCache::acquire(void* address, std::size_t length,
+                                                             Error& error, const DmaBuf* dmabuf) {
+  const Pages pages = pages_of(address, length);
+  const std::uintptr_t first = pages.first;
+  const std::uintptr_t end = first + pages.length;
   const std::lock_guard lock(mutex_);
   if (dmabuf != nullptr) {
-    return make({start, length}, error, dmabuf);
+    return make({reinterpret_cast<std::uintptr_t>(address), length}, error, dmabuf);
   }
   trim_locked();
   // One that begins at or before these pages and covers them serves as well.

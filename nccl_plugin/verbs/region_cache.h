@@ -41,6 +41,11 @@ class RegionCache {
   // there is none: `error` is the first refusal. A dmabuf is registered as given and never shared.
   std::shared_ptr<const RegisteredBuffer> acquire(void* address, std::size_t length, Error& error,
                                                   const DmaBuf* dmabuf = nullptr);
+  // As acquire(), but shared with nobody, and so never one of memory that was freed since.
+  std::shared_ptr<const RegisteredBuffer> make_apart(void* address, std::size_t length,
+                                                     Error& error);
+  // Does it serve every device that is here, as far as the device takes it?
+  [[nodiscard]] bool is_current(const RegisteredBuffer& buffer);
   // Rails have other devices from now on. Buffers that are registered already keep to what they
   // have; who acquires one of them again gets it for the new devices, too.
   void set_devices(std::vector<std::shared_ptr<Device>> devices);
@@ -58,6 +63,7 @@ class RegionCache {
     }
   };
 
+  static Pages pages_of(const void* address, std::size_t length);
   std::shared_ptr<RegisteredBuffer> make(const Pages& pages, Error& error, const DmaBuf* dmabuf);
   void trim_locked();
   [[nodiscard]] bool serves_all(const RegisteredBuffer& buffer) const;

@@ -46,15 +46,41 @@ std::uint32_t random_word() {
   return word;
 }
 
-// Keeps a buffer in the cache: messages out of it find it there.
 class HeldRegion final : public host::TransportRegion {
  public:
-  explicit HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer)
-      : buffer_(std::move(buffer)) {}
+  HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer, std::span<std::byte> memory)
+      : buffer_(std::move(buffer)), memory_(memory) {}
+  [[nodiscard]] bool covers(const std::byte* data, std::size_t size) const {
+    return data >= memory_.data() && data + size <= memory_.data() + memory_.size();
+  }
+  // With the devices that are here now: one that was unplugged may be back.
+  const std::shared_ptr<const RegisteredBuffer>& buffer(RegionCache& cache) {
+    if (!cache.is_current(*buffer_)) {
+      Error error;
+      auto anew = cache.acquire(memory_.data(), memory_.size(), error);
+      buffer_ = anew == nullptr ? buffer_ : std::move(anew);
+    }
+    return buffer_;
+  }
 
  private:
   std::shared_ptr<const RegisteredBuffer> buffer_;
+  std::span<std::byte> memory_;  // as the caller registered it
 };
+
+host::Registration registration_of(const std::shared_ptr<const RegisteredBuffer>& buffer) {
+  host::Registration registration;
+  if (buffer == nullptr) {
+    return registration;
+  }
+  registration.region = buffer.get();
+  for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
+    const Region* region = buffer->on(rail);
+    registration.keys[rail] = region == nullptr ? 0 : region->remote_key();
+  }
+  registration.hold = buffer;
+  return registration;
+}
 
 class HalfOut final : public host::HalfLink<host::LinkOut> {
  public:
@@ -225,7 +251,8 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
   for (const Error& refusal : buffer->errors()) {
     context_.say(LogLevel::warn, "verbs: " + refusal.text + "; this buffer goes over other rails");
   }
-  return std::make_unique<HeldRegion>(std::move(buffer));
+  return std::make_unique<HeldRegion>(std::move(buffer),
+                                      std::span(static_cast<std::byte*>(range.data), range.size));
 }
 
 bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
@@ -269,20 +296,17 @@ std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host:
   return std::make_unique<HalfIn>(std::move(link), setup.comm);
 }
 
-host::Registration VerbsTransport::acquire(const void* data, std::size_t size) {
-  host::Registration registration;
+host::Registration VerbsTransport::use(host::TransportRegion& region, const void* data,
+                                       std::size_t size) {
+  auto& held = static_cast<HeldRegion&>(region);  // register_memory() above makes no others
+  return held.covers(static_cast<const std::byte*>(data), size)
+             ? registration_of(held.buffer(*regions_))
+             : host::Registration();
+}
+
+host::Registration VerbsTransport::make(void* data, std::size_t size) {
   Error error;
-  const auto buffer = regions_->acquire(const_cast<void*>(data), size, error);
-  if (buffer == nullptr) {
-    return registration;
-  }
-  registration.region = buffer.get();
-  for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
-    const Region* region = buffer->on(rail);
-    registration.keys[rail] = region == nullptr ? 0 : region->remote_key();
-  }
-  registration.hold = buffer;
-  return registration;
+  return registration_of(size == 0 ? nullptr : regions_->make_apart(data, size, error));
 }
 
 std::unique_ptr<core::CopyPool> VerbsTransport::make_copy_pool() {

@@ -36,7 +36,9 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   host::Memory* memory() override { return this; }
   void tick(std::int64_t now) override;
 
-  host::Registration acquire(const void* data, std::size_t size) override;
+  host::Registration use(host::TransportRegion& region, const void* data,
+                         std::size_t size) override;
+  host::Registration make(void* data, std::size_t size) override;
   std::unique_ptr<core::CopyPool> make_copy_pool() override;
 
   // After so many attempts in a row that did not connect, a path is a stream for a while: this

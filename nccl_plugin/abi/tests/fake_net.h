@@ -102,7 +102,8 @@ class FakeNet final : public Net {
   Result close(ListenComm* comm) override { return ended(comm); }
   Result close(SendComm* comm) override { return ended(comm); }
   Result close(RecvComm* comm) override { return ended(comm); }
-  Result isend(SendComm* comm, const void* data, std::size_t size, int, Request** out) override {
+  Result isend(SendComm* comm, const void* data, std::size_t size, int, Request** out,
+               Region* /*region*/) override {
     *out = nullptr;
     if (std::exchange(refuse_next, false)) return Result::success;
     const auto* bytes = static_cast<const std::byte*>(data);
