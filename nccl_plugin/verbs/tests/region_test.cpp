@@ -97,6 +97,25 @@ TEST_CASE("cache: one registration for each page range and device, counted") {
   CHECK(nic.regions() == 0);
 }
 
+TEST_CASE("cache: what nobody registered is never reached by what was registered there before") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  RegionCache cache({test::open("a0")}, false);
+  std::vector<std::byte> bytes(4 * 4096);
+  Error error;
+  const auto before = cache.acquire(bytes.data(), bytes.size(), error);
+  REQUIRE(before != nullptr);
+  CHECK(cache.is_current(*before));
+  auto apart = cache.make_apart(bytes.data(), 4096, error);
+  REQUIRE(apart != nullptr);
+  CHECK(apart != before);
+  CHECK(apart->on(0)->remote_key() != before->on(0)->remote_key());
+  CHECK(nic.regions() == 2);
+  CHECK(cache.acquire(bytes.data(), 4096, error) == before);  // and it is not shared
+  apart.reset();
+  CHECK(nic.regions() == 1);
+}
+
 TEST_CASE("cache: a NIC that refuses is left out; all refuse: an error") {
   fake::Network network;
   fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
