@@ -27,7 +27,7 @@ SOURCE, TARGET, RAIL = 0, 1, 0
 LIMIT_S = 240
 LARGEST_MTU = 4096
 """Bytes of payload of an RDMA packet, at most."""
-ENV = {"NCCL_IB_HCA": "=rxe0", "NCCL_SOCKET_IFNAME": "=rail0"}
+ENV = {"FABRIC_VERBS": "1", "NCCL_IB_HCA": "=rxe0", "NCCL_SOCKET_IFNAME": "=rail0"}
 
 
 class BenchError(RuntimeError):

@@ -27,7 +27,7 @@ struct Params {
   bool stripe = false;
   std::string standby;
   bool adapt = false;
-  bool verbs = true;
+  bool verbs = false;
   int ib_gid_index = -1;
   int ib_roce_version = 2;
   std::string ib_family;
@@ -130,7 +130,9 @@ inline constexpr std::array kParams{
     ParamSpec{.name = "FABRIC_VERBS",
               .field = &Params::verbs,
               .high = 1,
-              .what = "0: rails with an RDMA device carry TCP as well"},
+              .what =
+                  "1: rails with an RDMA device carry verbs where the peer's do too. New, and not "
+                  "proved on an RDMA NIC: for trials"},
     ParamSpec{.name = "NCCL_IB_GID_INDEX",
               .field = &Params::ib_gid_index,
               .low = -1,

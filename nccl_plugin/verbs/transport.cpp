@@ -153,7 +153,7 @@ VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
 std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,
                                                      const std::string& missing) {
   if (!context.params.verbs) {
-    context.say(LogLevel::info, "verbs: off (FABRIC_VERBS=0); all paths are TCP");
+    context.say(LogLevel::info, "verbs: off (FABRIC_VERBS=1 turns it on); all paths are TCP");
     return nullptr;
   }
   if (verbs == nullptr) {

@@ -70,7 +70,7 @@ def test_no_error_and_no_wrong_byte(lab, case, mode):
     make, seconds = CASES[case]
     words = ["--size", "256K", "--channels", "2", "--duration", "600", "--pingpong", "0"]
     words += ["--interval-ms", "20"]
-    job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400)
+    job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400, env={"FABRIC_VERBS": "1"})
     try:
         until(lambda: moved(job, 0) > 0, "data moves")
         with lab.inject(make()):

@@ -8,6 +8,7 @@ from rdma_lab import clean
 from lab.vm.rdma import payload
 from lab.vm.rdma.faults import RoceDrop
 
+VERBS = {"FABRIC_VERBS": "1"}
 MTU = 1024
 """Bytes of payload in a packet of soft-RoCE at the lab's MTU."""
 
@@ -38,14 +39,16 @@ def passed(results, size):
 
 def test_two_hosts_move_verified_bytes_by_rdma(lab):
     before = packets(lab, 0)
-    run = lab.perf("p2p", "--size", "256K", "--iters", "12", "--pingpong", "8", hosts=[0, 1])
+    run = lab.perf(
+        "p2p", "--size", "256K", "--iters", "12", "--pingpong", "8", hosts=[0, 1], env=VERBS
+    )
     assert passed(run.wait(), 12 * 256 * 1024)
     assert packets(lab, 0) - before >= 12 * 256 * 1024 // MTU
 
 
-def test_verbs_that_are_off_leave_tcp(lab):
+def test_verbs_that_nobody_asked_for_leave_tcp(lab):
     before = packets(lab, 0)
-    run = lab.perf("p2p", "--size", "64K", "--iters", "8", hosts=[0, 1], env={"FABRIC_VERBS": "0"})
+    run = lab.perf("p2p", "--size", "64K", "--iters", "8", hosts=[0, 1])
     assert passed(run.wait(), 8 * 64 * 1024)
     assert packets(lab, 0) == before
 
@@ -66,12 +69,12 @@ def test_one_host_without_verbs_makes_the_pair_tcp(lab):
 
 @pytest.mark.nightly
 def test_ring_of_four_hosts(lab):
-    run = lab.perf("ring", "--size", "1M", "--iters", "4", timeout=600)
+    run = lab.perf("ring", "--size", "1M", "--iters", "4", timeout=600, env=VERBS)
     assert passed(run.wait(), 1024 * 1024)
 
 
 @pytest.mark.nightly
 def test_rdma_that_breaks_while_ip_works_moves_the_load(lab):
-    run = lab.perf("p2p", "--size", "64K", "--duration", "30", hosts=[0, 1], timeout=600)
+    run = lab.perf("p2p", "--size", "64K", "--duration", "30", hosts=[0, 1], timeout=600, env=VERBS)
     with lab.inject(RoceDrop("h0:rail0")):
         assert passed(run.wait(), 64 * 1024)

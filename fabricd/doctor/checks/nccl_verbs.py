@@ -117,7 +117,7 @@ def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Ite
         yield Finding(
             Severity.WARNING, environment.source,
             "NCCL_IB_DISABLE=1 concerns NCCL's own transport; the plugin does not read it.",
-            "FABRIC_VERBS=0 lets the plugin carry TCP alone; unset both for verbs.",
+            "The plugin carries TCP alone unless FABRIC_VERBS=1 is set.",
         )  # fmt: skip
         return
     for name in ("NCCL_IB_DISABLE", "FABRIC_VERBS"):

@@ -61,8 +61,14 @@ std::unique_ptr<Net> net_of(const host::Params& params, std::size_t host, std::s
   return host::make_host_net(params, given, std::move(parts));
 }
 
-Pair pair_of(std::size_t rails, const host::Params& of_a = Pair::usual(),
-             const host::Params& of_b = Pair::usual()) {
+host::Params with_verbs() {
+  host::Params params = Pair::usual();
+  params.verbs = true;
+  return params;
+}
+
+Pair pair_of(std::size_t rails, const host::Params& of_a = with_verbs(),
+             const host::Params& of_b = with_verbs()) {
   return Pair(net_of(of_a, 0, rails), net_of(of_b, 1, rails));
 }
 
@@ -80,10 +86,9 @@ TEST_CASE("verbs transport: messages of a pair go by RDMA") {
 
 TEST_CASE("verbs transport: a pair of which one has no verbs is TCP") {
   Wires wires(1);
-  host::Params off = Pair::usual();
-  off.verbs = false;
+  const host::Params off = Pair::usual();
   for (const bool sender_off : {true, false}) {
-    Pair pair = pair_of(1, sender_off ? off : Pair::usual(), sender_off ? Pair::usual() : off);
+    Pair pair = pair_of(1, sender_off ? off : with_verbs(), sender_off ? with_verbs() : off);
     const Outcome outcome = exchange(pair, milliseconds(50), 10);
     CHECK(outcome.intact);
     CHECK(outcome.messages >= 10);
