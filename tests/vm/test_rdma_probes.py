@@ -11,6 +11,8 @@ from lab.vm.rdma import payload
 from lab.vm.rdma.faults import IpDrop, RoceDrop
 from lab.vm.rdma.payload import ROOT
 
+pytestmark = pytest.mark.nightly  # three minutes under emulation
+
 REPO = Path(__file__).resolve().parents[2]
 GUEST = Path(__file__).parent / "guest"
 KEY = "".join(f"{i:02x}" for i in range(32))
