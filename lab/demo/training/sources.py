@@ -88,9 +88,18 @@ class Progress:
         return max(gaps, default=0) / 1e6
 
     def doubled_or_missing(self, world: int) -> int:
-        """Steps that a rank applied twice or never, up to the newest of all ranks."""
+        """Steps that a rank applied twice or never, up to the newest of all ranks.
+
+        A process that takes a rank over begins with the state after some step, which nobody of
+        that rank may have applied: that one is neither.
+        """
         wrong = 0
         for rank in range(world):
-            mine = [row.step for row in self.steps if row.rank == rank]
-            wrong += len(mine) - len(set(mine)) + (max(mine, default=0) - len(set(mine)))
+            mine = {row.step: row for row in self.steps if row.rank == rank}
+            wrong += sum(row.rank == rank for row in self.steps) - len(mine)
+            rows = [mine[step] for step in sorted(mine)]
+            wrong += rows[0].step - 1 if rows else 0
+            for a, b in itertools.pairwise(rows):
+                copied = a.pid != b.pid
+                wrong += max(0, b.step - a.step - 1 - copied)
         return wrong
