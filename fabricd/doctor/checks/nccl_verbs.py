@@ -127,7 +127,9 @@ def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Ite
             yield Finding(
                 Severity.WARNING if hca else Severity.NOTE, environment.source,
                 f"{name}={off} turns verbs off, although this host has verbs devices{chooses}",
-                "Unset one of both, unless TCP is wanted.",
+                "Unset it, unless TCP is wanted."
+                if name == "NCCL_IB_DISABLE"
+                else "FABRIC_VERBS=1 tries verbs (docs/rdma.md); without it the plugin carries TCP.",
             )  # fmt: skip
 
 
