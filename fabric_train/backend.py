@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from fabric_train.plugin_library import LibraryMissingError, find_collectives, find_plugin
 
 VARIABLE = "FABRIC_TRAIN_BACKEND"
-BACKENDS = ("gloo", "plugin")
+BACKENDS = ("gloo", "plugin", "nccl")
 _INTERFACE = "NCCL_SOCKET_IFNAME"
+_NCCL = {
+    # A lost peer is ours to handle: torch's watchdogs would end this process for it.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # else each end after a loss waits 15 s for a record of it
+    # NCCL 2.28 and 2.29 unload a network plugin with the last communicator and forget its name
+    # (plugin/net.cc, ncclNetPluginUnload), so that the next generation would be without.
+    "NCCL_NET_PLUGIN_REF_COUNT": "1",
+}
 
 
 class BackendError(Exception):
@@ -33,6 +42,8 @@ def environment(
     """
     name = backend or chosen(inherited)
     added = {VARIABLE: name}
+    if name == "nccl":
+        added |= {name: value for name, value in _NCCL.items() if name not in inherited}
     if name == "plugin":
         try:
             find_collectives(inherited, find_plugin(inherited))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -30,6 +30,7 @@ from fabric_train.generation_group import GenerationGroup
 from fabric_train.gloo_group import GlooGeneration
 from fabric_train.link import AgentLink
 from fabric_train.messages import Assignment
+from fabric_train.nccl_group import NcclGeneration
 from fabric_train.plugin_group import PluginGeneration
 
 __all__ = [
@@ -58,8 +59,9 @@ def connect_generation(assignment: Assignment, timeout_s: float) -> GenerationGr
     Blocks until all are here, or raises ``RuntimeError``; ``BackendError`` for another backend,
     ``LibraryMissingError`` where a library of the backend is not there.
     """
-    make = PluginGeneration if backend.chosen(os.environ) == "plugin" else GlooGeneration
-    return make(assignment, timeout_s)
+    makers: dict[str, Callable[[Assignment, float], GenerationGroup]]
+    makers = {"gloo": GlooGeneration, "plugin": PluginGeneration, "nccl": NcclGeneration}
+    return makers[backend.chosen(os.environ)](assignment, timeout_s)
 
 
 class FabricGroup(dist.ProcessGroup):
@@ -118,7 +120,18 @@ class FabricGroup(dist.ProcessGroup):
             self._awaited = True
             quiet = self._idle.wait_for(lambda: not self._pending, timeout_s)
             self._awaited = False
-        return quiet
+        inner = self._inner
+        return quiet and (inner is None or inner.quiet(timeout_s))
+
+    def settle(self) -> bool:
+        """Wait until all collectives of this attempt are over. True: each has done its work."""
+        inner = self._inner
+        if inner is not None and not self.broken:
+            try:
+                inner.settle()
+            except RuntimeError as error:
+                self._fail(inner, error)
+        return not self.broken
 
     def _run(self, start: Callable[[Any], Any], result: list[Any]) -> Any:
         """Start a collective of the inner group; its failure marks this group as broken."""
@@ -237,9 +250,18 @@ class FabricGroup(dist.ProcessGroup):
 
 
 def _done(result: Sequence[Any]) -> Any:
-    future: Future[Any] = Future()
+    devices = {one.device for one in _tensors(result) if one.device.type == "cuda"}
+    future: Future[Any] = Future(devices=list(devices))
     future.set_result(result)
     return _create_work_from_future(future)
+
+
+def _tensors(result: Sequence[Any]) -> Iterator[Tensor]:
+    for one in result:
+        if isinstance(one, Tensor):
+            yield one
+        else:
+            yield from _tensors(one)
 
 
 class Connecting:

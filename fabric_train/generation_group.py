@@ -44,6 +44,16 @@ class GenerationGroup(ABC):
     def discard(self) -> None:
         """Drop a group that nobody used."""
 
+    def settle(self) -> None:  # noqa: B027  a group whose futures say it all needs none
+        """Wait until what the training thread has started is over, where no future says so.
+
+        Raises ``RuntimeError`` where it fails.
+        """
+
+    def quiet(self, _timeout_s: float) -> bool:
+        """Wait, after ``abort``, until nothing writes memory any more. False: something might."""
+        return True
+
     def exchange(self, data: bytes) -> list[bytes]:
         """Give ``data`` to all ranks, and return that of each. Raises ``RuntimeError``."""
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]

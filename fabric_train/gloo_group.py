@@ -37,6 +37,11 @@ class GlooGeneration(GenerationGroup):
         self._aborted = False
 
     @property
+    def store(self) -> Any:
+        """The part of the store that is this generation's."""
+        return self._store
+
+    @property
     def group(self) -> Any:
         """The ``ProcessGroupGloo``."""
         return self._group

@@ -62,6 +62,7 @@ from fabric_train.messages import (
     Suspect,
     Welcome,
 )
+from fabric_train.nccl_group import NcclGeneration
 from fabric_train.preparation import Preparation
 from fabric_train.protection import Protection
 from fabric_train.recovery import agree_on_plan, copy_states, role_of
@@ -260,7 +261,9 @@ class Job:
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
         self._group.on_broadcast = self._note_broadcast
-        dist.Backend.register_backend("fabric", self._make_group, devices=["cpu"])
+        dist.Backend.register_backend("fabric", self._make_group, devices=["cpu", "cuda"])
+        if torch.cuda.is_initialized():
+            NcclGeneration.device = torch.device("cuda", torch.cuda.current_device())
         if not self._spare:
             assignment = self._await_assignment()
             inner = collectives.connect(self._link, assignment, self._timeout_s)
@@ -350,7 +353,7 @@ class Job:
             raise _RunAgainError
         assert self._hand_over is not None
         assert self._group.inner is not None
-        ready = not self._group.broken
+        ready = self._group.settle()
         if ready:
             self._hand_over.complete(self.rank, self._step + 1)
             try:
@@ -480,7 +483,7 @@ class Job:
         self._link.send(Suspect(generation, error[:500]))
 
     def _note_broadcast(self, tensor: Tensor) -> None:
-        if self.rehearsing and tensor.dtype == torch.int32 and tensor.device.type == "cpu":
+        if self.rehearsing and tensor.dtype == torch.int32:
             self._order.update(repr(tensor.tolist()).encode())
 
     def _give_up(self, reason: str) -> SystemExit:

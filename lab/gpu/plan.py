@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 Operation = Literal["all_reduce", "all_to_all", "send_recv"]
+Network = Literal["FABRIC", "Socket"]
 
 WORLD = 2
 PROTOCOLS = ("Simple", "LL", "LL128")
@@ -45,15 +46,18 @@ def seed(round_number: int, step: int, rank: int) -> int:
     return (round_number * 1_000 + step) * WORLD + rank + 1
 
 
-def environment(*, rank: int, protocol: str, plugin: Path, job: str) -> dict[str, str]:
+def environment(
+    *, rank: int, protocol: str, plugin: Path, job: str, network: Network = "FABRIC"
+) -> dict[str, str]:
     """What NCCL reads: our plugin, its protocol, and that the two ranks are two hosts.
 
     With the same host id NCCL would refuse two ranks on one GPU, or join them by shared memory.
+    ``network`` Socket: NCCL's own TCP in the plugin's place.
     """
     return {
         "NCCL_HOSTID": f"fabric-gpu-{rank}",
-        "NCCL_NET_PLUGIN": str(plugin),
-        "NCCL_NET": "FABRIC",
+        "NCCL_NET_PLUGIN": str(plugin) if network == "FABRIC" else "none",
+        "NCCL_NET": network,
         "NCCL_PROTO": protocol,
         "NCCL_SOCKET_IFNAME": "rail",
         "NCCL_P2P_DISABLE": "1",

@@ -19,7 +19,7 @@ from lab.cluster import Cluster
 from lab.flap import Flap
 from lab.gpu.compare import Row, Verdict, compare
 from lab.gpu.machine import plugin
-from lab.gpu.plan import WORLD, environment
+from lab.gpu.plan import WORLD, Network, environment
 from telemetry.statsdir import StatsDirectory
 
 ROUNDS = 3
@@ -79,6 +79,7 @@ def run_job(
     *,
     seconds: float,
     faults: bool,
+    network: Network = "FABRIC",
     worker: WorkerCommand = torch_worker,
     uses_plugin: Callable[[str], bool] = lambda log: "NET/Fabric" in log,
 ) -> Outcome:
@@ -90,6 +91,7 @@ def run_job(
         out: a new directory; rows, logs and rendezvous lie there and stay.
         seconds: how long rounds are repeated, once the first has ended.
         faults: rail 1 of host 0 flaps all that time, rail 0 of host 1 in its second half.
+        network: our plugin, or NCCL's own TCP.
         worker: what each rank runs; another one in tests.
         uses_plugin: does a rank's log prove that the plugin carried it?
 
@@ -109,7 +111,13 @@ def run_job(
             command += ["--go", str(go), "--out", str(files[rank])]
             command += ["--rounds", str(ROUNDS), "--seconds", str(seconds)]
             log = stack.enter_context(logs[rank].open("wb"))
-            env = environment(rank=rank, protocol=protocol, plugin=plugin(), job=f"gpu-{protocol}")
+            env = environment(
+                rank=rank,
+                protocol=protocol,
+                plugin=plugin(),
+                job=f"gpu-{protocol}",
+                network=network,
+            )
             process = node.popen(command, env=env, stdout=log, stderr=log)
             stack.callback(_end, process)
             ranks.append(process)

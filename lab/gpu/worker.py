@@ -109,8 +109,11 @@ def play(
     write({"type": "end", "rounds": number})
 
 
-def main() -> int:
-    """One rank, from start to end."""
+Write = Callable[[dict[str, object]], None]
+
+
+def serve(play: Callable[[Ranks, argparse.Namespace, Write], None]) -> int:
+    """One rank that plays, from start to end. Returns the exit status."""
     args = arguments()
     with args.out.open("w") as out:
 
@@ -130,4 +133,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(play))

@@ -3,6 +3,8 @@
 // What always holds:
 // - A byte is placed only into a posted receive that is not whole, and only for the newest
 //   connection of its path. Whatever is stale or already here goes nowhere.
+// - No byte is ever placed where another belongs, not for a moment: NCCL's LL and LL128 read a
+//   buffer while it fills, and take for theirs whatever bears the number of the step.
 // - A path's epochs never go back: after fence(path, e) nothing below e is admitted again.
 // - A group is done once, when every one of its slots is whole; the answer to a fence is given only
 //   after the transport has retired the old connection.
@@ -105,8 +107,8 @@ class ReceiveCore {
   Placement begin(PathIndex path, Epoch epoch, const ChunkHeader& header);
   bool finish(PathIndex path);
   // How many chunks of the message, right behind the one that arrives on this path, are neither
-  // here nor arriving: until another begins anything may be written where they belong. At most
-  // `most`. None while a one-sided write may land there.
+  // here nor arriving: what the sender has promised of them (ChunkHeader::follow) may be read in
+  // advance. At most `most`. None while a one-sided write may land there.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait; the

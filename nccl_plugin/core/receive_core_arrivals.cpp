@@ -1,8 +1,8 @@
 // What arrives: connections that are let in and retired, and where their chunks go.
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
+#include "core/ordered_copy.h"
 #include "core/receive_core.h"
 
 namespace fabric::core {
@@ -345,7 +345,7 @@ bool ReceiveCore::take_kept(GroupId id, const Kept& kept) {
   piece.size = bytes.size();
   piece.chunks.assign(1, false);
   if (!bytes.empty()) {
-    std::memcpy(piece.buffer.data, bytes.data(), bytes.size());
+    copy_in_order(piece.buffer.data, bytes.data(), bytes.size());
   }
   return deliver(id, 0, 0);
 }

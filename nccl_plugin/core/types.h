@@ -86,7 +86,9 @@ struct ChunkHeader {
   Era era = 0;              // with `ahead`
   std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise
   bool budget_low = false;  // the sender is about to run out of its copy budget
+  std::uint8_t follow = 0;  // so many chunks of the message, in order, come next on this stream
 };
+inline constexpr std::size_t kMostFollow = 15;
 
 // The notification of a one-sided write: what its completion tells. Order of landing is arbitrary;
 // a notification may come twice, and that of the last chunk first.

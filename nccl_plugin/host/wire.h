@@ -5,8 +5,9 @@
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
 // version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
-// paths: keys in grants, HelloKind::one_sided, `terms` and `fence_pending`; a peer of an older
-// version is never offered any of them, and all its paths are streams. Version 2 had them too, but
+// paths: keys in grants, HelloKind::one_sided, `terms` and `fence_pending`, and its chunks say what
+// follows them; a peer of an older version is never offered any of them, and all its paths are
+// streams. Version 2 had them too, but
 // its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
 // any more: a peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
@@ -176,9 +177,9 @@ using Bytes = std::vector<std::byte>;
 
 std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
 // 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot; in version 3
-// with 256 added when the caller waits for a small message, and 512 when the copy budget is low. An
-// `ahead` chunk is its message, and has tag (4) and flags (4; 1: copy budget low) in the offset's
-// place.
+// with 256 added when the caller waits for a small message, and 512 when the copy budget is low; in
+// version 4 with 1024 times `follow` added. An `ahead` chunk is its message, and has tag (4) and
+// flags (4; 1: copy budget low) in the offset's place.
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);

@@ -18,7 +18,8 @@ constexpr std::uint32_t kBudgetLow = 1;  // a flag of an `ahead` chunk
 // Flags beside the slot of a `chunk`.
 constexpr std::uint16_t kWaits = 1U << 8U;
 constexpr std::uint16_t kChunkBudgetLow = 1U << 9U;
-constexpr std::uint16_t kChunkFlags = kWaits | kChunkBudgetLow;
+constexpr unsigned kFollowShift = 10;  // 4 bits
+constexpr std::uint16_t kChunkFlags = kWaits | kChunkBudgetLow | core::kMostFollow << kFollowShift;
 
 // Writes the header with the body's length once the body is there.
 class Frame {
@@ -128,7 +129,8 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   };
   put(0, header.ahead ? FrameType::ahead : FrameType::chunk);
   const auto slot = static_cast<std::uint16_t>(header.slot | (header.waits ? kWaits : 0U) |
-                                               (header.budget_low ? kChunkBudgetLow : 0U));
+                                               (header.budget_low ? kChunkBudgetLow : 0U) |
+                                               unsigned{header.follow} << kFollowShift);
   put(2, header.ahead ? header.era : slot);
   put(4, header.length);
   put(8, comm);
@@ -167,6 +169,9 @@ std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes) 
   header.slot = ahead ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count & ~kChunkFlags);
   header.waits = !ahead && (frame->count & kWaits) != 0;
   header.budget_low = !ahead && (frame->count & kChunkBudgetLow) != 0;
+  header.follow = ahead
+                      ? std::uint8_t{0}
+                      : static_cast<std::uint8_t>(frame->count >> kFollowShift & core::kMostFollow);
   header.length = frame->length;
   header.group = reader.get<core::GroupId>();
   header.message_size = reader.get<std::uint64_t>();

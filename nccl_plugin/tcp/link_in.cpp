@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
+#include "core/ordered_copy.h"
 #include "tcp/socket.h"
 
 namespace fabric::tcp {
@@ -33,32 +33,21 @@ std::span<std::byte> scratch() {
 }  // namespace
 
 // Where one read puts what comes: into the chunk under way and the header behind it, then
-// - where the message goes on in order, into its next chunks, each with its header: a read that
-//   ends at each chunk leaves bytes with the kernel, which then has the sender's core acknowledge
-//   them (__tcp_ack_snd_check in net/ipv4/tcp_input.c: the window advances), a tenth of the speed;
+// - into the next chunks of the message that the sender has promised, each with its header: a read
+//   that ends at each chunk leaves bytes with the kernel, which then has the sender's core
+//   acknowledge them (__tcp_ack_snd_check in net/ipv4/tcp_input.c: the window advances), a tenth of
+//   the speed;
 // - else aside, where little is expected.
+// Nothing is ever read to where it does not belong: see ReceiveCore.
 struct TcpLinkIn::Scatter {
-  static constexpr std::size_t kRun = 15;  // chunks in advance
-  std::array<iovec, 2 + 2 * kRun> parts;   // as far as `used`
+  std::array<iovec, 2 + 2 * core::kMostFollow> parts;  // as far as `used`
   std::size_t used = 0;
   std::size_t wanted = 0;
-  std::array<std::array<std::byte, kChunkHeaderSize>, kRun> headers;  // written by the kernel
+  std::array<std::array<std::byte, kChunkHeaderSize>, core::kMostFollow> headers;  // by the kernel
 
   void add(std::byte* data, std::size_t size) {
     parts[used++] = {data, size};
     wanted += size;
-  }
-
-  // `got` bytes from part `at` on, which went where they do not belong: copied, for where they do
-  // may be where others of them are now.
-  [[nodiscard]] std::vector<std::byte> rest(std::size_t at, std::size_t got) const {
-    std::vector<std::byte> out;
-    out.reserve(got);
-    for (; out.size() < got; ++at) {
-      const auto* from = static_cast<const std::byte*>(parts[at].iov_base);
-      out.insert(out.end(), from, from + std::min(got - out.size(), parts[at].iov_len));
-    }
-    return out;
   }
 };
 
@@ -142,10 +131,10 @@ void TcpLinkIn::aim(const Poll& poll, Scatter& into) {
   if (duplicate_) {
     return;
   }
-  if (in_order_ && poll.hints.alone) {
+  if (follow_ != 0) {
     std::byte* data = data_ + left_;
     std::size_t behind = behind_;
-    const std::size_t chunks = poll.core.missing_behind(path_, Scatter::kRun);
+    const std::size_t chunks = poll.core.missing_behind(path_, follow_);
     for (std::size_t i = 0; i < chunks; ++i) {
       const std::size_t length = std::min<std::size_t>(chunk_size_, behind);
       into.add(data, length);
@@ -194,7 +183,7 @@ bool TcpLinkIn::take(Poll& poll, const Scatter& into, std::size_t got) {
     const bool foreseen =
         in_payload_ && !duplicate_ && data_ == body.iov_base && left_ == body.iov_len;
     if (!foreseen) {
-      return feed(poll, into.rest(at, got));
+      return false;  // a broken promise
     }
     const std::size_t payload = next();
     arrived(poll, payload);
@@ -210,7 +199,7 @@ bool TcpLinkIn::feed(Poll& poll, std::span<const std::byte> bytes) {
     if (in_payload_) {
       const std::size_t part = std::min(left_, bytes.size());
       if (!duplicate_) {
-        std::memcpy(data_, bytes.data(), part);
+        core::copy_in_order(data_, bytes.data(), part);
       }
       arrived(poll, part);
       bytes = bytes.subspan(part);
@@ -258,6 +247,9 @@ bool TcpLinkIn::take_header(Poll& poll) {
     return host::carries_payload(frame->type);
   }
   if (frame->type == FrameType::trial) {
+    if (follow_ != 0) {
+      return false;
+    }
     in_payload_ = true;
     validation_ = true;
     duplicate_ = true;
@@ -274,6 +266,11 @@ bool TcpLinkIn::begin_chunk(Poll& poll) {
   if (!header) {
     return false;
   }
+  const bool next =
+      header->group == group_ && header->slot == slot_ && header->offset == next_offset_;
+  if (follow_ != 0 && (header->ahead || !next)) {
+    return false;  // not what was promised
+  }
   const core::Placement placement = poll.core.begin(path_, epoch_, *header);
   if (placement.verdict == core::Verdict::refuse || placement.verdict == core::Verdict::stale) {
     return false;
@@ -284,9 +281,7 @@ bool TcpLinkIn::begin_chunk(Poll& poll) {
   data_ = placement.data;
   left_ = header->length;
   behind_ = header->message_size - header->offset - header->length;
-  const bool goes_on =
-      header->group == group_ && header->slot == slot_ && header->offset == next_offset_;
-  in_order_ = goes_on || header->offset == 0;
+  follow_ = header->follow;
   group_ = header->group;
   slot_ = header->slot;
   next_offset_ = header->offset + header->length;

@@ -72,10 +72,10 @@ class TcpLinkIn final : public host::LinkIn {
   std::byte* data_ = nullptr;
   std::size_t left_ = 0;
   std::size_t behind_ = 0;  // bytes of the message after this chunk, if it comes in order
-  // Whose chunk that is and where the next would begin; whether they come in order.
+  // Whose chunk that is, where the next would begin, and how many the sender promised from there.
   core::GroupId group_ = 0;
   std::uint8_t slot_ = 0;
-  bool in_order_ = false;
+  std::uint8_t follow_ = 0;
   std::uint64_t next_offset_ = 0;
   std::size_t low_water_ = 1;  // of the socket
   std::size_t low_left_ = 0;   // `left_` when the last tick saw it

@@ -19,6 +19,22 @@ using host::kFrameHeaderSize;
 
 constexpr std::size_t kReadBack = std::size_t{16} * 1024;
 
+// How many right behind the first are the next of its message, in order. A batch goes out whole and
+// in order, or its connection ends.
+std::uint8_t following(std::span<const core::Outgoing> chunks) {
+  std::size_t count = 0;
+  while (count < core::kMostFollow && count + 1 < chunks.size()) {
+    const core::ChunkHeader& last = chunks[count].header;
+    const core::ChunkHeader& next = chunks[count + 1].header;
+    if (next.ahead || next.group != last.group || next.slot != last.slot ||
+        next.offset != last.offset + last.length) {
+      break;
+    }
+    ++count;
+  }
+  return static_cast<std::uint8_t>(count);
+}
+
 }  // namespace
 
 TcpLinkOut::TcpLinkOut(host::Fd fd, const host::LinkSetup& setup, std::uint8_t version)
@@ -30,9 +46,12 @@ void TcpLinkOut::put(std::span<const core::Outgoing> chunks, host::SendProgress&
   batch_.clear();
   batch_at_ = 0;
   piece_at_ = 0;
-  for (const core::Outgoing& out : chunks) {
-    batch_.push_back(
-        {host::encode_chunk(comm_, out.header), out.data, out.header.length, out.again});
+  const bool tells = version_ >= host::kWireVersion;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const core::Outgoing& out = chunks[i];
+    core::ChunkHeader header = out.header;
+    header.follow = tells ? following(chunks.subspan(i)) : std::uint8_t{0};
+    batch_.push_back({host::encode_chunk(comm_, header), out.data, header.length, out.again});
   }
   if (batch_.size() >= core::BatchSize::kLeast) {
     batch_began_ = host::monotonic_ns();

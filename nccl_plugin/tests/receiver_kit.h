@@ -88,7 +88,7 @@ struct Stream {
   std::size_t at = 0;
 
   void chunk(core::GroupId group, std::uint8_t slot, const std::vector<std::byte>& message,
-             std::size_t number) {
+             std::size_t number, std::uint8_t follow = 0) {
     core::ChunkHeader header;
     header.group = group;
     header.slot = slot;
@@ -96,6 +96,7 @@ struct Stream {
     header.offset = number * kSmallChunk;
     header.length = static_cast<std::uint32_t>(
         std::min<std::size_t>(kSmallChunk, message.size() - header.offset));
+    header.follow = follow;
     const auto head = encode_chunk(kId, header);
     bytes.insert(bytes.end(), head.begin(), head.end());
     const auto from = message.begin() + static_cast<std::ptrdiff_t>(header.offset);

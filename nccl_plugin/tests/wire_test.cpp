@@ -279,6 +279,11 @@ TEST_CASE("frames: round trips") {
   small.budget_low = true;
   CHECK(decode_chunk(encode_chunk(7, small))->budget_low);
   CHECK(decode_chunk(encode_chunk(7, small))->slot == 3);
+  CHECK(decode_chunk(encode_chunk(7, small))->follow == 0);
+  small.follow = core::kMostFollow;
+  CHECK(decode_chunk(encode_chunk(7, small))->follow == core::kMostFollow);
+  CHECK(decode_chunk(encode_chunk(7, small))->waits);
+  CHECK(decode_chunk(encode_chunk(7, small))->slot == 3);
   small.slot = core::kMaxSlots;
   CHECK_FALSE(decode_chunk(encode_chunk(7, small)));
   core::ChunkHeader beyond = chunk;

@@ -8,8 +8,24 @@ from pathlib import Path
 import pytest
 
 from lab.gpu.compare import Row, compare
+from lab.gpu.lines import count
 from lab.gpu.machine import look
 from lab.gpu.plan import PROTOCOLS, STEPS, WORLD, Machine, environment, missing, seed
+from lab.gpu.run import Outcome
+
+
+def outcome(*rows: list[Row]) -> Outcome:
+    return Outcome(tuple(map(tuple, rows)), (0, 0), 0, 0, through_plugin=True)
+
+
+def test_wrong_sums_are_counted_and_the_runs_in_them_named_once():
+    end: Row = {"type": "end", "rounds": 8, "wrong": 2}
+    wrong: Row = {"type": "wrong", "sum": 3, "runs": [[60, 16], [120, 14], [300, 16]]}
+    found = count(outcome([end | {"wrong": 0}], [wrong, wrong, end]), "FABRIC", "LL128", 5.0, True)
+    assert (found.sums, found.wrong, found.lengths) == (8, (0, 2), (14, 16))
+    with pytest.raises(RuntimeError, match="rank 1 did not end"):
+        count(outcome([end], [wrong]), "FABRIC", "LL128", 5.0, True)
+
 
 WHOLE = Machine(
     root=True,

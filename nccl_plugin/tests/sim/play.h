@@ -75,7 +75,6 @@ class World {
   void transmit_by_policy();
   void receive(core::PathIndex index);
   void begin(core::PathIndex index, Packet packet);
-  void speculate(core::PathIndex index, const core::ChunkHeader& header, std::byte* data);
   void finish(core::PathIndex index);
 
   // What the receiver tells.

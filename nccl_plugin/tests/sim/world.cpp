@@ -142,18 +142,7 @@ void World::begin(PathIndex index, Packet packet) {
   if (data != nullptr) {
     std::copy_n(packet.payload.begin(), packet.payload.size() / 2, data);
   }
-  if (data != nullptr && random_.one_in(4)) {
-    speculate(index, packet.header, data);
-  }
   paths_[index].arriving = Arriving{std::move(packet), data};
-}
-
-// What a transport reads behind a chunk lies where the next ones belong, whether or not they
-// follow.
-void World::speculate(PathIndex index, const ChunkHeader& header, std::byte* data) {
-  const std::uint64_t behind = receiver_.missing_behind(index, 3) * kChunk;
-  const std::uint64_t left = header.message_size - header.offset - header.length;
-  std::fill_n(data + header.length, std::min(behind, left), std::byte{0x77});
 }
 
 // The second half.

@@ -29,6 +29,14 @@ def test_an_unknown_backend_is_named():
         environment(None, {"FABRIC_TRAIN_BACKEND": "mpi"}, standalone=True)
 
 
+def test_nccl_leaves_lost_peers_to_us_unless_told_otherwise():
+    added = environment("nccl", {"TORCH_NCCL_ENABLE_MONITORING": "1"}, standalone=True)
+    assert added["FABRIC_TRAIN_BACKEND"] == "nccl"
+    assert added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert added["NCCL_NET_PLUGIN_REF_COUNT"] == "1"
+    assert "TORCH_NCCL_ENABLE_MONITORING" not in added
+
+
 def test_the_command_line_wins_over_the_environment(installed):
     inherited = {"FABRIC_TRAIN_BACKEND": "mpi", "LD_LIBRARY_PATH": str(installed)}
     added = environment("plugin", inherited, standalone=False)
