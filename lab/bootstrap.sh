@@ -10,7 +10,7 @@ usage() {
 usage: ./run COMMAND [ARGS]
 
   demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
-  test [unit|native|booted|lab|vm|all|nightly] [PYTEST ARGS]
+  test [unit|native|threads|booted|lab|vm|all|nightly] [PYTEST ARGS]
                                 no word: unit + native + booted + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
   lab vm up|ssh|fault|down|...  an RDMA cluster in virtual machines (./run lab vm --help)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The tiers of `./run test`; sourced by bootstrap.sh with its functions in scope.
 TIER=core
-case ${1:-} in unit | native | booted | lab | vm | all | nightly) TIER=$1; shift ;; esac
+case ${1:-} in unit | native | threads | booted | lab | vm | all | nightly) TIER=$1; shift ;; esac
 
 # What the tiers leave to `lab.totals`.
 REPORTS=$PWD/build/log/reports
@@ -29,7 +29,8 @@ tier() {
 finish() {
   local rc=$?
   trap - EXIT
-  [ -z "${MACHINES:-}" ] || kill -- -"$MACHINES" 2>/dev/null || true
+  local group
+  for group in ${MACHINES:-} ${THREADS:-}; do kill -- -"$group" 2>/dev/null || true; done
   python -m lab.totals "$REPORTS" "$SECONDS" "$rc" || true
   exit "$rc"
 }
@@ -85,7 +86,7 @@ unit() {
   ctest_end release && return $rc
 }
 
-# C++ under the sanitizers; with the release build only the processes of fabric-perf.
+# C++ under ASan and UBSan; with the release build only the processes of fabric-perf.
 native() {
   local rc=0
   ensure_native release
@@ -95,11 +96,38 @@ native() {
   # The release build has played all of the simulator's schedules; here memory is what is looked at.
   # fabric-perf is what most lab tests run with this build, and the nightly matrix with TSan.
   FABRIC_SIM_RUNS=3000 ctest_begin asan -LE processes
-  ensure_native tsan fabric_checks
-  ctest_end asan || return
-  ctest_begin tsan -LE processes
   simulators || rc=$?
-  ctest_end tsan && return $rc
+  ctest_end asan && return $rc
+}
+
+under_tsan() {
+  ensure_native tsan fabric_checks
+  ctest_begin tsan -LE processes
+  ctest_end tsan
+}
+
+# C++ under TSan in the background, on what the tests beside it leave of the cores.
+threads_begin() {
+  set -m # as machines_begin
+  (renice -n 10 $BASHPID >/dev/null && under_tsan) >build/log/threads.log 2>&1 &
+  THREADS=$!
+  THREADS_RC=0
+  set +m
+}
+
+threads_wait() {
+  [ -z "${THREADS:-}" ] || wait "$THREADS" || THREADS_RC=$?
+  THREADS=
+}
+
+threads() {
+  if [ -z "${THREADS_RC:-}" ]; then # not begun
+    under_tsan
+    return
+  fi
+  threads_wait
+  cat build/log/threads.log
+  return "$THREADS_RC"
 }
 
 # What the benchmarks measure with, and the unit tests' worlds in virtual time.
@@ -157,6 +185,7 @@ lab() {
   retried lab tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
+  threads_wait
   retried lab-alone tests/lab -m 'alone and not nightly' "$@" || alone=$?
   unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
@@ -183,12 +212,13 @@ nightly() {
 }
 
 core() {
-  tier lint && tier unit "$@" && machines_begin && tier native && tier booted && tier lab "$@" &&
-    tier vm "$@"
+  tier lint && tier unit "$@" && machines_begin && tier native && tier booted && threads_begin &&
+    tier lab "$@" && tier threads && tier vm "$@"
 }
 
 case $TIER in
   core) core "$@" ;;
+  native) tier native && tier threads ;;
   all) core "$@" && tier nightly "$@" ;;
   *) tier "$TIER" "$@" ;;
 esac

@@ -108,7 +108,7 @@ class ReceiveCore {
   bool finish(PathIndex path);
   // How many chunks of the message, right behind the one that arrives on this path, are neither
   // here nor arriving: what the sender has promised of them (ChunkHeader::follow) may be read in
-  // advance. At most `most`. None while a one-sided write may land there.
+  // advance. At most `most`.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
   // Does the sender send small messages ahead? Then their grants and acknowledgements may wait; the
@@ -222,7 +222,6 @@ class ReceiveCore {
   std::size_t unfinished_large_ = 0;
   std::array<Path, kMaxPaths> paths_{};
   PathSet arriving_ = 0;  // the paths with a partial
-  PathSet writing_ = 0;   // one-sided ones, open or being retired
   PathSet credits_due_ = 0;
   Era era_ = 0;                          // of the last group posted
   bool single_ = true;                   // it had one slot, or none is posted

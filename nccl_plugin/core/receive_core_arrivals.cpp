@@ -22,7 +22,6 @@ bool ReceiveCore::admit(PathIndex index, Epoch epoch, PathKind kind, std::uint32
   path.landed = 0;
   path.told = 0;
   path.credits = credits;
-  writing_ |= kind == PathKind::one_sided ? bit(index) : 0;
   drop_partial(index);
   return true;
 }
@@ -62,7 +61,6 @@ bool ReceiveCore::retired(PathIndex index, Epoch epoch) {
     return false;
   }
   path.retiring = false;
-  writing_ &= ~bit(index);
   return true;
 }
 
@@ -316,9 +314,8 @@ bool ReceiveCore::finish(PathIndex index) {
 
 std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const {
   const auto& partial = paths_[index].partial;
-  const Group* group = writing_ == 0 && partial && !partial->duplicate && !partial->kept
-                           ? find(partial->group)
-                           : nullptr;
+  const Group* group =
+      partial && !partial->duplicate && !partial->kept ? find(partial->group) : nullptr;
   if (group == nullptr) {
     return 0;
   }

@@ -309,7 +309,6 @@ TEST_CASE("a path is one-sided in one epoch and a stream in the next") {
     CHECK(out->where == 0);
     const Placement placement = comm.receiver.begin(kHome, second, out->header);
     REQUIRE(placement.verdict == Verdict::place);
-    CHECK(comm.receiver.missing_behind(kHome, 8) == 0);  // a write may land there
     std::memcpy(placement.data, out->data, out->header.length);
     comm.receiver.finish(kHome);
   }

@@ -107,8 +107,6 @@ elseif(name STREQUAL receive_core_arrivals.cpp)
         [=[if (!is(Fault::credits_kept)) credits_due_ |= bit(index);]=])
   plant([=[group.landed_rails = static_cast]=]
         [=[if (!is(Fault::landed_rails_missed)) group.landed_rails = static_cast]=])
-  plant([=[writing_ == 0 && partial]=]
-        [=[(writing_ == 0 || is(Fault::speculation_goes_on)) && partial]=])
 elseif(name STREQUAL hearsay.h)
   plant([=[since_[path] >= connected]=]
         [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])

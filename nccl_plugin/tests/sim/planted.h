@@ -52,7 +52,6 @@ enum class Fault {
   landed_rails_missed,   // which NICs landed is not noted
   stream_beside,         // a stream carries beside a one-sided path
   device_memory_copied,  // memory that the CPU may not read is copied
-  speculation_goes_on,   // a stream's receiver writes where a one-sided write may land
 };
 
 struct Planted {
@@ -106,7 +105,6 @@ inline constexpr std::array kPlanted{
     Planted{Fault::landed_rails_missed, "the NICs that landed are not noted"},
     Planted{Fault::stream_beside, "a stream carries beside a one-sided path"},
     Planted{Fault::device_memory_copied, "device memory is copied"},
-    Planted{Fault::speculation_goes_on, "a stream writes where a one-sided write may land"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on
