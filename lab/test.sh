@@ -74,11 +74,14 @@ ctest_end() {
   return $rc
 }
 
+# Unit tests that take no seconds.
+QUICK='not virtual_time and not patient'
+
 # The cores alone: no root, no sleep, no network. Long worlds in virtual time wait for the native
 # tier, which has time beside its builds; who selects tests has all of them here.
 unit() {
   local rc=0 which='not nightly'
-  [ $# = 0 ] && which='not nightly and not virtual_time'
+  [ $# = 0 ] && which="not nightly and $QUICK"
   ensure_native release
   ctest_begin release -LE processes
   # What the tests of a file share is made once.
@@ -130,11 +133,11 @@ threads() {
   return "$THREADS_RC"
 }
 
-# What the benchmarks measure with, and the unit tests' worlds in virtual time.
+# What the benchmarks measure with, and the unit tests that take seconds.
 simulators() {
   local rc=0
   FABRIC_BUILD=release strict simulators tests/bench -m 'not nightly' -n 2 --dist loadfile || rc=$?
-  FABRIC_BUILD=release strict worlds tests/unit -m 'virtual_time and not nightly' -n 2 \
+  FABRIC_BUILD=release strict worlds tests/unit -m "not ($QUICK) and not nightly" -n 2 \
     --dist loadfile || rc=$?
   return $rc
 }
@@ -146,7 +149,7 @@ booted() {
   ensure_native asan
   local rc=0 WITHIN=(python -m lab.just_booted)
   ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
-  FABRIC_BUILD=release strict booted tests/unit -m 'not nightly and not virtual_time' -n 2 \
+  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
     --dist loadfile "$@" || rc=$?
   ctest_end asan || return
   # The tests of the system calls are the release build's.

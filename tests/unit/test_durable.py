@@ -108,6 +108,7 @@ def _wrong(function, call):
     return ""
 
 
+@pytest.mark.patient
 def test_no_other_code_makes_files_by_itself():
     found = []
     for package in ("fabricd", "telemetry", "clocksync", "compute"):

@@ -96,6 +96,7 @@ def test_any_bytes_are_a_line_or_refused(data):
         parse_line(data)
 
 
+@pytest.mark.patient
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_any_document_is_carried_as_it_is(document):
     said = parse_line(encode_line("document", document=document))

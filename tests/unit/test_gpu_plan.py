@@ -73,6 +73,7 @@ def test_a_python_without_torch_is_no_error(tmp_path: Path):
         assert "PyTorch cannot be imported" in missing(machine)
 
 
+@pytest.mark.patient
 def test_the_command_says_why_it_cannot_run():
     reason = missing(look())
     if not reason:

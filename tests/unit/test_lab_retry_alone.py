@@ -101,6 +101,7 @@ def history(checkout: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.patient
 def test_three_passes_of_three_excuse_a_failure_and_keep_its_log(checkout, capfd):
     assert run_tier(checkout, COUNTING.format(fails={0}), "-n", "2") == 1
     assert retry_alone.main(["report.json"]) == 0
@@ -118,6 +119,7 @@ def test_three_passes_of_three_excuse_a_failure_and_keep_its_log(checkout, capfd
     assert (counts.passed, counts.failed, len(counts.flaky)) == (2, 0, 1)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("args", [["-x"], ["--maxfail=1"], ["-x", "-n", "1"]])
 def test_a_run_that_stopped_early_is_not_excused(checkout, capfd, args):
     """The tests behind the failed one did not run: passing alone says nothing of them."""
@@ -127,6 +129,7 @@ def test_a_run_that_stopped_early_is_not_excused(checkout, capfd, args):
     assert (checkout / "count").read_text() == "1"
 
 
+@pytest.mark.patient
 def test_one_failure_of_the_three_stays_a_failure(checkout, capfd):
     assert run_tier(checkout, COUNTING.format(fails={0, 2})) == 1
     assert retry_alone.main(["report.json"]) == 1
@@ -164,6 +167,7 @@ def test_inherits_nothing():
 """
 
 
+@pytest.mark.patient
 def test_what_is_never_excused_is_not_even_run_again(checkout, capfd):
     (checkout / "test_broken.py").write_text("import no_such_module\n")
     args = ["-n", "1", "--continue-on-collection-errors", "test_it.py", "test_broken.py"]

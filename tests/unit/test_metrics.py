@@ -214,6 +214,7 @@ def test_docs_and_endpoint_agree(scrape):
     assert dict(families) == specs
 
 
+@pytest.mark.patient
 def test_rules_are_valid_and_fire(tmp_path):
     rules = ROOT / "deploy" / "prometheus" / "rules.yml"
     done = promtool("check", "rules", str(rules))

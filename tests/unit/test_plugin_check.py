@@ -227,6 +227,7 @@ def test_a_command_that_cannot_be_run_or_fails_is_named():
     assert found == {"h1": "no answer (exit status 255: Permission denied)"}
 
 
+@pytest.mark.patient
 def test_a_host_that_hangs_is_ended_with_what_it_started(tmp_path):
     pid = tmp_path / "pid"
     found = query_hosts(["h1"], f"sh -c 'sleep 987 & echo $! > {pid}; wait'", [], 2.0)

@@ -292,6 +292,7 @@ def test_a_hard_fault_is_one_row_of_steering(tmp_path):
     assert [(e.link, e.data) for e in told] == [("rail1", {"weight": 0, "before": FULL})]
 
 
+@pytest.mark.patient
 @given(
     st.lists(
         st.tuples(st.sampled_from(["ip", "rdma", "carrier", "restore", "wait"]), st.integers(0, 3)),

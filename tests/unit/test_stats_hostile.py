@@ -56,6 +56,7 @@ class Ticks:
         return self.now
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("plant", [odd, empty])
 def test_a_job_among_4096_hostile_pages_is_seen_with_the_daemons_budget(tmp_path, plant):
     plant(tmp_path, 4096)

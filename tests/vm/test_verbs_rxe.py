@@ -8,6 +8,8 @@ import pytest
 
 from lab.vm import pair
 
+pytestmark = pytest.mark.nightly  # two machines: minutes for their boot alone
+
 GUEST = Path(__file__).parent / "guest"
 PYTHON = "/opt/fabricd/bin/python3"
 PORT_DOWN, PORT_ACTIVE = 1, 4  # enum ibv_port_state

@@ -104,6 +104,7 @@ def test_chunks_cover_every_byte_once_and_in_order(sizes):
     assert order == sorted(order)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("chunk", [1 << 12, 1 << 17, 4 << 20])
 def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
@@ -133,6 +134,7 @@ def count_messages(source):
     return len(seen)
 
 
+@pytest.mark.patient
 def test_one_bit_that_differs_anywhere_is_refused(monkeypatch):
     monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
     source = ReplicatedState(parts(0))
