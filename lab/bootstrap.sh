@@ -10,6 +10,7 @@ usage() {
 usage: ./run COMMAND [ARGS]
 
   demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
+  demo rdma                     the same story over RDMA, in a virtual machine with soft-RoCE
   test [unit|native|threads|booted|lab|vm|all|nightly] [PYTEST ARGS]
                                 no word: unit + native + booted + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
@@ -150,7 +151,11 @@ case $COMMAND in
   build) for f in "${@:-release}"; do ensure_native "$f"; done ;;
   lint) ensure_apt dev; ensure_native release; exec bash lab/lint.sh "$@" ;;
   shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
-  demo) need_root demo; ensure_native release; exec python -m lab.demo "$@" ;;
+  demo)
+    need_root demo
+    [ "${1:-}" != rdma ] || ensure_apt vm
+    ensure_native release
+    exec python -m lab.demo "$@" ;;
   lab)
     need_root lab
     [ "${1:-}" != vm ] || ensure_apt vm

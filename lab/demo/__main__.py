@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.cluster import Cluster
-from lab.demo import report, verdict
+from lab.demo import rdma, report, verdict
 from lab.demo.analysis import Analysis, analyse
 from lab.demo.live import Live, LogLine
 from lab.demo.record import Recording
@@ -50,6 +50,7 @@ examples:
   sudo ./run demo
   sudo ./run demo --no-failover
   sudo ./run demo --plain --seconds 15
+  sudo ./run demo rdma    the first act's story over RDMA, in a virtual machine with soft-RoCE
 """
 
 
@@ -354,4 +355,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(rdma.main(sys.argv[2:]) if sys.argv[1:2] == ["rdma"] else main())
