@@ -37,6 +37,11 @@ struct Witness {
 
 class CompletionTimeout {
  public:
+  // `patience`: all limits are 2^patience times as long, 2^kMostPatience at most. For a connection
+  // whose predecessors were called dead and came back at once: the peer is slow, not gone.
+  static constexpr unsigned kMostPatience = 3;
+  void set_patience(unsigned patience) { patience_ = std::min(patience, kMostPatience); }
+
   // Call now and then while work is unfinished, and within 10 ms of a look that found nothing
   // moving. `suspect`: post the witness's write.
   Hearing judge(const WorkSample& sample, std::int64_t now, const Witness& witness) {
@@ -58,8 +63,12 @@ class CompletionTimeout {
     const std::int64_t usual = mean_ == 0 ? kSilenceMaxNs : 2 * (mean_ + 4 * deviation_);
     const std::int64_t slow = witness.failed ? 0 : sample.paused ? kSilenceMaxNs : usual;
     const std::int64_t heard = witness.failed ? 0 : witness.answered;
-    return limit_.judge(now - since_, slow, now, heard,
-                        std::clamp(usual, kSilenceAloneNs, kSilenceSlowNs));
+    // An error is one, however slow the peer. Else a longer limit is a shorter silence.
+    const std::int64_t scale = witness.failed ? 1 : std::int64_t{1} << patience_;
+    return limit_.judge((now - since_) / scale, slow / scale, now,
+                        heard == 0 ? 0 : now - (now - heard) / scale,
+                        std::clamp(usual / scale, kSilenceAloneNs,
+                                   std::max(kSilenceAloneNs, kSilenceSlowNs / scale)));
   }
   // At the last look nothing was unfinished, or something had completed since the look before.
   [[nodiscard]] bool moving() const { return moving_; }
@@ -74,6 +83,7 @@ class CompletionTimeout {
   }
 
   SilenceLimit limit_;
+  unsigned patience_ = 0;
   std::int64_t since_ = 0;  // nothing completed since, though there was something to complete
   std::uint64_t completed_ = 0;
   std::int64_t mean_ = 0;       // ns between completions; 0: not known

@@ -136,7 +136,8 @@ class LinkIn {
   // Takes what came in, to the buffers that `core` names, up to a budget.
   virtual void poll(core::ReceiveCore& core, const ReceiveHints& hints,
                     ReceiveProgress& progress) = 0;
-  // The transport may hold something for poll() now.
+  // Right after a poll() that did not end the link: the transport may hold more for another one.
+  // A link that always says so is polled for ever, for whoever retires it takes all that there is.
   [[nodiscard]] virtual bool pending() const = 0;
   // Nothing more comes: the sender closed the comm, or the connection is over.
   [[nodiscard]] virtual bool ended() const = 0;

@@ -270,9 +270,11 @@ void Receiver::end_in_core(core::PathIndex index, core::Epoch epoch) {
 // the end.
 bool Receiver::settle() {
   core::each(quiescing_, [this](core::PathIndex index) {
-    if (!closing_ && error_ == Result::success) {
-      exhaust(index);  // what landed meanwhile counts
-    }
+    // What landed meanwhile counts; and until all that was posted has completed, nothing ends. Not
+    // by drain(): a link that has failed has more to complete.
+    ReceiveProgress progress;
+    paths_[index].link->poll(core_, hints(index), progress);
+    account(index, progress);
     release(index);
   });
   if (closing_ && quiescing_ == 0) {
@@ -313,12 +315,11 @@ std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
   if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
     fail(fence.path, pages::PathDownReason::peer_told);
   }
-  const bool old = path.epoch < fence.epoch;
-  if (old) {
+  if (path.epoch < fence.epoch) {
     path.announce = false;  // the sender knows
   }
   std::optional<StateFrame> answered;
-  if (!old || (quiescing_ & core::bit(fence.path)) == 0) {
+  if (core_.fence_done(fence.path, fence.epoch)) {
     answered = StateFrame{fence, core_.state()};
   }
   answer();

@@ -95,7 +95,7 @@ core::Hearing Connection::judge(std::int64_t oldest, std::int64_t now) {
 }
 
 void Connection::begin_end() {
-  if (!std::exchange(ending_, true)) {
+  if (!std::exchange(ending_, true) && pair_->phase() != QueuePhase::reset) {
     Error error;  // one that cannot even do that is destroyed: ended()
     pair_->to_error(error);
   }
@@ -106,8 +106,10 @@ bool Connection::ended(std::int64_t now) {
     return true;
   }
   ending_since_ = ending_since_ == 0 ? now : ending_since_;
-  const bool flushed = pair_->phase() == QueuePhase::error && pair_->sends_outstanding() == 0 &&
-                       pair_->receives_outstanding() == 0;
+  // One that was never connected cannot go to ERR, and has nothing to flush.
+  const bool over = pair_->phase() == QueuePhase::error || pair_->phase() == QueuePhase::reset;
+  const bool flushed =
+      over && pair_->sends_outstanding() == 0 && pair_->receives_outstanding() == 0;
   if (!flushed && !device_->gone() && now - ending_since_ < kFlushNs) {
     return false;
   }

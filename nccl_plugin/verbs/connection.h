@@ -49,6 +49,8 @@ class Connection {
   // The dead-path detector, right after the completions were polled. `oldest`: when the oldest
   // unfinished send was posted, ns.
   core::Hearing judge(std::int64_t oldest, std::int64_t now);
+  // See core::CompletionTimeout.
+  void set_patience(unsigned patience) { timeout_.set_patience(patience); }
   // Its port or device is down, by its events.
   [[nodiscard]] bool port_down() const {
     return device_->gone() || (health_ != nullptr && !health_->up(path_.port));

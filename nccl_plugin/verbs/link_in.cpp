@@ -134,7 +134,7 @@ std::uint32_t LinkIn::drain(core::ReceiveCore& core, host::ReceiveProgress& prog
         connection_->device().name() + ": its completion queue is broken", progress);
   }
   // Before the sender is told that they are free.
-  if (taken != 0 && !dead_) {
+  if (taken != 0 && !dead_ && connection_->pair().phase() == QueuePhase::rts) {
     connection_->pair().post_receives(taken);
   }
   return all;
@@ -158,7 +158,9 @@ void LinkIn::poll(core::ReceiveCore& core, const host::ReceiveHints& /*hints*/,
 
 std::uint32_t LinkIn::send_room() const {
   const QueuePair& pair = connection_->pair();
-  return pair.failed() ? 0 : pair.send_depth() - pair.sends_outstanding();
+  return pair.failed() || pair.phase() != QueuePhase::rts
+             ? 0
+             : pair.send_depth() - pair.sends_outstanding();
 }
 
 // The lines that were put, each run of them in one write.

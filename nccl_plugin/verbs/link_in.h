@@ -20,13 +20,16 @@ class LinkIn final : public host::LinkIn {
   static std::unique_ptr<LinkIn> make(RailPort& port, const LinkSettings& settings,
                                       core::PathIndex path, core::Epoch epoch, Error& error);
 
+  // Of its dead-path detector: see core::CompletionTimeout.
+  void set_patience(unsigned patience) { connection_->set_patience(patience); }
+  [[nodiscard]] bool port_down() const { return connection_->port_down(); }
   [[nodiscard]] const PathTerms& terms() const { return terms_; }
   // With the sender's terms. False: `error` says why.
   bool connect(const PathTerms& peer, Error& error);
 
   void poll(core::ReceiveCore& core, const host::ReceiveHints& hints,
             host::ReceiveProgress& progress) override;
-  [[nodiscard]] bool pending() const override { return true; }  // asking costs as much as polling
+  [[nodiscard]] bool pending() const override { return false; }  // poll() leaves nothing
   [[nodiscard]] bool ended() const override { return dead_; }
   [[nodiscard]] bool in_chunk() const override { return false; }  // a landing is whole
   void answer(core::ReceiveCore& core, host::ReceiveProgress& progress) override;

@@ -224,7 +224,7 @@ std::uint32_t LinkOut::drain(core::SendCore* core, host::SendProgress& progress)
     die(pages::PathDownReason::socket_error,
         connection_->device().name() + ": its completion queue is broken", progress);
   }
-  if (answers != 0 && !dead_) {
+  if (answers != 0 && !dead_ && connection_->pair().phase() == QueuePhase::rts) {
     connection_->pair().post_receives(answers);
   }
   if (lines && core != nullptr) {

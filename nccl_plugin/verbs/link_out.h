@@ -34,6 +34,9 @@ class LinkOut final : public host::LinkOut {
   static std::unique_ptr<LinkOut> make(RailPort& port, const LinkSettings& settings,
                                        core::PathIndex path, core::Epoch epoch, Error& error);
 
+  // Of its dead-path detector: see core::CompletionTimeout.
+  void set_patience(unsigned patience) { connection_->set_patience(patience); }
+  [[nodiscard]] bool port_down() const { return connection_->port_down(); }
   [[nodiscard]] const PathTerms& terms() const { return connection_->terms(); }
   // With the receiver's terms. False: `error` says why. Tells `core` how many credits it has.
   bool connect(const PathTerms& peer, core::SendCore& core, Error& error);

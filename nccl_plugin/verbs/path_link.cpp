@@ -34,11 +34,20 @@ PathLinkOut::PathLinkOut(std::unique_ptr<verbs::LinkOut> link,
 }
 
 PathLinkOut::~PathLinkOut() {
-  if (!link_->proved()) {
-    ++history_->failures;
-    history_->failed_at = now_();
-  }
+  note_end();
   history_->memory_fault = history_->memory_fault || link_->memory_fault();
+}
+
+// What its port says of itself is no fault of the path over verbs.
+void PathLinkOut::note_end() {
+  if (std::exchange(ended_, true)) {
+    return;
+  }
+  if (!link_->proved()) {
+    history_->never_connected(now_());
+  } else if (!closed_ && !link_->port_down()) {
+    history_->lost_after(proved_at_ == 0 ? 0 : now_() - proved_at_, now_());
+  }
 }
 
 bool PathLinkOut::take(const host::FrameHeader& header, std::span<const std::byte> body,
@@ -81,7 +90,7 @@ void PathLinkOut::poll(core::SendCore& core, host::SendProgress& progress) {
   // First what landed: the peer's last words come after it.
   if (connected_) {
     link_->poll(core, progress);
-    history_->failures = link_->proved() ? 0 : history_->failures;
+    proved_at_ = link_->proved() && proved_at_ == 0 ? now_() : proved_at_;
     if (!glance_.due(now_())) {
       return;
     }
@@ -106,6 +115,7 @@ std::optional<core::PathSample> PathLinkOut::sample() {
 }
 
 void PathLinkOut::close() {
+  closed_ = true;
   host::append_frame(side_.out(), FrameType::close, side_.comm());
   side_.flush();
 }
@@ -115,12 +125,18 @@ void PathLinkOut::discard() {
   link_->discard();
 }
 
-bool PathLinkOut::quiesce() { return link_->quiesce(); }
+bool PathLinkOut::quiesce() {
+  note_end();
+  return link_->quiesce();
+}
 
 PathLinkIn::PathLinkIn(std::unique_ptr<verbs::LinkIn> link,
                        std::unique_ptr<host::Connection> connection, std::uint64_t comm,
-                       std::function<std::int64_t()> now)
-    : link_(std::move(link)), side_(std::move(connection), comm), now_(std::move(now)) {
+                       std::shared_ptr<PathHistory> history, std::function<std::int64_t()> now)
+    : link_(std::move(link)),
+      side_(std::move(connection), comm),
+      history_(std::move(history)),
+      now_(std::move(now)) {
   any_.add(side_.descriptor());
   any_.add(link_->descriptor());
 }
@@ -136,6 +152,7 @@ bool PathLinkIn::take(const host::FrameHeader& header, std::span<const std::byte
         return false;
       }
       connected_ = true;
+      connected_at_ = now_();
       host::append_terms(side_.out(), side_.comm(), encode(link_->terms()));
       progress.wrote = true;
       return true;
@@ -187,7 +204,15 @@ std::optional<core::PathSample> PathLinkIn::sample() {
   return connected_ ? link_->sample() : side_.sample();
 }
 
+bool PathLinkIn::quiesce() {
+  if (!std::exchange(ended_, true) && connected_ && !closed_ && !link_->port_down()) {
+    history_->lost_after(now_() - connected_at_, now_());
+  }
+  return link_->quiesce();
+}
+
 void PathLinkIn::close(const core::ReceiverState& last) {
+  closed_ = true;
   host::append_state(side_.out(), side_.comm(), {std::nullopt, last});
   host::append_frame(side_.out(), FrameType::close, side_.comm());
   side_.flush();

@@ -3,6 +3,8 @@
 // cannot, it is dead, and the path's next connection may be of another kind.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 
 #include "host/fd.h"
@@ -12,12 +14,35 @@
 
 namespace fabric::verbs {
 
-// How the attempts of one path went, for who decides its next kind. One for each (comm, path), held
-// by the transport and the links of that path, which never run at the same time.
+// How the attempts of one path went, for who decides its next kind. One for each (comm, path, end),
+// held by the transport and the links of that path, which never run at the same time.
 struct PathHistory {
-  std::uint32_t failures = 0;  // attempts in a row that did not connect
-  bool memory_fault = false;   // a key was refused: this path cannot do verbs
-  std::int64_t failed_at = 0;  // ns
+  // So many failures in a row, and the path is a stream for a while.
+  static constexpr std::uint32_t kTries = 2;
+  // So many connections that died young, and that counts as kTries failures: where small packets
+  // pass and large ones do not, every connection is proved, and carries nothing.
+  static constexpr std::uint32_t kShortLives = 4;
+  static constexpr std::int64_t kYoungNs = 1'000'000'000;
+
+  std::uint32_t failures = 0;     // attempts in a row that did not connect
+  std::uint32_t short_lives = 0;  // connections in a row that died young, less those that did not
+  bool memory_fault = false;      // a key was refused: this path cannot do verbs
+  std::int64_t failed_at = 0;     // ns
+
+  void never_connected(std::int64_t now) {
+    ++failures;
+    failed_at = now;
+  }
+  // It carried, or could have, for so many ns, and was lost.
+  void lost_after(std::int64_t lived, std::int64_t now) {
+    if (lived >= kYoungNs) {
+      failures = 0;
+      short_lives /= 2;
+    } else if (++short_lives >= kShortLives) {
+      failures = std::max(failures + 1, kTries);
+      failed_at = now;
+    }
+  }
 };
 
 // One descriptor that is readable when one of several is.
@@ -80,6 +105,7 @@ class PathLinkOut final : public host::LinkOut {
  private:
   bool take(const host::FrameHeader& header, std::span<const std::byte> body, core::SendCore& core,
             host::SendProgress& progress);
+  void note_end();
 
   std::unique_ptr<verbs::LinkOut> link_;
   SideChannel side_;
@@ -88,19 +114,23 @@ class PathLinkOut final : public host::LinkOut {
   std::shared_ptr<PathHistory> history_;
   std::function<std::int64_t()> now_;
   const std::int64_t made_at_;  // ns
+  std::int64_t proved_at_ = 0;  // ns; 0: not yet
   bool connected_ = false;
+  bool closed_ = false;  // in good order
+  bool ended_ = false;   // and the history knows
   std::string why_;
 };
 
 class PathLinkIn final : public host::LinkIn {
  public:
   PathLinkIn(std::unique_ptr<verbs::LinkIn> link, std::unique_ptr<host::Connection> connection,
-             std::uint64_t comm, std::function<std::int64_t()> now);
+             std::uint64_t comm, std::shared_ptr<PathHistory> history,
+             std::function<std::int64_t()> now);
 
   [[nodiscard]] core::PathKind kind() const override { return core::PathKind::one_sided; }
   void poll(core::ReceiveCore& core, const host::ReceiveHints& hints,
             host::ReceiveProgress& progress) override;
-  [[nodiscard]] bool pending() const override { return true; }
+  [[nodiscard]] bool pending() const override { return link_->pending(); }
   [[nodiscard]] bool ended() const override { return closed_ || link_->ended(); }
   [[nodiscard]] bool in_chunk() const override { return false; }
   void answer(core::ReceiveCore& core, host::ReceiveProgress& progress) override;
@@ -118,7 +148,7 @@ class PathLinkIn final : public host::LinkIn {
   [[nodiscard]] int descriptor() const override { return any_.descriptor(); }
   void close(const core::ReceiverState& last) override;
   void discard() override;
-  bool quiesce() override { return link_->quiesce(); }
+  bool quiesce() override;
   [[nodiscard]] std::string why() const override { return why_.empty() ? link_->why() : why_; }
 
  private:
@@ -129,9 +159,12 @@ class PathLinkIn final : public host::LinkIn {
   SideChannel side_;
   AnyOf any_;
   Glance glance_;
+  std::shared_ptr<PathHistory> history_;
   std::function<std::int64_t()> now_;
+  std::int64_t connected_at_ = 0;  // ns
   bool connected_ = false;
-  bool closed_ = false;  // the sender closed the comm
+  bool closed_ = false;  // the comm was, by the sender or here
+  bool ended_ = false;   // and the history knows
   std::string why_;
 };
 

@@ -88,7 +88,7 @@ class HalfOut final : public host::HalfLink<host::LinkOut> {
       : link_(std::move(link)), comm_(comm), history_(std::move(history)) {}
   [[nodiscard]] std::span<const std::byte> terms() const override { return {}; }
   void refused() override {
-    history_->failures = std::max(history_->failures, VerbsTransport::kTries);
+    history_->failures = std::max(history_->failures, PathHistory::kTries);
     history_->failed_at = host::monotonic_ns();
   }
   std::unique_ptr<host::LinkOut> connect(std::unique_ptr<host::Connection> connection,
@@ -106,18 +106,20 @@ class HalfOut final : public host::HalfLink<host::LinkOut> {
 
 class HalfIn final : public host::HalfLink<host::LinkIn> {
  public:
-  HalfIn(std::unique_ptr<LinkIn> link, std::uint64_t comm) : link_(std::move(link)), comm_(comm) {}
+  HalfIn(std::unique_ptr<LinkIn> link, std::uint64_t comm, std::shared_ptr<PathHistory> history)
+      : link_(std::move(link)), comm_(comm), history_(std::move(history)) {}
   [[nodiscard]] std::span<const std::byte> terms() const override { return {}; }
   std::unique_ptr<host::LinkIn> connect(std::unique_ptr<host::Connection> connection,
                                         std::uint8_t /*version*/, std::span<const std::byte>,
                                         std::string&) override {
-    return std::make_unique<PathLinkIn>(std::move(link_), std::move(connection), comm_,
+    return std::make_unique<PathLinkIn>(std::move(link_), std::move(connection), comm_, history_,
                                         host::monotonic_ns);
   }
 
  private:
   std::unique_ptr<LinkIn> link_;
   const std::uint64_t comm_;
+  std::shared_ptr<PathHistory> history_;
 };
 
 }  // namespace
@@ -126,11 +128,11 @@ bool backs_off(const PathHistory& history, std::int64_t now) {
   if (history.memory_fault) {
     return true;
   }
-  if (history.failures < VerbsTransport::kTries) {
+  if (history.failures < PathHistory::kTries) {
     return false;
   }
   const std::uint32_t doublings =
-      std::min<std::uint32_t>(history.failures - VerbsTransport::kTries, 6);
+      std::min<std::uint32_t>(history.failures - PathHistory::kTries, 6);
   return now - history.failed_at <
          std::min(VerbsTransport::kBackoffNs << doublings, VerbsTransport::kBackoffMaxNs);
 }
@@ -223,11 +225,11 @@ RailPort* VerbsTransport::port(std::size_t rail) {
   return found;
 }
 
-std::shared_ptr<PathHistory> VerbsTransport::history(const host::LinkSetup& setup) {
+std::shared_ptr<PathHistory> VerbsTransport::history(const host::LinkSetup& setup, End end) {
   if (histories_.size() >= kMostHistories) {
     std::erase_if(histories_, [](const auto& entry) { return entry.second.use_count() == 1; });
   }
-  auto& found = histories_[{setup.comm, setup.path}];
+  auto& found = histories_[{setup.comm, setup.path, end}];
   if (found == nullptr) {
     found = std::make_shared<PathHistory>();
   }
@@ -256,13 +258,13 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
 }
 
 bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
-  const auto known = histories_.find({setup.comm, setup.path});
-  return known != histories_.end() && known->second->failures >= kTries &&
+  const auto known = histories_.find({setup.comm, setup.path, End::sender});
+  return known != histories_.end() && known->second->failures >= PathHistory::kTries &&
          !backs_off(*known->second, host::monotonic_ns()) && port(setup.local_rail) != nullptr;
 }
 
 std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::LinkSetup& setup) {
-  const auto known = history(setup);
+  const auto known = history(setup, End::sender);
   RailPort* rail = port(setup.local_rail);
   const std::int64_t now = host::monotonic_ns();
   if (rail == nullptr || backs_off(*known, now)) {
@@ -271,11 +273,11 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
   Error error;
   auto link = LinkOut::make(*rail, settings_, setup.path, setup.epoch, error);
   if (link == nullptr) {
-    ++known->failures;
-    known->failed_at = now;
+    known->never_connected(now);
     context_.say(LogLevel::warn, "verbs: " + error.text + "; this path is TCP for now");
     return nullptr;
   }
+  link->set_patience(known->short_lives);
   return std::make_unique<HalfOut>(std::move(link), setup.comm, known);
 }
 
@@ -293,7 +295,9 @@ std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host:
     why = error.text;
     return nullptr;
   }
-  return std::make_unique<HalfIn>(std::move(link), setup.comm);
+  auto known = history(setup, End::receiver);
+  link->set_patience(known->short_lives);
+  return std::make_unique<HalfIn>(std::move(link), setup.comm, std::move(known));
 }
 
 host::Registration VerbsTransport::use(host::TransportRegion& region, const void* data,

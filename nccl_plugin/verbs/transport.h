@@ -4,7 +4,7 @@
 
 #include <map>
 #include <memory>
-#include <utility>
+#include <tuple>
 
 #include "host/context.h"
 #include "host/memory.h"
@@ -41,9 +41,8 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   host::Registration make(void* data, std::size_t size) override;
   std::unique_ptr<core::CopyPool> make_copy_pool() override;
 
-  // After so many attempts in a row that did not connect, a path is a stream for a while: this
-  // long, doubling with each further attempt.
-  static constexpr std::uint32_t kTries = 2;
+  // A path whose attempts failed (PathHistory) is a stream for a while: this long, doubling with
+  // each further failure.
   static constexpr std::int64_t kBackoffNs = 1'000'000'000;
   static constexpr std::int64_t kBackoffMaxNs = 60'000'000'000;
 
@@ -51,7 +50,8 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail);
   void find();
-  std::shared_ptr<PathHistory> history(const host::LinkSetup& setup);
+  enum class End : std::uint8_t { sender, receiver };
+  std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
   RailDevices devices_;
@@ -59,7 +59,8 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::unique_ptr<RegionCache> regions_;
   std::map<const Device*, std::unique_ptr<AsyncEvents>> events_;
   std::int64_t found_at_ = 0;  // ns
-  std::map<std::pair<std::uint64_t, core::PathIndex>, std::shared_ptr<PathHistory>> histories_;
+  std::map<std::tuple<std::uint64_t, core::PathIndex, End>, std::shared_ptr<PathHistory>>
+      histories_;
 };
 
 // Is it too early to try verbs again?

@@ -174,7 +174,7 @@ void Network::enter_error(QueuePairModel& pair) {
   }
   pair.state = IBV_QPS_ERR;
   pair.flush_due = true;
-  if (!pair.nic->slow_error) {
+  if (!pair.nic->slow_error && !pair.nic->stopped) {
     flush(pair);
   }
 }
@@ -220,7 +220,8 @@ void Network::exceed_retries(QueuePairModel& pair) {
 }
 
 bool Network::can_depart(const QueuePairModel& pair) const {
-  return !pair.destroyed && !pair.nic->gone() && pair.state == IBV_QPS_RTS && !pair.sends.empty();
+  return !pair.destroyed && !pair.nic->gone() && pair.state == IBV_QPS_RTS && !pair.sends.empty() &&
+         !pair.nic->stopped && !pair.nic->holds_sends;
 }
 
 // A request whose receiver is not ready waits for it.
@@ -229,6 +230,9 @@ bool Network::can_arrive(QueuePairModel& pair) {
     return false;
   }
   const QueuePairModel* to = peer_of(pair);
+  if (pair.nic->stopped || (to != nullptr && to->nic->stopped)) {
+    return false;
+  }
   const bool ready = to == nullptr || !to->receives.empty() ||
                      pair.flying.front().work.opcode != IBV_WR_RDMA_WRITE_WITH_IMM ||
                      (to->state != IBV_QPS_RTR && to->state != IBV_QPS_RTS);
@@ -251,7 +255,7 @@ void Network::depart(QueuePairModel& pair) {
     finish_send(pair, request, IBV_WC_LOC_PROT_ERR);
     return;
   }
-  if (nic.cut) {
+  if (nic.cut || request.length > nic.largest) {
     finish_send(pair, request, IBV_WC_RETRY_EXC_ERR);
     return;
   }
@@ -332,7 +336,7 @@ bool Network::step(const std::function<std::size_t(std::size_t)>& pick) {
     if (can_depart(*pair)) {
       choices.push_back({pair.get(), &Network::depart});
     }
-    if (pair->flush_due && !pair->destroyed) {
+    if (pair->flush_due && !pair->destroyed && !pair->nic->stopped) {
       choices.push_back({pair.get(), &Network::flush});
     }
   }

@@ -82,6 +82,13 @@ class Nic {
   bool cut = false;
   // What it writes lands, and the acknowledgement is lost: RETRY_EXC at the sender.
   bool lose_acknowledgements = false;
+  // Its requests wait, and nothing arrives there: no error, no completion, no flush until it is
+  // over.
+  bool stopped = false;
+  // Larger requests exceed their retries: a switch between drops what is above its own MTU.
+  std::size_t largest = SIZE_MAX;
+  // Only its own requests wait: what peers write arrives and completes.
+  bool holds_sends = false;
   // ERR is entered at once and confirmed late: what is on its way lands until the network takes a
   // step on behalf of the queue pair and flushes it.
   bool slow_error = false;

@@ -45,7 +45,7 @@ int modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
                             : to == IBV_QPS_RTR ? IBV_QPS_INIT
                             : to == IBV_QPS_RTS ? IBV_QPS_RTR
                                                 : model.state;
-  if (model.state != from) {
+  if (model.state != from || (to == IBV_QPS_ERR && from == IBV_QPS_RESET)) {
     return EINVAL;
   }
   if (to == IBV_QPS_ERR) {
