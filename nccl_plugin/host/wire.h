@@ -5,7 +5,7 @@
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
 // version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
-// paths: keys in grants, HelloKind::one_sided, `terms` and `fence_pending`, and its chunks say what
+// paths: keys in grants, HelloKind::one_sided, `terms`, and its chunks say what
 // follows them; a peer of an older version is never offered any of them, and all its paths are
 // streams. Version 2 had them too, but
 // its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
@@ -131,9 +131,6 @@ enum class FrameType : std::uint16_t {
   addresses = 13,   // where the writer's rails listen now; on control links
   ahead = 14,       // a chunk that did not wait for its grant; `count` is its era
   terms = 15,       // of a one-sided path: opaque here, kMaxTerms bytes at most
-  // The receiver heard a fence of a one-sided path; the answer follows when nothing of its old
-  // connection can write any more. Changes nothing; body as of `fence`.
-  fence_pending = 16,
 };
 
 // Such a frame goes from sender to receiver on a data connection, and its body is no control frame.

@@ -111,7 +111,7 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
   header.length = reader.get<std::uint32_t>();
   header.comm = reader.get<std::uint64_t>();
   if (!reader.ok() || type < static_cast<std::uint16_t>(FrameType::chunk) ||
-      type > static_cast<std::uint16_t>(FrameType::fence_pending)) {
+      type > static_cast<std::uint16_t>(FrameType::terms)) {
     return std::nullopt;
   }
   if (header.type != FrameType::chunk && header.type != FrameType::ahead &&

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 using namespace fabric::core;
 
 namespace {
@@ -159,4 +161,30 @@ TEST_CASE("completion timeout: a host that was paused looks again before it judg
   CHECK(pair.look() == Hearing::suspect);
   pair.complete();
   CHECK(pair.look() == Hearing::alive);
+}
+
+TEST_CASE("completion timeout: patience makes all limits longer, but for an error") {
+  for (unsigned patience = 0; patience <= CompletionTimeout::kMostPatience + 1; ++patience) {
+    const std::int64_t scale = 1U << std::min(patience, CompletionTimeout::kMostPatience);
+    QueuePair fresh;
+    fresh.timeout.set_patience(patience);
+    fresh.post(1);
+    std::int64_t found = fresh.dead_after(5000);
+    CHECK(found >= 180 * scale);
+    CHECK(found <= 180 * scale + 15);
+    QueuePair heard;
+    heard.timeout.set_patience(patience);
+    heard.warm_up();
+    heard.post(1);
+    found = heard.dead_after(5000, true);
+    CHECK(found >= 250 * scale);
+    CHECK(found <= 250 * scale + 15);
+    QueuePair broken;
+    broken.timeout.set_patience(patience);
+    broken.post(1);
+    broken.witness.failed = true;
+    found = broken.dead_after(5000);
+    CHECK(found >= 60);
+    CHECK(found <= 75);
+  }
 }

@@ -83,3 +83,26 @@ TEST_CASE("verbs transport: a device that is unplugged under load") {
   CHECK(outcome.result == Result::success);
   CHECK(outcome.intact);
 }
+
+TEST_CASE("verbs transport: connections that die young make a path TCP, one that lasts forgives") {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  verbs::PathHistory history;
+  std::int64_t now = 100 * kSecond;
+  for (std::uint32_t i = 0; i < verbs::PathHistory::kShortLives; ++i) {
+    CHECK_FALSE(verbs::backs_off(history, now));
+    history.lost_after(kSecond / 10, now);
+  }
+  CHECK(verbs::backs_off(history, now));
+  now += verbs::VerbsTransport::kBackoffNs;
+  CHECK_FALSE(verbs::backs_off(history, now));
+  history.lost_after(kSecond / 10, now);  // again: twice as long
+  CHECK(verbs::backs_off(history, now + verbs::VerbsTransport::kBackoffNs));
+  now += 2 * verbs::VerbsTransport::kBackoffNs;
+  CHECK_FALSE(verbs::backs_off(history, now));
+  history.lost_after(5 * kSecond, now);
+  CHECK_FALSE(verbs::backs_off(history, now));
+  history.never_connected(now);
+  CHECK_FALSE(verbs::backs_off(history, now));
+  history.never_connected(now);
+  CHECK(verbs::backs_off(history, now));
+}
