@@ -113,7 +113,7 @@ def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
 class ChangeOver:
     """The first step that all ranks have applied in a later generation than the one before.
 
-    ``gap_ms``: since all ranks had applied the step before.
+    ``gap_ms``: since the step before was applied by all processes that kept their rank.
     """
 
     step: int
@@ -124,23 +124,36 @@ class ChangeOver:
 def changes_over(events: Events, world: int) -> tuple[list[ChangeOver], float]:
     """Each step that began a generation after the first, and the median time of all other steps.
 
-    A step counts when all of ``world`` ranks have applied it, for the first time. Raises
-    ``StatisticsError`` where there are no other steps.
+    A step counts when all of ``world`` ranks have applied it, for the first time. Nobody commits
+    the last step of a generation for a rank that moves: its old process leaves before it applies
+    that step, and its new one copies the state after it. Raises ``StatisticsError`` where there are
+    no other steps.
     """
     first: dict[int, dict[int, Commit]] = defaultdict(dict)
     for one in events.commits:
         first[one.step].setdefault(one.rank, one)
-    whole = {step: ranks.values() for step, ranks in first.items() if len(ranks) == world}
+    whole = {step: ranks for step, ranks in first.items() if len(ranks) == world}
     found: list[ChangeOver] = []
     others: list[float] = []
-    for step in sorted(whole.keys() & {step + 1 for step in whole}):
-        gap_ms = _applied_ns(whole[step]) / 1e6 - _applied_ns(whole[step - 1]) / 1e6
-        generation = max(one.generation for one in whole[step])
-        if generation > max(one.generation for one in whole[step - 1]):
+    for step, ranks in sorted(whole.items()):
+        before = first.get(step - 1, {})
+        moved = ranks.keys() - before.keys()
+        if not before or any(not _has_moved(rank, step, whole) for rank in moved):
+            continue
+        gap_ms = (_applied_ns(ranks.values()) - _applied_ns(before.values())) / 1e6
+        generation = max(one.generation for one in ranks.values())
+        if generation > max(one.generation for one in before.values()):
             found.append(ChangeOver(step, generation, gap_ms))
-        else:
+        elif not moved:
             others.append(gap_ms)
     return found, median(others)
+
+
+def _has_moved(rank: int, step: int, whole: Mapping[int, Mapping[int, Commit]]) -> bool:
+    """``rank`` skipped one commit, and its next one is another process's, of a later generation."""
+    last = whole.get(step - 2, {}).get(rank)
+    now = whole[step][rank]
+    return last is not None and last.pid != now.pid and last.generation < now.generation
 
 
 def _applied_ns(commits: Iterable[Commit]) -> int:

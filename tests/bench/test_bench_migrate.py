@@ -183,12 +183,35 @@ def test_growth_is_told_of_fabric_run_and_of_the_rank_that_lived_longest():
     assert takeovers.growth_mb([300, 310, 311, 312, 315, 312, 311, 313]) == 2
 
 
+MS = 1_000_000
+
+
 def test_a_change_over_is_the_first_step_of_all_ranks_in_a_later_generation():
-    """The process that has lost its rank does not apply that step; it may apply later ones."""
-    ms = 1_000_000
-    old = "".join(commit(100 * step * ms, 0, 1, step) for step in range(1, 6))
-    moved = "".join(commit((100 * step + 5) * ms, 1, 1, step) for step in range(1, 5))
-    new = commit(650 * ms, 0, 2, 6) + commit(750 * ms, 0, 2, 7)
-    taken = commit(505 * ms, 1, 1, 5) + commit(660 * ms, 1, 2, 6) + commit(755 * ms, 1, 2, 7)
+    """Nobody commits step 5 of the rank that moves: one leaves before it, the other copies it."""
+    old = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 6))
+    moved = "".join(commit((100 * step + 5) * MS, 1, 1, step) for step in range(1, 5))
+    new = commit(655 * MS, 0, 2, 6) + commit(755 * MS, 0, 2, 7)
+    taken = commit(660 * MS, 1, 2, 6) + commit(760 * MS, 1, 2, 7)
     events = parse_events({1: old + new, 2: moved, 3: taken})
-    assert changes_over(events, 2) == ([ChangeOver(6, 2, 155.0)], 100.0)
+    assert changes_over(events, 2) == ([ChangeOver(6, 2, 160.0)], 100.0)
+
+
+def test_all_that_reconnect_are_a_change_over_too():
+    text = "".join(commit(100 * step * MS, 0, 1 + step // 4, step) for step in range(1, 7))
+    events = parse_events({1: text, 2: text.replace(" 0 ", " 1 ")})
+    assert changes_over(events, 2) == ([ChangeOver(4, 2, 100.0)], 100.0)
+
+
+@pytest.mark.parametrize(
+    ("pid", "steps", "generation"),
+    [(2, (1, 2, 3, 4), 2), (3, (1, 2, 3, 4), 1), (3, (1, 2, 3), 2)],
+    ids=["by the same process", "in the same generation", "of two steps"],
+)
+def test_a_commit_that_is_missing_for_another_reason_is_no_change_over(pid, steps, generation):
+    stays = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 6))
+    stays += commit(600 * MS, 0, generation, 6) + commit(700 * MS, 0, generation, 7)
+    before = "".join(commit(100 * step * MS, 1, 1, step) for step in steps)
+    after = commit(600 * MS, 1, generation, 6) + commit(700 * MS, 1, generation, 7)
+    texts = {1: stays, 2: before}
+    texts[pid] = texts.get(pid, "") + after
+    assert changes_over(parse_events(texts), 2) == ([], 100.0)
