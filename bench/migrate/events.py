@@ -113,21 +113,23 @@ def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
 class ChangeOver:
     """The first step that all ranks have applied in a later generation than the one before.
 
-    ``gap_ms``: since the step before was applied by all processes that kept their rank.
+    ``gap_ms``: since all ranks had applied a step the last time, which was ``steps`` steps before.
     """
 
     step: int
     generation: int
+    steps: int
     gap_ms: float
 
 
 def changes_over(events: Events, world: int) -> tuple[list[ChangeOver], float]:
     """Each step that began a generation after the first, and the median time of all other steps.
 
-    A step counts when all of ``world`` ranks have applied it, for the first time. Nobody commits
-    the last step of a generation for a rank that moves: its old process leaves before it applies
-    that step, and its new one copies the state after it. Raises ``StatisticsError`` where there are
-    no other steps.
+    A step counts when all of ``world`` ranks have applied it, for the first time. After a planned
+    move it is the second one of its generation: the step before has no commit of a rank that moves.
+    The old process leaves before it applies that step, and the new one copies the state after it.
+    Those that stay record their commit of it when they have changed over. Raises
+    ``StatisticsError`` where there are no other steps.
     """
     first: dict[int, dict[int, Commit]] = defaultdict(dict)
     for one in events.commits:
@@ -136,24 +138,27 @@ def changes_over(events: Events, world: int) -> tuple[list[ChangeOver], float]:
     found: list[ChangeOver] = []
     others: list[float] = []
     for step, ranks in sorted(whole.items()):
-        before = first.get(step - 1, {})
-        moved = ranks.keys() - before.keys()
-        if not before or any(not _has_moved(rank, step, whole) for rank in moved):
+        steps = 1 if step - 1 in whole else 2
+        before = whole.get(step - steps)
+        if before is None or (steps == 2 and not _has_moved(before, first[step - 1], ranks)):
             continue
         gap_ms = (_applied_ns(ranks.values()) - _applied_ns(before.values())) / 1e6
         generation = max(one.generation for one in ranks.values())
         if generation > max(one.generation for one in before.values()):
-            found.append(ChangeOver(step, generation, gap_ms))
-        elif not moved:
+            found.append(ChangeOver(step, generation, steps, gap_ms))
+        else:
             others.append(gap_ms)
     return found, median(others)
 
 
-def _has_moved(rank: int, step: int, whole: Mapping[int, Mapping[int, Commit]]) -> bool:
-    """``rank`` skipped one commit, and its next one is another process's, of a later generation."""
-    last = whole.get(step - 2, {}).get(rank)
-    now = whole[step][rank]
-    return last is not None and last.pid != now.pid and last.generation < now.generation
+def _has_moved(
+    before: Mapping[int, Commit], between: Mapping[int, Commit], after: Mapping[int, Commit]
+) -> bool:
+    """Each rank without a commit ``between`` is another process's since, in a later generation."""
+    return all(
+        before[rank].pid != after[rank].pid and before[rank].generation < after[rank].generation
+        for rank in after.keys() - between.keys()
+    )
 
 
 def _applied_ns(commits: Iterable[Commit]) -> int:

@@ -51,7 +51,7 @@ def planned(*, quick: bool) -> list[Row]:
 def rows(events: Events, reference: Events, count: int, steps: int) -> list[Row]:
     """The rows of ``count`` moves in a job of ``steps`` steps. Pure."""
     found, step_ms = changes_over(events, RANKS)
-    pauses = [one.gap_ms - step_ms for one in found] or [float("inf")]
+    pauses = [one.gap_ms - one.steps * step_ms for one in found] or [float("inf")]
     expected = {
         (rank, step): samples_of(step, rank, RANKS)
         for rank in range(RANKS)

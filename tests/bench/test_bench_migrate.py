@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.migrate import takeovers
+from bench.migrate import planned, takeovers
 from bench.migrate.events import (
     ChangeOver,
     Commit,
@@ -187,19 +187,19 @@ MS = 1_000_000
 
 
 def test_a_change_over_is_the_first_step_of_all_ranks_in_a_later_generation():
-    """Nobody commits step 5 of the rank that moves: one leaves before it, the other copies it."""
-    old = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 6))
-    moved = "".join(commit((100 * step + 5) * MS, 1, 1, step) for step in range(1, 5))
-    new = commit(655 * MS, 0, 2, 6) + commit(755 * MS, 0, 2, 7)
-    taken = commit(660 * MS, 1, 2, 6) + commit(760 * MS, 1, 2, 7)
-    events = parse_events({1: old + new, 2: moved, 3: taken})
-    assert changes_over(events, 2) == ([ChangeOver(6, 2, 160.0)], 100.0)
+    """Rank 1 moves after step 5, which nobody commits for it; rank 0 does once it is over."""
+    stays = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 5))
+    leaves = "".join(commit((100 * step + 5) * MS, 1, 1, step) for step in range(1, 5))
+    stays += commit(550 * MS, 0, 2, 5) + commit(655 * MS, 0, 2, 6) + commit(755 * MS, 0, 2, 7)
+    takes = commit(660 * MS, 1, 2, 6) + commit(760 * MS, 1, 2, 7)
+    events = parse_events({1: stays, 2: leaves, 3: takes})
+    assert changes_over(events, 2) == ([ChangeOver(6, 2, 2, 255.0)], 100.0)
 
 
 def test_all_that_reconnect_are_a_change_over_too():
     text = "".join(commit(100 * step * MS, 0, 1 + step // 4, step) for step in range(1, 7))
     events = parse_events({1: text, 2: text.replace(" 0 ", " 1 ")})
-    assert changes_over(events, 2) == ([ChangeOver(4, 2, 100.0)], 100.0)
+    assert changes_over(events, 2) == ([ChangeOver(4, 2, 1, 100.0)], 100.0)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,21 @@ def test_all_that_reconnect_are_a_change_over_too():
     ids=["by the same process", "in the same generation", "of two steps"],
 )
 def test_a_commit_that_is_missing_for_another_reason_is_no_change_over(pid, steps, generation):
-    stays = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 6))
-    stays += commit(600 * MS, 0, generation, 6) + commit(700 * MS, 0, generation, 7)
+    stays = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 5))
+    stays += "".join(commit(100 * step * MS, 0, generation, step) for step in (5, 6, 7))
     before = "".join(commit(100 * step * MS, 1, 1, step) for step in steps)
     after = commit(600 * MS, 1, generation, 6) + commit(700 * MS, 1, generation, 7)
     texts = {1: stays, 2: before}
     texts[pid] = texts.get(pid, "") + after
     assert changes_over(parse_events(texts), 2) == ([], 100.0)
+
+
+def test_what_a_planned_move_adds_is_told_beside_the_steps_that_it_took(monkeypatch):
+    monkeypatch.setattr(planned, "RANKS", WORLD)
+    stays = "".join(commit(100 * step * MS, 0, 1, step) for step in range(1, 5))
+    stays += commit(550 * MS, 0, 2, 5) + commit(655 * MS, 0, 2, 6)
+    leaves = "".join(commit(100 * step * MS, 1, 1, step) for step in range(1, 5))
+    events = parse_events({1: stays, 2: leaves, 3: commit(660 * MS, 1, 2, 6)})
+    got = {row.name: row.got for row in planned.rows(events, events, 1, 6)}
+    assert got["planned move: time added between two commits, median"] == 60.0
+    assert got["planned moves"] == 1
