@@ -12,7 +12,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
@@ -39,13 +39,18 @@ class LabJob(Job):
     """A job over the lab's hosts. Its launcher is the fabric-run of h0, which nobody harms."""
 
     def __init__(
-        self, directory: Path, cluster: Cluster, management: Management, steps: int
+        self,
+        directory: Path,
+        cluster: Cluster,
+        management: Management,
+        steps: int,
+        env: Mapping[str, str],
     ) -> None:
         self.cluster, self.management = cluster, management
         # fmt: off
         self.training = TrainingJob(
             cluster, LOOPS / "protected.py", [str(directory), str(steps)],
-            nodes=RANKS, spares=1, options=["--standby", "0"],
+            nodes=RANKS, spares=1, options=["--standby", "0"], env=env,
         )
         # fmt: on
         self.revivals: list[threading.Thread] = []
@@ -66,8 +71,8 @@ class LabJob(Job):
 
 
 @contextmanager
-def lab_job(*, steps: int) -> Iterator[Job]:
-    """Start lab and job; all of it is removed at the end."""
+def lab_job(*, steps: int, env: Mapping[str, str]) -> Iterator[Job]:
+    """Start lab and job, with ``env`` besides; all of it is removed at the end."""
     topology = Topology(
         name=f"bench-{os.getpid()}", hosts=HOSTS, rails=2, rate_bps=1_000_000_000, management=True
     )
@@ -79,16 +84,18 @@ def lab_job(*, steps: int) -> Iterator[Job]:
             management.start_broker()
             management.start_compute()
             cluster.start_daemons(mode="migrate", broker=management.broker_table)
-            job = LabJob(directory, cluster, management, steps)
+            job = LabJob(directory, cluster, management, steps, env)
             yield job
             for thread in job.revivals:
                 thread.join()
 
 
-def start(*, steps: int, spares: int, hashed: Sequence[int] = ()) -> AbstractContextManager[Job]:
+def start(
+    *, steps: int, spares: int, hashed: Sequence[int] = (), env: Mapping[str, str] | None = None
+) -> AbstractContextManager[Job]:
     """The disturbed job on the lab's hosts; the undisturbed one, without spares, on this one."""
     if spares:
-        return lab_job(steps=steps)
+        return lab_job(steps=steps, env=env or {})
     return run_job(standalone(steps, spares=0, hashed=hashed))
 
 

@@ -1,11 +1,12 @@
 """The loop of a protected job: ``fabric-run … protected.py DIRECTORY STEPS [STEP,STEP…]``.
 
 The last argument lists steps after which the process hashes its state. It also does so after its
-first step in each generation.
+first step in each generation, or ``HASH_LATER`` steps after that one.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main() -> None:
     """Train."""
     directory, total = Path(sys.argv[1]), int(sys.argv[2])
     hashed = {int(step) for step in sys.argv[3].split(",")} if len(sys.argv) > 3 else set[int]()
+    later = int(os.environ.get("HASH_LATER", "0"))
     trace = Trace(directory)
     data = workload.Data()
     torch.manual_seed(0)
@@ -55,10 +57,12 @@ def main() -> None:
             trace.phase(Phase.WARM)
         if job.applied:
             trace.commit(job.rank, job.generation, step + 1)
-            if job.generation != committed or step + 1 in hashed:
+            if job.generation != committed:
+                committed = job.generation
+                hashed.add(step + 1 + later)
+            if step + 1 in hashed:
                 digest = workload.state_digest(model, optimizer, scheduler)
                 trace.state(job.rank, step + 1, digest)
-            committed = job.generation
     trace.state(job.rank, total, workload.state_digest(model, optimizer, scheduler))
 
 
