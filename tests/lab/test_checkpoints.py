@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 ARGS = ["--nodes", "2", "--spares", "1"]
 
 
+@pytest.mark.nightly
 async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_when_it_wakes(
     tmp_path,
 ):

@@ -23,7 +23,8 @@ def epoch(node):
         return reader.now().epoch
 
 
-@pytest.mark.parametrize("by_ns", [pytest.param(400_000, marks=pytest.mark.nightly), -50_000_000])
+@pytest.mark.nightly
+@pytest.mark.parametrize("by_ns", [400_000, -50_000_000])
 def test_a_clock_that_is_set_leaves_the_others_alone_and_joins_again(cluster, by_ns):
     lab = cluster(hosts=4, rails=1)
     lab.start_daemons(restart=False, probe={"synchronized": False})

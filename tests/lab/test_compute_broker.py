@@ -201,6 +201,7 @@ async def test_only_an_operator_stops_and_the_command_says_when_it_is_refused(si
     await publish_once(site.settings("ann"), "x.ann", message.topic, encode(message), LONG_S)
 
 
+@pytest.mark.nightly
 async def test_a_revoked_host_is_out_without_a_restart(site):
     site.issue("--host", "h3")
     await publish(site, "h3", ["host/h3/status"], b"here", retain=True)

@@ -94,6 +94,7 @@ def results(compute, host):
     return [(one["result"], one["output"]) for one in fields]
 
 
+@pytest.mark.nightly
 async def test_a_lost_hosts_power_is_cut_once_though_the_command_hangs_and_compute_dies(
     tmp_path, power
 ):

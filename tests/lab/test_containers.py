@@ -217,6 +217,7 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab, open_checkout):
         assert "stats_page" in {row["rails_from"] for row in samples}
 
 
+@pytest.mark.nightly
 def test_two_jobs_of_one_user_are_kept_apart_by_a_directory_each(lab, open_checkout):
     def own(name):
         def made(node):

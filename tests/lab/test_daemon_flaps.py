@@ -55,7 +55,12 @@ def check(lab, node, kernel_before, expected):
 
 @pytest.mark.parametrize(
     ("period_ms", "count"),
-    [(2, 100), (20, 100), (200, 30), pytest.param(600, 30, marks=pytest.mark.nightly)],
+    [
+        (2, 100),
+        (20, 100),
+        pytest.param(200, 30, marks=pytest.mark.nightly),
+        pytest.param(600, 30, marks=pytest.mark.nightly),
+    ],
 )
 def test_flaps_are_counted_exactly(cluster, period_ms, count):
     lab, node = lab_with_one_watched_host(cluster)
@@ -65,7 +70,14 @@ def test_flaps_are_counted_exactly(cluster, period_ms, count):
     check(lab, node, before, count)
 
 
-@pytest.mark.parametrize("who", ["daemon", "prober", "both"])
+@pytest.mark.parametrize(
+    "who",
+    [
+        pytest.param("daemon", marks=pytest.mark.nightly),
+        pytest.param("prober", marks=pytest.mark.nightly),
+        "both",
+    ],
+)
 def test_flaps_stay_exact_over_kill_9(cluster, who):
     lab, node = lab_with_one_watched_host(cluster)
     before = node.carrier_down_count(1)

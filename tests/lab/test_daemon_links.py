@@ -157,6 +157,7 @@ def test_probes_over_ipv6(cluster):
         )
 
 
+@pytest.mark.nightly
 def test_full_disk_does_not_stop_steering_and_no_flap_is_lost(cluster):
     lab = cluster(hosts=2, rails=2)
     node = lab.nodes[0]

@@ -113,7 +113,13 @@ def located(node, *sockets):
     return json.loads(ctl(node, "locate", "--json", *sockets).stdout)
 
 
-@pytest.mark.parametrize("what", FAULTS)
+IN_CI = ("a peer's NIC", "a leaf that drops all")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(one, marks=() if one in IN_CI else pytest.mark.nightly) for one in FAULTS],
+)
 def test_each_fault_is_blamed_right_from_the_live_view(cluster, what):
     faults, expected = FAULTS[what]
     lab = cluster(hosts=4, rails=3)
@@ -134,6 +140,7 @@ def test_each_fault_is_blamed_right_from_the_live_view(cluster, what):
             assert found[0]["confidence"] >= 0.8
 
 
+@pytest.mark.nightly
 def test_a_neighbour_that_is_gone_stops_no_probes_to_the_others(cluster):
     """What waits for its address (ARP) filled the socket: the living seemed to be dead too."""
     lab = started(cluster)

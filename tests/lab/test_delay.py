@@ -66,6 +66,7 @@ def listens(node, port):
     return str(port) in node.run(["ss", "-ltnH", f"sport = :{port}"]).stdout
 
 
+@pytest.mark.nightly
 def test_flooded_by_others_is_congested_with_its_way_and_keeps_carrying(calm):
     """Two neighbours fill the leaf's port to h0:rail1; nothing of it is the link's fault."""
     victim, *others = calm.nodes

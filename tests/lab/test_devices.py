@@ -129,6 +129,7 @@ def test_both_ends_move_at_once_and_one_moves_back(cluster):
         assert_progress(perf)
 
 
+@pytest.mark.nightly
 def test_both_ends_move_at_once_and_the_deadline_ends_it(cluster):
     lab = cluster(hosts=2, rails=2, rate=RATE)
     perf = lab.start_perf(

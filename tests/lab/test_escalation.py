@@ -16,7 +16,7 @@ from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
 
 from fabricd.steer.page import decode, fence_number
 from telemetry.messages.envelope import Message, Sender, encode
-from telemetry.messages.topics import Kind, Topic
+from telemetry.messages.topics import Kind, Topic, subscription
 
 FENCE = {"id": "f1", "job": "train", "host": "h9", "incarnation": "x", "reason": "lost"}
 
@@ -167,13 +167,17 @@ def jobs_seen(compute):
     return [(m.data["kind"], m.data["text"]) for m in compute.events if m.data["kind"] == "job"]
 
 
+# In the broker's file a subscription is the client's id and the filter, one behind the other.
+SESSION = b"compute-c1" + subscription(Kind.HOST_EVENT).encode()
+
+
 async def test_events_outlive_a_broker_that_is_gone_and_a_killed_daemon(fabric):
     """Each event arrives, with one id, though broker and fabricd are killed with some to send."""
     # The broker keeps what comes for a persistent session while its owner is away.
     consumer = await fabric.add(Compute(fabric.broker, "c1", persistent=True))
     run = await fabric.run("first")
     await until(lambda: jobs_seen(consumer), "an event")
-    await until(lambda: fabric.broker.has_stored(b"compute-c1"), "the broker's file has it")
+    await until(lambda: fabric.broker.has_stored(SESSION), "the broker's file has its session")
     fabric.broker.kill()
     await until(lambda: not fabric.daemon.answers()["broker"]["connected"], "it is noticed")
     for number in range(20):

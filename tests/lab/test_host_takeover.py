@@ -84,6 +84,7 @@ def fabricctl(node, *words):
     return json.loads(done.stdout)
 
 
+@pytest.mark.nightly
 def test_a_frozen_host_is_replaced_and_changes_nothing_when_it_wakes(lab, undisturbed):
     cluster, management = lab
     job, out = start(cluster, "1:9:forward", "2:19:marked", "0:30:marked", standby=1)

@@ -158,7 +158,7 @@ def detection_s(lab, node):
 
 @pytest.mark.alone
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["odd", "empty"])
+@pytest.mark.parametrize("kind", ["odd", pytest.param("empty", marks=pytest.mark.nightly)])
 def test_hostile_files_in_stats_delay_no_detection(cluster, tmp_path, kind):
     lab = cluster(hosts=2, rails=2)
     node = lab.nodes[0]

@@ -130,6 +130,7 @@ async def test_processes_that_change_ranks_and_a_drained_host_change_nothing(und
     assert weights(tmp_path / "run" / "out") == undisturbed, logs(runs)
 
 
+@pytest.mark.nightly
 async def test_ranks_that_move_by_plan_run_no_step_again(undisturbed, tmp_path):
     """Both ranks of a drained host move to the spare one, while all go on."""
     async with AsyncExitStack() as stack:
@@ -149,6 +150,7 @@ async def test_ranks_that_move_by_plan_run_no_step_again(undisturbed, tmp_path):
     assert runs["b"].log.read_text().count(" leave: ") == 2
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_ends_before_the_job_has_state_lets_it_start_again(undisturbed, tmp_path):
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))

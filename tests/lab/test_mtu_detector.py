@@ -3,6 +3,7 @@
 import re
 import time
 
+import pytest
 from pyroute2 import IPRoute
 from test_daemon_faults import SLOW_S, ask, ready, rows, weights
 
@@ -46,6 +47,7 @@ def arrive_everywhere(said):
     return counts is not None and counts[1] == counts[2] and int(counts[1]) >= 2
 
 
+@pytest.mark.nightly
 def test_an_mtu_black_hole_is_named_steered_away_from_and_over_when_large_packets_pass(cluster):
     lab = cluster(hosts=3, rails=2)
     for node in lab.nodes:

@@ -74,6 +74,7 @@ class Sender:
                 time.sleep(0.003)
 
 
+@pytest.mark.nightly
 def test_errors_that_rise_halve_the_weight_and_are_told_everywhere(node):
     wait_until(lambda: link(node, DEVICE)["counters"] == "read", SLOW_S, "its counters are read")
     assert link(node, DEVICE)["findings"] == []

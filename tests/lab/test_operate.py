@@ -156,6 +156,7 @@ def test_reload_by_command_keeps_the_old_one_and_says_why(cluster):
     assert ready(node)
 
 
+@pytest.mark.nightly
 def test_a_group_is_promoted_alone_after_its_past_was_shown(cluster):
     links = [{"netdev": f"rail{r}", "rail": r, "group": f"g{r}"} for r in (0, 1)]
     lab = started(cluster, mode="observe", links=links)

@@ -104,12 +104,9 @@ def undisturbed(tmp_path_factory):
     return weights(directory)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "faults",
-    [
-        ("2:13:forward",),
-        pytest.param(("0:0:backward", "1:13:forward", "3:19:optimizer"), marks=pytest.mark.nightly),
-    ],
+    "faults", [("2:13:forward",), ("0:0:backward", "1:13:forward", "3:19:optimizer")]
 )
 def test_ranks_killed_in_a_step_change_nothing(undisturbed, tmp_path, faults):
     done = train(tmp_path / "job", *faults)

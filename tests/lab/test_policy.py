@@ -192,6 +192,7 @@ def test_any_rail_that_returns_is_enough(cluster):
         assert_progress(perf)
 
 
+@pytest.mark.nightly
 def test_a_comm_on_which_nothing_passes_finds_its_path_dead(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     work = ["--iters", "4", "--size", "64K", "--channels", "1", "--wait", "block"]

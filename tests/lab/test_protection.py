@@ -6,6 +6,7 @@ from test_takeover import records, struck, train, weights
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 
+@pytest.mark.nightly
 def test_ranks_that_disagree_end_the_job_at_its_start_and_the_difference_is_named(tmp_path):
     done = train(tmp_path / "job", spares=0, more={"ODD_RANK": "2"})
     assert done.returncode == 1

@@ -172,6 +172,7 @@ def document(cluster):
     return json.loads(text)["ptp"]
 
 
+@pytest.mark.nightly
 def test_a_master_whose_time_is_no_tai_gives_none(lab):
     cluster, _, observer = lab
     wait_until(lambda: document(cluster)["tracking"], START_S, "it is tracked")
@@ -245,6 +246,7 @@ def test_a_master_that_is_killed_and_returns_moves_no_fabric_time(tracked):
     assert all(moved <= slack for moved, slack in before.moved_ns())
 
 
+@pytest.mark.nightly
 def test_a_master_whose_time_steps_is_followed_by_tai_and_not_by_fabric_time(tracked):
     _, master, observer = tracked
     before = FabricWatch(observer)

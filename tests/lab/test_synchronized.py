@@ -128,6 +128,7 @@ def test_a_one_way_loss_is_called_by_when_it_was_due(fabric):
     wait_until(lambda: synchronized(fabric), START_S, "and so it goes on afterwards")
 
 
+@pytest.mark.nightly
 def test_without_a_page_the_wall_clock_serves_and_nothing_is_lost(fabric):
     wait_until(lambda: synchronized(fabric), START_S, "probes go by fabric time")
     node = fabric.nodes[0]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from test_daemon_faults import SLOW_S, ask, prober_in_use, ready, rows, started, states, weights
 
 from fabricd.cli import client
@@ -96,6 +97,7 @@ def test_a_stolen_probe_port_is_a_state_a_row_and_a_metric_until_it_is_given_bac
     assert took < SLOW_S
 
 
+@pytest.mark.nightly
 def test_rails_on_which_nothing_was_ever_heard_are_told(cluster):
     """Incoming probes dropped, a rail without an address, two NICs with each other's name."""
     lab = cluster(hosts=4, rails=2)
