@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fabric_train.documents import AgentDocument
@@ -38,13 +38,22 @@ class JobBoard:
         else:
             self.jobs[job] = JobView(state)
 
-    def observe(self, documents: Mapping[tuple[str, str], AgentDocument]) -> None:
-        """Count spares and see who is protected. ``documents``: (host, job) → its agent's."""
+    def observe(
+        self,
+        documents: Mapping[tuple[str, str], AgentDocument],
+        jobs: Collection[str] | None = None,
+    ) -> None:
+        """Count spares and see who is protected, of ``jobs`` or of all.
+
+        ``documents``: (host, job) → its agent's.
+        """
+        wanted = self.jobs.keys() if jobs is None else self.jobs.keys() & set(jobs)
         agents: dict[str, list[AgentDocument]] = {}
         for (_, job), document in documents.items():
-            agents.setdefault(job, []).append(document)
-        for job, view in self.jobs.items():
-            _observe(view, agents.get(job, []))
+            if job in wanted:
+                agents.setdefault(job, []).append(document)
+        for job in wanted:
+            _observe(self.jobs[job], agents.get(job, []))
 
     def world_of(self, job: str) -> int:
         """Ranks of a job, 0 when it is not known."""

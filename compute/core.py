@@ -66,6 +66,10 @@ class Core(Protocol):
     def pending(self) -> bool:
         """Something came after the last ``decide`` from which more may follow."""
 
+    @property
+    def urgent(self) -> bool:
+        """What is pending speaks against a host."""
+
     def decide(self, now: float) -> Sequence[Effect]:
         """What follows from everything so far."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import socket
 import time
 from collections.abc import Coroutine, Iterable, Sequence
@@ -55,6 +56,8 @@ VIEWS_BYTES, VIEWS_BYTES_S = 256_000, 8e6
 """In one lot, and in a second: the state of a job with 4,000 ranks has 230 KB, for 500 hosts."""
 RETRY_STORE_S = 0.5
 RETRY_BIND_S = 5.0
+OBSERVE_S = 5.0
+"""Between two looks at the documents of all jobs."""
 EVENTS_AT_ONCE = 500
 """Events of hosts that one cycle moves into the ledger."""
 
@@ -83,6 +86,8 @@ class Service:
         self._log = structlog.get_logger()
         self._notifier = Notifier()
         self._news = asyncio.Event()
+        self._votes = asyncio.Event()
+        """What speaks against a host has come."""
         self._intake = Intake(core)
         factory = MessageFactory(sender)
         self._link = ComputeLink(
@@ -90,7 +95,7 @@ class Service:
             config.name,
             factory,
             self._intake,
-            self._news.set,
+            self._note_news,
         )
         self._events_link = EventLink(
             config.broker.settings, config.name, factory, self._intake, store, self._news.set
@@ -116,6 +121,7 @@ class Service:
         self._syncs = 0
         self._swept = True
         self._synced_at = 0.0
+        self._observed_at = -math.inf
         self._operators = OperatorWatch(config, core, self._note)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -160,8 +166,9 @@ class Service:
                 self.figures.decision_s += spent
                 self.figures.cycle_wall_s = time.time()
                 await self._carry_out()
+                self._observe_jobs(began)
                 self._after_sync()
-                await asyncio.sleep(self._rest.after(spent, time.monotonic()))
+                await self._pause(self._rest.after(spent, time.monotonic()))
             else:
                 await self._carry_out()
             self.figures.connected = self._link.complete
@@ -169,6 +176,19 @@ class Service:
             self.figures.ledger_entries = self._store.last.number if self._store.last else 0
             self.figures.cycle_at = time.monotonic()
             self._notifier.watchdog()
+
+    def _note_news(self) -> None:
+        self._news.set()
+        if self._core.urgent:
+            self._votes.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Let others have the core, unless a host may be lost."""
+        if seconds > 0.0 and not self._core.urgent:
+            self._votes.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._votes.wait()
 
     async def _wait(self) -> None:
         """Until there is news, the core is due, or a short while has passed."""
@@ -180,16 +200,24 @@ class Service:
             await asyncio.sleep(BATCH_S)
         self._news.clear()
 
+    def _observe_jobs(self, now: float) -> None:
+        """What is shown of jobs in which nothing has been decided lately."""
+        if now - self._observed_at >= OBSERVE_S:
+            self._observed_at = now
+            self.board.observe(self._intake.documents)
+
     async def _carry_out(self) -> None:
         """Store what is not stored yet, then let the engines act."""
         effects, events = list(self._unstored), list(self._events)
-        try:
-            hosts_events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
-        except StoreError:
-            hosts_events = []  # The commit says what is wrong.
+        hosts_events: list[NewRecord] = []
+        if any(isinstance(one, FenceIssued) for one in effects):
+            self._news.set()  # Events of hosts have time until the fence has left.
+        else:
+            with contextlib.suppress(StoreError):  # The commit says what is wrong.
+                hosts_events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
         if not effects and not events and not hosts_events:
             return
-        self.board.observe(self._intake.documents)
+        self.board.observe(self._intake.documents, _jobs_of(effects))
         fences, records, states, gone, actions = self._sorted(effects)
         commands = [
             (one.id, {"kind": one.kind, "fields": one.fields})
@@ -275,9 +303,12 @@ class Service:
         self._telling.set()
 
     async def _publish_views(self) -> None:
-        """A few at a time: what hosts are told for people delays no order to them."""
+        """A few at a time, none beside votes: what people read delays no order to a host."""
         while True:
             await self._telling.wait()
+            if self._core.urgent:
+                await asyncio.sleep(VIEWS_S)
+                continue
             size = 0
             for host in list(self._untold)[:VIEWS_AT_ONCE]:
                 del self._untold[host]
@@ -396,6 +427,12 @@ class Service:
                     said = str(error)
                     self._log.error("metrics are not served", listen=listen, error=said)
             await asyncio.sleep(RETRY_BIND_S)
+
+
+def _jobs_of(effects: Sequence[Effect]) -> set[str]:
+    """Jobs of which something is to be recorded or shown."""
+    jobs = {one.job for one in effects if isinstance(one, JobState)}
+    return jobs | {str(one.fields.get("job", "")) for one in effects if isinstance(one, Record)}
 
 
 def _action_id(kind: str, job: str, fields: dict[str, Any]) -> str:

@@ -137,16 +137,17 @@ class JobGeneration:
         return generation
 
     @functools.cached_property
-    def _ranks(self) -> dict[str, int]:
+    def ranks(self) -> dict[str, int]:
+        """Process → its rank. Not to be changed."""
         return {process: rank for rank, process in enumerate(self.slots)}
 
     def rank_of(self, process: str) -> int | None:
         """The rank of ``process``; None when it has none."""
-        return self._ranks.get(process)
+        return self.ranks.get(process)
 
     def has_rank(self, process: str) -> bool:
         """Whether ``process`` holds a rank."""
-        return process in self._ranks
+        return process in self.ranks
 
 
 _UNPACKED: weakref.WeakValueDictionary[str, JobGeneration] = weakref.WeakValueDictionary()
@@ -187,8 +188,14 @@ class AgentDocument:
 
     def is_progress_of(self, before: AgentDocument) -> bool:
         """It says what ``before`` said, but for the steps of its processes."""
+        return self.is_vote_of(before) and (
+            (self.hears, self.misses) == (before.hears, before.misses)
+        )
+
+    def is_vote_of(self, before: AgentDocument) -> bool:
+        """It says what ``before`` said, but for steps, and for whom it hears and misses."""
         return (
-            _same_but(self, before, "processes")
+            _same_but(self, before, "processes", "hears", "misses")
             and len(self.processes) == len(before.processes)
             and all(map(_same_but_step, self.processes, before.processes))
         )
@@ -218,9 +225,9 @@ PHASES = ("waiting", "proposed", "running", "held", "ended", "failed")
 T = TypeVar("T")
 
 
-def _same_but(one: object, other: object, name: str) -> bool:
+def _same_but(one: object, other: object, *names: str) -> bool:
     mine, its = vars(one), vars(other)
-    return all(mine[field] == its[field] for field in mine if field != name)
+    return all(mine[field] == its[field] for field in mine if field not in names)
 
 
 def _same_but_step(one: ProcessState, other: ProcessState) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from compute.decide.budget import FenceBudget
 from compute.decide.choice import majority
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.evidence import Verdict, judge
+from compute.decide.evidence import judge
+from compute.decide.host_orders import HostOrders
 from compute.decide.job import JobCore
 from compute.decide.job_state import (
     MOST_RECOVERIES,
@@ -18,9 +19,18 @@ from compute.decide.job_state import (
     job_state,
     recovery_of,
 )
+from compute.decide.known_job import (
+    KnownAgent,
+    KnownJob,
+    Mode,
+    Shared,
+    is_progress,
+    is_vote,
+    lost_of,
+)
 from compute.decide.observers import HostView, Observers
 from compute.decide.policy import Policy
-from fabric_train.documents import AgentDocument, DocumentError, JobOrder, parse, to_data
+from fabric_train.documents import AgentDocument, DocumentError, parse, to_data
 from telemetry.messages.documents import (
     ComputeJob,
     ComputeOrder,
@@ -29,7 +39,6 @@ from telemetry.messages.documents import (
     HostJob,
     HostObservations,
     HostStatus,
-    Recovery,
     fence_id,
 )
 from telemetry.messages.envelope import Sender
@@ -40,7 +49,6 @@ POLL_S = 0.25  # while a job waits for something, limits are looked at so often
 SHOWN_S = 600.0
 """The last state of a job whose hosts have all left is shown for so long."""
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
-Mode = Literal["observe", "migrate"]
 
 
 @dataclass(frozen=True)
@@ -77,39 +85,6 @@ class Record:
 Effect = Order | JobState | FenceIssued | Record
 
 
-@dataclass
-class _Agent:
-    """The newest fabric-run of one job on one host."""
-
-    incarnation: str
-    gone: bool
-    document: AgentDocument | None
-    fence_id: str
-
-
-@dataclass
-class _Job:
-    core: JobCore
-    agents: dict[str, _Agent] = field(default_factory=dict)
-    fences: dict[str, Fence] = field(default_factory=dict)
-    evidence: dict[str, Verdict] = field(default_factory=dict)
-    fenced: dict[str, Verdict] = field(default_factory=dict)
-    """Fence's id → the verdict that it followed from."""
-    recoveries: list[Recovery] = field(default_factory=list)
-    """Newest first."""
-    stale_since: float | None = None
-    """When something was observed that its published state does not say; None: it says all."""
-    judged: bool = False
-    """``evidence`` is of the newest documents of its agents, and of its fences."""
-    calm: bool = False
-    """None of its hosts was accused or missed by an agent when it was judged."""
-    news: bool = True
-    """A document says more than that its processes are some steps further."""
-    last: tuple[JobInput, JobDecision] | None = None
-    due: float = 0.0
-    """When the last decision may not hold any more without news."""
-
-
 class Decider:
     """One fabric-compute. After any input call ``decide``; call it again at ``wake_at``."""
 
@@ -121,17 +96,18 @@ class Decider:
         self._observers = Observers()
         self._racks: dict[str, str] = {}
         self._drained: dict[str, str] = {}
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, KnownJob] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
         self._judged = -1
         """Version of the observers that all jobs' evidence is of."""
-        self._orders: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
+        self._orders = HostOrders()
         self._states: dict[str, ComputeJob] = {}
         self._gone: dict[str, float] = {}
         """Job without agents → until when its last state is shown."""
         self._wake_at: float | None = None
         self._news = True
+        self._urgent = False
 
     # -- input -------------------------------------------------------------------------------
 
@@ -164,7 +140,9 @@ class Decider:
         """Birth, goodbye or last will of a host."""
         del sender, now
         view = HostView(status, self._observers.view(host).observations)
-        self._news |= self._observers.update(host, view)
+        changed = self._observers.update(host, view)
+        self._news |= changed
+        self._urgent |= changed and view.dead
 
     def host_observations(
         self, host: str, sender: Sender, observations: HostObservations, now: float
@@ -172,7 +150,9 @@ class Decider:
         """What a host's probes say."""
         del sender, now
         view = HostView(self._observers.view(host).status, observations)
-        self._news |= self._observers.update(host, view)
+        changed = self._observers.update(host, view)
+        self._news |= changed
+        self._urgent |= changed and bool(observations.silent or observations.fences)
 
     def host_document(self, host: str, document: HostDocument | None, now: float) -> None:
         """Who a host is; None: it was removed."""
@@ -213,6 +193,7 @@ class Decider:
         if news is None:
             if known is not None:
                 known.agents.pop(host, None)
+                known.votes.remove(host)
                 known.judged, known.news, self._news = False, True, True
             return
         if not news.gone:
@@ -228,17 +209,26 @@ class Decider:
         if known is None:
             if document is None:
                 return
-            known = self._jobs[job] = _Job(JobCore(job, self._policy))
+            known = self._jobs[job] = KnownJob(JobCore(job, self._policy))
             self._gone.pop(job, None)
             known.fences = {one.id: one for one in self._stored.get(job, [])}
         before = known.agents.get(host)
         if document is None and before is not None and before.incarnation == news.incarnation:
             document = before.document
-        known.agents[host] = _Agent(
+        agent = known.agents[host] = KnownAgent(
             news.incarnation, news.gone, document, fence_id(job, host, news.incarnation)
         )
-        if before is None or not _is_progress(before, known.agents[host]):
-            known.judged, known.news, self._news = False, True, True
+        if before is not None and is_progress(before, agent):
+            return
+        known.judged, self._news = False, True
+        known.news |= before is None or not is_vote(before, agent)
+        self._urgent |= bool(known.evidence or known.votes.missed) or (
+            document is not None and bool(document.misses)
+        )
+        if document is None or self._is_out(known, agent):
+            known.votes.remove(host)
+        else:
+            known.votes.update(host, document.hears, document.misses)
 
     # -- output ------------------------------------------------------------------------------
 
@@ -251,60 +241,64 @@ class Decider:
         """Something came after the last ``decide`` that may change what it said."""
         return self._news
 
+    @property
+    def urgent(self) -> bool:
+        """What is pending speaks against a host, or is of a job in which a host is in question."""
+        return self._urgent
+
     def decide(self, now: float) -> list[Effect]:
         """Everything that has to be stored, published or recorded since the last call."""
         if not self._news and (self._wake_at is None or now < self._wake_at):
             return []
-        self._wake_at, self._news = None, False
+        self._wake_at, self._news, self._urgent = None, False, False
         effects: list[Effect] = []
-        lost = self._lost_hosts()
+        lost = self._lost_hosts(now)
         refused = self._budget.refusal(lost, self._racks, len(self._observers), now)
-        orders: dict[str, dict[str, JobOrder]] = {}
+        shared = Shared(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
-            news = self._input(job, refused)
-            if job.last is not None and not job.news and job.last[0] == news and now < job.due:
-                decision = job.last[1]
-            else:
-                decision = self._decide_job(job, news, now)
-                effects += self._fence(job, decision, now)
-                effects += self._state(name, job, decision, refused, now)
-                records = decision.records
-                effects += [Record(one.kind, {"job": name, **one.fields}) for one in records]
-            for host, order in decision.orders.items():
-                orders.setdefault(host, {})[name] = order
+            if self._is_due(job, shared, now):
+                effects += self._decide_job(name, job, shared, now)
             self._wake_at = job.due if self._wake_at is None else min(self._wake_at, job.due)
-        effects += self._changed_orders(orders)
+        effects += self._changed_orders()
         return effects + self._forget(now)
 
-    def _lost_hosts(self) -> dict[str, str]:
+    @staticmethod
+    def _is_due(job: KnownJob, shared: Shared, now: float) -> bool:
+        """Whether the last decision may not be the present one any more."""
+        if job.last is None or job.news or now >= job.due or job.shared != shared:
+            return True
+        return bool(job.last[0].unconfirmed)  # an acknowledgement changes nothing of the job
+
+    def _lost_hosts(self, now: float) -> dict[str, str]:
         anew, self._judged = self._judged != self._observers.version, self._observers.version
         lost: dict[str, str] = {}
         accused = self._observers.accused
         for job in self._jobs.values():
             if not job.judged or (anew and not (job.calm and accused.isdisjoint(job.agents))):
-                self._judge(job)
-            lost |= {host: one.reason for host, one in job.evidence.items() if one.lost}
+                self._judge(job, now)
+            lost |= lost_of(job.evidence)
         return lost
 
-    def _judge(self, job: _Job) -> None:
+    def _judge(self, job: KnownJob, now: float) -> None:
         job.judged = True
-        agents = {
-            host: (one.document.hears, one.document.misses)
-            for host, one in job.agents.items()
-            if one.document is not None and not self._is_out(job, one)
-        }
-        hosts = agents.keys() - set(self._policy.maintenance)
+        hosts = job.votes.agents - set(self._policy.maintenance)
         before = job.evidence
-        job.evidence = judge(hosts, self._observers, agents, self._policy.min_observers)
-        job.news |= job.evidence != before
-        job.calm = not job.evidence and not any(misses for _, misses in agents.values())
+        job.evidence = judge(hosts, self._observers, job.votes, self._policy.min_observers)
+        job.votes.keep(job.evidence)
+        job.calm = not job.evidence and not job.votes.missed
+        if job.evidence == before:
+            return
+        # What one more vote changes is shown after a while; it is no reason to decide.
+        job.news |= lost_of(job.evidence).keys() != lost_of(before).keys()
+        job.stale_since = now if job.stale_since is None else job.stale_since
+        job.due = min(job.due, job.stale_since + STATE_S)
 
     @staticmethod
-    def _is_out(job: _Job, agent: _Agent) -> bool:
+    def _is_out(job: KnownJob, agent: KnownAgent) -> bool:
         """Gone, or fenced: nothing of it counts any more."""
         return agent.gone or agent.fence_id in job.fences
 
-    def _input(self, job: _Job, refused: Mapping[str, str]) -> JobInput:
+    def _input(self, job: KnownJob, shared: Shared) -> JobInput:
         documents: dict[str, AgentDocument] = {}
         unconfirmed = set()
         for host, agent in job.agents.items():
@@ -317,23 +311,31 @@ class Decider:
             documents[host] = agent.document
         if job.core.is_new_run(documents) and documents:
             job.core, job.last = JobCore(job.core.job, self._policy), None
-        lost = {
-            host: verdict.reason
-            for host, verdict in job.evidence.items()
-            if verdict.lost and host in documents
-        }
-        acts = self._mode == "migrate"
+        lost = {host: why for host, why in lost_of(job.evidence).items() if host in documents}
+        refused = shared.refused
         return JobInput(
             documents,
             lost={host: why for host, why in lost.items() if host not in refused},
             held={host: refused[host] for host in lost if host in refused},
             unconfirmed=frozenset(unconfirmed),
-            drained=dict(self._drained),
-            act=acts,
-            stopped=bool(self._stopped),
+            drained=shared.drained,
+            act=shared.mode == "migrate",
+            stopped=bool(shared.stopped),
         )
 
-    def _decide_job(self, job: _Job, news: JobInput, now: float) -> JobDecision:
+    def _decide_job(self, name: str, job: KnownJob, shared: Shared, now: float) -> list[Effect]:
+        news, job.shared = self._input(job, shared), shared
+        if job.last is not None and not job.news and job.last[0] == news and now < job.due:
+            return []
+        decision = self._decision(job, news, now)
+        effects = self._fence(job, decision, now)
+        effects += self._state(name, job, decision, shared, now)
+        effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
+        fenced = {fence.host for fence in job.fences.values()}
+        self._orders.update(name, decision.orders, job.agents.keys() | fenced)
+        return effects
+
+    def _decision(self, job: KnownJob, news: JobInput, now: float) -> JobDecision:
         if not news.unconfirmed:
             job.core.fenced(now)
         decision = job.core.decide(news, now)
@@ -343,7 +345,7 @@ class Decider:
         job.news = False
         return decision
 
-    def _fence(self, job: _Job, decision: JobDecision, now: float) -> list[Effect]:
+    def _fence(self, job: KnownJob, decision: JobDecision, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for host, reason in sorted(decision.fence.items()):
             agent = job.agents[host]
@@ -353,6 +355,7 @@ class Decider:
             )  # fmt: skip
             job.fences[fence.id] = fence
             job.fenced[fence.id] = job.evidence[host]
+            job.votes.remove(host)
             job.judged = False
             self._budget.spent(host, now)
             votes = job.evidence[host].votes
@@ -370,7 +373,7 @@ class Decider:
             ]  # fmt: skip
         return effects
 
-    def _confirmed(self, job: _Job, host: str) -> bool:
+    def _confirmed(self, job: KnownJob, host: str) -> bool:
         """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
         acknowledged = self._observers.acknowledged(job.agents[host].fence_id)
         generation = job.core.generation
@@ -385,7 +388,7 @@ class Decider:
         return majority(acknowledged, electorate) and left <= set(acknowledged)
 
     def _state(
-        self, name: str, job: _Job, decision: JobDecision, refused: Mapping[str, str], now: float
+        self, name: str, job: KnownJob, decision: JobDecision, shared: Shared, now: float
     ) -> list[Effect]:
         generation = job.core.generation
         for record in decision.records:
@@ -397,7 +400,7 @@ class Decider:
         }
         state = job_state(
             name, decision.phase, decision.reason, generation, agents,
-            self._suspects(job, refused), job.recoveries,
+            self._suspects(job, shared.refused), job.recoveries,
         )  # fmt: skip
         before = self._states.get(name)
         if before == state:
@@ -415,7 +418,7 @@ class Decider:
             effects.append(Record("phase", {"job": name, **_phase(state)}))
         return effects
 
-    def _suspects(self, job: _Job, refused: Mapping[str, str]) -> list[Suspect]:
+    def _suspects(self, job: KnownJob, refused: Mapping[str, str]) -> list[Suspect]:
         """Hosts of the job that somebody speaks against, and fenced ones, by name."""
         found = []
         for host, agent in sorted(job.agents.items()):
@@ -429,22 +432,12 @@ class Decider:
                 found.append(Suspect(host, verdict, held=held))
         return found
 
-    def _changed_orders(self, jobs: Mapping[str, Mapping[str, JobOrder]]) -> list[Effect]:
-        hosts = set(self._orders) | set(jobs)
-        fences_of: dict[str, list[Fence]] = {}
-        for job in self._jobs.values():
-            for fence in job.fences.values():
-                for host in {*job.agents, fence.host}:
-                    fences_of.setdefault(host, []).append(fence)
-        hosts |= fences_of.keys()
+    def _changed_orders(self) -> list[Effect]:
+        fences = [(job.agents, job.fences.values()) for job in self._jobs.values() if job.fences]
         changed: list[Effect] = []
-        for host in sorted(hosts):
-            fences = fences_of.get(host, [])
-            wanted = (fences, dict(jobs.get(host, {})))
-            if self._orders.get(host, ([], {})) != wanted:
-                self._orders[host] = wanted
-                mine = {name: to_data(one) for name, one in wanted[1].items()}
-                changed.append(Order(host, ComputeOrder(fences=fences, jobs=mine)))
+        for host, issued, jobs in self._orders.changed(fences):
+            mine = {name: to_data(one) for name, one in jobs.items()}
+            changed.append(Order(host, ComputeOrder(fences=issued, jobs=mine)))
         return changed
 
     def _forget(self, now: float) -> list[Effect]:
@@ -452,6 +445,7 @@ class Decider:
         effects: list[Effect] = []
         for name in [name for name, job in self._jobs.items() if not job.agents]:
             del self._jobs[name]
+            self._orders.remove(name)
             self._states.pop(name, None)
             self._gone[name] = now + SHOWN_S
             effects.append(Record("job_gone", {"job": name}))
@@ -462,14 +456,6 @@ class Decider:
             due = min(self._gone.values())
             self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
         return effects
-
-
-def _is_progress(before: _Agent, agent: _Agent) -> bool:
-    """``agent`` says what ``before`` said, but for how far its processes are."""
-    if (before.incarnation, before.gone) != (agent.incarnation, agent.gone):
-        return False
-    old, new = before.document, agent.document
-    return old is new or (old is not None and new is not None and new.is_progress_of(old))
 
 
 def _phase(state: ComputeJob) -> dict[str, Any]:

@@ -15,9 +15,10 @@ While one live agent of the job hears the host's agent, the host is not lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from compute.decide.agent_votes import AgentsSay
 from compute.decide.observers import Observers, ProbeVotes
 
 NO_EVIDENCE = "not lost: nothing speaks against it"
@@ -57,10 +58,6 @@ class Verdict:
     rule: str = NO_EVIDENCE
 
 
-AgentsSay = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-"""Host → the hosts that the job's agent on it hears, and those that it misses."""
-
-
 def judge(
     hosts: Collection[str], observers: Observers, agents: AgentsSay, least: int
 ) -> dict[str, Verdict]:
@@ -70,23 +67,20 @@ def judge(
     observers have to agree.
     """
     silent = observers.silent(least)
-    missed = {host for _, misses in agents.values() for host in misses}
-    suspects = (observers.accused | missed).intersection(hosts)
+    suspects = (observers.accused | agents.missed).intersection(hosts)
     if not suspects:
         return {}
-    missed_by: dict[str, list[str]] = {host: [] for host in suspects}
-    heard_by: dict[str, list[str]] = {host: [] for host in suspects}
-    for name, (hears, misses) in sorted(agents.items()):
-        if name in silent or observers.view(name).dead:
-            continue
-        for known, said in ((heard_by, hears), (missed_by, misses)):
-            for host in suspects.intersection(said) - {name}:
-                known[host].append(name)
+    abstaining = silent | observers.dead
+
+    def others(names: Collection[str], host: str) -> tuple[str, ...]:
+        return tuple(sorted(one for one in names if one not in abstaining and one != host))
+
     return {
         host: _verdict(
             Votes(
                 *_lists(observers.votes(host, silent)), observers.view(host).dead,
-                tuple(missed_by[host]), tuple(heard_by[host]), len(agents.keys() - {host}),
+                others(agents.missed_by(host), host), others(agents.heard_by(host), host),
+                len(agents.agents) - (host in agents.agents),
             ),
             least,
         )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 from telemetry.messages.documents import HostObservations, HostStatus
@@ -141,6 +141,11 @@ class Observers:
     def acknowledged(self, fence: str) -> list[str]:
         """Hosts that have applied the fence of that id, sorted."""
         return sorted(self._acknowledged.get(fence, ()))
+
+    @property
+    def dead(self) -> Set[str]:
+        """Hosts whose last will the broker has published."""
+        return self._dead
 
     @property
     def accused(self) -> set[str]:

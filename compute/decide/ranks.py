@@ -14,11 +14,12 @@ def rank_processes(
     generation: JobGeneration, documents: Mapping[str, AgentDocument]
 ) -> list[ProcessState]:
     """Processes with a rank that have not ended."""
+    ranks = generation.ranks
     return [
         one
         for document in documents.values()
         for one in document.processes
-        if generation.has_rank(one.process) and one.state != "ended"
+        if one.process in ranks and one.state != "ended"
     ]
 
 

@@ -42,6 +42,8 @@ AT_ONCE = 16
 """Messages that are handled before others of the event loop have their turn."""
 STATES_IN_FLIGHT = 8
 """With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
+URGENT = frozenset({topics.Kind.HOST_OBSERVATIONS, topics.Kind.STOP})
+"""Handled before others: what is said of lost hosts, and that nothing may be done."""
 STABLE_S = 5.0
 """A connection that lasted so long did not fail: the next attempt comes soon."""
 SESSION_S = 7 * 86_400
@@ -191,7 +193,7 @@ class BrokerClient:
             birth = encode(factory.make(status, {"online": True, "intended": False}))
             payload = encode(factory.make(status, {"online": False, "intended": False}))
             will = aiomqtt.Will(status.text(settings.prefix), payload, 1, retain=True)
-        inbox = Inbox(self._keeps_newest)
+        inbox = Inbox(self._keeps_newest, self._is_urgent)
         five = settings.protocol == "5"
         version: dict[str, Any] = {"clean_session": not self._persistent}
         if five:
@@ -254,6 +256,10 @@ class BrokerClient:
     def _keeps_newest(self, name: str) -> bool:
         topic = topics.parse(name, self.settings.prefix)
         return topic is None or topic.kind.retained
+
+    def _is_urgent(self, name: str) -> bool:
+        topic = topics.parse(name, self.settings.prefix)
+        return topic is not None and topic.kind in URGENT
 
     async def _serve(self, client: aiomqtt.Client, inbox: Inbox, birth: bytes) -> str:
         """Publish and receive until the connection ends; returns why it did."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from telemetry.broker.backoff import FullJitter
 from telemetry.broker.guard import LIVES, ReplayGuard
-from telemetry.broker.inbox import MAX_EVENTS, Inbox
+from telemetry.broker.inbox import MAX_AHEAD, MAX_EVENTS, Inbox
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.latest import LatestStates
 from telemetry.broker.settings import (
@@ -205,6 +205,24 @@ async def test_of_a_retained_topic_only_the_newest_waits():
     assert inbox.empty()
     with pytest.raises(asyncio.QueueEmpty):
         inbox.get_nowait()
+
+
+async def test_urgent_messages_overtake_others_and_do_not_stop_them():
+    inbox = Inbox(lambda _: True, lambda name: name.startswith("urgent"))
+    for number in range(3):
+        inbox.put_nowait(received(f"other/{number}"))
+    for number in range(MAX_AHEAD + 2):
+        inbox.put_nowait(received(f"urgent/{number}"))
+    inbox.put_nowait(received("urgent/0", b"newer"))
+    assert inbox.qsize() == 3 + MAX_AHEAD + 2
+    got = [await inbox.get() for _ in range(inbox.qsize())]
+    names = [one.topic.value.partition("/")[0] for one in got]
+    assert names == ["urgent"] * MAX_AHEAD + ["other"] + ["urgent"] * 2 + ["other"] * 2
+    assert got[0].payload == b"newer"
+    assert inbox.empty()
+    inbox.put_nowait(received("urgent/alone"))
+    assert not inbox.empty()
+    assert (await inbox.get()).topic.value == "urgent/alone"
 
 
 async def test_events_beyond_the_limit_push_out_the_oldest():

@@ -7,6 +7,10 @@ from job_world import JOB, World
 from test_partitions import run
 
 from compute.decide.decider import SHOWN_S, STATE_S, FenceIssued, JobState, Record
+from compute.decide.decision import JobDecision
+from compute.decide.job import JobCore
+from compute.decide.known_job import KnownJob
+from compute.decide.policy import Policy
 from telemetry.messages.documents import (
     LONGEST_ID,
     HostJob,
@@ -18,6 +22,7 @@ from telemetry.messages.documents import (
 from telemetry.messages.envelope import BadMessageError, Sender
 
 SENDER = Sender("boot", "d")
+NOTHING = JobDecision("running")
 
 
 @pytest.fixture
@@ -61,6 +66,43 @@ def test_a_decision_later_knows_the_steps(world):
     decider.decide(world.now)
     newest = max(one.step for one in world.hosts["h1"].document(world.now).processes)
     assert decider._jobs[JOB].core.step == newest + 100
+
+
+def vote(world, name, missed):
+    document = world.hosts[name].document(world.now)
+    hears = [one for one in document.hears if one != missed]
+    further(world, name, hears=hears, misses=[missed])
+
+
+def test_votes_of_a_job_are_counted_and_decide_nothing_before_they_are_enough(world, monkeypatch):
+    """A decision over a job takes a time that grows with its ranks; a vote does not."""
+    decider, decided = settled(world), []
+    job, other = decider._jobs[JOB], KnownJob(JobCore("other", Policy()))
+    decide = job.core.decide
+    monkeypatch.setattr(job.core, "decide", lambda *args: decided.append(JOB) or decide(*args))
+    monkeypatch.setattr(other.core, "decide", lambda *_: decided.append("other") or NOTHING)
+    decider._jobs["other"] = other
+    others = sorted(world.hosts.keys() - {"h0"})
+    other.agents["h0"] = job.agents["h0"]
+    decider._news = True
+    decider.decide(world.now)
+    decided.clear()
+    for name in others[:-1]:
+        vote(world, name, "h0")
+        assert decider.urgent
+        decider.decide(world.now)
+        assert not decider.urgent
+    assert not decided
+    assert set(job.evidence["h0"].votes.missed_by) == set(others[:-1])
+    said = HostObservations(silent=[SilentHost(host="h0", rails=2, rails_probed=2)], heard=[])
+    for name in others:
+        decider.host_observations(name, SENDER, said, world.now)
+    assert not [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    assert not decided, "one agent hears it still"
+    vote(world, others[-1], "h0")
+    [fence] = [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    assert fence.fence.host == "h0"
+    assert decided == [JOB]
 
 
 def test_one_vote_is_told_once_it_has_stood_for_a_while(world):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from compute.decide.agent_votes import AgentVotes
 from compute.decide.budget import FenceBudget
 from compute.decide.evidence import Verdict, judge
 from compute.decide.observers import HostView, Observers
@@ -26,7 +27,7 @@ def observers(hosts):
 
 
 def verdict(hosts, host="x", agents=None):
-    found = judge([*hosts, host], observers(hosts), agents or {}, 2)
+    found = judge([*hosts, host], observers(hosts), AgentVotes.of(agents or {}), 2)
     return found.get(host, Verdict(False, "nobody speaks against it"))
 
 

@@ -32,6 +32,7 @@ class TinyCore:
     def __init__(self):
         self.effects, self.decisions, self.calls = [], 0, []
         self.pending = True
+        self.urgent = False
 
     def __getattr__(self, name):
         return lambda *arguments, **named: self.calls.append((name, *arguments))
@@ -121,6 +122,18 @@ async def test_nothing_is_decided_before_the_view_is_complete(site):
     site.connected()
     await site.until(lambda: site.published)
     assert site.published == [("h2", ORDER)]
+
+
+async def test_what_speaks_against_a_host_ends_a_pause(site):
+    pause = asyncio.create_task(site.service._pause(3600.0))
+    await asyncio.sleep(0)
+    site.service._note_news()  # of no urgency
+    await asyncio.sleep(0)
+    assert not pause.done()
+    site.core.urgent = True
+    site.service._note_news()
+    await asyncio.wait_for(pause, 60)
+    await asyncio.wait_for(site.service._pause(3600.0), 60)  # it came before
 
 
 async def test_a_fence_is_stored_before_the_order_that_contains_it_leaves(site):
