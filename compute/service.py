@@ -158,17 +158,17 @@ class Service:
             await self._wait()
             self._apply_stop()
             if self._link.complete and not self._unstored:
-                began = time.monotonic()
+                began, worked = time.monotonic(), time.thread_time()
                 effects = self._core.decide(began)
                 self._unstored += effects
-                spent = time.monotonic() - began
+                worked = time.thread_time() - worked  # While others have the core, it is no work.
                 self.figures.decisions += 1
-                self.figures.decision_s += spent
+                self.figures.decision_s += time.monotonic() - began
                 self.figures.cycle_wall_s = time.time()
                 await self._carry_out()
                 self._observe_jobs(began)
                 self._after_sync()
-                await self._pause(self._rest.after(spent, time.monotonic()))
+                await self._pause(self._rest.after(worked, time.monotonic()))
             else:
                 await self._carry_out()
             self.figures.connected = self._link.complete
