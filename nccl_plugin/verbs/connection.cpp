@@ -75,7 +75,9 @@ bool Connection::connect(const PathTerms& peer, std::uint32_t receives, Error& e
 }
 
 bool Connection::rearm(bool found, const std::function<bool()>& sleeping) {
-  if (queue_->fd() < 0 || (armed_ && !found) || (sleeping && !sleeping())) {
+  // Whatever was found may have fired: its event is to be read, or the descriptor stays readable.
+  armed_ = armed_ && !found;
+  if (queue_->fd() < 0 || armed_ || (sleeping && !sleeping())) {
     return false;
   }
   queue_->drain_events();

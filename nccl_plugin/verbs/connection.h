@@ -13,6 +13,8 @@
 
 namespace fabric::verbs {
 
+inline constexpr unsigned kRearms = 4;
+
 struct ConnectionSettings {
   QueueDepths depths;
   std::size_t memory_size = 0;            // bytes
@@ -45,6 +47,7 @@ class Connection {
 
   // After a poll that `found` completions or none: sees to it that the next one makes the queue's
   // descriptor readable, if somebody sleeps on it. True: it was armed, poll once more.
+  // Where each of kRearms such polls finds more, the descriptor may stay readable until the next.
   bool rearm(bool found, const std::function<bool()>& sleeping);
   // The dead-path detector, right after the completions were polled. `oldest`: when the oldest
   // unfinished send was posted, ns.

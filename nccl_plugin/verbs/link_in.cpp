@@ -146,9 +146,9 @@ void LinkIn::poll(core::ReceiveCore& core, const host::ReceiveHints& /*hints*/,
     die(pages::PathDownReason::carrier, connection_->device().name() + ": its port is down",
         progress);
   }
-  const bool found = drain(core, progress) != 0;
-  if (connection_->rearm(found, settings_.sleeping)) {
-    drain(core, progress);  // what came before it was armed wakes nobody
+  bool found = drain(core, progress) != 0;
+  for (unsigned i = 0; i < kRearms && connection_->rearm(found, settings_.sleeping); ++i) {
+    found = drain(core, progress) != 0;  // what came before it was armed wakes nobody
   }
   // No acknowledgement may be due while the sender waits for credits.
   if (!dead_ && (core.credits_due() & core::bit(path_)) != 0 && send_room() >= kWritesPerAnswer) {

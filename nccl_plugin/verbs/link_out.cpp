@@ -238,9 +238,9 @@ void LinkOut::poll(core::SendCore& core, host::SendProgress& progress) {
     die(pages::PathDownReason::carrier, connection_->device().name() + ": its port is down",
         progress);
   }
-  const bool found = drain(&core, progress) != 0;
-  if (connection_->rearm(found, settings_.sleeping)) {
-    drain(&core, progress);  // what came before it was armed wakes nobody
+  bool found = drain(&core, progress) != 0;
+  for (unsigned i = 0; i < kRearms && connection_->rearm(found, settings_.sleeping); ++i) {
+    found = drain(&core, progress) != 0;  // what came before it was armed wakes nobody
   }
   advance(progress);
 }
