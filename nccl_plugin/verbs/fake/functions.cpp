@@ -256,6 +256,9 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* out) {
 
 int req_notify_cq(ibv_cq* queue, int /*solicited_only*/) {
   model_of(queue).armed = true;
+  if (Network& network = *Network::current(); network.on_arm) {
+    network.on_arm();
+  }
   return 0;
 }
 

@@ -201,6 +201,9 @@ class Network {
   void enter_error(QueuePairModel& pair);
   void flush(QueuePairModel& pair);
 
+  // Called when a completion queue was armed: what happens before it is polled again.
+  std::function<void()> on_arm;
+
   // For functions.cpp.
   std::map<std::uint32_t, std::unique_ptr<QueuePairModel>> pairs;  // destroyed ones, too
   std::uint32_t next_number = 100;

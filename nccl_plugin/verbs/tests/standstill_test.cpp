@@ -171,23 +171,6 @@ TEST_CASE("verbs standstill: queue pairs that fail again and again") {
   }
 }
 
-TEST_CASE("verbs standstill: after a stream nothing wakes who waits") {
-  Wires wires(1);
-  Stream stream(64 << 10);
-  Pair pair = pair_of(1);
-  REQUIRE(stream.run(pair, 200, [] { return true; }));
-  const auto until = Clock::now() + kLimit;
-  for (Net* net : {pair.a.get(), pair.b.get()}) {
-    int slept = 0;  // in a row: the last answers of the other end may still come
-    while (slept < 5 && Clock::now() < until) {
-      const auto before = Clock::now();
-      net->wait(20'000);
-      slept = Clock::now() - before >= milliseconds(15) ? slept + 1 : 0;
-    }
-    CHECK(slept == 5);
-  }
-}
-
 TEST_CASE("verbs standstill: small packets pass and large ones do not: TCP takes over") {
   Wires wires(1);
   wires.nic("a0").largest = 1024;
