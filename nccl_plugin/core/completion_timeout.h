@@ -60,11 +60,12 @@ class CompletionTimeout {
       return Hearing::alive;
     }
     since_ = std::max(since_, sample.oldest);
-    const std::int64_t usual = mean_ == 0 ? kSilenceMaxNs : 2 * (mean_ + 4 * deviation_);
-    const std::int64_t slow = witness.failed ? 0 : sample.paused ? kSilenceMaxNs : usual;
-    const std::int64_t heard = witness.failed ? 0 : witness.answered;
     // An error is one, however slow the peer. Else a longer limit is a shorter silence.
     const std::int64_t scale = witness.failed ? 1 : std::int64_t{1} << patience_;
+    const std::int64_t most = kSilenceMaxNs * scale;
+    const std::int64_t usual = mean_ == 0 ? most : 2 * (mean_ + 4 * deviation_);
+    const std::int64_t slow = witness.failed ? 0 : sample.paused ? most : usual;
+    const std::int64_t heard = witness.failed ? 0 : witness.answered;
     return limit_.judge((now - since_) / scale, slow / scale, now,
                         heard == 0 ? 0 : now - (now - heard) / scale,
                         std::clamp(usual / scale, kSilenceAloneNs,
