@@ -28,6 +28,7 @@ struct Params {
   std::string standby;
   bool adapt = false;
   bool verbs = false;
+  bool ib_disable = false;
   int ib_gid_index = -1;
   int ib_roce_version = 2;
   std::string ib_family;
@@ -133,6 +134,10 @@ inline constexpr std::array kParams{
               .what =
                   "1: rails with an RDMA device carry verbs where the peer's do too. New, and not "
                   "proved on an RDMA NIC: for trials"},
+    ParamSpec{.name = "NCCL_IB_DISABLE",
+              .field = &Params::ib_disable,
+              .high = 1,
+              .what = "1: all paths are TCP, whatever `FABRIC_VERBS` says"},
     ParamSpec{.name = "NCCL_IB_GID_INDEX",
               .field = &Params::ib_gid_index,
               .low = -1,

@@ -158,6 +158,10 @@ std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, con
     context.say(LogLevel::info, "verbs: off (FABRIC_VERBS=1 turns it on); all paths are TCP");
     return nullptr;
   }
+  if (context.params.ib_disable) {
+    context.say(LogLevel::info, "verbs: off (NCCL_IB_DISABLE=1); all paths are TCP");
+    return nullptr;
+  }
   if (verbs == nullptr) {
     context.say(LogLevel::info, "verbs: " + missing + "; all paths are TCP");
     return nullptr;

@@ -113,11 +113,12 @@ def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Ite
     """Variables that turn verbs off on a host that has them."""
     if not facts.verbs:
         return
-    if environment.value("NCCL_IB_DISABLE") == "1" and uses_plugin(environment):
+    disabled = environment.value("NCCL_IB_DISABLE") == "1"
+    if disabled and uses_plugin(environment) and environment.value("FABRIC_VERBS") == "1":
         yield Finding(
             Severity.WARNING, environment.source,
-            "NCCL_IB_DISABLE=1 concerns NCCL's own transport; the plugin does not read it.",
-            "The plugin carries TCP alone unless FABRIC_VERBS=1 is set.",
+            "NCCL_IB_DISABLE=1 turns verbs off in the plugin, too: FABRIC_VERBS=1 has no effect.",
+            "Unset NCCL_IB_DISABLE to try verbs, or FABRIC_VERBS to have TCP.",
         )  # fmt: skip
         return
     for name in ("NCCL_IB_DISABLE", "FABRIC_VERBS"):

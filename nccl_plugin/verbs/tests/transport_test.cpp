@@ -106,3 +106,14 @@ TEST_CASE("verbs transport: connections that die young make a path TCP, one that
   history.never_connected(now);
   CHECK(verbs::backs_off(history, now));
 }
+
+TEST_CASE("verbs transport: NCCL_IB_DISABLE=1 leaves TCP") {
+  Wires wires(1);
+  host::Params disabled = with_verbs();
+  disabled.ib_disable = true;
+  Pair pair = pair_of(1, disabled, with_verbs());
+  const Outcome outcome = exchange(pair, milliseconds(50), 10);
+  CHECK(outcome.intact);
+  CHECK(outcome.messages >= 10);
+  CHECK(wires.landed() == 0);
+}
