@@ -5,7 +5,7 @@ from dataclasses import replace
 from lab.demo.rdma import Told, failures, story, table, window
 from lab.vm.rdma.perf import longest_stall_ns
 
-GOOD = Told("cable pulled", stall_ms=120, before=900, on_rail=0, on_others=1500, after=880)
+GOOD = Told("cable pulled", stall_ms=120, before=900, on_rail=0, on_others=1500, back_s=9.5)
 
 
 def sample(t_ms: int, moved: int) -> dict[str, object]:
@@ -23,8 +23,12 @@ def test_a_stall_is_looked_for_from_the_last_sample_before_the_fault():
 
 def test_each_fault_has_to_find_rdma_before_beside_and_after_it():
     assert failures([GOOD]) == []
-    for lack, what in (("before", "before it"), ("on_others", "the other rail"), ("after", "back")):
-        (text,) = failures([replace(GOOD, **{lack: 0})])
+    for lack, what in (
+        ({"before": 0}, "before it"),
+        ({"on_others": 0}, "the other rail"),
+        ({"back_s": None}, "not back on the rail"),
+    ):
+        (text,) = failures([replace(GOOD, **lack)])
         assert what in text
 
 
