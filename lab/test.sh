@@ -83,17 +83,17 @@ unit() {
   local rc=0 which='not nightly'
   [ $# = 0 ] && which="not nightly and $QUICK"
   ensure_native release
-  ctest_begin release -LE processes
+  ctest_begin release -LE 'processes|patient'
   # What the tests of a file share is made once.
   FABRIC_BUILD=release strict unit tests/unit -m "$which" -n 2 --dist loadfile "$@" || rc=$?
   ctest_end release && return $rc
 }
 
-# C++ under ASan and UBSan; with the release build only the processes of fabric-perf.
+# C++ under ASan and UBSan; with the release build what takes long.
 native() {
   local rc=0
   ensure_native release
-  ctest_begin release -L processes
+  ctest_begin release -L 'processes|patient'
   ensure_native asan
   ctest_end release || return
   # The release build has played all of the simulator's schedules; here memory is what is looked at.
