@@ -73,9 +73,7 @@ class CtsReader {
     }
     for (; read_ != written; ++read_) {
       const std::size_t at = std::size_t{read_ % kRingLines} * kLineSize;
-      Line line{};
-      std::copy_n(lines_.begin() + static_cast<std::ptrdiff_t>(at), kLineSize, line.begin());
-      const auto cts = decode_cts(line);
+      const auto cts = decode_cts(read_line(lines_.subspan(at).first<kLineSize>()));
       if (!cts) {
         return false;
       }

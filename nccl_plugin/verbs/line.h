@@ -2,10 +2,11 @@
 // that the other end polls: aligned to 64 bytes, so that it lies in one cache line. A NIC may yet
 // write it piece by piece, so it ends with a checksum: what is half written is no line.
 //
-// Who polls copies the 64 bytes first and decodes the copy. Little-endian.
+// Who polls copies the 64 bytes first (read_line) and decodes the copy. Little-endian.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,18 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 // Offsets that all lines have.
 inline constexpr std::size_t kLineKindAt = 55;
 inline constexpr std::size_t kLineChecksumAt = 60;
+
+// The line at `from`, which a NIC may be writing. `from` is aligned to 64 bytes.
+inline Line read_line(LineBytes from) {
+  using Word = std::uint64_t;
+  std::array<Word, kLineSize / sizeof(Word)> words{};
+  // An atomic_ref is of what could be written; this is only read.
+  auto* at = reinterpret_cast<Word*>(const_cast<std::byte*>(from.data()));
+  for (Word& word : words) {
+    word = std::atomic_ref(*at++).load(std::memory_order_acquire);
+  }
+  return std::bit_cast<Line>(words);
+}
 
 template <typename T>
 void put(Line& line, std::size_t at, const T& value) {

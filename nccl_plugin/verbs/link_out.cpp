@@ -182,9 +182,8 @@ void LinkOut::note_answers(std::uint32_t lines, core::SendCore& core,
     die(pages::PathDownReason::socket_error, "the peer wrote what is no CTS line", progress);
     return;
   }
-  Line line{};
-  const auto bytes = connection_->memory().bytes();
-  std::copy_n(bytes.begin() + kProgressAt, kLineSize, line.begin());
+  const std::span<const std::byte> bytes = connection_->memory().bytes();
+  const Line line = read_line(bytes.subspan(kProgressAt).first<kLineSize>());
   // Half written: by one that comes after this, and has its own notification.
   if (const auto said = decode_progress(line)) {
     core.on_progress(said->progress);

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/ordered_copy.h"
+
 namespace fabric::verbs::fake {
 
 namespace {
@@ -283,7 +285,7 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
     if (on_write) {
       on_write(rdma.remote_addr, request.length);
     }
-    std::memcpy(memory, request.bytes.data(), request.length);
+    core::copy_in_order(memory, request.bytes.data(), request.length);
   }
   if (notifies) {
     ibv_wc completion{};
