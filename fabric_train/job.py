@@ -62,10 +62,10 @@ from fabric_train.messages import (
     Suspect,
     Welcome,
 )
-from fabric_train.nccl_group import NcclGeneration
+from fabric_train.nccl_group import use_current_device
 from fabric_train.preparation import Preparation
 from fabric_train.protection import Protection
-from fabric_train.recovery import agree_on_plan, copy_states, role_of
+from fabric_train.recovery import agree_on_plan, copy_states, role_of, since_ms
 from fabric_train.state import LayoutError, ReplicatedState
 from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.step_start import StepStart
@@ -262,8 +262,7 @@ class Job:
         self._group.on_broken = self._report_broken
         self._group.on_broadcast = self._note_broadcast
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu", "cuda"])
-        if torch.cuda.is_initialized():
-            NcclGeneration.device = torch.device("cuda", torch.cuda.current_device())
+        use_current_device()
         if not self._spare:
             assignment = self._await_assignment()
             inner = collectives.connect(self._link, assignment, self._timeout_s)
@@ -390,12 +389,12 @@ class Job:
             self._group.abort(assignment.generation)
             if not self._group.wait_quiet(self._timeout_s):
                 end_at_once("a collective of the last generation does not end")
-            spans["quiet"] = _since(started)
+            spans["quiet"] = since_ms(started)
             try:
                 inner = self._preparation.connect(assignment)
                 if inner is None:
                     continue
-                spans["connected"] = _since(started)
+                spans["connected"] = since_ms(started)
                 if inner.rank != self._group.rank():
                     # What differs between ranks is not here, however new the rest is.
                     self._holds_state = ready = False
@@ -403,9 +402,9 @@ class Job:
                 committed = self._step if self._holds_state else None
                 report = RankReport(committed, ready)
                 self._run, plan = agree_on_plan(inner, self._run, report)
-                spans["agreed"] = _since(started)
+                spans["agreed"] = since_ms(started)
                 role = self._take_part(inner, plan)
-                spans["state"] = _since(started)
+                spans["state"] = since_ms(started)
                 inner.vote()
             except RuntimeError as error:
                 # Connections of this generation failed, too: there will be another one.
@@ -496,7 +495,3 @@ class Job:
             self._link.send(Committed(self._generation, self._step))
             self._reported_at = now
             self._report_next_commit = False
-
-
-def _since(start: float) -> float:
-    return round((time.monotonic() - start) * 1000, 3)

@@ -124,6 +124,12 @@ class NcclGeneration(GenerationGroup):
         self.abort()
 
 
+def use_current_device() -> None:
+    """The generations of this process are of the calling thread's device, if CUDA is in use."""
+    if torch.cuda.is_initialized():
+        NcclGeneration.device = torch.device("cuda", torch.cuda.current_device())
+
+
 class _ByDevice:
     """Sends each collective to the group of its tensors' device."""
 

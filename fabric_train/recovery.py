@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from fabric_train.generation_group import GenerationGroup
 from fabric_train.link import AgentLink
@@ -55,3 +56,8 @@ def copy_states(
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
     local.restore(answer.body, state.buffers())
+
+
+def since_ms(start: float) -> float:
+    """Milliseconds since ``start`` (seconds of the monotonic clock)."""
+    return round((time.monotonic() - start) * 1000, 3)

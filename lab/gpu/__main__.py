@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from lab.cluster import Cluster
-from lab.gpu.machine import look
-from lab.gpu.plan import PROTOCOLS, missing
+from lab.gpu.machine import cannot
+from lab.gpu.plan import PROTOCOLS
 from lab.gpu.run import run_protocol
 from lab.node import REPO
 
@@ -24,9 +24,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of faults per protocol")
     parser.add_argument("--out", type=Path, help="a new directory (default: build/gpu/<time>)")
     args = parser.parse_args()
-    reason = missing(look())
-    if reason:
-        print(f"lab.gpu: {reason}", file=sys.stderr)
+    if cannot("lab.gpu"):
         return 2
     out = (args.out or REPO / "build" / "gpu" / time.strftime("%Y%m%d-%H%M%S")).resolve()
     ok = True

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import get_args
 
 from lab.cluster import Cluster
-from lab.gpu.machine import look
-from lab.gpu.plan import PROTOCOLS, Network, missing
+from lab.gpu.machine import cannot
+from lab.gpu.plan import PROTOCOLS, Network
 from lab.gpu.run import Outcome, run_job
 
 
@@ -72,9 +72,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of each run")
     parser.add_argument("--out", type=Path, required=True, help="a new directory")
     args = parser.parse_args()
-    reason = missing(look())
-    if reason:
-        print(f"lab.gpu.lines: {reason}", file=sys.stderr)
+    if cannot("lab.gpu.lines"):
         return 2
     args.out.mkdir(parents=True)
     counts = []

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.gpu.plan import Machine
+from lab.gpu.plan import Machine, missing
 from lab.node import build_dir
 
 _PROBE = """
@@ -22,6 +22,14 @@ print(torch.__version__, int(torch.cuda.is_available()), int(nccl))
 def plugin() -> Path:
     """Where the build puts it."""
     return build_dir() / "nccl_plugin" / "libnccl-net-fabric.so"
+
+
+def cannot(program: str) -> bool:
+    """Whether this machine lacks what a GPU run needs; says why, on stderr."""
+    reason = missing(look())
+    if reason:
+        print(f"{program}: {reason}", file=sys.stderr)
+    return bool(reason)
 
 
 def look(python: str = sys.executable) -> Machine:

@@ -15,8 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab.gpu.machine import look, plugin
-from lab.gpu.plan import missing
+from lab.gpu.machine import cannot, plugin
 from lab.node import REPO
 
 WORLD = 2
@@ -83,9 +82,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path, required=True, help="a new directory")
     args = parser.parse_args()
-    reason = missing(look())
-    if reason:
-        print(f"lab.gpu.migrate: {reason}", file=sys.stderr)
+    if cannot("lab.gpu.migrate"):
         return 2
     out = args.out.resolve()
     reference = play(out / "undisturbed", steps=args.steps, faults=(), spares=0)

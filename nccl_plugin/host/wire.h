@@ -5,11 +5,11 @@
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
 // version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
-// paths: keys in grants, HelloKind::one_sided, `terms`, and its chunks say what
-// follows them; a peer of an older version is never offered any of them, and all its paths are
-// streams. Version 2 had them too, but
-// its `ahead` lacked the tag, so a message could land in another receive's buffer. Nobody speaks it
-// any more: a peer that knows 1 and 2 is spoken to in version 1 (common_version).
+// paths (keys in grants, HelloKind::one_sided, `terms`), and its chunks say what follows them; a
+// peer of an older version is offered none of that, and all its paths are streams. Version 2 had
+// the frames of version 3, but its `ahead` lacked the tag, so a message could land in another
+// receive's buffer. Nobody speaks it any more: a peer that knows 1 and 2 is spoken to in version 1
+// (common_version).
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
