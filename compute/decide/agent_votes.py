@@ -1,7 +1,7 @@
-"""Which agents of one job hear and miss whom: kept as documents come, not made anew. Pure.
+"""Heartbeat votes of one job's agents, indexed by the host that they are about. Pure.
 
-A lost host changes the document of each agent of its job. What follows from one of them is found
-without a look at the others.
+A lost host changes the document of each agent of its job. The index is updated by one document
+without reading the others.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Said:
 
 
 class AgentVotes:
-    """The newest of each agent, by its host.
+    """The newest vote of each agent.
 
-    Who hears a host is kept for hosts that were asked about, until ``keep`` leaves them out: all of
-    it would be the square of a job's hosts.
+    ``heard_by`` is indexed only for hosts that were asked about, until ``keep`` drops them: an
+    index of all hosts would have the square of a job's hosts as its size.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class AgentVotes:
         return votes
 
     def update(self, agent: str, hears: Sequence[str], misses: Sequence[str]) -> None:
-        """The agent on host ``agent`` says this now."""
+        """Replace the vote of the agent on host ``agent``: the hosts it hears and misses."""
         before = self._said.get(agent, _Said((), ()))
         self._said[agent] = _Said(hears, misses)
         self._note_missed(agent, before.misses, misses)
@@ -69,7 +69,7 @@ class AgentVotes:
                     names.discard(agent)
 
     def remove(self, agent: str) -> None:
-        """The agent on host ``agent`` counts no more."""
+        """Drop the vote of the agent on host ``agent``."""
         before = self._said.pop(agent, None)
         if before is None:
             return
@@ -110,6 +110,6 @@ class AgentVotes:
         return known
 
     def keep(self, hosts: Collection[str]) -> None:
-        """Only ``hosts`` are asked about again soon."""
+        """Drop the index of ``heard_by`` for all hosts but ``hosts``."""
         for host in self._heard.keys() - set(hosts):
             del self._heard[host]

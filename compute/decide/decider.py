@@ -20,10 +20,10 @@ from compute.decide.job_state import (
     recovery_of,
 )
 from compute.decide.known_job import (
+    DecisionContext,
     KnownAgent,
     KnownJob,
     Mode,
-    Shared,
     is_progress,
     is_vote,
     lost_of,
@@ -254,18 +254,18 @@ class Decider:
         effects: list[Effect] = []
         lost = self._lost_hosts(now)
         refused = self._budget.refusal(lost, self._racks, len(self._observers), now)
-        shared = Shared(self._mode, self._stopped, dict(self._drained), refused)
+        context = DecisionContext(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
-            if self._is_due(job, shared, now):
-                effects += self._decide_job(name, job, shared, now)
+            if self._is_due(job, context, now):
+                effects += self._decide_job(name, job, context, now)
             self._wake_at = job.due if self._wake_at is None else min(self._wake_at, job.due)
         effects += self._changed_orders()
         return effects + self._forget(now)
 
     @staticmethod
-    def _is_due(job: KnownJob, shared: Shared, now: float) -> bool:
+    def _is_due(job: KnownJob, context: DecisionContext, now: float) -> bool:
         """Whether the last decision may not be the present one any more."""
-        if job.last is None or job.news or now >= job.due or job.shared != shared:
+        if job.last is None or job.news or now >= job.due or job.context != context:
             return True
         return bool(job.last[0].unconfirmed)  # an acknowledgement changes nothing of the job
 
@@ -298,7 +298,7 @@ class Decider:
         """Gone, or fenced: nothing of it counts any more."""
         return agent.gone or agent.fence_id in job.fences
 
-    def _input(self, job: KnownJob, shared: Shared) -> JobInput:
+    def _input(self, job: KnownJob, context: DecisionContext) -> JobInput:
         documents: dict[str, AgentDocument] = {}
         unconfirmed = set()
         for host, agent in job.agents.items():
@@ -312,24 +312,26 @@ class Decider:
         if job.core.is_new_run(documents) and documents:
             job.core, job.last = JobCore(job.core.job, self._policy), None
         lost = {host: why for host, why in lost_of(job.evidence).items() if host in documents}
-        refused = shared.refused
+        refused = context.refused
         return JobInput(
             documents,
             lost={host: why for host, why in lost.items() if host not in refused},
             held={host: refused[host] for host in lost if host in refused},
             unconfirmed=frozenset(unconfirmed),
-            drained=shared.drained,
-            act=shared.mode == "migrate",
-            stopped=bool(shared.stopped),
+            drained=context.drained,
+            act=context.mode == "migrate",
+            stopped=bool(context.stopped),
         )
 
-    def _decide_job(self, name: str, job: KnownJob, shared: Shared, now: float) -> list[Effect]:
-        news, job.shared = self._input(job, shared), shared
+    def _decide_job(
+        self, name: str, job: KnownJob, context: DecisionContext, now: float
+    ) -> list[Effect]:
+        news, job.context = self._input(job, context), context
         if job.last is not None and not job.news and job.last[0] == news and now < job.due:
             return []
         decision = self._decision(job, news, now)
         effects = self._fence(job, decision, now)
-        effects += self._state(name, job, decision, shared, now)
+        effects += self._state(name, job, decision, context, now)
         effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
         fenced = {fence.host for fence in job.fences.values()}
         self._orders.update(name, decision.orders, job.agents.keys() | fenced)
@@ -388,7 +390,7 @@ class Decider:
         return majority(acknowledged, electorate) and left <= set(acknowledged)
 
     def _state(
-        self, name: str, job: KnownJob, decision: JobDecision, shared: Shared, now: float
+        self, name: str, job: KnownJob, decision: JobDecision, context: DecisionContext, now: float
     ) -> list[Effect]:
         generation = job.core.generation
         for record in decision.records:
@@ -400,7 +402,7 @@ class Decider:
         }
         state = job_state(
             name, decision.phase, decision.reason, generation, agents,
-            self._suspects(job, shared.refused), job.recoveries,
+            self._suspects(job, context.refused), job.recoveries,
         )  # fmt: skip
         before = self._states.get(name)
         if before == state:

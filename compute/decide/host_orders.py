@@ -13,7 +13,7 @@ from telemetry.messages.documents import Fence
 
 
 class HostOrders:
-    """What is ordered, by host.
+    """The newest order to each host.
 
     ``fences`` of ``update`` and ``changed`` are those of all jobs: for each job with a fence, its
     hosts and its fences.
@@ -39,7 +39,7 @@ class HostOrders:
         self._hosts_of[job] = now
 
     def remove(self, job: str) -> None:
-        """``job`` is no more."""
+        """Withdraw all orders of ``job``, which has ended."""
         hosts = self._hosts_of.pop(job, set())
         for host in hosts:
             self._drop(host, job)

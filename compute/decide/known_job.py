@@ -1,4 +1,4 @@
-"""What a fabric-compute keeps of one job and its agents between two decisions. Pure."""
+"""State of one job and its agents between two decisions. Pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class KnownAgent:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What the decisions over all jobs have in common."""
+class DecisionContext:
+    """Inputs that the decisions over all jobs have in common."""
 
     mode: Mode
     stopped: str
@@ -43,7 +43,7 @@ class KnownJob:
     core: JobCore
     agents: dict[str, KnownAgent] = field(default_factory=dict)
     votes: AgentVotes = field(default_factory=AgentVotes)
-    """Of agents that are neither gone nor fenced."""
+    """Heartbeat votes of the agents that are neither gone nor fenced."""
     fences: dict[str, Fence] = field(default_factory=dict)
     evidence: dict[str, Verdict] = field(default_factory=dict)
     fenced: dict[str, Verdict] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class KnownJob:
     news: bool = True
     """A document says more than steps and votes, or another host is lost."""
     last: tuple[JobInput, JobDecision] | None = None
-    shared: Shared | None = None
-    """What the last decision took from elsewhere."""
+    context: DecisionContext | None = None
+    """Context of the last decision; None before the first."""
     due: float = 0.0
     """When the last decision may not hold any more without news."""
 

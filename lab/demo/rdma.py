@@ -49,7 +49,7 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChapterResult:
     """What a chapter showed. Packets are RDMA's, of the host that was hit, a second each."""
 
     title: str
@@ -91,7 +91,7 @@ class Demo:
         self._console = console
         self._began = time.monotonic()
 
-    def play(self, chapters: Sequence[Chapter]) -> tuple[list[Told], GuestPerf]:
+    def play(self, chapters: Sequence[Chapter]) -> tuple[list[ChapterResult], GuestPerf]:
         """All chapters; the job has ended then. Raises ``LabError`` where it did not begin."""
         seconds = QUIET_S + len(chapters) * (UNDER_S + HEAL_S) + 60
         words = ["--size", SIZE, "--duration", str(seconds), "--interval-ms", str(SAMPLE_MS)]
@@ -99,10 +99,10 @@ class Demo:
         self._wait_carrying(job)
         self.say(f"ring all-reduce of {SIZE} over {HOSTS} hosts x {RAILS} rails: RDMA carries")
         time.sleep(QUIET_S)
-        told = [self._chapter(job, chapter) for chapter in chapters]
-        self.say("no fault is left; the job is told to end")
+        results = [self._chapter(job, chapter) for chapter in chapters]
+        self.say("no fault is left; the job is asked to end")
         job.interrupt()
-        return told, job
+        return results, job
 
     def say(self, text: str) -> None:
         """One line of the story."""
@@ -115,7 +115,7 @@ class Demo:
                 raise LabError(f"the job did not begin: {job.wait()[0].errors}")
             time.sleep(0.5)
 
-    def _chapter(self, job: GuestPerf, chapter: Chapter) -> Told:
+    def _chapter(self, job: GuestPerf, chapter: Chapter) -> ChapterResult:
         lab, host, rail = self._lab, chapter.host, chapter.rail
         before = self._rate(host, 2.0)
         began = lab.machines[0].now_ns()
@@ -128,7 +128,7 @@ class Demo:
         self.say(f"  the job stood still for {stall / 1e6:.0f} ms and goes on; now it heals")
         back = self._back(host, rail, BACK * before[rail])
         others = sum(under) - under[rail]
-        return Told(chapter.title, stall / 1e6, before[rail], under[rail], others, back)
+        return ChapterResult(chapter.title, stall / 1e6, before[rail], under[rail], others, back)
 
     def _back(self, host: int, rail: int, least: float) -> float | None:
         """Seconds of the guest until the rail sends ``least`` RDMA packets a second again."""
@@ -148,22 +148,22 @@ class Demo:
         return [max(0, b - a) / passed for a, b in zip(first, last, strict=True)]
 
 
-def table(told: Sequence[Told]) -> Table:
+def table(results: Sequence[ChapterResult]) -> Table:
     """What each fault cost."""
     made = Table(title="what each fault cost", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("fault", "longest stall", "RDMA before", "under it", "other rail", "back after"):
         made.add_column(name, justify="left" if name == "fault" else "right")
-    for one in told:
+    for one in results:
         rates = [f"{rate:.0f}/s" for rate in (one.before, one.on_rail, one.on_others)]
         back = "-" if one.back_s is None else f"{one.back_s:.0f} s"
         made.add_row(one.title, f"{one.stall_ms:.0f} ms", *rates, back)
     return made
 
 
-def failures(told: Sequence[Told]) -> list[str]:
+def failures(results: Sequence[ChapterResult]) -> list[str]:
     """What is not as it should be, in the story itself. Pure."""
     wrong = []
-    for one in told:
+    for one in results:
         if not one.before:
             wrong.append(f"{one.title}: RDMA did not carry before it")
         if not one.on_others:
@@ -182,7 +182,7 @@ def main(arguments: list[str]) -> int:
     try:
         with namespaces.booted("demo", hosts=HOSTS, rails=RAILS) as lab:
             lab.push(build_dir())
-            told, job = Demo(lab, console).play(story())
+            results, job = Demo(lab, console).play(story())
             ends = job.wait()
     except (LabError, VmError, OSError) as error:
         console.print(f"the demo could not run: {error}", style="bold red", markup=False)
@@ -190,8 +190,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; everything is removed")
         return 128 + signal.SIGINT
-    console.print(table(told))
-    wrong = failures(told)
+    console.print(table(results))
+    wrong = failures(results)
     wrong += [f"h{end.rank} ended with {end.status}: {end.errors}" for end in ends if end.status]
     corrupt = sum(end.end.get("corrupt_bytes", 0) for end in ends)
     errors = sum(len(end.errors) for end in ends)

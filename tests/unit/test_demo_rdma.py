@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
-from lab.demo.rdma import Told, failures, story, table, window
+from lab.demo.rdma import ChapterResult, failures, story, table, window
 from lab.vm.rdma.perf import longest_stall_ns
 
-GOOD = Told("cable pulled", stall_ms=120, before=900, on_rail=0, on_others=1500, back_s=9.5)
+GOOD = ChapterResult(
+    "cable pulled", stall_ms=120, before=900, on_rail=0, on_others=1500, back_s=9.5
+)
 
 
 def sample(t_ms: int, moved: int) -> dict[str, object]:
