@@ -17,7 +17,9 @@ from __future__ import annotations
 import enum
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -42,6 +44,10 @@ __all__ = [
     "connect_generation",
     "start_connecting",
 ]
+
+
+_LOOK_S = 0.1
+_LOOKS = 5  # in a row, until what looks stuck is
 
 
 class Use(enum.Enum):
@@ -77,7 +83,8 @@ class FabricGroup(dist.ProcessGroup):
         self._rank = rank
         self._world = world
         self._inner: GenerationGroup | None = None
-        self._pending: set[Any] = set()
+        self._pending: dict[Any, _Pending] = {}
+        self._stuck: list[_Pending] = []  # their memory stays, for gloo has its address
         self._idle = threading.Condition()
         self._awaited = False  # somebody waits until nothing is pending
         self._changing = threading.Lock()
@@ -113,6 +120,22 @@ class FabricGroup(dist.ProcessGroup):
                 return
             self.broken = True
         inner.abort()
+        if self._pending:
+            threading.Thread(target=self._end_stuck, args=(inner,), daemon=True).start()
+
+    def _end_stuck(self, inner: GenerationGroup) -> None:
+        """End those collectives of ``inner`` that its abort has missed."""
+        stuck = 0
+        while any(one.inner is inner for one in list(self._pending.values())):
+            time.sleep(_LOOK_S)
+            stuck = stuck + 1 if inner.is_stuck() else 0
+            if stuck < _LOOKS:
+                continue
+            inner.keep()
+            for work, one in list(self._pending.items()):
+                if one.inner is inner:
+                    self._stuck.append(one)
+                    self._end(work)
 
     def wait_quiet(self, timeout_s: float) -> bool:
         """Wait until no collective can write memory any more. False: some still might."""
@@ -152,20 +175,30 @@ class FabricGroup(dist.ProcessGroup):
         except RuntimeError as error:
             self._fail(inner, error)
             return _done(result)
-        self._pending.add(work)  # under the GIL, as its end
+        future = work.get_future()
+        pending = _Pending(inner, result, work, _future_of(result))
+        self._pending[work] = pending  # under the GIL, as its end
 
-        def end(future: Future[Any]) -> list[Any]:
+        def end(ended: Future[Any]) -> None:
             try:
-                future.value()
+                ended.value()
             except RuntimeError as error:
                 self._fail(inner, error)
-            self._pending.discard(work)
-            if self._awaited:  # who sets it looks at what is pending after that
-                with self._idle:
-                    self._idle.notify_all()
-            return result
+            finally:
+                self._end(work)
 
-        return _create_work_from_future(work.get_future().then(end))
+        future.then(end)
+        return _create_work_from_future(pending.future)
+
+    def _end(self, work: Any) -> None:
+        """The collective has ended, or counts as ended; once for each."""
+        pending = self._pending.pop(work, None)
+        if pending is None:
+            return
+        pending.future.set_result(pending.result)
+        if self._awaited:  # who sets it looks at what is pending after that
+            with self._idle:
+                self._idle.notify_all()
 
     def _fail(self, inner: GenerationGroup, error: RuntimeError) -> None:
         if inner is self._inner and not self.broken:
@@ -249,9 +282,23 @@ class FabricGroup(dist.ProcessGroup):
         return self._run(lambda group: group.recv(tensors, source, tag), tensors)
 
 
-def _done(result: Sequence[Any]) -> Any:
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A collective that was started: what it may write, and the future of who waits for it."""
+
+    inner: GenerationGroup
+    result: list[Any]
+    work: Any
+    future: Future[Any]
+
+
+def _future_of(result: Sequence[Any]) -> Future[Any]:
     devices = {one.device for one in _tensors(result) if one.device.type == "cuda"}
-    future: Future[Any] = Future(devices=list(devices))
+    return Future(devices=list(devices))
+
+
+def _done(result: Sequence[Any]) -> Any:
+    future = _future_of(result)
     future.set_result(result)
     return _create_work_from_future(future)
 

@@ -54,6 +54,13 @@ class GenerationGroup(ABC):
         """Wait, after ``abort``, until nothing writes memory any more. False: something might."""
         return True
 
+    def is_stuck(self) -> bool:
+        """Whether, after ``abort``, pending collectives can neither end nor write memory."""
+        return False
+
+    def keep(self) -> None:  # noqa: B027  only a group that can be stuck has to be kept
+        """Never destroy it: that would wait for what is stuck."""
+
     def exchange(self, data: bytes) -> list[bytes]:
         """Give ``data`` to all ranks, and return that of each. Raises ``RuntimeError``."""
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import stat
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,16 @@ from fabric_train.limits import COLLECTIVE_S
 from fabric_train.messages import Assignment
 
 _LISTENER = "listener/{}"
+_RUNNER = "pt_gloo_runloop"  # ProcessGroupGloo::runLoop; 15 characters, as the kernel keeps
 _PATIENCE = timedelta(seconds=COLLECTIVE_S)
 
 
 class GlooGeneration(GenerationGroup):
-    """Gloo cannot be aborted, so ``abort`` shuts down the sockets that it opened."""
+    """Gloo cannot be aborted, so ``abort`` shuts down the sockets that it opened.
+
+    Gloo closes them then, and ends its collectives with an error. About one time in 50 it misses
+    one that began just then (torch 2.13): its thread waits for data until its own time-out.
+    """
 
     def __init__(self, assignment: Assignment, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
@@ -33,6 +40,7 @@ class GlooGeneration(GenerationGroup):
         how = _options(assignment.address) if assignment.address else _PATIENCE
         self._group = dist.ProcessGroupGloo(self._store, self.rank, self.world, how)
         self._sockets = _connections(before, self._store, self.rank, self.world)
+        self._inodes = {os.fstat(one.fileno()).st_ino for one in self._sockets}
         self._lock = threading.Lock()
         self._aborted = False
 
@@ -57,6 +65,20 @@ class GlooGeneration(GenerationGroup):
                     one.shutdown(socket.SHUT_RDWR)
                 one.close()
 
+    def is_stuck(self) -> bool:
+        """Whether gloo has closed all sockets, and all threads that run collectives sleep.
+
+        Nobody can wake those: what is pending will neither end nor write memory.
+        """
+        if not self._aborted or self._inodes & set(_descriptors().values()):
+            return False
+        states = set(_thread_states(_RUNNER))
+        return states == {"S"}
+
+    def keep(self) -> None:
+        """Never destroy the ``ProcessGroupGloo``: its destructor joins its threads."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+
     def discard(self) -> None:
         """Drop a group that nobody used. Its descriptors may include those of a later one."""
         for one in self._sockets:
@@ -71,27 +93,41 @@ def _options(address: str) -> Any:
     return options
 
 
-def _descriptors() -> set[int]:
-    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return {number for number in numbers if _is_open(number)}  # not that of the listing itself
+def _thread_states(name: str) -> Iterator[str]:
+    """Of the threads of that name: R runs or waits for a core, S sleeps … (proc(5))."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            before, _, after = (task / "stat").read_text().rpartition(")")
+            if before.partition("(")[2] == name:
+                yield after.split()[0]
 
 
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+def _descriptors() -> dict[int, int]:
+    """What is open: descriptor → inode."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself, or closed meanwhile
+            found[int(entry.name)] = os.fstat(int(entry.name)).st_ino
+    return found
 
 
-def _connections(before: set[int], store: Any, rank: int, world: int) -> list[socket.socket]:
+def _opened_since(before: dict[int, int]) -> list[int]:
+    """Descriptors that were not there, or were of something else.
+
+    Gloo closes the sockets of the last generation on a thread of its own: their numbers are taken
+    by those of the next one while it connects.
+    """
+    return [number for number, inode in _descriptors().items() if before.get(number) != inode]
+
+
+def _connections(before: dict[int, int], store: Any, rank: int, world: int) -> list[socket.socket]:
     """Duplicates of the sockets that gloo opened since ``before``.
 
     Those are of its listening port, or lead to that of a peer. Other threads may have opened
     sockets meanwhile; those stay untouched.
     """
     opened: list[socket.socket] = []
-    for number in _descriptors() - before:
+    for number in _opened_since(before):
         with contextlib.suppress(OSError):  # closed meanwhile
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 opened.append(socket.socket(fileno=os.dup(number)))

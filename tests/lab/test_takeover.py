@@ -107,7 +107,7 @@ def test_an_error_that_every_process_of_a_rank_makes_ends_the_job(tmp_path):
     done = train(tmp_path / "job", "1:9:always")
     assert done.returncode == 1
     assert "5 recoveries without a step forward" in done.stderr
-    assert "rank 1: left before the job had ended" in done.stderr
+    assert "rank 1: left its loop before the job had ended" in done.stderr
 
 
 @pytest.mark.parametrize(

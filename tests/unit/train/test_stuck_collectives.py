@@ -1,0 +1,101 @@
+"""A collective that gloo misses when its sockets are shut down is ended by the group."""
+
+import time
+
+import pytest
+import torch
+from torch.futures import Future
+
+from fabric_train.collectives import FabricGroup, Use
+from fabric_train.generation_group import GenerationGroup
+from fabric_train.messages import Assignment
+
+
+class Work:
+    """A collective that nothing ends, or that ends when told to."""
+
+    def __init__(self):
+        self.future = Future()
+
+    def get_future(self):
+        return self.future
+
+
+class Generation(GenerationGroup):
+    """Its collectives never end by themselves; ``stuck`` is what it says of them."""
+
+    def __init__(self):
+        super().__init__(Assignment(generation=3, rank=0, world=2, store="127.0.0.1:1"))
+        self.works = []
+        self.stuck = False
+        self.kept = False
+
+    @property
+    def group(self):
+        return self
+
+    def allreduce(self, _tensors, _opts):
+        self.works.append(Work())
+        return self.works[-1]
+
+    def abort(self):
+        pass
+
+    def discard(self):
+        pass
+
+    def is_stuck(self):
+        return self.stuck
+
+    def keep(self):
+        self.kept = True
+
+
+@pytest.fixture
+def started():
+    group, inner = FabricGroup(0, 2), Generation()
+    group.adopt(inner)
+    group.use = Use.ATTEMPT
+    work = group.allreduce([torch.ones(1)])
+    return group, inner, work
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_ends_once_the_generation_is_aborted_and_nothing_can_wake_it(started):
+    group, inner, work = started
+    inner.stuck = True
+    group.abort(4)
+    wait_for(work.is_completed)
+    assert group.broken
+    assert inner.kept
+    assert group.wait_quiet(0.0)
+    # Its own end, which its time-out brings, is of no interest any more.
+    inner.works[0].future.set_result([])
+    assert group.wait_quiet(0.0)
+
+
+def test_one_that_may_still_write_memory_is_waited_for(started):
+    group, inner, work = started
+    group.abort(4)
+    assert not group.wait_quiet(1.0)
+    assert not work.is_completed()
+    inner.works[0].future.set_result([])
+    wait_for(work.is_completed)
+    assert group.wait_quiet(60.0)
+    assert not inner.kept
+
+
+def test_nothing_is_ended_while_its_generation_goes_on(started):
+    group, inner, work = started
+    inner.stuck = True
+    assert not group.wait_quiet(1.0)
+    assert not work.is_completed()
+    inner.works[0].future.set_result([])
+    assert group.wait_quiet(60.0)
+    assert not group.broken
