@@ -34,6 +34,7 @@ PARSER_INPUTS = 10_000_000
 EXAMPLES = 1000
 MATRIX = "tests/lab/test_matrix.py"
 BOUNDS = "tests/bench/test_clock_bounds.py"
+LAB = ["tests/lab", f"--ignore={MATRIX}"]
 
 Commands = list[tuple[list[str], Mapping[str, str]]]
 
@@ -103,11 +104,20 @@ STEPS = [
         "bounds of fabric time, in worlds of other seeds each time",
         _pytest([BOUNDS], "release", "-n", "2"),
     ),
+    Step("unit", "long unit tests", _pytest(["tests/unit"], "release", "-n", "2")),
     Step(
-        "tests",
-        "long tests",
-        _pytest(["tests"], "release", f"--ignore={MATRIX}", f"--ignore={BOUNDS}"),
+        "lab",
+        "long tests in the lab, two at a time",
+        _pytest(
+            [*LAB, "-n", "2", "--dist", "loadgroup"], "release", marked="nightly and not alone"
+        ),
     ),
+    Step(
+        "lab-alone",
+        "long tests in the lab that measure the machine",
+        _pytest(LAB, "release", marked="nightly and alone"),
+    ),
+    Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release")),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release")),
     Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan")),
     Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan")),

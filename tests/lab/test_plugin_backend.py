@@ -137,10 +137,10 @@ def test_connections_that_fail_without_a_loss_are_made_anew(undisturbed, tmp_pat
 
 
 @pytest.fixture
-def lab(request):
+def lab(request, lab_name):
     """A started lab of ``hosts`` with daemons, broker and fabric-compute ``c0``."""
     topology = Topology(
-        name="rails", hosts=getattr(request, "param", RANKS), rails=2, rate_bps=200_000_000,
+        name=lab_name, hosts=getattr(request, "param", RANKS), rails=2, rate_bps=200_000_000,
         management=True,
     )  # fmt: skip
     with Cluster(topology=topology) as cluster:

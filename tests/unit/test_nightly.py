@@ -1,6 +1,7 @@
 """The nightly run's book-keeping."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,3 +59,31 @@ def test_a_result_replaces_its_former_one_and_leaves_the_others(logs: Path):
     assert list(kept) == ["lint", "matrix"]
     assert kept["lint"]["ok"]
     assert kept["lint"]["date"]
+
+
+def collected(arguments: list[str]) -> list[str]:
+    done = subprocess.run(
+        [*arguments, "--collect-only", "-n", "0", "-p", "no:cacheprovider"],
+        cwd=nightly.REPO, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in {0, 5}, done.stdout  # 5: none
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.patient
+def test_every_nightly_test_belongs_to_one_step():
+    """Which can collect it: test files of two rooms may have one name, not those of one run."""
+    of_steps = []
+    for step in STEPS:
+        for command, env in step.commands([]):
+            if "nightly" in str(command) and env["FABRIC_BUILD"] == "release":
+                of_steps += collected(command)
+    assert len(of_steps) == len(set(of_steps))
+    rooms = [one for one in (nightly.REPO / "tests").iterdir() if list(one.glob("test_*.py"))]
+    marked = [
+        test
+        for room in rooms
+        for test in collected([sys.executable, "-m", "pytest", "-q", str(room), "-m", "nightly"])
+    ]
+    assert len(marked) > len(STEPS)
+    assert sorted(of_steps) == sorted(marked)
