@@ -25,8 +25,8 @@ import structlog
 from fabricd import __version__, endpoint, entry, pinning, realtime
 from fabricd.access import Access
 from fabricd.aside import started_executor
-from fabricd.config import Config, ConfigError, load
-from fabricd.config_source import ConfigSource, changed_keys
+from fabricd.config.loader import Config, ConfigError, load
+from fabricd.config.source import ConfigSource, changed_keys
 from fabricd.control import ControlServer
 from fabricd.escalation import EscalationSlot, known_peers
 from fabricd.host import Host

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath

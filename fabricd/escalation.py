@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fabricd.config import Config
-from fabricd.config_tables import PeerTable
+from fabricd.config.loader import Config
+from fabricd.config.tables import PeerTable
 
 PEERS_FILE = "peers.json"
 

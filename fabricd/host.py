@@ -19,9 +19,9 @@ from fabricd import probe_plan, urgency
 from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
 from fabricd.clock_counts import ClockCounts
-from fabricd.config import Config
-from fabricd.config_source import ConfigSource
-from fabricd.config_tables import PeerTable
+from fabricd.config.loader import Config
+from fabricd.config.source import ConfigSource
+from fabricd.config.tables import PeerTable
 from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fabricd.config import Config
-from fabricd.config_tables import PeerTable
+from fabricd.config.loader import Config
+from fabricd.config.tables import PeerTable
 from fabricd.detect.locate import Port, Topology
 from fabricd.detect.mesh import Node, PathSpec, choose, train_rate
 from fabricd.links.ibports import Port as VerbsPort

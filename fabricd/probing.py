@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest, MtuVerdict
 from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch

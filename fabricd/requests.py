@@ -10,8 +10,8 @@ from typing import Any
 
 from fabricd import job_requests, report
 from fabricd.access import Caller
-from fabricd.config import ConfigError
-from fabricd.config_source import ConfigSource
+from fabricd.config.loader import ConfigError
+from fabricd.config.source import ConfigSource
 from fabricd.control import Document, Handler, RequestError
 from fabricd.explain import explain
 from fabricd.history import condense

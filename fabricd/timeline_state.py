@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.links.flaps import FlapLedger
 from fabricd.nics import memory
 from telemetry.events import EventKind

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fabricd import probe_plan
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.detect import evidence, neighbours, observations
 from fabricd.detect.farewell import Farewells
 from fabricd.detect.locate import Blame, Kind, port_name

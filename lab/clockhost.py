@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fabricd.clock.__main__ import configured, run
-from fabricd.config import load
+from fabricd.config.loader import load
 from fabricd.probes.client import host_id
 from lab.virtualclock import Step, VirtualClocks
 from telemetry.service import logs

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fabricd.access import Caller
-from fabricd.config import ConfigError, Problem, parse
-from fabricd.config_source import ConfigSource
+from fabricd.config.loader import ConfigError, Problem, parse
+from fabricd.config.source import ConfigSource
 from fabricd.control import RequestError, encode, parse_request
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger

@@ -195,7 +195,7 @@ class DaemonSnapshot:
     """Group of links → steered; empty: there are no groups."""
     config_hash: str = ""
     policy_hash: str = ""
-    """Of what hosts should have in common; see `fabricd.config.policy_hash`."""
+    """Of what hosts should have in common; see `fabricd.config.loader.policy_hash`."""
     config_ok: bool = True
     """The last reload was good (or there was none)."""
     config_loaded_wall_s: float | None = None

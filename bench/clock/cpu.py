@@ -32,7 +32,7 @@ from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock.__main__ import GLANCE_S, settle
 from fabricd.clock.samples import RECORD
 from fabricd.clock.service import STEP_S, ClockService
-from fabricd.config_tables import ProbeTable
+from fabricd.config.tables import ProbeTable
 from fabricd.detect.mesh import Node, choose, train_rate
 from fabricd.probes import layout as lay
 from fabricd.probes.client import host_id
@@ -54,7 +54,7 @@ import sys
 from pathlib import Path
 import fabricd.clock.__main__ as program
 from fabricd.clock.service import ClockService
-from fabricd.config import load
+from fabricd.config.loader import load
 load(Path(sys.argv[1]) / "config.toml")
 (Path(sys.argv[1]) / "prober").mkdir()
 service = ClockService(7, Path(sys.argv[1]), priority=100)

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.outage import ring
 from bench.report import Row
 from fabricd import probe_plan
-from fabricd.config import Config, load
+from fabricd.config.loader import Config, load
 from fabricd.detect.mesh import PathSpec, train_rate
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberClient, host_id
 from fabricd.probes.ring import RingReader

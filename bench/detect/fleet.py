@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from bench.detect.scenario import HOSTS, RAILS, leaf_of
-from fabricd.config import Config, parse
+from fabricd.config.loader import Config, parse
 from fabricd.detect.locate import Topology
 from fabricd.detect.mesh import Node, PathSpec, choose
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.detect.live_pages import PageWatch
 from bench.outage import links_up
-from fabricd.config_tables import DampingTable
+from fabricd.config.tables import DampingTable
 from lab.cluster import Cluster, wait_until
 from lab.fault import Fault
 from lab.topology import Topology, parse_rate

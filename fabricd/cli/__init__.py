@@ -42,7 +42,7 @@ from fabricd.cli.base import (
     parse_since,
     put_json,
 )
-from fabricd.config import ConfigError, config_hash, files_of, load, policy_hash
+from fabricd.config.loader import ConfigError, config_hash, files_of, load, policy_hash
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fabricd.cli import client, plugin_env, top
-from fabricd.config import ConfigError, load
+from fabricd.config.loader import ConfigError, load
 
 DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
 DEFAULT_RUN_DIR = Path("/run/fabricd")

@@ -65,7 +65,7 @@ def promote(
 def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
     """``recorded`` from the WOULD_STEER rows, ``replayed`` from the evidence of the same time."""
     # Here: the engine would make every other command wait.
-    from fabricd.config import Config
+    from fabricd.config.loader import Config
     from fabricd.operate.past import EVIDENCE, recorded, replay
 
     config = Config.model_validate(ask(socket, {"op": "config"})["config"])

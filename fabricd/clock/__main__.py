@@ -25,8 +25,8 @@ from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge
 from fabricd.clock.rate import RateKeeper
 from fabricd.clock.service import STEP_S, ClockService
-from fabricd.config import ConfigError, load
-from fabricd.config_tables import Config
+from fabricd.config.loader import ConfigError, load
+from fabricd.config.tables import Config
 from fabricd.probes.client import host_id
 from telemetry.service import durable, logs
 from telemetry.service.systemd_notify import Notifier

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fabricd import __version__
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.engine import Engine
 from telemetry.messages.documents import HostDocument, parse
 

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from fabricd.config_tables import MAX_PEERS, PeerAddressTable, PeerTable
+from fabricd.config.tables import MAX_PEERS, PeerAddressTable, PeerTable
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
 from telemetry.service import durable

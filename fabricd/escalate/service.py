@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from fabricd import probe_plan
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.escalate.discovery import HOSTS, Discovery
 from fabricd.escalate.evidence import ProberGaps, observations
 from fabricd.escalate.fences import FenceApplier

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.nics.reader import CounterReader, Reader, Reading, SlowReader
 from fabricd.nics.sweeper import Sweeper
 from fabricd.predict.forecast import Forecast

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fabricd.config import Config
+from fabricd.config.loader import Config
 from fabricd.engine import damping_rules, hold_rules
 from fabricd.links.health import Facts, Health
 from fabricd.steer import policy

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricd.cli import client
-from fabricd.config import Config, ConfigError, files_of, load
+from fabricd.config.loader import Config, ConfigError, files_of, load
 from fabricd.doctor.checks import run as run_checks
 from fabricd.doctor.gather import GatherOptions, gather
 from fabricd.doctor.machine import ThisMachine

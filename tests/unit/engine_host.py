@@ -1,6 +1,6 @@
 """A host with peers that are heard, for tests of the engine."""
 
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine

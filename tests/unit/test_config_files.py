@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from fabricd import daemon
 from fabricd.cli import app
-from fabricd.config import ConfigError, config_hash, load, policy_hash
-from fabricd.config_source import ConfigSource, changed_keys
+from fabricd.config.loader import ConfigError, config_hash, load, policy_hash
+from fabricd.config.source import ConfigSource, changed_keys
 
 MAIN = """\
 [host]

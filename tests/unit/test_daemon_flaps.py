@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.carrier import CarrierBook
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.engine import Engine
 from fabricd.links.flaps import FlapLedger
 from telemetry.events import EventKind

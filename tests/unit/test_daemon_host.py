@@ -9,7 +9,7 @@ import pytest
 import whole_host
 from whole_host import WholeHost
 
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.detect.loss_rules import LossCounters
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger

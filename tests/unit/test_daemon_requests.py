@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from whole_host import WholeHost
 
 from fabricd.access import Caller
-from fabricd.config import ConfigError, Problem
-from fabricd.config_source import ConfigSource
+from fabricd.config.loader import ConfigError, Problem
+from fabricd.config.source import ConfigSource
 from fabricd.control import RequestError, encode
 from fabricd.requests import CHANGING, Requests
 

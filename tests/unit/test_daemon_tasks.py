@@ -7,7 +7,7 @@ from test_daemon_portwatch import Ports
 from whole_host import WholeHost, text
 
 from fabricd import daemon
-from fabricd.config import parse
+from fabricd.config.loader import parse
 
 
 async def until(condition):

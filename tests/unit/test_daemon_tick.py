@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from whole_host import WholeHost, text
 
 from fabricd import daemon, whereabouts
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.daemon import Daemon
 from fabricd.steer.page import decode
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.config import parse as parse_config
-from fabricd.config_tables import PeerTable
+from fabricd.config.loader import parse as parse_config
+from fabricd.config.tables import PeerTable
 from fabricd.escalate.peers import LEAVE_NS, PeerDirectory, dump, load
 from fabricd.probe_plan import with_peers
 from telemetry.messages.documents import HostDocument

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_host import LINKS, WholeHost, text
 
-from fabricd.config import ConfigError, parse
+from fabricd.config.loader import ConfigError, parse
 from fabricd.explain import explain
 from fabricd.nics import memory, watch
 from fabricd.nics.book import Nic

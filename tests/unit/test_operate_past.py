@@ -3,7 +3,7 @@
 import pytest
 from whole_host import LINKS
 
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.operate.past import recorded, replay
 from telemetry.events import Event, EventKind
 from telemetry.events import LinkState as S

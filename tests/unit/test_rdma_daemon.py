@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from whole_host import WholeHost
 
 from fabricd import probe_plan
-from fabricd.config import ConfigError, parse
+from fabricd.config.loader import ConfigError, parse
 from fabricd.explain import explain
 from fabricd.links.ibports import Port
 from fabricd.prober_feed import ProberFeed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fabricd.config import parse
+from fabricd.config.loader import parse
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory

@@ -8,7 +8,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
-from fabricd.config import ConfigError, load
+from fabricd.config.loader import ConfigError, load
 from fabricd.doctor.facts import Address, Netdev, VerbsDevice
 from fabricd.doctor.machine import Machine, ToolError
 from fabricd.doctor.tree import Tree

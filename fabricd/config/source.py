@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fabricd.config import (
+from fabricd.config.loader import (
     Config,
     ConfigError,
     Problem,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from fabricd.config_values import (
+from fabricd.config.values import (
     PORT_TEXT,
     BrokerName,
     Cpus,

@@ -1,7 +1,7 @@
 """The configuration: a TOML file and its overrides (``conf.d``), validated as a whole.
 
 `load` either returns a frozen `Config` or raises `ConfigError` with *every* problem found, each
-with file, line, key and what is allowed. The tables are in `config_tables`.
+with file, line, key and what is allowed. The tables are in `tables`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fabricd import config_checks
-from fabricd.config_files import Layers, override_files
-from fabricd.config_tables import Config
+from fabricd.config import checks
+from fabricd.config.files import Layers, override_files
+from fabricd.config.tables import Config
 from telemetry.service.config_errors import (
     ConfigError,
     Problem,
@@ -113,7 +113,7 @@ def _validate(texts: list[tuple[str, str]], problems: list[Problem]) -> Config:
             explain(item, Config, "docs/architecture.md")
             for item in error.errors(include_url=False)
         ]
-    found += config_checks.check(layers.raw, local_host=raw_host(layers.raw))
+    found += checks.check(layers.raw, local_host=raw_host(layers.raw))
     # A union reports each of its members: one line per key is enough.
     seen: dict[tuple[str, str], Problem] = {}
     for path, what in found:
