@@ -23,11 +23,12 @@ from typing import Any
 import structlog
 
 from fabricd import __version__, endpoint, entry, pinning, realtime
-from fabricd.access import Access
 from fabricd.aside import started_executor
 from fabricd.config.loader import Config, ConfigError, load
 from fabricd.config.source import ConfigSource, changed_keys
-from fabricd.control import ControlServer
+from fabricd.control.access import Access
+from fabricd.control.requests import CHANGING, Requests
+from fabricd.control.server import ControlServer
 from fabricd.escalation import EscalationSlot, known_peers
 from fabricd.host import Host
 from fabricd.jobs import prepare_directory, prepare_stats_directory
@@ -41,7 +42,6 @@ from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.recorder import Recorder
-from fabricd.requests import CHANGING, Requests
 from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage

@@ -12,17 +12,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fabricd.access import Caller
 from fabricd.config.loader import ConfigError, Problem, parse
 from fabricd.config.source import ConfigSource
-from fabricd.control import RequestError, encode, parse_request
+from fabricd.control.access import Caller
+from fabricd.control.requests import Requests
+from fabricd.control.server import RequestError, encode, parse_request
 from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.recorder import Recorder
-from fabricd.requests import Requests
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from lab.fuzzbytes import Target, damaged

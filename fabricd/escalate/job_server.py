@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from fabricd.access import caller_of
+from fabricd.control.access import caller_of
 from fabricd.escalate.job_lines import (
     MAX_LINE,
     Document,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 
-from fabricd.control import ControlServer
+from fabricd.control.server import ControlServer
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd import control
-from fabricd.access import Access, Caller, caller_of
-from fabricd.control import (
+from fabricd.control import server as control_server
+from fabricd.control.access import Access, Caller, caller_of
+from fabricd.control.server import (
     MAX_LINE,
     ControlServer,
     RequestError,
@@ -159,7 +159,7 @@ async def test_followers_get_each_event(tmp_path):
 
 
 async def test_follower_that_does_not_read_is_dropped_and_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "DRAIN_S", 0.2)
+    monkeypatch.setattr(control_server, "DRAIN_S", 0.2)
     async with serving(tmp_path) as server:
         lazy = socket.socket(socket.AF_UNIX)
         lazy.connect(str(tmp_path / "ctl.sock"))
@@ -184,12 +184,12 @@ async def test_follower_that_does_not_read_is_dropped_and_others_go_on(tmp_path,
 
 async def test_too_many_clients_are_refused(tmp_path):
     async with serving(tmp_path) as server:
-        held = [await connect(tmp_path) for _ in range(control.MAX_CLIENTS)]
-        await until(lambda: len(server._clients) == control.MAX_CLIENTS)
+        held = [await connect(tmp_path) for _ in range(control_server.MAX_CLIENTS)]
+        await until(lambda: len(server._clients) == control_server.MAX_CLIENTS)
         assert await talk(tmp_path, b"") == []
         assert server.refused == 1
         held.pop()[1].close()
-        await until(lambda: len(server._clients) < control.MAX_CLIENTS)
+        await until(lambda: len(server._clients) < control_server.MAX_CLIENTS)
         assert (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["ok"]
         for _, writer in held:
             writer.close()
@@ -268,11 +268,11 @@ def test_the_kernel_tells_the_callers_groups():
 async def test_what_changes_something_takes_an_administrator(tmp_path, monkeypatch):
     async with serving(tmp_path) as server:
         stranger = Caller(1, 4711, frozenset({4712}))
-        monkeypatch.setattr(control, "caller_of", lambda _: stranger)
+        monkeypatch.setattr(control_server, "caller_of", lambda _: stranger)
         assert "may ask" in (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["error"]
         assert server.refused == 1
         reader = Caller(1, 4711, frozenset({os.getegid()}))
-        monkeypatch.setattr(control, "caller_of", lambda _: reader)
+        monkeypatch.setattr(control_server, "caller_of", lambda _: reader)
         answers = await talk(tmp_path, b'{"op":"set"}\n{"op":"echo"}\n')
         assert [a["ok"] for a in answers] == [False, True]
         assert "admin_group" in answers[0]["error"]

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_host import WholeHost
 
-from fabricd.access import Caller
 from fabricd.config.loader import ConfigError, Problem
 from fabricd.config.source import ConfigSource
-from fabricd.control import RequestError, encode
-from fabricd.requests import CHANGING, Requests
+from fabricd.control.access import Caller
+from fabricd.control.requests import CHANGING, Requests
+from fabricd.control.server import RequestError, encode
 
 ROOT = Caller(1, 0)
 VALUES = st.recursive(

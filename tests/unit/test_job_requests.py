@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from whole_host import WholeHost
 
-from fabricd import job_requests
-from fabricd.control import RequestError
+from fabricd.control import job_requests
+from fabricd.control.server import RequestError
 from fabricd.escalate.job_views import JobViews
 from telemetry.messages.documents import ComputeJob, ComputeView, Fence, HostEvidence
 

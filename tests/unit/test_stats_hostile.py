@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fabricd.cli
 from fabricd import aside
 from fabricd.cli import operator_commands
-from fabricd.control import encode, encode_in_turns
+from fabricd.control.server import encode, encode_in_turns
 from fabricd.jobs import Jobs
 from telemetry import statsdir
 from telemetry.statsdir import StatsDirectory

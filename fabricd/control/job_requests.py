@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fabricd.control import RequestError
+from fabricd.control.server import RequestError
 
 if TYPE_CHECKING:
     from fabricd.escalate.service import Escalation

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fabricd import job_requests, report
-from fabricd.access import Caller
+from fabricd import report
 from fabricd.config.loader import ConfigError
 from fabricd.config.source import ConfigSource
-from fabricd.control import Document, Handler, RequestError
+from fabricd.control import job_requests
+from fabricd.control.access import Caller
+from fabricd.control.server import Document, Handler, RequestError
 from fabricd.explain import explain
 from fabricd.history import condense
 from fabricd.host import Host

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from fabricd.access import Access, Caller, caller_of
+from fabricd.control.access import Access, Caller, caller_of
 
 MAX_LINE = 65536
 MAX_CLIENTS = 64

@@ -1,0 +1,8 @@
+"""The control socket: what `fabricctl` asks of the daemon, and who may ask.
+
+`server` speaks newline-delimited JSON over a Unix socket, `access` judges the caller, `requests`
+and `job_requests` answer. The daemon opens the socket; `escalate` judges callers of the job socket
+by the same rules.
+
+Input is untrusted: a request that is refused is counted and changes nothing.
+"""
