@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, endpoint, entry, pinning, realtime
+from fabricd import __version__, entry, pinning, realtime
 from fabricd.aside import started_executor
 from fabricd.config.loader import Config, ConfigError, load
 from fabricd.config.source import ConfigSource, changed_keys
@@ -46,6 +46,7 @@ from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.timeline_state import open_store, restore, retention, take_over
+from fabricd.views import metrics_endpoint
 from telemetry.events import EventKind
 from telemetry.metrics_server import MetricsServer
 from telemetry.service import durable, logs
@@ -189,7 +190,7 @@ class Daemon:
             self._escalation.start()
         except OSError as error:
             raise StartError(f"job socket: {error}") from error
-        self._metrics = endpoint.start(host, config.metrics.listen, passed_sockets())
+        self._metrics = metrics_endpoint.start(host, config.metrics.listen, passed_sockets())
         self._nics = NicWatch(host, asyncio.get_running_loop())
         self._nics.configure(config)
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [

@@ -208,7 +208,7 @@ class ProberFeed:
         except RingError:
             self._refused += 1
             return None
-        # Torn or corrupt rows are left out by the reader: then there is no whole picture now.
+        # Torn or corrupt rows are left out by the reader: then there is no whole table now.
         return rows if [row.index for row in rows] == list(range(wanted(self._config))) else None
 
     async def run(self) -> None:

@@ -15,9 +15,9 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from fabricd import check as judging
 from fabricd.cli import client
 from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, parse_duration, put_json
+from fabricd.views import host_check as judging
 
 FailOn = Annotated[
     str,

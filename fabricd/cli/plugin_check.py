@@ -78,9 +78,9 @@ def _own(library: Path | None, config: Path) -> Any:  # noqa: ANN401 - imported 
 
 
 def _show(judgement: Any) -> None:  # noqa: ANN401 - imported where needed
-    from fabricd.check import Level
     from fabricd.doctor.report import finding_lines
     from fabricd.plugincheck.compare import DOCS
+    from fabricd.views.host_check import Level
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("host", "plugin", "wire", "verbs", "rails"):

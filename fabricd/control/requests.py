@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fabricd import report
 from fabricd.config.loader import ConfigError
 from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
 from fabricd.control.server import Document, Handler, RequestError
-from fabricd.explain import explain
-from fabricd.history import condense
 from fabricd.host import Host
 from fabricd.operate.desk import WishError
 from fabricd.operate.wishes import Wish
 from fabricd.steer.modes import Mode
+from fabricd.views import report
+from fabricd.views.explain import explain
+from fabricd.views.history import condense
 from telemetry.events import EventKind
 from telemetry.timeline import Timeline, TimelineError
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from fabricd.check import Level
+from fabricd.views.host_check import Level
 
 DOCS = "docs/doctor.md"
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fabricd.check import Level
 from fabricd.doctor.checks.host import TOO_LITTLE
 from fabricd.doctor.finding import Finding, Severity
 from fabricd.plugincheck.answer import Answer, as_document
+from fabricd.views.host_check import Level
 
 MAX_NAMES = 8
 DOCS = "docs/doctor.md#the-plugin-on-all-hosts-of-a-job"

@@ -16,12 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 from whole_host import WholeHost
 
-from fabricd import check, report
-from fabricd.check import Level, judge, unknown
 from fabricd.cli import app, show
+from fabricd.views import host_check, report
+from fabricd.views.host_check import Level, judge, unknown
 from telemetry.events import LinkState
 
-OUT = [state.name.lower() for state in LinkState if state.name.lower() not in check.CARRIES]
+OUT = [state.name.lower() for state in LinkState if state.name.lower() not in host_check.CARRIES]
 
 
 def link(number, state="up", **changes):
@@ -47,7 +47,7 @@ def test_all_is_well():
     )
 
 
-@pytest.mark.parametrize("state", sorted(check.CARRIES))
+@pytest.mark.parametrize("state", sorted(host_check.CARRIES))
 def test_states_that_carry_are_well(state):
     assert judge(status(), [*HEALTHY[1:], link(0, state)]).level is Level.OK
 

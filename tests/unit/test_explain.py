@@ -9,16 +9,16 @@ from rich.console import Console
 from test_delay_path import Link
 from whole_host import LINKS, WholeHost
 
-from fabricd import report
 from fabricd.cli import show, show_explain
 from fabricd.delay.condition import Seen
 from fabricd.delay.view import PathPlace
 from fabricd.detect.locate import Blame, Kind
 from fabricd.detect.rules import RULES, Finding
-from fabricd.explain import explain
 from fabricd.links.machine import TRANSITIONS
 from fabricd.probes.records import Direction
 from fabricd.publisher import located
+from fabricd.views import report
+from fabricd.views.explain import explain
 from telemetry.events import LinkState as S
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.cli.show import event_line
-from fabricd.history import condense
+from fabricd.views.history import condense
 
 
 def row(kind, at, **more):

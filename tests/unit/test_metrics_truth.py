@@ -7,8 +7,8 @@ from whole_host import WholeHost
 from fabricd.detect.locate import Blame, Kind, Way
 from fabricd.detect.loss_rules import LossVerdict
 from fabricd.nics.reader import Reading
-from fabricd.report import snapshot
 from fabricd.steer.modes import Mode
+from fabricd.views.report import snapshot
 from telemetry.counters.identity import bus_info, driver_and_bus
 from telemetry.snapshot import LinkInfo, Located
 

@@ -11,14 +11,14 @@ from whole_host import LINKS, WholeHost
 
 from fabricd.cli import show_explain
 from fabricd.detect.rules import RULES
-from fabricd.explain import explain
 from fabricd.nics import memory
 from fabricd.nics.book import DROP_NS, STALE_NS, Nic
 from fabricd.nics.reader import CounterReader, Reading, SlowReader
 from fabricd.nics.sweeper import Sweeper
 from fabricd.predict.forecast import Forecast
-from fabricd.report import links as report_links
-from fabricd.report import snapshot
+from fabricd.views.explain import explain
+from fabricd.views.report import links as report_links
+from fabricd.views.report import snapshot
 from telemetry.counters.tracker import Step
 from telemetry.counters.types import Status
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from whole_host import LINKS, WholeHost, text
 
 from fabricd.config.loader import ConfigError, parse
-from fabricd.explain import explain
 from fabricd.nics import memory, watch
 from fabricd.nics.book import Nic
 from fabricd.nics.reader import RATE_NS, SPEED_NS, CounterReader, Reading, SlowReader
 from fabricd.nics.speed import ABSENCES, MOST, LinkSpeed, rate
-from fabricd.report import snapshot
+from fabricd.views.explain import explain
+from fabricd.views.report import snapshot
 
 S = 10**9
 G = 1e9

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fabricd.cli
-from fabricd.check import Level
 from fabricd.plugincheck import reach
 from fabricd.plugincheck.answer import MAX_LINE, Answer, AnswerError, answers, parse
 from fabricd.plugincheck.compare import judge
 from fabricd.plugincheck.reach import TemplateError, command_for, host_names, query_hosts, run
+from fabricd.views.host_check import Level
 
 LIMIT_S = 60.0
 

@@ -11,7 +11,7 @@ from fabricd.clock_counts import ClockCounts
 from fabricd.config.loader import parse
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import SETTLE_NS, SILENT, STALL_NS, ProberTotals, ProbeTotals
-from fabricd.report import probe_totals, silent_peers, snapshot
+from fabricd.views.report import probe_totals, silent_peers, snapshot
 from telemetry.metric_table import HOST_METRICS, LINK_METRICS
 from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 

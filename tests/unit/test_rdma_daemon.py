@@ -12,7 +12,6 @@ from whole_host import WholeHost
 
 from fabricd import probe_plan
 from fabricd.config.loader import ConfigError, parse
-from fabricd.explain import explain
 from fabricd.links.ibports import Port
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes import layout as lay
@@ -20,7 +19,8 @@ from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProbeRdma, 
 from fabricd.probes.decode import event
 from fabricd.probes.records import LinkRow, MissRecord, PathRow, RdmaPortRecord
 from fabricd.probes.ring import RingError, RingReader
-from fabricd.report import links, snapshot, status
+from fabricd.views.explain import explain
+from fabricd.views.report import links, snapshot, status
 from lab.ringfile import event_at, fresh_ring, put
 from telemetry.events import LinkState as S
 

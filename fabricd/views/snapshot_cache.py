@@ -1,7 +1,7 @@
-"""The host as the metrics endpoint shows it: made when somebody asks, where everything runs.
+"""The host's snapshot for the metrics endpoint, made on the daemon's loop when it is asked for.
 
-The endpoint has a thread and a loop of its own, and what it asks for belongs to the daemon's loop.
-So that loop is asked. While it does not answer the last picture is shown: its time says how old.
+The endpoint has a thread and a loop of its own; the host's state belongs to the daemon's loop. While
+that loop does not answer, the endpoint shows the last snapshot, whose time says how old it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_S = 2.0
 """A loop that is well answers within one of its steps; Prometheus waits for 10 s."""
 
 
-class Picture:
+class SnapshotCache:
     """Called on any loop of this process."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Picture:
         """Made in the thread of ``loop``.
 
         Args:
-            make: gives a picture; called in that thread only.
+            make: gives a snapshot; called in that thread only.
             loop: the daemon's.
             clock: seconds.
         """

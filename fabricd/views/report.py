@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabricd import __version__, rdma_report, subjects
-from fabricd.check import CARRIES
+from fabricd import __version__, subjects
 from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
 from fabricd.detect.locate import port_name
@@ -18,6 +17,8 @@ from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
 from fabricd.probes.totals import LinkTotals, is_heard
 from fabricd.steer.policy import FULL
+from fabricd.views import rdma
+from fabricd.views.host_check import CARRIES
 from telemetry.snapshot import (
     DaemonSnapshot,
     HostSnapshot,
@@ -69,7 +70,7 @@ def probe_totals(
 
 
 def snapshot(host: Host) -> HostSnapshot:
-    """An immutable picture for the metrics endpoint."""
+    """An immutable snapshot for the metrics endpoint."""
     now = time.monotonic_ns()
     rows = host.path_rows(recent=True) or ()
     weights, wanted = host.rail_weights(), host.wanted_weights()
@@ -109,7 +110,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
                 probe_state=host.probing.state(link.netdev),
                 mtu_black_hole=bool(link.mtu),
-                rdma=rdma_report.totals(host, link, now),
+                rdma=rdma.totals(host, link, now),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.delay.slow(link.netdev),
@@ -261,7 +262,7 @@ def status(host: Host) -> dict[str, Any]:
         },
         "ib_ports": host.ib_note,
         "rdma": {
-            x.netdev: rdma_report.text(host, x, now)
+            x.netdev: rdma.text(host, x, now)
             for x in host.engine.links
             if host.engine.rdma.link(x.netdev) is not None
         },
@@ -314,7 +315,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
                 "probe_state": link.probe_state.value if link.probe_state else None,
-                "rdma": rdma_report.document(host, known, now),
+                "rdma": rdma.document(host, known, now),
                 "mtu_black_hole": known.mtu,
                 "unwatched": host.probing.unwatched(link.netdev, now),
                 "admin_up": known.admin_up,
@@ -344,7 +345,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 },
                 "paths": [
                     _path(p, by_index.get(p.index), host.engine.rules.misses, now)
-                    | {"rdma": rdma_report.path_state(host, p)}
+                    | {"rdma": rdma.path_state(host, p)}
                     | {"delay": delay_document(host.delay.view.path_figures(p.index))}
                     for p in host.engine.paths
                     if p.spec.link == known.index

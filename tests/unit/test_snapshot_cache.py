@@ -1,11 +1,11 @@
-"""The metrics endpoint's picture: made by the daemon's loop when asked, or the last one."""
+"""The metrics endpoint's snapshot: made by the daemon's loop when asked, or the last one."""
 
 import asyncio
 import threading
 
 import pytest
 
-from fabricd.picture import FRESH_S, Picture
+from fabricd.views.snapshot_cache import FRESH_S, SnapshotCache
 from telemetry.snapshot import HostSnapshot
 
 
@@ -22,22 +22,22 @@ class World:
         self.makers.append(threading.get_ident())
         return HostSnapshot(f"h{len(self.makers)}")
 
-    def picture(self):
-        return Picture(self.make, asyncio.get_running_loop(), lambda: self.now)
+    def cache(self):
+        return SnapshotCache(self.make, asyncio.get_running_loop(), lambda: self.now)
 
 
-def elsewhere(picture):
+def elsewhere(cache):
     """As the endpoint asks: on a loop of another thread."""
-    return asyncio.to_thread(lambda: asyncio.run(picture()))
+    return asyncio.to_thread(lambda: asyncio.run(cache()))
 
 
 def test_made_by_the_loop_when_asked_and_not_more_often_than_is_of_use():
     async def run():
         world = World()
-        picture = world.picture()
-        assert (await elsewhere(picture)).host == "h1"
+        cache = world.cache()
+        assert (await elsewhere(cache)).host == "h1"
         world.now += FRESH_S
-        several = await asyncio.gather(*(elsewhere(picture) for _ in range(4)))
+        several = await asyncio.gather(*(elsewhere(cache) for _ in range(4)))
         assert {snapshot.host for snapshot in several} == {"h2"}
         assert set(world.makers) == {threading.get_ident()}
 
@@ -45,22 +45,22 @@ def test_made_by_the_loop_when_asked_and_not_more_often_than_is_of_use():
 
 
 def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
-    monkeypatch.setattr("fabricd.picture.PATIENCE_S", 0.05)
+    monkeypatch.setattr("fabricd.views.snapshot_cache.PATIENCE_S", 0.05)
 
     async def run():
         world = World()
-        picture = world.picture()
+        cache = world.cache()
         world.now += FRESH_S
         found = []
-        asking = threading.Thread(target=lambda: found.append(asyncio.run(picture()).host))
+        asking = threading.Thread(target=lambda: found.append(asyncio.run(cache()).host))
         asking.start()
         asking.join(10)  # in the loop's own thread: it cannot answer
         assert found == ["h1"]
-        return picture, world
+        return cache, world
 
-    picture, world = asyncio.run(run())
+    cache, world = asyncio.run(run())
     world.now += FRESH_S
-    assert asyncio.run(picture()) is asyncio.run(picture())  # the loop is closed
+    assert asyncio.run(cache()) is asyncio.run(cache())  # the loop is closed
 
 
 def test_a_picture_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
@@ -70,13 +70,13 @@ def test_a_picture_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
             lambda _, context: unhandled.append(context)
         )
         world = World()
-        picture = world.picture()
+        cache = world.cache()
         world.now += FRESH_S
         world.fails = True
         with pytest.raises(ValueError, match="cannot be made"):
-            await elsewhere(picture)
+            await elsewhere(cache)
         world.fails = False
-        assert (await elsewhere(picture)).host == "h2"
+        assert (await elsewhere(cache)).host == "h2"
         assert unhandled == []
 
     asyncio.run(run())

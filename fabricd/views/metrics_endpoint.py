@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from fabricd import report
-from fabricd.picture import Picture
+from fabricd.views import report
+from fabricd.views.snapshot_cache import SnapshotCache
 from telemetry.events import EventKind
 from telemetry.metrics_server import UNIT, EndpointState, MetricsServer
 
@@ -45,7 +45,7 @@ def start(host: Host, listen: str, passed: dict[str, socket.socket]) -> MetricsS
 
     server = MetricsServer(
         listen,
-        Picture(lambda: report.snapshot(host), loop),
+        SnapshotCache(lambda: report.snapshot(host), loop),
         cycle_age_s=lambda: (
             (time.monotonic_ns() - host.last_cycle_ns) / 1e9 if host.last_cycle_ns else None
         ),

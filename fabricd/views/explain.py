@@ -8,7 +8,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fabricd import rdma_report
 from fabricd.delay.condition import Condition
 from fabricd.delay.watch import NAME as DELAY
 from fabricd.delay.watch import document as delay_document
@@ -19,6 +18,7 @@ from fabricd.operate.desk import windows_of
 from fabricd.operate.wishes import Kind
 from fabricd.steer.modes import Mode
 from fabricd.steer.policy import FULL, weight_of
+from fabricd.views import rdma
 from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
@@ -56,7 +56,7 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "unwatched": host.probing.unwatched(netdev, now),
         "located": [str(blame) for blame in host.where.places.now],
         "condition": host.delay.condition(netdev).now.value,
-        "rdma": rdma_report.document(host, link, now),
+        "rdma": rdma.document(host, link, now),
         "delay": delay_document(host.delay.view.link_figures(link.index)),
         "damping": _damping(health, now),
         "next": _next(host, link, now),
@@ -268,11 +268,11 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     if unwatched := host.probing.unwatched(link.netdev, now):
         out.append(_said("probe-link", unwatched, False, None, off) | {"unwatched": True})
     if host.engine.rdma.link(link.netdev) is not None:
-        text, bad = rdma_report.text(host, link, now), rdma_report.against(host, link)
-        out.append(_said(rdma_report.DETECTOR, text, bad, None, off))
+        text, bad = rdma.text(host, link, now), rdma.against(host, link)
+        out.append(_said(rdma.DETECTOR, text, bad, None, off))
         out += [
-            _said(rdma_report.DETECTOR, said, bad, _ago(heard, now), off)
-            for said, bad, heard in rdma_report.path_texts(host, link)
+            _said(rdma.DETECTOR, said, bad, _ago(heard, now), off)
+            for said, bad, heard in rdma.path_texts(host, link)
         ]
     large = link.mtu or host.probing.mtu_summary(link.index)
     out.append(_said("mtu", large, bool(link.mtu), None, off))
