@@ -12,7 +12,7 @@ from fabricd.carrier import CarrierBook
 from fabricd.links.inventory import AdminProbe, Inventory
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, StallRecord
-from fabricd.publisher import event
+from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
 
 STALL_ROW_NS = 10 * 10**9

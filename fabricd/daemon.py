@@ -41,11 +41,11 @@ from fabricd.netdev_bytes import NetdevBytes
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.recorder import Recorder
 from fabricd.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
-from fabricd.timeline_state import open_store, restore, retention, take_over
+from fabricd.timeline.recorder import Recorder
+from fabricd.timeline.restart_state import open_store, restore, retention, take_over
 from fabricd.views import metrics_endpoint
 from telemetry.events import EventKind
 from telemetry.metrics_server import MetricsServer

@@ -28,7 +28,6 @@ from fabricd.detect import evidence
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
-from fabricd.event_levels import level as event_level
 from fabricd.jobs import Jobs
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.ibports import Port
@@ -43,11 +42,13 @@ from fabricd.probe_counts import ProbeCounts
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import EventRecord, PathRow, RdmaPortRecord
 from fabricd.probing import Probing
-from fabricd.publisher import Publisher, event, outcome_events
-from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
-from fabricd.timeline_state import state_document
+from fabricd.steer.publisher import Publisher
+from fabricd.timeline.levels import level as event_level
+from fabricd.timeline.recorder import Recorder
+from fabricd.timeline.restart_state import state_document
+from fabricd.timeline.rows import event, outcome_events
 from fabricd.whereabouts import Whereabouts
 from telemetry.events import Event, EventKind, LinkState
 from telemetry.metrics_server import EndpointState

@@ -11,7 +11,7 @@ from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import LinkRow, MtuRow, PathRow
-from fabricd.publisher import event
+from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind, ProbeState
 
 ASK_NS = 2 * 10**9

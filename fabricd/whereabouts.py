@@ -23,7 +23,7 @@ from fabricd.detect.unseen import Ends, Unseen
 from fabricd.engine import Engine
 from fabricd.links.lldp_source import LldpSource
 from fabricd.prober_feed import ProberFeed
-from fabricd.publisher import event, located
+from fabricd.timeline.rows import event, located
 from telemetry.events import Event, EventKind
 
 ASK_UNSEEN_NS = 2 * 10**9

@@ -22,9 +22,9 @@ from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
+from fabricd.timeline.recorder import Recorder
 from lab.fuzzbytes import Target, damaged
 from telemetry.timeline import Timeline, TimelineError
 

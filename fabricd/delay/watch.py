@@ -14,7 +14,7 @@ from fabricd.engine import Engine
 from fabricd.probes.records import Direction, PathRow
 from fabricd.probes.ring import RingError
 from fabricd.probes.stamps import StampReader
-from fabricd.publisher import event
+from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.statsdir import ProcessPage
 

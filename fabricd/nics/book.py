@@ -23,8 +23,8 @@ from fabricd.nics.reader import Reading
 from fabricd.nics.speed import LinkSpeed
 from fabricd.predict.forecast import Forecast
 from fabricd.predict.gather import Gather, Rows
-from fabricd.publisher import event
 from fabricd.subjects import Link
+from fabricd.timeline.rows import event
 from telemetry.counters.downs import PortDowns
 from telemetry.counters.types import CounterClass, Status
 from telemetry.counters.vocabulary import COUNTERS

@@ -16,9 +16,9 @@ from fabricd.operate.detectors import DETECTORS, unknown
 from fabricd.operate.orders import Orders
 from fabricd.operate.store import WishStore
 from fabricd.operate.wishes import HOST, Kind, Wish, Wishes
-from fabricd.publisher import event
 from fabricd.steer.modes import Mode
 from fabricd.steer.policy import weight_of
+from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
 
 if TYPE_CHECKING:

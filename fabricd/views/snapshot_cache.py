@@ -1,7 +1,7 @@
 """The host's snapshot for the metrics endpoint, made on the daemon's loop when it is asked for.
 
-The endpoint has a thread and a loop of its own; the host's state belongs to the daemon's loop. While
-that loop does not answer, the endpoint shows the last snapshot, whose time says how old it is.
+The endpoint has a thread and a loop of its own; the host's state belongs to the daemon's loop.
+While that loop does not answer, the endpoint shows the last snapshot with its time.
 """
 
 from __future__ import annotations

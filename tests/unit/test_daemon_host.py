@@ -18,11 +18,11 @@ from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
 from fabricd.prober_feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, Direction, HeardRecord, MissRecord
-from fabricd.publisher import event
-from fabricd.recorder import Recorder
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import SteerPage
-from fabricd.timeline_state import take_over
+from fabricd.timeline.recorder import Recorder
+from fabricd.timeline.restart_state import take_over
+from fabricd.timeline.rows import event
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 

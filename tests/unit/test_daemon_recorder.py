@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fabricd.recorder import Recorder
+from fabricd.timeline.recorder import Recorder
 from telemetry.events import Event, EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
 
@@ -66,7 +66,7 @@ def disk():
 
 @pytest.fixture(autouse=True)
 def soon_tried_again(monkeypatch):
-    monkeypatch.setattr("fabricd.recorder._RETRY_S", (0.02, 0.1))
+    monkeypatch.setattr("fabricd.timeline.recorder._RETRY_S", (0.02, 0.1))
 
 
 def started(disk, **kwargs):

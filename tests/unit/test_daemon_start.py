@@ -13,7 +13,7 @@ from fabricd import daemon
 from fabricd.cli import app, parse_since
 from fabricd.links.inventory import Inventory
 from fabricd.steer.modes import Mode, Modes
-from fabricd.timeline_state import open_store, restore
+from fabricd.timeline.restart_state import open_store, restore
 from telemetry.events import Event, EventKind
 from telemetry.timeline import Retention, Timeline
 

@@ -16,7 +16,7 @@ from fabricd.detect.locate import Blame, Kind
 from fabricd.detect.rules import RULES, Finding
 from fabricd.links.machine import TRANSITIONS
 from fabricd.probes.records import Direction
-from fabricd.publisher import located
+from fabricd.timeline.rows import located
 from fabricd.views import report
 from fabricd.views.explain import explain
 from telemetry.events import LinkState as S

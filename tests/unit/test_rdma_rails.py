@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.detect.silence import PathView
-from fabricd.publisher import RDMA, Publisher, outcome_events
 from fabricd.rdma_rails import GIVEN_UP_NS
 from fabricd.steer.modes import Mode
 from fabricd.steer.page import SteerPage, decode
 from fabricd.steer.policy import FULL
+from fabricd.steer.publisher import RDMA, Publisher
+from fabricd.timeline.rows import outcome_events
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 

@@ -63,7 +63,7 @@ def test_of_a_loop_that_does_not_answer_the_last_one_is_shown(monkeypatch):
     assert asyncio.run(cache()) is asyncio.run(cache())  # the loop is closed
 
 
-def test_a_picture_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
+def test_a_snapshot_that_cannot_be_made_is_the_askers_trouble_not_the_daemons():
     async def run():
         unhandled = []
         asyncio.get_running_loop().set_exception_handler(

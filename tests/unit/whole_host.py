@@ -10,9 +10,9 @@ from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.recorder import Recorder
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage, decode
+from fabricd.timeline.recorder import Recorder
 
 LINKS = "".join(f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\n' for r in range(3))
 

@@ -2,93 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
 
-from fabricd.detect.locate import Blame, Kind
 from fabricd.engine import Engine
-from fabricd.outcome import Change, Outcome
 from fabricd.steer.modes import Mode
 from fabricd.steer.page import Entry, PageError, SteerPage
 from fabricd.steer.policy import FULL, PathEntry, Plan, RailEntry, observed, weight_of
+from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind, LinkState
 
 Key = tuple[str, str, str]
 """Netdev, remote address ("": the rail) and transport ("": IP, or `RDMA`)."""
 Weights = dict[Key, int]
 RDMA = "rdma"
-
-
-def event(kind: EventKind, **fields: Any) -> Event:  # noqa: ANN401
-    """An event of now."""
-    return Event(kind, time.time_ns(), time.monotonic_ns(), **fields)
-
-
-def located(blame: Blame, host: str, engine: Engine) -> Event:
-    """Where a fault is; if it is a link of this host (or may be), the row is one of that link."""
-    own = {f"{host}/{link.rail}": link for link in engine.links}
-    named = [(blame.kind, blame.element), *((kind, name) for kind, name, _ in blame.candidates)]
-    certain = named[: None if blame.kind is Kind.UNKNOWN else 1]
-    link = next((own[name] for kind, name in certain if kind is Kind.LINK and name in own), None)
-    return event(
-        EventKind.LOCATED,
-        link=link.netdev if link else "",
-        rail=link.rail if link else None,
-        reason=str(blame),
-        data={
-            "part": blame.kind.value,
-            "element": blame.element,
-            "direction": blame.way.value,
-            "confidence": round(blame.confidence, 3),
-            "flows": blame.flows,
-        },
-    )
-
-
-def change_event(change: Change) -> Event:
-    """A transition of a link or path."""
-    step = change.transition
-    kind = EventKind.PATH_STATE if change.peer else EventKind.LINK_STATE
-    return event(
-        EventKind.RDMA_STATE if change.rdma else kind,
-        link=change.netdev,
-        rail=change.rail,
-        peer=change.peer,
-        from_state=step.from_state,
-        to_state=step.to_state,
-        reason=step.reason,
-        data={"address": change.address} if change.address else {},
-    )
-
-
-def outcome_events(
-    outcome: Outcome, *, flaps_per_hour: int, known: Mapping[str, str]
-) -> list[Event]:
-    """What an evaluation found.
-
-    Args:
-        outcome: of the engine.
-        flaps_per_hour: above which a link is the operator's.
-        known: links that were told to be kept in spite of probes.
-    """
-    events = [change_event(change) for change in outcome.changes]
-    events += [
-        event(
-            EventKind.DAEMON,
-            link=netdev,
-            reason="flaps again and again: replace cable, optics or NIC",
-            data={"flaps_per_hour_over": flaps_per_hour},
-        )
-        for netdev in outcome.operator
-    ]
-    for netdev, why in outcome.refused.items():
-        if netdev not in known:
-            reason = f"kept in spite of probes ({why}): max_probe_share or last rail"
-            events.append(event(EventKind.DAEMON, link=netdev, reason=reason))
-    return events
 
 
 class Publisher:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from whole_host import WholeHost
 
-from fabricd.event_levels import ERROR, INFO, KINDS, REASONS, STATES, WARNING, level
+from fabricd.timeline.levels import ERROR, INFO, KINDS, REASONS, STATES, WARNING, level
 from telemetry.events import Event, EventKind, LinkState
 from telemetry.statspage import StatsEventKind
 
@@ -103,7 +103,7 @@ def test_levels(event, wanted):
 
 
 def test_every_kind_and_every_state_has_a_row():
-    assert set(KINDS) == set(EventKind), "fabricd/event_levels.py has no row for a kind"
+    assert set(KINDS) == set(EventKind), "fabricd/timeline/levels.py has no row for a kind"
     assert {event.kind for event, _ in TABLE} == set(EventKind), "this table has none"
     assert set(STATES) == {*LinkState, None}
     said = {begins for begins, _ in REASONS[EventKind.PLUGIN]}
@@ -138,7 +138,7 @@ def test_every_reason_that_the_code_gives_has_a_row():
         and reason.strip() != "prober"  # followed by what it did: each has a row
         and not any(reason.startswith(begins) for begins, _ in REASONS[kind])
     ]
-    assert missing == [], "fabricd/event_levels.py has no row for these"
+    assert missing == [], "fabricd/timeline/levels.py has no row for these"
 
 
 async def test_an_outage_is_a_warning_in_the_log_and_its_end_is_not(tmp_path, monkeypatch):
