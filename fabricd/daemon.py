@@ -6,7 +6,7 @@ keeps the old one when the new one is wrong.
 
 from __future__ import annotations
 
-import fabricd.lean  # noqa: F401  # isort: skip - before all that it keeps small
+import fabricd.process.lazy_imports  # noqa: F401  # isort: skip - before all that it keeps small
 
 import asyncio
 import contextlib
@@ -22,8 +22,7 @@ from typing import Any
 
 import structlog
 
-from fabricd import __version__, entry, pinning, realtime
-from fabricd.aside import started_executor
+from fabricd import __version__
 from fabricd.config.loader import Config, ConfigError, load
 from fabricd.config.source import ConfigSource, changed_keys
 from fabricd.control.access import Access
@@ -37,11 +36,13 @@ from fabricd.links.inventory import Inventory
 from fabricd.links.lldp_source import LldpSource
 from fabricd.links.portwatch import PortWatch
 from fabricd.links.watcher import LinkWatcher
-from fabricd.netdev_bytes import NetdevBytes
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.softnet import SoftnetStat
+from fabricd.process import arguments, cpu_affinity, realtime
+from fabricd.process.blocking_call import started_executor
+from fabricd.procfs.netdev_bytes import NetdevBytes
+from fabricd.procfs.softnet import SoftnetStat
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.timeline.recorder import Recorder
@@ -336,11 +337,11 @@ class Daemon:
 
     def _pin(self, config: Config) -> None:
         """Put this process on the CPUs that it may use; its threads to come follow."""
-        cpus = pinning.wanted(config.host.cpus)
+        cpus = cpu_affinity.wanted(config.host.cpus)
         if cpus is None:
             return
         try:
-            pinning.pin(0, cpus)
+            cpu_affinity.pin(0, cpus)
         except OSError as error:
             self._log.error("not pinned", cpus=config.host.cpus, error=error.strerror)
 
@@ -353,11 +354,11 @@ class Daemon:
 
     def _pin_prober(self, pid: int) -> None:
         """The prober is a process of its own, of the same user: it may be pinned from here."""
-        cpus = pinning.wanted(self.source.config.host.cpus)
-        if cpus is None or not pinning.is_prober(pid):
+        cpus = cpu_affinity.wanted(self.source.config.host.cpus)
+        if cpus is None or not cpu_affinity.is_prober(pid):
             return
         try:
-            pinning.pin(pid, cpus)
+            cpu_affinity.pin(pid, cpus)
         except OSError as error:
             self._log.error("prober not pinned", pid=pid, error=error.strerror)
 
@@ -395,7 +396,7 @@ def _access(config: Config) -> Access:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or file."""
-    parser = entry.parser(
+    parser = arguments.parser(
         "fabricd", "Sees failing links and steers collective traffic around them.", " --check"
     )
     parser.add_argument("--check", action="store_true", help="validate the file and exit")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from fabricd.aside import Aside
+from fabricd.process.blocking_call import BlockingCaller
 from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
@@ -78,7 +78,7 @@ class Jobs:
         self._ended = EndedPages()
         self._directory = StatsDirectory(directory)
         self._live = StatsDirectory(directory, groups=True)
-        self._aside = Aside("stats", LIMIT_S)
+        self._blocking = BlockingCaller("stats", LIMIT_S)
         self._turn = asyncio.Lock()
 
     @property
@@ -129,7 +129,7 @@ class Jobs:
         """What ``work`` returns in the one thread that touches the directory; None: it hangs."""
         out: list[T] = []
         async with self._turn:
-            await self._aside.call(work, out.append)
+            await self._blocking.call(work, out.append)
         return out[0] if out else None
 
     def configure(self, netdevs: Iterable[str]) -> None:

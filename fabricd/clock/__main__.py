@@ -6,7 +6,7 @@ storm of flaps must not keep time from being told.
 
 from __future__ import annotations
 
-import fabricd.lean  # noqa: F401  # isort: skip - before all that it keeps small
+import fabricd.process.lazy_imports  # noqa: F401  # isort: skip - before all that it keeps small
 
 import contextlib
 import fcntl
@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 
 from clocksync.pair import Rules
-from fabricd import entry, pinning
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge
@@ -28,6 +27,7 @@ from fabricd.clock.service import STEP_S, ClockService
 from fabricd.config.loader import ConfigError, load
 from fabricd.config.tables import Config
 from fabricd.probes.client import host_id
+from fabricd.process import arguments, cpu_affinity
 from telemetry.service import durable, logs
 from telemetry.service.systemd_notify import Notifier
 
@@ -38,7 +38,7 @@ EXIT_ERROR, EXIT_CONFIG = 1, 2
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 cannot run, 2 wrong usage or file."""
-    parser = entry.parser(
+    parser = arguments.parser(
         "fabric-clock", "Keeps fabric time on this host and publishes it on the clock page."
     )
     options = parser.parse_args(argv)
@@ -49,8 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_CONFIG
     logs.setup(style=options.log_format)
     os.umask(0o022)
-    if (cpus := pinning.wanted(config.host.cpus)) is not None:
-        pinning.pin(os.getpid(), cpus)
+    if (cpus := cpu_affinity.wanted(config.host.cpus)) is not None:
+        cpu_affinity.pin(os.getpid(), cpus)
     run_dir = Path(config.paths.run_dir)
     try:
         lock = durable.open_lock(run_dir / "fabric-clock.lock")

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from fabricd.operate.detectors import DETECTORS
-from fabricd.pinning import parse_cpus
+from fabricd.process.cpu_affinity import parse_cpus
 from telemetry.service.config_values import FilePath as FilePath
 from telemetry.service.config_values import HostName as HostName
 from telemetry.service.config_values import Number as Number

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import structlog
 
-from fabricd.aside import Aside
 from fabricd.escalate.outbox_store import Depth, OutboxStore, Waiting
+from fabricd.process.blocking_call import BlockingCaller
 from telemetry.broker.interface import NotConnectedError
 from telemetry.timeline_schema import TimelineError
 
@@ -30,7 +30,7 @@ class StoreThread:
     """The one thread that touches the file. One for the daemon's life: it cannot be ended."""
 
     def __init__(self) -> None:
-        self._aside = Aside("outbox", CALL_S)
+        self._blocking = BlockingCaller("outbox", CALL_S)
         self._turn = asyncio.Lock()
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -52,7 +52,7 @@ class StoreThread:
                 answer.set_result(result[0])  # type: ignore[arg-type]  # None may be a T
 
         async with self._turn:
-            begun = await self._aside.call(guarded, take) or self._aside.busy
+            begun = await self._blocking.call(guarded, take) or self._blocking.busy
             if not begun:
                 raise TimelineError("no thread", retryable=True)
             return await answer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fabricd.aside import Aside
 from fabricd.links.ibports import IbPorts, Port
+from fabricd.process.blocking_call import BlockingCaller
 from telemetry.events import EventKind
 
 LIMIT_S = 3.0
@@ -40,7 +40,7 @@ class PortWatch:
         self._host = host
         self._ports = ports
         self._make = make
-        self._aside = Aside("verbs", limit_s)
+        self._blocking = BlockingCaller("verbs", limit_s)
         self._hangs_ns: int | None = None
         """Since when."""
 
@@ -49,17 +49,17 @@ class PortWatch:
     ) -> None:
         """Look once; ``now``: CLOCK_MONOTONIC, ns; None: as the clock says."""
         began = time.monotonic_ns() if now is None else now
-        if self._aside.busy:
+        if self._blocking.busy:
             self._hanging(began)
             return
         if self._ports.changed(netdevs, named):  # another configuration, a device plugged in
             made = partial(self._make, list(netdevs), dict(named))
-            if not await self._aside.call(made, self._made):
+            if not await self._blocking.call(made, self._made):
                 self._hanging(began)
                 return
         if self._ports.netdevs:
             ports = self._ports
-            if not await self._aside.call(ports.read, partial(self._read, ports)):
+            if not await self._blocking.call(ports.read, partial(self._read, ports)):
                 self._hanging(began)
 
     def _made(self, ports: IbPorts) -> None:

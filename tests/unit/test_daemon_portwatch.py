@@ -62,7 +62,7 @@ async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
     watch = PortWatch(host, ports, limit_s=60)
     await watch.look(["rail0"], {}, now=0)
     assert (host.active, host.ib_note, host.rows) == (ACTIVE, "rail0=mlx5_0/1", [])
-    watch._aside.limit_s = 0.02
+    watch._blocking.limit_s = 0.02
     ports.gate.clear()
     for second in range(1, 5):
         await watch.look(["rail0"], {}, now=second * S)
@@ -77,7 +77,7 @@ async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
     assert host.active == ACTIVE, "what comes late is taken"
     assert host.rows[1:] == ["verbs ports answer again"]
     assert host.ib_note == "rail0=mlx5_0/1"
-    watch._aside.limit_s = 60
+    watch._blocking.limit_s = 60
     await watch.look(["rail0"], {}, now=100 * S)
     assert ports.reads == 3
 
@@ -91,7 +91,7 @@ async def test_other_links_wait_for_a_read_that_hangs(ports):
     assert other.reads == 0
     ports.gate.set()
     await until(lambda: host.active)
-    watch._aside.limit_s = 60
+    watch._blocking.limit_s = 60
     await watch.look(["rail1"], {}, now=3 * S)
     assert host.active == {"rail1": True}
 

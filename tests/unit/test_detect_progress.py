@@ -21,8 +21,8 @@ from fabricd.detect.progress import (
     parse,
 )
 from fabricd.detect.silence import Rules
-from fabricd.netdev_bytes import NetdevBytes
 from fabricd.probes.records import Direction
+from fabricd.procfs.netdev_bytes import NetdevBytes
 from telemetry.events import LinkState as S
 
 RX, TX = Direction.RX, Direction.TX

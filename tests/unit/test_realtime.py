@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import json, os, threading
-from fabricd import realtime
+from fabricd.process import realtime
 
 def policies():
     return [os.sched_getscheduler(int(task)) for task in os.listdir("/proc/self/task")]

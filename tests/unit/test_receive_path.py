@@ -17,7 +17,7 @@ from fabricd.detect.receive_path import (
     SoftnetError,
     parse,
 )
-from fabricd.softnet import SoftnetStat
+from fabricd.procfs.softnet import SoftnetStat
 from lab.kernelreplies import softnet_stat
 from telemetry.events import LinkState as S
 

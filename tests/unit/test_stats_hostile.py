@@ -14,10 +14,10 @@ from test_stats_pages import NOW, SECOND, lay, make
 from typer.testing import CliRunner
 
 import fabricd.cli
-from fabricd import aside
 from fabricd.cli import operator_commands
 from fabricd.control.server import encode, encode_in_turns
 from fabricd.jobs import Jobs
+from fabricd.process import blocking_call
 from telemetry import statsdir
 from telemetry.statsdir import StatsDirectory
 
@@ -272,9 +272,9 @@ async def test_one_thread_touches_the_directory_and_nothing_waits_for_one_that_h
         await jobs.live()
     gate.set()
     async with asyncio.timeout(60):
-        while jobs._aside.busy:  # noqa: ASYNC110
+        while jobs._blocking.busy:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    jobs._aside.limit_s = 60
+    jobs._blocking.limit_s = 60
     await jobs.scan(settled=True)
     assert jobs.report.partial == ""
     assert (await jobs.live())["processes"] == []
@@ -294,7 +294,7 @@ async def test_processes_are_encoded_by_and_by():
 
 def test_an_executor_has_its_threads_from_the_start():
     before = threading.active_count()
-    executor = aside.started_executor(3)
+    executor = blocking_call.started_executor(3)
     assert threading.active_count() == before + 3
     executor.shutdown()
 

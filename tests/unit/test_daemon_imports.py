@@ -23,7 +23,7 @@ def test_the_daemon_does_without_the_large_ones():
 
 def test_all_of_pyroute2_is_there_for_who_asks():
     said = run(
-        "import fabricd.lean, pyroute2, sys\n"
+        "import fabricd.process.lazy_imports, pyroute2, sys\n"
         "from pyroute2 import netns\n"
         "print('pyroute2.ndb.main' in sys.modules, netns.__name__)\n"
         "from pyroute2 import NDB, IPRoute\n"
@@ -33,12 +33,14 @@ def test_all_of_pyroute2_is_there_for_who_asks():
 
 
 def test_rich_can_be_imported_afterwards():
-    assert run("import fabricd.lean, rich.console; print(rich.__name__)") == ["rich"]
+    assert run("import fabricd.process.lazy_imports, rich.console; print(rich.__name__)") == [
+        "rich"
+    ]
 
 
 def test_what_is_loaded_already_stays():
     program = (
-        "import pyroute2; before = pyroute2; import fabricd.lean, sys\n"
+        "import pyroute2; before = pyroute2; import fabricd.process.lazy_imports, sys\n"
         "print(sys.modules['pyroute2'] is before, before.IPRoute.__name__)"
     )
     assert run(program) == ["True", "IPRoute"]

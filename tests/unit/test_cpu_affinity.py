@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd import pinning
+from fabricd.process import cpu_affinity
 
 
 def test_lists():
-    assert pinning.parse_cpus("0-1,8") == {0, 1, 8}
-    assert pinning.parse_cpus("") is None
-    assert pinning.parse_cpus("housekeeping") is None
+    assert cpu_affinity.parse_cpus("0-1,8") == {0, 1, 8}
+    assert cpu_affinity.parse_cpus("") is None
+    assert cpu_affinity.parse_cpus("housekeeping") is None
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "0,,1", "4096", "0 1", "0-99999", "٣"])
 def test_what_is_no_list(text):
     with pytest.raises(ValueError, match="CPU"):
-        pinning.parse_cpus(text)
+        cpu_affinity.parse_cpus(text)
 
 
 @given(st.text(alphabet="0123456789-, x", max_size=20))
 def test_any_text_is_a_list_or_refused(text):
     try:
-        cpus = pinning.parse_cpus(text)
+        cpus = cpu_affinity.parse_cpus(text)
     except ValueError:
         return
     assert cpus is None or cpus <= set(range(4096))
@@ -35,13 +35,13 @@ def test_any_text_is_a_list_or_refused(text):
 
 def test_housekeeping_leaves_out_what_the_kernel_keeps_for_jobs(tmp_path):
     (tmp_path / "online").write_text("0-7\n")
-    assert pinning.housekeeping(tmp_path) == set(range(8))
+    assert cpu_affinity.housekeeping(tmp_path) == set(range(8))
     (tmp_path / "isolated").write_text("2-5\n")
     (tmp_path / "nohz_full").write_text("  (null)\n")
-    assert pinning.wanted("housekeeping", tmp_path) == {0, 1, 6, 7}
+    assert cpu_affinity.wanted("housekeeping", tmp_path) == {0, 1, 6, 7}
     (tmp_path / "isolated").write_text("0-7\n")
-    assert pinning.wanted("housekeeping", tmp_path) is None, "nothing is left: leave it alone"
-    assert pinning.wanted("housekeeping", tmp_path / "none") is None
+    assert cpu_affinity.wanted("housekeeping", tmp_path) is None, "nothing is left: leave it alone"
+    assert cpu_affinity.wanted("housekeeping", tmp_path / "none") is None
 
 
 def test_all_threads_of_a_process_are_put_there():
@@ -55,12 +55,12 @@ def test_all_threads_of_a_process_are_put_there():
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout.readline() == "ready\n"
-        pinning.pin(child.pid, one)
+        cpu_affinity.pin(child.pid, one)
         threads = [t.name for t in Path(f"/proc/{child.pid}/task").iterdir()]
         assert len(threads) == 4
         assert all(os.sched_getaffinity(int(t)) == one for t in threads)
         with pytest.raises(OSError, match="Invalid argument"):
-            pinning.pin(child.pid, {4095})
-        assert not pinning.is_prober(child.pid)
+            cpu_affinity.pin(child.pid, {4095})
+        assert not cpu_affinity.is_prober(child.pid)
         child.stdin.close()
-    assert not pinning.is_prober(child.pid), "gone"
+    assert not cpu_affinity.is_prober(child.pid), "gone"

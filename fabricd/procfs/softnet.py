@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from fabricd.detect.receive_path import Reading, parse
-from fabricd.procfile import ProcFile
+from fabricd.procfs.file import ProcFile
 
 SOFTNET_STAT = Path("/proc/net/softnet_stat")
 MOST_BYTES = 4 << 20

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fabricd.detect.progress import MOST_TEXT, Reading, parse
-from fabricd.procfile import ProcFile
+from fabricd.procfs.file import ProcFile
 
 NET_DEV = Path("/proc/net/dev")
 

@@ -29,7 +29,7 @@ def started_executor(threads: int = EXECUTOR_THREADS) -> ThreadPoolExecutor:
     return executor
 
 
-class Aside:
+class BlockingCaller:
     """One thread for all calls, one call at a time; while one hangs there is no other.
 
     Not `asyncio.to_thread`: its few threads are shared, and the loop waits for them when it ends.
