@@ -28,9 +28,8 @@ from fabricd.config.source import ConfigSource, changed_keys
 from fabricd.control.access import Access
 from fabricd.control.requests import CHANGING, Requests
 from fabricd.control.server import ControlServer
-from fabricd.escalation import EscalationSlot, known_peers
 from fabricd.host import Host
-from fabricd.jobs import prepare_directory, prepare_stats_directory
+from fabricd.jobs.directory import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
 from fabricd.links.lldp_source import LldpSource
@@ -43,6 +42,7 @@ from fabricd.process import arguments, cpu_affinity, realtime
 from fabricd.process.blocking_call import started_executor
 from fabricd.procfs.netdev_bytes import NetdevBytes
 from fabricd.procfs.softnet import SoftnetStat
+from fabricd.runtime.escalation import EscalationSlot, known_peers
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.timeline.recorder import Recorder

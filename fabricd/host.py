@@ -18,7 +18,7 @@ import structlog
 from fabricd import probe_plan, urgency
 from fabricd.carrier import CarrierBook
 from fabricd.carrier_sources import CarrierSources
-from fabricd.clock_counts import ClockCounts
+from fabricd.clock.counts import ClockCounts
 from fabricd.config.loader import Config
 from fabricd.config.source import ConfigSource
 from fabricd.config.tables import PeerTable
@@ -28,7 +28,7 @@ from fabricd.detect import evidence
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
-from fabricd.jobs import Jobs
+from fabricd.jobs.stats_pages import Jobs
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.ibports import Port
 from fabricd.links.inventory import Inventory

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.escalate.peers import PeerDirectory, dump
+from fabricd.escalate.peers import PEERS_FILE, PeerDirectory, dump
 from fabricd.escalate.refusals import Refusals
-from fabricd.escalation import PEERS_FILE
 from fabricd.host import Host
 from telemetry.messages.documents import HostDocument, HostStatus, parse
 from telemetry.messages.envelope import Message

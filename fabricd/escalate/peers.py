@@ -19,6 +19,8 @@ from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
 from telemetry.service import durable
 
+PEERS_FILE = "peers.json"
+"""In the state directory."""
 LEAVE_NS = 60 * 10**9
 """A restart of fabricd is over by then. The prober goes on meanwhile."""
 MAX_FILE = 32 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fabricd.jobs import prepare_stats_directory
+from fabricd.jobs.directory import prepare_stats_directory
 from fabricd.steer.page import PageError, decode
 from lab import statspages
 from lab.cluster import wait_until

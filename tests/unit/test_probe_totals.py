@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_host import LINKS, WholeHost, text
 
-from fabricd.clock_counts import ClockCounts
+from fabricd.clock.counts import ClockCounts
 from fabricd.config.loader import parse
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import SETTLE_NS, SILENT, STALL_NS, ProberTotals, ProbeTotals

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_stats_pages import NOW, SECOND, lay, make
 
-from fabricd.jobs import Jobs
+from fabricd.jobs.stats_pages import Jobs
 from telemetry import statspage as sp
 from telemetry.endedpages import GRACE_NS, UNSEEN_GRACE_NS, look, may_remove
 from telemetry.statsdir import FORGOTTEN_NS, ProcessPage, StatsDirectory

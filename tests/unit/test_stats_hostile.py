@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fabricd.cli
 from fabricd.cli import operator_commands
 from fabricd.control.server import encode, encode_in_turns
-from fabricd.jobs import Jobs
+from fabricd.jobs.stats_pages import Jobs
 from fabricd.process import blocking_call
 from telemetry import statsdir
 from telemetry.statsdir import StatsDirectory
@@ -231,7 +231,7 @@ async def test_a_scan_that_waits_for_its_turn_takes_the_time_then(tmp_path, monk
     fake = SimpleNamespace(
         monotonic_ns=lambda: clock.now, monotonic=time.monotonic, time_ns=time.time_ns
     )
-    monkeypatch.setattr("fabricd.jobs.time", fake)
+    monkeypatch.setattr("fabricd.jobs.stats_pages.time", fake)
     jobs = Jobs(tmp_path, ["rail0"], NOW)
     jobs._directory = StatsDirectory(tmp_path, seen=seen)
     async with jobs._turn:
@@ -255,7 +255,7 @@ def test_a_scan_that_was_stopped_does_not_take_pages_for_the_futures(tmp_path):
 async def test_one_thread_touches_the_directory_and_nothing_waits_for_one_that_hangs(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fabricd.jobs.LIMIT_S", 0.05)
+    monkeypatch.setattr("fabricd.jobs.stats_pages.LIMIT_S", 0.05)
     jobs = Jobs(tmp_path, ["rail0"], NOW)
     gate, threads = threading.Event(), set()
     scan = jobs._directory.scan

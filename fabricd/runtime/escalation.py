@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from fabricd.config.loader import Config
 from fabricd.config.tables import PeerTable
 
-PEERS_FILE = "peers.json"
-
 if TYPE_CHECKING:
     from fabricd.escalate.outbox import StoreThread
     from fabricd.escalate.service import Escalation
@@ -25,7 +23,7 @@ def known_peers(config: Config) -> tuple[PeerTable, ...]:
     """The hosts that an earlier fabricd found over the broker, if that is how they are found."""
     if config.broker is None or config.peers:
         return ()
-    from fabricd.escalate.peers import load
+    from fabricd.escalate.peers import PEERS_FILE, load
 
     return load(Path(config.paths.state_dir) / PEERS_FILE)
 

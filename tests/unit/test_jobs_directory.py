@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from fabricd.jobs import STATS_MODE, prepare_stats_directory
+from fabricd.jobs.directory import STATS_MODE, prepare_stats_directory
 
 ACL = "system.posix_acl_default"
 
