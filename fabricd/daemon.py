@@ -28,7 +28,6 @@ from fabricd.config.source import ConfigSource, changed_keys
 from fabricd.control.access import Access
 from fabricd.control.requests import CHANGING, Requests
 from fabricd.control.server import ControlServer
-from fabricd.host import Host
 from fabricd.jobs.directory import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
 from fabricd.links.inventory import Inventory
@@ -43,6 +42,7 @@ from fabricd.process.blocking_call import started_executor
 from fabricd.procfs.netdev_bytes import NetdevBytes
 from fabricd.procfs.softnet import SoftnetStat
 from fabricd.runtime.escalation import EscalationSlot, known_peers
+from fabricd.runtime.host import Host
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.timeline.recorder import Recorder
@@ -214,7 +214,7 @@ class Daemon:
 
     def _hear_lldp(self, host: Host, config: Config) -> None:
         """Begin with LLDP or end it, as the configuration says, for the links that it names."""
-        where = host.where
+        where = host.localization
         if not config.topology.lldp and where.lldp is not None:
             where.lldp = None
             self._tasks.pop().cancel()  # the last one, always
@@ -281,7 +281,7 @@ class Daemon:
             before = host.cycles
             host.desk.tick(host, time.monotonic_ns())
             host.wake()
-            await host.where.ask(host.feed, host.engine)
+            await host.localization.ask(host.feed, host.engine)
             host.feed_loss()
             host.watch_probing()
             host.nics_checked(self._nics.check())

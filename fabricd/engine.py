@@ -21,13 +21,13 @@ from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules
 from fabricd.links.machine import CARRYING
 from fabricd.operate.orders import Orders
-from fabricd.outcome import Change, Outcome
 from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
-from fabricd.rdma_rails import RdmaRails
+from fabricd.state.evaluation import Change, Evaluation
+from fabricd.state.model import FAREWELL, OUT, Link, Path
+from fabricd.state.rdma_rails import RdmaRails
 from fabricd.steer import inputs
 from fabricd.steer.policy import Plan
-from fabricd.subjects import FAREWELL, OUT, Link, Path
 from telemetry.events import LinkState
 
 PROBER_GRACE_NS = 10 * 10**9
@@ -150,7 +150,7 @@ class Engine:
         *,
         rdma: Sequence[PathView] = (),
         as_of: int | None = None,
-    ) -> Outcome:
+    ) -> Evaluation:
         """Judge everything and do the transitions that follow.
 
         Args:
@@ -176,7 +176,7 @@ class Engine:
         if views is not None:
             verdict = self._black_holes(verdict)
         everyone = None if views is None else [*views, *rdma]
-        out = Outcome(silent_hosts=verdict.silent_hosts)
+        out = Evaluation(silent_hosts=verdict.silent_hosts)
         self.silent_hosts = verdict.silent_hosts
         self.congested = verdict.congested
         self._blamed = frozenset(verdict.link_faults)
@@ -347,7 +347,7 @@ class Engine:
         link: Link,
         verdict: Verdict,
         views: Sequence[PathView] | None,
-        out: Outcome,
+        out: Evaluation,
         now: int,
     ) -> Facts:
         facts = Facts(
@@ -392,7 +392,7 @@ class Engine:
                 return replace(facts, worse=worse)
         return replace(facts, fault=fault, worse=worse)
 
-    def _kept_out(self, link: Link, facts: Facts, fault: str, out: Outcome) -> tuple[Facts, str]:
+    def _kept_out(self, link: Link, facts: Facts, fault: str, out: Evaluation) -> tuple[Facts, str]:
         """What probes may say against a link that hard evidence took out: all, or nothing.
 
         Once that evidence is over, probes alone keep it out, and then their share is the limit.

@@ -17,11 +17,11 @@ from fabricd.config.source import ConfigSource
 from fabricd.control.access import Caller
 from fabricd.control.requests import Requests
 from fabricd.control.server import RequestError, encode, parse_request
-from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
+from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from fabricd.timeline.recorder import Recorder

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench.outage import ring
 from bench.report import Row
-from fabricd import probe_plan
 from fabricd.config.loader import Config, load
 from fabricd.detect.mesh import PathSpec, train_rate
+from fabricd.probes import plan
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberClient, host_id
 from fabricd.probes.ring import RingReader
 from lab.cluster import Cluster, wait_until
@@ -91,7 +91,7 @@ def peers() -> list[dict[str, object]]:
 
 def chosen(config: Config) -> list[PathSpec]:
     """The paths that the daemon under test chooses."""
-    return probe_plan.paths(config, [str(link.address) for link in config.links])
+    return plan.paths(config, [str(link.address) for link in config.links])
 
 
 def answers(config: Config, number: int) -> ProbeConfig:

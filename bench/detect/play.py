@@ -10,11 +10,11 @@ from bench.detect import fleet
 from bench.detect.paths import Noise, PathSim, PathTable, is_quiet, quiet_table
 from bench.detect.scenario import RAILS, START_S, Port, Scenario
 from bench.detect.traffic import Floats, in_spans
-from fabricd.carrier import CarrierBook
 from fabricd.detect.evidence import Places, flows, loss_counters, path_views
 from fabricd.detect.locate import Blame, Flow
 from fabricd.detect.loss import LossTest
 from fabricd.engine import Engine
+from fabricd.links.carrier import CarrierTracker
 from fabricd.links.flaps import FlapLedger
 from fabricd.probes.records import PathRow
 from telemetry.events import LinkState
@@ -62,7 +62,7 @@ class Watched:
         self.story, self.noise, self.host = story, noise, host
         specs = fleet.paths(host)
         self.engine = Engine(fleet.config(host), specs)
-        self.book = CarrierBook(self.engine, FlapLedger("boot"), {})
+        self.tracker = CarrierTracker(self.engine, FlapLedger("boot"), {})
         self.loss = LossTest(fleet.name(host), topology=fleet.topology())
         self.places = Places(fleet.name(host), fleet.topology())
         self.told = Story(host)
@@ -165,7 +165,7 @@ class Watched:
         return self.told
 
     def _tick(self, rows: list[PathRow], now: int, stalled: int) -> None:
-        """What `fabricd.host.Host.feed_loss` does."""
+        """What `fabricd.runtime.host.Host.feed_loss` does."""
         verdict = self.loss.feed(loss_counters(rows, self.engine), now, stalled_ns=stalled)
         for link in self.engine.links:
             link.worse = verdict.links.get(link.index, "")
@@ -182,7 +182,7 @@ class Watched:
 
     def _read(self, rail: int, *, carrier: bool) -> None:
         link = self.engine.links[rail]
-        self.book.reading(
+        self.tracker.reading(
             link, ifindex=rail + 2, down_count=self._downs[rail], carrier=carrier, mono_ns=0,
             wall_ns=0, source="simulator",
         )  # fmt: skip

@@ -10,7 +10,7 @@ from fabricd.control.server import RequestError
 
 if TYPE_CHECKING:
     from fabricd.escalate.service import Escalation
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 Row = dict[str, Any]
 

@@ -13,9 +13,9 @@ from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
 from fabricd.control.server import Document, Handler, RequestError
-from fabricd.host import Host
 from fabricd.operate.desk import WishError
 from fabricd.operate.wishes import Wish
+from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
 from fabricd.views.explain import explain
@@ -115,7 +115,7 @@ class Requests:
     async def observations(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """What this host and its neighbours see, for ``fabricctl locate``."""
         host = self._host
-        return await host.where.observations(host.feed, host.engine, host.views() or [])
+        return await host.localization.observations(host.feed, host.engine, host.views() or [])
 
     async def training_jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Jobs of fabric-runs, for ``fabricctl jobs``."""

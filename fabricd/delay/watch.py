@@ -19,7 +19,7 @@ from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.statsdir import ProcessPage
 
 if TYPE_CHECKING:
-    from fabricd.prober_feed import ProberFeed
+    from fabricd.probes.feed import ProberFeed
 
 NAME = "delay"
 """Of the detector that can be switched off."""

@@ -13,7 +13,7 @@ from fabricd.detect.loss_rules import LossCounters
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
 from fabricd.probes.records import PathRow
-from fabricd.subjects import Path
+from fabricd.state.model import Path
 from telemetry.events import LinkState
 
 STEADY_NS = 10**9

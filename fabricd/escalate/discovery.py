@@ -10,7 +10,7 @@ import structlog
 
 from fabricd.escalate.peers import PEERS_FILE, PeerDirectory, dump
 from fabricd.escalate.refusals import Refusals
-from fabricd.host import Host
+from fabricd.runtime.host import Host
 from telemetry.messages.documents import HostDocument, HostStatus, parse
 from telemetry.messages.envelope import Message
 from telemetry.messages.topics import Kind

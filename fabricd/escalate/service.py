@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fabricd import probe_plan
 from fabricd.config.loader import Config
 from fabricd.escalate.discovery import HOSTS, Discovery
 from fabricd.escalate.evidence import ProberGaps, observations
@@ -27,6 +26,7 @@ from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
 from fabricd.escalate.refusals import Refusals
 from fabricd.escalate.sockets import SocketKiller, Target
+from fabricd.probes import plan
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.guard import ReplayGuard
 from telemetry.broker.interface import MessageFactory, NotConnectedError
@@ -39,7 +39,7 @@ from telemetry.snapshot import BrokerSnapshot
 from telemetry.timeline import boot_id
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 EVENT_IMPORTANCE = {
     EventKind.PEER.value: 3,
@@ -244,8 +244,8 @@ class Escalation:
 
     def _publish_document(self) -> None:
         host, config = self._host, self._host.config
-        own = probe_plan.link_addresses(config, host.inventory.address_of)
-        topology = host.where.places.topology
+        own = plan.link_addresses(config, host.inventory.address_of)
+        topology = host.localization.places.topology
         data = host_document(
             config,
             [[] if address is None else [address] for address in own],

@@ -17,7 +17,7 @@ DROP_S = 60.0
 
 
 class Told(Protocol):
-    """What it needs of `fabricd.host.Host`."""
+    """What it needs of `fabricd.runtime.host.Host`."""
 
     ib_note: str
 

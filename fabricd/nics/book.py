@@ -23,7 +23,7 @@ from fabricd.nics.reader import Reading
 from fabricd.nics.speed import LinkSpeed
 from fabricd.predict.forecast import Forecast
 from fabricd.predict.gather import Gather, Rows
-from fabricd.subjects import Link
+from fabricd.state.model import Link
 from fabricd.timeline.rows import event
 from telemetry.counters.downs import PortDowns
 from telemetry.counters.types import CounterClass, Status

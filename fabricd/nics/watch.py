@@ -21,7 +21,7 @@ from fabricd.predict.forecast import Forecast
 from telemetry.counters.devlink import SharedDump
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 CHILD_S = 60.0
 SLOW_PERIOD_S = 5.0

@@ -22,8 +22,8 @@ from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
-    from fabricd.subjects import Link
+    from fabricd.runtime.host import Host
+    from fabricd.state.model import Link
 
 
 class WishError(Exception):

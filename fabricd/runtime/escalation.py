@@ -16,7 +16,7 @@ from fabricd.config.tables import PeerTable
 if TYPE_CHECKING:
     from fabricd.escalate.outbox import StoreThread
     from fabricd.escalate.service import Escalation
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 
 def known_peers(config: Config) -> tuple[PeerTable, ...]:

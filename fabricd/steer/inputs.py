@@ -10,7 +10,7 @@ from telemetry.events import LinkState
 
 if TYPE_CHECKING:
     from fabricd.engine import Engine
-    from fabricd.subjects import Path
+    from fabricd.state.model import Path
 
 _WELL = CARRYING - {LinkState.DEGRADED}
 

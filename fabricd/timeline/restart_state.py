@@ -21,7 +21,7 @@ from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 OPEN_S = 10.0
 Restored = tuple[Timeline | None, dict[str, Any], FlapLedger, dict[str, int]]
@@ -84,7 +84,7 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
 def state_document(host: Host, now: int) -> dict[str, Any]:
     """What `take_over` reads; ``now``: CLOCK_MONOTONIC ns."""
     return {
-        "boot_id": host.book.ledger.boot_id,
+        "boot_id": host.carrier_tracker.ledger.boot_id,
         "mono_ns": now,
         "wall_ns": time.time_ns(),
         "engine": host.engine.save(now),
@@ -103,7 +103,7 @@ def take_over(host: Host, document: Mapping[str, Any]) -> list[str]:
     """
     refused = []
     now = time.monotonic_ns()
-    boot = host.book.ledger.boot_id
+    boot = host.carrier_tracker.ledger.boot_id
     if document.get("boot_id", boot) != boot:
         engine, at = document.get("engine"), document.get("wall_ns")
         if isinstance(engine, dict) and isinstance(at, int):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fabricd.detect.locate import Blame, Kind
 from fabricd.engine import Engine
-from fabricd.outcome import Change, Outcome
+from fabricd.state.evaluation import Change, Evaluation
 from telemetry.events import Event, EventKind
 
 
@@ -54,17 +54,17 @@ def change_event(change: Change) -> Event:
     )
 
 
-def outcome_events(
-    outcome: Outcome, *, flaps_per_hour: int, known: Mapping[str, str]
+def evaluation_events(
+    evaluation: Evaluation, *, flaps_per_hour: int, known: Mapping[str, str]
 ) -> list[Event]:
     """What an evaluation found.
 
     Args:
-        outcome: of the engine.
+        evaluation: of the engine.
         flaps_per_hour: above which a link is the operator's.
         known: links that were told to be kept in spite of probes.
     """
-    events = [change_event(change) for change in outcome.changes]
+    events = [change_event(change) for change in evaluation.changes]
     events += [
         event(
             EventKind.DAEMON,
@@ -72,9 +72,9 @@ def outcome_events(
             reason="flaps again and again: replace cable, optics or NIC",
             data={"flaps_per_hour_over": flaps_per_hour},
         )
-        for netdev in outcome.operator
+        for netdev in evaluation.operator
     ]
-    for netdev, why in outcome.refused.items():
+    for netdev, why in evaluation.refused.items():
         if netdev not in known:
             reason = f"kept in spite of probes ({why}): max_probe_share or last rail"
             events.append(event(EventKind.DAEMON, link=netdev, reason=reason))

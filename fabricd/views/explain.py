@@ -23,9 +23,9 @@ from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
     from fabricd.links.health import Health
-    from fabricd.subjects import Link
+    from fabricd.runtime.host import Host
+    from fabricd.state.model import Link
 
 SEC = 1e9
 
@@ -54,7 +54,7 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "steering": _steering(host, link, weight),
         "evidence": _evidence(host, link, now),
         "unwatched": host.probing.unwatched(netdev, now),
-        "located": [str(blame) for blame in host.where.places.now],
+        "located": [str(blame) for blame in host.localization.places.now],
         "condition": host.delay.condition(netdev).now.value,
         "rdma": rdma.document(host, link, now),
         "delay": delay_document(host.delay.view.link_figures(link.index)),

@@ -15,7 +15,7 @@ from telemetry.events import EventKind
 from telemetry.metrics_server import UNIT, EndpointState, MetricsServer
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
+    from fabricd.runtime.host import Host
 
 SOCKET_NAME = "metrics"
 """FileDescriptorName of fabricd-metrics.socket."""

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabricd.links.machine import CARRYING
-from fabricd.probe_counts import rdma_name
+from fabricd.probes.counts import rdma_name
 from fabricd.probes.records import LinkRow, PathRow
 from fabricd.probes.totals import is_heard
 from fabricd.steer.policy import FULL
 from telemetry.snapshot import RdmaTotals
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
-    from fabricd.subjects import Link, Path
+    from fabricd.runtime.host import Host
+    from fabricd.state.model import Link, Path
 
 DETECTOR = "probe-rdma"
 

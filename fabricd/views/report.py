@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fabricd import __version__, subjects
+from fabricd import __version__
 from fabricd.clock import document as clock_document
 from fabricd.delay.watch import document as delay_document
 from fabricd.detect.locate import port_name
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import LinkRow, PathRow
 from fabricd.probes.totals import LinkTotals, is_heard
+from fabricd.state import model
 from fabricd.steer.policy import FULL
 from fabricd.views import rdma
 from fabricd.views.host_check import CARRIES
@@ -30,8 +31,8 @@ from telemetry.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from fabricd.host import Host
-    from fabricd.subjects import Link
+    from fabricd.runtime.host import Host
+    from fabricd.state.model import Link
 
 
 def wall_of(mono_ns: int) -> float:
@@ -74,7 +75,7 @@ def snapshot(host: Host) -> HostSnapshot:
     now = time.monotonic_ns()
     rows = host.path_rows(recent=True) or ()
     weights, wanted = host.rail_weights(), host.wanted_weights()
-    leaves, name = host.where.places.topology, host.config.host.name
+    leaves, name = host.localization.places.topology, host.config.host.name
     misses = host.engine.rules.misses
     links = []
     for link in host.engine.links:
@@ -86,7 +87,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 link.rail,
                 health.state,
                 carrier=link.carrier,
-                flaps=host.book.totals.get(link.netdev, 0),
+                flaps=host.carrier_tracker.totals.get(link.netdev, 0),
                 last_change_wall_s=wall_of(health.since_ns) if health.since_ns else None,
                 penalty=health.damping.penalty(now),
                 weight=weights.get(link.netdev, FULL) / FULL,
@@ -125,13 +126,13 @@ def snapshot(host: Host) -> HostSnapshot:
         host.jobs.totals.plugin(),
         host.clock_counts.update(clock),
         silent_peers(host.engine.paths, rows, misses, now),
-        tuple(Located(b.kind.value, b.element, b.way.value) for b in host.where.located()),
+        tuple(Located(b.kind.value, b.element, b.way.value) for b in host.localization.located()),
         host.escalation.snapshot() if host.escalation else None,
     )
 
 
 def silent_peers(
-    paths: Sequence[subjects.Path], rows: Sequence[PathRow], misses: int, now: int
+    paths: Sequence[model.Path], rows: Sequence[PathRow], misses: int, now: int
 ) -> dict[str, bool]:
     """Host → whether it was heard at any time, and is silent on all rails now without a farewell.
 
@@ -266,7 +267,7 @@ def status(host: Host) -> dict[str, Any]:
             for x in host.engine.links
             if host.engine.rdma.link(x.netdev) is not None
         },
-        "lldp": host.where.lldp.note if host.where.lldp else "off",
+        "lldp": host.localization.lldp.note if host.localization.lldp else "off",
         "operator": host.desk.document(host),
         "broker": host.escalation.document() if host.escalation else None,
     }
@@ -298,8 +299,8 @@ def links(host: Host) -> list[dict[str, Any]]:
     by_index: dict[int, PathRow] = {row.index: row for row in host.path_rows(recent=True) or ()}
     groups = {table.netdev: table.group for table in host.config.links}
     rows: list[LinkRow] = host.feed.links() or []
-    leaf = host.where.places.topology.leaf_of
-    plugs = host.where.lldp.neighbours() if host.where.lldp else {}
+    leaf = host.localization.places.topology.leaf_of
+    plugs = host.localization.lldp.neighbours() if host.localization.lldp else {}
     out = []
     for link, known in zip(shot.links, host.engine.links, strict=True):
         health = known.health
@@ -362,7 +363,7 @@ def why(host: Host, netdev: str, now: int) -> str:
 
 
 def _path(
-    path: subjects.Path,
+    path: model.Path,
     row: PathRow | None,
     misses: int,
     now: int,

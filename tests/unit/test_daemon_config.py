@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.config.loader import Config, ConfigError, load, parse
-from fabricd.probe_plan import probe_config
+from fabricd.probes.plan import probe_config
 from telemetry.service.toml_lines import key_lines, line_of
 
 GOOD = """\

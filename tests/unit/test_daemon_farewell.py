@@ -5,10 +5,10 @@ from test_detect_evidence import row
 
 from fabricd.detect.evidence import flows, path_views
 from fabricd.detect.farewell import Farewells
+from fabricd.detect.localization import Localization
 from fabricd.detect.verdict import healthy
+from fabricd.state.model import FAREWELL
 from fabricd.steer.policy import FULL
-from fabricd.subjects import FAREWELL
-from fabricd.whereabouts import Whereabouts
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 
@@ -84,7 +84,7 @@ def test_silence_without_a_farewell_is_still_a_fault():
 
 
 def test_the_timeline_has_one_row_a_peer_once_it_is_steady():
-    host, where = Host(), Whereabouts("h")
+    host, where = Host(), Localization("h")
     assert where.look(host.views(), host.engine, host.now) == []
     host.gone = {(0, "b")}
     assert where.look(host.views(), host.engine, host.now) == [], "it may not have said it all"

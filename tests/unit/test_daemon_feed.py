@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fabricd.prober_feed import STALE_NS, ProberFeed
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath
+from fabricd.probes.feed import STALE_NS, ProberFeed
 from fabricd.probes.records import Direction, HeardRecord
 from fabricd.probes.ring import RingError
 

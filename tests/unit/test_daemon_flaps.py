@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.carrier import CarrierBook
 from fabricd.config.loader import parse
 from fabricd.engine import Engine
+from fabricd.links.carrier import CarrierTracker
 from fabricd.links.flaps import FlapLedger
 from telemetry.events import EventKind
 
 CONFIG = '[host]\nname = "h"\n[[links]]\nnetdev = "r"\nrail = 0\naddress = "10.0.0.1"\n'
 
 
-def book(ledger=None):
+def tracker(ledger=None):
     engine = Engine(parse(CONFIG, "f"), [])
-    return CarrierBook(engine, ledger or FlapLedger("boot"), {})
+    return CarrierTracker(engine, ledger or FlapLedger("boot"), {})
 
 
 def read(b, count, carrier=True, ifindex=2, at=1, current=False):
@@ -26,13 +26,13 @@ def read(b, count, carrier=True, ifindex=2, at=1, current=False):
 
 
 def test_first_reading_is_a_starting_point():
-    b = book()
+    b = tracker()
     assert read(b, 41) == []
     assert b.totals == {}
 
 
 def test_down_and_up_are_two_rows():
-    b = book()
+    b = tracker()
     read(b, 1)
     flap = read(b, 2, carrier=False)
     assert [(e.kind, e.count, e.data["down_count"]) for e in flap] == [(EventKind.FLAP, 1, 2)]
@@ -42,7 +42,7 @@ def test_down_and_up_are_two_rows():
 
 
 def test_many_at_once_are_one_row_with_their_count():
-    b = book()
+    b = tracker()
     read(b, 0)
     events = read(b, 100)
     assert [(e.kind, e.count) for e in events] == [
@@ -52,7 +52,7 @@ def test_many_at_once_are_one_row_with_their_count():
 
 
 def test_the_same_or_an_older_reading_counts_nothing():
-    b = book()
+    b = tracker()
     read(b, 5)
     read(b, 9)
     assert read(b, 9) == []
@@ -62,7 +62,7 @@ def test_the_same_or_an_older_reading_counts_nothing():
 
 
 def test_new_device_of_the_same_name():
-    b = book()
+    b = tracker()
     read(b, 5, carrier=True)
     events = read(b, 1, ifindex=3)
     assert [e.count for e in events if e.kind is EventKind.FLAP] == [1], "the old one went away"
@@ -71,7 +71,7 @@ def test_new_device_of_the_same_name():
 
 
 def test_vanished_device_counts_once():
-    b = book()
+    b = tracker()
     read(b, 5)
     link = b.engine.links[0]
     assert [e.count for e in b.gone(link, mono_ns=1, wall_ns=1, source="t")] == [1]
@@ -82,12 +82,12 @@ def test_vanished_device_counts_once():
 
 def test_counts_survive_a_restart_of_the_daemon():
     ledger = FlapLedger("boot")
-    first = book(ledger)
+    first = tracker(ledger)
     read(first, 10)
     read(first, 12, carrier=False)
     again = FlapLedger("boot")
     assert again.restore(ledger.save())
-    second = book(again)
+    second = tracker(again)
     events = read(second, 17)
     assert [(e.kind, e.count) for e in events] == [
         (EventKind.FLAP, 5),
@@ -123,7 +123,7 @@ def test_a_row_of_a_carrier_that_is_back_by_the_document_is_older(told):
 
 
 def test_a_device_that_went_after_the_document_is_not_counted_again():
-    b = book()
+    b = tracker()
     read(b, 14)
     document = restored(b.ledger)
     (row,) = b.gone(b.engine.links[0], mono_ns=1, wall_ns=1, source="t")
@@ -134,7 +134,7 @@ def test_a_device_that_went_after_the_document_is_not_counted_again():
 
 
 def test_a_row_of_an_earlier_device_does_not_win_over_its_successor():
-    b = book()
+    b = tracker()
     read(b, 14)
     (row,) = b.gone(b.engine.links[0], mono_ns=1, wall_ns=1, source="t")
     read(b, 0, ifindex=3)
@@ -146,7 +146,7 @@ def test_a_row_of_an_earlier_device_does_not_win_over_its_successor():
 def test_a_kept_state_in_another_network_namespace_is_a_starting_point():
     ledger = FlapLedger("boot")
     ledger.observe("r", 2, 12, carrier=True)
-    b = book(restored(ledger))
+    b = tracker(restored(ledger))
     assert read(b, 3) == [], "a record may be old"
     assert b.ledger.mark("r").down_count == 12
     assert read(b, 3, carrier=False, current=True) == []
@@ -182,7 +182,7 @@ def test_garbage_is_refused(document):
 )
 def test_sum_of_rows_is_what_the_kernel_counted(steps, start):
     """Readings repeat, skip and are cut by restarts; the sum is exact."""
-    b = book()
+    b = tracker()
     read(b, start)
     count, rows = start, 0
     for more, carrier, restart in steps:
@@ -191,5 +191,5 @@ def test_sum_of_rows_is_what_the_kernel_counted(steps, start):
         if restart:
             ledger = FlapLedger("boot")
             ledger.restore(b.ledger.save())
-            b = book(ledger)
+            b = tracker(ledger)
     assert rows == count - start

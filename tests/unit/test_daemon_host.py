@@ -11,13 +11,13 @@ from whole_host import WholeHost
 
 from fabricd.config.loader import parse
 from fabricd.detect.loss_rules import LossCounters
-from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, Direction, HeardRecord, MissRecord
+from fabricd.runtime.host import Host
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import SteerPage
 from fabricd.timeline.recorder import Recorder
@@ -308,7 +308,7 @@ def missed(link, number, path=0):
 
 
 async def test_news_of_links_that_are_out_wait_for_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("fabricd.host.LATE_S", 0.0)
+    monkeypatch.setattr("fabricd.runtime.host.LATE_S", 0.0)
     whole = WholeHost(tmp_path)
     host = whole.host
     out, fine = whole.link("rail0"), whole.link("rail1")
@@ -337,7 +337,7 @@ async def test_news_of_links_that_are_out_wait_for_each_other(tmp_path, monkeypa
 async def test_what_is_heard_again_waits_and_so_do_misses_of_a_path_that_is_out(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fabricd.host.LATE_S", 0.0)
+    monkeypatch.setattr("fabricd.runtime.host.LATE_S", 0.0)
     addresses = "".join(f'rail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1))
     links = addresses.replace("rail = ", '[[links]]\nnetdev = "rail"\nrail = ')
     links = links.replace('"rail"', '"rail0"', 1).replace('"rail"', '"rail1"', 1)
@@ -379,7 +379,7 @@ async def test_what_waits_is_recorded_before_what_comes_later(tmp_path, monkeypa
     out.carrier = False
     host.step()
     flap = event(EventKind.FLAP, reason="carrier lost", data={})
-    monkeypatch.setattr(host.carriers, "told", lambda _: [flap])
+    monkeypatch.setattr(host.carrier_sources, "told", lambda _: [flap])
     monkeypatch.setattr(host.feed, "events", lambda: [missed(out.index, 1)])
     whole.told.clear()
     host.feed._woken()
@@ -401,10 +401,10 @@ def watched(tmp_path, monkeypatch):
     """A host, what it does in which order, and its news."""
     whole = WholeHost(tmp_path)
     host, did, news = whole.host, [], []
-    step, table = host.step, host.carriers.table
+    step, table = host.step, host.carrier_sources.table
     monkeypatch.setattr(host, "step", lambda *events: (did.append("step"), step(*events))[1])
     monkeypatch.setattr(
-        host.carriers, "table", lambda: (did.append("table"), host.looked_up(table))[1]
+        host.carrier_sources, "table", lambda: (did.append("table"), host.looked_up(table))[1]
     )
     host.looked_up = lambda read: read()
     monkeypatch.setattr(host.feed, "events", lambda: [news.pop()] if news else [])

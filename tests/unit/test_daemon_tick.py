@@ -5,16 +5,17 @@ from types import SimpleNamespace
 
 from whole_host import WholeHost, text
 
-from fabricd import daemon, whereabouts
+from fabricd import daemon
 from fabricd.config.loader import parse
 from fabricd.daemon import Daemon
+from fabricd.detect import localization
 from fabricd.steer.page import decode
 
 
 async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeypatch):
-    assert daemon.TICK_S + whereabouts.ANSWER_S < 1, "what steer_page.h promises"
+    assert daemon.TICK_S + localization.ANSWER_S < 1, "what steer_page.h promises"
     monkeypatch.setattr(daemon, "TICK_S", 0.01)
-    monkeypatch.setattr(whereabouts, "ANSWER_S", 0.01)
+    monkeypatch.setattr(localization, "ANSWER_S", 0.01)
     whole = WholeHost(tmp_path)
     host, asked, answer = whole.host, [], asyncio.get_running_loop().create_future()
 
@@ -23,7 +24,7 @@ async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeyp
         return await answer
 
     monkeypatch.setattr(host.feed, "views", views)
-    host.where.places.trouble_ns = 1
+    host.localization.places.trouble_ns = 1
     made = Daemon(parse(text(tmp_path), "f"), tmp_path / "f.toml")
     made._nics = SimpleNamespace(check=dict)
     beats = set()
@@ -39,11 +40,11 @@ async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeyp
     try:
         await until(lambda: len(beats) > 5)
         assert len(asked) == 1, "one question at a time"
-        before = host.where._asked_ns
+        before = host.localization._asked_ns
         (tmp_path / "STOP").write_text("")
         await until(lambda: host.modes.stopped)
         answer.set_result([])
-        await until(lambda: host.where._asked_ns != before)
+        await until(lambda: host.localization._asked_ns != before)
         await until(lambda: len(asked) > 1)
     finally:
         task.cancel()

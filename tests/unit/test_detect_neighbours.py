@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from fabricd.cli import app
 from fabricd.detect import evidence
 from fabricd.detect.evidence import HEARSAY_NS, Places, path_views
+from fabricd.detect.localization import Localization
 from fabricd.detect.locate import CLEAN, SILENT, Kind, Topology
 from fabricd.detect.neighbours import Kind as About
 from fabricd.detect.neighbours import Seen, Word, flows, near, ports, read
 from fabricd.detect.observations import ObservationError, answer, blame_document, collect
 from fabricd.detect.unseen import LASTS_NS, Ends, Unseen
-from fabricd.whereabouts import Whereabouts
 from telemetry.events import LinkState as S
 
 
@@ -216,7 +216,7 @@ def test_what_we_gave_up_and_took_up_again_is_asked_about(returned):
 
 
 def test_the_neighbours_are_asked_about_paths_taken_up_again():
-    host, where = Host(), Whereabouts("h")
+    host, where = Host(), Localization("h")
     kept = [p.spec for p in host.engine.paths]
     host.engine.configure(config(), [spec for spec in kept if spec.link != 1])
     host.run(SEC)
@@ -258,7 +258,7 @@ def test_what_peers_expect_goes_down_and_comes_up_when_it_is_heard():
 
 
 def test_the_neighbours_are_asked_only_when_it_is_of_use():
-    host, where = Host(), Whereabouts("h")
+    host, where = Host(), Localization("h")
     where.look(host.views(), host.engine, host.now)
     assert not where.wants_words(host.engine, host.now)
     host.silence(1)
@@ -267,7 +267,7 @@ def test_the_neighbours_are_asked_only_when_it_is_of_use():
     assert where.wants_words(host.engine, host.now)
     quiet = Host()
     quiet.engine.paths[0].heard_ever = False
-    where = Whereabouts("h")
+    where = Localization("h")
     assert where.wants_words(quiet.engine, quiet.now + 10 * SEC)
     where.hear([], quiet.now + 10 * SEC)
     assert not where.wants_words(quiet.engine, quiet.now + 11 * SEC)

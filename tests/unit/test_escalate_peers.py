@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fabricd.config.loader import parse as parse_config
 from fabricd.config.tables import PeerTable
 from fabricd.escalate.peers import LEAVE_NS, PeerDirectory, dump, load
-from fabricd.probe_plan import with_peers
+from fabricd.probes.plan import with_peers
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
 

@@ -239,7 +239,7 @@ async def test_paths_that_lose_are_told_where_the_link_is_not_blamed(tmp_path):
 
 async def test_the_place_of_a_fault_is_told(whole):
     blame = Blame(Kind.LINK, "h/1", confidence=0.97)
-    whole.host.where.places.now = [blame]
+    whole.host.localization.places.now = [blame]
     assert said(whole)["located"] == ["link h/1 (NIC, cable or port of the leaf), 97 %"]
     row = located(blame, "h", whole.host.engine)
     assert (row.link, row.rail) == ("rail1", 1)

@@ -44,7 +44,7 @@ async def test_an_outage_counts_once_however_long_it_lasts(whole):
 
 
 async def test_places_of_losses_end_with_them(whole):
-    where, engine = whole.host.where, whole.host.engine
+    where, engine = whole.host.localization, whole.host.engine
     own = Blame(Kind.LINK, "h/1", Way.IN, 0.9)
     leaf = Blame(Kind.LEAF, "rail2", confidence=0.95)
     nobody = Blame(Kind.UNKNOWN, "", confidence=1.0)

@@ -43,7 +43,9 @@ class Nics:
 
     def take(self, *readings):
         book = self.host.nics
-        self.host._found(*book.take(readings, self.host.engine, self.host.book.totals, self.now))
+        self.host._found(
+            *book.take(readings, self.host.engine, self.host.carrier_tracker.totals, self.now)
+        )
 
     def slow(self, netdev="rail1", source="module", gauges=None, **other):
         self.now += S
@@ -164,7 +166,7 @@ async def test_a_pulled_cable_makes_no_hard_fault_of_its_own(nics):
 async def test_link_downed_counts_what_no_event_told_and_says_when_it_is_not_exact(nics):
     host = nics.host
     nics.read(link_downed=0)
-    host.book.totals["rail1"] = 2
+    host.carrier_tracker.totals["rail1"] = 2
     nics.read(link_downed=2)
     nics.read(link_downed=0)
     assert nics.explain()["nic"]["flaps_exact"] is True

@@ -160,7 +160,9 @@ class Host:
         for value in gbps:
             self.now += 10 * S
             reading = Reading(netdev, "slow", self.now, gauges={gauge: {gauge: value * G}})
-            host._found(*host.nics.take([reading], host.engine, host.book.totals, self.now))
+            host._found(
+                *host.nics.take([reading], host.engine, host.carrier_tracker.totals, self.now)
+            )
         return self.whole.weights()[netdev]
 
     def explain(self):

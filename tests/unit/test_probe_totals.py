@@ -268,7 +268,7 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
     try:
         host.feed = prober = Prober(host)
         host.nics.nics["rail0"].totals["hard"] = 3
-        host.book.totals["rail1"] = 2
+        host.carrier_tracker.totals["rail1"] = 2
         host.jobs.totals._totals["rail0"]["tx_bytes"] = 10**6
         host.jobs.totals.refused = 4
         seen = {}

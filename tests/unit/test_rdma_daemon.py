@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_host import WholeHost
 
-from fabricd import probe_plan
 from fabricd.config.loader import ConfigError, parse
 from fabricd.links.ibports import Port
-from fabricd.prober_feed import ProberFeed
 from fabricd.probes import layout as lay
+from fabricd.probes import plan
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProbeRdma, rdma_paths
 from fabricd.probes.decode import event
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import LinkRow, MissRecord, PathRow, RdmaPortRecord
 from fabricd.probes.ring import RingError, RingReader
 from fabricd.views.explain import explain
@@ -40,18 +40,18 @@ ADDRESSED = "".join(
 
 def test_rdma_is_probed_where_there_is_a_port_an_address_and_a_path():
     addresses = ["10.0.0.1", "10.1.0.1", None, "10.3.0.1"]
-    found = probe_plan.rdma_ports(config(), addresses, specs(4), MLX)
+    found = plan.rdma_ports(config(), addresses, specs(4), MLX)
     assert found == (ProbeRdma(1, "mlx5_1", 1), ProbeRdma(3, "mlx5_3", 2))
-    assert probe_plan.rdma_ports(config(), addresses, specs(1), MLX) == ()
-    assert probe_plan.rdma_ports(config(), [None] * 4, specs(4), MLX) == ()
-    assert probe_plan.rdma_ports(config(), addresses, specs(4), {}) == ()
+    assert plan.rdma_ports(config(), addresses, specs(1), MLX) == ()
+    assert plan.rdma_ports(config(), [None] * 4, specs(4), MLX) == ()
+    assert plan.rdma_ports(config(), addresses, specs(4), {}) == ()
     off = config(extra='[probe]\nrdma = "off"\n')
-    assert probe_plan.rdma_ports(off, addresses, specs(4), MLX) == ()
+    assert plan.rdma_ports(off, addresses, specs(4), MLX) == ()
 
 
 def test_rdma_that_finds_no_room_in_the_ring_is_not_probed():
     many = specs(4) * (lay.MAX_PATHS // 12)
-    assert probe_plan.rdma_ports(config(), ["10.0.0.1"] * 4, many, MLX) == ()
+    assert plan.rdma_ports(config(), ["10.0.0.1"] * 4, many, MLX) == ()
 
 
 def test_the_configuration_says_off_or_auto():
@@ -60,8 +60,8 @@ def test_the_configuration_says_off_or_auto():
 
 
 def test_what_the_prober_is_told():
-    rdma = probe_plan.rdma_ports(config(), ["10.0.0.1"] * 4, specs(4), MLX)
-    told = probe_plan.probe_config(config(), ["10.0.0.1"] * 4, specs(4), rdma)
+    rdma = plan.rdma_ports(config(), ["10.0.0.1"] * 4, specs(4), MLX)
+    told = plan.probe_config(config(), ["10.0.0.1"] * 4, specs(4), rdma)
     document = json.loads(json.dumps(told.document()))
     assert document["rdma"] == [
         {"link": 1, "device": "mlx5_1", "port": 1},

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricd.detect.silence import PathView
-from fabricd.rdma_rails import GIVEN_UP_NS
+from fabricd.state.rdma_rails import GIVEN_UP_NS
 from fabricd.steer.modes import Mode
 from fabricd.steer.page import SteerPage, decode
 from fabricd.steer.policy import FULL
 from fabricd.steer.publisher import RDMA, Publisher
-from fabricd.timeline.rows import outcome_events
+from fabricd.timeline.rows import evaluation_events
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
 
@@ -274,10 +274,10 @@ def test_rows_of_the_timeline_and_the_page(tmp_path):
     assert entry.epoch == before + 1
     assert publisher.rail_weights()["rail1"] == FULL
     assert publisher.rdma_weights() == {"rail1": 0}
-    rows = outcome_events(host.outcome, flaps_per_hour=9, known={})
+    rows = evaluation_events(host.outcome, flaps_per_hour=9, known={})
     assert rows == []
     host.outcome.changes = host.changes
-    kinds = {e.kind for e in outcome_events(host.outcome, flaps_per_hour=9, known={})}
+    kinds = {e.kind for e in evaluation_events(host.outcome, flaps_per_hour=9, known={})}
     assert kinds == {EventKind.RDMA_STATE}
 
 

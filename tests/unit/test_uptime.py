@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from whole_host import WholeHost
 
-from fabricd.carrier_sources import STALL_ROW_NS, CarrierSources
+from fabricd.detect.localization import ASK_UNSEEN_NS, Localization
+from fabricd.links.carrier_sources import STALL_ROW_NS, CarrierSources
 from fabricd.nics.book import FORECAST_NS
 from fabricd.predict.forecast import Forecast
 from fabricd.probes.records import StallRecord
-from fabricd.whereabouts import ASK_UNSEEN_NS, Whereabouts
 
 S = 10**9
 FORECAST = Forecast(0.7, named=True, evidence={"light_trend": "light falls"}, left_s=7200.0)
@@ -41,7 +41,7 @@ async def test_a_restored_forecast_holds_for_an_hour_from_the_restart(tmp_path, 
 @uptimes
 async def test_the_first_stall_of_the_prober_is_told_and_then_one_in_ten_seconds(tmp_path, up_ns):
     whole = WholeHost(tmp_path)
-    sources = CarrierSources(whole.host.book, whole.host.feed, whole.host.inventory)
+    sources = CarrierSources(whole.host.carrier_tracker, whole.host.feed, whole.host.inventory)
     told = [
         len(sources._stall(StallRecord(1, up_ns + age, 1, 2, 10**7)))
         for age in (0, 1, STALL_ROW_NS - 1, STALL_ROW_NS)
@@ -53,7 +53,7 @@ async def test_the_first_stall_of_the_prober_is_told_and_then_one_in_ten_seconds
 
 @uptimes
 def test_who_was_never_heard_is_asked_after_at_once_and_then_every_two_seconds(up_ns):
-    where = Whereabouts("h")
+    where = Localization("h")
     path = SimpleNamespace(heard_ever=False, gone=False)
     engine = SimpleNamespace(paths=[path])
     assert where.wants_words(engine, up_ns)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fabricd.config.loader import parse
-from fabricd.host import Host
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.desk import Desk
 from fabricd.operate.store import WishStore
+from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage, decode
 from fabricd.timeline.recorder import Recorder

@@ -21,9 +21,9 @@ from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules
 from fabricd.links.machine import CARRYING
 from fabricd.operate.orders import Orders
-from fabricd.outcome import Change
 from fabricd.probes.records import EventRecord, HeardRecord, MissRecord
-from fabricd.subjects import FAREWELL, OUT, Link, Path
+from fabricd.state.evaluation import Change
+from fabricd.state.model import FAREWELL, OUT, Link, Path
 from telemetry.events import LinkState
 
 GIVEN_UP_NS = 10 * 10**9

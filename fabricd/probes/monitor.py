@@ -9,7 +9,7 @@ from fabricd.config.loader import Config
 from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest, MtuVerdict
 from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import LinkRow, MtuRow, PathRow
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind, ProbeState
@@ -18,7 +18,7 @@ ASK_NS = 2 * 10**9
 """A round of large packets is sent once a second at most."""
 
 
-class Probing:
+class ProbeMonitor:
     """The probe state of each link, and MTU black holes."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fabricd.engine import Engine
-from fabricd.outcome import Outcome
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import LinkTotals, ProberTotals, ProbeTotals
+from fabricd.state.evaluation import Evaluation
 
 
 def rdma_name(netdev: str) -> str:
@@ -33,9 +33,9 @@ class ProbeCounts:
         """Totals of one link."""
         return self._totals.of(netdev)
 
-    def evaluated(self, outcome: Outcome, engine: Engine) -> None:
+    def evaluated(self, evaluation: Evaluation, engine: Engine) -> None:
         """Note what is out by this evaluation: it may be over by the next table."""
-        if outcome.changes or outcome.silent_hosts:
+        if evaluation.changes or evaluation.silent_hosts:
             self._out |= _outages(engine)
 
     def look(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fabricd.detect import evidence
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import PathRow
 
 RECENT_NS = 100_000_000

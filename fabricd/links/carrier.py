@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from fabricd.engine import Engine
 from fabricd.links.flaps import FlapLedger
-from fabricd.subjects import Link
+from fabricd.state.model import Link
 from telemetry.events import Event, EventKind
 
 
-class CarrierBook:
+class CarrierTracker:
     """Turns readings into counts, facts for the engine and events.
 
     Attributes:

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from fabricd import probe_plan, urgency
-from fabricd.carrier import CarrierBook
-from fabricd.carrier_sources import CarrierSources
 from fabricd.clock.counts import ClockCounts
 from fabricd.config.loader import Config
 from fabricd.config.source import ConfigSource
@@ -25,31 +22,35 @@ from fabricd.config.tables import PeerTable
 from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.watch import DelayWatch
 from fabricd.detect import evidence
+from fabricd.detect.localization import Localization
 from fabricd.detect.loss import LossTest
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
 from fabricd.jobs.stats_pages import Jobs
+from fabricd.links.carrier import CarrierTracker
+from fabricd.links.carrier_sources import CarrierSources
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.ibports import Port
 from fabricd.links.inventory import Inventory
 from fabricd.nics.book import NicBook
 from fabricd.nics.reader import Reading
 from fabricd.operate.desk import Desk
-from fabricd.outcome import Outcome
-from fabricd.path_tables import PathTables
 from fabricd.predict.forecast import Forecast
-from fabricd.probe_counts import ProbeCounts
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes import plan
+from fabricd.probes.counts import ProbeCounts
+from fabricd.probes.feed import ProberFeed
+from fabricd.probes.monitor import ProbeMonitor
+from fabricd.probes.path_table import PathTables
 from fabricd.probes.records import EventRecord, PathRow, RdmaPortRecord
-from fabricd.probing import Probing
+from fabricd.runtime import fast_path
+from fabricd.state.evaluation import Evaluation
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from fabricd.steer.publisher import Publisher
 from fabricd.timeline.levels import level as event_level
 from fabricd.timeline.recorder import Recorder
 from fabricd.timeline.restart_state import state_document
-from fabricd.timeline.rows import event, outcome_events
-from fabricd.whereabouts import Whereabouts
+from fabricd.timeline.rows import evaluation_events, event
 from telemetry.events import Event, EventKind, LinkState
 from telemetry.metrics_server import EndpointState
 
@@ -82,7 +83,7 @@ class Host:
         discovered: tuple[PeerTable, ...] = (),
     ) -> None:
         self._file, self._discovered = config, discovered
-        config = self.config = probe_plan.with_peers(config, discovered)
+        config = self.config = plan.with_peers(config, discovered)
         self.desk = desk
         self.modes = modes
         self.page = page
@@ -110,20 +111,20 @@ class Host:
         self.delay = DelayWatch(FabricTimes(Path(config.paths.run_dir)))
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
-        self.book = CarrierBook(self.engine, ledger, totals)
+        self.carrier_tracker = CarrierTracker(self.engine, ledger, totals)
         self.nics = NicBook((x.netdev for x in config.links), config.link_speeds)
         self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
         self.tables = PathTables(self.engine)
         self.verbs_ports: Mapping[str, Sequence[Port]] = {}
         """By netdev: the verbs ports behind it."""
-        self.carriers = CarrierSources(self.book, self.feed, inventory)
+        self.carrier_sources = CarrierSources(self.carrier_tracker, self.feed, inventory)
         self.losses = LossTest(config.host.name)
         self.counts = ProbeCounts(time.monotonic_ns())
         self.clock_counts = ClockCounts()
-        self.where = Whereabouts(config.host.name)
+        self.localization = Localization(config.host.name)
         self.outages: Counter[str] = Counter()
         """Times that each link went out of service."""
-        self.probing = Probing()
+        self.probing = ProbeMonitor()
         self._stalled_ns = 0
         self._keep_at = time.monotonic_ns() + KEEP_NS
         self._worse = (frozenset[int](), frozenset[int]())
@@ -144,13 +145,13 @@ class Host:
     def reconfigure(self, config: Config) -> None:
         """Take another valid configuration; what stays keeps its state."""
         self._file = config
-        config = self.config = probe_plan.with_peers(config, self._discovered)
+        config = self.config = plan.with_peers(config, self._discovered)
         self._plan_probes()
         self.nics.configure((x.netdev for x in config.links), config.link_speeds)
         self.modes.retarget(Path(config.paths.stop_file))
         self.desk.heed(self)
         self.jobs.configure(x.netdev for x in config.links)
-        self.carriers.netlink()
+        self.carrier_sources.netlink()
         self.step()
 
     @property
@@ -170,17 +171,17 @@ class Host:
         return jobs
 
     def _addresses(self) -> list[str | None]:
-        return probe_plan.link_addresses(self.config, self.inventory.address_of)
+        return plan.link_addresses(self.config, self.inventory.address_of)
 
     def _plan_probes(self) -> None:
         """Choose paths anew for engine and prober; both must have the same."""
         addresses = self._addresses()
-        specs = probe_plan.paths(self.config, addresses)
-        rdma = probe_plan.rdma_ports(self.config, addresses, specs, self.verbs_ports)
+        specs = plan.paths(self.config, addresses)
+        rdma = plan.rdma_ports(self.config, addresses, specs, self.verbs_ports)
         self.engine.configure(self.config, specs, [port.link for port in rdma])
         self.delay.configure(self.engine)
-        if probe_plan.is_known(addresses, loaded=self.inventory.loaded):
-            self.feed.configure(probe_plan.probe_config(self.config, addresses, specs, rdma))
+        if plan.is_known(addresses, loaded=self.inventory.loaded):
+            self.feed.configure(plan.probe_config(self.config, addresses, specs, rdma))
         self.tables.forget()
         self.counts.renumbered()
         self.probing.configure()
@@ -189,7 +190,7 @@ class Host:
             (p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in self.engine.paths
         ]
         self.losses.configure(names, keys)
-        self.where.configure(self.config)
+        self.localization.configure(self.config)
 
     # -- input --------------------------------------------------------------------------------
 
@@ -201,14 +202,14 @@ class Host:
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        told = self.carriers.prober(records)
-        if not urgency.hasty(records, self.engine):
-            self.step([*told, *self.carriers.table()])
+        told = self.carrier_sources.prober(records)
+        if not fast_path.may_evaluate_first(records, self.engine):
+            self.step([*told, *self.carrier_sources.table()])
             return
         self.step(told)
         # Of what records were missed: the page has what they say by now.
         before = self._carriers()
-        if (events := self.carriers.table()) or self._carriers() != before:
+        if (events := self.carrier_sources.table()) or self._carriers() != before:
             self.step(events)
 
     def _carriers(self) -> list[tuple[bool | None, bool]]:
@@ -218,13 +219,13 @@ class Host:
         """The prober has news (or vanished, or is back)."""
         records, rdma = self.feed.events(), self.feed.take_rdma_events()
         self._ports_changed(rdma)
-        urgent = any(urgency.matters(record, self.engine) for record in records)
+        urgent = any(fast_path.may_take_out(record, self.engine) for record in records)
         if urgent or any(map(self.engine.rdma.matters, rdma)) or not (records or rdma):
             self._look(records)
             return
         # Links that are out flap or miss all their probes on and on: counted now, looked at
         # together, so that a storm of theirs leaves time for the others.
-        if told := self.carriers.told(records):
+        if told := self.carrier_sources.told(records):
             self._held += told
             self._changed_state = True
             self._save_at = self._save_at or time.monotonic_ns() + SAVE_NS
@@ -234,7 +235,7 @@ class Host:
     def devices_changed(self, names: set[str]) -> None:
         """Netlink said something about these devices."""
         before = self._known_addresses, [link.admin_up for link in self.engine.links]
-        events = self.carriers.netlink(names)
+        events = self.carrier_sources.netlink(names)
         self._known_addresses = self._addresses()
         if self._known_addresses != before[0] or not self.feed.configured:
             self._plan_probes()
@@ -251,25 +252,25 @@ class Host:
         as_of = header.heartbeat_ns if header else now
         silent = self.engine.silent_hosts
         table = self.tables.read(self.feed)
-        outcome = self.engine.evaluate(
+        evaluation = self.engine.evaluate(
             table and table.views, now, rdma=table.rdma_views if table else (), as_of=as_of
         )
-        self.counts.evaluated(outcome, self.engine)
-        for change in outcome.changes:
+        self.counts.evaluated(evaluation, self.engine)
+        for change in evaluation.changes:
             if not change.peer and change.transition.to_state is LinkState.DOWN:
                 self.outages[change.netdev] += 1
         told = self._publisher.publish(self.engine, self._modes(), now)
-        if outcome.silent_hosts != silent:
+        if evaluation.silent_hosts != silent:
             self.silence_changed()
-        if events or self._held or outcome.changes or told:
+        if events or self._held or evaluation.changes or told:
             self._changed_state = True
             self._save_at = self._save_at or now + SAVE_NS
-        self._emit([*events, *self._engine_events(outcome), *told])
+        self._emit([*events, *self._engine_events(evaluation), *told])
         if self._save_at and now >= self._save_at:
             self.save()
         self.cycles += 1
         self.last_cycle_wall_s, self.last_cycle_ns = time.time(), time.monotonic_ns()
-        due = [at for at in (outcome.due_at, self._save_at) if at]
+        due = [at for at in (evaluation.due_at, self._save_at) if at]
         self._arm(min(due, default=None), now)
 
     def ports_found(self, ports: Mapping[str, Sequence[Port]]) -> None:
@@ -300,7 +301,7 @@ class Host:
     def nics_read(self, readings: Sequence[Reading]) -> None:
         """What a thread read of the NICs."""
         now = time.monotonic_ns()
-        self._found(*self.nics.take(readings, self.engine, self.book.totals, now))
+        self._found(*self.nics.take(readings, self.engine, self.carrier_tracker.totals, now))
 
     def nics_checked(self, hanging: Mapping[str, float]) -> None:
         """Each tick: which NICs do not answer."""
@@ -333,7 +334,7 @@ class Host:
         over_rdma = self.tables.last.rdma_rows if self.tables.last else []
         self.counts.look([*rows, *over_rdma], header, self.engine, now, stalled_ns=stalled)
         counters = evidence.loss_counters(rows, self.engine, self.delay.queued_ns())
-        self.losses.topology = self.where.places.topology
+        self.losses.topology = self.localization.places.topology
         verdict = self.losses.feed(counters, now, stalled_ns=stalled)
         was = self._worse
         self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
@@ -345,10 +346,10 @@ class Host:
             self.step()
         if now >= self._keep_at:
             self._changed_state, self._keep_at = True, now + KEEP_NS
-        self.where.lost(verdict, self.engine)
+        self.localization.lost(verdict, self.engine)
         if verdict.blames or not between:
             views = self.tables.last.views if self.tables.last else ()
-            self._emit(self.where.look(views, self.engine, now, more=verdict.blames))
+            self._emit(self.localization.look(views, self.engine, now, more=verdict.blames))
 
     def watch_probing(self) -> None:
         """Each tick: do probes watch all links?"""
@@ -400,7 +401,7 @@ class Host:
         if not self._changed_state:
             return
         now = time.monotonic_ns()
-        put = self.recorder.put_state("carrier", self.book.ledger.save())
+        put = self.recorder.put_state("carrier", self.carrier_tracker.ledger.save())
         # A queue that is full takes none: again at the next tick.
         self._changed_state = not (
             put and self.recorder.put_state("daemon", state_document(self, now))
@@ -442,7 +443,7 @@ class Host:
         for timer in (self._timer, self._late):
             if timer is not None:
                 timer.cancel()
-        self.carriers.close()
+        self.carrier_sources.close()
         if self.feed.reader is not None:
             self.feed.reader.close()
 
@@ -456,10 +457,10 @@ class Host:
         table = self.tables.read(self.feed, recent=recent)
         return table.rows if table else None
 
-    def _engine_events(self, outcome: Outcome) -> list[Event]:
+    def _engine_events(self, evaluation: Evaluation) -> list[Event]:
         flaps = self.config.damping.second_tier_flaps
-        events = outcome_events(outcome, flaps_per_hour=flaps, known=self._refused_links)
-        self._refused_links = outcome.refused
+        events = evaluation_events(evaluation, flaps_per_hour=flaps, known=self._refused_links)
+        self._refused_links = evaluation.refused
         return events
 
     def _prober_told(self, what: str, numbers: dict[str, int]) -> None:

@@ -21,7 +21,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Evaluation:
     """What one evaluation did."""
 
     changes: list[Change] = field(default_factory=list)

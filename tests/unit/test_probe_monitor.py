@@ -7,10 +7,10 @@ from engine_host import SEC, Host
 from whole_host import WholeHost
 
 from fabricd.detect.mtu import KEPT_NS, PROVEN
-from fabricd.prober_feed import ProberFeed
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberError, ProberGoneError
+from fabricd.probes.feed import ProberFeed
+from fabricd.probes.monitor import ASK_NS, ProbeMonitor
 from fabricd.probes.records import MtuRow
-from fabricd.probing import ASK_NS, Probing
 
 RAILS, PEERS = 2, "abc"
 TICK = SEC
@@ -21,7 +21,7 @@ class Asked:
 
     def __init__(self, tmp_path):
         self.engine = Host(rails=RAILS, peers=PEERS).engine
-        self.probing = Probing()
+        self.probing = ProbeMonitor()
         self.feed = ProberFeed(tmp_path, lambda: None, lambda *_: None)
         self.feed.incarnation = 7
         self.feed._client = self

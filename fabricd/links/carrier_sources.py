@@ -1,6 +1,6 @@
 """Who tells of carrier: the prober's records and its link table, and netlink where no prober beats.
 
-Each reading goes to the `CarrierBook`, which counts every loss once, whoever tells it first.
+Each reading goes to the `CarrierTracker`, which counts every loss once, whoever tells it first.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from fabricd.carrier import CarrierBook
+from fabricd.links.carrier import CarrierTracker
 from fabricd.links.inventory import AdminProbe, Inventory
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, EventRecord, StallRecord
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
@@ -21,9 +21,9 @@ STALL_ROW_NS = 10 * 10**9
 class CarrierSources:
     """Reads them for one host, and sets what the administrator wants of each link."""
 
-    def __init__(self, book: CarrierBook, feed: ProberFeed, inventory: Inventory) -> None:
-        self.book = book
-        self.engine = book.engine
+    def __init__(self, tracker: CarrierTracker, feed: ProberFeed, inventory: Inventory) -> None:
+        self.tracker = tracker
+        self.engine = tracker.engine
         self.feed = feed
         self.inventory = inventory
         self._admin = AdminProbe()
@@ -58,13 +58,15 @@ class CarrierSources:
             link = self.engine.links[record.link]
             wall = _wall(record.mono_ns)
             if record.gone:
-                return self.book.gone(link, mono_ns=record.mono_ns, wall_ns=wall, source="prober")
+                return self.tracker.gone(
+                    link, mono_ns=record.mono_ns, wall_ns=wall, source="prober"
+                )
             if not record.carrier or record.downs:
                 self._ask_admin(link.index)
-            mark = self.book.ledger.mark(link.netdev)
+            mark = self.tracker.ledger.mark(link.netdev)
             if mark is None or record.returned:
                 return []  # The table's row also knows the device's index.
-            return self.book.reading(
+            return self.tracker.reading(
                 link,
                 ifindex=mark.ifindex,
                 down_count=record.down_count,
@@ -85,14 +87,14 @@ class CarrierSources:
             if not row.read_ns:
                 continue
             if not row.present:
-                events += self.book.gone(
+                events += self.tracker.gone(
                     link, mono_ns=row.read_ns, wall_ns=_wall(row.read_ns), source="prober"
                 )
                 continue
-            mark = self.book.ledger.mark(link.netdev)
+            mark = self.tracker.ledger.mark(link.netdev)
             if mark is not None and row.carrier_down_count != mark.down_count:
                 self._ask_admin(row.index)  # it may be newer than the records read above
-            events += self.book.reading(
+            events += self.tracker.reading(
                 link,
                 ifindex=row.ifindex,
                 down_count=row.carrier_down_count,
@@ -117,9 +119,9 @@ class CarrierSources:
             if probed:
                 continue  # Its counters are fresher than any message.
             if device is None:
-                events += self.book.gone(link, mono_ns=now, wall_ns=_wall(now), source="netlink")
+                events += self.tracker.gone(link, mono_ns=now, wall_ns=_wall(now), source="netlink")
             else:
-                events += self.book.reading(
+                events += self.tracker.reading(
                     link,
                     ifindex=device.ifindex,
                     down_count=device.down_count,

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fabricd import probe_plan
 from fabricd.config.loader import Config
 from fabricd.detect import evidence, neighbours, observations
 from fabricd.detect.farewell import Farewells
@@ -22,7 +21,8 @@ from fabricd.detect.silence import PathView
 from fabricd.detect.unseen import Ends, Unseen
 from fabricd.engine import Engine
 from fabricd.links.lldp_source import LldpSource
-from fabricd.prober_feed import ProberFeed
+from fabricd.probes import plan
+from fabricd.probes.feed import ProberFeed
 from fabricd.timeline.rows import event, located
 from telemetry.events import Event, EventKind
 
@@ -38,7 +38,7 @@ MOST_LOCATED = 16
 _NOWHERE = (Kind.UNKNOWN, Kind.NOTHING)
 
 
-class Whereabouts:
+class Localization:
     """Looks once a tick, tells each thing once."""
 
     def __init__(self, host: str) -> None:
@@ -60,7 +60,7 @@ class Whereabouts:
     def configure(self, config: Config) -> None:
         """Other paths, other hosts, another map."""
         self._config = config
-        self.names = probe_plan.host_names(config)
+        self.names = plan.host_names(config)
         self.map_changed()
         self.words = ()
         self._farewells.reset()
@@ -72,7 +72,7 @@ class Whereabouts:
             return
         plugs = self.lldp.neighbours() if self.lldp else {}
         switches = {netdev: neighbour.switch for netdev, neighbour in plugs.items()}
-        self.places.topology = probe_plan.topology(self._config, switches)
+        self.places.topology = plan.topology(self._config, switches)
 
     def wants_words(self, engine: Engine, now: int) -> bool:
         """Whether the neighbours' view is of use now."""

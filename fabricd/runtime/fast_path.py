@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from fabricd.engine import Engine
 from fabricd.probes.records import CarrierRecord, EventRecord, HeardRecord, MissRecord
-from fabricd.subjects import OUT
+from fabricd.state.model import OUT
 
 
-def hasty(records: Iterable[EventRecord], engine: Engine) -> bool:
+def may_evaluate_first(records: Iterable[EventRecord], engine: Engine) -> bool:
     """Whether they may take a link out, and nothing else has to be known for that."""
     return all(link.carrier is not None for link in engine.links) and any(
         isinstance(record, CarrierRecord | MissRecord) for record in records
     )
 
 
-def matters(record: EventRecord, engine: Engine) -> bool:
+def may_take_out(record: EventRecord, engine: Engine) -> bool:
     """Whether it may take a link or a path out, of those that are not."""
     if isinstance(record, HeardRecord):
         return False
