@@ -210,7 +210,11 @@ class Engine:
 
     def plan(self) -> Plan:
         """What steering would do now."""
-        return inputs.plan(self)
+        return inputs.plan(
+            self.links, self.paths, self.rdma,
+            drained=self.orders.drained, share=self.share, degraded=self.degraded,
+            max_probe_share=self.max_probe_share,
+        )  # fmt: skip
 
     def share(self, link: Link) -> float:
         """What the forecast leaves a link that works."""

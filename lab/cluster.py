@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -25,21 +25,12 @@ from lab.fault import Fault, Site
 from lab.keeper import RouteKeeper
 from lab.logscan import scan_logs
 from lab.node import Node, build_dir, prober_binary
-from lab.perf import Collective, Perf
+from lab.perf import Binaries, Collective, Perf
 from lab.registry import LabError
 from lab.schedule import Play, Step
 from lab.topology import Topology, parse_rate
 from lab.truth import Row
 from telemetry.service import durable
-
-
-@dataclass(frozen=True, slots=True)
-class Binaries:
-    """The native parts of the build in use."""
-
-    prober: Path
-    plugin: Path
-    perf: Path
 
 
 class Cluster:

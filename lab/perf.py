@@ -8,15 +8,32 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from lab.node import Node, native_prefix
+from lab.registry import LabDir
 from lab.truth import Row
 
-if TYPE_CHECKING:
-    from lab.cluster import Cluster
-
 Collective = Literal["p2p", "ring", "alltoall"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The native parts of the build in use."""
+
+    prober: Path
+    plugin: Path
+    perf: Path
+
+
+class PerfHosts(Protocol):
+    """What a job needs of a lab: `lab.cluster.Cluster` has it."""
+
+    dir: LabDir
+    nodes: list[Node]
+
+    @property
+    def binaries(self) -> Binaries: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,7 @@ class Perf:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: PerfHosts,
         collective: Collective,
         args: Sequence[str],
         *,

@@ -11,7 +11,7 @@ import contextlib
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -22,6 +22,7 @@ from fabricd.escalate.fences import FenceApplier
 from fabricd.escalate.host_document import host_document
 from fabricd.escalate.job_watch import KINDS, JobWatch
 from fabricd.escalate.jobs_here import JobsHere
+from fabricd.escalate.local_host import LocalHost
 from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
 from fabricd.escalate.refusals import Refusals
@@ -37,9 +38,6 @@ from telemetry.messages.envelope import BadMessageError, Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 from telemetry.snapshot import BrokerSnapshot
 from telemetry.timeline import boot_id
-
-if TYPE_CHECKING:
-    from fabricd.runtime.host import Host
 
 EVENT_IMPORTANCE = {
     EventKind.PEER.value: 3,
@@ -77,7 +75,7 @@ class Escalation:
     """One per daemon. Also the `Receiver` of its `BrokerClient`."""
 
     def __init__(
-        self, host: Host, thread: StoreThread, appliers: tuple[FenceApplier, ...] = ()
+        self, host: LocalHost, thread: StoreThread, appliers: tuple[FenceApplier, ...] = ()
     ) -> None:
         """Prepare; `open` binds the job socket, `run` serves.
 

@@ -7,23 +7,43 @@ once it is on the disk, so what an operator was told holds over a crash.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import structlog
 
+from fabricd.config.loader import Config
+from fabricd.engine import Engine
 from fabricd.links.machine import CARRYING
 from fabricd.operate.detectors import DETECTORS, unknown
 from fabricd.operate.orders import Orders
 from fabricd.operate.store import WishStore
 from fabricd.operate.wishes import HOST, Kind, Wish, Wishes
-from fabricd.steer.modes import Mode
+from fabricd.state.model import Link
+from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.policy import weight_of
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
 
-if TYPE_CHECKING:
-    from fabricd.runtime.host import Host
-    from fabricd.state.model import Link
+
+class SteeredHost(Protocol):
+    """What an override acts on: `fabricd.runtime.host.Host` has it."""
+
+    config: Config
+    engine: Engine
+    modes: Modes
+
+    def mode_of(self, netdev: str) -> Mode:
+        """The mode in effect on a link."""
+        ...
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Record events."""
+        ...
+
+    def step(self) -> None:
+        """Evaluate and publish."""
+        ...
 
 
 class WishError(Exception):
@@ -45,7 +65,7 @@ class Desk:
         self._dirty = False
         self._log = structlog.get_logger()
 
-    def open(self, host: Host) -> list[str]:
+    def open(self, host: SteeredHost) -> list[str]:
         """Take over an earlier daemon's wishes; returns what was not usable."""
         refused = self._store.load(self.wishes)
         self.heed(host)
@@ -54,7 +74,7 @@ class Desk:
     # -- wishes -------------------------------------------------------------------------------
 
     def drain(
-        self, host: Host, netdev: str, *, seconds: float | None, reason: str, by: str
+        self, host: SteeredHost, netdev: str, *, seconds: float | None, reason: str, by: str
     ) -> Wish:
         """Take a link out for planned work.
 
@@ -79,7 +99,7 @@ class Desk:
                 )
         return self._put(host, Kind.DRAIN, netdev, seconds, reason, by)
 
-    def undrain(self, host: Host, netdev: str, by: str) -> Wish:
+    def undrain(self, host: SteeredHost, netdev: str, by: str) -> Wish:
         """Give a drained link back to traffic.
 
         Raises:
@@ -89,7 +109,9 @@ class Desk:
             _link(host, netdev)
         return self._take_back(host, Kind.DRAIN, netdev, by, "not drained")
 
-    def open_window(self, host: Host, target: str, *, seconds: float, reason: str, by: str) -> Wish:
+    def open_window(
+        self, host: SteeredHost, target: str, *, seconds: float, reason: str, by: str
+    ) -> Wish:
         """Open (or change) a maintenance window for a link or `HOST`.
 
         Raises:
@@ -99,7 +121,7 @@ class Desk:
             _link(host, target)
         return self._put(host, Kind.MAINTENANCE, target, seconds, reason, by)
 
-    def close_window(self, host: Host, target: str, by: str) -> Wish:
+    def close_window(self, host: SteeredHost, target: str, by: str) -> Wish:
         """End a window before its time.
 
         Raises:
@@ -108,7 +130,7 @@ class Desk:
         return self._take_back(host, Kind.MAINTENANCE, target, by, "in no maintenance window")
 
     def detector_off(
-        self, host: Host, name: str, *, seconds: float | None, reason: str, by: str
+        self, host: SteeredHost, name: str, *, seconds: float | None, reason: str, by: str
     ) -> Wish:
         """Switch a detector off.
 
@@ -119,7 +141,7 @@ class Desk:
             raise WishError(unknown(name))
         return self._put(host, Kind.DETECTOR_OFF, name, seconds, reason, by)
 
-    def detector_on(self, host: Host, name: str, by: str) -> Wish:
+    def detector_on(self, host: SteeredHost, name: str, by: str) -> Wish:
         """Switch a detector on again.
 
         Raises:
@@ -133,7 +155,7 @@ class Desk:
 
     # -- in force -----------------------------------------------------------------------------
 
-    def tick(self, host: Host, now: int) -> None:
+    def tick(self, host: SteeredHost, now: int) -> None:
         """End what is over."""
         over = self.wishes.expire(now)
         for wish in over:
@@ -151,7 +173,7 @@ class Desk:
             self.heed(host)
             self._settle(host)
 
-    def heed(self, host: Host) -> None:
+    def heed(self, host: SteeredHost) -> None:
         """Hand the engine what is in force."""
         windows = self.wishes.of(Kind.MAINTENANCE)
         netdevs = frozenset(link.netdev for link in host.engine.links)
@@ -164,7 +186,7 @@ class Desk:
             off=frozenset(self.wishes.of(Kind.DETECTOR_OFF)) | frozenset(host.config.detectors.off),
         )
 
-    def document(self, host: Host) -> dict[str, Any]:
+    def document(self, host: SteeredHost) -> dict[str, Any]:
         """All that is in force, for ``status``."""
         now = time.monotonic_ns()
         out: dict[str, Any] = {
@@ -193,7 +215,7 @@ class Desk:
         return not out and weight_of(link.health.state, link.carrier) > 0
 
     @staticmethod
-    def _only_reached_by(host: Host, netdev: str, left: list[str]) -> list[str]:
+    def _only_reached_by(host: SteeredHost, netdev: str, left: list[str]) -> list[str]:
         """Peers that are probed over the links ``left`` too, and reached over ``netdev`` alone."""
         here: set[str] = set()
         there: dict[str, bool] = {}
@@ -206,7 +228,13 @@ class Desk:
         return sorted(peer for peer in here if there.get(peer) is False)
 
     def _put(
-        self, host: Host, kind: Kind, target: str, seconds: float | None, reason: str, by: str
+        self,
+        host: SteeredHost,
+        kind: Kind,
+        target: str,
+        seconds: float | None,
+        reason: str,
+        by: str,
     ) -> Wish:
         before = self.wishes.save()
         now = time.monotonic_ns()
@@ -224,7 +252,9 @@ class Desk:
         self._settle(host)
         return wish
 
-    def _take_back(self, host: Host, kind: Kind, target: str, by: str, otherwise: str) -> Wish:
+    def _take_back(
+        self, host: SteeredHost, kind: Kind, target: str, by: str, otherwise: str
+    ) -> Wish:
         before = self.wishes.save()
         wish = self.wishes.take_back(kind, target)
         if wish is None:
@@ -251,7 +281,7 @@ class Desk:
             ) from error
 
     @staticmethod
-    def _settle(host: Host) -> None:
+    def _settle(host: SteeredHost) -> None:
         """Have the page say it now.
 
         Twice: what comes back from a drain is judged before traffic finds it.
@@ -266,7 +296,7 @@ def windows_of(desk: Desk, netdev: str) -> list[Wish]:
     return [windows[target] for target in (netdev, HOST) if target in windows]
 
 
-def _link(host: Host, netdev: str) -> Link:
+def _link(host: SteeredHost, netdev: str) -> Link:
     for link in host.engine.links:
         if link.netdev == netdev:
             return link
@@ -282,7 +312,7 @@ def _name(wish: Wish) -> str:
     }[wish.kind]
 
 
-def _told(host: Host, wish: Wish, what: str, by: str) -> Event:
+def _told(host: SteeredHost, wish: Wish, what: str, by: str) -> Event:
     rails = {link.netdev: link.rail for link in host.engine.links}
     on_link = wish.target if wish.kind is not Kind.DETECTOR_OFF and wish.target in rails else ""
     return event(

@@ -1,42 +1,59 @@
-"""What the engine knows, as the steering policy wants it. Pure."""
+"""The engine's links and paths as inputs of the steering policy. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Sequence
 
 from fabricd.links.machine import CARRYING
+from fabricd.state.model import Link, Path
+from fabricd.state.rdma_rails import RdmaRails
 from fabricd.steer import policy
 from telemetry.events import LinkState
-
-if TYPE_CHECKING:
-    from fabricd.engine import Engine
-    from fabricd.state.model import Path
 
 _WELL = CARRYING - {LinkState.DEGRADED}
 
 
-def plan(engine: Engine) -> policy.Plan:
-    """What steering would do now."""
+def plan(
+    links: Sequence[Link],
+    paths: Sequence[Path],
+    rdma: RdmaRails,
+    *,
+    drained: Container[str],
+    share: Callable[[Link], float],
+    degraded: Callable[[Link], float],
+    max_probe_share: float,
+) -> policy.Plan:
+    """What steering would do now.
+
+    Args:
+        links: all of the host.
+        paths: all probed paths.
+        rdma: the same over RDMA.
+        drained: netdevs that an operator took out.
+        share: the part of its weight that the forecast leaves a link, 0 to 1.
+        degraded: the part that a DEGRADED link carries, 0 to 1.
+        max_probe_share: the part of the links that probes alone may take.
+    """
     # The usual case: no path is out or loses much, and then none is asked about.
-    some = any(p.gone or p.health.state not in _WELL for p in engine.paths)
-    some = some or any(p.health.state not in _WELL for p in engine.rdma.paths)
+    some = any(p.gone or p.health.state not in _WELL for p in paths)
+    some = some or any(p.health.state not in _WELL for p in rdma.paths)
     return policy.plan(
         [
             policy.LinkInput(
                 x.netdev, x.health.state, x.carrier,
-                drained=x.netdev in engine.orders.drained,
-                share=engine.share(x), since_ns=x.named_ns, by_probes=x.by_probes,
-                degraded=engine.degraded(x),
-                rdma=engine.rdma.link_state(x), rdma_alone=engine.rdma.alone(x),
+                drained=x.netdev in drained,
+                share=share(x), since_ns=x.named_ns, by_probes=x.by_probes,
+                degraded=degraded(x),
+                rdma=rdma.link_state(x), rdma_alone=rdma.alone(x),
             )
-            for x in engine.links
+            for x in links
         ],
-        [_path(engine, path) for path in (engine.paths if some else ())],
-        share=engine.max_probe_share,
+        [_path(rdma, path) for path in (paths if some else ())],
+        share=max_probe_share,
     )  # fmt: skip
 
 
-def _path(engine: Engine, path: Path) -> policy.PathInput:
+def _path(rdma: RdmaRails, path: Path) -> policy.PathInput:
     return policy.PathInput(
         path.netdev,
         path.spec.peer,
@@ -44,5 +61,5 @@ def _path(engine: Engine, path: Path) -> policy.PathInput:
         # Nobody probes there any more; whether traffic gets through, the plugin sees.
         LinkState.UNKNOWN if path.gone else path.health.state,
         path.health.since_ns,
-        rdma=engine.rdma.path_state(path),
+        rdma=rdma.path_state(path),
     )

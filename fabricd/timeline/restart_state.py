@@ -10,20 +10,36 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 
 from fabricd.config.loader import Config
+from fabricd.detect.loss import LossTest
+from fabricd.engine import Engine
+from fabricd.jobs.stats_pages import Jobs
+from fabricd.links.carrier import CarrierTracker
 from fabricd.links.flaps import FlapLedger
 from fabricd.nics import memory
+from fabricd.nics.book import NicBook
+from fabricd.steer.page import SteerPage
 from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
 
-if TYPE_CHECKING:
-    from fabricd.runtime.host import Host
-
 OPEN_S = 10.0
+
+
+class StatefulHost(Protocol):
+    """The parts of a host that outlive its daemon: `fabricd.runtime.host.Host` has them."""
+
+    engine: Engine
+    losses: LossTest
+    jobs: Jobs
+    nics: NicBook
+    carrier_tracker: CarrierTracker
+    page: SteerPage
+
+
 Restored = tuple[Timeline | None, dict[str, Any], FlapLedger, dict[str, int]]
 
 
@@ -81,7 +97,7 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
     return store, document, ledger, totals
 
 
-def state_document(host: Host, now: int) -> dict[str, Any]:
+def state_document(host: StatefulHost, now: int) -> dict[str, Any]:
     """What `take_over` reads; ``now``: CLOCK_MONOTONIC ns."""
     return {
         "boot_id": host.carrier_tracker.ledger.boot_id,
@@ -94,7 +110,7 @@ def state_document(host: Host, now: int) -> dict[str, Any]:
     }
 
 
-def take_over(host: Host, document: Mapping[str, Any]) -> list[str]:
+def take_over(host: StatefulHost, document: Mapping[str, Any]) -> list[str]:
     """Take over an earlier daemon's document; returns what was not usable.
 
     The steer page is written before any file, so what it says to be out is out, even when the

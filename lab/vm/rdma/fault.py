@@ -5,19 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from lab.fault import Fault, Site
+from lab.fault import Site
 from lab.topology import HostTarget, RailTarget, SwitchTarget, Target, TopologyError
 from lab.vm.machine import Vm
 from lab.vm.rdma.holds import Resource
 from lab.vm.rdma.lab import GuestLab
-from lab.vm.rdma.site import GuestSite
+from lab.vm.rdma.site import GuestSite, TrackedFault
 from lab.vm.wire import Result
 
 Span = tuple[int, int]
 """CLOCK_MONOTONIC of the guest in ns: a change took effect between the two."""
 
 
-class GuestFault(Fault):
+class GuestFault(TrackedFault):
     """``arm``, ``start``, ``end``, each once; the ground truth has ``guest_ns`` of each change.
 
     A start that fails leaves nothing to take back.
@@ -30,15 +30,14 @@ class GuestFault(Fault):
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self.injected = False
-        """Whether it is in force."""
         self._span: Span = (0, 0)
 
     @property
     def guests(self) -> GuestLab:
         """The lab that it was armed in."""
         assert isinstance(self.site, GuestSite), "fault is not armed in a guest lab"
-        return self.site.guests
+        guests: GuestLab = self.site.guests
+        return guests
 
     def arm(self, site: Site) -> None:
         """Check target and kind of the lab.

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeVar
 
 from lab.fault import Direction
 from lab.registry import LabError
@@ -27,13 +27,11 @@ from lab.vm.rdma.holds import Holds
 from lab.vm.rdma.perf import Collective, GuestPerf
 from lab.vm.rdma.place import Place
 from lab.vm.rdma.registry import Kind
-from lab.vm.rdma.site import GuestDir, GuestSite
+from lab.vm.rdma.site import GuestDir, GuestSite, TrackedFault
 from lab.vm.rdma.writes import RcWrites
 from lab.vm.wire import Job, Result
 
-if TYPE_CHECKING:
-    from lab.vm.rdma.fault import GuestFault
-
+Injected = TypeVar("Injected", bound=TrackedFault)
 Hook = Literal["ingress", "egress"]
 PATIENCE_S = 240
 """For a program of the guest to get ready; under emulation all is 20 times slower."""
@@ -70,7 +68,7 @@ class GuestLab(ABC):
         a use-after-free (syzbot d8f76778)."""
         self._ports = itertools.count(18500)
         self._runs = itertools.count()
-        self._active: list[GuestFault] = []
+        self._active: list[TrackedFault] = []
 
     # Where things run
 
@@ -282,7 +280,7 @@ class GuestLab(ABC):
     # Faults
 
     @contextmanager
-    def inject(self, fault: GuestFault) -> Iterator[GuestFault]:
+    def inject(self, fault: Injected) -> Iterator[Injected]:
         """The fault is in force inside the ``with`` block."""
         self.arm(fault)
         try:
@@ -291,20 +289,20 @@ class GuestLab(ABC):
         finally:
             self.disarm(fault)
 
-    def arm(self, fault: GuestFault) -> GuestFault:
+    def arm(self, fault: Injected) -> Injected:
         """Check the fault against this lab; ``start`` and ``end`` are the caller's."""
         fault.arm(self.site)
         self._active.append(fault)
         return fault
 
-    def disarm(self, fault: GuestFault) -> None:
+    def disarm(self, fault: TrackedFault) -> None:
         """End what was armed, and forget it."""
         fault.end()
         fault.close()
         self._active.remove(fault)
 
     @property
-    def in_force(self) -> list[GuestFault]:
+    def in_force(self) -> list[TrackedFault]:
         """Faults that have started and not ended."""
         return [fault for fault in self._active if fault.injected]
 

@@ -1,17 +1,16 @@
-"""Directory and site of a guest lab: what `lab.fault` asks of any lab."""
+"""Directory, site and fault of a guest lab: what `lab.fault` asks of any lab."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-from lab.fault import Site
+from lab.fault import Fault, Site
 from lab.registry import LabDir
 from lab.vm import machine
 
-if TYPE_CHECKING:
-    from lab.vm.rdma.lab import GuestLab
+Guests = TypeVar("Guests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,20 @@ class GuestDir(LabDir):
 
 
 @dataclass(frozen=True, slots=True)
-class GuestSite(Site):
-    """Where a fault is injected: a lab whose hosts are guests."""
+class GuestSite(Site, Generic[Guests]):
+    """Where a fault is injected: a lab whose hosts are guests.
 
-    guests: GuestLab
+    Attributes:
+        guests: the lab.
+    """
+
+    guests: Guests
+
+
+class TrackedFault(Fault):
+    """A fault whose lab knows whether it is in force."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.injected = False
+        """Whether it is in force."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lab.registry import LabError
-
-if TYPE_CHECKING:
-    from lab.vm.rdma.lab import GuestLab
+from lab.topology import Topology
+from lab.vm.machine import Vm
+from lab.vm.wire import Job
 
 _SCRIPT = (Path(__file__).parent / "guest" / "rc_writes.py").read_text()
 _PATH = "/run/fabric-vm/rc_writes.py"
@@ -20,6 +21,21 @@ LOCAL_QP_OPERATION, FLUSHED, RETRIES_EXCEEDED = 2, 5, 12
 """Statuses of completions (enum ibv_wc_status)."""
 READY_TO_SEND = 3
 """enum ibv_qp_state"""
+
+
+class Guests(Protocol):
+    """What RDMA writes need of a lab: `lab.vm.rdma.lab.GuestLab` has it."""
+
+    topology: Topology
+
+    @property
+    def machines(self) -> list[Vm]: ...  # noqa: D102
+
+    def popen(  # noqa: D102
+        self, host: int, argv: Sequence[str], *, timeout: float = 300
+    ) -> Job: ...
+
+    def wait_listening(self, host: int, port: int, server: Job) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,7 @@ class RcWrites:
 
     def __init__(
         self,
-        lab: GuestLab,
+        lab: Guests,
         source: int,
         target: int,
         rail: int,
