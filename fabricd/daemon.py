@@ -35,8 +35,8 @@ from fabricd.links.lldp_source import LldpSource
 from fabricd.links.portwatch import PortWatch
 from fabricd.links.watcher import LinkWatcher
 from fabricd.nics.watch import NicWatch
-from fabricd.operate.desk import Desk
-from fabricd.operate.store import WishStore
+from fabricd.operate.manager import OverrideManager
+from fabricd.operate.store import OverrideStore
 from fabricd.process import arguments, cpu_affinity, realtime
 from fabricd.process.blocking_call import started_executor
 from fabricd.procfs.netdev_bytes import NetdevBytes
@@ -152,10 +152,10 @@ class Daemon:
         await watcher.load()  # First: without the links' addresses there are no paths to restore.
         host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger,
                     totals=totals, inventory=inventory,
-                    desk=Desk(WishStore(state / "operator.json")),
+                    overrides=OverrideManager(OverrideStore(state / "operator.json")),
                     discovered=known_peers(config))  # fmt: skip
         host.source = self.source
-        for what in [*take_over(host, document), *host.desk.open(host)]:
+        for what in [*take_over(host, document), *host.overrides.open(host)]:
             self._log.warning("state not restored", what=what)
         recorder.start(store)
         watcher.changed = host.devices_changed
@@ -279,7 +279,7 @@ class Daemon:
                 there = "present" if host.modes.stopped else "removed"
                 host.mode_changed(f"stop file {there}")
             before = host.cycles
-            host.desk.tick(host, time.monotonic_ns())
+            host.overrides.tick(host, time.monotonic_ns())
             host.wake()
             await host.localization.ask(host.feed, host.engine)
             host.feed_loss()

@@ -16,11 +16,11 @@ from fabricd.detect.progress import ByteProgress
 from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.rules import LINK_SPEED, Class, Finding
 from fabricd.detect.silence import PathView, Rules
-from fabricd.detect.verdict import Jury, Verdict, added, healthy, live_peers
+from fabricd.detect.verdict import FailureDetector, Verdict, added, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules
 from fabricd.links.machine import CARRYING
-from fabricd.operate.orders import Orders
+from fabricd.operate.effective import EffectiveOverrides
 from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
 from fabricd.state.evaluation import Change, Evaluation
@@ -74,10 +74,10 @@ class Engine:
         """Paths that the configuration or the links' addresses had once and do not have now."""
         self.receive_path = ReceivePath()
         self.progress = ByteProgress()
-        self._jury = Jury(Rules(), self.receive_path, self.progress)
+        self._failure_detector = FailureDetector(Rules(), self.receive_path, self.progress)
         self.max_probe_share = 0.5
         self.predict = config.predict
-        self.orders = Orders()
+        self.overrides = EffectiveOverrides()
         self.rdma = RdmaRails()
         self.silent_hosts: frozenset[str] = frozenset()
         self.congested: Mapping[int, str] = {}
@@ -100,8 +100,10 @@ class Engine:
             rdma: indices of the links where RDMA is probed too, in the prober's order.
         """
         damping, hold = damping_rules(config), hold_rules(config)
-        self._jury.rules = Rules(config.probe.misses, config.probe.link_interval_ms * 1_000_000)
-        self._jury.reset()
+        self._failure_detector.rules = Rules(
+            config.probe.misses, config.probe.link_interval_ms * 1_000_000
+        )
+        self._failure_detector.reset()
         self.progress.configure([table.netdev for table in config.links])
         self._judged = Verdict()
         self._blamed = frozenset()
@@ -141,7 +143,7 @@ class Engine:
     @property
     def rules(self) -> Rules:
         """Parameters of the verdict."""
-        return self._jury.rules
+        return self._failure_detector.rules
 
     def evaluate(
         self,
@@ -167,12 +169,12 @@ class Engine:
             # The prober is not running now: what it wrote before it stopped waits for it.
             if now - seen <= FRESH_NS:
                 # Each transport is a witness of the other: the same prober sends both.
-                self._judged = self._jury.judge([*views, *rdma], seen)
+                self._judged = self._failure_detector.judge([*views, *rdma], seen)
                 again = self._judged.again_ns
             verdict = said = self._expected(self._judged)
         else:
             self._judged = Verdict()  # another prober's table is to come
-        verdict = self.orders.verdict(verdict)
+        verdict = self.overrides.verdict(verdict)
         if views is not None:
             verdict = self._black_holes(verdict)
         everyone = None if views is None else [*views, *rdma]
@@ -201,7 +203,7 @@ class Engine:
                     )
                 )  # fmt: skip
         out.changes += self.rdma.evaluate(
-            said, views or (), rdma, self.orders, now, self.max_probe_share
+            said, views or (), rdma, self.overrides, now, self.max_probe_share
         )
         everything = [x.health for x in self.links] + [x.health for x in self.paths]
         due = [again, self.rdma.due_at(), *(health.due_at() for health in everything)]
@@ -212,7 +214,7 @@ class Engine:
         """What steering would do now."""
         return inputs.plan(
             self.links, self.paths, self.rdma,
-            drained=self.orders.drained, share=self.share, degraded=self.degraded,
+            drained=self.overrides.drained, share=self.share, degraded=self.degraded,
             max_probe_share=self.max_probe_share,
         )  # fmt: skip
 
@@ -221,7 +223,7 @@ class Engine:
         said, rules = link.forecast, self.predict
         if said is None or not said.named or not rules.steer:
             return 1.0
-        if not self.orders.foretells(link.netdev):
+        if not self.overrides.foretells(link.netdev):
             return 1.0
         return forecast.weight(max(said.risk, rules.threshold), rules.threshold, rules.weight)
 
@@ -233,7 +235,7 @@ class Engine:
             f.rule.cls is Class.SOFT and f.rule.alone and f.rule is not LINK_SPEED
             for f in link.counters
         )
-        if others or self.orders.worse(link.netdev, link.worse):
+        if others or self.overrides.worse(link.netdev, link.worse):
             return min(HALF, link.speed_ratio)
         return link.speed_ratio
 
@@ -342,8 +344,8 @@ class Engine:
 
     def _black_holes(self, verdict: Verdict) -> Verdict:
         """And what drops large packets only (`fabricd.detect.mtu`)."""
-        links = {x.index: x.mtu for x in self.links if self.orders.mtu(x.netdev, x.mtu)}
-        paths = {p.index: p.mtu for p in self.paths if self.orders.mtu(p.netdev, p.mtu)}
+        links = {x.index: x.mtu for x in self.links if self.overrides.mtu(x.netdev, x.mtu)}
+        paths = {p.index: p.mtu for p in self.paths if self.overrides.mtu(p.netdev, p.mtu)}
         return added(verdict, links, paths)
 
     def _link_facts(
@@ -356,13 +358,13 @@ class Engine:
     ) -> Facts:
         facts = Facts(
             admin_up=link.admin_up,
-            carrier=self.orders.carrier(link.carrier),
+            carrier=self.overrides.carrier(link.carrier),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
             hard=_said(link.counters, Class.HARD),
         )
-        facts = self.orders.facts(link.netdev, facts)
-        if link.port_active is False and self.orders.heeds_ports and facts.carrier is not False:
+        facts = self.overrides.facts(link.netdev, facts)
+        if link.port_active is False and self.overrides.uses_ports and facts.carrier is not False:
             # One that was never active is no failure; else it is one of its own.
             never = link.health.state is LinkState.UNKNOWN
             facts = replace(facts, carrier=False) if never else replace(facts, hard=PORT_INACTIVE)
@@ -373,11 +375,11 @@ class Engine:
             facts = replace(facts, clean=self._clean(link, views, now))
         fault = verdict.link_faults.get(link.index, "")
         facts, fault = self._kept_out(link, facts, fault, out)
-        loses = self.orders.worse(link.netdev, link.worse)
+        loses = self.overrides.worse(link.netdev, link.worse)
         own = any(f.rule.cls is Class.SOFT and f.rule.alone for f in link.counters)
         # What counts what happened anywhere on the way only adds to others.
         said = _said(link.counters, Class.SOFT) if own or loses else ""
-        errors = self.orders.soft(link.netdev, said)
+        errors = self.overrides.soft(link.netdev, said)
         worse = errors or loses
         if not fault and not worse:
             return facts  # the usual case
@@ -423,7 +425,7 @@ class Engine:
         return taken + 1 <= self.max_probe_share * len(self.links) and bool(left)
 
     def _clean(self, link: Link, views: Sequence[PathView] | None, now: int) -> bool:
-        if not self.orders.heeds_links:
+        if not self.overrides.uses_links:
             return True  # Who does not believe that it is dead does not wait for it to live.
         if views is None:
             lost = self._prober_lost_ns
@@ -448,9 +450,9 @@ class Engine:
         verdict: Verdict,
         views: Sequence[PathView] | None,
     ) -> Facts:
-        hole = self.orders.mtu(path.netdev, path.mtu)
-        if not self.orders.heeds_paths and path.health.state in OUT and not hole:
-            return Facts(worse=self.orders.worse(path.netdev, path.worse))  # No more exception.
+        hole = self.overrides.mtu(path.netdev, path.mtu)
+        if not self.overrides.uses_paths and path.health.state in OUT and not hole:
+            return Facts(worse=self.overrides.worse(path.netdev, path.worse))  # No more exception.
         if views is None:
             return Facts(carrier=None, clean=False)
         view = views[path.index]
@@ -461,7 +463,7 @@ class Engine:
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING
         fault = "" if mute else verdict.path_faults.get(path.index, "")
-        worse = "" if mute else self.orders.worse(path.netdev, path.worse)
+        worse = "" if mute else self.overrides.worse(path.netdev, path.worse)
         return Facts(
             carrier=view.heard or None,
             fault=fault,

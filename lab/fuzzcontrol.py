@@ -19,8 +19,8 @@ from fabricd.control.requests import Requests
 from fabricd.control.server import RequestError, encode, parse_request
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
-from fabricd.operate.desk import Desk
-from fabricd.operate.store import WishStore
+from fabricd.operate.manager import OverrideManager
+from fabricd.operate.store import OverrideStore
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
@@ -71,9 +71,9 @@ def _host(directory: Path) -> Host:
     host = Host(
         parse(_config(directory), "f"), modes=modes, page=page, recorder=Recorder(_no_store),
         ledger=FlapLedger("b"), totals={}, inventory=Inventory(loaded=True),
-        desk=Desk(WishStore(directory / "operator.json")),
+        overrides=OverrideManager(OverrideStore(directory / "operator.json")),
     )  # fmt: skip
-    host.desk.open(host)
+    host.overrides.open(host)
     for link in host.engine.links:
         link.carrier = True
     host.step()

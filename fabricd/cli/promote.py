@@ -1,4 +1,4 @@
-"""``fabricctl promote``: the past first, then the question, then the mode."""
+"""``fabricctl promote``: the replay first, then the question, then the mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fabricd.cli.show import age, when
 from telemetry.events import Event
 
 if TYPE_CHECKING:
-    from fabricd.operate.past import Episode, Past
+    from fabricd.operate.replay import Episode, ReplayReport
 
 MODES = ("observe", "steer", "migrate")
 ROWS = 100_000
@@ -45,28 +45,28 @@ def promote(
     """Raise (or lower) the mode, after showing what steering would have done."""
     if mode not in MODES:
         raise typer.BadParameter(f'"{mode}"; allowed: {", ".join(MODES)}')
-    past: dict[str, Past] = {}
+    report: dict[str, ReplayReport] = {}
     if mode != "observe":
-        past = _past(socket, parse_since(since, time.time_ns()), group)
+        report = _replayed(socket, parse_since(since, time.time_ns()), group)
         if not as_json:
-            _show(out, past, since)
+            _show(out, report, since)
     where = f"group {group}" if group else "the host"
     if not yes and not typer.confirm(f"Set the mode of {where} to {mode}?", err=True):
         fail("not changed")
     answer = ask(socket, {"op": "promote", "mode": mode, "group": group})
     if as_json:
-        put_json(answer | {name: told.as_json() for name, told in past.items()})
+        put_json(answer | {name: told.as_json() for name, told in report.items()})
         return
     out.print(f"promoted to {answer['promoted']}, in effect: {answer['mode']}")
     if answer["stop_file"]:
         out.print("The stop file is present: the host observes until it is removed.")
 
 
-def _past(socket: Path, since_ns: int, group: str) -> dict[str, Past]:
+def _replayed(socket: Path, since_ns: int, group: str) -> dict[str, ReplayReport]:
     """``recorded`` from the WOULD_STEER rows, ``replayed`` from the evidence of the same time."""
     # Here: the engine would make every other command wait.
     from fabricd.config.loader import Config
-    from fabricd.operate.past import EVIDENCE, recorded, replay
+    from fabricd.operate.replay import EVIDENCE, recorded, replay
 
     config = Config.model_validate(ask(socket, {"op": "config"})["config"])
     told = [link for link in config.links if not group or link.group == group]
@@ -88,8 +88,8 @@ def _rows(socket: Path, since_ns: int, kind: str) -> list[Event]:
     return [Event.from_dict(row) for row in ask(socket, query)]
 
 
-def _show(console: Console, past: dict[str, Past], since: str) -> None:
-    then, now = past["recorded"], past["replayed"]
+def _show(console: Console, report: dict[str, ReplayReport], since: str) -> None:
+    then, now = report["recorded"], report["replayed"]
     taken = sum(episode.weight == 0 for episode in then.episodes)
     if then.episodes:
         console.print(f"In observe mode, steering would have done this since {since}:")

@@ -148,16 +148,19 @@ def operator_lines(operator: dict[str, Any]) -> list[tuple[str, str]]:
     """What is in force, for ``fabricctl status``."""
     lines = []
     for kind, label in (("drain", "drained"), ("maintenance", "maintenance")):
-        lines += [(label, f"{wish['target']}: {wish_text(wish)}") for wish in operator[kind]]
+        lines += [
+            (label, f"{override['target']}: {override_text(override)}")
+            for override in operator[kind]
+        ]
     off = [name for name, on in operator["detectors"].items() if not on]
     return lines + ([("detectors off", ", ".join(off))] if off else [])
 
 
-def wish_text(wish: dict[str, Any]) -> str:
+def override_text(override: dict[str, Any]) -> str:
     """Who asked, for how long, why."""
-    left = wish["left_s"]
+    left = override["left_s"]
     end = "until taken back" if left is None else f"{age(left)} left"
-    return f"by {wish['by']}, {end}" + (f": {wish['reason']}" if wish["reason"] else "")
+    return f"by {override['by']}, {end}" + (f": {override['reason']}" if override["reason"] else "")
 
 
 def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fabricd.cli.show import age, event_line, state, when, wish_text
+from fabricd.cli.show import age, event_line, override_text, state, when
 
 MOST_COUNTERS = 8
 
@@ -53,9 +53,9 @@ def explain(console: Console, data: dict[str, Any]) -> None:
             "at the earliest",
         )
     if data["drain"]:
-        table.add_row("drain", Text(wish_text(data["drain"])))
+        table.add_row("drain", Text(override_text(data["drain"])))
     for window in data["maintenance"]:
-        table.add_row("maintenance", Text(f"{window['target']}: {wish_text(window)}"))
+        table.add_row("maintenance", Text(f"{window['target']}: {override_text(window)}"))
     if data["detectors_off"]:
         table.add_row("detectors off", ", ".join(data["detectors_off"]))
     console.print(table)
@@ -70,12 +70,12 @@ def explain(console: Console, data: dict[str, Any]) -> None:
 
 def detectors(console: Console, operator: dict[str, Any]) -> None:
     """All detectors; which are off, by whom and until when."""
-    off = {wish["target"]: wish for wish in operator["detector_off"]}
+    off = {override["target"]: override for override in operator["detector_off"]}
     table = Table(box=None, pad_edge=False)
     for name in ("detector", "", "since"):
         table.add_column(name)
     for name, on in operator["detectors"].items():
-        why = wish_text(off[name]) if name in off else "" if on else "by the configuration"
+        why = override_text(off[name]) if name in off else "" if on else "by the configuration"
         table.add_row(name, Text("on" if on else "OFF", style="" if on else "red"), Text(why))
     console.print(table)
 

@@ -13,8 +13,8 @@ from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
 from fabricd.control.server import Document, Handler, RequestError
-from fabricd.operate.desk import WishError
-from fabricd.operate.wishes import Wish
+from fabricd.operate.manager import OverrideError
+from fabricd.operate.overrides import Override
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
@@ -177,8 +177,8 @@ class Requests:
         return self._source.document() | {"changed": changed}
 
     async def drain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
-        return self._wish(
-            lambda: self._host.desk.drain(
+        return self._override(
+            lambda: self._host.overrides.drain(
                 self._host, _text(request, "link"), seconds=_seconds(request),
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
@@ -186,14 +186,14 @@ class Requests:
 
     async def undrain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         link = _text(request, "link")
-        return self._wish(lambda: self._host.desk.undrain(self._host, link, _by(caller)))
+        return self._override(lambda: self._host.overrides.undrain(self._host, link, _by(caller)))
 
     async def maintenance(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         seconds = _seconds(request)
         if seconds is None:
             raise RequestError("a maintenance window needs an end: seconds")
-        return self._wish(
-            lambda: self._host.desk.open_window(
+        return self._override(
+            lambda: self._host.overrides.open_window(
                 self._host, _text(request, "target"), seconds=seconds,
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
@@ -203,29 +203,31 @@ class Requests:
         self, request: Document, caller: Caller
     ) -> Any:  # noqa: ANN401
         target = _text(request, "target")
-        return self._wish(lambda: self._host.desk.close_window(self._host, target, _by(caller)))
+        return self._override(
+            lambda: self._host.overrides.close_window(self._host, target, _by(caller))
+        )
 
     async def detector(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Switch one on or off."""
         name, on = _text(request, "name"), request.get("on")
-        desk, host = self._host.desk, self._host
+        overrides, host = self._host.overrides, self._host
         if on is True:
-            return self._wish(lambda: desk.detector_on(host, name, _by(caller)))
+            return self._override(lambda: overrides.detector_on(host, name, _by(caller)))
         if on is not False:
             raise RequestError("on must be true or false")
-        return self._wish(
-            lambda: desk.detector_off(
+        return self._override(
+            lambda: overrides.detector_off(
                 host, name, seconds=_seconds(request), reason=_text(request, "reason", ""),
                 by=_by(caller),
             )
         )  # fmt: skip
 
-    def _wish(self, ask: Callable[[], Wish]) -> dict[str, Any]:
+    def _override(self, ask: Callable[[], Override]) -> dict[str, Any]:
         try:
-            wish = ask()
-        except WishError as error:
+            override = ask()
+        except OverrideError as error:
             raise RequestError(str(error)) from error
-        return self._host.desk.describe(wish, time.monotonic_ns())
+        return self._host.overrides.describe(override, time.monotonic_ns())
 
 
 def _by(caller: Caller) -> str:

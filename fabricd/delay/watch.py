@@ -87,7 +87,7 @@ class DelayWatch:
         if now - self._stepped_ns < STEP_NS * 3 // 4:
             return []
         self._stepped_ns = now
-        self._off = NAME in engine.orders.off
+        self._off = NAME in engine.overrides.off
         if self.fabric is not None:
             self.fabric.look()
         found = self._stamps(feed)

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from fabricd.detect.baseline_rate import BaselineRate
 from fabricd.detect.locate import (
     Blame,
     Flow,
@@ -47,7 +48,6 @@ from fabricd.detect.loss_rules import (
 )
 from fabricd.detect.loss_state import BothWays, DirectionLoss, LinkLoss, LossEvidence, PathLoss
 from fabricd.detect.sequential import Cusum
-from fabricd.detect.usual import Usual
 from fabricd.probes.records import Direction
 
 RX, TX = Direction.RX, Direction.TX
@@ -136,7 +136,7 @@ class LossTest:
             if index in stay:
                 link.before = {moved[i]: counts for i, counts in link.before.items() if i in moved}
             else:
-                link = LinkLoss(link.usual)  # Whom it could be asked about is gone.
+                link = LinkLoss(link.baseline)  # Whom it could be asked about is gone.
             links[names.index(name), way] = link
         self._links = links
         for path in self._paths.values():
@@ -157,7 +157,7 @@ class LossTest:
         out: dict[str, dict[str, list[float]]] = {}
         for (index, way), link in self._links.items():
             if index < len(self._names):
-                out.setdefault(self._names[index], {})[way.name.lower()] = link.usual.save()
+                out.setdefault(self._names[index], {})[way.name.lower()] = link.baseline.save()
         return out
 
     def restore(self, document: object) -> list[str]:
@@ -262,7 +262,7 @@ class LossTest:
     def _link(self, index: int, way: Direction) -> LinkLoss:
         key = (index, way)
         if key not in self._links:
-            self._links[key] = LinkLoss(Usual(self.rules.idle.normal, self.rules.usual))
+            self._links[key] = LinkLoss(BaselineRate(self.rules.idle.normal, self.rules.usual))
         return self._links[key]
 
     def _step(
@@ -288,7 +288,7 @@ class LossTest:
                 link.relapse_ns = now + RELAPSE_NS
         if learn and not sick and not cusum.started:
             # Whatever there was led to no verdict: such are the link's losses when it is well.
-            link.usual.learn(before[0] + lost, before[1] + packets)
+            link.baseline.learn(before[0] + lost, before[1] + packets)
 
     def _clear_fault(self, index: int, way: Direction) -> None:
         """What a link's paths lost while the link was to blame accuses none of them alone."""
@@ -402,7 +402,7 @@ class LossTest:
                     seen[row.peer] = seen.get(row.peer, LossCount()).plus(count)
         # What full queues drop is of several peers by their nature: it makes no second witness.
         some = any(count.lost for count in calm.values())
-        seen, usual = (calm, link.usual.rate) if some else (queued, self.rules.congested.normal)
+        seen, usual = (calm, link.baseline.rate) if some else (queued, self.rules.congested.normal)
         losers = {peer for peer, count in seen.items() if count.lost > 0}
         if len(losers) < self.rules.min_peers:
             return ""

@@ -41,7 +41,7 @@ class LossRules:
     path_forget: float = 6.0
     """Of a path alone: it has a tenth of a link's packets and is to be well as soon."""
     usual: float = 1e-5
-    """The most that a link may get us used to (`fabricd.detect.usual`)."""
+    """The most that a link may get us used to (`fabricd.detect.baseline_rate`)."""
     congested: Test = field(default_factory=lambda: Test(1e-2, 1e-1, threshold=18.0, ceiling=1.2))
     queue_ns: int = 300_000
     """A round trip so far above its least is a standing queue: 3.75 MB at 100 Gbit/s."""

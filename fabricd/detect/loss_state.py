@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fabricd.detect.baseline_rate import BaselineRate
 from fabricd.detect.loss_rules import LossCount, LossCounters
 from fabricd.detect.sequential import Cusum
-from fabricd.detect.usual import Usual
 
 
 class LossEvidence(NamedTuple):
@@ -74,7 +74,7 @@ class PathLoss:
 class LinkLoss:
     """One direction of one link."""
 
-    usual: Usual
+    baseline: BaselineRate
     cusum: Cusum = field(default_factory=Cusum)
     before: dict[int, BothWays] = field(default_factory=dict)
     """All paths' counts when the evidence began."""

@@ -89,7 +89,7 @@ def choose(
     out: list[PathSpec] = []
     for index, rail, own in sorted(links):
         there = near(host for host, theirs in rails.items() if rail in theirs)
-        chosen = [(host, rail) for host in sorted({*there(local), *there.who_like(local)})]
+        chosen = [(host, rail) for host in sorted({*there(local), *there.preferred_by(local)})]
         clock = _pairs((local, rail), there, rails, rail, clock_share)
         if cross_rail:
             chosen += sorted(_pairs((local, rail), near(rails), rails, _CROSS, cross_rail))
@@ -144,7 +144,7 @@ class _Near:
             self._known[host] = [self._hosts[i] for i in best]
         return self._known[host]
 
-    def who_like(self, host: str) -> list[str]:
+    def preferred_by(self, host: str) -> list[str]:
         """The hosts that have ``host`` among their best."""
         at = self._index[host]
         return [other for i, other in enumerate(self._hosts) if i != at and self._likes(i, at)]
@@ -189,7 +189,7 @@ def _pairs(
         return _best(port, fits, salt, count)
 
     out = set(liked(own))
-    for host in near.who_like(own[0]):
+    for host in near.preferred_by(own[0]):
         out |= {(host, rail) for rail in rails[host] if own in liked((host, rail))}
     return out
 

@@ -68,7 +68,7 @@ class _Said(NamedTuple):
     waits_for: _Wait = _Wait.NOTHING
 
 
-class Jury:
+class FailureDetector:
     """Judges all paths of the host together; remembers since when each silence has a witness."""
 
     def __init__(

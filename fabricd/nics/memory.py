@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fabricd.nics.book import PCIE, Nic
+from fabricd.nics.monitor import PCIE, Nic
 from fabricd.nics.speed import SOURCES
 
 Document = dict[str, dict[str, Any]]

@@ -129,7 +129,7 @@ class NicWatch:
 def make_request(host: Host) -> dict[str, Any]:
     """What `fabricd.predict.child` is asked; the window ends here."""
     config, nics = host.config, host.nics
-    rows = nics.window(host.engine.orders.planned)
+    rows = nics.window(host.engine.overrides.planned)
     return {
         "state": str(Path(config.paths.state_dir) / STATE),
         "names": list(nics.nics),

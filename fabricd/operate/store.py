@@ -1,4 +1,4 @@
-"""Keeps the wishes in ``$STATE/operator.json``: stored before an operator is told "done".
+"""Keeps the overrides in ``$STATE/operator.json``: stored before an operator is told "done".
 
 Not in the timeline's database: that is written later, by another thread, and may be set aside.
 """
@@ -12,21 +12,21 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.operate.wishes import Wishes
+from fabricd.operate.overrides import ActiveOverrides
 from telemetry.service.durable import replace_text
 
 VERSION = 1
 
 
-class WishStore:
-    """The file of the wishes."""
+class OverrideStore:
+    """The file of the overrides."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._log = structlog.get_logger()
 
-    def load(self, wishes: Wishes) -> list[str]:
-        """Read the file, if there is one, into ``wishes``; returns what was not usable.
+    def load(self, overrides: ActiveOverrides) -> list[str]:
+        """Read the file, if there is one, into ``overrides``; returns what was not usable.
 
         A file that makes no sense is renamed aside: nothing an operator wrote is overwritten.
         """
@@ -43,15 +43,15 @@ class WishStore:
             with contextlib.suppress(OSError):
                 self.path.rename(aside)
             return [f"{self.path}: {error}; kept as {aside.name}"]
-        return wishes.restore(
+        return overrides.restore(
             document.get("wishes"), wall_ns=time.time_ns(), now=time.monotonic_ns()
         )
 
-    def save(self, wishes: Wishes) -> None:
-        """Store all wishes, durably.
+    def save(self, overrides: ActiveOverrides) -> None:
+        """Store all overrides, durably.
 
         Raises:
             OSError: not stored; the file says what it said before.
         """
-        document = {"version": VERSION, "wishes": wishes.save()}
+        document = {"version": VERSION, "wishes": overrides.save()}
         replace_text(self.path, json.dumps(document, indent=1) + "\n")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricd.predict.signal import Array, poisson_tail, q_of_ber
-from fabricd.predict.slope import Warmth
+from fabricd.predict.slope import TemperatureCompensation
 from fabricd.predict.trend import Trend, TrendRules, plain
 
 Flags = NDArray[np.bool_]
@@ -160,7 +160,7 @@ class Predictor:
         self.left_s: Array = np.full(n, np.inf)
         self._quality, self._light = Trend(n), Trend(n)
         self._bias, self._sent = Trend(n, LASER), Trend(n, LASER)
-        self._warmth, self._chill = Warmth(n), Warmth(n)
+        self._by_temperature, self._chill = TemperatureCompensation(n), TemperatureCompensation(n)
         self._limit = float(q_of_ber(np.array(self.rules.ber_limit)))
         self._bursts = np.zeros((n, self.rules.burst_of), bool)
         self._burst_now = np.zeros(n, bool)
@@ -244,7 +244,7 @@ class Predictor:
         """Bias in dB, at the laser's usual temperature."""
         with np.errstate(invalid="ignore", divide="ignore"):
             bias = np.where(seen.bias > 0, 10 * np.log10(seen.bias), np.nan)
-        return self._warmth.explain(bias, seen.celsius, self.rules.warm_bias)
+        return self._by_temperature.explain(bias, seen.celsius, self.rules.warm_bias)
 
     def _remember(self) -> None:
         """The best day is what a link had; the best level, forgotten slowly, what it had lately."""
@@ -331,7 +331,7 @@ class Predictor:
             "arrays": {
                 name: plain(values.astype(float)) for name, values in self._arrays().items()
             },
-            "slopes": [plain(self._warmth.state), plain(self._chill.state)],
+            "slopes": [plain(self._by_temperature.state), plain(self._chill.state)],
             "count": self._count,
         }
 
@@ -356,11 +356,13 @@ class Predictor:
             if values.shape != old.shape or np.isinf(values).any():
                 raise ValueError(f"{name} is not what it should be")
             setattr(fresh, name, values.astype(old.dtype))
-        for slope, saved in zip((fresh._warmth, fresh._chill), document["slopes"], strict=True):
+        for slope, saved in zip(
+            (fresh._by_temperature, fresh._chill), document["slopes"], strict=True
+        ):
             slope.restore(saved)
         fresh._count = int(document["count"])
         for name in (
-            "_warmth",
+            "_by_temperature",
             "_chill",
             "_quality",
             "_light",

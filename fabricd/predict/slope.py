@@ -18,7 +18,7 @@ _LEAST_VARIANCE = 0.25
 """K²: with less than half a degree of movement there is nothing to learn from."""
 
 
-class Warmth:
+class TemperatureCompensation:
     """Slope of a quantity on temperature, of many links.
 
     Attributes:

@@ -32,9 +32,9 @@ from fabricd.links.carrier_sources import CarrierSources
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.ibports import Port
 from fabricd.links.inventory import Inventory
-from fabricd.nics.book import NicBook
+from fabricd.nics.monitor import NicMonitor
 from fabricd.nics.reader import Reading
-from fabricd.operate.desk import Desk
+from fabricd.operate.manager import OverrideManager
 from fabricd.predict.forecast import Forecast
 from fabricd.probes import plan
 from fabricd.probes.counts import ProbeCounts
@@ -79,12 +79,12 @@ class Host:
         ledger: FlapLedger,
         totals: dict[str, int],
         inventory: Inventory,
-        desk: Desk,
+        overrides: OverrideManager,
         discovered: tuple[PeerTable, ...] = (),
     ) -> None:
         self._file, self._discovered = config, discovered
         config = self.config = plan.with_peers(config, discovered)
-        self.desk = desk
+        self.overrides = overrides
         self.modes = modes
         self.page = page
         self.recorder = recorder
@@ -112,7 +112,7 @@ class Host:
         self.jobs = self._make_jobs()
         self.engine = Engine(config, [])
         self.carrier_tracker = CarrierTracker(self.engine, ledger, totals)
-        self.nics = NicBook((x.netdev for x in config.links), config.link_speeds)
+        self.nics = NicMonitor((x.netdev for x in config.links), config.link_speeds)
         self.feed = ProberFeed(Path(config.paths.run_dir), self._rung, self._prober_told)
         self.tables = PathTables(self.engine)
         self.verbs_ports: Mapping[str, Sequence[Port]] = {}
@@ -149,7 +149,7 @@ class Host:
         self._plan_probes()
         self.nics.configure((x.netdev for x in config.links), config.link_speeds)
         self.modes.retarget(Path(config.paths.stop_file))
-        self.desk.heed(self)
+        self.overrides.apply(self)
         self.jobs.configure(x.netdev for x in config.links)
         self.carrier_sources.netlink()
         self.step()

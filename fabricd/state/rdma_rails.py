@@ -20,7 +20,7 @@ from fabricd.detect.verdict import Verdict, healthy, live_peers
 from fabricd.links.damping import DampingRules
 from fabricd.links.health import Facts, Health, HoldRules
 from fabricd.links.machine import CARRYING
-from fabricd.operate.orders import Orders
+from fabricd.operate.effective import EffectiveOverrides
 from fabricd.probes.records import EventRecord, HeardRecord, MissRecord
 from fabricd.state.evaluation import Change
 from fabricd.state.model import FAREWELL, OUT, Link, Path
@@ -157,7 +157,7 @@ class RdmaRails:
         verdict: Verdict,
         views: Sequence[PathView],
         rdma: Sequence[PathView],
-        orders: Orders,
+        overrides: EffectiveOverrides,
         now: int,
         share: float,
     ) -> list[Change]:
@@ -167,14 +167,14 @@ class RdmaRails:
             verdict: of all paths, RDMA paths by their own indices.
             views: of the UDP paths; empty: there is no prober.
             rdma: of the RDMA paths; empty: there is no prober, or it knows no RDMA.
-            orders: of the operator.
+            overrides: of the operator.
             now: CLOCK_MONOTONIC ns.
             share: of the rails from which probes may take RDMA.
         """
         done: list[Change] = []
         rdma = rdma if len(rdma) == len(self.paths) else ()
         self._give_up(now, probed=bool(rdma))
-        self._off = not orders.heeds_rdma
+        self._off = not overrides.uses_rdma
         for view in rdma:
             path = self.paths[view.index - self._first_path]
             path.heard_ever |= view.heard
@@ -183,7 +183,7 @@ class RdmaRails:
         self.refused = {}
         everyone = [*views, *rdma]
         for link, beside in zip(self.links, self._beside, strict=True):
-            facts = self._link_facts(link, beside, verdict, everyone, orders, share)
+            facts = self._link_facts(link, beside, verdict, everyone, overrides, share)
             done += [
                 Change(link.netdev, link.rail, "", "", step, rdma=True)
                 for step in link.health.update(facts, now)
@@ -225,7 +225,7 @@ class RdmaRails:
         beside: Link,
         verdict: Verdict,
         views: Sequence[PathView],
-        orders: Orders,
+        overrides: EffectiveOverrides,
         share: float,
     ) -> Facts:
         own = [v for v in views if v.link == link.index]
@@ -246,7 +246,7 @@ class RdmaRails:
             fault=fault,
             suspect=verdict.link_suspects.get(link.index, ""),
             clean=healthy(own, known, live_peers(views, link.index)),
-            planned=link.netdev in orders.planned,
+            planned=link.netdev in overrides.planned,
             seen="heard",
         )
 

@@ -21,7 +21,7 @@ from fabricd.jobs.stats_pages import Jobs
 from fabricd.links.carrier import CarrierTracker
 from fabricd.links.flaps import FlapLedger
 from fabricd.nics import memory
-from fabricd.nics.book import NicBook
+from fabricd.nics.monitor import NicMonitor
 from fabricd.steer.page import SteerPage
 from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
@@ -35,7 +35,7 @@ class StatefulHost(Protocol):
     engine: Engine
     losses: LossTest
     jobs: Jobs
-    nics: NicBook
+    nics: NicMonitor
     carrier_tracker: CarrierTracker
     page: SteerPage
 

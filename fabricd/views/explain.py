@@ -14,8 +14,8 @@ from fabricd.delay.watch import document as delay_document
 from fabricd.detect.rules import LINK_SPEED, Class
 from fabricd.detect.verdict import healthy, live_peers
 from fabricd.engine import PORT_INACTIVE
-from fabricd.operate.desk import windows_of
-from fabricd.operate.wishes import Kind
+from fabricd.operate.manager import windows_of
+from fabricd.operate.overrides import Kind
 from fabricd.steer.modes import Mode
 from fabricd.steer.policy import FULL, weight_of
 from fabricd.views import rdma
@@ -60,9 +60,11 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "delay": delay_document(host.delay.view.link_figures(link.index)),
         "damping": _damping(health, now),
         "next": _next(host, link, now),
-        "drain": _wish(host, Kind.DRAIN, netdev, now),
-        "maintenance": [host.desk.describe(w, now) for w in windows_of(host.desk, netdev)],
-        "detectors_off": sorted(engine.orders.off),
+        "drain": _override(host, Kind.DRAIN, netdev, now),
+        "maintenance": [
+            host.overrides.describe(w, now) for w in windows_of(host.overrides, netdev)
+        ],
+        "detectors_off": sorted(engine.overrides.off),
         "nic": nic(host, link, now),
     }
 
@@ -116,7 +118,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
         LinkState.DEGRADED: _degraded(link),
         LinkState.ADMIN: (
             ("drained", "an operator drained it", "")
-            if link.netdev in host.engine.orders.drained
+            if link.netdev in host.engine.overrides.drained
             else ("administrator", "the interface is administratively down: no failure", "")
         ),
     }
@@ -249,7 +251,7 @@ def _counters(host: Host, link: Link, now: int, off: frozenset[str]) -> list[dic
 
 def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     """What each detector says now; ``against`` is True where it speaks against the link."""
-    off = host.engine.orders.off
+    off = host.engine.overrides.off
     row = next((r for r in host.feed.links() or () if r.index == link.index), None)
     out = [
         _said(
@@ -355,7 +357,7 @@ def _next(host: Host, link: Link, now: int) -> str:
     health, state = link.health, link.health.state
     due = health.due_at()
     after = "" if due is None else f" in {max(0.0, (due - now) / SEC):.1f} s"
-    if link.netdev in host.engine.orders.drained:
+    if link.netdev in host.engine.overrides.drained:
         return f"stays out until fabricctl undrain {link.netdev}, or the drain's end"
     if state is LinkState.DOWN:
         return "HOLD once the carrier is back and half of the known paths to living peers are clean"
@@ -374,9 +376,9 @@ def _next(host: Host, link: Link, now: int) -> str:
     return ""
 
 
-def _wish(host: Host, kind: Kind, target: str, now: int) -> dict[str, Any] | None:
-    wish = host.desk.wishes.get(kind, target)
-    return None if wish is None else host.desk.describe(wish, now)
+def _override(host: Host, kind: Kind, target: str, now: int) -> dict[str, Any] | None:
+    override = host.overrides.active.get(kind, target)
+    return None if override is None else host.overrides.describe(override, now)
 
 
 def _ago(then: int | None, now: int) -> float | None:

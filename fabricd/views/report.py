@@ -101,8 +101,8 @@ def snapshot(host: Host) -> HostSnapshot:
                     nic.driver if nic else "",
                     leaves.leaf((name, link.rail)),
                 ),
-                drained=link.netdev in host.engine.orders.drained,
-                maintenance=link.netdev in host.engine.orders.planned,
+                drained=link.netdev in host.engine.overrides.drained,
+                maintenance=link.netdev in host.engine.overrides.planned,
                 errors=dict(nic.totals) if nic else {},
                 counters_fresh=nic is not None and not nic.stale(now),
                 flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
@@ -201,7 +201,7 @@ def _daemon(host: Host) -> DaemonSnapshot:
         policy_hash=source.policy if source else "",
         config_ok=not (source and source.problems),
         config_loaded_wall_s=source.loaded_wall_s if source else None,
-        detectors={name: name not in host.engine.orders.off for name in DETECTORS},
+        detectors={name: name not in host.engine.overrides.off for name in DETECTORS},
         refused=host.refused(),
         metrics_bind_failures=host.endpoint.failures,
         stats_entries=host.jobs.report.entries,
@@ -268,7 +268,7 @@ def status(host: Host) -> dict[str, Any]:
             if host.engine.rdma.link(x.netdev) is not None
         },
         "lldp": host.localization.lldp.note if host.localization.lldp else "off",
-        "operator": host.desk.document(host),
+        "operator": host.overrides.document(host),
         "broker": host.escalation.document() if host.escalation else None,
     }
 
@@ -281,13 +281,13 @@ def _unwatched(host: Host, now: int) -> dict[str, str]:
 
 def _brief(host: Host, link: Link, now: int) -> dict[str, Any]:
     """A link that does not carry as it should, for ``status``."""
-    since, orders = link.health.since_ns, host.engine.orders
+    since, overrides = link.health.since_ns, host.engine.overrides
     return {
         "netdev": link.netdev,
         "state": link.health.state.name.lower(),
         "reason": link.health.reason,
         "since_s": round((now - since) / 1e9, 3) if since else None,
-        "planned": link.netdev in orders.drained or link.netdev in orders.planned,
+        "planned": link.netdev in overrides.drained or link.netdev in overrides.planned,
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fabricd.detect.rules import Class, CounterJudge
 from fabricd.engine import PORT_INACTIVE, PROBER_GRACE_NS, Engine
 from fabricd.links.health import Facts
-from fabricd.operate.orders import Orders
+from fabricd.operate.effective import EffectiveOverrides
 from telemetry.events import LinkState as S
 
 pytestmark = pytest.mark.virtual_time
@@ -195,7 +195,7 @@ def test_what_is_lost_everywhere_takes_no_more_than_half_of_the_rails():
 
 def test_a_detector_that_is_off_does_not_let_others_speak():
     host = Host()
-    host.engine.orders = Orders(off=frozenset({"loss"}))
+    host.engine.overrides = EffectiveOverrides(off=frozenset({"loss"}))
     host.engine.links[0].worse, host.engine.links[0].counters = (
         "rx loss", findings(RETRIES, Class.SOFT),
     )  # fmt: skip

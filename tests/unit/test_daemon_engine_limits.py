@@ -3,12 +3,12 @@
 import pytest
 from engine_host import MS, PEERS, SEC, Host, config, flap, specs
 
-from fabricd.operate.orders import Orders
+from fabricd.operate.effective import EffectiveOverrides
 from telemetry.events import LinkState as S
 
 pytestmark = pytest.mark.virtual_time
 
-PROBES_OFF = Orders(off=frozenset({"probe-link", "probe-path", "probe-doubt"}))
+PROBES_OFF = EffectiveOverrides(off=frozenset({"probe-link", "probe-path", "probe-doubt"}))
 
 
 def flaps_of_all_kept(host):
@@ -69,13 +69,13 @@ def test_a_detector_that_is_off_releases_what_it_took(prober):
     host.run(SEC)
     assert host.states()[1] is S.DOWN
     assert [(p.netdev, p.remote) for p in host.engine.plan().paths] == [("rail2", "10.2.0.98")]
-    host.engine.orders = PROBES_OFF
+    host.engine.overrides = PROBES_OFF
     host.run(SEC, prober=prober)
     assert host.weights()[1] == 0, "the hold-down is as ever"
     host.run(20 * SEC, prober=prober)
     assert host.states() == [S.UP] * 4
     assert host.engine.plan().paths == ()
-    host.engine.orders = Orders()
+    host.engine.overrides = EffectiveOverrides()
     host.run(SEC)
     assert host.states()[1] is S.DOWN
 
@@ -84,7 +84,7 @@ def test_other_evidence_holds_a_link_though_its_probes_are_not_heeded():
     host = Host()
     host.silence(1)
     host.run(SEC)
-    host.engine.orders = PROBES_OFF
+    host.engine.overrides = PROBES_OFF
     host.engine.links[1].carrier = False
     host.run(20 * SEC)
     assert host.states()[1] is S.DOWN
@@ -97,7 +97,7 @@ def test_a_restarted_prober_holds_nothing_that_is_switched_off():
     host = Host()
     host.silence(1, (2, "b"))
     host.run(SEC)
-    host.fresh_prober, host.engine.orders = True, PROBES_OFF
+    host.fresh_prober, host.engine.overrides = True, PROBES_OFF
     host.run(20 * SEC)
     assert host.states() == [S.UP] * 4
     assert host.engine.plan().paths == ()

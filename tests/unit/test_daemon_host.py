@@ -13,8 +13,8 @@ from fabricd.config.loader import parse
 from fabricd.detect.loss_rules import LossCounters
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
-from fabricd.operate.desk import Desk
-from fabricd.operate.store import WishStore
+from fabricd.operate.manager import OverrideManager
+from fabricd.operate.store import OverrideStore
 from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import CarrierRecord, Direction, HeardRecord, MissRecord
 from fabricd.runtime.host import Host
@@ -70,7 +70,7 @@ def make(tmp_path):
                 ledger=FlapLedger("b"),
                 totals={},
                 inventory=inventory,
-                desk=Desk(WishStore(tmp_path / "operator.json")),
+                overrides=OverrideManager(OverrideStore(tmp_path / "operator.json")),
             )
         )
         return made[-1]

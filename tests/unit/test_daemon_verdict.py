@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fabricd.detect.silence import PathView, Rules
-from fabricd.detect.verdict import Jury, Verdict, healthy, live_peers
+from fabricd.detect.verdict import FailureDetector, Verdict, healthy, live_peers
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,7 +39,7 @@ class Sim:
     """Peer → (from, until): its prober did not run."""
 
     def run(self, until: int, start: int = 0) -> list[tuple[int, Verdict]]:
-        jury = Jury(RULES)
+        detector = FailureDetector(RULES)
         paths = [(r, p) for r in range(self.rails) for p in self.peers]
         heard = {k: {"rx": 0, "tx": 0} for k in paths}
         acked = dict.fromkeys(paths, 0)
@@ -76,7 +76,7 @@ class Sim:
                     i, rail, peer, last_rx, missed=(rx, tx), interval=self.interval,
                     acked_ns=acked[rail, peer], awake=last_rx - woke if last_rx >= woke else AGES,
                 )  # fmt: skip
-            verdict = jury.judge(views, now)
+            verdict = detector.judge(views, now)
             if verdict != last:
                 out.append((now, verdict))
                 last = verdict
@@ -251,7 +251,7 @@ def test_random_loss_of_ten_percent_accuses_nobody():
 @pytest.mark.parametrize("speaks", [False, True])
 def test_a_peer_that_runs_now_and_then_accuses_a_path_only_of_what_it_sent(speaks):
     """Awake for 20 ms in 100, for a while: its packets of one rail may be missing each time."""
-    jury, interval, found = Jury(RULES), 30 * MS, {}
+    detector, interval, found = FailureDetector(RULES), 30 * MS, {}
     last = dict.fromkeys(range(4), T0)
     awake = dict.fromkeys(range(4), AGES)
     for now in range(T0, T0 + 1200 * MS, 10 * MS):
@@ -269,25 +269,25 @@ def test_a_peer_that_runs_now_and_then_accuses_a_path_only_of_what_it_sent(speak
             views[0] = views[0]._replace(next_ns=views[0].said_ns + 10 * MS)
         else:
             views[0] = views[0]._replace(next_ns=views[0].said_ns + 25 * MS, interval_ns=100 * MS)
-        found |= jury.judge(views, now).path_faults
+        found |= detector.judge(views, now).path_faults
     assert bool(found) is speaks
 
 
 def test_a_path_that_is_silent_while_its_peer_runs_is_told():
-    jury, interval = Jury(RULES), 30 * MS
+    detector, interval = FailureDetector(RULES), 30 * MS
     for now in range(T0, T0 + 400 * MS, 10 * MS):
         lived = now - (now - T0) % interval
         missed = max(0, (now - T0 - interval // 2) // interval)
         views = [seen(0, 0, "b", T0, missed=(missed, 0), interval=interval)]
         views += [seen(r, r, "b", lived, interval=interval) for r in (1, 2, 3)]
-        if jury.judge(views, now).path_faults:
+        if detector.judge(views, now).path_faults:
             break
     assert 100 * MS <= now - T0 <= 250 * MS
 
 
 def test_unheard_paths_are_no_evidence():
     views = [seen(i, 0, p, 0, missed=(9, 0))._replace(heard=False) for i, p in enumerate("abc")]
-    assert Jury(RULES).judge(views, T0) == Verdict()
+    assert FailureDetector(RULES).judge(views, T0) == Verdict()
 
 
 def view(index, link, peer, *, clean=True, heard=True):
@@ -322,7 +322,7 @@ def test_live_peers_are_those_of_other_links():
 
 def test_a_silence_that_ended_counts_for_nothing_in_the_next():
     """A single packet of a peer is lost; ten seconds later the peer stands still."""
-    jury, interval, paths = Jury(RULES), 100 * MS, 3
+    detector, interval, paths = FailureDetector(RULES), 100 * MS, 3
     lost_at, stops_at = 1000, 11_060  # ms; path 0 is heard at 0, 100, …, the others 50 later
 
     def view(index, now):
@@ -336,7 +336,7 @@ def test_a_silence_that_ended_counts_for_nothing_in_the_next():
     found = set()
     for now in range(100, 11_330, 10):
         views = [view(index, now) for index in range(paths)]
-        found |= {(views[0].rx_missed, *jury.judge(views, now * MS).path_faults)}
+        found |= {(views[0].rx_missed, *detector.judge(views, now * MS).path_faults)}
     assert max(missed for missed, *_ in found) >= 3
     assert not {faulty for _, *blamed in found for faulty in blamed}
 
@@ -357,7 +357,7 @@ def test_packets_of_before_a_pause_vouch_for_nothing_after_it(fresh):
 
     With stamps of when they were taken up again, these packets look as if they had been sent now.
     """
-    jury, interval, found = Jury(RULES), 40 * MS, {}
+    detector, interval, found = FailureDetector(RULES), 40 * MS, {}
     for now in range(T0, T0 + 200 * MS, 2 * MS):
         # Four peers, a slot each in 40 ms: none has sent since; we have been running since T0.
         missed = max(0, (now - T0 - 7 * MS) // interval)
@@ -371,14 +371,14 @@ def test_packets_of_before_a_pause_vouch_for_nothing_after_it(fresh):
             if v.link else v
             for v in views
         ]  # fmt: skip
-        found |= jury.judge(views, now).link_faults
+        found |= detector.judge(views, now).link_faults
     assert bool(found) is fresh, "said to have been sent now: then the link is silent"
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_another_life_of_a_peer_vouches_by_when_it_was_heard(again):
     """Booted anew its clock is another; then our arrivals are all there is to go by."""
-    jury, interval, found = Jury(RULES), 40 * MS, {}
+    detector, interval, found = FailureDetector(RULES), 40 * MS, {}
     for now in range(T0, T0 + 120 * MS, 2 * MS):
         missed = max(0, (now - T0 - 7 * MS) // interval)
         lived = now - (now - T0) % interval
@@ -386,7 +386,7 @@ def test_another_life_of_a_peer_vouches_by_when_it_was_heard(again):
         if again:
             views = [v._replace(said_ns=v.said_ns - 6 * 10**12, next_ns=0, life=2) if v.link else v
                      for v in views]  # fmt: skip
-        found |= jury.judge(views, now).link_faults
+        found |= detector.judge(views, now).link_faults
     assert set(found) == {0}
 
 
@@ -394,7 +394,7 @@ def test_another_life_of_a_peer_vouches_by_when_it_was_heard(again):
 @pytest.mark.parametrize("after_us", [2000, 700, 400])
 def test_peers_that_stop_together_accuse_no_link(after_us, lives):
     """A virtual machine's pause, so long before a slot: what they sent last vouches for nothing."""
-    jury = Jury(Rules(misses=3, link_interval_ns=4 * MS))
+    detector = FailureDetector(Rules(misses=3, link_interval_ns=4 * MS))
     interval, sent = 8 * MS, T0 + 16 * MS  # the last slot of the paths of the rails themselves
     found = {}
     for now in range(sent, sent + 40 * MS, MS // 2):
@@ -409,14 +409,14 @@ def test_peers_that_stop_together_accuse_no_link(after_us, lives):
         for i, peer in enumerate("aab"):
             extra = seen(8 + i, 0, peer, heard, missed=(missed, 0), interval=interval)
             views.append(extra._replace(next_ns=extra.said_ns + due - heard))
-        found |= jury.judge(views, now).link_faults
+        found |= detector.judge(views, now).link_faults
     assert bool(found) is lives
 
 
 @pytest.mark.parametrize("ppm", [-20, 0, 1, 20])
 def test_a_peer_that_is_late_at_each_slot_still_vouches_for_that_slot(ppm):
     """Awake for no time before any of its slots, and its grid is not quite its clock's."""
-    jury, interval, dead = Jury(RULES), 30 * MS, T0 + 5 * MS
+    detector, interval, dead = FailureDetector(RULES), 30 * MS, T0 + 5 * MS
     found = {}
     for now in range(T0, T0 + 600 * MS, MS):
         views = []
@@ -431,7 +431,7 @@ def test_a_peer_that_is_late_at_each_slot_still_vouches_for_that_slot(ppm):
                 missed = max(0, (now - due - 14 * MS) // interval)
                 view = seen(3 * i + rail, rail, peer, due + 7 * MS, missed=(missed, 0), awake=0)
                 views.append(view._replace(said_ns=said, next_ns=said + interval))
-        found |= jury.judge(views, now).link_faults
+        found |= detector.judge(views, now).link_faults
     assert set(found) == {0}
 
 
@@ -439,7 +439,7 @@ def test_a_link_is_down_as_soon_as_the_prober_misses_the_third_packet():
     """It calls misses sooner where it knows when packets were due, and is believed then."""
     interval, dead, delay, told = 30 * MS, T0 + 5 * MS, 50_000, {}
     for late in (RULES.lateness(interval), 2_600_000):
-        jury = Jury(RULES)
+        detector = FailureDetector(RULES)
         for now in range(T0, T0 + 60 * MS, MS // 10):
             views = []
             for i, peer in enumerate("abc"):
@@ -453,7 +453,7 @@ def test_a_link_is_down_as_soon_as_the_prober_misses_the_third_packet():
                     missed = max(0, overdue // interval + 1) if overdue >= 0 else 0
                     view = seen(2 * i + rail, rail, peer, heard, missed=(missed, 0))
                     views.append(view._replace(late_ns=late if late < 5 * MS else 0))
-            if jury.judge(views, now).link_faults:
+            if detector.judge(views, now).link_faults:
                 told[late] = now
                 break
     slow, soon = told[RULES.lateness(interval)], told[2_600_000]

@@ -254,7 +254,7 @@ class Watched:
         self.watch = DelayWatch()
         health = lambda: SimpleNamespace(state=LinkState.UP, reason="carrier")  # noqa: E731
         self.engine = SimpleNamespace(
-            orders=SimpleNamespace(off=frozenset(off)),
+            overrides=SimpleNamespace(off=frozenset(off)),
             links=[
                 SimpleNamespace(index=i, netdev=f"rail{i}", rail=i, health=health()) for i in (0, 1)
             ],
@@ -319,7 +319,7 @@ def test_switched_off_while_congested_it_forgets_that():
         link.queue_out = lambda _t: 700.0 * random.uniform(0.4, 1)
     watched.run(5)
     assert watched.watch.condition("rail1").now == "congested"
-    watched.engine.orders = SimpleNamespace(off=frozenset(["delay"]))
+    watched.engine.overrides = SimpleNamespace(off=frozenset(["delay"]))
     watched.run(1)
     assert watched.watch.condition("rail1").now == "unknown"
     assert watched.watch.slow("rail1") is None

@@ -163,18 +163,18 @@ def an_hour_of_little_loss():
 
 def test_a_link_that_always_lost_a_little_is_judged_by_that(an_hour_of_little_loss):
     feed = deepcopy(an_hour_of_little_loss)
-    before = {key: link.usual.rate for key, link in feed.test._links.items()}
+    before = {key: link.baseline.rate for key, link in feed.test._links.items()}
     assert all(rate > 7e-6 for rate in before.values())
     feed.run(30, at_link(1, "rx", 0.01))
     assert 1 in feed.found
     link = feed.test._links[1, Direction.RX]
-    assert link.usual.rate == before[1, Direction.RX], "what led to a verdict is nothing usual"
+    assert link.baseline.rate == before[1, Direction.RX], "what led to a verdict is nothing usual"
 
 
 def test_full_queues_are_nothing_to_get_used_to():
     feed = Feed(13)
     feed.run(600, lambda *_: 0.003, queue_ns=2_000_000)
-    assert {link.usual.rate for link in feed.test._links.values()} == {3e-6}
+    assert {link.baseline.rate for link in feed.test._links.values()} == {3e-6}
 
 
 def test_losses_of_our_own_gap_and_of_outages_are_no_evidence():
@@ -339,7 +339,7 @@ def test_paths_that_changed_begin_anew_and_a_link_with_none_left_too():
     feed.test.configure(LINKS, others)
     assert set(feed.test._paths) == set(range(32)) - set(range(8, 16))
     link = feed.test._links[1, Direction.RX]
-    assert (link.cusum.sick, link.blamed, link.usual) == (False, "", usual)
+    assert (link.cusum.sick, link.blamed, link.baseline) == (False, "", usual)
     assert not feed.run(1).links
 
 

@@ -429,11 +429,11 @@ def test_a_path_of_a_peer_with_two_waits_for_another_peer():
     host.silence((0, "a"))
     host.run(150 * MS, step=5 * MS)
     a, *others = (v for v in host.views() if v.link == 0)
-    jury = host.engine._jury
-    assert jury._alone(a, [a, *others])
-    assert not jury._alone(a, [a, others[0]._replace(peer="a")])
-    assert not jury._alone(a, [a, others[0]._replace(last_heard_ns=a.due - 1)])
-    assert not jury._alone(a, [a, others[0]._replace(tx_missed=1)])
+    detector = host.engine._failure_detector
+    assert detector._alone(a, [a, *others])
+    assert not detector._alone(a, [a, others[0]._replace(peer="a")])
+    assert not detector._alone(a, [a, others[0]._replace(last_heard_ns=a.due - 1)])
+    assert not detector._alone(a, [a, others[0]._replace(tx_missed=1)])
 
 
 @pytest.mark.parametrize("unheard", [False, True])

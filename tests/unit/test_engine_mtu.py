@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from engine_host import MS, SEC, Host, config, specs
 
-from fabricd.operate.orders import Orders
+from fabricd.operate.effective import EffectiveOverrides
 from telemetry.events import LinkState as S
 
 HOLE = "MTU black hole: 9000-byte packets do not arrive at a, b, small ones do"
@@ -54,14 +54,17 @@ def test_it_takes_no_more_than_the_share_of_probes():
 
 
 def test_with_the_detector_off_or_in_a_maintenance_window_it_takes_nothing():
-    for orders in (Orders(off=frozenset({"mtu"})), Orders(planned=frozenset({"rail1"}))):
+    for overrides in (
+        EffectiveOverrides(off=frozenset({"mtu"})),
+        EffectiveOverrides(planned=frozenset({"rail1"})),
+    ):
         host = Host()
-        host.engine.orders = replace(orders)
+        host.engine.overrides = replace(overrides)
         host.engine.links[1].mtu = HOLE
         host.run(SEC)
         assert state(host) is S.UP
     host = Host()
-    host.engine.orders = Orders(off=frozenset({"probe-link", "probe-path"}))
+    host.engine.overrides = EffectiveOverrides(off=frozenset({"probe-link", "probe-path"}))
     host.engine.links[1].mtu = HOLE
     host.run(100 * MS)
     assert state(host) is S.DOWN, "it is a detector of its own"
@@ -80,7 +83,7 @@ def test_another_configuration_returns_nothing_that_drops_large_packets():
 
 def test_a_path_stays_down_for_large_packets_though_small_probes_take_no_path_down():
     host = Host()
-    host.engine.orders = Orders(off=frozenset({"probe-path"}))
+    host.engine.overrides = EffectiveOverrides(off=frozenset({"probe-path"}))
     path = host.engine.paths[0]
     path.mtu = HOLE
     host.run(30 * SEC, step=200 * MS)

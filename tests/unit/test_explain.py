@@ -105,7 +105,7 @@ async def test_a_counter_that_is_a_fault(whole):
     document = said(whole)
     assert (document["state"], document["rule"]["name"]) == ("down", "counters")
     assert against(document) == ["counters"]
-    whole.desk.detector_off(whole.host, "counters", seconds=60, reason="", by="uid 9")
+    whole.overrides.detector_off(whole.host, "counters", seconds=60, reason="", by="uid 9")
     assert said(whole)["state"] == "hold", "nothing is judged by them any more"
 
 
@@ -114,14 +114,14 @@ async def test_a_soft_counter_halves_it_and_a_window_says_not_now(whole):
     whole.host.step()
     assert (said(whole)["weight"], said(whole)["rule"]["name"]) == (0.5, "counters")
     whole.link("rail0").counters = whole.link("rail1").counters
-    whole.desk.open_window(whole.host, "rail0", seconds=60, reason="", by="uid 9")
+    whole.overrides.open_window(whole.host, "rail0", seconds=60, reason="", by="uid 9")
     assert said(whole, "rail0")["weight"] == 1
 
 
 async def test_who_drained_it_and_what_ends_it(whole):
-    whole.desk.drain(whole.host, "rail1", seconds=60, reason="optics", by="uid 7")
-    whole.desk.open_window(whole.host, "host", seconds=60, reason="leaf", by="uid 8")
-    whole.desk.detector_off(whole.host, "loss", seconds=60, reason="", by="uid 9")
+    whole.overrides.drain(whole.host, "rail1", seconds=60, reason="optics", by="uid 7")
+    whole.overrides.open_window(whole.host, "host", seconds=60, reason="leaf", by="uid 8")
+    whole.overrides.detector_off(whole.host, "loss", seconds=60, reason="", by="uid 9")
     document = said(whole)
     assert document["rule"]["name"] == "drained"
     assert "fabricctl undrain rail1" in document["next"]
@@ -191,9 +191,9 @@ async def test_every_state_has_a_rule_and_can_be_printed(whole, state, capsys):
 
 
 async def test_what_is_in_force_can_be_printed(whole, capsys):
-    whole.desk.drain(whole.host, "rail1", seconds=None, reason="", by="uid 7")
-    whole.desk.detector_off(whole.host, "loss", seconds=60, reason="noise", by="uid 9")
-    document = whole.desk.document(whole.host)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, reason="", by="uid 7")
+    whole.overrides.detector_off(whole.host, "loss", seconds=60, reason="noise", by="uid 9")
+    document = whole.overrides.document(whole.host)
     show_explain.detectors(Console(width=160), document)
     assert re.search(r"loss +OFF  by uid 9, [\d.]+ \w+ left: noise", capsys.readouterr().out)
     assert show.operator_lines(document) == [

@@ -12,7 +12,7 @@ from whole_host import LINKS, WholeHost
 from fabricd.cli import show_explain
 from fabricd.detect.rules import RULES
 from fabricd.nics import memory
-from fabricd.nics.book import DROP_NS, STALE_NS, Nic
+from fabricd.nics.monitor import DROP_NS, STALE_NS, Nic
 from fabricd.nics.reader import CounterReader, Reading, SlowReader
 from fabricd.nics.sweeper import Sweeper
 from fabricd.predict.forecast import Forecast
@@ -206,7 +206,7 @@ async def test_totals_go_by_class(nics):
 
 
 async def test_a_detector_that_is_off(nics):
-    nics.whole.desk.detector_off(nics.host, "counters", seconds=60, reason="", by="uid 9")
+    nics.whole.overrides.detector_off(nics.host, "counters", seconds=60, reason="", by="uid 9")
     for _ in range(5):
         nics.read(crc_errors=100, tx_timeouts=1)
     assert nics.whole.weights()["rail1"] == 1000
@@ -370,9 +370,9 @@ async def test_a_forecast_never_takes_more_than_half(nics):
 async def test_a_forecast_that_may_not_steer(tmp_path, how):
     whole = WholeHost(tmp_path, extra="[predict]\nsteer = false\n" if how == "config" else "")
     if how == "detector":
-        whole.desk.detector_off(whole.host, "prediction", seconds=60, reason="", by="uid 9")
+        whole.overrides.detector_off(whole.host, "prediction", seconds=60, reason="", by="uid 9")
     if how == "window":
-        whole.desk.open_window(whole.host, "rail1", seconds=60, reason="", by="uid 9")
+        whole.overrides.open_window(whole.host, "rail1", seconds=60, reason="", by="uid 9")
     whole.host.foretold({"rail1": FORECAST})
     assert whole.weights()["rail1"] == 1000
     assert whole.link("rail1").forecast.risk == 0.7, "it is still measured"

@@ -10,7 +10,7 @@ from whole_host import LINKS, WholeHost, text
 
 from fabricd.config.loader import ConfigError, parse
 from fabricd.nics import memory, watch
-from fabricd.nics.book import Nic
+from fabricd.nics.monitor import Nic
 from fabricd.nics.reader import RATE_NS, SPEED_NS, CounterReader, Reading, SlowReader
 from fabricd.nics.speed import ABSENCES, MOST, LinkSpeed, rate
 from fabricd.views.explain import explain
@@ -245,7 +245,7 @@ async def test_a_port_that_becomes_active_late_is_to_be_read_anew(host):
 
 async def test_in_maintenance_it_changes_nothing(host):
     host.read(400, 400)
-    host.whole.host.engine.orders = type(host.whole.host.engine.orders)(planned={"rail1"})
+    host.whole.host.engine.overrides = type(host.whole.host.engine.overrides)(planned={"rail1"})
     assert host.read(100, 100) == 1000
 
 

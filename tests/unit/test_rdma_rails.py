@@ -214,10 +214,14 @@ def test_the_detector_off_takes_nothing_and_gives_back():
     host = RdmaHost()
     host.silence_rdma(1)
     host.run(SEC)
-    host.engine.orders = dataclasses.replace(host.engine.orders, off=frozenset({"probe-rdma"}))
+    host.engine.overrides = dataclasses.replace(
+        host.engine.overrides, off=frozenset({"probe-rdma"})
+    )
     host.run(20 * MS)
     assert host.rdma_weights() == [None] * 4
-    host.engine.orders = dataclasses.replace(host.engine.orders, off=frozenset({"probe-link"}))
+    host.engine.overrides = dataclasses.replace(
+        host.engine.overrides, off=frozenset({"probe-link"})
+    )
     host.run(20 * MS)
     assert host.rdma_weights() == [FULL, 0, FULL, FULL]
 

@@ -7,7 +7,7 @@ from whole_host import WholeHost
 
 from fabricd.detect.localization import ASK_UNSEEN_NS, Localization
 from fabricd.links.carrier_sources import STALL_ROW_NS, CarrierSources
-from fabricd.nics.book import FORECAST_NS
+from fabricd.nics.monitor import FORECAST_NS
 from fabricd.predict.forecast import Forecast
 from fabricd.probes.records import StallRecord
 

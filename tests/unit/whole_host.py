@@ -7,8 +7,8 @@ from pathlib import Path
 from fabricd.config.loader import parse
 from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
-from fabricd.operate.desk import Desk
-from fabricd.operate.store import WishStore
+from fabricd.operate.manager import OverrideManager
+from fabricd.operate.store import OverrideStore
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage, decode
@@ -40,17 +40,17 @@ class WholeHost:
             ledger=FlapLedger("b"),
             totals={},
             inventory=Inventory(loaded=True),
-            desk=Desk(WishStore(tmp_path / "operator.json")),
+            overrides=OverrideManager(OverrideStore(tmp_path / "operator.json")),
         )
         self.host.follow = self.told.append
-        self.refused = self.host.desk.open(self.host)
+        self.refused = self.host.overrides.open(self.host)
         for link in self.host.engine.links:
             link.carrier = True
         self.host.step()
 
     @property
-    def desk(self):
-        return self.host.desk
+    def overrides(self):
+        return self.host.overrides
 
     def link(self, netdev):
         return next(x for x in self.host.engine.links if x.netdev == netdev)

@@ -2,7 +2,7 @@
 
 The end is a time of CLOCK_REALTIME, so that it holds over restarts and reboots; within one life of
 the daemon CLOCK_MONOTONIC counts, so that a clock that is set neither ends a window nor prolongs
-it. After a restart a wish lasts at most as long as was asked for, whatever the clock says.
+it. After a restart an override lasts at most as long as was asked for, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOST = "host"
 """The target of a maintenance window over all links; no interface of that name can have its own."""
 SEC = 10**9
 MAX_WINDOW_S = 7 * 86_400
-MAX_WISH_S = 30 * 86_400
+MAX_OVERRIDE_S = 30 * 86_400
 MAX_REASON = 200
 
 
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Override:
     """One thing asked for."""
 
     kind: Kind
@@ -42,7 +42,7 @@ class Wish:
 
     @property
     def key(self) -> tuple[Kind, str]:
-        """There is one wish of a kind for a target."""
+        """There is one override of a kind for a target."""
         return self.kind, self.target
 
 
@@ -52,11 +52,11 @@ def clean_reason(text: str) -> str:
     return " ".join(line.split())[:MAX_REASON]
 
 
-class Wishes:
-    """All wishes in force."""
+class ActiveOverrides:
+    """All overrides in force."""
 
     def __init__(self) -> None:
-        self._wishes: dict[tuple[Kind, str], Wish] = {}
+        self._overrides: dict[tuple[Kind, str], Override] = {}
         self._ends: dict[tuple[Kind, str], int] = {}
         """CLOCK_MONOTONIC; only of those that end."""
 
@@ -70,8 +70,8 @@ class Wishes:
         by: str,
         wall_ns: int,
         now: int,
-    ) -> Wish:
-        """Ask for something; replaces an earlier wish of that kind and target.
+    ) -> Override:
+        """Ask for something; replaces an earlier override of that kind and target.
 
         Args:
             kind: what.
@@ -85,52 +85,56 @@ class Wishes:
         Raises:
             ValueError: the duration is not allowed; the text says what is.
         """
-        limit = MAX_WINDOW_S if kind is Kind.MAINTENANCE else MAX_WISH_S
+        limit = MAX_WINDOW_S if kind is Kind.MAINTENANCE else MAX_OVERRIDE_S
         if seconds is None and kind is Kind.MAINTENANCE:
             raise ValueError("a maintenance window needs an end; allowed: up to 7 d")
         if seconds is not None and not 1 <= seconds <= limit:
             raise ValueError(f"for {seconds:g} s; allowed: from 1 s to {limit // 86_400} d")
         length = None if seconds is None else round(seconds * SEC)
         ends = None if length is None else wall_ns + length
-        wish = Wish(kind, target, wall_ns, ends, clean_reason(reason), by)
-        self._wishes[wish.key] = wish
-        self._ends.pop(wish.key, None)
+        override = Override(kind, target, wall_ns, ends, clean_reason(reason), by)
+        self._overrides[override.key] = override
+        self._ends.pop(override.key, None)
         if length is not None:
-            self._ends[wish.key] = now + length
-        return wish
+            self._ends[override.key] = now + length
+        return override
 
-    def take_back(self, kind: Kind, target: str) -> Wish | None:
-        """End a wish before its time; None: there is none."""
+    def take_back(self, kind: Kind, target: str) -> Override | None:
+        """End an override before its time; None: there is none."""
         self._ends.pop((kind, target), None)
-        return self._wishes.pop((kind, target), None)
+        return self._overrides.pop((kind, target), None)
 
-    def expire(self, now: int) -> list[Wish]:
+    def expire(self, now: int) -> list[Override]:
         """Drop what has ended; returns it."""
         over = [key for key, end in self._ends.items() if end <= now]
         for key in over:
             del self._ends[key]
-        return [self._wishes.pop(key) for key in over]
+        return [self._overrides.pop(key) for key in over]
 
     def due_at(self) -> int | None:
         """When (CLOCK_MONOTONIC ns) the next one ends; None: none does."""
         return min(self._ends.values(), default=None)
 
-    def get(self, kind: Kind, target: str) -> Wish | None:
-        """The wish of that kind for a target."""
-        return self._wishes.get((kind, target))
+    def get(self, kind: Kind, target: str) -> Override | None:
+        """The override of that kind for a target."""
+        return self._overrides.get((kind, target))
 
-    def of(self, kind: Kind) -> dict[str, Wish]:
-        """Target → wish, of one kind."""
-        return {wish.target: wish for wish in self._wishes.values() if wish.kind is kind}
+    def of(self, kind: Kind) -> dict[str, Override]:
+        """Target → override, of one kind."""
+        return {
+            override.target: override
+            for override in self._overrides.values()
+            if override.kind is kind
+        }
 
-    def left_s(self, wish: Wish, now: int) -> float | None:
+    def left_s(self, override: Override, now: int) -> float | None:
         """Seconds until it ends; None: it does not."""
-        end = self._ends.get(wish.key)
+        end = self._ends.get(override.key)
         return None if end is None else max(0.0, (end - now) / SEC)
 
     def save(self) -> list[dict[str, Any]]:
         """A JSON document for `restore`."""
-        return [asdict(self._wishes[key]) for key in sorted(self._wishes)]
+        return [asdict(self._overrides[key]) for key in sorted(self._overrides)]
 
     def restore(self, document: object, *, wall_ns: int, now: int) -> list[str]:
         """Take over what `save` gave; returns what was not usable.
@@ -142,18 +146,18 @@ class Wishes:
         refused = []
         for item in document:
             try:
-                wish = _wish(item)
+                override = _override(item)
             except (KeyError, TypeError, ValueError) as error:
                 refused.append(f"{str(item)[:80]}: {error}")
                 continue
-            self._wishes[wish.key] = wish
-            if wish.ends_wall_ns is not None:
-                asked = wish.ends_wall_ns - wish.begun_wall_ns
-                self._ends[wish.key] = now + min(max(0, wish.ends_wall_ns - wall_ns), asked)
+            self._overrides[override.key] = override
+            if override.ends_wall_ns is not None:
+                asked = override.ends_wall_ns - override.begun_wall_ns
+                self._ends[override.key] = now + min(max(0, override.ends_wall_ns - wall_ns), asked)
         return refused
 
 
-def _wish(item: Any) -> Wish:  # noqa: ANN401 - untrusted JSON
+def _override(item: Any) -> Override:  # noqa: ANN401 - untrusted JSON
     begun, ends = item["begun_wall_ns"], item["ends_wall_ns"]
     kind, target = Kind(item["kind"]), item["target"]
     if type(begun) is not int or not (ends is None or type(ends) is int):
@@ -162,4 +166,6 @@ def _wish(item: Any) -> Wish:  # noqa: ANN401 - untrusted JSON
         raise ValueError("no target")
     if (ends is None and kind is Kind.MAINTENANCE) or (ends is not None and ends < begun):
         raise ValueError("no end")
-    return Wish(kind, target, begun, ends, clean_reason(str(item["reason"])), str(item["by"])[:64])
+    return Override(
+        kind, target, begun, ends, clean_reason(str(item["reason"])), str(item["by"])[:64]
+    )

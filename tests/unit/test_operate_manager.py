@@ -1,4 +1,4 @@
-"""The desk: drains, windows and switches on a whole host, and what is refused."""
+"""The overrides: drains, windows and switches on a whole host, and what is refused."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ import time
 import pytest
 from whole_host import LINKS, WholeHost
 
-from fabricd.operate.desk import WishError
-from fabricd.operate.wishes import Kind
+from fabricd.operate.manager import OverrideError
+from fabricd.operate.overrides import Kind
 from telemetry.service import durable
 
 BY = {"reason": "new optics", "by": "uid 0"}
@@ -30,11 +30,11 @@ def make(tmp_path):
 
 async def test_a_drained_link_carries_nothing_and_comes_back(make):
     whole = make()
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     assert whole.weights() == {"rail0": 1000, "rail1": 0, "rail2": 1000}
     assert whole.states()["rail1"] == "ADMIN"
     assert whole.link("rail1").health.reason == "drained by uid 0: new optics"
-    whole.desk.undrain(whole.host, "rail1", "uid 0")
+    whole.overrides.undrain(whole.host, "rail1", "uid 0")
     assert whole.weights()["rail1"] == 1000
     assert whole.states()["rail1"] == "UP"
     assert whole.reasons() == ["drain until taken back: new optics", "drain taken back: new optics"]
@@ -42,7 +42,7 @@ async def test_a_drained_link_carries_nothing_and_comes_back(make):
 
 async def test_the_work_on_a_drained_link_is_no_failure(make):
     whole = make()
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     link = whole.link("rail1")
     for _ in range(5):  # the cable is pulled, again and again
         link.carrier, link.pending_downs = False, 1
@@ -50,7 +50,7 @@ async def test_the_work_on_a_drained_link_is_no_failure(make):
         link.carrier = True
         whole.host.step()
     assert link.health.damping.penalty(time.monotonic_ns()) == 0
-    whole.desk.undrain(whole.host, "rail1", "uid 0")
+    whole.overrides.undrain(whole.host, "rail1", "uid 0")
     assert whole.weights()["rail1"] == 1000
 
 
@@ -63,17 +63,17 @@ async def test_an_undrained_link_is_vouched_for(make):
         link.carrier = True
         whole.host.step()
     assert link.health.damping.is_suppressed(time.monotonic_ns())
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
-    whole.desk.undrain(whole.host, "rail1", "uid 0")
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.undrain(whole.host, "rail1", "uid 0")
     assert whole.weights()["rail1"] == 1000
     assert link.health.damping.penalty(time.monotonic_ns()) == 0
 
 
 async def test_undrained_with_the_cable_out_it_carries_nothing(make):
     whole = make()
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     whole.link("rail1").carrier = False
-    whole.desk.undrain(whole.host, "rail1", "uid 0")
+    whole.overrides.undrain(whole.host, "rail1", "uid 0")
     assert whole.weights()["rail1"] == 0
 
 
@@ -81,15 +81,15 @@ async def test_never_the_last_that_carries(make):
     whole = make()
     whole.link("rail0").carrier = False
     whole.host.step()
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
-    with pytest.raises(WishError, match="rail2 is the last link that carries"):
-        whole.desk.drain(whole.host, "rail2", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
+    with pytest.raises(OverrideError, match="rail2 is the last link that carries"):
+        whole.overrides.drain(whole.host, "rail2", seconds=None, **BY)
     assert whole.weights() == {"rail0": 0, "rail1": 0, "rail2": 1000}
 
 
 async def test_a_drained_link_serves_again_when_all_others_fail(make):
     whole = make()
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     for name in ("rail0", "rail2"):
         whole.link(name).carrier = False
     whole.host.step()
@@ -100,8 +100,8 @@ async def test_a_host_that_observes_drains_nothing(make):
     whole = make()
     whole.host.modes._stop_file.touch()
     whole.host.modes.check_stop()
-    with pytest.raises(WishError, match="the stop file is present"):
-        whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    with pytest.raises(OverrideError, match="the stop file is present"):
+        whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ async def test_a_host_that_observes_drains_nothing(make):
 )
 async def test_what_is_refused_says_why(make, ask, text):
     whole = make(extra='[detectors]\noff = ["port"]\n')
-    with pytest.raises(WishError, match=text):
-        ask(whole.desk, whole.host)
+    with pytest.raises(OverrideError, match=text):
+        ask(whole.overrides, whole.host)
 
 
 async def test_in_a_window_soft_evidence_and_flaps_have_no_consequence(make):
     whole = make()
-    whole.desk.open_window(whole.host, "rail1", seconds=600, **BY)
+    whole.overrides.open_window(whole.host, "rail1", seconds=600, **BY)
     link = whole.link("rail1")
     link.worse = "10 % lost"
     whole.host.step()
@@ -150,41 +150,41 @@ async def test_in_a_window_soft_evidence_and_flaps_have_no_consequence(make):
 
 async def test_a_window_over_the_host_is_over_all_links_and_ends(make):
     whole = make()
-    whole.desk.open_window(whole.host, "host", seconds=600, **BY)
-    assert whole.host.engine.orders.planned == {"rail0", "rail1", "rail2"}
-    whole.desk.tick(whole.host, time.monotonic_ns() + 601 * 10**9)
-    assert whole.host.engine.orders.planned == frozenset()
+    whole.overrides.open_window(whole.host, "host", seconds=600, **BY)
+    assert whole.host.engine.overrides.planned == {"rail0", "rail1", "rail2"}
+    whole.overrides.tick(whole.host, time.monotonic_ns() + 601 * 10**9)
+    assert whole.host.engine.overrides.planned == frozenset()
     assert whole.reasons()[-1] == "maintenance of host ended: its time was over: new optics"
 
 
 async def test_a_detector_that_is_off_judges_nothing(make):
     whole = make()
     link = whole.link("rail1")
-    whole.desk.detector_off(whole.host, "carrier", seconds=60, **BY)
+    whole.overrides.detector_off(whole.host, "carrier", seconds=60, **BY)
     link.carrier, link.pending_downs = False, 1
     whole.host.step()
     assert whole.weights()["rail1"] == 1000
-    whole.desk.detector_on(whole.host, "carrier", "uid 0")
+    whole.overrides.detector_on(whole.host, "carrier", "uid 0")
     assert whole.weights()["rail1"] == 0
     link.carrier = True
-    whole.desk.detector_off(whole.host, "loss", seconds=60, **BY)
+    whole.overrides.detector_off(whole.host, "loss", seconds=60, **BY)
     whole.link("rail0").worse = "10 % lost"
     whole.host.step()
     assert whole.weights()["rail0"] == 1000
-    whole.desk.tick(whole.host, time.monotonic_ns() + 61 * 10**9)
+    whole.overrides.tick(whole.host, time.monotonic_ns() + 61 * 10**9)
     assert whole.weights()["rail0"] == 500, "the switch ended"
 
 
 async def test_all_that_is_in_force_survives_a_restart(make):
     before = make()
-    before.desk.drain(before.host, "rail1", seconds=900, **BY)
-    before.desk.open_window(before.host, "host", seconds=900, **BY)
-    before.desk.detector_off(before.host, "loss", seconds=None, **BY)
+    before.overrides.drain(before.host, "rail1", seconds=900, **BY)
+    before.overrides.open_window(before.host, "host", seconds=900, **BY)
+    before.overrides.detector_off(before.host, "loss", seconds=None, **BY)
     after = make()
     assert after.refused == []
     assert after.weights()["rail1"] == 0
-    assert after.host.engine.orders == before.host.engine.orders
-    document = after.desk.document(after.host)
+    assert after.host.engine.overrides == before.host.engine.overrides
+    document = after.overrides.document(after.host)
     assert [w["target"] for w in document["drain"]] == ["rail1"]
     assert 0 < document["drain"][0]["left_s"] <= 900
     assert document["detectors"]["loss"] is False
@@ -195,12 +195,12 @@ async def test_garbage_in_the_file_is_set_aside(make, tmp_path):
     whole = make()
     assert "kept as operator.json.unusable-" in whole.refused[0]
     assert len(list(tmp_path.glob("operator.json.unusable-*"))) == 1
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     assert make().states()["rail1"] == "ADMIN"
 
 
 async def test_a_directory_that_cannot_be_synced_is_no_refusal(make, monkeypatch):
-    """The file says the new thing by then: who undid the wish would find it again after a start."""
+    """The file says the new thing by then: undone, the override would be back after a start."""
     whole = make()
     fsync = os.fsync
 
@@ -210,9 +210,9 @@ async def test_a_directory_that_cannot_be_synced_is_no_refusal(make, monkeypatch
         fsync(descriptor)
 
     monkeypatch.setattr(durable.os, "fsync", fails_for_directories)
-    whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
+    whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
     assert whole.weights()["rail1"] == 0
-    assert list(make().desk.wishes.of(Kind.DRAIN)) == ["rail1"]
+    assert list(make().overrides.active.of(Kind.DRAIN)) == ["rail1"]
 
 
 async def test_a_full_disk_refuses_the_wish_and_changes_nothing(make, monkeypatch):
@@ -221,24 +221,24 @@ async def test_a_full_disk_refuses_the_wish_and_changes_nothing(make, monkeypatc
     for carrier, downs in ((False, 2), (True, 0)):
         link.carrier, link.pending_downs = carrier, downs
         whole.host.step()
-    whole.desk.drain(whole.host, "rail0", seconds=60, **BY)
+    whole.overrides.drain(whole.host, "rail0", seconds=60, **BY)
 
     def full(_fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(durable.os, "fsync", full)
-    with pytest.raises(WishError, match=r"not stored, so not done: .*No space left"):
-        whole.desk.drain(whole.host, "rail1", seconds=None, **BY)
-    with pytest.raises(WishError, match="not stored"):
-        whole.desk.undrain(whole.host, "rail0", "uid 0")
+    with pytest.raises(OverrideError, match=r"not stored, so not done: .*No space left"):
+        whole.overrides.drain(whole.host, "rail1", seconds=None, **BY)
+    with pytest.raises(OverrideError, match="not stored"):
+        whole.overrides.undrain(whole.host, "rail0", "uid 0")
     assert whole.weights() == {"rail0": 0, "rail1": 1000, "rail2": 1000}
     assert whole.link("rail0").health.damping.penalty(time.monotonic_ns()) > 0, "nobody vouched"
-    whole.desk.tick(whole.host, time.monotonic_ns() + 61 * 10**9)
+    whole.overrides.tick(whole.host, time.monotonic_ns() + 61 * 10**9)
     assert whole.weights()["rail0"] == 1000, "an end needs no disk"
-    assert whole.desk.errors == 1
+    assert whole.overrides.errors == 1
     monkeypatch.undo()
-    whole.desk.tick(whole.host, time.monotonic_ns())
-    assert make().desk.wishes.of(Kind.DRAIN) == {}, "stored when the disk had room"
+    whole.overrides.tick(whole.host, time.monotonic_ns())
+    assert make().overrides.active.of(Kind.DRAIN) == {}, "stored when the disk had room"
 
 
 GROUPS = LINKS.replace("rail = 0\n", 'rail = 0\ngroup = "front"\n')

@@ -14,7 +14,7 @@ from fabricd.detect.sequential import Test
 
 
 @dataclass(slots=True)
-class Usual:
+class BaselineRate:
     """Of one stream."""
 
     least: float

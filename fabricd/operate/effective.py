@@ -1,4 +1,4 @@
-"""What the wishes in force mean for the engine. Pure.
+"""What the overrides in force change for the engine. Pure.
 
 * Drained: as if an administrator had taken the link down: no failure, no penalty, no weight.
 * Planned (a maintenance window): soft evidence changes nothing, and no carrier loss or verdict adds
@@ -17,8 +17,8 @@ from fabricd.links.health import Facts
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What the engine has to heed."""
+class EffectiveOverrides:
+    """The overrides as the engine applies them."""
 
     drained: Mapping[str, str] = field(default_factory=dict)
     """Netdev → what to say about it."""
@@ -57,22 +57,22 @@ class Orders:
         return True if "carrier" in self.off else carrier
 
     @property
-    def heeds_links(self) -> bool:
+    def uses_links(self) -> bool:
         """Whether what probes say of a whole link matters, also for its way back."""
         return "probe-link" not in self.off
 
     @property
-    def heeds_paths(self) -> bool:
+    def uses_paths(self) -> bool:
         """Whether what probes say of one path alone matters, also for its way back."""
         return "probe-path" not in self.off
 
     @property
-    def heeds_rdma(self) -> bool:
+    def uses_rdma(self) -> bool:
         """Whether what RDMA probes say of RDMA matters."""
         return "probe-rdma" not in self.off
 
     @property
-    def heeds_ports(self) -> bool:
+    def uses_ports(self) -> bool:
         """Whether a verbs port that is not active takes its link down."""
         return "port" not in self.off
 

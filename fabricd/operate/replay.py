@@ -44,7 +44,7 @@ class Episode:
 
 
 @dataclass(slots=True)
-class Past:
+class ReplayReport:
     """What would have happened.
 
     Attributes:
@@ -121,13 +121,13 @@ class _Track:
 
 def replay(
     config: Config, rows: Iterable[Event], until_ns: int, only: frozenset[str] | None = None
-) -> Past:
+) -> ReplayReport:
     """Put recorded evidence through today's rules.
 
     Args:
         config: of today; all its links are taken for steered.
         rows: of one host, in the order of the timeline; other kinds than evidence are passed over.
-        until_ns: CLOCK_REALTIME at which the past ends.
+        until_ns: CLOCK_REALTIME at which the replay ends.
         only: count and tell of these links alone (netdevs); None: of all.
     """
     run = _Replay(config, only)
@@ -145,7 +145,7 @@ class _Replay:
         self.links = {x.netdev: _Track(x.netdev, Health(*self._rules)) for x in config.links}
         self.paths: dict[Key, _Track] = {}
         """Those that the timeline names: the others were well all the time."""
-        self.past = Past(len(self.links), len(self.links))
+        self.report = ReplayReport(len(self.links), len(self.links))
         self._weights: dict[Key, int] = {}
         """Of what does not carry in full."""
         self._open: dict[Key, tuple[int, str, int]] = {}
@@ -160,7 +160,7 @@ class _Replay:
         if row.kind is EventKind.FLAP:
             link.downs += row.count
             link.carrier = row.data.get("carrier") is True
-            self.past.flaps += row.count if row.link in self._only else 0
+            self.report.flaps += row.count if row.link in self._only else 0
         elif row.kind is EventKind.CARRIER_UP:
             link.carrier = True
         elif row.kind is EventKind.PATH_STATE:
@@ -193,12 +193,12 @@ class _Replay:
                 break  # Waits for evidence, not for time.
         self._now = max(self._now, until_ns)
 
-    def finish(self, until_ns: int) -> Past:
+    def finish(self, until_ns: int) -> ReplayReport:
         """The result; what is still steered away ends now."""
         for key in list(self._open):
             self._close(key, until_ns)
-        self.past.sort()
-        return self.past
+        self.report.sort()
+        return self.report
 
     @staticmethod
     def _published(link: _Track, row: Event) -> None:
@@ -219,7 +219,7 @@ class _Replay:
         self._now = now
         for track in self._all():
             moves = len(track.health.update(track.facts(), now))
-            self.past.transitions += moves if track.netdev in self._only and not track.peer else 0
+            self.report.transitions += moves if track.netdev in self._only and not track.peer else 0
             track.downs = 0
         plan = policy.plan(
             [policy.LinkInput(x.netdev, x.health.state, x.carrier) for x in self.links.values()],
@@ -230,7 +230,7 @@ class _Replay:
         )
         weights: dict[Key, int] = {(rail.netdev, ""): rail.weight for rail in plan.rails}
         carrying = sum(weight > 0 for weight in weights.values())
-        self.past.fewest = min(self.past.fewest, carrying)
+        self.report.fewest = min(self.report.fewest, carrying)
         weights |= {(path.netdev, path.remote): path.weight for path in plan.paths}
         for key in sorted({*weights, *self._weights}):
             weight = weights.get(key, policy.FULL)
@@ -245,32 +245,32 @@ class _Replay:
         if key in self._open:
             begun, reason, weight = self._open.pop(key)
             peer = self.paths[key].peer if key[1] else ""
-            self.past.add(Episode(key[0], begun, now, reason, weight, peer, key[1]))
+            self.report.add(Episode(key[0], begun, now, reason, weight, peer, key[1]))
 
 
-def recorded(rows: Sequence[Event], links: int, until_ns: int) -> Past:
+def recorded(rows: Sequence[Event], links: int, until_ns: int) -> ReplayReport:
     """What WOULD_STEER rows say, in their order."""
-    past = Past(links, links)
+    report = ReplayReport(links, links)
     taken: dict[Key, tuple[Event, int]] = {}
 
     def close(key: Key, at_ns: int) -> None:
         if key in taken:
             row, weight = taken.pop(key)
             peer = row.peer if key[1] else ""
-            past.add(Episode(row.link, row.wall_ns, at_ns, row.reason, weight, peer, key[1]))
+            report.add(Episode(row.link, row.wall_ns, at_ns, row.reason, weight, peer, key[1]))
 
     for row in rows:
         weight = row.data.get("weight")
         if not isinstance(weight, int):
             continue
         key = (row.link, str(row.data.get("remote", "")))
-        past.transitions += not key[1]
+        report.transitions += not key[1]
         close(key, row.wall_ns)
         if weight < policy.FULL:
             taken[key] = (row, weight)
         out = sum(was == 0 for (_, remote), (_, was) in taken.items() if not remote)
-        past.fewest = min(past.fewest, links - out)
+        report.fewest = min(report.fewest, links - out)
     for key in list(taken):
         close(key, until_ns)
-    past.sort()
-    return past
+    report.sort()
+    return report

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricd.detect.baseline_rate import BaselineRate
 from fabricd.detect.sequential import Cusum, Test
-from fabricd.detect.usual import Usual
 
 Test.__test__ = False
 TEST = Test(3e-6, 5e-4, 20.0)
@@ -15,7 +15,7 @@ HOUR = 400 * 3600
 
 
 def usual():
-    return Usual(3e-6, 1e-5)
+    return BaselineRate(3e-6, 1e-5)
 
 
 def test_at_first_it_is_the_test_s_own_normal():

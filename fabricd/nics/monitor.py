@@ -126,7 +126,7 @@ class Nic:
         return old or bool(self.error) or self.dark
 
 
-class NicBook:
+class NicMonitor:
     """All NICs of the host."""
 
     def __init__(self, netdevs: Iterable[str], speeds: Mapping[str, float] | None = None) -> None:
@@ -322,7 +322,7 @@ class NicBook:
         if more or link.carrier is not True or not link.admin_up:
             nic.calm_ns = now  # The next reading's interval begins before now.
             self._gather.out(nic.netdev)
-        elif link.netdev in engine.orders.planned:
+        elif link.netdev in engine.overrides.planned:
             self._gather.out(nic.netdev)
 
     def _count(self, nic: Nic, link: Link, reading: Reading) -> None:
