@@ -1,4 +1,4 @@
-"""What is usual for a stream: its own rate of rare events, as far as it is known. Pure.
+"""Baseline rate of rare events in one stream, learnt from what it has shown. Pure.
 
 A sequential test needs a normal rate. One for all has to be that of the worst that is still well,
 and then makes the test slow for the many that are far better. So a stream begins as if it were a
@@ -15,7 +15,7 @@ from fabricd.detect.sequential import Test
 
 @dataclass(slots=True)
 class BaselineRate:
-    """Of one stream."""
+    """Baseline rate of one stream: events per unit of exposure."""
 
     least: float
     """Rate that is believed at first, and the least that ever is."""

@@ -169,7 +169,7 @@ class LossTest:
             for way in Direction if name in document else ():
                 try:
                     events, exposure = document[name][way.name.lower()]
-                    self._link(index, way).usual.restore(float(events), float(exposure))
+                    self._link(index, way).baseline.restore(float(events), float(exposure))
                 except (KeyError, TypeError, ValueError, OverflowError):
                     refused.append(f"usual losses of {name} {way.name.lower()}")
         return refused
@@ -253,7 +253,7 @@ class LossTest:
             elif queued:
                 nats = rules.congested.nats(lost, packets)
             else:
-                nats = self._link(row.link, way).usual.nats(rules.idle, lost, packets)
+                nats = self._link(row.link, way).baseline.nats(rules.idle, lost, packets)
             half.count(lost, packets, queued=behind)
             if not half.cusum.step(self._path_test, nats, lost, packets, now):
                 half.blamed = ""

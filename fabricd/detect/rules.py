@@ -141,8 +141,8 @@ LINK_SPEED = Rule("link_speed", 1, 10, S, "the link is slower than it was")
 """Not of counters: of readings, compared by `fabricd.nics.monitor`."""
 
 RULES: dict[str, Rule] = {rule.counter: rule for rule in TABLE}
-"""By counter; one without a rule is only shown (`fabricd.nics.monitor.Nic.counted`): what is healthy
-(`fec_corrected`), and the sum of others (`tx_errors`)."""
+"""By counter; one without a rule is only shown (`fabricd.nics.monitor.Nic.counted`): what is
+healthy (`fec_corrected`), and the sum of others (`tx_errors`)."""
 
 
 @dataclass(frozen=True, slots=True)

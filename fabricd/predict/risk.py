@@ -160,7 +160,10 @@ class Predictor:
         self.left_s: Array = np.full(n, np.inf)
         self._quality, self._light = Trend(n), Trend(n)
         self._bias, self._sent = Trend(n, LASER), Trend(n, LASER)
-        self._by_temperature, self._chill = TemperatureCompensation(n), TemperatureCompensation(n)
+        self._bias_compensation, self._quality_compensation = (
+            TemperatureCompensation(n),
+            TemperatureCompensation(n),
+        )
         self._limit = float(q_of_ber(np.array(self.rules.ber_limit)))
         self._bursts = np.zeros((n, self.rules.burst_of), bool)
         self._burst_now = np.zeros(n, bool)
@@ -238,13 +241,13 @@ class Predictor:
         # What a link at its limit loses is explained by its level; with much in hand, by nothing.
         self._burst_now |= mixed
         quality = np.where(mixed, np.nan, quality)
-        return self._chill.explain(quality, seen.celsius, self.rules.warm_quality)
+        return self._quality_compensation.explain(quality, seen.celsius, self.rules.warm_quality)
 
     def _laser(self, seen: Window) -> Array:
         """Bias in dB, at the laser's usual temperature."""
         with np.errstate(invalid="ignore", divide="ignore"):
             bias = np.where(seen.bias > 0, 10 * np.log10(seen.bias), np.nan)
-        return self._by_temperature.explain(bias, seen.celsius, self.rules.warm_bias)
+        return self._bias_compensation.explain(bias, seen.celsius, self.rules.warm_bias)
 
     def _remember(self) -> None:
         """The best day is what a link had; the best level, forgotten slowly, what it had lately."""
@@ -331,7 +334,10 @@ class Predictor:
             "arrays": {
                 name: plain(values.astype(float)) for name, values in self._arrays().items()
             },
-            "slopes": [plain(self._by_temperature.state), plain(self._chill.state)],
+            "slopes": [
+                plain(self._bias_compensation.state),
+                plain(self._quality_compensation.state),
+            ],
             "count": self._count,
         }
 
@@ -357,13 +363,13 @@ class Predictor:
                 raise ValueError(f"{name} is not what it should be")
             setattr(fresh, name, values.astype(old.dtype))
         for slope, saved in zip(
-            (fresh._by_temperature, fresh._chill), document["slopes"], strict=True
+            (fresh._bias_compensation, fresh._quality_compensation), document["slopes"], strict=True
         ):
             slope.restore(saved)
         fresh._count = int(document["count"])
         for name in (
-            "_by_temperature",
-            "_chill",
+            "_bias_compensation",
+            "_quality_compensation",
             "_quality",
             "_light",
             "_bias",

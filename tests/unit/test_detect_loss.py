@@ -283,11 +283,11 @@ def test_who_was_sick_not_long_ago_has_to_be_well_for_longer():
 
 def test_what_is_usual_of_a_link_outlives_a_reload_but_not_the_link(an_hour_of_little_loss):
     feed = deepcopy(an_hour_of_little_loss)
-    known = feed.test._links[1, Direction.RX].usual
+    known = feed.test._links[1, Direction.RX].baseline
     assert known.rate > 3e-6
     feed.test.rebase()
     feed.test.configure(["a", "b", "x"], [])
-    assert feed.test._links[1, Direction.RX].usual is known
+    assert feed.test._links[1, Direction.RX].baseline is known
     assert {index for index, _ in feed.test._links} == {0, 1}
 
 
@@ -334,7 +334,7 @@ def test_links_and_paths_that_stay_keep_their_evidence_at_another_index():
 
 def test_paths_that_changed_begin_anew_and_a_link_with_none_left_too():
     feed = sick()
-    usual = feed.test._links[1, Direction.RX].usual
+    usual = feed.test._links[1, Direction.RX].baseline
     others = [(link, f"new {peer}") if link == "b" else (link, peer) for link, peer in keys()]
     feed.test.configure(LINKS, others)
     assert set(feed.test._paths) == set(range(32)) - set(range(8, 16))
