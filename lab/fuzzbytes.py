@@ -14,7 +14,7 @@ from typing import Any
 
 from clocksync import wire, words
 from clocksync.ptp import messages as ptp
-from fabricd.clock import model
+from fabricd.clock import drift_file
 from fabricd.detect import receive_path
 from fabricd.links import rtnl as links
 from fabricd.links.inventory import Inventory
@@ -133,10 +133,10 @@ def _clock_word(data: bytes) -> None:
 
 def _clock_rate(data: bytes) -> None:
     try:
-        kept = model.parse(data)
-    except model.ModelError as error:
+        kept = drift_file.parse(data)
+    except drift_file.ModelError as error:
         raise CounterError(str(error)) from error
-    if abs(kept.start(model.Clockwork("", steady=True), 1.8e9)) > model.MOST_RATE:
+    if abs(kept.start(drift_file.RawClock("", steady=True), 1.8e9)) > drift_file.MOST_RATE:
         raise AssertionError(kept)
 
 

@@ -250,7 +250,8 @@ def _run(
             if number * STEP_S == WARM_S and meter is not None:
                 for owner, call, name in (
                     (service.table, "read", "ring"), (service, "_take", "words"),
-                    (service.lines, "feed", "train filter"), (service.lines, "fit", "fits"),
+                    (service.fit_scheduler, "feed", "train filter"),
+                    (service.fit_scheduler, "fit", "fits"),
                     (service.core, "step", "mesh step"), (service.core, "words", "own words"),
                     (WordPage, "write", "pages"), (ClockPage, "write", "pages"),
                     (service, "store", "document"),

@@ -13,7 +13,7 @@ from rich.table import Table
 from clocksync.page import ClockError, ClockReader, State
 from clocksync.tai import TaiReader
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
-from fabricd.clock import document
+from fabricd.clock import status_reader
 from fabricd.probes.ring import RingError, RingReader
 
 RunDir = Annotated[
@@ -108,7 +108,7 @@ def missing(run_dir: Path, max_bound_us: float | None) -> str:
 def read(run_dir: Path) -> dict[str, Any]:
     """What the clock service left beside its page; ends the program when there is nothing."""
     try:
-        return document.read(run_dir)
+        return status_reader.read(run_dir)
     except OSError as error:
         fail(f"{why(error)} (is fabric-clock running?)")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Keeps the learnt rate while the service runs. The shell around `fabricd.clock.model`."""
+"""Keeps the learnt rate while the service runs. The shell around `fabricd.clock.drift_file`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 from clocksync.host import MeshHost
 from clocksync.page import State
-from fabricd.clock.model import Clockwork, Model, ModelError, clockwork, load, store
+from fabricd.clock.drift_file import Model, ModelError, RawClock, load, raw_clock, store
 
 LEARNT_S = 60.0
 """So long the host has to be locked to others: what it has then is theirs too."""
@@ -20,9 +20,9 @@ STORE_S = 300.0
 class RateKeeper:
     """One host's."""
 
-    def __init__(self, directory: Path, work: Clockwork | None = None) -> None:
+    def __init__(self, directory: Path, work: RawClock | None = None) -> None:
         """Args: ``directory``: the host's state; ``work``: default: this boot's."""
-        self._directory, self._work = directory, work or clockwork()
+        self._directory, self._work = directory, work or raw_clock()
         self._log = structlog.get_logger()
         self._locked_s: float | None = None
         self._stored_s = 0.0

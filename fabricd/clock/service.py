@@ -1,7 +1,7 @@
 """The clock service of a host: the prober's samples in, the clock page and the words out.
 
 Ten times a second it takes what the prober has sampled, hears the neighbours' words, fits a line to
-some of the paths (`fabricd.clock.lines`), takes one step in the mesh (`clocksync.host`) and
+some of the paths (`fabricd.clock.fit_scheduler`), takes one step in the mesh (`clocksync.host`) and
 publishes.
 """
 
@@ -27,16 +27,16 @@ from clocksync.wire import WordError, decode, encode
 from clocksync.wordpage import WordPage
 from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
-from fabricd.clock.bridge import Bridge
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks, RawClocks
-from fabricd.clock.document import NAME
-from fabricd.clock.lines import DEAF_NS, Lines
+from fabricd.clock.fit_scheduler import DEAF_NS, FitScheduler
 from fabricd.clock.paths import ClockPath, PathTable
 from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
+from fabricd.clock.restart_handover import RestartHandover
 from fabricd.clock.samples import Exchanged
-from fabricd.clock.telling import chrony, ptp, tai, telling
+from fabricd.clock.status_reader import NAME
+from fabricd.clock.status_writer import chrony, ptp, status_document, tai
 from telemetry.service import durable
 
 STEP_S = 0.1
@@ -95,8 +95,8 @@ class ClockService:
         self._asleep_ns = max(_asleep() for _ in range(LOOKS))
         self._tai_page = TaiPage(run_dir)
         found, before = self._believed(now)
-        self._bridge = Bridge(found, now)
-        self.core = MeshHost(host, priority, now, epoch, rules, self._bridge.rate(rate))
+        self._handover = RestartHandover(found, now)
+        self.core = MeshHost(host, priority, now, epoch, rules, self._handover.rate(rate))
         self.core.mover = Mover(may_move=may_move)
         self.edge, self.chrony = edge, chrony
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
@@ -108,7 +108,7 @@ class ClockService:
         self.table = PathTable(
             run_dir, lambda path: self.core.drop(path.number), self._rerouted, paths
         )
-        self.lines = Lines(self.core, self.phcs, self.clocks)
+        self.fit_scheduler = FitScheduler(self.core, self.phcs, self.clocks)
         self._judge_ns = 0
         self._said = State.UNSYNCED
 
@@ -130,15 +130,15 @@ class ClockService:
             self._take(self.table.by_index[index], each, now)
         stamping = [path for path in self.table.by_index.values() if path.hardware[0]]
         self.phcs.read({path.phc for path in stamping if path.phc is not None}, now)
-        if self.lines.fit(self.table.by_index.values(), now):
+        if self.fit_scheduler.fit(self.table.by_index.values(), now):
             self._forget("its clock was stepped")
         self.glance()
         now = self.clocks.now()
         paths = self.table.all()
         software = not paths or not all(path.hardware[0] for path in paths)
         self.core.stamps_off_ns = self.table.clock_read_ns / 2 if software else 0.0
-        line = self.core.step(now, self._bridge.wall_ns(now, time.time_ns()))
-        published = self._bridge.cross(line, now, alone=not self.core.status.neighbours)
+        line = self.core.step(now, self._handover.wall_ns(now, time.time_ns()))
+        published = self._handover.cross(line, now, alone=not self.core.status.neighbours)
         if published is not None:
             self.line = line = published
             self.page.write(line)
@@ -187,8 +187,8 @@ class ClockService:
     def store(self) -> None:
         """Leave the document beside the page, for who cannot ask a service."""
         path = self._directory / NAME
-        document = telling(self.core, self.table.all(), self.phcs) | {
-            "refused_words": self.refused, "fits": self.lines.fits, "tai": tai(self.tai),
+        document = status_document(self.core, self.table.all(), self.phcs) | {
+            "refused_words": self.refused, "fits": self.fit_scheduler.fits, "tai": tai(self.tai),
             "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
             "chrony": None if self.chrony is None else chrony(self.chrony),
         }  # fmt: skip
@@ -238,7 +238,7 @@ class ClockService:
             self.edge.forget()
         if self.chrony is not None:
             self.chrony.anew()
-        self._bridge.drop()
+        self._handover.drop()
         self.phcs.anew()
         self._judge_ns, self._found_end = 0, None
         for path in self.table.all():

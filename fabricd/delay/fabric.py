@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fabricd.clock.document import FRESH_S, NAME, read
+from fabricd.clock.status_reader import FRESH_S, NAME, read
 from fabricd.delay.path import Reading
 
 MOST_BOUND_NS = 50_000
@@ -63,7 +63,7 @@ def apart(
 
 
 _USED = ("at_ns", "offset_ns", "slope", "surplus_ns", "way_bound_ns")
-"""Numbers, or open: `fabricd.clock.document` refuses what is neither."""
+"""Numbers, or open: `fabricd.clock.status_reader` refuses what is neither."""
 
 
 class FabricTimes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabricd import __version__
-from fabricd.clock import document as clock_document
+from fabricd.clock import status_reader
 from fabricd.delay.watch import document as delay_document
 from fabricd.detect.locate import port_name
 from fabricd.operate.detectors import DETECTORS
@@ -117,7 +117,7 @@ def snapshot(host: Host) -> HostSnapshot:
                 slow=host.delay.slow(link.netdev),
             )
         )
-    clock = clock_document.snapshot(Path(host.config.paths.run_dir))
+    clock = status_reader.snapshot(Path(host.config.paths.run_dir))
     return HostSnapshot(
         name,
         tuple(links),

@@ -13,12 +13,12 @@ from clocksync.crossing import Reading
 from clocksync.page import State
 from clocksync.standing import HostRules
 from clocksync.wire import SIZE
-from fabricd.clock import document
+from fabricd.clock import status_reader
 from fabricd.clock.paths import ClockPath, PathKey
 from fabricd.clock.phc import PhcError, Phcs
 from fabricd.clock.samples import Exchanged
 from fabricd.clock.service import ClockService
-from fabricd.clock.telling import telling
+from fabricd.clock.status_writer import status_document
 from fabricd.probes import layout as lay
 
 SECOND = 10**9
@@ -229,7 +229,7 @@ def test_without_its_clock_a_path_gives_nothing_and_says_why(make):
     one.broken = True
     world.run(2)
     assert one.pair() is other.pair() is None
-    said = telling(one.service.core, [one.path], one.service.phcs)
+    said = status_document(one.service.core, [one.path], one.service.phcs)
     assert said["paths"][0]["stamps"] == ["hardware", "software"]
     assert "Input/output error" in said["phcs"][0]["why"]
     world.run(40)
@@ -239,10 +239,10 @@ def test_without_its_clock_a_path_gives_nothing_and_says_why(make):
     one.broken = False
     world.run(7)
     assert one.pair() is not None
-    assert said["paths"][0].keys() == telling(
+    assert said["paths"][0].keys() == status_document(
         one.service.core, [one.path], one.service.phcs
     )["paths"][0].keys()  # fmt: skip
     one.service.store()
-    (known,) = document.read(one.service._directory)["phcs"]
+    (known,) = status_reader.read(one.service._directory)["phcs"]
     assert known["why"] is None
     assert known["slope"] == pytest.approx((1 - 15e-6) / 1.0 - 1, abs=1e-7)

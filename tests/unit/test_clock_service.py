@@ -224,11 +224,11 @@ def test_over_a_clock_that_went_back_paths_are_fitted_at_once(make, run_dir, clo
     service = make()
 
     def run():
-        before = service.lines.fits
+        before = service.fit_scheduler.fits
         for _ in range(20):
             clocks.ns += 10**8
             service.tick()
-        return service.lines.fits - before
+        return service.fit_scheduler.fits - before
 
     run()
     usual = run()

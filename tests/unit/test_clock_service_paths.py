@@ -15,7 +15,7 @@ from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS
-from fabricd.clock.telling import telling
+from fabricd.clock.status_writer import status_document
 from fabricd.probes import layout as lay
 from lab.ringfile import fresh_ring, put, sample_at
 
@@ -223,6 +223,6 @@ def test_one_way_delays_are_told_with_both_ends_bounds(make, run_dir, clocks):
     service.core.status.bound_ns, service.core.status.reference = 700.0, 7
     for reference, within in ((7, 700.0 + 300.0 + 8.0), (9, None)):
         edge.time = Time(1, reference, 0, clocks.ns, NOW, 300.0, 0.0)
-        (row,) = telling(service.core, service.table.all(), service.phcs)["paths"]
+        (row,) = status_document(service.core, service.table.all(), service.phcs)["paths"]
         assert (row["out_ns"], row["back_ns"]) == (1050.0, 750.0)
         assert row["way_bound_ns"] == within

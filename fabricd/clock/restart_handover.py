@@ -15,7 +15,7 @@ from dataclasses import replace
 from clocksync.page import ClockError, Line, State
 
 
-class Bridge:
+class RestartHandover:
     """What an earlier service left, until the new one knows better."""
 
     def __init__(self, before: Line | None, now_ns: int) -> None:

@@ -35,7 +35,7 @@ BARE = (None, None)
 """Nothing is to be crossed: both ends stamp by their raw clocks."""
 
 
-class Lines:
+class FitScheduler:
     """Of one host's paths."""
 
     def __init__(self, core: MeshHost, phcs: Phcs, clocks: Clocks) -> None:

@@ -37,7 +37,7 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Clockwork:
+class RawClock:
     """What the raw clock is made of."""
 
     boot: str
@@ -57,7 +57,7 @@ class Model:
     boot: str
     steady: bool
 
-    def error(self, now: Clockwork, wall_s: float) -> float:
+    def error(self, now: RawClock, wall_s: float) -> float:
         """How far off it may be by now; grows with its age."""
         age = max(0.0, wall_s - self.learnt_s) / DAY_S
         steady = self.steady and now.steady
@@ -65,7 +65,7 @@ class Model:
         base = SAME_BOOT if same else KNOWN if steady else MEASURED
         return base + AGING * age
 
-    def start(self, now: Clockwork, wall_s: float) -> float:
+    def start(self, now: RawClock, wall_s: float) -> float:
         """The rate to begin with: none at all where that is the better guess."""
         return self.rate if abs(self.rate) > self.error(now, wall_s) else 0.0
 
@@ -119,7 +119,7 @@ def store(directory: Path, model: Model) -> None:
     durable.replace_text(directory / NAME, json.dumps(asdict(model)) + "\n")
 
 
-def clockwork(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Clockwork:
+def raw_clock(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> RawClock:
     """This boot's; what cannot be read is taken for the worse."""
 
     def text(path: Path) -> str:
@@ -131,4 +131,4 @@ def clockwork(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Clockwork
     boot = text(proc / "sys/kernel/random/boot_id").strip()[:MOST_TEXT]
     source = text(sys / "devices/system/clocksource/clocksource0/current_clocksource").strip()
     known = source == "tsc" and "tsc_known_freq" in text(proc / "cpuinfo").split()
-    return Clockwork(boot, known or source == "arch_sys_counter")
+    return RawClock(boot, known or source == "arch_sys_counter")

@@ -6,7 +6,7 @@ from clock_services import Stopped
 
 from clocksync.host import MeshHost
 from clocksync.pair import SECOND
-from fabricd.clock.lines import FIT_S, FIT_SHARE_S, LATE, Lines
+from fabricd.clock.fit_scheduler import FIT_S, FIT_SHARE_S, LATE, FitScheduler
 from fabricd.clock.paths import ClockPath, PathKey
 from fabricd.clock.phc import Phcs
 
@@ -16,7 +16,7 @@ STEP = SECOND // 10
 @pytest.mark.parametrize("count", [1, 8, 21, 80])
 def test_each_path_is_fitted_in_its_turn_and_fed_only_then(count):
     clocks = Stopped()
-    lines = Lines(MeshHost(7, 100, clocks.ns, 1), Phcs(), clocks)
+    lines = FitScheduler(MeshHost(7, 100, clocks.ns, 1), Phcs(), clocks)
     paths = [ClockPath(n, PathKey("rail0", f"10.0.0.{n}", 9200, n + 8)) for n in range(count)]
     fitted = {path.number: [] for path in paths}
     batches = []

@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 from clocksync.host import MeshHost
 from clocksync.page import State
 from clocksync.standing import HostRules, Status
-from fabricd.clock import model
-from fabricd.clock.model import Clockwork, Model, ModelError, clockwork, load, parse, store
+from fabricd.clock import drift_file
+from fabricd.clock.drift_file import Model, ModelError, RawClock, load, parse, raw_clock, store
 from fabricd.clock.rate import STORE_S, RateKeeper
 
 SECOND = 10**9
 WALL = 1_800_000_000.0
-STEADY = Clockwork("boot-b", steady=True)
-MEASURED = Clockwork("boot-b", steady=False)
+STEADY = RawClock("boot-b", steady=True)
+MEASURED = RawClock("boot-b", steady=False)
 KEPT = Model(-12.5e-6, WALL, "boot-a", steady=True)
 
 
@@ -38,7 +38,7 @@ def test_what_is_stored_is_read(tmp_path):
         (Model(3e-6, WALL, "boot-a", steady=False), STEADY, 0, False),
         (Model(3e-6, WALL, "boot-b", steady=False), MEASURED, 0, True),
         (Model(1e-7, WALL, "boot-a", steady=True), STEADY, 0, False),
-        (Model(3e-6, WALL, "", steady=False), Clockwork("", steady=False), 0, False),
+        (Model(3e-6, WALL, "", steady=False), RawClock("", steady=False), 0, False),
     ],
 )
 def test_a_rate_counts_where_it_is_better_than_none(kept, now, days, used):
@@ -120,7 +120,7 @@ def test_a_place_that_cannot_be_written_is_complained_of_once_and_is_no_end(tmp_
      json.dumps(asdict(KEPT) | {"more": 1}).encode(), b" " * 5000],
 )  # fmt: skip
 def test_what_is_no_model_is_left_out(tmp_path, data):
-    (tmp_path / model.NAME).write_bytes(data)
+    (tmp_path / drift_file.NAME).write_bytes(data)
     with pytest.raises(ModelError):
         load(tmp_path)
     assert RateKeeper(tmp_path, STEADY).start() == 0.0
@@ -139,7 +139,7 @@ def test_any_bytes_are_a_model_or_refused():
         except ModelError:
             refused += 1
         else:
-            assert abs(found.start(STEADY, WALL)) <= model.MOST_RATE
+            assert abs(found.start(STEADY, WALL)) <= drift_file.MOST_RATE
     assert 1000 < refused < 5000
 
 
@@ -155,4 +155,4 @@ def test_whether_the_next_boot_has_the_same_rate_the_kernel_says(tmp_path, sourc
     (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("abc\n")
-    assert clockwork(tmp_path, tmp_path) == Clockwork("abc", steady)
+    assert raw_clock(tmp_path, tmp_path) == RawClock("abc", steady)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from clocksync.page import NOTHING, ClockPage, Line, State
 from clocksync.tai import Source, TaiLine, TaiPage
 from fabricd.cli import app
-from fabricd.clock import document
+from fabricd.clock import status_reader
 from fabricd.probes import layout as lay
 from lab import ringfile
 from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
@@ -55,7 +55,7 @@ def run_dir(tmp_path):
 
 
 def test_the_metrics_have_page_and_document(run_dir):
-    shot = document.snapshot(run_dir)
+    shot = status_reader.snapshot(run_dir)
     assert shot.bound_s == pytest.approx(812.5e-9)
     assert shot == ClockSnapshot(
         up=True, state=1, bound_s=shot.bound_s, residual_s=3.5e-9, frequency=-1.25e-6, paths=4,
@@ -69,7 +69,7 @@ def test_the_metrics_have_page_and_document(run_dir):
 
 def test_a_service_that_stopped_is_not_up(run_dir):
     os.utime(run_dir / "clock.json", (time.time() - 60, time.time() - 60))
-    assert not document.snapshot(run_dir).up
+    assert not status_reader.snapshot(run_dir).up
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_is_no_document_is_nothing(run_dir, text):
         (run_dir / "clock.json").unlink()
     else:
         (run_dir / "clock.json").write_text(text)
-    assert document.snapshot(run_dir) == ClockSnapshot()
+    assert status_reader.snapshot(run_dir) == ClockSnapshot()
     shown = CliRunner().invoke(app, ["clock", "--run-dir", str(run_dir)])
     assert shown.exit_code == 1
     assert "Traceback" not in shown.output
@@ -111,7 +111,7 @@ def test_by_which_time_probes_go(run_dir, flags, word, text):
 
 def test_without_a_page_the_state_is_unsynchronized(run_dir):
     (run_dir / "clock").write_bytes(b"x")
-    shot = document.snapshot(run_dir)
+    shot = status_reader.snapshot(run_dir)
     assert (shot.up, shot.state, shot.bound_s) == (True, 0, None)
     shown = CliRunner().invoke(app, ["clock", "--run-dir", str(run_dir)])
     assert shown.exit_code == 0
@@ -229,7 +229,7 @@ def edge_dir(run_dir):
 
 
 def test_the_metrics_have_tai_and_the_masters(edge_dir):
-    shot = document.snapshot(edge_dir)
+    shot = status_reader.snapshot(edge_dir)
     assert shot.tai == TaiSnapshot(1, 9000 / 1e9, 37, True, 1, 6, 2)
     assert shot.ptp == PtpSnapshot(
         tracking=True, masters=1, root_delay_s=11e-6, root_dispersion_s=3.5e-6, changes=1, lost=2,
@@ -264,11 +264,11 @@ def test_an_operator_reads_whose_tai_it_is(edge_dir):
 )
 def test_a_document_that_makes_no_sense_gives_no_wrong_numbers(edge_dir, ptp):
     (edge_dir / "clock.json").write_text(json.dumps(SAID | {"ptp": ptp, "tai": 5}))
-    shot = document.snapshot(edge_dir)
+    shot = status_reader.snapshot(edge_dir)
     assert shot.tai.steps == 0
     assert shot.ptp in (None, PtpSnapshot())
 
 
 def test_the_daemon_does_without_numpy():
-    code = "import fabricd.clock.document, sys; sys.exit('numpy' in sys.modules)"
+    code = "import fabricd.clock.status_reader, sys; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What a clock service says of itself: the document that `fabricd.clock.document` reads."""
+"""What a clock service says of itself: the document that `fabricd.clock.status_reader` reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fabricd.clock.phc import Phcs
 from fabricd.clock.ptp import PtpEdge
 
 
-def telling(core: MeshHost, paths: Iterable[ClockPath], phcs: Phcs) -> dict[str, Any]:
+def status_document(core: MeshHost, paths: Iterable[ClockPath], phcs: Phcs) -> dict[str, Any]:
     """State of the host, a row for each path with trains, and one for each NIC's clock."""
     status = core.status
     return {
