@@ -15,8 +15,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from telemetry.link_metrics import LINK_METRICS
 from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value
-from telemetry.metric_table import HOST_METRICS, LINK_METRICS
+from telemetry.metric_table import HOST_METRICS
 from telemetry.snapshot import HostSnapshot
 
 OPENMETRICS = "application/openmetrics-text"

@@ -1,4 +1,4 @@
-// How paths share: core/schedule.h's Share and limits.
+// Which paths carry and how they share: core/schedule.h.
 #include "core/schedule.h"
 
 #include <doctest/doctest.h>
@@ -168,4 +168,75 @@ TEST_CASE("schedule: a stream carries only where no one-sided path has a weight"
   CHECK(eligible({}) == 0);
   CHECK(chosen({view_of(kHome, kOneSided), view_of(kOther, kOneSided),
                 view_of(kThird, kOneSided)}) == bit(kHome));
+}
+
+TEST_CASE("schedule: home, then all survivors, then whatever lives") {
+  const auto view = [](std::size_t a, std::size_t b, bool home, bool trusted, int weight) {
+    return PathView{path_index(a, b), home, a == b, trusted, static_cast<std::uint16_t>(weight)};
+  };
+  const PathSet p00 = bit(path_index(0, 0));
+  const PathSet p11 = bit(path_index(1, 1));
+  const PathSet p22 = bit(path_index(2, 2));
+  const PathSet p10 = bit(path_index(1, 0));
+  CHECK(eligible(std::array{view(0, 0, true, true, 1000), view(1, 1, false, true, 1000)}) == p00);
+  CHECK(eligible(std::array{view(0, 0, true, true, 0), view(1, 1, false, true, 1000),
+                            view(2, 2, false, true, 500)}) == (p11 | p22));
+  CHECK(eligible(std::array{view(0, 0, true, false, 1000), view(1, 1, false, true, 1000)}) == p11);
+  // A cross pair carries only what has no pair of its own.
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(2, 2, false, true, 1000)}) ==
+        (p10 | p22));
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, false, true, 1000),
+                            view(0, 0, false, true, 1000)}) == (p00 | p11));
+  CHECK(eligible(std::array{view(1, 1, false, false, 1000), view(0, 0, true, true, 0)}) == p11);
+  CHECK(eligible(std::array{view(0, 0, true, true, 0)}) == p00);  // hints never remove the last
+  CHECK(eligible({}) == 0);
+}
+
+TEST_CASE("schedule: the pool opens when a comm is homeless and there is room beside the homes") {
+  const auto view = [](std::size_t s, std::size_t r, bool home, std::uint16_t weight = 1000) {
+    return PathView{path_index(s, r), home, s == r, true, weight};
+  };
+  Policy policy;
+  policy.homeless = true;
+  policy.homes = bit(path_index(0, 0)) | bit(path_index(1, 1)) | bit(path_index(2, 2));
+  const PathSet p00 = bit(path_index(0, 0));
+  const PathSet p11 = bit(path_index(1, 1));
+  // Every survivor is somebody's home: no reason to leave ours.
+  const std::array homes{view(0, 0, true), view(1, 1, false)};
+  CHECK(eligible(homes, policy) == p00);
+  // A pair without a home of its own, a crossing, or a home of less weight: all share all.
+  const std::array spare{view(0, 0, true), view(1, 1, false), view(3, 3, false)};
+  CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
+  const std::array crossing{view(0, 0, true), view(2, 1, false)};
+  CHECK(eligible(crossing, policy) == (p00 | bit(path_index(2, 1))));
+  const std::array slow{view(0, 0, true), view(1, 1, false, 400)};
+  CHECK(eligible(slow, policy) == (p00 | p11));
+  policy.homeless = false;
+  CHECK(eligible(spare, policy) == p00);
+  policy.stripe = true;
+  CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
+}
+
+TEST_CASE("schedule: a standby rail carries for its own rail, and for nobody else") {
+  const auto view = [](std::size_t rail, bool home, bool partner, bool trusted = true) {
+    return PathView{path_index(rail, rail), home, true, trusted, 1000, partner};
+  };
+  Policy policy;
+  policy.stands_for[2] = 0;
+  policy.stands_for[3] = 1;
+  const PathSet p1 = bit(path_index(1, 1));
+  const PathSet p2 = bit(path_index(2, 2));
+  const PathSet p3 = bit(path_index(3, 3));
+  // The comm at home on rail 0, whose rail is dead, then also the standby.
+  const std::array dead{view(1, false, false), view(2, false, true), view(3, false, false)};
+  CHECK(home_place(dead) == p2);
+  CHECK(eligible(dead, policy) == p2);
+  const std::array both{view(1, false, false), view(3, false, false)};
+  CHECK(home_place(both) == 0);
+  CHECK(eligible(both, policy) == p1);
+  const std::array last{view(3, false, false)};
+  CHECK(eligible(last, policy) == p3);
+  // Striped: the active rails, and the standby of the dead one.
+  policy.stripe = true;
+  CHECK(eligible(dead, policy) == (p1 | p2));
 }

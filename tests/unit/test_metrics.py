@@ -10,8 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.events import LinkState
+from telemetry.link_metrics import LINK_METRICS, MAX_LINK_SERIES
 from telemetry.listen import parse_listen
-from telemetry.metric_table import HOST_METRICS, LINK_METRICS, MAX_LINK_SERIES
+from telemetry.metric_table import HOST_METRICS
 from telemetry.metrics import render
 from telemetry.snapshot import (
     BrokerSnapshot,

@@ -12,7 +12,8 @@ from fabricd.config.loader import parse
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import SETTLE_NS, SILENT, STALL_NS, ProberTotals, ProbeTotals
 from fabricd.views.report import probe_totals, silent_peers, snapshot
-from telemetry.metric_table import HOST_METRICS, LINK_METRICS
+from telemetry.link_metrics import LINK_METRICS
+from telemetry.metric_table import HOST_METRICS
 from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 
 S = 10**9
