@@ -1,0 +1,188 @@
+"""The house stays in order: rooms, one-way imports, files that fit in one reading, field terms."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+PACKAGES = ("fabricd", "telemetry", "clocksync", "compute", "fabric_train", "lab", "bench")
+TREES = (*PACKAGES, "nccl_plugin", "prober", "tests", "examples")
+SOURCES = {".py", ".h", ".hpp", ".cc", ".cpp"}
+MOST_LINES = 500
+LONG = {
+    "compute/decide/job.py",  # 516 lines; being cut
+}
+"""Files past `MOST_LINES` that are known; nothing may be added."""
+
+PRIVATE = {
+    "fabricd": (
+        "Aside Bridge CarrierBook Clockwork Desk Jury Lines NicBook Past Picture Probing "
+        "Usual Warmth Whereabouts Wish WishError WishStore Wishes "
+        "aside book bridge desk hasty heed lean outcome past picture subjects telling urgency "
+        "usual whereabouts who_like wishes"
+    ),
+    "clocksync": (
+        "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
+        "wayfilter wordpage words"
+    ),
+    "lab": "keeper longway pulse stand strikes",
+    "bench": "again troubles untold",
+    "prober": "Herald Promises RecentLeast View herald promise recent_least",
+    "nccl_plugin": (
+        "Call Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure Visit "
+        "Wants hearsay patience silence tally tenure"
+    ),
+}
+"""By tree: private names that the glossary replaces, of classes, functions and modules."""
+STANDING = {
+    "clocksync": (
+        "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
+        "wayfilter wordpage words"
+    ),
+    "lab": "keeper longway pulse stand strikes",
+    "bench": "again troubles untold",
+    "prober": "Herald Promises RecentLeast View herald promise recent_least",
+    "nccl_plugin": (
+        "Call Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure Visit "
+        "Wants hearsay patience silence tally tenure"
+    ),
+}
+"""Those that still stand. Take a name out when its rename is done; nothing may be added."""
+PYTHON_NAME = re.compile(r"^\s*(?:class|def|async def) (\w+)", re.MULTILINE)
+CXX_NAME = re.compile(r"^\s*(?:class|struct|enum class) (\w+)\b[^;]*$", re.MULTILINE)
+
+
+def sources(tree):
+    for path in sorted((REPO / tree).rglob("*")):
+        if path.suffix in SOURCES and "build" not in path.relative_to(REPO).parts:
+            yield path
+
+
+class Module(NamedTuple):
+    """``imports``: names as they stand, also in functions and under TYPE_CHECKING."""
+
+    docstring: str
+    imports: tuple[ast.Import | ast.ImportFrom, ...]
+
+
+def parsed(text):
+    tree = ast.parse(text)
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return Module(ast.get_docstring(tree) or "", tuple(found))
+
+
+@cache
+def modules():
+    """Name → module, of all packages of ours."""
+    out = {}
+    for package in PACKAGES:
+        for path in sorted((REPO / package).rglob("*.py")):
+            parts = path.relative_to(REPO).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            out[name] = parsed(path.read_text())
+    return out
+
+
+def rooms():
+    """The packages of fabricd."""
+    return {
+        name: module
+        for name, module in modules().items()
+        if name.count(".") == 1
+        and name.startswith("fabricd.")
+        and (REPO / name.replace(".", "/")).is_dir()
+    }
+
+
+def graph_of(known):
+    """Module → modules of ours that it imports."""
+    out = {}
+    for name, module in known.items():
+        wanted = set()
+        for node in module.imports:
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif node.module and not node.level:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                wanted |= below & known.keys()
+                if not below <= known.keys():
+                    wanted.add(node.module)
+        out[name] = (wanted & known.keys()) - {name}
+    return out
+
+
+def circle(graph):
+    """One circle of a graph as a list of its nodes; empty: there is none."""
+    done, way = set(), []
+
+    def visit(node):
+        if node in way:
+            return way[way.index(node) :]
+        if node in done:
+            return []
+        way.append(node)
+        for other in sorted(graph[node]):
+            if found := visit(other):
+                return found
+        done.add(way.pop())
+        return []
+
+    return next((found for node in sorted(graph) if (found := visit(node))), [])
+
+
+def test_fabricd_shows_packages_and_two_modules():
+    loose = {path.name for path in (REPO / "fabricd").glob("*.py")}
+    assert loose == {"__init__.py", "daemon.py", "engine.py"}
+
+
+def test_every_room_of_fabricd_says_what_lives_there_and_what_always_holds():
+    assert len(rooms()) > 15
+    short = [name for name, room in rooms().items() if room.docstring.count("\n\n") < 2]
+    assert short == ["fabricd.cli"], "which is the program's help"
+
+
+def test_no_room_of_fabricd_imports_anything_by_itself():
+    """Or whoever needs one module of it would load all: the daemon's start is kept light."""
+    assert [name for name, room in rooms().items() if room.imports] == ["fabricd.cli"]
+
+
+def test_circles_are_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    known = {
+        "a": parsed("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b.c import D"),
+        "b.c": parsed("def f():\n    import a"),
+    }
+    assert circle(graph_of(known)) == ["a", "b.c"]
+
+
+def test_no_import_goes_in_a_circle():
+    assert " → ".join(circle(graph_of(modules()))) == ""
+
+
+def test_no_file_is_two_things():
+    long = {
+        str(path.relative_to(REPO)): count
+        for tree in TREES
+        for path in sources(tree)
+        if (count := len(path.read_text().splitlines())) > MOST_LINES
+    }
+    assert {name: count for name, count in long.items() if name not in LONG} == {}
+
+
+def names(tree):
+    """Of modules, classes and functions; of C++ those of files and classes."""
+    for path in sources(tree):
+        yield path.stem
+        pattern = PYTHON_NAME if path.suffix == ".py" else CXX_NAME
+        yield from pattern.findall(path.read_text())
+
+
+@pytest.mark.parametrize("tree", sorted(PRIVATE))
+def test_no_name_is_private_language(tree):
+    found = set(PRIVATE[tree].split()) & set(names(tree))
+    assert found - set(STANDING.get(tree, "").split()) == set()
