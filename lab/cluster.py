@@ -22,11 +22,11 @@ from typing import Any
 
 from lab import build, registry
 from lab.fault import Fault, Site
-from lab.keeper import RouteKeeper
 from lab.logscan import scan_logs
 from lab.node import Node, build_dir, prober_binary
 from lab.perf import Binaries, Collective, Perf
 from lab.registry import LabError
+from lab.route_restorer import RouteRestorer
 from lab.schedule import Play, Step
 from lab.topology import Topology, parse_rate
 from lab.truth import Row
@@ -84,9 +84,9 @@ class Cluster:
             for node in self.nodes:
                 node.make_dirs()
             durable.replace_text(self.dir.key, secrets.token_hex(32) + "\n", 0o600, sync=False)
-            keeper = RouteKeeper(self.topology)
-            keeper.start()
-            self._closers.append(keeper.stop)
+            restorer = RouteRestorer(self.topology)
+            restorer.start()
+            self._closers.append(restorer.stop)
             replace(info, state="ready").save()
         except BaseException:
             self.down()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from bench.clock import (
     bounds,
+    clock_steps,
     cpu,
     holdover,
     live,
@@ -18,7 +19,6 @@ from bench.clock import (
     reference,
     simulated,
     synchronized,
-    untold,
 )
 from bench.report import Row
 
@@ -30,7 +30,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "cpu": cpu.cpu,
     "page": reading.reading,
     "bound": bounds.bound,
-    "untold": untold.untold,
+    "untold": clock_steps.clock_steps,
     "holdover": holdover.holdover,
     "reference": reference.reference,
     "live": live.live,

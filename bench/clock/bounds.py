@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.clock import troubles
+from bench.clock import disturbances
 from bench.clock.clos import regular_graph
+from bench.clock.disturbances import Checker, Disturbance, Stage
 from bench.clock.packets import PacketWorld
-from bench.clock.troubles import Checker, Stage, Trouble
 from bench.clock.world import World
 from bench.report import Row
 
@@ -26,16 +26,20 @@ LIFE_S = 60.0
 """Of a world; then another one begins, with hosts that know nothing."""
 ALIKE, UNLIKE = (1000.0, 1010.0), (1000.0, 60_000.0)
 COMES_AND_GOES = (
-    Trouble(7, troubles.leave), Trouble(13, troubles.lose), Trouble(9, troubles.again),
-    Trouble(15, troubles.divide), Trouble(17, troubles.set_clock), Trouble(25, troubles.isolate),
-)  # fmt: skip
+    Disturbance(7, disturbances.leave),
+    Disturbance(13, disturbances.lose),
+    Disturbance(9, disturbances.again),
+    Disturbance(15, disturbances.divide),
+    Disturbance(17, disturbances.set_clock),
+    Disturbance(25, disturbances.isolate),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Worlds of one kind."""
 
-    troubles: Sequence[Trouble] = ()
+    disturbances: Sequence[Disturbance] = ()
     packets: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
     """Of the world."""
@@ -54,29 +58,37 @@ class Scenario:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "nothing happens": Scenario(),
-    "hosts join and leave": Scenario([Trouble(3, troubles.leave)]),
-    "references are lost": Scenario([Trouble(6, troubles.lose), Trouble(11, troubles.again)]),
-    "the network is divided": Scenario([Trouble(8, troubles.divide)]),
-    "hosts are cut off": Scenario([Trouble(12, troubles.isolate)]),
-    "hosts are cut off for minutes": Scenario(
-        [Trouble(60, troubles.hermit)], life_s=900.0, looks_hz=5.0
+    "hosts join and leave": Scenario([Disturbance(3, disturbances.leave)]),
+    "references are lost": Scenario(
+        [Disturbance(6, disturbances.lose), Disturbance(11, disturbances.again)]
     ),
-    "clocks are set": Scenario([Trouble(4, troubles.set_clock)]),
-    "unlike ways that change": Scenario([Trouble(0.5, troubles.reroute)], more={"bias_ns": 100.0}),
-    "all of it": Scenario([*COMES_AND_GOES, Trouble(1, troubles.reroute)]),
+    "the network is divided": Scenario([Disturbance(8, disturbances.divide)]),
+    "hosts are cut off": Scenario([Disturbance(12, disturbances.isolate)]),
+    "hosts are cut off for minutes": Scenario(
+        [Disturbance(60, disturbances.hermit)], life_s=900.0, looks_hz=5.0
+    ),
+    "clocks are set": Scenario([Disturbance(4, disturbances.set_clock)]),
+    "unlike ways that change": Scenario(
+        [Disturbance(0.5, disturbances.reroute)], more={"bias_ns": 100.0}
+    ),
+    "all of it": Scenario([*COMES_AND_GOES, Disturbance(1, disturbances.reroute)]),
     "all of it, clocks five times as bad": Scenario(COMES_AND_GOES, more={"wander": 5e-9}),
-    "packets: queues": Scenario([Trouble(0.5, troubles.queues)], packets=True),
+    "packets: queues": Scenario([Disturbance(0.5, disturbances.queues)], packets=True),
     "packets: queues, unlike ways": Scenario(
-        [Trouble(1, troubles.queues), Trouble(2, troubles.reroute)],
+        [Disturbance(1, disturbances.queues), Disturbance(2, disturbances.reroute)],
         packets=True, more={"delays_ns": UNLIKE},
     ),
-    "packets: clocks are set": Scenario([Trouble(3, troubles.set_clock)], packets=True),
+    "packets: clocks are set": Scenario([Disturbance(3, disturbances.set_clock)], packets=True),
     "packets: all of it": Scenario(
-        [*COMES_AND_GOES, Trouble(1, troubles.queues), Trouble(2, troubles.reroute)],
+        [
+            *COMES_AND_GOES,
+            Disturbance(1, disturbances.queues),
+            Disturbance(2, disturbances.reroute),
+        ],
         packets=True, more={"delays_ns": UNLIKE},
     ),
     "packets: all of it, clocks five times as bad": Scenario(
-        [*COMES_AND_GOES, Trouble(1, troubles.queues)], packets=True,
+        [*COMES_AND_GOES, Disturbance(1, disturbances.queues)], packets=True,
         more={"delays_ns": UNLIKE, "wander": 5e-9},
     ),
 }  # fmt: skip
@@ -102,7 +114,7 @@ def look(scenario: Scenario, checks: int, seed: int = 0) -> Found:
         seed += 1
         world = scenario.world(seed)
         checker = Checker(world, seed, scenario.looks_hz * (4 if scenario.packets else 1))
-        Stage(world, seed).play(scenario.troubles, scenario.life_s, checker)
+        Stage(world, seed).play(scenario.disturbances, scenario.life_s, checker)
         found.checks += checker.checks
         found.silent += checker.silent
         found.missed += [(seed, *miss) for miss in checker.missed]

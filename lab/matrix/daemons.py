@@ -15,9 +15,9 @@ from pathlib import Path
 from fabricd.steer.page import PAGE_SIZE, STALE_NS, PageError, decode
 from lab.cluster import Cluster, wait_until
 from lab.matrix.cells import Fault
+from lab.matrix.fault_actions import Evidence
 from lab.matrix.job import PATIENCE_S, CellError, Job
-from lab.matrix.pulse import Pulse
-from lab.matrix.strikes import Evidence
+from lab.matrix.stall_watchdog import StallWatchdog
 from lab.node import Node
 from lab.preload import preload
 from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
@@ -135,11 +135,11 @@ def _on_a_machine_that_runs(strike: Strike) -> Strike:
 
     def strikes(daemons: Daemons, job: Job, host: int) -> Evidence:
         for attempt in range(STRIKES_MOST):
-            with Pulse() as pulse:
+            with StallWatchdog() as watchdog:
                 try:
                     return strike(daemons, job, host) | ({"again": attempt} if attempt else {})
                 except PathsLostError as lost:
-                    stalled = pulse.longest_s >= STALL_S
+                    stalled = watchdog.longest_s >= STALL_S
                     if not (lost.by_silence and stalled) or attempt + 1 == STRIKES_MOST:
                         raise
             job.progress()

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from lab import faults as lf
 from lab.cluster import Cluster
 from lab.matrix.cells import PATTERNS, Cell, Fault
+from lab.matrix.fault_actions import Evidence, hold
 from lab.matrix.job import PATIENCE_S, CellError, Job
-from lab.matrix.strikes import Evidence, hold
 from lab.truth import Row
 
 CONNECT_AFTER_BYTES = (0, 150, 400, 1000)

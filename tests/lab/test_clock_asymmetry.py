@@ -12,8 +12,8 @@ from test_daemon_flaps import ask
 
 from clocksync.moves import FIRST_PORT
 from fabricd.probes.client import host_id
+from lab.asymmetric_path import BIT, AsymmetricPath
 from lab.cluster import wait_until
-from lab.longway import BIT, LongWay
 
 HOSTS = 4
 NAMED_S, CURED_S = 120, 300
@@ -23,7 +23,7 @@ NAMED_S, CURED_S = 120, 300
 def fabric(module_cluster):
     """Four hosts; from the second to the third every other source port goes the long way."""
     cluster = module_cluster(hosts=HOSTS, rails=1)
-    with LongWay(cluster.topology, 1, 2):
+    with AsymmetricPath(cluster.topology, 1, 2):
         cluster.start_daemons(restart=False, probe={"synchronized": False})
         origin = raw_ns()
         for node in cluster.nodes:

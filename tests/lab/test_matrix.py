@@ -1,7 +1,7 @@
 """The fault matrix: real processes and packets, every byte verified.
 
 The pairwise selection runs with the lab tier, the whole matrix with ``./run test nightly``. Cells
-that can share a job do (`lab.matrix.stand`); the job's end in good order is a test of its own.
+that can share a job do (`lab.matrix.testbed`); the job's end in good order is a test of its own.
 """
 
 import itertools
@@ -12,9 +12,9 @@ import pytest
 
 from lab.matrix.cells import TURNS, Fault, Stage, all_cells, selection
 from lab.matrix.daemons import DAEMONS
+from lab.matrix.fault_actions import FAULT_ACTIONS
 from lab.matrix.own import OWN
-from lab.matrix.stand import HOSTS, RAILS, RATE, Stand
-from lab.matrix.strikes import STRIKES
+from lab.matrix.testbed import HOSTS, RAILS, RATE, Testbed
 
 REPO = Path(__file__).resolve().parents[2]
 RECORD = REPO / "build" / "log" / f"matrix-{os.environ.get('FABRIC_BUILD', 'release')}.jsonl"
@@ -39,33 +39,33 @@ def parameters(cells):
 
 
 @pytest.fixture(scope="module")
-def stand(module_cluster):
+def testbed(module_cluster):
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.unlink(missing_ok=True)
-    stand = Stand(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
-    yield stand
-    stand.abandon()
+    testbed = Testbed(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
+    yield testbed
+    testbed.abandon()
 
 
 def test_nothing_is_left_out():
     """Every fault of the matrix is struck by somebody."""
-    assert {*STRIKES, *OWN, *DAEMONS} == set(Fault)
-    assert len(STRIKES) + len(OWN) + len(DAEMONS) == len(Fault)
+    assert {*FAULT_ACTIONS, *OWN, *DAEMONS} == set(Fault)
+    assert len(FAULT_ACTIONS) + len(OWN) + len(DAEMONS) == len(Fault)
 
 
-def strike(stand, cell):
+def strike(testbed, cell):
     if cell is None:
-        stand.finish()
+        testbed.finish()
     else:
-        stand.run(cell)
+        testbed.run(cell)
 
 
 @pytest.mark.parametrize("cell", parameters(selection(TURN)))
-def test_selected(stand, cell):
-    strike(stand, cell)
+def test_selected(testbed, cell):
+    strike(testbed, cell)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("cell", parameters(all_cells()))
-def test_all(stand, cell):
-    strike(stand, cell)
+def test_all(testbed, cell):
+    strike(testbed, cell)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bench.clock.bounds import SCENARIOS, Scenario, look
+from bench.clock.clock_steps import set_one
 from bench.clock.clos import regular_graph
+from bench.clock.disturbances import Checker, Disturbance, Stage
 from bench.clock.oscillator import GRID_NS, Oscillator
 from bench.clock.packets import PacketWorld
-from bench.clock.troubles import Checker, Stage, Trouble
-from bench.clock.untold import set_one
 from bench.clock.world import World
 from clocksync.bound import BoundKeeper, Sight
 from clocksync.election import Election, fallen_silent
@@ -78,7 +78,7 @@ def test_whole_nanoseconds_are_in_the_bound_of_who_was_reference_a_moment_ago():
     scenario = SCENARIOS["references are lost"]
     world = scenario.world(2)
     checker = Checker(world, 2, 20.0)
-    Stage(world, 2).play(scenario.troubles, 10.2, checker)
+    Stage(world, 2).play(scenario.disturbances, 10.2, checker)
     assert min(checker.bounds) < 20
     assert not checker.missed
 
@@ -97,13 +97,13 @@ def test_troubles_come_and_their_ends_too():
     world = World(5, 6, pairs(6, 3))
     happened = []
 
-    def trouble(stage):
+    def disturbance(stage):
         happened.append(stage.world.now_ns)
         stage.cut({0, 1}, 0.5, 0.5)
 
     checker = Checker(world, 1, 1.0)
     stage = Stage(world, 5)
-    stage.play([Trouble(2, trouble)], 9, checker)
+    stage.play([Disturbance(2, disturbance)], 9, checker)
     assert 3 <= len(happened) <= 14
     assert world.cut in ({0, 1}, set())
     stage.play([], 1, checker)

@@ -29,11 +29,11 @@ PRIVATE = {
         "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
         "wayfilter wordpage words"
     ),
-    "lab": "keeper longway pulse stand strikes",
-    "bench": "again troubles untold",
+    "lab": "LongWay Pulse RouteKeeper Stand keeper longway pulse stand",
+    "bench": "Trouble troubles untold",
     "prober": "Herald Promises RecentLeast View herald promise recent_least",
     "nccl_plugin": (
-        "Call Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure Visit "
+        "Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure "
         "Wants hearsay patience silence tally tenure"
     ),
 }
@@ -43,11 +43,9 @@ STANDING = {
         "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
         "wayfilter wordpage words"
     ),
-    "lab": "keeper longway pulse stand strikes",
-    "bench": "again troubles untold",
     "prober": "Herald Promises RecentLeast View herald promise recent_least",
     "nccl_plugin": (
-        "Call Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure Visit "
+        "Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure "
         "Wants hearsay patience silence tally tenure"
     ),
 }

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from lab.keeper import link_messages
 from lab.nftdrop import SCALE, Drop, counted, install_message, remove_message
+from lab.route_restorer import link_messages
 from lab.rtlink import check_ack, set_up_message
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 _BEAT_S = 0.005
 
 
-class Pulse:
+class StallWatchdog:
     """In the ``with`` block a thread sleeps again and again; `longest_s` is how late it woke."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Pulse:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> StallWatchdog:
         self._thread.start()
         return self
 

@@ -1,6 +1,6 @@
 """What befalls a mesh: hosts that come and go, divisions, clocks that are set, queues.
 
-`Stage` plays troubles on a world at random moments, and undoes them; `Checker` reads pages at
+`Stage` plays disturbances on a world at random moments, and undoes them; `Checker` reads pages at
 random moments meanwhile and holds each against the truth.
 """
 
@@ -76,10 +76,10 @@ class Stage:
         self._count += 1
         heapq.heappush(self._agenda, (due, self._count, what))
 
-    def play(self, troubles: Sequence[Trouble], seconds: float, checker: Checker) -> None:
-        """So long; each trouble comes as often as it says."""
-        for trouble in troubles:
-            self._again(trouble)
+    def play(self, disturbances: Sequence[Disturbance], seconds: float, checker: Checker) -> None:
+        """So long; each disturbance comes as often as it says."""
+        for disturbance in disturbances:
+            self._again(disturbance)
         end = self.world.now_ns + int(seconds * SECOND)
         while self.world.now_ns < end:
             due = min(self._agenda[0][0] if self._agenda else end, end)
@@ -88,12 +88,12 @@ class Stage:
             while self._agenda and self._agenda[0][0] <= self.world.now_ns:
                 heapq.heappop(self._agenda)[2]()
 
-    def _again(self, trouble: Trouble) -> None:
+    def _again(self, disturbance: Disturbance) -> None:
         def now() -> None:
-            trouble.happen(self)
-            self._again(trouble)
+            disturbance.happen(self)
+            self._again(disturbance)
 
-        self.later(0.3 * trouble.every_s, 1.7 * trouble.every_s, now)
+        self.later(0.3 * disturbance.every_s, 1.7 * disturbance.every_s, now)
 
     def anyone(self) -> int:
         """A host that is up, or 0 if a third is down already."""
@@ -118,7 +118,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Disturbance:
     """Something that happens now and then."""
 
     every_s: float

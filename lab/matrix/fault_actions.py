@@ -201,7 +201,7 @@ def _stopped_peer(job: Job, host: int) -> Evidence:
     return {"struck": [f"rank {host}"], "state": state, "resumed_s": round(job.progress(), 3)}
 
 
-STRIKES: dict[Fault, Callable[[Job, int], Evidence]] = {
+FAULT_ACTIONS: dict[Fault, Callable[[Job, int], Evidence]] = {
     Fault.CARRIER: _one(lf.Carrier),
     Fault.ADMIN: _one(lf.AdminDown),
     Fault.ADDRESS: _one(lf.AddressRemoved),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.clock.clos import regular_graph
+from bench.clock.disturbances import Checker
 from bench.clock.packets import PacketWorld
-from bench.clock.troubles import Checker
 from bench.report import Row
 from clocksync.page import State
 from clocksync.pair import SECOND
@@ -58,7 +58,7 @@ def set_one(seed: int, size_ns: int, *, giver: bool) -> Told:
     return Told(known[0], own, len(checker.missed) - own, checker.checks)
 
 
-def untold(*, quick: bool) -> list[Row]:
+def clock_steps(*, quick: bool) -> list[Row]:
     """Others that are misled, and when the host knows."""
     seeds = range(1, 3 if quick else 9)
     found = [

@@ -18,7 +18,7 @@ BIT = 8
 probe from, does."""
 
 
-class LongWay:
+class AsymmetricPath:
     """In force within a ``with``."""
 
     def __init__(
@@ -33,7 +33,7 @@ class LongWay:
         self._address = f"10.{rail}.0.{target + 1}/32"
         self._hops = hops
 
-    def __enter__(self) -> LongWay:
+    def __enter__(self) -> AsymmetricPath:
         """Raises OSError or CalledProcessError; then nothing is left of it."""
         try:
             for hop in range(self._hops):

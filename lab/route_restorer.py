@@ -37,7 +37,7 @@ def link_messages(data: bytes) -> list[tuple[int, int]]:
     return found
 
 
-class RouteKeeper:
+class RouteRestorer:
     """One thread that listens in all hosts of a lab."""
 
     def __init__(self, topology: Topology) -> None:
@@ -48,7 +48,7 @@ class RouteKeeper:
             sock = netns.netlink_socket(topology.ns("host", host), 0, groups=RTMGRP_LINK)
             self._hosts[sock.fileno()] = (host, sock)
         self._up: dict[tuple[int, int], bool] = {}
-        self._thread = threading.Thread(target=self._run, name="route keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="route restorer", daemon=True)
 
     def start(self) -> None:
         """Listen from now on."""

@@ -1,4 +1,4 @@
-"""The stand on which the matrix runs: one lab, one job at a time, a record of each cell."""
+"""The testbed on which the matrix runs: one lab, one job at a time, a record of each cell."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from lab.cluster import Cluster
 from lab.matrix.cells import Cell, Fault, Stage
 from lab.matrix.daemons import DAEMONS, Daemons
+from lab.matrix.fault_actions import FAULT_ACTIONS, Evidence
 from lab.matrix.job import Job, world_of
 from lab.matrix.own import OWN
-from lab.matrix.strikes import STRIKES, Evidence
 
 HOSTS, RAILS, RATE = 3, 4, "200mbit"
 
 
-class Stand:
+class Testbed:
     """Cells that share a job (`Job.key`) find it running; another job is begun when they do not."""
 
     def __init__(self, lab: Cluster, record: Path) -> None:
@@ -61,7 +61,7 @@ class Stand:
                 self._job = None
                 return told
         else:
-            told = STRIKES[cell.fault](job, host)
+            told = FAULT_ACTIONS[cell.fault](job, host)
         job.check_sound()
         return told
 
