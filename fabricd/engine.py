@@ -17,15 +17,16 @@ from fabricd.detect.receive_path import ReceivePath
 from fabricd.detect.rules import LINK_SPEED, Class, Finding
 from fabricd.detect.silence import PathView, Rules
 from fabricd.detect.verdict import FailureDetector, Verdict, added, healthy, live_peers
-from fabricd.links.damping import DampingRules
-from fabricd.links.health import Facts, Health, HoldRules
+from fabricd.links.health import Facts, Health
 from fabricd.links.machine import CARRYING
 from fabricd.operate.effective import EffectiveOverrides
 from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
+from fabricd.state import saved
 from fabricd.state.evaluation import Change, Evaluation
 from fabricd.state.model import FAREWELL, OUT, Link, Path
 from fabricd.state.rdma_rails import RdmaRails
+from fabricd.state.rules import damping_rules, hold_rules
 from fabricd.steer import inputs
 from fabricd.steer.policy import Plan
 from telemetry.events import LinkState
@@ -42,26 +43,6 @@ HALF = 0.5
 PORT_INACTIVE = "verbs port not active"
 
 _WORKING = CARRYING - {LinkState.UNKNOWN}
-
-
-def damping_rules(config: Config) -> DampingRules:
-    """The configuration's damping in the core's units."""
-    d = config.damping
-    return DampingRules(
-        penalty=d.penalty,
-        half_life_ns=round(d.half_life_s * 1e9),
-        suppress=d.suppress,
-        reuse=d.reuse,
-        max_suppress_ns=round(d.max_suppress_s * 1e9),
-        second_tier_flaps=d.second_tier_flaps,
-        window_ns=round(d.window_s * 1e9),
-        max_transitions=d.max_transitions,
-    )
-
-
-def hold_rules(config: Config) -> HoldRules:
-    """The configuration's times of the way back in the core's units."""
-    return HoldRules(round(config.hold.hold_down_s * 1e9), round(config.hold.probation_s * 1e9))
 
 
 class Engine:
@@ -144,6 +125,65 @@ class Engine:
     def rules(self) -> Rules:
         """Parameters of the verdict."""
         return self._failure_detector.rules
+
+    # -- evidence -----------------------------------------------------------------------------
+
+    def report_carrier(self, link: Link, *, carrier: bool, downs: int) -> None:
+        """A link has carrier or has none, and lost it ``downs`` times since the last report."""
+        link.carrier = carrier
+        link.pending_downs += downs
+
+    def report_admin(self, link: Link, *, up: bool) -> None:
+        """An administrator set a link up or down."""
+        link.admin_up = up
+
+    def report_port(self, link: Link, active: bool | None) -> None:
+        """State of the verbs port behind a link; None: there is none, or it is not known."""
+        link.port_active = active
+
+    def report_loss(self, links: Mapping[int, str], paths: Mapping[int, str]) -> None:
+        """Links and paths (index → why) that lose too many probes; all others do not."""
+        for link in self.links:
+            link.worse = links.get(link.index, "")
+        for path in self.paths:
+            path.worse = paths.get(path.index, "")
+
+    def report_unseen(self, links: Mapping[int, str], paths: Mapping[int, str]) -> None:
+        """Links and paths (index → why) never heard though peers probe them; the rest is fine."""
+        for link in self.links:
+            link.unseen = links.get(link.index, "")
+        for path in self.paths:
+            path.unseen = paths.get(path.index, "")
+
+    def report_mtu(self, links: Mapping[str, str], paths: Mapping[int, str]) -> bool:
+        """MTU black holes by netdev and by path; returns whether any began or ended."""
+        items: list[Link | Path] = [*self.links, *self.paths]
+        before = [item.mtu for item in items]
+        for link in self.links:
+            link.mtu = links.get(link.netdev, "")
+        for path in self.paths:
+            path.mtu = paths.get(path.index, "")
+        return before != [item.mtu for item in items]
+
+    def report_counters(
+        self, link: Link, findings: Sequence[Finding], speed_ratio: float | None
+    ) -> None:
+        """What the rules say of the counters behind a link, and its speed by what it was."""
+        link.counters, link.speed_ratio = findings, speed_ratio
+
+    def report_forecast(self, link: Link, said: Forecast | None, now: int) -> None:
+        """The failure forecast of a link; None: there is none any more."""
+        if said is not None and said.named and not (link.forecast and link.forecast.named):
+            link.named_ns = now
+        link.forecast = said
+
+    def forgive(self, netdev: str) -> None:
+        """Drop a link's damping penalty: somebody has worked on it and vouches for it."""
+        for link in self.links:
+            if link.netdev == netdev:
+                link.health.damping.forgive()
+
+    # -- decisions ----------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -253,44 +293,15 @@ class Engine:
         out = own not in _WORKING or link.health.state not in _WORKING
         return out or self.blamed(link.index)
 
+    # -- over restarts ------------------------------------------------------------------------
+
     def save(self, now: int) -> dict[str, Any]:
         """A JSON document of all states and penalties."""
-        return {
-            "links": {
-                x.netdev: x.health.save(now)
-                | ({"forecast": x.forecast.document()} if x.forecast else {})
-                for x in self.links
-            },
-            "paths": {
-                p.key: p.health.save(now) | {"heard": p.heard_ever}
-                for p in self.paths
-                if p.heard_ever
-            },
-            "rdma": self.rdma.save(now),
-        }
+        return saved.document(self.links, self.paths, now) | {"rdma": self.rdma.save(now)}
 
     def restore(self, document: dict[str, Any], now: int, elapsed_ns: int) -> list[str]:
         """Take over what `save` gave ``elapsed_ns`` ago; returns what was not usable."""
-        refused = []
-        for kind, items in (
-            ("links", {x.netdev: x for x in self.links}),
-            ("paths", {p.key: p for p in self.paths}),
-        ):
-            stored = document.get(kind)
-            if not isinstance(stored, dict):
-                refused.append(kind)
-                continue
-            for key, item in items.items():
-                if key not in stored:
-                    continue
-                try:
-                    item.health.restore(stored[key], now, elapsed_ns)
-                    if isinstance(item, Path):
-                        item.heard_ever = bool(stored[key].get("heard"))
-                    elif (said := stored[key].get("forecast")) is not None:
-                        item.forecast, item.named_ns = Forecast.of(said), now
-                except (KeyError, TypeError, ValueError, AttributeError):
-                    refused.append(f"{kind} {key}")
+        refused = saved.restore(self.links, self.paths, document, now, elapsed_ns)
         # Daemons of before RDMA probes kept none.
         return refused + self.rdma.restore(document.get("rdma", {}), now, elapsed_ns)
 
@@ -299,30 +310,13 @@ class Engine:
 
         Returns what was not usable. Paths begin anew: who is a peer may have changed.
         """
-        stored = document.get("links")
-        if not isinstance(stored, dict):
-            return ["links"]
-        refused = []
-        for link in self.links:
-            if link.netdev not in stored:
-                continue
-            try:
-                link.health.restore_history(stored[link.netdev], now, elapsed_ns)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                refused.append(f"links {link.netdev}")
-        return refused
+        return saved.restore_history(self.links, document, now, elapsed_ns)
 
     def adopt(self, netdev: str, remote: str, state: LinkState, now: int) -> None:
         """Believe an earlier daemon's steer page that a link or path is out."""
-        if state not in (LinkState.DOWN, LinkState.HOLD):
-            return
-        for link in self.links:
-            if not remote and link.netdev == netdev:
-                link.health.adopt(state, now)
-        for path in self.paths:
-            if path.netdev == netdev and path.spec.address == remote:
-                path.health.adopt(state, now)
-                path.heard_ever = True
+        saved.adopt(self.links, self.paths, (netdev, remote, state), now)
+
+    # -- inside -------------------------------------------------------------------------------
 
     def _take_views(self, views: Sequence[PathView] | None, now: int) -> Sequence[PathView] | None:
         if views is None:

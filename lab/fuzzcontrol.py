@@ -75,7 +75,7 @@ def _host(directory: Path) -> Host:
     )  # fmt: skip
     host.overrides.open(host)
     for link in host.engine.links:
-        link.carrier = True
+        host.engine.report_carrier(link, carrier=True, downs=0)
     host.step()
     return host
 

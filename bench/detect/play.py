@@ -167,10 +167,7 @@ class Watched:
     def _tick(self, rows: list[PathRow], now: int, stalled: int) -> None:
         """What `fabricd.runtime.host.Host.feed_loss` does."""
         verdict = self.loss.feed(loss_counters(rows, self.engine), now, stalled_ns=stalled)
-        for link in self.engine.links:
-            link.worse = verdict.links.get(link.index, "")
-        for path in self.engine.paths:
-            path.worse = verdict.paths.get(path.index, "")
+        self.engine.report_loss(verdict.links, verdict.paths)
         views = path_views(rows, self.engine.paths)
         found = [*self.places.look(views, self.engine, now), *verdict.blames]
         if now / NS >= LOOK_S and not self.told.flows:

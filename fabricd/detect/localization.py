@@ -157,10 +157,7 @@ class Localization:
             for link in (engine.links[p.spec.link],)
         ]
         expected = self._unseen.judge(views, ends, self.words, now)
-        for link in engine.links:
-            link.unseen = expected.links.get(link.index, "")
-        for path in engine.paths:
-            path.unseen = expected.paths.get(path.index, "")
+        engine.report_unseen(expected.links, expected.paths)
 
 
 def _never_heard(engine: Engine) -> bool:

@@ -65,15 +65,13 @@ class CarrierTracker:
                     data={"ifindex": ifindex},
                 )
             )  # fmt: skip
-        link.carrier = carrier
-        link.pending_downs += downs
+        self.engine.report_carrier(link, carrier=carrier, downs=downs)
         return events
 
     def gone(self, link: Link, *, mono_ns: int, wall_ns: int, source: str) -> list[Event]:
         """The device does not exist; a carrier that went with it is one flap."""
         downs = self.ledger.vanished(link.netdev)
-        link.carrier = False
-        link.pending_downs += downs
+        self.engine.report_carrier(link, carrier=False, downs=downs)
         mark = self.ledger.mark(link.netdev)
         if not downs or mark is None:
             return []

@@ -115,7 +115,7 @@ class CarrierSources:
             if names is not None and link.netdev not in names:
                 continue
             device = self.inventory.devices.get(link.netdev)
-            link.admin_up = device.admin_up if device else True
+            self.engine.report_admin(link, up=device.admin_up if device else True)
             if probed:
                 continue  # Its counters are fresher than any message.
             if device is None:
@@ -137,7 +137,7 @@ class CarrierSources:
         link = self.engine.links[index]
         answer = self._admin.admin_up(link.netdev)
         if answer is not None:
-            link.admin_up = answer
+            self.engine.report_admin(link, up=answer)
 
     def _stall(self, record: StallRecord) -> list[Event]:
         last = self._stall_row_ns

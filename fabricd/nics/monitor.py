@@ -196,7 +196,7 @@ class NicMonitor:
             events += self._slow(nic, link, reading)
             self._speed(nic, link, reading)
             self._count(nic, link, reading)
-            more, differs = self._judge(nic, link, now)
+            more, differs = self._judge(nic, link, engine, now)
             events += more
             changed |= differs
         return events, changed
@@ -220,7 +220,7 @@ class NicMonitor:
                 events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
             if link.counters and nic.read_ns is not None and now - nic.read_ns > DROP_NS:
                 nic.judge.reset()
-                more, differs = self._judge(nic, link, now)
+                more, differs = self._judge(nic, link, engine, now)
                 events += more
                 changed |= differs
             if link.forecast is None:
@@ -228,7 +228,8 @@ class NicMonitor:
             if nic.forecast_ns is None:
                 nic.forecast_ns = now  # Restored: it holds as long as one that was just made.
             if now - nic.forecast_ns > FORECAST_NS:
-                link.forecast, nic.forecast_ns, changed = None, None, True
+                engine.report_forecast(link, None, now)
+                nic.forecast_ns, changed = None, True
                 events.append(self._risk_event(link, "no forecast for an hour"))
         return events, changed
 
@@ -275,11 +276,10 @@ class NicMonitor:
         for link in engine.links:
             if (new := forecasts.get(link.netdev)) is None or link.netdev not in self.nics:
                 continue
-            old, link.forecast = link.forecast, new
+            old = link.forecast
+            engine.report_forecast(link, new, now)
             self.nics[link.netdev].forecast_ns = now
             named = old is not None and old.named
-            if new.named and not named:
-                link.named_ns = now
             if new.named != named or (named and old and set(old.evidence) != set(new.evidence)):
                 events.append(self._risk_event(link, "" if new.named else "no longer named: "))
             changed |= old != new
@@ -418,7 +418,7 @@ class NicMonitor:
             if gauge in reading.gauges:
                 nic.speed.read(source, reading.gauges[gauge].get(gauge), reading.at_ns)
 
-    def _judge(self, nic: Nic, link: Link, now: int) -> tuple[list[Event], bool]:
+    def _judge(self, nic: Nic, link: Link, engine: Engine, now: int) -> tuple[list[Event], bool]:
         findings = nic.judge.findings(now)
         if nic.pcie_fell is not None:
             text = nic.downgraded() or "slower or narrower than it was"
@@ -426,10 +426,10 @@ class NicMonitor:
         nic.speed.update(now)  # another speed may be expected
         if nic.speed.slower_ns is not None:
             findings.append(Finding(LINK_SPEED, nic.speed.slower_ns, 0.0, 1, nic.speed.text))
-        ratio, link.speed_ratio = link.speed_ratio, nic.speed.ratio
+        ratio = link.speed_ratio
         before = {f.rule.counter for f in link.counters}
         after = {f.rule.counter for f in findings}
-        link.counters = findings
+        engine.report_counters(link, findings, nic.speed.ratio)
         events = [e for f in findings if (e := self._told(nic, link, f, now)) is not None]
         for name in sorted(before - after):
             at, told = nic.said.get(name, (0, False))

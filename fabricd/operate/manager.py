@@ -268,10 +268,7 @@ class OverrideManager:
             raise OverrideError(f"{target[:32]} is {otherwise}")
         self._store_or_undo(before)
         if kind is Kind.DRAIN:
-            for link in host.engine.links:
-                if link.netdev == target:
-                    # Somebody has worked on it and vouches for it.
-                    link.health.damping.forgive()
+            host.engine.forgive(target)
         host.emit([_told(host, override, f"{_name(override)} taken back", by)])
         self.apply(host)
         self._settle(host)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fabricd.config.loader import Config
-from fabricd.engine import damping_rules, hold_rules
 from fabricd.links.health import Facts, Health
+from fabricd.state.rules import damping_rules, hold_rules
 from fabricd.steer import policy
 from telemetry.events import Event, EventKind, LinkState
 

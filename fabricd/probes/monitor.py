@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from fabricd.config.loader import Config
-from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest, MtuVerdict
+from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest
 from fabricd.engine import Engine
 from fabricd.links.probe_state import ProbedLink, ProbeWatch
 from fabricd.probes.feed import ProberFeed
@@ -67,10 +67,10 @@ class ProbeMonitor:
         return rows is not None
 
     def judge_mtu(self, engine: Engine, now: int) -> bool:
-        """Say on links and paths what large packets say; True: something is other than before."""
+        """Report to the engine what large packets say; True: something is other than before."""
         if self._rows_ns is None or now - self._rows_ns >= KEPT_NS:
             self._mtu, self._rows, self._said = MtuTest(), None, {}
-            return _apply(engine, MtuVerdict())
+            return engine.report_mtu({}, {})
         if self._rows is None or len(self._rows) != len(engine.paths):
             return False
         paths = [
@@ -80,7 +80,8 @@ class ProbeMonitor:
         self._said = {
             x.index: mtu_text([p for p in paths if p.netdev == x.netdev]) for x in engine.links
         }
-        return _apply(engine, self._mtu.judge(paths, now))
+        verdict = self._mtu.judge(paths, now)
+        return engine.report_mtu(verdict.links, verdict.paths)
 
     def mtu_summary(self, link: int) -> str:
         """What large packets say of a link that is not at fault."""
@@ -128,20 +129,6 @@ class ProbeMonitor:
             )
             for change in self._watch.update(links, now, prober=rows is not None)
         ]
-
-
-def _apply(engine: Engine, verdict: MtuVerdict) -> bool:
-    """Writes the verdict to links and paths; True if it differs from the last one."""
-    before = _holes(engine)
-    for link in engine.links:
-        link.mtu = verdict.links.get(link.netdev, "")
-    for path in engine.paths:
-        path.mtu = verdict.paths.get(path.index, "")
-    return before != _holes(engine)
-
-
-def _holes(engine: Engine) -> list[str]:
-    return [*(x.mtu for x in engine.links), *(x.mtu for x in engine.paths)]
 
 
 def mtu_text(paths: Sequence[MtuPath]) -> str:

@@ -286,12 +286,12 @@ class Host:
                 continue
             link = self.engine.rdma.beside(record.link)
             if link is not None and len(self.verbs_ports.get(link.netdev, ())) == 1:
-                link.port_active = record.active
+                self.engine.report_port(link, record.active)
 
     def ports_read(self, active: dict[str, bool | None]) -> None:
         """State of the verbs ports behind the links."""
         for link in self.engine.links:
-            link.port_active = active.get(link.netdev)
+            self.engine.report_port(link, active.get(link.netdev))
 
     @property
     def suspects_loss(self) -> bool:
@@ -338,10 +338,7 @@ class Host:
         verdict = self.losses.feed(counters, now, stalled_ns=stalled)
         was = self._worse
         self._worse = (frozenset(verdict.links), frozenset(verdict.paths))
-        for link in self.engine.links:
-            link.worse = verdict.links.get(link.index, "")
-        for path in self.engine.paths:
-            path.worse = verdict.paths.get(path.index, "")
+        self.engine.report_loss(verdict.links, verdict.paths)
         if self._worse != was:
             self.step()
         if now >= self._keep_at:

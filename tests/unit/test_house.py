@@ -2,11 +2,15 @@
 
 import ast
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from fabricd.state.model import Link
+from fabricd.state.model import Path as ProbedPath
 
 REPO = Path(__file__).resolve().parents[2]
 PACKAGES = ("fabricd", "telemetry", "clocksync", "compute", "fabric_train", "lab", "bench")
@@ -160,6 +164,28 @@ def test_circles_are_found():
 
 def test_no_import_goes_in_a_circle():
     assert " → ".join(circle(graph_of(modules()))) == ""
+
+
+def test_only_the_engine_writes_links_and_paths():
+    """Detectors report to it. `operate.replay` has links of its own, `escalate` has none."""
+    facts = {field.name for kind in (Link, ProbedPath) for field in fields(kind)} - {
+        "index",
+        "rail",
+    }
+    writers = set()
+    for path in sources("fabricd"):
+        name = str(path.relative_to(REPO / "fabricd"))
+        if name in ("engine.py", "operate/replay.py") or name.startswith(("state/", "escalate/")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and node.attr in facts
+                and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            ):
+                writers.add(f"{name}:{node.lineno} {ast.unparse(node)}")
+    assert writers == set()
 
 
 def test_no_file_is_two_things():
