@@ -197,12 +197,13 @@ lab() {
   return $((beside ? beside : alone))
 }
 
+# Guests that share no machine run beside each other: one of them has one processor, and waits, too.
 vm() {
   need_root test
   machines_end
   ensure_apt vm
   ensure_native release
-  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' "$@"
+  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' -n 2 --dist loadgroup "$@"
 }
 
 # An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.
