@@ -30,7 +30,7 @@ finish() {
   local rc=$?
   trap - EXIT
   local group
-  for group in ${MACHINES:-} ${THREADS:-}; do kill -- -"$group" 2>/dev/null || true; done
+  for group in ${MACHINES:-} ${BESIDE:-}; do kill -- -"$group" 2>/dev/null || true; done
   python -m lab.totals "$REPORTS" "$SECONDS" "$rc" || true
   exit "$rc"
 }
@@ -109,29 +109,38 @@ under_tsan() {
   ctest_end tsan
 }
 
-# C++ under TSan in the background, on what the tests beside it leave of the cores.
-threads_begin() {
+# Two parts that wait for nothing, in the background, one after the other, on what the lab tests
+# beside them leave of the cores.
+beside_begin() {
+  rm -f build/log/under_tsan.status build/log/unit_booted.status
   set -m # as machines_begin
-  (renice -n 10 $BASHPID >/dev/null && under_tsan) >build/log/threads.log 2>&1 &
-  THREADS=$!
-  THREADS_RC=0
+  (
+    renice -n 10 $BASHPID >/dev/null
+    for part in under_tsan unit_booted; do
+      rc=0
+      $part >"build/log/$part.log" 2>&1 || rc=$?
+      echo $rc >"build/log/$part.status"
+    done
+  ) &
+  BESIDE=$!
   set +m
 }
 
-threads_wait() {
-  [ -z "${THREADS:-}" ] || wait "$THREADS" || THREADS_RC=$?
-  THREADS=
+beside_wait() {
+  [ -z "${BESIDE:-}" ] || wait "$BESIDE" || true
+  BESIDE=
 }
 
-threads() {
-  if [ -z "${THREADS_RC:-}" ]; then # not begun
-    under_tsan
-    return
-  fi
-  threads_wait
-  cat build/log/threads.log
-  return "$THREADS_RC"
+# $1: one of them; says how it went.
+beside_end() {
+  beside_wait
+  cat "build/log/$1.log"
+  # None: it was ended.
+  return "$(cat "build/log/$1.status" || echo 1)"
 }
+
+threads() { under_tsan; }
+threads_beside() { beside_end under_tsan; }
 
 # What the benchmarks measure with, and the unit tests that take seconds.
 simulators() {
@@ -145,17 +154,30 @@ simulators() {
 # Whether anything needs a machine that has been up for long: native and unit tests once more, in a
 # time namespace whose clocks since boot begin near 0. What reads no clock is left out.
 booted() {
+  local rc=0
+  native_booted || rc=$?
+  unit_booted "$@" && return $rc
+}
+
+native_booted() {
   need_root test
   ensure_native asan
-  local rc=0 WITHIN=(python -m lab.just_booted)
+  local WITHIN=(python -m lab.just_booted)
   ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
-  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
-    --dist loadfile "$@" || rc=$?
   ctest_end asan || return
   # The tests of the system calls are the release build's.
   ctest_begin release -R plugin_syscalls_test
-  ctest_end release && return $rc
+  ctest_end release
 }
+
+unit_booted() {
+  need_root test
+  local WITHIN=(python -m lab.just_booted)
+  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
+    --dist loadfile "$@"
+}
+
+unit_booted_beside() { beside_end unit_booted; }
 
 # The system and the product for the virtual machines, in the background: downloads, and work on
 # what the tests beside it leave of the cores. What fails here is said by the VM tier itself.
@@ -188,7 +210,7 @@ lab() {
   retried lab tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
-  threads_wait
+  beside_wait
   retried lab-alone tests/lab -m 'alone and not nightly' "$@" || alone=$?
   unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
@@ -197,12 +219,13 @@ lab() {
   return $((beside ? beside : alone))
 }
 
+# Guests that share no machine run beside each other: one of them has one processor, and waits, too.
 vm() {
   need_root test
   machines_end
   ensure_apt vm
   ensure_native release
-  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' "$@"
+  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' -n 2 --dist loadgroup "$@"
 }
 
 # An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.
@@ -215,8 +238,8 @@ nightly() {
 }
 
 core() {
-  tier lint && tier unit "$@" && machines_begin && tier native && tier booted && threads_begin &&
-    tier lab "$@" && tier threads && tier vm "$@"
+  tier lint && tier unit "$@" && machines_begin && tier native && tier native_booted &&
+    beside_begin && tier lab "$@" && tier threads_beside && tier unit_booted_beside && tier vm "$@"
 }
 
 case $TIER in

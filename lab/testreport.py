@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from lab.logscan import has_sanitizer_report
 
 ENV = "FABRIC_REPORT"
-_GROUP = re.compile(r"@test_\w+$")
+_GROUP = re.compile(r"@\w+$")
 """xdist appends "@group" to the name of a test that has one."""
 
 

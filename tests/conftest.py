@@ -37,6 +37,7 @@ def _shares(item: pytest.Item) -> bool:
     return any(definition.scope == "module" for definitions in found for definition in definitions)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What lies under tests/lab and tests/vm carries that marker.
 

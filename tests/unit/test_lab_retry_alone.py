@@ -83,7 +83,9 @@ def run_tier(checkout: Path, body: str, *args: str) -> int:
 # Fails in the runs whose numbers are given; a run is a process.
 COUNTING = """
 from pathlib import Path
+import pytest
 
+@pytest.mark.xdist_group("machines")
 def test_it():
     count = Path("count")
     number = int(count.read_text()) if count.exists() else 0
@@ -103,7 +105,8 @@ def history(checkout: Path) -> list[dict[str, object]]:
 
 @pytest.mark.patient
 def test_three_passes_of_three_excuse_a_failure_and_keep_its_log(checkout, capfd):
-    assert run_tier(checkout, COUNTING.format(fails={0}), "-n", "2") == 1
+    beside = ("-n", "2", "--dist", "loadgroup")
+    assert run_tier(checkout, COUNTING.format(fails={0}), *beside) == 1
     assert retry_alone.main(["report.json"]) == 0
     (row,) = history(checkout)
     assert row["flaky"] is True
@@ -182,6 +185,35 @@ def test_what_is_never_excused_is_not_even_run_again(checkout, capfd):
     assert retry_alone.main(["report.json"]) == 1
     assert "no retry: " in capfd.readouterr().out
     assert not (checkout / "build").exists()
+
+
+TOGETHER = """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def lab():
+    with Path("labs").open("a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(lab, number):
+    pass
+
+@pytest.mark.parametrize("number", range(6))
+def test_by_itself(number):
+    pass
+"""
+
+
+@pytest.mark.patient
+def test_lab_tests_that_share_a_lab_are_run_by_one_worker(checkout):
+    where = checkout / "tests" / "lab"
+    where.mkdir(parents=True)
+    (where / "test_together.py").write_text(TOGETHER)
+    assert run_tier(checkout, "", "-n", "2", "--dist", "loadgroup", "tests/lab") == 0
+    assert len((checkout / "labs").read_text().splitlines()) == 1
 
 
 JUNIT = """<?xml version="1.0"?>

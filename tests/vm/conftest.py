@@ -1,4 +1,7 @@
-"""Two machines for the whole session: a boot costs half a minute under emulation."""
+"""Machines for the whole session: a boot costs half a minute under emulation.
+
+Tests run beside each other (lab/test.sh); those that share machines stay together, in their order.
+"""
 
 import contextlib
 from pathlib import Path
@@ -11,13 +14,21 @@ from lab.vm.rdma import namespaces as rdma_namespaces
 from lab.vm.rdma import pair as rdma_pair
 from lab.vm.wire import VmError
 
+SHARED = ("hosts", "machines", "namespaces", "two_machines")
+"""Fixtures that boot machines. Those of `test_packaging.py` have the most to do, and get a pair of
+their own where tests run beside each other."""
 
+
+@pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.vm)
             # The first test of a fresh checkout builds the image, too.
             item.add_marker(pytest.mark.timeout(2400))
+            group = next((name for name in SHARED if name in item.fixturenames), None)
+            if group is not None:
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -50,13 +50,19 @@ def pingpong(rdma, rail, iterations):
     server.wait().check()
 
 
+@pytest.fixture(scope="module")
+def readings(rdma):
+    """Before and after 200 messages each way; each reading starts a Python."""
+    before = counters(rdma.alpha)
+    pingpong(rdma, 0, 200)
+    return before, counters(rdma.alpha)
+
+
 @pytest.mark.parametrize("source", ["rdma_stat", "ib_hw"])
-def test_counters_grow_by_the_traffic(rdma, source):
-    before = counters(rdma.alpha)[source]
+def test_counters_grow_by_the_traffic(readings, source):
+    before, after = (reading[source] for reading in readings)
     assert before["on"], before["reason"]
     assert before["driver"] == "rxe"
-    pingpong(rdma, 0, 200)
-    after = counters(rdma.alpha)[source]
     grown = {name: after["values"][name] - value for name, value in before["values"].items()}
     # 200 messages of 4096 bytes each way in packets of 1024, and acknowledgements.
     assert 800 <= grown["rdma_tx_packets"] <= 4000
@@ -64,24 +70,24 @@ def test_counters_grow_by_the_traffic(rdma, source):
     assert grown["link_downed"] == grown["retry_exceeded"] == 0
 
 
-def test_both_ways_show_the_same(rdma):
-    found = counters(rdma.alpha)
+def test_both_ways_show_the_same(readings):
+    _, found = readings
     assert found["rdma_stat"]["values"].keys() == found["ib_hw"]["values"].keys()
     quiet = {"link_downed", "retry_exceeded", "out_of_sequence", "tx_errors"}
     for name in quiet:
         assert found["rdma_stat"]["values"][name] == found["ib_hw"]["values"][name]
 
 
-def test_a_sweep_takes_netlink_and_leaves_sysfs_alone(rdma):
-    found = counters(rdma.alpha)["sweep"]
+def test_a_sweep_takes_netlink_and_leaves_sysfs_alone(readings):
+    found = readings[1]["sweep"]
     assert found["rdma_stat"]
     assert "ib_hw" not in found
     assert found["link_stats"]
     assert found["ethtool_driver"]  # virtio_net
 
 
-def test_an_unplugged_cable_counts_as_link_downed(rdma):
-    before = counters(rdma.alpha)["rdma_stat"]["values"]["link_downed"]
+def test_an_unplugged_cable_counts_as_link_downed(rdma, readings):
+    before = readings[1]["rdma_stat"]["values"]["link_downed"]
     end = time.monotonic() + PATIENCE_S
     try:
         rdma.set_cable(0, up=False)
