@@ -103,7 +103,7 @@ class FabricGroup(dist.ProcessGroup):
             self._rank = inner.rank
             self.broken = False
         # Its end takes tens of milliseconds, for gloo joins its threads.
-        threading.Thread(target=gone.clear, name="fabric-gone", daemon=True).start()
+        threading.Thread(target=gone.clear, name="fabric-gone").start()
 
     @property
     def inner(self) -> GenerationGroup | None:
