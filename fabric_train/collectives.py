@@ -33,6 +33,7 @@ from fabric_train.gloo_group import GlooGeneration
 from fabric_train.link import AgentLink
 from fabric_train.messages import Assignment
 from fabric_train.nccl_group import NcclGeneration
+from fabric_train.one_group import REFUSAL
 from fabric_train.plugin_group import PluginGeneration
 
 __all__ = [
@@ -97,9 +98,12 @@ class FabricGroup(dist.ProcessGroup):
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
         with self._changing:
+            gone = [self._inner]
             self._inner = inner
             self._rank = inner.rank
             self.broken = False
+        # Its end takes tens of milliseconds, for gloo joins its threads.
+        threading.Thread(target=gone.clear, name="fabric-gone").start()
 
     @property
     def inner(self) -> GenerationGroup | None:
@@ -209,6 +213,10 @@ class FabricGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:
         return "fabric"
+
+    @property
+    def group_name(self) -> str:
+        raise RuntimeError(REFUSAL)  # device meshes ask for it
 
     def rank(self) -> int:
         return self._rank

@@ -22,6 +22,9 @@ class GenerationGroup(ABC):
     Its constructor blocks until all ranks are connected, or raises ``RuntimeError``.
     """
 
+    carries_beside = False
+    """Whether messages between two ranks may go beside collectives, in any order."""
+
     def __init__(self, assignment: Assignment) -> None:
         assert assignment.rank is not None
         self.generation = assignment.generation

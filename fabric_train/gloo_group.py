@@ -31,6 +31,8 @@ class GlooGeneration(GenerationGroup):
     one that began just then (torch 2.13): its thread waits for data until its own time-out.
     """
 
+    carries_beside = True  # each message has its tag
+
     def __init__(self, assignment: Assignment, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
         super().__init__(assignment)

@@ -38,32 +38,22 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fabric_train import collectives
+from fabric_train import messages as wire
 from fabric_train.agreement import Beginning, DisagreementError, agree, layout_of
 from fabric_train.checkpoint import CheckpointDirectory
 from fabric_train.collectives import FabricGroup, GenerationGroup, Use
 from fabric_train.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.guard import guarded_checkpoint
 from fabric_train.hand_over import HandOver
+from fabric_train.later_part import LaterPart
 from fabric_train.launched import launched
 from fabric_train.limits import timeout_s
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates, Stateful
-from fabric_train.messages import (
-    Acknowledged,
-    Assignment,
-    Committed,
-    Failed,
-    Finished,
-    Hello,
-    Protected,
-    ProtectionAnswer,
-    ProtectionRequest,
-    Recovered,
-    Suspect,
-    Welcome,
-)
 from fabric_train.nccl_group import use_current_device
+from fabric_train.one_group import REFUSAL, OneGroupStore
 from fabric_train.preparation import Preparation
+from fabric_train.progress import Progress
 from fabric_train.protection import Protection
 from fabric_train.recovery import agree_on_plan, copy_states, role_of, since_ms
 from fabric_train.state import LayoutError, ReplicatedState
@@ -114,11 +104,11 @@ class Job:
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
         self._changes_over = False  # to the prepared generation, after this attempt
+        self._later: LaterPart | None = None  # of the state, still on its way
         self._name = ""  # of the job
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = hashlib.sha256()
-        self._reported_at = 0.0
-        self._report_next_commit = True
+        self._progress = Progress(self._link)
 
     @property
     def rank(self) -> int:
@@ -221,17 +211,17 @@ class Job:
             self._in_attempt = False
             self._group.use = Use.CLOSED
         self._step += 1
-        self._report_progress()
+        self._progress.committed(self._generation, self._step)
         if self._changes_over:
             self._changes_over = False
-            self._recover(ready=False)
+            self._recover(ready=False, planned=True)
 
     def protection(self) -> Protection:
         """What is protected, by whom, and what is not. Inside ``steps``, after the rehearsal."""
         if not self._started or self.rehearsing:
             raise RuntimeError("protection() after the rehearsal, inside steps()")
-        answer = self._link.ask(ProtectionRequest(), self._timeout_s)
-        assert isinstance(answer, ProtectionAnswer)
+        answer = self._link.ask(wire.ProtectionRequest(), self._timeout_s)
+        assert isinstance(answer, wire.ProtectionAnswer)
         return Protection.decode(answer.body)
 
     def checkpoint(
@@ -253,8 +243,8 @@ class Job:
     def _join(self, process: str, token: str) -> None:
         software = {"python": platform.python_version(), "torch": torch.__version__}
         # A job of several hosts forms when the last of them is here: that can take long.
-        welcome = self._link.ask(Hello(process, token, os.getpid(), software), None)
-        if not isinstance(welcome, Welcome):
+        welcome = self._link.ask(wire.Hello(process, token, os.getpid(), software), None)
+        if not isinstance(welcome, wire.Welcome):
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare, self._name = welcome.spare, welcome.job
         self._group = FabricGroup(0, welcome.world)
@@ -271,14 +261,12 @@ class Job:
             self._adopt(inner)
             self._group.use = Use.SETUP
         dist.init_process_group(
-            "fabric", store=dist.HashStore(), rank=self._group.rank(), world_size=welcome.world
+            "fabric", store=OneGroupStore(), rank=self._group.rank(), world_size=welcome.world
         )
 
     def _make_group(self, _store: Any, _rank: int, world: int, _timeout: Any) -> FabricGroup:
         if dist.is_initialized() or world != self._group.size():
-            raise NotImplementedError(
-                "process groups besides the default one are not protected yet"
-            )
+            raise NotImplementedError(REFUSAL)
         return self._group
 
     def _rehearse(self) -> Iterator[int]:
@@ -296,7 +284,7 @@ class Job:
         if not self._spare:
             self._agree({**facts, **self._state.settings(), "first step": str(self._step)})
             self._hand_over.store_first(self.rank, self._step)
-        self._link.send(Protected(layout_of(facts), state_of(self._state, self._local)))
+        self._link.send(wire.Protected(layout_of(facts), state_of(self._state, self._local)))
         if self._spare:
             self._recover(ready=False)
 
@@ -348,11 +336,16 @@ class Job:
         if self._applied:
             return
         if self.rehearsing:
+            if self._spare and self._rehearsals == 1:
+                assert self._state is not None
+                self._applied = True  # no gate stops these steps
+                self._state.make_optimizer_state()
+                self._applied = False
             self._rehearsals -= 1
             raise _RunAgainError
         assert self._hand_over is not None
         assert self._group.inner is not None
-        ready = self._group.settle()
+        ready = self._group.settle() and self._finish_later()
         if ready:
             self._hand_over.complete(self.rank, self._step + 1)
             try:
@@ -375,20 +368,34 @@ class Job:
         self._changes_over = self._holds_state = False
         self._generation = generation
         self._group.abort(generation)
-        self._link.send(Recovered(generation, self._step, "leave", {}))
+        self._link.send(wire.Recovered(generation, self._step, "leave", {}))
         self._recover(ready=False)
         raise _RunAgainError
 
-    def _recover(self, *, ready: bool) -> RecoveryPlan:
+    def _finish_later(self) -> bool:
+        """Wait until the whole state has moved. False: the generation is broken before."""
+        try:
+            if self._later is not None and self._later.wait(lambda: not self._group.broken):
+                self._later = None
+        except RuntimeError as error:
+            self._report_broken(self._generation, str(error))
+        except CorruptStateError as error:
+            end_at_once(f"the state that arrived is refused: {error}")
+        return self._later is None
+
+    def _recover(self, *, ready: bool, planned: bool = False) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
         while True:
             assignment = self._await_assignment()
-            self._link.send(Acknowledged(assignment.generation))
+            self._link.send(wire.Acknowledged(assignment.generation))
             spans: dict[str, float] = {}
             started = time.monotonic()
             self._group.abort(assignment.generation)
             if not self._group.wait_quiet(self._timeout_s):
                 end_at_once("a collective of the last generation does not end")
+            later, self._later = self._later, None
+            if later is not None and not later.drop(self._timeout_s):
+                self._holds_state = False
             spans["quiet"] = since_ms(started)
             try:
                 inner = self._preparation.connect(assignment)
@@ -403,7 +410,7 @@ class Job:
                 report = RankReport(committed, ready)
                 self._run, plan = agree_on_plan(inner, self._run, report)
                 spans["agreed"] = since_ms(started)
-                role = self._take_part(inner, plan)
+                role = self._take_part(inner, plan, planned)
                 spans["state"] = since_ms(started)
                 inner.vote()
             except RuntimeError as error:
@@ -420,11 +427,11 @@ class Job:
             self._spare = False
             self._holds_state = True
             self._step = plan.step if role == "copy" else self._step
-            self._report_next_commit = True
-            self._link.send(Recovered(self._generation, plan.step, role, spans))
+            self._progress.resumed()
+            self._link.send(wire.Recovered(self._generation, plan.step, role, spans))
             return plan
 
-    def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan) -> str:
+    def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan, planned: bool) -> str:
         """Send or receive what ``plan`` says; return this rank's part in it."""
         assert self._state is not None
         assert self._local is not None
@@ -434,13 +441,16 @@ class Job:
             self._rewind()  # what it sends is the state between two steps
         if inner.rank in plan.copies:
             self._holds_state = False  # half of another one's, until all is here
-        copy_states(inner, plan, self._state, self._local, self._link, self._timeout_s)
+        self._later = copy_states(
+            inner, plan, self._state, self._local, self._link, self._timeout_s, split=planned
+        )
         return role_of(inner.rank, plan)
 
     def _finish(self) -> bool:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
-        self._link.send(Finished(self._step))
-        self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
+        if self._finish_later():
+            self._link.send(wire.Finished(self._step))
+            self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
         if self._link.released:
             self._group.abort(sys.maxsize)  # so that no peer takes this end for a loss
             self._link.close()
@@ -448,7 +458,7 @@ class Job:
         self._recover(ready=False)
         return False
 
-    def _await_assignment(self) -> Assignment:
+    def _await_assignment(self) -> wire.Assignment:
         """The newest assignment past the present generation that gives this process a rank."""
 
         def here() -> bool:
@@ -468,30 +478,23 @@ class Job:
         if news is not None:  # it may have arrived just before, and aborted only what was there
             self._group.abort(news.generation)
 
-    def _end_generation(self, assignment: Assignment) -> None:
+    def _end_generation(self, assignment: wire.Assignment) -> None:
         # On the reading thread: the training thread may be blocked in a collective.
         trains = self._started and not self.rehearsing and self._holds_state
         if trains and assignment.follows and assignment.follows == self._group.generation:
             self._preparation.begin(assignment)
-            self._link.send(Acknowledged(assignment.generation))
+            self._link.send(wire.Acknowledged(assignment.generation))
         else:
             self._group.abort(assignment.generation)
 
     def _report_broken(self, generation: int, error: str) -> None:
         self._group.broken = True
-        self._link.send(Suspect(generation, error[:500]))
+        self._link.send(wire.Suspect(generation, error[:500]))
 
     def _note_broadcast(self, tensor: Tensor) -> None:
         if self.rehearsing and tensor.dtype == torch.int32:
             self._order.update(repr(tensor.tolist()).encode())
 
     def _give_up(self, reason: str) -> SystemExit:
-        self._link.send(Failed(reason))
+        self._link.send(wire.Failed(reason))
         return SystemExit(reason)
-
-    def _report_progress(self) -> None:
-        now = time.monotonic()
-        if self._report_next_commit or now - self._reported_at > 1:
-            self._link.send(Committed(self._generation, self._step))
-            self._reported_at = now
-            self._report_next_commit = False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 from fabric_train.generation_group import GenerationGroup
+from fabric_train.later_part import LaterPart
 from fabric_train.link import AgentLink
 from fabric_train.local_state import LocalStates
 from fabric_train.messages import LocalStateAnswer, LocalStateRequest
 from fabric_train.state import ReplicatedState
 from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
-from fabric_train.transfer import receive_state, send_state
+from fabric_train.transfer import Move, receive_state, send_state
 
 
 def agree_on_plan(inner: GenerationGroup, run: str, report: RankReport) -> tuple[str, RecoveryPlan]:
@@ -40,22 +42,34 @@ def copy_states(
     local: LocalStates,
     link: AgentLink,
     timeout_s: float,
-) -> None:
+    *,
+    split: bool = False,
+) -> LaterPart | None:
     """Send this rank's state, or receive one, as ``plan`` says.
 
-    Raises as ``receive_state`` does; ``UnrecoverableError`` where nobody has the rank-local state.
+    ``split``: this rank is between two steps, and changes nothing before it has waited for what is
+    returned: the part of a state that is still on its way. Raises as ``receive_state`` does;
+    ``UnrecoverableError`` where nobody has the rank-local state.
     """
     rank = inner.rank
+    moves: list[Move] = []
     for to, source in sorted(plan.copies.items()):
         if source == rank:
-            send_state(inner.group, state, to)
+            move = send_state(inner.group, state, to, split=split and inner.carries_beside)
+            moves += [move] if move else []
     if rank not in plan.copies:
-        return
-    receive_state(inner.group, state, plan.copies[rank])
+        return LaterPart(lambda: _do_all(moves), receives=False) if moves else None
+    move = receive_state(inner.group, state, plan.copies[rank])
     answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
     local.restore(answer.body, state.buffers())
+    return LaterPart(move, receives=True) if move else None
+
+
+def _do_all(moves: Sequence[Move]) -> None:
+    for move in moves:
+        move()
 
 
 def since_ms(start: float) -> float:

@@ -6,14 +6,17 @@ here runs a collective.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fabric_train.sharded import how_sharded
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a source is about to send: tensors in order, and all that is no tensor, pickled."""
+    """What a source is about to send: tensors in order, and all that is no tensor, pickled.
+
+    The last ``later`` of the tensors follow while the next step is computed.
+    """
 
     tensors: tuple[TensorSpec, ...]
     scalars: bytes
+    later: int = 0
 
 
 class LayoutError(Exception):
@@ -48,6 +55,8 @@ class ReplicatedState:
                 hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
             ):
                 raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
+            if how := how_sharded(part):
+                raise TypeError(f"{name}: {how}: no rank is a replica of another one's part")
 
     @property
     def parts(self) -> dict[str, object]:
@@ -106,10 +115,19 @@ class ReplicatedState:
                             found.append((f"{name}/{place}/{key}", value))
         return found
 
-    def manifest(self) -> Manifest:
-        """Describe the state, for a receiver."""
-        specs = tuple(_spec(name, tensor) for name, tensor in self.tensors())
-        return Manifest(specs, self.scalars())
+    def offer(self, *, split: bool = False) -> tuple[Manifest, list[Tensor], list[Tensor]]:
+        """The manifest of what is there now, the tensors to send first, and those for later.
+
+        For later, if ``split``: what nothing but an optimizer's step reads or changes.
+        """
+        first: list[tuple[str, Tensor]] = []
+        later: list[tuple[str, Tensor]] = []
+        for name, tensor in self.tensors():
+            part = self._parts[name.partition("/")[0]]
+            (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
+        specs = tuple(_spec(name, tensor) for name, tensor in first + later)
+        manifest = Manifest(specs, self.scalars(), len(later))
+        return manifest, [one for _, one in first], [one for _, one in later]
 
     def layout(self) -> dict[str, str]:
         """Of each part: its class, and names, shapes and types of a model or sizes of groups."""
@@ -143,11 +161,22 @@ class ReplicatedState:
             if isinstance(value, (bool, int, float, str, tuple, type(None)))
         }
 
+    def make_optimizer_state(self) -> None:
+        """Let each optimizer make what it keeps for its parameters, of any value.
+
+        For a process without state, which will get all values from a replica.
+        """
+        for optimizer in self.optimizers():
+            with contextlib.suppress(Exception):  # it is made with the copy, then
+                optimizer.step()
+
     def accept(self, manifest: Manifest) -> list[Tensor]:
         """The tensors to receive into, in the order of ``manifest``; makes those of optimizers.
 
-        Raises ``LayoutError``; nothing has changed then but empty optimizer state.
+        State of an optimizer that the source does not have is dropped. Raises ``LayoutError``;
+        nothing else has changed then.
         """
+        self._drop_state({spec.name for spec in manifest.tensors})
         here = dict(self.tensors())
         for spec in manifest.tensors:
             if spec.name not in here:
@@ -182,6 +211,10 @@ class ReplicatedState:
             for group, fields in zip(part.param_groups, value["groups"], strict=True):
                 group.update(fields)
             for parameter, fields in zip(_parameters(part), value["state"], strict=True):
+                known = part.state.get(parameter, {})
+                for key in [key for key in known if key not in fields]:
+                    if not isinstance(known[key], Tensor):
+                        del known[key]
                 if fields:
                     part.state[parameter].update(fields)
 
@@ -208,6 +241,17 @@ class ReplicatedState:
                 found[name] = part.state_dict()  # type: ignore[attr-defined]
         return found
 
+    def _drop_state(self, known: Container[str]) -> None:
+        """Drop what optimizers hold besides ``known``: their steps begin where the source's do."""
+        for name, part in self._parts.items():
+            if not isinstance(part, torch.optim.Optimizer):
+                continue
+            for place, parameter in enumerate(_parameters(part)):
+                fields = part.state.get(parameter, {})
+                for key in [key for key in fields if f"{name}/{place}/{key}" not in known]:
+                    if isinstance(fields[key], Tensor):
+                        del fields[key]
+
     def _make(self, spec: TensorSpec) -> Tensor:
         name, _, rest = spec.name.partition("/")
         part = self._parts.get(name)
@@ -223,6 +267,15 @@ class ReplicatedState:
         value = torch.empty(spec.shape, dtype=dtype, device=device)
         part.state[parameter][key] = value
         return value
+
+
+def _only_for_steps(part: object, tensor: Tensor) -> bool:
+    """Nothing but the step of ``part`` reads or changes ``tensor``, as far as torch goes.
+
+    Other optimizers may keep anything in their state, e.g. weights that they exchange.
+    """
+    ours = type(part).__module__.startswith("torch.optim.")
+    return isinstance(part, torch.optim.Optimizer) and ours and tensor.device.type == "cpu"
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

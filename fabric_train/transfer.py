@@ -2,7 +2,8 @@
 
 A manifest first, then the tensors as one byte stream in chunks, then the SHA-256 of the manifest
 and of each chunk. The receiver compares all of them before it uses anything: a corrupt copy is
-never trained on.
+never trained on. What only an optimizer's step reads may follow in the same way, while both ends
+compute the gradients of the next step.
 
 A large tensor in host memory is sent from where it is, and received to where it will be used; small
 ones share a chunk. Threads hash chunks while others are on their way. The hash is SHA-256 because
@@ -19,7 +20,7 @@ import os
 import pickle
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -73,12 +74,42 @@ def cut(sizes: Sequence[int]) -> list[list[Part]]:
     return chunks
 
 
-def send_state(group: Any, state: ReplicatedState, to: int) -> None:
-    """Send to rank ``to``. Raises ``RuntimeError`` where the group is broken."""
-    manifest = pickle.dumps(state.manifest())
-    _send_bytes(group, manifest, to)
+Move = Callable[[], None]
+"""Moves the part of a state that comes later; raises as what has returned it."""
+
+
+def send_state(group: Any, state: ReplicatedState, to: int, *, split: bool = False) -> Move | None:
+    """Send to rank ``to``. Raises ``RuntimeError`` where the group is broken.
+
+    ``split``: leave what only an optimizer's step needs to the move that is returned.
+    """
+    manifest, first, later = state.offer(split=split)
+    packed = pickle.dumps(manifest)
+    _send_bytes(group, packed, to)
+    _send_tensors(group, packed, first, to)
+    return (lambda: _send_tensors(group, packed, later, to)) if later else None
+
+
+def receive_state(group: Any, state: ReplicatedState, source: int) -> Move | None:
+    """Receive from rank ``source``; what it sends later is received by the move that is returned.
+
+    Raises ``CorruptStateError`` or ``LayoutError``: the tensors may be overwritten then, and this
+    process must not go on with them. ``RuntimeError`` where the group is broken: receive again.
+    """
+    packed = _receive_bytes(group, source)
+    # From a rank of this job: who could forge it already runs code in the job.
+    manifest: Manifest = pickle.loads(packed)  # noqa: S301
+    tensors = state.accept(manifest)
+    first = len(tensors) - manifest.later
+    _receive_tensors(group, packed, tensors[:first], source)
+    state.apply_scalars(manifest.scalars)
+    later = tensors[first:]
+    return (lambda: _receive_tensors(group, packed, later, source)) if later else None
+
+
+def _send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int) -> None:
     with _Hashes(manifest) as hashes, _Transfers() as transfers:
-        for chunk in _chunks([tensor for _, tensor in state.tensors()]):
+        for chunk in _chunks(tensors):
             transfers.add(group.send([chunk], to, _TAG), chunk)
             hashes.add(chunk)
             if transfers.full:
@@ -88,19 +119,11 @@ def send_state(group: Any, state: ReplicatedState, to: int) -> None:
         _send_bytes(group, pickle.dumps(hashes.digests()), to)
 
 
-def receive_state(group: Any, state: ReplicatedState, source: int) -> int:
-    """Receive from rank ``source`` and return the bytes of tensors.
-
-    Raises ``CorruptStateError`` or ``LayoutError``: the tensors may be overwritten then, and this
-    process must not go on with them. ``RuntimeError`` where the group is broken: receive again.
-    """
-    packed = _receive_bytes(group, source)
-    # From a rank of this job: who could forge it already runs code in the job.
-    manifest: Manifest = pickle.loads(packed)  # noqa: S301
-    images = _Images(state.accept(manifest))
+def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], source: int) -> None:
+    images = _Images(tensors)
     waiting = deque(cut(images.sizes))
     arriving: deque[list[Part]] = deque()
-    with _Hashes(packed) as hashes, _Transfers() as transfers:
+    with _Hashes(manifest) as hashes, _Transfers() as transfers:
         while waiting or transfers:
             while waiting and not transfers.full:
                 buffer = images.buffer(waiting[0])
@@ -116,8 +139,6 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> int:
         place = next((place for place, (mine, its) in pairs if mine != its), 0)
         what = f"chunk {place - 1}" if place else "the list of chunks"
         raise CorruptStateError(f"{what} from rank {source} is corrupt")
-    state.apply_scalars(manifest.scalars)
-    return sum(images.sizes)
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[Tensor]:

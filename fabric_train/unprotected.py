@@ -1,7 +1,7 @@
 """Finds state of this process that a replacement would not get.
 
-All live modules, optimizers, schedulers and gradient scalers are looked at. What no protected part
-contains is named, with its class and the number of its elements.
+All live modules, optimizers, schedulers, gradient scalers and iterators of data loaders are looked
+at. What no protected part contains is named, with its class and the number of its elements.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fabric_train.local_state import LocalStates
 from fabric_train.protection import statement
+from fabric_train.sharded import how_sharded
 from fabric_train.state import ReplicatedState
 
 _SAID = 20  # at most so many
@@ -51,7 +53,8 @@ def find_unprotected(parts: Mapping[str, object]) -> list[str]:
         if isinstance(one, nn.Module):
             size = sum(each.numel() for each in _tensors_of(one) if id(each) not in mine)
             if size:
-                found.append(f"a {name} of {size} elements that no protected part contains")
+                how = " (sharded)" * bool(how_sharded(one))
+                found.append(f"a {name}{how} of {size} elements that no protected part contains")
         elif isinstance(one, torch.optim.Optimizer):
             found.append(f"the state of a {name} (optimizer) that is not protected")
         elif isinstance(one, torch.amp.GradScaler) and one.is_enabled():
@@ -59,6 +62,8 @@ def find_unprotected(parts: Mapping[str, object]) -> list[str]:
                 f"a {name} that is not protected: name it in protect(), for it would take the "
                 "gradients of an attempt that is run again as unscaled already"
             )
+        elif isinstance(one, _BaseDataLoaderIter):
+            found.append("the position of an iterator over a DataLoader")
         elif not isinstance(one, torch.amp.GradScaler):
             found.append(f"a {name} that is not protected")
     rest = len(found) - _SAID
@@ -102,6 +107,9 @@ def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:
 def _inside(parts: Iterable[object]) -> Iterator[object]:
     for part in parts:
         yield from part.modules() if isinstance(part, nn.Module) else (part,)
+        # Who can say its position in the data knows that of its iterator.
+        fields = getattr(part, "__dict__", {}).values()
+        yield from (one for one in fields if isinstance(one, _BaseDataLoaderIter))
         if isinstance(part, torch.optim.lr_scheduler.SequentialLR):
             yield from part._schedulers  # noqa: SLF001
         if isinstance(part, torch.optim.lr_scheduler.ChainedScheduler):
@@ -112,7 +120,7 @@ def _alive() -> list[Any]:
     """All live objects that have state. By their class: a proxy may do anything when asked."""
     kinds = (
         nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
-        torch.amp.GradScaler,
+        torch.amp.GradScaler, _BaseDataLoaderIter,
     )  # fmt: skip
     return [one for one in gc.get_objects() if issubclass(type(one), kinds)]
 

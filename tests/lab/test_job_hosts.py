@@ -151,6 +151,24 @@ async def test_ranks_that_move_by_plan_run_no_step_again(undisturbed, tmp_path):
 
 
 @pytest.mark.nightly
+async def test_a_source_that_dies_when_the_next_step_has_begun_changes_nothing(
+    undisturbed, tmp_path
+):
+    """After a planned move: the new process still lacks a part of the optimizer's state."""
+    async with AsyncExitStack() as stack:
+        daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
+        args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
+        runs = await start(stack, daemons, args, "0:-1:later", standby="a", PAUSE_S="0.05")
+        await until(lambda: "b" in daemons.documents and step(daemons, "b") > 3, runs)
+        daemons.drained["b"] = ""
+        codes = await ended(runs)
+    out = tmp_path / "run" / "out"
+    assert codes == {"a": 0, "b": 0, "e": 0}, logs(runs)
+    assert struck(out) == {"0--1-later"}, logs(runs)
+    assert weights(out) == undisturbed, logs(runs)
+
+
+@pytest.mark.nightly
 async def test_a_rank_that_ends_before_the_job_has_state_lets_it_start_again(undisturbed, tmp_path):
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))

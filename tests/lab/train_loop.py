@@ -10,6 +10,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -95,8 +96,9 @@ send_chunks = transfer._chunks
 
 
 def chunks(tensors):
+    moment = "later" if threading.current_thread().name == "fabric-later" else "sending"
     for chunk in send_chunks(tensors):
-        strike(job, -1, "sending")
+        strike(job, -1, moment)
         yield chunk
 
 

@@ -61,19 +61,25 @@ def parts(seed, width=300, kind=torch.float32):
     return {"net": net, "optimizer": optimizer}
 
 
-def copy(source, target, group):
+def copy(source, target, group, *, split=False, between=lambda: None):
+    """``between``: what happens when the first part has arrived, if the state is ``split``."""
     failures = []
 
     def send():
         try:
-            transfer.send_state(group, source, 1)
+            if move := transfer.send_state(group, source, 1, split=split):
+                move()
         except Exception as error:
             failures.append(error)
 
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        return transfer.receive_state(group, target, 0)
+        move = transfer.receive_state(group, target, 0)
+        between()
+        if move:
+            move()
+        return move is not None
     finally:
         sender.join(30)
         assert failures == []
@@ -112,8 +118,7 @@ def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
     source, target = (ReplicatedState(parts(seed, kind=kind)) for seed in (0, 1))
     before = values(source)
     assert not equal(before, values(target))
-    size = sum(one.numel() * one.element_size() for _, one in source.tensors())
-    assert copy(source, target, Pair()) == size
+    copy(source, target, Pair())
     assert equal(before, values(target))
     assert equal(before, values(source))
     assert target.optimizers()[0].param_groups[0]["lr"] == 0.1
@@ -128,17 +133,87 @@ def test_a_spare_without_optimizer_state_gets_it():
     assert equal(values(source), values(target))
 
 
-def count_messages(source):
+def test_state_that_the_source_does_not_have_is_dropped():
+    """A spare makes optimizer state before it knows for which parameters the job has some."""
+    fresh, other = parts(0), parts(1)
+    idle = fresh["net"][2].bias
+    del fresh["optimizer"].state[idle]
+    other["optimizer"].state[other["net"][2].bias]["count"] = 3
+    source, target = ReplicatedState(fresh), ReplicatedState(other)
+    copy(source, target, Pair())
+    assert equal(values(source), values(target))
+    assert not other["optimizer"].state[other["net"][2].bias]
+
+
+def test_the_state_of_an_optimizer_comes_later_and_nothing_before_needs_it():
+    source, target = ReplicatedState(parts(0)), ReplicatedState(parts(1))
+    first = {}
+
+    def look():
+        first.update(values(target))
+
+    assert copy(source, target, Pair(), split=True, between=look)
+    expected = dict(values(source))
+    assert expected.keys() == first.keys()
+    for name, value in first.items():
+        if name.startswith("net/") or name == "optimizer/0/exp_avg":
+            assert torch.equal(value, expected[name]) == name.startswith("net/"), name
+    assert equal(values(source), values(target))
+    assert target.optimizers()[0].param_groups[0]["lr"] == 0.1
+
+
+class Exchanging(torch.optim.SGD):
+    """Its state may be anything, e.g. weights."""
+
+
+def test_what_another_kind_of_optimizer_keeps_comes_first():
+    def build(seed):
+        torch.manual_seed(seed)
+        net = torch.nn.Linear(4, 4)
+        optimizer = Exchanging(net.parameters(), lr=0.1, momentum=0.9)
+        net(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        return ReplicatedState({"net": net, "optimizer": optimizer})
+
+    source, target = build(0), build(1)
+    assert not copy(source, target, Pair(), split=True)
+    assert equal(values(source), values(target))
+
+
+def test_a_spare_makes_optimizer_state_that_the_copy_fills():
+    source = ReplicatedState(parts(0))
+    fresh = parts(1)
+    fresh["optimizer"].state.clear()
+    target = ReplicatedState(fresh)
+    target.make_optimizer_state()
+    made = {name: tensor.data_ptr() for name, tensor in target.tensors()}
+    assert made.keys() == dict(source.tensors()).keys()
+    copy(source, target, Pair(), split=True)
+    assert equal(values(source), values(target))
+    assert {name: tensor.data_ptr() for name, tensor in target.tensors()} == made
+
+
+def test_an_optimizer_that_makes_no_state_alone_does_no_harm():
+    net = torch.nn.Linear(2, 2)
+    state = ReplicatedState({"net": net, "optimizer": torch.optim.LBFGS(net.parameters())})
+    state.make_optimizer_state()  # its step needs a closure
+    assert [name for name, _ in state.tensors()] == ["net/weight", "net/bias"]
+
+
+def count_messages(source, *, split):
+    """How many there are, and which say only how long the next one is."""
     seen = []
-    copy(source, ReplicatedState(parts(1)), Pair(lambda place, sent: seen.append(place) or sent))
-    return len(seen)
+    group = Pair(lambda _place, sent: seen.append(sent.dtype == torch.int64) or sent)
+    copy(source, ReplicatedState(parts(1)), group, split=split)
+    return len(seen), {place for place, is_length in enumerate(seen) if is_length}
 
 
 @pytest.mark.patient
-def test_one_bit_that_differs_anywhere_is_refused(monkeypatch):
+@pytest.mark.parametrize("split", [False, True])
+def test_one_bit_that_differs_anywhere_is_refused(monkeypatch, split):
     monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
     source = ReplicatedState(parts(0))
-    messages = count_messages(source)
+    messages, lengths = count_messages(source, split=split)
     for at in range(messages):
 
         def flip(place, sent, at=at):
@@ -148,10 +223,10 @@ def test_one_bit_that_differs_anywhere_is_refused(monkeypatch):
             sent.view(-1).view(torch.uint8)[-1] ^= 1
             return sent
 
-        if at in (0, messages - 2):
-            continue  # lengths: another one is not even the same message
+        if at in lengths:
+            continue  # another one is not even the same message
         with pytest.raises(transfer.CorruptStateError, match=r"chunk \d+ from rank 0|what rank 0"):
-            copy(source, ReplicatedState(parts(1)), Pair(flip))
+            copy(source, ReplicatedState(parts(1)), Pair(flip), split=split)
 
 
 def test_a_source_of_another_layout_is_refused():
@@ -177,7 +252,7 @@ def test_a_connection_that_breaks_is_an_error_and_leaves_no_transfer_under_way()
 
     group.recv = recv
     state = ReplicatedState(parts(0))
-    transfer._send_bytes(group, transfer.pickle.dumps(state.manifest()), 1)
+    transfer._send_bytes(group, transfer.pickle.dumps(state.offer()[0]), 1)
     for _ in range(8):
         group.break_off()
     with pytest.raises(RuntimeError, match="connection closed"):
