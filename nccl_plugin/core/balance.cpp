@@ -52,9 +52,12 @@ void Balance::observe(PathIndex index, std::uint64_t waiting, std::uint64_t deli
     return;
   }
   if (kind != path.kind) {
+    const std::int64_t one_sided_until = path.one_sided_until;
+    renewed_ |= path.factor != kFullWeight ? bit(index) : 0;
+    removed_ &= ~bit(index);
+    path = {};
     path.kind = kind;
-    path.held = 0;
-    path.delivered = 0;
+    path.one_sided_until = one_sided_until;
   }
   if (waiting >= kQueue) {
     path.held += std::max<std::int64_t>(now - std::max(path.until, now - passed), 0);
@@ -183,7 +186,7 @@ PathSet Balance::step(std::int64_t now) {
     return 0;
   }
   last_ = now;
-  PathSet changed = 0;
+  PathSet changed = std::exchange(renewed_, 0);
   rehash_ = 0;
   each(seen_, [&](PathIndex index) {
     Path& path = paths_[index];

@@ -48,6 +48,8 @@ class Balance {
 
   // 1..kFullWeight, to be multiplied with what hints say.
   [[nodiscard]] std::uint16_t factor(PathIndex path) const { return paths_[path].factor; }
+  // Of which kind the path was when that was found. What was found goes when the kind changes.
+  [[nodiscard]] PathKind kind(PathIndex path) const { return paths_[path].kind; }
   // Paths that carry nothing while there is another.
   [[nodiscard]] PathSet removed() const { return removed_; }
   // Something about the path changed: what is removed is tried again with the next step.
@@ -95,6 +97,7 @@ class Balance {
   PathSet removed_ = 0;
   PathSet seen_ = 0;  // paths with anything to tell
   PathSet rehash_ = 0;
+  PathSet renewed_ = 0;  // of another kind now, since the last step
   std::int64_t last_ = 0;
 };
 

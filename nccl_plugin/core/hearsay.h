@@ -23,9 +23,13 @@ class Hearsay {
   }
   [[nodiscard]] PathSet down() const { return down_; }
   [[nodiscard]] bool says(PathIndex path) const { return (down_ & bit(path)) != 0; }
+  // The word is newer than a connection that was made at `connected`.
+  [[nodiscard]] bool concerns(PathIndex path, std::int64_t connected) const {
+    return says(path) && since_[path] >= connected;
+  }
   // Is a path that was connected at `connected` to be given up? `live`: all that are connected.
   [[nodiscard]] bool condemns(PathIndex path, std::int64_t connected, PathSet live) const {
-    return says(path) && since_[path] >= connected && (live & ~down_) != 0;
+    return concerns(path, connected) && (live & ~down_) != 0;
   }
 
  private:

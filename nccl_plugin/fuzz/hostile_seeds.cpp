@@ -203,6 +203,9 @@ std::vector<std::vector<std::byte>> seeds() {
   append_rails(body, {});
   add(out, Reader::bodies, body_of(body));
   body.clear();
+  append_rails(body, {}, kWireVersionAhead);
+  add(out, Reader::bodies, body_of(body));
+  body.clear();
   AddressReport addresses;
   addresses.number = 3;
   addresses.rails = 2;

@@ -83,11 +83,22 @@ struct Context {
   }
 };
 
-// About all paths between this process and one peer.
-struct PeerFacts {
+constexpr core::PathKind kind_in(core::PathSet one_sided, core::PathIndex path) {
+  return (one_sided & core::bit(path)) != 0 ? core::PathKind::one_sided : core::PathKind::stream;
+}
+
+// What holds for the paths of one kind.
+struct KindFacts {
   std::array<std::uint16_t, core::kMaxPaths> weight{};  // the lower of both ends'
   core::Hearsay down;  // said to be dead: by this host, the peer, or the control link's silence
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
+};
+
+// About all paths between this process and one peer: as streams, and over RDMA.
+struct PeerFacts : KindFacts {
+  KindFacts rdma;
+  // Somebody measures RDMA itself there and finds it well: that TCP is silent tells nothing of it.
+  core::PathSet rdma_well = 0;
   core::PathSet control_live = 0;                     // the control link over these rails answers
   std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
   std::int64_t linked_at = 0;                         // when one of these links came up last
@@ -102,6 +113,25 @@ struct PeerFacts {
   std::array<std::int64_t, core::kMaxPaths> rehash{};
   // When an end of it got another address or device; 0: never.
   std::array<std::int64_t, core::kMaxPaths> moved{};
+
+  [[nodiscard]] const KindFacts& of(core::PathKind kind) const {
+    return kind == core::PathKind::one_sided ? rdma : *this;
+  }
+  [[nodiscard]] KindFacts& of(core::PathKind kind) {
+    return kind == core::PathKind::one_sided ? rdma : *this;
+  }
+  // Is a path that was connected at `connected` to be given up? `live`: all that are connected;
+  // `over_rdma`: those of them that are, or are to be, one-sided.
+  [[nodiscard]] bool condemns(core::PathIndex path, std::int64_t connected, core::PathSet live,
+                              core::PathSet over_rdma) const {
+    const core::PathSet said = (down.down() & ~over_rdma) | (rdma.down.down() & over_rdma);
+    return of(kind_in(over_rdma, path)).down.concerns(path, connected) && (live & ~said) != 0;
+  }
+  // RDMA has no weight there, TCP has: a path over RDMA goes on as a stream.
+  [[nodiscard]] bool to_stream(core::PathIndex path) const {
+    return rdma.weight[path] == 0 && weight[path] != 0 && !down.says(path) &&
+           (control_live & core::bit(path)) != 0;
+  }
 
   // Somebody is there. Of the last path nothing but its control link tells: no hint takes it, and a
   // connection on which nothing is under way never fails.
@@ -120,6 +150,7 @@ struct PathLoad {
   std::uint64_t waiting = 0;    // bytes
   std::uint64_t delivered = 0;  // bytes
   std::int64_t passed = 0;      // ns
+  core::PathKind kind = core::PathKind::stream;
 };
 
 // What became of a connection that had to prove its path first.

@@ -68,6 +68,7 @@ class Control {
     int missed = 0;          // ticks in a row at which its caller was inside
     Rest rest = Rest::none;  // at the last tick
     bool homeless = false;
+    core::PathSet kept_streams = 0;  // dialled as streams, for RDMA had no weight
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;
@@ -138,10 +139,10 @@ class Control {
   void refuse_version(Peer& peer, const Welcome& welcome);
   void refuse_version(const Hello& hello);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
-  void dial_data(const Sending& sending, core::PathIndex path, std::int64_t now);
+  void dial_data(Sending& sending, core::PathIndex path, std::int64_t now);
   using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
-  // With its kind.
-  [[nodiscard]] HalfOut dial_half(const LinkSetup& setup, std::uint8_t version,
+  // With its kind. `rdma`: it may be one-sided.
+  [[nodiscard]] HalfOut dial_half(const LinkSetup& setup, std::uint8_t version, bool rdma,
                                   HelloKind& kind) const;
   [[nodiscard]] Transport& transport_for(HelloKind kind) const;
   void on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,

@@ -152,7 +152,7 @@ void Control::link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connecti
               [this, &peer, path](std::uint32_t) { pings_ += peer.readable(path) ? 1 : 0; });
   peer.attach(path, std::move(connection), monotonic_ns());
   peer.send(path, [this, &peer](Bytes& out) {
-    append_rails(out, hints_.local());
+    append_rails(out, hints_.local(), peer.facts.version);
     if (speaks(peer.facts.version, FrameType::addresses)) {
       append_addresses(out, addresses());  // they may have changed since the hello
     }
@@ -172,7 +172,7 @@ void Control::knock(Peer& peer, core::PathIndex path) {
       });
 }
 
-void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64_t now) {
+void Control::dial_data(Sending& sending, core::PathIndex path, std::int64_t now) {
   Peer& peer = *sending.peer;
   const core::Epoch epoch = sending.comm->dial(path, now);
   if (epoch == 0) {
@@ -184,7 +184,12 @@ void Control::dial_data(const Sending& sending, core::PathIndex path, std::int64
   // As the handle says: the first dial comes before any welcome.
   const std::uint8_t version = common_version(kWireVersionMin, peer.wire_max,
                                               static_cast<std::uint8_t>(context_.params.wire_max));
-  const HalfOut half = dial_half(setup, version, kind);
+  const bool rdma = peer.facts.rdma.weight[path] != 0;
+  sending.kept_streams &= ~core::bit(path);
+  if (!rdma && transports_.size() > 1 && speaks(version, FrameType::terms)) {
+    sending.kept_streams |= core::bit(path);
+  }
+  const HalfOut half = dial_half(setup, version, rdma, kind);
   if (half == nullptr) {
     sending.comm->dial_failed(path, now);
     return;

@@ -184,15 +184,21 @@ void Control::hint(Peer& peer, std::int64_t now) {
     return;
   }
   peer.hints_dirty = false;
-  peer.hinted.hear(hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound),
-                   now);
+  const SaidDown said =
+      hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound);
+  peer.hinted.hear(said.stream, now);
+  peer.rdma_hinted = said.rdma;
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
-    std::uint16_t& weight = peer.facts.weight[i];
-    if (std::exchange(peer.hinted_weight[i], weight) < weight) {
-      peer.path_changed(static_cast<core::PathIndex>(i));
+    const auto path = static_cast<core::PathIndex>(i);
+    const std::uint16_t was = std::exchange(peer.hinted_weight[i], peer.facts.weight[i]);
+    const std::uint16_t rdma_was =
+        std::exchange(peer.hinted_rdma_weight[i], peer.facts.rdma.weight[i]);
+    if (was < peer.facts.weight[i] || rdma_was < peer.facts.rdma.weight[i]) {
+      peer.path_changed(path);
     }
+    std::uint16_t& weight = peer.facts.of(peer.balance.kind(path)).weight[i];
     if (weight != 0) {
-      const unsigned factor = peer.balance.factor(static_cast<core::PathIndex>(i));
+      const unsigned factor = peer.balance.factor(path);
       weight = static_cast<std::uint16_t>(std::max(1U, weight * factor / core::kFullWeight));
     }
   }
@@ -205,10 +211,12 @@ void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
     peer.facts.control_live = peer.homes;
     peer.facts.down.hear(0, now);
     peer.facts.weight.fill(core::kFullWeight);
+    peer.facts.rdma.down.hear(0, now);
+    peer.facts.rdma.weight.fill(core::kFullWeight);
     return;
   }
   if (hints_.local().number != reported_) {
-    peer.broadcast([this](Bytes& out) { append_rails(out, hints_.local()); });
+    peer.broadcast([&](Bytes& out) { append_rails(out, hints_.local(), peer.facts.version); });
   }
   peer.tick(now, std::max(ping_every(was), links_ * kPingPerLinkNs));
   const bool whole = (peer.facts.base & ~peer.live()) == 0;
@@ -297,7 +305,8 @@ void Control::tick_senders(std::int64_t now, Which which) {
       peer.facts.held = peer.validation.held(now);  // for the comms that come after this one
     }
     for (const PathLoad& load : wants.loads) {
-      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now);
+      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now,
+                                    load.kind);
     }
     sending.homeless = wants.homeless && !wants.close;
     if (wants.close) {

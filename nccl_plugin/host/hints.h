@@ -10,6 +10,12 @@
 
 namespace fabric::host {
 
+// Paths that are said to be down, as streams and over RDMA.
+struct SaidDown {
+  core::PathSet stream = 0;
+  core::PathSet rdma = 0;
+};
+
 class Hints {
  public:
   Hints(Context& context, Poller& poller);
@@ -26,10 +32,12 @@ class Hints {
   [[nodiscard]] const RailsReport& local() const { return local_; }
   // About the paths to a peer: sets weights and reasons, returns the paths that are said to be
   // down. `outbound`: we are the sender, so the first rail of a path is ours.
-  core::PathSet apply(PeerFacts& facts, const RailTable& remote_addresses,
-                      const RailsReport& remote, std::size_t remote_rails, bool outbound) const;
+  SaidDown apply(PeerFacts& facts, const RailTable& remote_addresses, const RailsReport& remote,
+                 std::size_t remote_rails, bool outbound) const;
 
  private:
+  void say_rdma(const RailsReport& next) const;
+
   Context& context_;
   SteerReader steer_;
   PageWatch watch_;

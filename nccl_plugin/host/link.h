@@ -61,6 +61,9 @@ class LinkOut {
   // One-sided only once chunks can go: until then room() is 0.
   [[nodiscard]] virtual core::PathKind kind() const { return core::PathKind::stream; }
 
+  // It is one-sided, or will be: the word on RDMA is the word on it.
+  [[nodiscard]] virtual bool over_rdma() const { return kind() == core::PathKind::one_sided; }
+
   // How many chunks put() takes now. 0: what was put, or a validation, has to go on first.
   [[nodiscard]] virtual std::size_t room() const = 0;
   // Sends chunks, room() at most, as far as the transport takes them. Their bytes stay readable

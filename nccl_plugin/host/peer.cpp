@@ -35,6 +35,7 @@ Peer::Peer(Context& context, bool is_outbound, std::uint64_t process, std::uint3
       on_frame_(std::move(on_frame)),
       created_(monotonic_ns()) {
   remote.weight.fill(core::kFullWeight);
+  remote.rdma_weight.fill(core::kFullWeight);
 }
 
 std::string Peer::name() const {
@@ -221,6 +222,11 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   facts.down.hear(hinted.down() | silent_, now);
   core::each(silent_ & ~hinted.down(),
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
+  const core::PathSet silent = silent_ & ~facts.rdma_well;
+  facts.rdma.down.hear(rdma_hinted | silent, now);
+  core::each(silent & ~rdma_hinted, [this](core::PathIndex index) {
+    facts.rdma.why[index] = pages::PathDownReason::no_ack;
+  });
 }
 
 bool Peer::calm(std::int64_t now) const {

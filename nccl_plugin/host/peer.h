@@ -40,9 +40,11 @@ class Peer {
   PeerFacts facts;                       // for its comms
   core::Hearsay hinted;                  // by carrier, steer page and the peer
   core::PathSet homes = 0;               // home paths of the comms
+  core::PathSet rdma_hinted = 0;         // the same of RDMA
   std::array<std::uint16_t, core::kMaxPaths> hinted_weight{};  // as last told
-  core::Balance balance;                                       // outbound: by what our comms saw
-  core::ValidationBackoff validation;                          // outbound: as our comms found
+  std::array<std::uint16_t, core::kMaxPaths> hinted_rdma_weight{};
+  core::Balance balance;               // outbound: by what our comms saw
+  core::ValidationBackoff validation;  // outbound: as our comms found
   std::size_t comms = 0;
   std::uint64_t run_incarnation = 0;  // host/fenced_runs.h
   bool fenced = false;

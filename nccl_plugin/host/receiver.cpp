@@ -29,6 +29,7 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
   busy_at_ = dead_since_;
   last_state_ = dead_since_;
   facts_.weight.fill(core::kFullWeight);
+  facts_.rdma.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
 }
 

@@ -13,12 +13,15 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
   if (last_payload_ && (live_ & core::bit(*last_payload_)) != 0) {
     return last_payload_;
   }
-  if ((live_ & core::bit(home_)) != 0 && facts_.weight[home_] != 0) {
+  const auto weight = [this](core::PathIndex index) {
+    return facts_.of(kind_in(writers_, index)).weight[index];
+  };
+  if ((live_ & core::bit(home_)) != 0 && weight(home_) != 0) {
     return home_;
   }
   std::optional<core::PathIndex> best;
   core::each(live_, [&](core::PathIndex index) {
-    if (!best || facts_.weight[index] > facts_.weight[*best]) {
+    if (!best || weight(index) > weight(*best)) {
       best = index;
     }
   });

@@ -85,8 +85,8 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
 void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                           Wants& wants) {
   Path& path = paths_[index];
-  if (facts.down.condemns(index, path.up_since, live_)) {
-    fail(index, facts.why[index]);
+  if (facts.condemns(index, path.up_since, live_, writers_)) {
+    fail(index, facts.of(kind_in(writers_, index)).why[index]);
     return;
   }
   if (facts.outdated(index, path.up_since)) {

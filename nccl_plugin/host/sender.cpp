@@ -31,6 +31,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::st
   born_ = idle_since_;
   busy_at_ = idle_since_;
   facts_.weight.fill(core::kFullWeight);
+  facts_.rdma.weight.fill(core::kFullWeight);
   context_.stats.send_comms.fetch_add(1);
 }
 
@@ -267,15 +268,15 @@ void Sender::take_batch(core::PathIndex index) {
       return;
     }
     batch_.push_back(*out);
-    share_.carried(index, out->header.length, facts_.weight[index]);
+    share_.carried(index, out->header.length, weight(index));
   }
 }
 
 // By weight: the transport's own limits know nothing of that.
 bool Sender::full(core::PathIndex index) const {
-  const std::uint16_t weight = facts_.weight[index];
-  return weight < heaviest_ && paths_[index].link->backlog() >=
-                                   core::most_outstanding(weight, heaviest_, paths_[index].window);
+  const std::uint16_t own = weight(index);
+  return own < heaviest_ && paths_[index].link->backlog() >=
+                                core::most_outstanding(own, heaviest_, paths_[index].window);
 }
 
 void Sender::limit_unsent(core::PathIndex index, std::size_t bytes) {

@@ -52,6 +52,8 @@ class Sender {
   core::PathSet streams(std::int64_t now);
   // They may be of a better kind now: opened again, where that holds nobody up.
   void reopen(core::PathSet paths);
+  // The steer page had taken RDMA from them and gives it back: opened again whatever is under way.
+  void give_back(core::PathSet paths);
   void attach(core::PathIndex path, core::Epoch epoch, std::unique_ptr<LinkOut> link,
               std::int64_t now);
   void hangup(core::PathIndex path, core::Epoch epoch);
@@ -119,6 +121,9 @@ class Sender {
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   [[nodiscard]] core::PathSet one_sided() const;
+  [[nodiscard]] core::PathSet over_rdma() const;
+  [[nodiscard]] std::uint16_t weight(core::PathIndex index) const;  // by the kind of its link
+  void leave_to_page(core::PathIndex index);
   void choose();  // makes eligible_ anew
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);

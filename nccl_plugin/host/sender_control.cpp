@@ -257,7 +257,7 @@ core::PathSet Sender::streams(std::int64_t now) {
   const Tenure::Visit visit(tenure_, false);
   core::PathSet found = 0;
   if (visit) {
-    core::each(live_ & ~one_sided(), [&](core::PathIndex index) {
+    core::each(live_ & ~over_rdma(), [&](core::PathIndex index) {
       found |= now - paths_[index].up_since >= kStreamNs ? core::bit(index) : 0;
     });
   }
@@ -271,6 +271,34 @@ void Sender::reopen(core::PathSet paths) {
       fail(index, pages::PathDownReason::rehash);
     }
   });
+}
+
+void Sender::give_back(core::PathSet paths) {
+  const Tenure::Visit visit(tenure_);
+  core::each(paths & live_ & ~over_rdma(), [this](core::PathIndex index) {
+    fail(index, pages::PathDownReason::rehash);
+    leave_to_page(index);
+  });
+}
+
+// The page opens this path again as another kind: when is the page's to say, and it said now.
+void Sender::leave_to_page(core::PathIndex index) {
+  paths_[index].page_took = true;
+  paths_[index].next_dial = 0;
+}
+
+core::PathSet Sender::over_rdma() const {
+  core::PathSet found = 0;
+  core::each(live_, [&](core::PathIndex index) {
+    found |= paths_[index].link->over_rdma() ? core::bit(index) : 0;
+  });
+  return found;
+}
+
+std::uint16_t Sender::weight(core::PathIndex index) const {
+  const auto& link = paths_[index].link;
+  const bool rdma = link != nullptr && link->over_rdma();
+  return rdma ? facts_.rdma.weight[index] : facts_.weight[index];
 }
 
 // The paths that write into granted memory. While there are any nothing goes ahead of its grant.
@@ -290,8 +318,8 @@ void Sender::choose() {
     const bool base = (facts_.base & core::bit(index)) != 0;
     const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
-    views[count++] = {index, index == home_,   base, path.trusted, facts_.weight[index], partner,
-                      slow,  path.link->kind()};
+    views[count++] = {index,         index == home_, base, path.trusted,
+                      weight(index), partner,        slow, path.link->kind()};
   });
   core::Policy policy = context_.policy;
   policy.homeless = facts_.homeless;
@@ -306,9 +334,8 @@ void Sender::choose() {
     }
   }
   heaviest_ = 0;
-  core::each(chosen, [this](core::PathIndex index) {
-    heaviest_ = std::max(heaviest_, facts_.weight[index]);
-  });
+  core::each(chosen,
+             [this](core::PathIndex index) { heaviest_ = std::max(heaviest_, weight(index)); });
 }
 
 void Sender::on_state(const StateFrame& frame) {

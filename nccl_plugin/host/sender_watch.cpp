@@ -22,9 +22,16 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     if (!path.life.live()) {
       return;  // went down with another of this round
     }
-    if (facts.down.condemns(index, path.up_since, live_)) {
-      fail(index, facts.why[index]);
-      path.page_took = path.page_took || facts.why[index] == pages::PathDownReason::steer_page;
+    const core::PathSet rdma = over_rdma();
+    if (facts.condemns(index, path.up_since, live_, rdma)) {
+      const pages::PathDownReason why = facts.of(kind_in(rdma, index)).why[index];
+      fail(index, why);
+      path.page_took = path.page_took || why == pages::PathDownReason::steer_page;
+      return;
+    }
+    if ((rdma & core::bit(index)) != 0 && facts.to_stream(index)) {
+      fail(index, pages::PathDownReason::steer_page);
+      leave_to_page(index);
       return;
     }
     if (facts.outdated(index, path.up_since)) {
@@ -103,7 +110,8 @@ void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int
     // What waits only because the limit is high tells nothing of the path.
     const std::uint64_t known = info.acknowledged_bytes + path.unsent_limit - kUnsentLimit;
     const std::uint64_t waiting = path.written - std::min(path.written, known);
-    wants.loads.push_back({index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked});
+    wants.loads.push_back(
+        {index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked, path.link->kind()});
   }
   path.looked = now;
 }
@@ -111,13 +119,14 @@ void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int
 void Sender::watch_trust(std::int64_t now) {
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     Path& path = paths_[i];
-    if (path.failures != 0 && facts_.weight[i] == 0) {
+    const std::uint16_t told = weight(static_cast<core::PathIndex>(i));
+    if (path.failures != 0 && told == 0) {
       path.page_took = true;
     }
     if (!path.life.live() || path.trusted) {
       continue;
     }
-    if (path.tried && (path.page_took ? facts_.weight[i] != 0 : now >= path.trusted_at)) {
+    if (path.tried && (path.page_took ? told != 0 : now >= path.trusted_at)) {
       path.trusted = true;
       path.page_took = false;
     }

@@ -127,7 +127,10 @@ SteerVerdict parse_steer_page(std::span<const std::byte> page, std::int64_t now_
   }
   const auto sane = [](const auto& entry) {
     return terminated(entry.netdev) && entry.weight <= kWeightFull &&
-           entry.state <= static_cast<std::uint8_t>(LinkState::admin);
+           entry.state <= static_cast<std::uint8_t>(LinkState::admin) &&
+           (entry.rdma_given == 0 ||
+            (entry.rdma_weight <= kWeightFull &&
+             entry.rdma_state <= static_cast<std::uint8_t>(LinkState::admin)));
   };
   if (!std::all_of(view.rails.begin(), view.rails.end(), sane) ||
       !std::all_of(view.paths.begin(), view.paths.end(), sane)) {

@@ -107,6 +107,8 @@ class Transport {
   [[nodiscard]] virtual std::uint32_t credits() const { return 0; }
   // This path had to be of a lesser kind, and may be tried again now.
   virtual bool wants_back(const LinkSetup& /*setup*/) { return false; }
+  // A path that was not to be of this kind could be dialled as one now.
+  [[nodiscard]] virtual bool can_dial(const LinkSetup& /*setup*/) { return false; }
   // Each tick of the control thread.
   virtual void tick(std::int64_t /*now*/) {}
   // What its links need of a buffer; null: nothing.

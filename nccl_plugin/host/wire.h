@@ -5,11 +5,11 @@
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
 // version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
-// paths (keys in grants, HelloKind::one_sided, `terms`), and its chunks say what follows them; a
-// peer of an older version is offered none of that, and all its paths are streams. Version 2 had
-// the frames of version 3, but its `ahead` lacked the tag, so a message could land in another
-// receive's buffer. Nobody speaks it any more: a peer that knows 1 and 2 is spoken to in version 1
-// (common_version).
+// paths (keys in grants, HelloKind::one_sided, `terms`, what RDMA may carry in `rails`), and its
+// chunks say what follows them; a peer of an older version is offered none of that, and all its
+// paths are streams. Version 2 had the frames of version 3, but its `ahead` lacked the tag, so a
+// message could land in another receive's buffer. Nobody speaks it any more: a peer that knows 1
+// and 2 is spoken to in version 1 (common_version).
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -153,10 +153,20 @@ struct FrameHeader {
 inline constexpr std::size_t kFrameHeaderSize = 16;
 inline constexpr std::size_t kChunkHeaderSize = 40;
 
+// Streams go by the first two arrays, one-sided paths by the others. Those travel in version 4; a
+// report without them says the same of both kinds.
 struct RailsReport {
   std::uint64_t number = 0;  // the highest wins
   std::array<std::uint16_t, core::kMaxRails> weight{};
   std::array<bool, core::kMaxRails> down{};
+  std::array<std::uint16_t, core::kMaxRails> rdma_weight{};
+  std::array<bool, core::kMaxRails> rdma_down{};
+
+  // Apart from the number.
+  [[nodiscard]] bool same_rails(const RailsReport& other) const {
+    return weight == other.weight && down == other.down && rdma_weight == other.rdma_weight &&
+           rdma_down == other.rdma_down;
+  }
 };
 
 struct PathEpoch {
@@ -188,7 +198,8 @@ void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
 void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
 void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
                   FrameType type = FrameType::state);
-void append_rails(Bytes& out, const RailsReport& report);
+// As the peer reads it, with which `version` of the wire was agreed on.
+void append_rails(Bytes& out, const RailsReport& report, std::uint8_t version = kWireVersion);
 struct AddressReport {
   std::uint64_t number = 0;  // the highest wins; from 1
   std::uint8_t rails = 0;

@@ -86,6 +86,18 @@ bool get_grant(Reader& reader, core::Grant& grant) {
   return reader.ok();
 }
 
+void put_flags(Writer& writer, const std::array<bool, core::kMaxRails>& flags) {
+  for (const bool flag : flags) {
+    writer.put(static_cast<std::uint8_t>(flag));
+  }
+}
+
+void get_flags(Reader& reader, std::array<bool, core::kMaxRails>& flags) {
+  for (bool& flag : flags) {
+    flag = reader.get<std::uint8_t>() != 0;
+  }
+}
+
 bool get_slot(Reader& reader, core::SlotReport& slot) {
   slot.whole = reader.get<std::uint8_t>() != 0;
   const auto ranges = reader.get<std::uint32_t>();
@@ -232,12 +244,14 @@ void append_state(Bytes& out, std::uint64_t comm, const StateFrame& state, Frame
   }
 }
 
-void append_rails(Bytes& out, const RailsReport& report) {
+void append_rails(Bytes& out, const RailsReport& report, std::uint8_t version) {
   Frame frame(out, FrameType::rails, 0);
   frame.body().put(report.number);
   frame.body().put(report.weight);
-  for (const bool down : report.down) {
-    frame.body().put(static_cast<std::uint8_t>(down));
+  put_flags(frame.body(), report.down);
+  if (speaks(version, FrameType::terms)) {  // else the peer would drop a report that is longer
+    frame.body().put(report.rdma_weight);
+    put_flags(frame.body(), report.rdma_down);
   }
 }
 
@@ -331,9 +345,14 @@ std::optional<RailsReport> decode_rails(std::span<const std::byte> body) {
   RailsReport report;
   report.number = reader.get<std::uint64_t>();
   report.weight = reader.get<std::array<std::uint16_t, core::kMaxRails>>();
-  for (bool& down : report.down) {
-    down = reader.get<std::uint8_t>() != 0;
+  get_flags(reader, report.down);
+  if (reader.ended()) {
+    report.rdma_weight = report.weight;
+    report.rdma_down = report.down;
+    return report;
   }
+  report.rdma_weight = reader.get<std::array<std::uint16_t, core::kMaxRails>>();
+  get_flags(reader, report.rdma_down);
   return reader.ended() ? std::optional(report) : std::nullopt;
 }
 

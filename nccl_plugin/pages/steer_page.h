@@ -104,6 +104,10 @@ template <typename Entry>
 constexpr std::uint16_t rdma_weight(const Entry& entry) {
   return entry.rdma_given != 0 ? entry.rdma_weight : entry.weight;
 }
+template <typename Entry>
+constexpr LinkState rdma_state(const Entry& entry) {
+  return static_cast<LinkState>(entry.rdma_given != 0 ? entry.rdma_state : entry.state);
+}
 
 // A fence is the incarnation of a fabric-run, as host/fenced_runs.h has it; never 0. None of its
 // processes may take part in anything any more. It holds in every mode.

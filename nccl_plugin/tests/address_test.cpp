@@ -238,7 +238,7 @@ TEST_CASE("addresses: a rail that moved stays down for its time and says why") {
   hints.poll(50);
   CHECK(hints.local().down[0]);
   const core::PathIndex path = core::path_index(0, 0);
-  CHECK(hints.apply(facts, {}, RailsReport{}, 1, true) == core::bit(path));
+  CHECK(hints.apply(facts, {}, RailsReport{}, 1, true).stream == core::bit(path));
   CHECK(facts.why[path] == pages::PathDownReason::moved);
   hints.poll(100);
   CHECK_FALSE(hints.local().down[0]);

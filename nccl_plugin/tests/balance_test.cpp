@@ -319,3 +319,18 @@ TEST_CASE("balance: a path is judged by streams again when no comm has it one-si
   }
   CHECK(balance.factor(kB) < kFullWeight);
 }
+
+TEST_CASE("balance: what was found of a stream does not hold over RDMA") {
+  Balance balance;
+  std::int64_t now = kSecond;
+  for (int i = 0; i < 10; ++i) {
+    second(balance, {{kA, 100e6, 0.5}, {kB, 50e6, 1}}, now);
+  }
+  REQUIRE(balance.factor(kB) < kFullWeight);
+  CHECK(balance.kind(kB) == PathKind::stream);
+  balance.observe(kB, 0, 0, kTick, now, PathKind::one_sided);
+  CHECK(balance.kind(kB) == PathKind::one_sided);
+  CHECK(balance.factor(kB) == kFullWeight);
+  CHECK(balance.removed() == 0);
+  CHECK((balance.step(now + kSecond) & bit(kB)) != 0);  // its weight is another
+}

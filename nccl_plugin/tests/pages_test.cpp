@@ -58,6 +58,24 @@ TEST_CASE("a good page is followed, each kind of bad one is not") {
   CHECK(verdict([](Page& p) { p.rails[0].weight = 1001; }) == SteerVerdict::refused);
   CHECK(verdict([](Page& p) { p.rails[0].state = 8; }) == SteerVerdict::refused);
   CHECK(verdict([](Page& p) { std::memset(p.rails[0].netdev, 'x', 16); }) == SteerVerdict::refused);
+  const auto with_rdma = [&verdict](std::uint16_t weight, std::uint8_t state, std::uint8_t given) {
+    return verdict([&](Page& p) {
+      p.rails[0].rdma_weight = weight;
+      p.rails[0].rdma_state = state;
+      p.rails[0].rdma_given = given;
+    });
+  };
+  CHECK(with_rdma(1001, 1, 1) == SteerVerdict::refused);
+  CHECK(with_rdma(1000, 8, 1) == SteerVerdict::refused);
+  CHECK(with_rdma(1001, 8, 0) == SteerVerdict::good);  // means nothing
+  REQUIRE(view.rail("rail0") != nullptr);
+  CHECK(rdma_weight(*view.rail("rail0")) == 0);  // the rail's own
+  CHECK(rdma_state(*view.rail("rail0")) == LinkState::down);
+  CHECK(with_rdma(1000, 1, 1) == SteerVerdict::good);
+  CHECK(rdma_weight(*view.rail("rail0")) == 1000);
+  CHECK(rdma_state(*view.rail("rail0")) == LinkState::up);
+  const auto of_newer_daemon = [](Page& p) { p.header.reserved[0] = p.rails[0].reserved[0] = 7; };
+  CHECK(verdict(of_newer_daemon) == SteerVerdict::good);
   std::vector<std::byte> bent = Page().bytes();
   bent[kSteerRailsAt + 20] ^= std::byte{1};
   CHECK(parse_steer_page(bent, kNow, view) == SteerVerdict::refused);

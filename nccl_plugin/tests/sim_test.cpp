@@ -4,26 +4,13 @@
 // Each schedule has a seed: FABRIC_SIM_SEED=N replays one alone, FABRIC_SIM_RUNS=N sets how many.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <random>
 #include <string>
 
+#include "tests/from_environment.h"
 #include "tests/sim/world.h"
 
-namespace {
-
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) {
-    return otherwise;
-  }
-  char* end = nullptr;
-  const std::uint64_t number = std::strtoull(text, &end, 10);
-  REQUIRE_MESSAGE((number != 0 && *end == '\0'), name << " is not a number above 0: " << text);
-  return number;
-}
-
-}  // namespace
+using fabric::testing::from_environment;
 
 TEST_CASE("random schedules") {
   const std::uint64_t only = from_environment("FABRIC_SIM_SEED", 0);

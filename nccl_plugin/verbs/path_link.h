@@ -82,6 +82,7 @@ class PathLinkOut final : public host::LinkOut {
   [[nodiscard]] core::PathKind kind() const override {
     return link_->proved() ? core::PathKind::one_sided : core::PathKind::stream;
   }
+  [[nodiscard]] bool over_rdma() const override { return true; }
   [[nodiscard]] std::size_t room() const override { return connected_ ? link_->room() : 0; }
   void put(std::span<const core::Outgoing> chunks, host::SendProgress& progress) override {
     link_->put(chunks, progress);

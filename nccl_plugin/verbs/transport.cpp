@@ -267,6 +267,12 @@ bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
          !backs_off(*known->second, host::monotonic_ns()) && port(setup.local_rail) != nullptr;
 }
 
+bool VerbsTransport::can_dial(const host::LinkSetup& setup) {
+  const auto known = histories_.find({setup.comm, setup.path, End::sender});
+  return port(setup.local_rail) != nullptr &&
+         (known == histories_.end() || !backs_off(*known->second, host::monotonic_ns()));
+}
+
 std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::LinkSetup& setup) {
   const auto known = history(setup, End::sender);
   RailPort* rail = port(setup.local_rail);

@@ -33,6 +33,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::unique_ptr<host::TransportRegion> register_memory(const MemoryRange& range,
                                                          std::string& why) override;
   bool wants_back(const host::LinkSetup& setup) override;
+  [[nodiscard]] bool can_dial(const host::LinkSetup& setup) override;
   host::Memory* memory() override { return this; }
   void tick(std::int64_t now) override;
 

@@ -283,7 +283,7 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
   } else if (request.length != 0) {
     ++landed;
     if (on_write) {
-      on_write(rdma.remote_addr, request.length);
+      on_write({rdma.remote_addr, request.length, from, to});
     }
     core::copy_in_order(memory, request.bytes.data(), request.length);
   }

@@ -155,6 +155,14 @@ struct QueuePairModel {
   bool destroyed = false;
 };
 
+// A write that is about to change memory.
+struct LandingWrite {
+  std::uint64_t address = 0;
+  std::size_t length = 0;
+  const QueuePairModel& from;
+  const QueuePairModel& to;
+};
+
 struct CompletionQueueModel {
   ibv_cq base{};
   Nic* nic = nullptr;
@@ -187,9 +195,8 @@ class Network {
   std::uint64_t landed = 0;  // writes with bytes, so far
   // In the order of posting, until nothing can happen or `most` steps were taken.
   void run(std::size_t most = 1'000'000);
-  // Has anything landed that came from outside: called with the address and length of each write,
-  // before the bytes change.
-  std::function<void(std::uint64_t address, std::size_t length)> on_write;
+  // Called with each write that has bytes, before they land.
+  std::function<void(const LandingWrite&)> on_write;
 
   // The queue pair as the code under test has it.
   static QueuePairModel& model(ibv_qp* pair);

@@ -273,9 +273,9 @@ void play(std::uint32_t seed, std::size_t rails, std::size_t messages) {
   LinkWorld world(rails, seed);
   std::set<std::pair<std::uint64_t, std::uint64_t>> done;  // address, end
   bool late = false;
-  world.network.on_write = [&](std::uint64_t address, std::size_t length) {
+  world.network.on_write = [&](const fake::LandingWrite& write) {
     for (const auto& [first, end] : done) {
-      late = late || (address < end && address + length > first);
+      late = late || (write.address < end && write.address + write.length > first);
     }
   };
   for (std::size_t rail = 0; rail < rails; ++rail) {

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <random>
+#include <set>
+#include <vector>
 
 #include "verbs/link_in.h"
 #include "verbs/link_out.h"
@@ -62,6 +63,8 @@ class LinkWorld {
     }
     REQUIRE(receive_core.admit(path(rail), epoch, core::PathKind::one_sided,
                                in->terms().receive_entries));
+    side.out_number = out->terms().data.number;
+    side.in_number = in->terms().data.number;
     side.out = std::move(out);
     side.in = std::move(in);
     side.epoch = epoch;
@@ -127,6 +130,7 @@ class LinkWorld {
       }
     }
     if (side.ending_out && side.out->quiesce()) {
+      over.insert(side.out_number);
       side.out.reset();
       side.ending_out = false;
       send_core.quiesced(path(rail));
@@ -152,36 +156,54 @@ class LinkWorld {
     if (!side.retiring) {
       side.in->answer(receive_core, progress);
     }
-    if (progress.dead && !side.retiring) {  // the sender hears of it over a control link
-      receive_core.begin_retire(path(rail));
-      side.retiring = true;
-      if (live(rail)) {
-        fail(rail);
-      }
+    if (progress.dead) {
+      fail_receiver(rail);
     }
-    if (side.retiring && side.in->quiesce()) {
+    if (side.retiring && (side.in->quiesce() || impatient)) {
+      over.insert(side.in_number);
+      if (impatient) {
+        abandoned_.push_back(std::move(side.in));
+      }
       side.in.reset();
       side.retiring = false;
       receive_core.retired(path(rail), side.epoch);
     }
   }
 
-  // A fence request that arrives, and its answer if there is one yet.
-  void fence(std::size_t rail) {
+  // The receiver gives the path up; the sender hears of it over a control link.
+  void fail_receiver(std::size_t rail) {
+    Side& side = sides_[rail];
+    if (side.in == nullptr || side.retiring) {
+      return;
+    }
+    receive_core.begin_retire(path(rail));
+    side.retiring = true;
+    if (live(rail)) {
+      fail(rail);
+    }
+  }
+
+  // A fence request that arrives, and its answer if there is one yet. True: it was answered.
+  bool fence(std::size_t rail) {
     Side& side = sides_[rail];
     if (!side.fencing) {
-      return;
+      return false;
     }
     if (receive_core.fence(path(rail), side.fence)) {
       receive_core.begin_retire(path(rail));
       side.retiring = true;
     }
-    if (receive_core.fence_done(path(rail), side.fence)) {
-      fenced_.insert({side.epoch, rail});
-      CHECK(send_core.on_fence_answer(path(rail), side.fence, receive_core.state()));
-      side.fencing = false;
+    if (!receive_core.fence_done(path(rail), side.fence)) {
+      return false;
     }
+    CHECK(send_core.on_fence_answer(path(rail), side.fence, receive_core.state()));
+    side.fencing = false;
+    return true;
   }
+  [[nodiscard]] bool fencing(std::size_t rail) const { return sides_[rail].fencing; }
+  // The queue pairs of the last dial.
+  [[nodiscard]] std::uint32_t out_number(std::size_t rail) const { return sides_[rail].out_number; }
+  [[nodiscard]] std::uint32_t in_number(std::size_t rail) const { return sides_[rail].in_number; }
   [[nodiscard]] bool down(std::size_t rail) const {
     return sides_[rail].out == nullptr && sides_[rail].in == nullptr && !sides_[rail].fencing;
   }
@@ -226,6 +248,10 @@ class LinkWorld {
   std::unique_ptr<RegionCache> receive_cache;
   std::deque<Message> sent;
   std::deque<Message> received;
+  // Queue pairs of which their link has said that nothing reads or writes for them any more.
+  std::set<std::uint32_t> over;
+  // A planted fault: the receiver takes the order to enter ERR for its confirmation.
+  bool impatient = false;
 
  private:
   LinkSettings settings_;
@@ -236,6 +262,8 @@ class LinkWorld {
     std::unique_ptr<RailPort> in_port;
     std::unique_ptr<LinkOut> out;
     std::unique_ptr<LinkIn> in;
+    std::uint32_t out_number = 0;  // of queue pairs
+    std::uint32_t in_number = 0;
     core::Epoch epoch = 0;
     core::Epoch fence = 0;
     bool ending_out = false;
@@ -243,7 +271,7 @@ class LinkWorld {
     bool retiring = false;
   };
   std::deque<Side> sides_;
-  std::set<std::pair<core::Epoch, std::size_t>> fenced_;
+  std::vector<std::unique_ptr<LinkIn>> abandoned_;
 
  public:
   core::SendCore send_core;
