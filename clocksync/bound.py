@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clocksync.linear import Linear
-from clocksync.words import Reference
+from clocksync.messages import Reference
 
 
 class Known(NamedTuple):
@@ -34,7 +34,7 @@ class Known(NamedTuple):
     """Of the reference, its low byte."""
 
 
-class Sight(NamedTuple):
+class Observation(NamedTuple):
     """Fabric time by a neighbour, seen through a path, at one moment."""
 
     theirs: Linear
@@ -92,7 +92,7 @@ class BoundKeeper:
         self._was = fabric
         return self.known
 
-    def look(self, fabric: Linear, said: Reference, sights: Iterable[Sight]) -> Known | None:
+    def look(self, fabric: Linear, said: Reference, sights: Iterable[Observation]) -> Known | None:
         """What is known as of ``fabric.at_ns``; None: nothing.
 
         A new reference's time takes some steps to get here. Until then the bound is that of the

@@ -1,4 +1,4 @@
-"""Who gives fabric time. Pure.
+"""Who gives fabric time, and which of two meshes their hosts end up in where they meet. Pure.
 
 Of the hosts whose words are young, the one with the smallest priority, then id. A word's age is in
 mesh time, which all hosts have, so nobody takes an old word for a new one, however often it was
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from clocksync.linear import Linear, split
+from clocksync.messages import MeshId, Reference
 from clocksync.pair import SECOND
-from clocksync.words import Reference
 
 NEVER = 255
 """Priority of a host that does not become reference."""
+ALIKE_NS: Final = SECOND
+"""Meshes that began so close to each other are told apart by their founders: what is heard of an
+age is as old as the word that says it, a tenth of a second and what the packet took."""
 
 
 def fallen_silent(
@@ -179,3 +183,33 @@ def _later(said: Reference, held: Reference) -> bool:
     if said.term != held.term:
         return (said.term - held.term) & 0xFFFF < 0x8000
     return said.mesh_ns > held.mesh_ns
+
+
+def older_mesh(
+    own: MeshId | None, own_age_ns: int | None, heard: Iterable[tuple[MeshId, int]]
+) -> MeshId | None:
+    """The mesh to be in where two meet: the one that has lasted longer.
+
+    Age is counted in mesh time, so no wall clock has a say: a host whose date is wrong may begin a
+    mesh of its own, but one of yesterday's wins.
+
+    Args:
+        own: that of this host.
+        own_age_ns: its mesh time since the mesh began; None: it has none yet, and goes by what is
+            heard.
+        heard: meshes of the neighbours that are heard now, and how old they are by their words.
+
+    Returns:
+        ``own`` if no other is older; None if there is none.
+    """
+    ages: dict[MeshId, int] = {}
+    for mesh, age in heard:
+        # Of two neighbours that do not agree the one that says less.
+        ages[mesh] = min(age, ages.get(mesh, age))
+    if own is not None and own_age_ns is not None:
+        ages[own] = own_age_ns
+    if not ages:
+        return own
+    oldest = max(ages.values())
+    alike = (mesh for mesh, age in ages.items() if oldest - age <= ALIKE_NS)
+    return min(alike, key=lambda mesh: (mesh.founder, mesh.founded_ns))

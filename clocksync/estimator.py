@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clocksync.clear import Clear
-from clocksync.fit import Line, edge, fit
-from clocksync.follow import Follower
+from clocksync.base_delay import BaseDelay
+from clocksync.fit import Line, envelope, fit
+from clocksync.offset_tracker import OffsetTracker
 from clocksync.oneway import Expected, clean, weighed
 from clocksync.pair import SECOND, WALK, Pair, Rules, off
 from clocksync.points import Points, least_rtt, take
@@ -39,7 +39,7 @@ class PairEstimator:
         """The window's, which it is led on from."""
         self._both = False
         """Whether it is of both directions, neither in a queue."""
-        self._follower = Follower()
+        self._follower = OffsetTracker()
         self.shorter = False
         """Whether a round trip took less than twice what a way is said to take at least, which is
         not heeded since."""
@@ -47,7 +47,7 @@ class PairEstimator:
         """Windows that were left out because all their packets had met a queue."""
         self._floor_ns = self._usual_ns = self._scatter_ns = 0.0
         """Half of the path's least round trip; what it usually is, and how lines scatter."""
-        self._clear = Clear(self.rules)
+        self._base_delay = BaseDelay(self.rules)
         self._skew_ns = 0.0
         """Half of what a way became longer by, or shorter, than it was when the other one led on:
         taken off the middle between the edges."""
@@ -73,7 +73,7 @@ class PairEstimator:
         self.doubt = self.shorter = False
         self._follower.reset()
         self._window_ns = self.rules.window_ns
-        self._clear.forget()
+        self._base_delay.forget()
 
     def feed(self, out: Packets, back: Packets) -> None:
         """Take packets, each once; a train is to be whole in one call.
@@ -194,7 +194,7 @@ class PairEstimator:
         """What is usual, and which line leads best to now."""
         first = self._sure is None
         share = 1.0 if first else 1 / 8
-        if not found.queue_ns or not self._clear.half_ns:
+        if not found.queue_ns or not self._base_delay.half_ns:
             self._usual_ns += share * (found.half_rtt_ns - self._usual_ns)
             self._scatter_ns += share * (found.spread_ns - self._scatter_ns)
         self._sure = self._better(found, self._sure, now_ns)
@@ -218,7 +218,7 @@ class PairEstimator:
         self._skew_ns += found.apart(now_ns) - line.apart(now_ns) + (found.base_ns - line.base_ns)
         self._floor_ns = self._usual_ns = found.half_rtt_ns
         self._sure = self._anchor = line
-        self._clear.forget(found.half_rtt_ns)
+        self._base_delay.forget(found.half_rtt_ns)
         self._alone_ns = None
 
     def _queued(self, window: Window, found: Pair, now_ns: int) -> bool:
@@ -227,7 +227,7 @@ class PairEstimator:
         worn = self._line is not None and self._worn(window, found, self._line, now_ns)
         if self._line is None or last is None or worn:
             if worn:
-                self._clear.forget(found.half_rtt_ns)
+                self._base_delay.forget(found.half_rtt_ns)
             self._floor_ns, self._known_ns = found.half_rtt_ns, self._heard_ns
             self._sure = self._anchor = None
             self._before.clear()
@@ -302,7 +302,7 @@ class PairEstimator:
             rules.sharp * max(1.0, self._scatter_ns),
         )  # fmt: skip
         upper, lower = (
-            edge(cloud, way, nu, last.slope)
+            envelope(cloud, way, nu, last.slope)
             for cloud, way, nu in zip(window.clouds, (1, -1), window.nu, strict=True)
         )
         ways = self._usual_ns + self._skew_ns, self._usual_ns - self._skew_ns
@@ -348,7 +348,7 @@ class PairEstimator:
         if self._line is None:
             self._skew_ns = 0.0
         least += abs(self._skew_ns)
-        bent = self._clear.bent(line, window, self._line.bend if self._line else None)
+        bent = self._base_delay.queue_error(line, window, self._line.bend if self._line else None)
         line = replace(line, offset_ns=line.offset_ns - self._skew_ns)
         found = self._pair(line, window, least, bent)
         if line.half_rtt_ns <= 0 or (self._line is None and found.slope_error > self.rules.vague):

@@ -99,7 +99,7 @@ def fit(upper: Cloud, lower: Cloud, nu: tuple[float, float], guess: float = 0.0)
     return None if bracket is None else _line(sides, _furthest(sides, *bracket))
 
 
-class Edge(NamedTuple):
+class Envelope(NamedTuple):
     """One cloud's, as a line over our clock."""
 
     ns: float
@@ -111,7 +111,7 @@ class Edge(NamedTuple):
     span_s: float
 
 
-def edge(cloud: Cloud, way: int, nu: float, guess: float = 0.0) -> Edge | None:
+def envelope(cloud: Cloud, way: int, nu: float, guess: float = 0.0) -> Envelope | None:
     """That of one cloud alone: the line below ``nu`` of its points that is highest at the origin.
 
     Args:
@@ -130,7 +130,7 @@ def edge(cloud: Cloud, way: int, nu: float, guess: float = 0.0) -> Edge | None:
     if bracket is None:
         return None
     line = _ends(sides, _furthest(sides, *bracket))
-    return Edge(way * line.heights[0], line.slope, math.sqrt(line.variance), line.middle_s,
+    return Envelope(way * line.heights[0], line.slope, math.sqrt(line.variance), line.middle_s,
                 line.span_s)  # fmt: skip
 
 

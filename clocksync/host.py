@@ -8,7 +8,7 @@ reference (`clocksync.election`): it says how far its own time is ahead of mesh 
 pass that on.
 
 A host that hears nobody for a while begins a mesh. Where two meet, hosts of the younger one change
-over (`clocksync.seniority`), which is another epoch of the clock page.
+over (`clocksync.election.older_mesh`), which is another epoch of the clock page.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from clocksync import neighbours
 from clocksync.asymmetry import Evidence, judge
 from clocksync.bound import BoundKeeper, Known
-from clocksync.election import NEVER, Election
-from clocksync.fellows import fellows, lives, root_delay, up_to_date
+from clocksync.codec import encode
+from clocksync.ecmp_rerouter import Change, EcmpRerouter, PortStatus
+from clocksync.election import NEVER, Election, older_mesh
+from clocksync.host_rules import HostRules
 from clocksync.linear import Linear, split
 from clocksync.mesh import DAMPING, Pull, step
-from clocksync.moves import Change, Mover, Taken
+from clocksync.messages import (
+    MOST_BOUND,
+    MOST_DRIFT,
+    AsymmetryReport,
+    ClockMessage,
+    Mesh,
+    MeshId,
+    Reference,
+    Time,
+    under,
+)
 from clocksync.neighbours import Edge, View, sights, views
 from clocksync.page import NOTHING, Line, State
 from clocksync.pair import SECOND, Pair
-from clocksync.seniority import senior
-from clocksync.standing import HostRules, Status
+from clocksync.status import Status
 from clocksync.trace import Fabric
-from clocksync.wire import encode
-from clocksync.words import (
-    MOST_BOUND,
-    MOST_DRIFT,
-    Accused,
-    Gauge,
-    Mesh,
-    Reference,
-    Time,
-    Word,
-    under,
-)
 
 NO_DELAY_NS = 1.0
 """Root delay of the reference, as it is told."""
@@ -73,11 +73,11 @@ class MeshHost:
         self.election = Election(host, priority, self.rules.election)
         self.edges: dict[int, Edge] = {}
         """By path."""
-        self.gauge: Gauge | None = None
+        self.gauge: MeshId | None = None
         self.mesh: Linear | None = None
         """Mesh time over our clock."""
-        self.mover = Mover()
-        self.taken: dict[int, Taken] = {}
+        self.mover = EcmpRerouter()
+        self.taken: dict[int, PortStatus] = {}
         """By path: what the prober has done."""
         self._accused: list[tuple[int, float]] = []
         self._turn = 0
@@ -104,10 +104,10 @@ class MeshHost:
         """What is known of a path; made if there is none, or it led elsewhere."""
         edge = self.edges.get(path)
         if edge is None or edge.peer != peer:
-            edge = self.edges[path] = Edge(peer, guilty=self.mover.guilty(path))
+            edge = self.edges[path] = Edge(peer, asymmetric=self.mover.asymmetric(path))
         return edge
 
-    def hear(self, path: int, peer: int, now_ns: int, *words: Word) -> None:
+    def hear(self, path: int, peer: int, now_ns: int, *words: ClockMessage) -> None:
         """Words of a neighbour's came over a path."""
         edge, gap_ns = self.edge(path, peer), self.rules.gap_ns
         for word in words:
@@ -120,7 +120,7 @@ class MeshHost:
             path: its number here.
             peer: where it leads.
             pair: the line.
-            mark: the path's number at both ends (`clocksync.moves.path_mark`); 0: it is not judged.
+            mark: the path's number at both ends (`ecmp_rerouter.path_mark`); 0: it is not judged.
         """
         edge = self.edge(path, peer)
         edge.line(pair)
@@ -190,7 +190,7 @@ class MeshHost:
         self._change_over(now_ns)
         waited = self._waited(now_ns)
         if self.gauge is None and waited and self.election.priority < NEVER:
-            self.gauge = Gauge(self.id, wall_ns)
+            self.gauge = MeshId(self.id, wall_ns)
             self.mesh = Linear(now_ns, wall_ns, 0.0, self._rate)
             self._join(now_ns)
         tag = self.gauge.tag if self.gauge else 0
@@ -207,10 +207,10 @@ class MeshHost:
 
         Returns:
             Which are in another state now, or to be probed from another source port
-            (`clocksync.moves`).
+            (`clocksync.ecmp_rerouter`).
         """
         evidence = {
-            path: Evidence(edge.surplus, edge.blame, edge.guilty)
+            path: Evidence(edge.surplus, edge.blame, edge.asymmetric)
             for path, edge in self.edges.items() if edge.mark
         }  # fmt: skip
         found = judge(evidence, now_ns, self.rules.asymmetry)
@@ -218,10 +218,10 @@ class MeshHost:
             self.mover.watch(path, self.edges[path].mark)
         changes = self.mover.step(now_ns, found, self.taken)
         for path, edge in self.edges.items():
-            edge.guilty = self.mover.guilty(path)
+            edge.asymmetric = self.mover.asymmetric(path)
         self._accused = [
             (self.edges[path].mark, finding.ns) for path, finding in found.items()
-            if finding.suspected or self.edges[path].guilty
+            if finding.suspected or self.edges[path].asymmetric
         ]  # fmt: skip
         return changes
 
@@ -231,12 +231,12 @@ class MeshHost:
             return []
         tag, mesh, held = self.gauge.tag, self.mesh, self.election.reference
         follows = held.id if held and not self._compare else 0
-        gauge: Gauge | Accused = self.gauge
+        gauge: MeshId | AsymmetryReport = self.gauge
         if self._accused:
             # In turn: there is room for one.
             self._turn += 1
-            gauge = Accused(self.gauge, *self._accused[self._turn % len(self._accused)])
-        said: list[Word] = [
+            gauge = AsymmetryReport(self.gauge, *self._accused[self._turn % len(self._accused)])
+        said: list[ClockMessage] = [
             Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows, self._root_ns), gauge,
         ]  # fmt: skip
         known, fabric = self._bounds.known, self.fabric(mesh.at_ns)
@@ -324,7 +324,7 @@ class MeshHost:
         age = None
         if self.gauge is not None and self.mesh is not None:
             age = self.mesh.moved(now_ns).ns - self.gauge.founded_ns
-        best = senior(self.gauge, age, heard)
+        best = older_mesh(self.gauge, age, heard)
         if best is not None and best != self.gauge:
             if self.mesh is not None:
                 self._alone_ns = now_ns
@@ -400,15 +400,15 @@ class MeshHost:
         if held is None or mesh is None or mesh.moved(now_ns).ns - held.mesh_ns <= suspect:
             return False
         fresh = (edge for edge in self.edges.values() if self._fresh(edge, now_ns))
-        return lives(fresh, held, now_ns, suspect)
+        return neighbours.lives(fresh, held, now_ns, suspect)
 
     # -- the mesh step ------------------------------------------------------------------------
 
     def _mesh_step(self, seen: list[View], now_ns: int) -> None:
         held = self.election.reference
-        mine = seen if held is None else fellows(seen, held.id)
+        mine = seen if held is None else neighbours.same_reference(seen, held.id)
         if held is not None and self.mesh and self._heard_of(held, self.mesh.moved(now_ns)):
-            mine = up_to_date(mine, held.id, self.rules.election.lost_ns)
+            mine = neighbours.up_to_date(mine, held.id, self.rules.election.lost_ns)
         self.status.neighbours = len(mine)
         damping = DAMPING
         if self._compare and self.mesh is not None and mine:
@@ -470,7 +470,9 @@ class MeshHost:
         else:
             status.state = State.LOCKED if heard and current else State.HOLDOVER
         if status.state is State.LOCKED:
-            self._root_ns = NO_DELAY_NS if self.election.is_reference else root_delay(seen, held.id)
+            self._root_ns = (
+                NO_DELAY_NS if self.election.is_reference else neighbours.root_delay(seen, held.id)
+            )
             self._locked_ns = now_ns if self._locked_ns is None else self._locked_ns
             self._smooth(fabric.slope, now_ns)
         else:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clocksync.asymmetry import Blame, Surplus
-from clocksync.bound import BoundKeeper, Sight
+from clocksync.bound import BoundKeeper, Observation
 from clocksync.linear import Linear, split
+from clocksync.messages import AsymmetryReport, ClockMessage, Mesh, MeshId, Reference, Time
 from clocksync.pair import SECOND, Pair
-from clocksync.words import Accused, Gauge, Mesh, Reference, Time, Word
 
 GUILTY_SHARE = 1e-3
 """Of its weight, of a path whose two ways are known to differ: it bends nobody any more, and counts
@@ -19,6 +19,8 @@ OLDEST_NS = 5 * SECOND
 """By the neighbour's own clock; a word comes ten times a second, and is used for a second."""
 CRYSTALS = 1e-4
 """Most by which the rates of two hosts' clocks differ: no oscillator is off by 50 ppm."""
+MOST_DELAY_NS = 2.0 * SECOND
+"""Of more it is not known: where a reference is gone and nobody took over yet, each step adds."""
 TOGETHER_NS = SECOND // 2
 """A host says its mesh time and its bound ten times a second, one packet after the other; one that
 says the former alone for so long has lost the latter."""
@@ -33,7 +35,7 @@ class Edge:
     mesh: Mesh | None = None
     time: Time | None = None
     reference: Reference | None = None
-    gauge: Gauge | None = None
+    gauge: MeshId | None = None
     heard_ns: int = 0
     """Our clock, of the last word of its own (MESH)."""
     lined_ns: int = 0
@@ -43,14 +45,14 @@ class Edge:
     surplus: Surplus = field(default_factory=Surplus)
     """One that stays belongs to a path whose two ways differ."""
     mark: int = 0
-    """The same at both ends (`clocksync.moves.path_mark`); 0: not known."""
+    """The same at both ends (`clocksync.ecmp_rerouter.path_mark`); 0: not known."""
     blame: Blame | None = None
-    guilty: bool = False
+    asymmetric: bool = False
     """The path is known to be asymmetric."""
     _turned: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """By how much the rates of ``mesh`` and of ``reference`` changed last."""
 
-    def hear(self, word: Word, now_ns: int, gap_ns: int) -> None:
+    def hear(self, word: ClockMessage, now_ns: int, gap_ns: int) -> None:
         """Take a word of the neighbour's.
 
         Args:
@@ -75,9 +77,9 @@ class Edge:
                 self.reference = word
             case Time():
                 self.time = word
-            case Gauge():
+            case MeshId():
                 self.gauge = word
-            case Accused():
+            case AsymmetryReport():
                 self.gauge = word.gauge
                 if word.mark == self.mark:
                     self.blame = Blame(word.surplus_ns, now_ns)
@@ -156,7 +158,7 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
         ns, part = split(part + peer_part + rate * (age + peer_part), mesh_ns + age)
         mesh = Linear(now_ns, ns, part, rate + pair.slope * (1 + rate))
         weight = pair.weight(now_ns)
-        if edge.guilty:
+        if edge.asymmetric:
             weight *= GUILTY_SHARE
         out.append(View(edge, peer_ns, peer_part, mesh, weight, reference))
     return out
@@ -164,7 +166,7 @@ def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: i
 
 def sights(
     seen: Iterable[View], held: Reference, bounds: BoundKeeper, now_ns: int, off_ns: float = 0.0
-) -> list[Sight]:
+) -> list[Observation]:
     """Fabric time by neighbours that say it, of the mesh of ``held``.
 
     Args:
@@ -189,5 +191,51 @@ def sights(
         bound = bounds.grown(said.bound_ns, drift, age) + pair.bound_ns(now_ns) + off_ns
         drift = bounds.faster(drift, age) + pair.drift(now_ns)
         theirs = Linear(now_ns, ns, part, rate + pair.slope)
-        out.append(Sight(theirs, bound, drift, said.reference, said.term))
+        out.append(Observation(theirs, bound, drift, said.reference, said.term))
     return out
+
+
+def same_reference(seen: Iterable[View], reference: int) -> list[View]:
+    """Neighbours that follow this reference."""
+    return [view for view in seen if view.follows == reference]
+
+
+def up_to_date(mine: Iterable[View], reference: int, lost_ns: int) -> list[View]:
+    """Of neighbours with our reference, those that have heard of it of late, where we have.
+
+    One that has not for long was cut off with what it has of that time; while nobody has, all are.
+    """
+    return [
+        view for view in mine
+        if (said := view.edge.reference) and (mesh := view.edge.mesh)
+        and said.id == reference and mesh.mesh_ns - said.mesh_ns <= lost_ns
+    ]  # fmt: skip
+
+
+def lives(edges: Iterable[Edge], held: Reference, now_ns: int, suspect_ns: int) -> bool:
+    """Whether a reference lives by the clock of any neighbour.
+
+    Args:
+        edges: those that are heard now.
+        held: the reference, as we know it.
+        now_ns: our clock.
+        suspect_ns: the most age of a word of a reference that lives.
+    """
+    return any(
+        edge.mesh is not None and edge.reference is not None
+        and edge.mesh.tag == edge.reference.tag == held.tag
+        and (edge.reference.id, edge.reference.term) == (held.id, held.term)
+        and edge.mesh.mesh_ns + now_ns - edge.heard_ns - edge.reference.mesh_ns <= suspect_ns
+        for edge in edges
+    )  # fmt: skip
+
+
+def root_delay(seen: Sequence[View], reference: int) -> float:
+    """The least round trip to it along the mesh, ns; 0: no neighbour that follows it knows one."""
+    ways = [
+        said.root_ns + 2 * pair.half_rtt_ns for view in seen
+        if (said := view.edge.mesh) and (pair := view.edge.pair)
+        and said.reference == reference and said.root_ns
+    ]  # fmt: skip
+    least = min(ways, default=0.0)
+    return least if least <= MOST_DELAY_NS else 0.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from clocksync.fit import Edge
+from clocksync.fit import Envelope
 
 
 class Expected(NamedTuple):
@@ -41,8 +41,8 @@ def weighed(*said: tuple[float, float]) -> tuple[float, float]:
 
 
 def clean(
-    edges: tuple[Edge | None, Edge | None], ways_ns: tuple[float, float], wanted: Expected
-) -> Edge | None:
+    edges: tuple[Envelope | None, Envelope | None], ways_ns: tuple[float, float], wanted: Expected
+) -> Envelope | None:
     """The edge that goes on as before, as a line between both directions.
 
     Args:

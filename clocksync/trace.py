@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from clocksync.codec import encode
 from clocksync.linear import Linear, split
+from clocksync.messages import ClockMessage, Origin, Trace
 from clocksync.page import ClockError, Line, State
 from clocksync.pair import SECOND
 from clocksync.ptp.client import MasterTime
 from clocksync.tai import NO_TAI, Source, TaiLine
-from clocksync.wire import encode
-from clocksync.words import Origin, Trace, Word
 
 
 class Fabric(NamedTuple):
@@ -82,7 +82,7 @@ class TaiKeeper:
         self._epoch = max(epoch, last.line.epoch + 1)
         self._heard: dict[int, _Heard] = {}
         self._came: list[Trace | Origin] = []
-        self._words: list[Word] = []
+        self._words: list[ClockMessage] = []
 
     def forget(self) -> None:
         """Our own clock is another: nothing over it is true."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clocksync import wire, words
+from clocksync import codec
+from clocksync import messages as clock_messages
 from clocksync.ptp import messages as ptp
 from fabricd.clock import drift_file
 from fabricd.detect import receive_path
@@ -122,12 +123,12 @@ def _driver(data: bytes) -> None:
 
 def _clock_word(data: bytes) -> None:
     try:
-        word = wire.decode(data)
-    except wire.WordError as error:
+        word = codec.decode(data)
+    except codec.ClockMessageError as error:
         raise CounterError(str(error)) from error
-    if wire.decode(wire.encode(word)) != word:
+    if codec.decode(codec.encode(word)) != word:
         raise AssertionError(word)
-    if isinstance(word, words.Phc) and word.line is not None:
+    if isinstance(word, clock_messages.Phc) and word.line is not None:
         word.line.phc(word.line.raw(word.phc_ns)[0])
 
 
@@ -171,18 +172,18 @@ layout_of = {
 }
 _BINS = [kernel.fec_bin(n, n, 1 << 10 * n, 1, 2) for n in range(4)]
 _ERROR = b"\x14\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0\xa1\xff\xff\xff"
-_TAG = words.Gauge(7, 10**18).tag
+_TAG = clock_messages.MeshId(7, 10**18).tag
 _WORDS = [
-    wire.encode(word)
+    codec.encode(word)
     for word in (
-        words.Mesh(_TAG, 10**12, 10**18, 0.5, 1e-6, 7),
-        words.Time(_TAG, 7, 1, 10**12, 10**18, 900.0, 1e-9),
-        words.Reference(_TAG, 100, 7, 1, 10**18, 5, 0.5, 1e-6),
-        words.Gauge(7, 10**18),
-        words.Accused(words.Gauge(7, 10**18), 77, -512.5),
-        words.Phc(9, 3, 10**12, 10**18, 0.5, 1e-5, 300.0, 2.0),
-        words.Trace(_TAG, 7, 10**18, -(10**15), 1e-6, 5e3, 1e-9, 9),
-        words.Origin(_TAG, 7, 10**18, 3, 6, 0x21, 0, 37, True, 0),
+        clock_messages.Mesh(_TAG, 10**12, 10**18, 0.5, 1e-6, 7),
+        clock_messages.Time(_TAG, 7, 1, 10**12, 10**18, 900.0, 1e-9),
+        clock_messages.Reference(_TAG, 100, 7, 1, 10**18, 5, 0.5, 1e-6),
+        clock_messages.MeshId(7, 10**18),
+        clock_messages.AsymmetryReport(clock_messages.MeshId(7, 10**18), 77, -512.5),
+        clock_messages.Phc(9, 3, 10**12, 10**18, 0.5, 1e-5, 300.0, 2.0),
+        clock_messages.Trace(_TAG, 7, 10**18, -(10**15), 1e-6, 5e3, 1e-9, 9),
+        clock_messages.Origin(_TAG, 7, 10**18, 3, 6, 0x21, 0, 37, True, 0),
     )
 ]
 _RATE = b'{"rate": -1.25e-05, "learnt_s": 1800000000.0, "boot": "0f8e", "steady": true}'

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from bench.report import Row, percentile
+from clocksync.codec import encode
+from clocksync.messages import Mesh, MeshId, Reference, Time
+from clocksync.outbox import OutboxPage
 from clocksync.page import ClockPage, State
 from clocksync.pair import SECOND
 from clocksync.trains import Ints
-from clocksync.wire import encode
-from clocksync.wordpage import WordPage
-from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock.__main__ import GLANCE_S, settle
 from fabricd.clock.samples import RECORD
 from fabricd.clock.service import STEP_S, ClockService
@@ -134,7 +134,7 @@ class Ring:
         self._ids = [host_id(peer) for peer in peers]
         self._offset = self.rng.integers(-SECOND, SECOND, len(peers))
         self._rate = self.rng.uniform(-30e-6, 30e-6, len(peers))
-        self._gauge = Gauge(min(self._ids), WALL_NS - 1000 * SECOND)
+        self._gauge = MeshId(min(self._ids), WALL_NS - 1000 * SECOND)
         # What one step brings: for each record its path, train and position.
         clocks = [index for index, wire in enumerate(wires) if wire.clock]
         self._trains = round(trains_hz * STEP_S)
@@ -253,7 +253,7 @@ def _run(
                     (service.fit_scheduler, "feed", "train filter"),
                     (service.fit_scheduler, "fit", "fits"),
                     (service.core, "step", "mesh step"), (service.core, "words", "own words"),
-                    (WordPage, "write", "pages"), (ClockPage, "write", "pages"),
+                    (OutboxPage, "write", "pages"), (ClockPage, "write", "pages"),
                     (service, "store", "document"),
                 ):  # fmt: skip
                     meter.on(owner, call, name)

@@ -15,15 +15,15 @@ import numpy as np
 
 from bench.clock.least_squares import Graph, solve
 from bench.clock.oscillator import WANDER, Oscillator
+from clocksync.codec import decode
+from clocksync.ecmp_rerouter import Change, PortStatus
 from clocksync.election import fallen_silent
 from clocksync.host import MeshHost
+from clocksync.host_rules import HostRules
 from clocksync.linear import Linear
-from clocksync.moves import Change, Taken
+from clocksync.messages import Time
 from clocksync.page import Line, State
 from clocksync.pair import SECOND, Pair
-from clocksync.standing import HostRules
-from clocksync.wire import decode
-from clocksync.words import Time
 
 STEP_NS = SECOND // 10
 TICK_NS = STEP_NS // 20
@@ -249,7 +249,7 @@ class World:
         """As a clock service does; the prober takes every port, and both ends see that."""
         node = self.nodes[host]
         for path, _, _ in self.ends[host]:
-            node.core.taken[path] = Taken(node.ports.get(path, 0), refused=False)
+            node.core.taken[path] = PortStatus(node.ports.get(path, 0), refused=False)
         for change in node.core.judge(now):
             self.changes.append((self.now_ns / SECOND, host, change))
             if change.port != node.ports.get(change.path, 0):

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import structlog
 
+from clocksync.ecmp_rerouter import PortStatus, path_mark
 from clocksync.election import fallen_silent
 from clocksync.estimator import PairEstimator
-from clocksync.moves import Taken, path_mark
+from clocksync.messages import Phc, link_id
 from clocksync.pair import SECOND, Rules
 from clocksync.ports import Ends
-from clocksync.words import Phc, link_id
 from fabricd.clock.samples import Exchanged, Packets, SampleReader
 from fabricd.probes.records import PathRow
 from fabricd.probes.ring import RingError, RingReader
@@ -71,7 +71,7 @@ class ClockPath:
     """When what its stamps' line crosses (`clocksync.crossing`) was last all there, our clock."""
     own: tuple[str, int] = ("", 0)
     """Address and port of our link."""
-    taken: Taken = field(default_factory=lambda: Taken(0, refused=False))
+    taken: PortStatus = field(default_factory=lambda: PortStatus(0, refused=False))
     """From where the prober sends."""
     peer_moves: int = 0
     told: bool = False
@@ -268,5 +268,5 @@ class PathTable:
                 self._void(path)
 
 
-def _taken(row: PathRow) -> Taken:
-    return Taken(row.source_port, row.port_refused)
+def _taken(row: PathRow) -> PortStatus:
+    return PortStatus(row.source_port, row.port_refused)

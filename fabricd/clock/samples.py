@@ -66,7 +66,7 @@ class Exchanged(NamedTuple):
     hardware: tuple[bool, bool]
     """Whether stamps are the NIC's: ours, the peer's. Another pair of clocks when it changes."""
     words: list[bytes]
-    """What the peer's clock service told (`clocksync.words`): the newest of each kind."""
+    """What the peer's clock service told (`clocksync.messages`): the newest of each kind."""
 
 
 class SampleReader:

@@ -15,17 +15,17 @@ from time import monotonic_ns
 
 import structlog
 
+from clocksync.codec import ClockMessageError, decode, encode
+from clocksync.ecmp_rerouter import EcmpRerouter
 from clocksync.host import MeshHost
-from clocksync.moves import Mover
+from clocksync.host_rules import HostRules
+from clocksync.messages import ClockMessage, Origin, Phc, Trace, link_id, phc
+from clocksync.outbox import OutboxPage
 from clocksync.page import NOTHING, ClockPage, Line, State
 from clocksync.pair import SECOND, Rules
 from clocksync.ports import PortPage
-from clocksync.standing import HostRules
 from clocksync.tai import NO_TAI, TaiLine, TaiPage
 from clocksync.trace import TaiKeeper
-from clocksync.wire import WordError, decode, encode
-from clocksync.wordpage import WordPage
-from clocksync.words import Origin, Phc, Trace, Word, link_id, phc
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks, RawClocks
@@ -80,7 +80,7 @@ class ClockService:
         """
         self.clocks: Clocks = clocks or RawClocks()
         self.page = ClockPage(run_dir)
-        self._words = WordPage(run_dir / "prober")
+        self._words = OutboxPage(run_dir / "prober")
         self._ports = PortPage(run_dir / "prober")
         self._found = dict(self._ports.held) if may_move else {}
         """Ports that an earlier service had asked for."""
@@ -97,7 +97,7 @@ class ClockService:
         found, before = self._believed(now)
         self._handover = RestartHandover(found, now)
         self.core = MeshHost(host, priority, now, epoch, rules, self._handover.rate(rate))
-        self.core.mover = Mover(may_move=may_move)
+        self.core.mover = EcmpRerouter(may_move=may_move)
         self.edge, self.chrony = edge, chrony
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
         self.refused = 0
@@ -283,11 +283,11 @@ class ClockService:
             path.hardware = came.hardware
             path.reset()
             self.core.drop(path.number)
-        heard: list[Word] = []
+        heard: list[ClockMessage] = []
         for data in came.words:
             try:
                 word = decode(data)
-            except WordError:
+            except ClockMessageError:
                 self.refused += 1
                 continue
             match word:

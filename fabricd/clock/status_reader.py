@@ -25,7 +25,7 @@ _PATH_NUMBERS = (
     "way_bound_ns", "at_ns", "way_skew_ns", "source_port", "moves",
 )  # fmt: skip
 GUILTY = ("named", "moved", "gave up")
-"""Of `clocksync.moves.PathState`, which takes what the daemon does without."""
+"""Of `clocksync.ecmp_rerouter.PathState`, which takes what the daemon does without."""
 
 
 def read(run_dir: Path) -> dict[str, Any]:

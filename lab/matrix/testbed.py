@@ -16,7 +16,7 @@ from lab.matrix.own import OWN
 HOSTS, RAILS, RATE = 3, 4, "200mbit"
 
 
-class Testbed:
+class FaultTestbed:
     """Cells that share a job (`Job.key`) find it running; another job is begun when they do not."""
 
     def __init__(self, lab: Cluster, record: Path) -> None:

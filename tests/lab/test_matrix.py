@@ -14,7 +14,7 @@ from lab.matrix.cells import TURNS, Fault, Stage, all_cells, selection
 from lab.matrix.daemons import DAEMONS
 from lab.matrix.fault_actions import FAULT_ACTIONS
 from lab.matrix.own import OWN
-from lab.matrix.testbed import HOSTS, RAILS, RATE, Testbed
+from lab.matrix.testbed import HOSTS, RAILS, RATE, FaultTestbed
 
 REPO = Path(__file__).resolve().parents[2]
 RECORD = REPO / "build" / "log" / f"matrix-{os.environ.get('FABRIC_BUILD', 'release')}.jsonl"
@@ -42,7 +42,7 @@ def parameters(cells):
 def testbed(module_cluster):
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.unlink(missing_ok=True)
-    testbed = Testbed(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
+    testbed = FaultTestbed(module_cluster(hosts=HOSTS, rails=RAILS, rate=RATE), RECORD)
     yield testbed
     testbed.abandon()
 

@@ -9,7 +9,16 @@ from bench.clock.clos import regular_graph
 from bench.clock.least_squares import Graph, solve
 from bench.clock.world import World
 from clocksync.asymmetry import AsymmetryRules, Blame, Evidence, Finding, Surplus, judge
-from clocksync.moves import GUILTY, TABLE, Event, Mover, MoveRules, PathState, Taken, path_mark
+from clocksync.ecmp_rerouter import (
+    GUILTY,
+    TABLE,
+    EcmpRerouter,
+    Event,
+    MoveRules,
+    PathState,
+    PortStatus,
+    path_mark,
+)
 from clocksync.pair import SECOND
 
 pytestmark = pytest.mark.virtual_time
@@ -43,7 +52,7 @@ def test_the_longer_way_is_named_by_both_ends_and_moved_by_the_one_that_sends_th
     one, other = world.pairs[bad]
     world.longer[bad, other] = lambda port: 0.0 if port else 1000.0
     for node in world.nodes.values():
-        node.core.mover = Mover(MoveRules(persist_ns=8 * SECOND, settle_ns=15 * SECOND))
+        node.core.mover = EcmpRerouter(MoveRules(persist_ns=8 * SECOND, settle_ns=15 * SECOND))
     bound = Bound(world)
     world.run(60, bound)
     assert named(world) == {bad}
@@ -54,7 +63,7 @@ def test_the_longer_way_is_named_by_both_ends_and_moved_by_the_one_that_sends_th
     ]  # fmt: skip
     for host in (one, other):
         node = world.nodes[host].core
-        assert not node.edges[bad].guilty
+        assert not node.edges[bad].asymmetric
         assert abs(node.edges[bad].surplus_ns) < 30
     assert bound.checks > 4000
     assert bound.missed == []
@@ -71,7 +80,7 @@ def test_a_way_that_became_longer_while_it_was_watched_is_named_too():
 
     world._pair = pair
     for node in world.nodes.values():
-        node.core.mover = Mover(MoveRules(persist_ns=8 * SECOND, settle_ns=15 * SECOND))
+        node.core.mover = EcmpRerouter(MoveRules(persist_ns=8 * SECOND, settle_ns=15 * SECOND))
     world.run(40)
     assert named(world) == {bad}
     assert {host for _, host, change in world.changes if change.port} == {world.pairs[bad][0]}
@@ -108,7 +117,7 @@ class Ends:
         for host in {end for pair in self.pairs for end in pair}:
             mine = {p: (1 if pair[0] == host else -1) for p, pair in enumerate(self.pairs)
                     if host in pair}  # fmt: skip
-            mover = self.movers.setdefault(host, Mover(may_move=False))
+            mover = self.movers.setdefault(host, EcmpRerouter(may_move=False))
             evidence = {}
             for path, sign in mine.items():
                 surplus = self.surplus.setdefault((host, path), Surplus(looks=RULES.warm))
@@ -119,7 +128,7 @@ class Ends:
                     continue
                 evidence[path] = Evidence(
                     surplus, self.said.get((sum(self.pairs[path]) - host, path)),
-                    mover.guilty(path),
+                    mover.asymmetric(path),
                 )  # fmt: skip
             if not judged:
                 continue
@@ -128,7 +137,7 @@ class Ends:
                 if change.state is PathState.NAMED:
                     self.named.append((host, change.path))
             for path, finding in found.items():
-                if finding.suspected or mover.guilty(path):
+                if finding.suspected or mover.asymmetric(path):
                     said[host, path] = Blame(finding.ns, self.now)
         if judged:
             self.said = said
@@ -196,7 +205,7 @@ class Moving:
     """One path of a host, blamed for what its port makes of it."""
 
     def __init__(self, left, rules=None, refused=()):
-        self.mover = Mover(rules)
+        self.mover = EcmpRerouter(rules)
         self.path = self.mover.watch(1, 77)
         self.left, self.refused = left, refused
         self.now, self.took = NOW, (0, NOW)
@@ -212,7 +221,7 @@ class Moving:
             # A mean of what is seen takes some seconds to be one.
             found = Finding(left, 100.0, abs(left) > 100, abs(left) > 100)
             known = self.now - self.took[1] > 12 * SECOND
-            taken = Taken(self.took[0], refused=wanted in self.refused)
+            taken = PortStatus(self.took[0], refused=wanted in self.refused)
             self.changes += self.mover.step(self.now, {1: found} if known else {}, {1: taken})
 
 
@@ -282,7 +291,7 @@ def test_without_leave_to_move_a_path_is_named_and_stays():
 
 
 def test_a_host_moves_one_path_at_a_time():
-    mover = Mover()
+    mover = EcmpRerouter()
     for path in range(4):
         mover.watch(path, path + 1)
     found = {path: Finding(700.0, 100.0, True, True) for path in range(4)}
@@ -295,7 +304,7 @@ def test_a_host_moves_one_path_at_a_time():
 def test_what_cannot_happen_raises():
     for state in PathState:
         for event in Event:
-            watched = Mover().watch(1, 1)
+            watched = EcmpRerouter().watch(1, 1)
             watched.state = state
             if (state, event) in TABLE:
                 watched.fire(event, NOW)

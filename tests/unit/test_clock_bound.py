@@ -12,12 +12,12 @@ from bench.clock.disturbances import Checker, Disturbance, Stage
 from bench.clock.oscillator import GRID_NS, Oscillator
 from bench.clock.packets import PacketWorld
 from bench.clock.world import World
-from clocksync.bound import BoundKeeper, Sight
+from clocksync.bound import BoundKeeper, Observation
 from clocksync.election import Election, fallen_silent
 from clocksync.linear import Linear
+from clocksync.messages import Reference
 from clocksync.page import State
 from clocksync.pair import SECOND
-from clocksync.words import Reference
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,7 +37,7 @@ def test_no_bound_is_missed_in_some_seconds_of_trouble():
 def test_a_bound_carried_from_step_to_step_is_that_of_one_long_step():
     """What two crystals may drift apart in ten minutes of holdover goes with the square of them."""
     keeper, said = BoundKeeper(1e-17), Reference(1, 100, 7, 1, 0, 0, 0.0, 0.0)
-    sight = Sight(Linear(0, 0, 0.0, 0.0), 1000.0, 1.4e-8, 7, 1)
+    sight = Observation(Linear(0, 0, 0.0, 0.0), 1000.0, 1.4e-8, 7, 1)
     keeper.look(Linear(0, 0, 0.0, 0.0), said, [sight])
     for step in range(1, 6001):
         known = keeper.look(Linear(step * 100 * MS, step * 100 * MS, 0.0, 0.0), said, [])
@@ -53,7 +53,7 @@ def test_neighbours_who_cannot_all_be_right_all_count(order):
     ours = Linear(0, 26_000, 0.0, 0.0)
 
     def sights(*claims):
-        made = [Sight(Linear(0, at, 0.0, 0.0), bound, 0.0, 7, 1) for at, bound in claims]
+        made = [Observation(Linear(0, at, 0.0, 0.0), bound, 0.0, 7, 1) for at, bound in claims]
         return made[::order]
 
     before, moved = [(0, 5000.0), (10, 6000.0)], (50_000, 1100.0)

@@ -8,8 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from clocksync.host import MeshHost
+from clocksync.host_rules import HostRules
 from clocksync.page import State
-from clocksync.standing import HostRules, Status
+from clocksync.status import Status
 from fabricd.clock import drift_file
 from fabricd.clock.drift_file import Model, ModelError, RawClock, load, parse, raw_clock, store
 from fabricd.clock.rate import STORE_S, RateKeeper

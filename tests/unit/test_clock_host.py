@@ -5,11 +5,11 @@ import pytest
 
 from bench.clock.clos import regular_graph
 from bench.clock.world import HALF_RTT_NS, World
+from clocksync.codec import decode
 from clocksync.host import MeshHost
+from clocksync.messages import Mesh, MeshId, Time
 from clocksync.page import State
 from clocksync.pair import SECOND
-from clocksync.wire import decode
-from clocksync.words import Gauge, Mesh, Time
 
 pytestmark = pytest.mark.virtual_time
 
@@ -196,7 +196,7 @@ def one_way(world, core, gauge, seconds, path=99):
         world.run(0.1)
 
 
-OLD = Gauge(50, 10**18)
+OLD = MeshId(50, 10**18)
 
 
 def test_a_mesh_that_is_heard_and_not_seen_is_no_reason_to_give_up_a_time():

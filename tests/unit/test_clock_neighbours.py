@@ -4,9 +4,9 @@ import pytest
 
 from clocksync.bound import BoundKeeper
 from clocksync.host import MeshHost
+from clocksync.messages import Mesh, Reference, Time
 from clocksync.neighbours import CRYSTALS, TOGETHER_NS, sights, views
 from clocksync.pair import SECOND, Pair
-from clocksync.words import Mesh, Reference, Time
 
 TAG, PEER, PATH, NOW = 9, 5, 1, 100 * SECOND
 MS = 10**6

@@ -7,15 +7,15 @@ import pytest
 from clock_services import NOW, ring_with
 from structlog.testing import capture_logs
 
+from clocksync.codec import SIZE, decode, encode
+from clocksync.host_rules import HostRules
 from clocksync.linear import Linear
+from clocksync.messages import Mesh, MeshId, Origin, Reference, Time, Trace
+from clocksync.outbox import KIND, MOST
 from clocksync.page import ClockReader, State
 from clocksync.pair import Rules
 from clocksync.ptp.client import Grandmaster, MasterTime
-from clocksync.standing import HostRules
 from clocksync.tai import TaiReader
-from clocksync.wire import SIZE, decode, encode
-from clocksync.wordpage import KIND, MOST
-from clocksync.words import Gauge, Mesh, Origin, Reference, Time, Trace
 from fabricd.clock import service as module
 from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService
@@ -41,7 +41,7 @@ def test_a_host_alone_begins_a_mesh_and_gives_its_own_time(make, run_dir, clocks
     assert (line.state, line.reference) == (State.LOCKED, 7)
     assert line.raw_ns == clocks.ns
     kinds = {type(word) for word in told(run_dir)}
-    assert kinds == {Mesh, Gauge, Reference, Time}
+    assert kinds == {Mesh, MeshId, Reference, Time}
     service.store()
     document = json.loads((run_dir / "clock.json").read_text())
     assert (document["state"], document["is_reference"], document["paths"]) == ("locked", True, [])
@@ -58,7 +58,7 @@ def test_a_host_that_is_never_reference_has_no_time_of_its_own(make, run_dir, cl
 
 
 def test_words_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clocks):
-    gauge = Gauge(8, NOW)
+    gauge = MeshId(8, NOW)
     said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), b"\x77" + bytes(31)]
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
     service = make(rules=HostRules())

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from clock_services import NOW, ring_with
 
+from clocksync.codec import encode
+from clocksync.host_rules import HostRules
 from clocksync.linear import Linear
+from clocksync.messages import Mesh, MeshId, Reference, Time
 from clocksync.pair import Pair
 from clocksync.ports import Ends, PortPage
-from clocksync.standing import HostRules
-from clocksync.wire import encode
-from clocksync.words import Gauge, Mesh, Reference, Time
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS
@@ -25,7 +25,7 @@ def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
 ):
     """By the rows of its paths: no sample has to be read, and no step taken."""
     monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
-    gauge = Gauge(8, NOW)
+    gauge = MeshId(8, NOW)
     reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
     said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
     file, data = run_dir / "prober" / "ring", ring_with(run_dir)
@@ -115,7 +115,7 @@ def test_paths_that_the_configuration_has_no_more_are_gone(run_dir):
 
 def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks, monkeypatch):
     monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
-    gauge = Gauge(8, NOW)
+    gauge = MeshId(8, NOW)
     reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
     service = make(rules=HostRules())

@@ -2,13 +2,13 @@
 
 import pytest
 
+from clocksync.codec import decode
 from clocksync.linear import Linear
+from clocksync.messages import Origin, Trace
 from clocksync.page import ClockError, State
 from clocksync.ptp.client import Grandmaster, MasterTime
 from clocksync.tai import NO_TAI
 from clocksync.trace import Fabric, TaiKeeper
-from clocksync.wire import decode
-from clocksync.words import Origin, Trace
 
 SECOND = 10**9
 STEP = SECOND // 10

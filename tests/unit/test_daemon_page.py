@@ -134,7 +134,11 @@ def test_writer_that_died_in_the_middle_is_taken_over(tmp_path):
     assert (tmp_path / "steer").stat().st_ino == inode
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\0" * PAGE_SIZE, os.urandom(PAGE_SIZE)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x", b"\0" * PAGE_SIZE, os.urandom(PAGE_SIZE)],
+    ids=["empty", "one byte", "zeros", "random"],
+)
 def test_garbage_under_our_name_is_replaced(tmp_path, content):
     (tmp_path / "steer").write_bytes(content)
     page = fresh(tmp_path)

@@ -30,8 +30,8 @@ PRIVATE = {
         "usual whereabouts who_like wishes"
     ),
     "clocksync": (
-        "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
-        "wayfilter wordpage words"
+        "Accused Breath Clear Follower Gauge Mover Sight Taken Watched Word WordError WordPage "
+        "clear fellows guilty seniority standing wayfilter wire wordpage"
     ),
     "lab": "LongWay Pulse RouteKeeper Stand keeper longway pulse stand",
     "bench": "Trouble troubles untold",
@@ -43,10 +43,6 @@ PRIVATE = {
 }
 """By tree: private names that the glossary replaces, of classes, functions and modules."""
 STANDING = {
-    "clocksync": (
-        "Accused Breath Edge Gauge Mover Sight Taken Watched Word fellows moves seniority standing "
-        "wayfilter wordpage words"
-    ),
     "prober": "Herald Promises RecentLeast View herald promise recent_least",
     "nccl_plugin": (
         "Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure "

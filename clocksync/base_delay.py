@@ -17,7 +17,7 @@ CRYSTALS = 2e-4
 """Two of them, 100 ppm off each, the worst there are in hosts. A steeper line is not theirs."""
 
 
-class Clear:
+class BaseDelay:
     """Of one path."""
 
     def __init__(self, rules: Rules) -> None:
@@ -35,7 +35,7 @@ class Clear:
         self.half_ns, self._since_ns = half_rtt_ns, 0
         self._halves.clear()
 
-    def bent(self, line: Line, window: Window, before: float | None) -> tuple[float, float]:
+    def queue_error(self, line: Line, window: Window, before: float | None) -> tuple[float, float]:
         """By how much queues may have put a line off, ns, and turned it, ns/ns.
 
         They filled or drained by what its least round trip differs from the path's.

@@ -12,18 +12,18 @@ from functools import lru_cache
 from typing import Final
 
 from clocksync.crossing import MOST_SLOPE
-from clocksync.words import (
+from clocksync.messages import (
     MOST_BOUND,
     MOST_HALF,
-    Accused,
-    Gauge,
+    AsymmetryReport,
+    ClockMessage,
     Mesh,
+    MeshId,
     Origin,
     Phc,
     Reference,
     Time,
     Trace,
-    Word,
 )
 
 SIZE: Final = 32
@@ -34,7 +34,7 @@ _LATEST: Final = 2**61
 """73 years; the sum of two such still fits where times are told."""
 
 
-class WordError(Exception):
+class ClockMessageError(Exception):
     """These bytes are no word; the text says why."""
 
 
@@ -92,7 +92,7 @@ def _float_up(value: float) -> float:
     return said if said >= value else value * (1 + 2.0**-23)
 
 
-def encode(word: Word) -> bytes:
+def encode(word: ClockMessage) -> bytes:
     """The word as it travels. Slopes beyond ±488 ppm are cut to that."""
     match word:
         case Mesh():
@@ -110,7 +110,7 @@ def encode(word: Word) -> bytes:
                 Kind.REFERENCE, word.priority, word.tag, word.id, word.mesh_ns, word.ahead_ns,
                 _slope(word.slope), int(word.part * _SMALL_PART), word.term,
             )  # fmt: skip
-        case Gauge():
+        case MeshId():
             founded = word.founded_ns
             return _LAYOUT[Kind.GAUGE].pack(
                 Kind.GAUGE, 0, word.tag, word.founder, founded, 0, 0, 0.0
@@ -138,32 +138,32 @@ def encode(word: Word) -> bytes:
                 Kind.ORIGIN, word.clock_class, word.tag, word.id, word.fabric_ns,
                 word.utc_offset_s or 0, word.steps_removed, flags, word.accuracy, word.grandmaster,
             )  # fmt: skip
-        case Accused():
+        case AsymmetryReport():
             data = encode(word.gauge)
             return data[: -_ACCUSED.size] + _ACCUSED.pack(word.mark, word.surplus_ns)
 
 
 @lru_cache(maxsize=1024)
-def decode(data: bytes) -> Word:
+def decode(data: bytes) -> ClockMessage:
     """The inverse of `encode`. What many neighbours pass on is decoded once.
 
     Raises:
-        WordError: it is of another kind, or says what cannot be.
+        ClockMessageError: it is of another kind, or says what cannot be.
     """
     if len(data) != SIZE or data[0] not in _LAYOUT:
-        raise WordError(f"no word: {data[:8].hex()}")
+        raise ClockMessageError(f"no word: {data[:8].hex()}")
     if data[0] == Kind.PHC:
         return _decode_phc(data)
     _, byte, tag, first, one, other, *rest = _LAYOUT[data[0]].unpack(data)
     if tag == 0 or abs(one) > _LATEST or abs(other) > _LATEST:
-        raise WordError("a time that is none")
+        raise ClockMessageError("a time that is none")
     match data[0]:
         case Kind.MESH:
             root = 2.0 ** (byte / _ROOT_STEPS) if byte else 0.0
             return Mesh(tag, one, other, rest[0] / _PART, first / _SLOPE, rest[1], root)
         case Kind.TIME:
             if not (0 <= first <= MOST_BOUND and 0 <= rest[0] < 1):
-                raise WordError("a bound that is none")
+                raise ClockMessageError("a bound that is none")
             return Time(tag, rest[1], byte, one, other, first, rest[0])
         case Kind.REFERENCE:
             part = rest[1] / _SMALL_PART
@@ -172,7 +172,7 @@ def decode(data: bytes) -> Word:
             bound, drift = 2.0 ** (rest[1] / _BOUND_STEPS), 2.0 ** (-byte / _DRIFT_STEPS)
             if bound > MOST_BOUND:
                 # 16 bits reach to 2^128 ns, and a page that said so would be none to its readers.
-                raise WordError("a bound that is none")
+                raise ClockMessageError("a bound that is none")
             return Trace(tag, first, one, other, rest[0] / _SLOPE, bound, drift, rest[2])
         case Kind.ORIGIN:
             steps, flags, accuracy, grandmaster = rest
@@ -183,23 +183,23 @@ def decode(data: bytes) -> Word:
                 not flags & _HELD,
             )  # fmt: skip
         case _:  # GAUGE
-            gauge = Gauge(first, max(one, 0))
+            gauge = MeshId(first, max(one, 0))
             if one < 0 or gauge.tag != tag:
-                raise WordError("a mesh whose tag is another's")
+                raise ClockMessageError("a mesh whose tag is another's")
             mark, surplus = rest
             if not mark:
                 return gauge
             if not abs(surplus) <= MOST_BOUND:
-                raise WordError("a surplus that is none")
-            return Accused(gauge, mark, surplus)
+                raise ClockMessageError("a surplus that is none")
+            return AsymmetryReport(gauge, mark, surplus)
 
 
 def _decode_phc(data: bytes) -> Phc:
     _, generation, half, slope, raw, ns, link, spread, part = _LAYOUT[Kind.PHC].unpack(data)
     if abs(raw) > _LATEST or abs(ns) > _LATEST:
-        raise WordError("a time that is none")
+        raise ClockMessageError("a time that is none")
     if not (0 < half <= MOST_HALF or half == math.inf) or not (0 <= spread <= MOST_HALF):
-        raise WordError("a bound that is none")
+        raise ClockMessageError("a bound that is none")
     if abs(slope / _SLOPE) > MOST_SLOPE:
-        raise WordError("a rate that no clock has")
+        raise ClockMessageError("a rate that no clock has")
     return Phc(link, generation, raw, ns, part / _SMALL_PART, slope / _SLOPE, half, spread)

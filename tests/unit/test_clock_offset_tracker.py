@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clocksync.follow import Follower
+from clocksync.offset_tracker import OffsetTracker
 from clocksync.pair import SECOND, off
 from tests.unit.test_clock_pair import JITTER_NS, SLOPE, Path
 
@@ -133,7 +133,7 @@ def test_its_bound_is_the_windows_and_how_far_it_is_off():
 def test_nothing_is_led_on_that_did_not_begin_with_a_sure_line():
     path = Path(0)
     list(path.run(8))
-    follower, line = Follower(), path.estimator._line
+    follower, line = OffsetTracker(), path.estimator._line
     for later in range(20):
         now = path.now + later * SECOND // 10
         assert follower.follow(line, False, path.estimator.ways, now) is line

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from clocksync.codec import SIZE
 from clocksync.latch import Kind, LatchFile, seal
-from clocksync.wire import SIZE
 
 MOST: Final = 8
 """Words for all paths; each link may have one more, for its own."""
@@ -17,7 +17,7 @@ LINKS: Final = 32
 KIND: Final = Kind("words", magic=0x44574346, version=2, record=16 + (MOST + LINKS) * SIZE)
 
 
-class WordPage:
+class OutboxPage:
     """Where the prober of this host finds what it is to tell."""
 
     def __init__(self, directory: Path) -> None:

@@ -9,16 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocksync import latch, wordpage, words
+from clocksync import latch, messages, outbox
+from clocksync.codec import SIZE, ClockMessageError, decode, encode
 from clocksync.crossing import PhcLine
 from clocksync.linear import Linear
-from clocksync.wire import SIZE, WordError, decode, encode
-from clocksync.wordpage import WordPage
-from clocksync.words import Accused, Gauge, Mesh, Origin, Phc, Reference, Time, Trace, link_id
+from clocksync.messages import (
+    AsymmetryReport,
+    Mesh,
+    MeshId,
+    Origin,
+    Phc,
+    Reference,
+    Time,
+    Trace,
+    link_id,
+)
+from clocksync.outbox import OutboxPage
 
 HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_words.h"
 NOW = 1_800_000_000 * 10**9
-GAUGE = Gauge(7, NOW)
+GAUGE = MeshId(7, NOW)
 SAID = [
     Mesh(5, 41_000_000_000_123, NOW + 17, 0.625, -12.5e-6, 77),
     Time(5, 77, 9, 41_000_000_000_123, NOW - 3, 1234.5, 2.0**-30),
@@ -65,11 +75,11 @@ def test_what_a_neighbour_says_it_is_within_never_shrinks(bound, drift):
 
 
 def test_a_reference_of_another_term_is_another():
-    assert words.under(7, 1) == words.under(7, 257) != words.under(7, 2)
+    assert messages.under(7, 1) == messages.under(7, 257) != messages.under(7, 2)
 
 
 def test_a_mesh_has_a_tag():
-    assert GAUGE.tag == Gauge(7, NOW).tag != Gauge(8, NOW).tag
+    assert GAUGE.tag == MeshId(7, NOW).tag != MeshId(8, NOW).tag
     assert GAUGE.tag
 
 
@@ -87,18 +97,18 @@ def test_a_mesh_has_a_tag():
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(data):
-    with pytest.raises(WordError):
+    with pytest.raises(ClockMessageError):
         decode(data)
 
 
 def test_an_accusation_is_a_gauge_to_hosts_that_do_not_know_it():
-    said = Accused(GAUGE, 0xDEADBEEF, -512.5)
+    said = AsymmetryReport(GAUGE, 0xDEADBEEF, -512.5)
     assert decode(encode(said)) == said
     older = struct.unpack("<BBHIqQQ", encode(said))
     assert older[:6] == struct.unpack("<BBHIqQQ", encode(GAUGE))[:6], "it looks at no more"
     assert decode(encode(said._replace(mark=0))) == GAUGE
     for value in (float("nan"), float("inf"), 1e30):
-        with pytest.raises(WordError):
+        with pytest.raises(ClockMessageError):
             decode(encode(said._replace(surplus_ns=value)))
 
 
@@ -112,7 +122,7 @@ def test_any_bytes_are_a_word_or_refused():
             data[rng.randrange(SIZE)] = rng.randrange(256)
         try:
             decode(bytes(data))
-        except WordError:
+        except ClockMessageError:
             refused += 1
     assert 1000 < refused < 19_000
 
@@ -120,7 +130,7 @@ def test_any_bytes_are_a_word_or_refused():
 def test_a_crossing_goes_over_as_a_line_that_is_not_better_than_it_was():
     origin = Linear(41 * 10**15, NOW, 0.25, 12.345e-6)
     line = PhcLine(origin, 301.7, 1.7, 5e-10, 259)
-    heard = decode(encode(words.phc(link_id("10.0.0.1"), 259, line)))
+    heard = decode(encode(messages.phc(link_id("10.0.0.1"), 259, line)))
     assert heard.link == link_id("10.0.0.1") == link_id("10.0.0.1%rail0") != link_id("10.0.0.2")
     assert heard.generation == 3
     assert heard.line.half_ns >= 301.7
@@ -129,11 +139,11 @@ def test_a_crossing_goes_over_as_a_line_that_is_not_better_than_it_was():
         was, rest = line.phc(origin.at_ns + later)
         assert ns - was + part - rest == pytest.approx(0, abs=0.002)
     assert heard.line.slope_error > line.slope_error
-    assert decode(encode(words.phc(1, 4, None))).line is None
+    assert decode(encode(messages.phc(1, 4, None))).line is None
 
 
 def test_the_page_is_that_of_the_prober(tmp_path):
-    page = WordPage(tmp_path)
+    page = OutboxPage(tmp_path)
     said = [encode(word) for word in SAID]
     page.write(said[:-1], {31: said[-1]})
     page.close()
@@ -144,25 +154,25 @@ def test_the_page_is_that_of_the_prober(tmp_path):
     record, used = (int(re.search(rf"sizeof\({name}\) == (\d+)", text)[1])
                     for name in ("Record", "Page"))  # fmt: skip
     assert struct.unpack_from("<IHHQ", data) == (magic, version, used, 1)
-    assert (wordpage.KIND.record, wordpage.KIND.used, len(data)) == (record, used, latch.SIZE)
+    assert (outbox.KIND.record, outbox.KIND.used, len(data)) == (record, used, latch.SIZE)
     held = data[16 + record : 16 + 2 * record]
     assert latch.is_sealed(held)
-    all_paths = b"".join(said[:-1]).ljust(wordpage.MOST * SIZE, b"\0")
+    all_paths = b"".join(said[:-1]).ljust(outbox.MOST * SIZE, b"\0")
     assert held[16:] == all_paths + bytes(31 * SIZE) + said[-1]
-    assert f"kLinks = {wordpage.LINKS};" in text
+    assert f"kLinks = {outbox.LINKS};" in text
     assert f"kSalt = {latch.SALT:#x}" in text
 
 
 def test_the_next_service_goes_on_with_the_page(tmp_path):
     for number in (1, 2):
-        page = WordPage(tmp_path)
+        page = OutboxPage(tmp_path)
         page.write([])
         page.close()
         assert struct.unpack_from("<Q", (tmp_path / "words").read_bytes(), 8)[0] == number
 
 
 def test_more_words_than_there_is_room_for_are_refused(tmp_path):
-    page = WordPage(tmp_path)
+    page = OutboxPage(tmp_path)
     with pytest.raises(ValueError, match="9 words, not 8 at most"):
         page.write([bytes(SIZE)] * 9)
     page.close()

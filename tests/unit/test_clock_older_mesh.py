@@ -5,12 +5,12 @@ import pytest
 
 from bench.clock import world as worlds
 from bench.clock.world import World
+from clocksync.election import ALIKE_NS, older_mesh
+from clocksync.messages import MeshId
 from clocksync.page import State
 from clocksync.pair import SECOND
-from clocksync.seniority import ALIKE_NS, senior
-from clocksync.words import Gauge
 
-OLD, NEW = Gauge(9, 10**18), Gauge(2, 7)
+OLD, NEW = MeshId(9, 10**18), MeshId(2, 7)
 DAY = 86_400 * SECOND
 
 
@@ -35,8 +35,8 @@ DAY = 86_400 * SECOND
     ],
 )
 def test_the_mesh_that_lasted_longer_stays(own, age, heard, found):
-    assert senior(own, age, heard) == found
-    assert senior(own, age, heard[::-1]) == found
+    assert older_mesh(own, age, heard) == found
+    assert older_mesh(own, age, heard[::-1]) == found
 
 
 def test_a_host_that_boots_in_1970_alone_takes_nobody_over(monkeypatch):

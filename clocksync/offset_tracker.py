@@ -6,7 +6,7 @@ and a way that is shorter now and then (a warm cache, one core instead of two) m
 neither: within a second two of 1 ppb/√s part by two nanoseconds from where they were going.
 
 So where the clocks are to be by now is led on from look to look, by a Kalman filter
-(`clocksync.wayfilter`), and each direction is held against that by itself. Its edge is the
+(`clocksync.kalman`), and each direction is held against that by itself. Its edge is the
 earliest packets of the last seconds that are not alone. What such an edge is off is the clock, or
 a queue, or another way, and a queue only ever makes it later:
 
@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clocksync.kalman import Covariance, DelayVariation, State
 from clocksync.pair import SECOND, Pair, off
 from clocksync.points import Points
-from clocksync.wayfilter import Breath, Covariance, State
 
 Floats = NDArray[np.float64]
 WAYS = (1, -1)
@@ -40,7 +40,7 @@ WAYS = (1, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class FollowRules:
+class OffsetTrackerRules:
     """Parameters."""
 
     window_ns: int = 2 * SECOND
@@ -89,7 +89,7 @@ class FollowRules:
     breath_ns: float = 18.0
     """Standard deviation of by how much ways are longer than usual."""
     calm_s: float = 5.0
-    """And how long they stay so (`clocksync.wayfilter.Breath`)."""
+    """And how long they stay so (`clocksync.kalman.DelayVariation`)."""
     rate_ns: float = 10.0
     """Standard deviation of the rate that it begins with, ns/s: the first lines after a flood are
     turned."""
@@ -121,11 +121,11 @@ class _Edge(NamedTuple):
     """Many lie there."""
 
 
-class Follower:
+class OffsetTracker:
     """Of one path."""
 
-    def __init__(self, rules: FollowRules | None = None) -> None:
-        self.rules = rules or FollowRules()
+    def __init__(self, rules: OffsetTrackerRules | None = None) -> None:
+        self.rules = rules or OffsetTrackerRules()
         self._state: State | None = None
         self._base_ns = 0
         self._usual = (0.0, 0.0)
@@ -330,7 +330,9 @@ class Follower:
         return 2 * (self.rules.both_ns * self._grain) ** 2
 
     def _led(self, state: State, now_ns: int) -> State:
-        return state.led(now_ns, Breath(self.rules.breath_ns * self._grain, self.rules.calm_s))
+        return state.led(
+            now_ns, DelayVariation(self.rules.breath_ns * self._grain, self.rules.calm_s)
+        )
 
 
 def _length(line: Pair, way: int) -> float:

@@ -28,7 +28,7 @@ class Covariance(NamedTuple):
     cc: float
 
 
-class Breath(NamedTuple):
+class DelayVariation(NamedTuple):
     """How the length of ways changes."""
 
     deviation_ns: float
@@ -49,7 +49,7 @@ class State(NamedTuple):
     """Each way takes so many nanoseconds more than usual."""
     spread: Covariance
 
-    def led(self, now_ns: int, breath: Breath) -> State:
+    def led(self, now_ns: int, breath: DelayVariation) -> State:
         """The same later."""
         passed, walk = (now_ns - self.at_ns) / SECOND, (WALK * SECOND) ** 2
         left = math.exp(-passed / breath.calm_s)

@@ -1,7 +1,7 @@
 """What the clock services of neighbours tell each other, 32 bytes at a time.
 
 The probers carry the words with the packets of their clock paths, a word a packet, and look at
-nothing but whether there is one. How they travel is in `clocksync.wire`.
+nothing but whether there is one. How they travel is in `clocksync.codec`.
 
 =========  ======================================================================================
 MESH       where mesh time lies over the sender's clock
@@ -96,7 +96,7 @@ def _tag(founder: int, founded_ns: int) -> int:
     return int.from_bytes(hashlib.blake2s(text, digest_size=2).digest(), "little") or 1
 
 
-class Gauge(NamedTuple):
+class MeshId(NamedTuple):
     """A mesh: hosts whose mesh times are one."""
 
     founder: int
@@ -137,15 +137,15 @@ class Phc(NamedTuple):
         return PhcLine(origin, self.half_ns, self.spread_ns, turned, self.generation)
 
 
-class Accused(NamedTuple):
+class AsymmetryReport(NamedTuple):
     """A GAUGE word that also says which path's two ways differ (`clocksync.asymmetry`).
 
     Older hosts take it for a GAUGE.
     """
 
-    gauge: Gauge
+    gauge: MeshId
     mark: int
-    """Of the path (`clocksync.moves.path_mark`), not 0."""
+    """Of the path (`clocksync.ecmp_rerouter.path_mark`), not 0."""
     surplus_ns: float
     """As the sender sees it."""
 
@@ -219,4 +219,4 @@ def under(reference: int, term: int) -> int:
     return int.from_bytes(hashlib.blake2s(text, digest_size=2).digest(), "little")
 
 
-Word = Mesh | Time | Reference | Gauge | Phc | Trace | Origin | Accused
+ClockMessage = Mesh | Time | Reference | MeshId | Phc | Trace | Origin | AsymmetryReport

@@ -93,7 +93,7 @@ class MoveRules:
     """Well for so long, what was tried is forgotten."""
 
 
-class Taken(NamedTuple):
+class PortStatus(NamedTuple):
     """What the prober says of a path's source port."""
 
     port: int
@@ -103,7 +103,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(slots=True)
-class Watched:
+class PathRecord:
     """One path."""
 
     mark: int
@@ -144,14 +144,14 @@ class Change(NamedTuple):
     surplus_ns: float | None
 
 
-class Mover:
+class EcmpRerouter:
     """The paths of one host."""
 
     def __init__(self, rules: MoveRules | None = None, *, may_move: bool = True) -> None:
         """Args: ``may_move``: else paths are named, and stay where they are."""
         self.rules = rules or MoveRules()
         self.may_move = may_move
-        self.paths: dict[int, Watched] = {}
+        self.paths: dict[int, PathRecord] = {}
         self._moved = 0
         """Of paths that are no more."""
 
@@ -160,12 +160,12 @@ class Mover:
         """Ports asked for so far, also for paths that have gone meanwhile."""
         return self._moved + sum(watched.moves for watched in self.paths.values())
 
-    def watch(self, path: int, mark: int, port: int = 0) -> Watched:
+    def watch(self, path: int, mark: int, port: int = 0) -> PathRecord:
         """Of a path, which is made if there is none; ``port``: it has been moved there before."""
         watched = self.paths.get(path)
         if watched is None or watched.mark != mark:
             self.drop(path)
-            watched = self.paths[path] = Watched(mark, port=port)
+            watched = self.paths[path] = PathRecord(mark, port=port)
         return watched
 
     def drop(self, path: int) -> None:
@@ -180,13 +180,13 @@ class Mover:
             watched.clear_ns = None
             watched.took_ns = None if watched.took_ns is None else now_ns
 
-    def guilty(self, path: int) -> bool:
+    def asymmetric(self, path: int) -> bool:
         """Whether it is known to be asymmetric."""
         watched = self.paths.get(path)
         return watched is not None and watched.state in GUILTY
 
     def step(
-        self, now_ns: int, findings: Mapping[int, Finding], taken: Mapping[int, Taken]
+        self, now_ns: int, findings: Mapping[int, Finding], taken: Mapping[int, PortStatus]
     ) -> list[Change]:
         """About once a second.
 
@@ -218,7 +218,7 @@ class Mover:
                 changes.append(Change(path, watched.state, watched.port, left))
         return changes
 
-    def _suspect(self, watched: Watched, found: Finding | None, now_ns: int) -> None:
+    def _suspect(self, watched: PathRecord, found: Finding | None, now_ns: int) -> None:
         rules, blamed = self.rules, found is not None and found.agreed
         age = now_ns - watched.since_ns
         if watched.state is PathState.WATCHING:
@@ -234,7 +234,7 @@ class Mover:
             watched.named_ns = now_ns
             watched.tried[watched.port] = abs(found.ns)
 
-    def _named(self, path: int, watched: Watched, found: Finding | None, now_ns: int) -> None:
+    def _named(self, path: int, watched: PathRecord, found: Finding | None, now_ns: int) -> None:
         if found is None:
             watched.clear_ns = None
             return
@@ -259,7 +259,7 @@ class Mover:
             watched.ask(self._another(watched))
 
     def _await(
-        self, watched: Watched, found: Finding | None, taken: Taken | None, now_ns: int
+        self, watched: PathRecord, found: Finding | None, taken: PortStatus | None, now_ns: int
     ) -> None:
         rules, waited = self.rules, now_ns - watched.since_ns
         here = taken is not None and taken.port == watched.port
@@ -281,7 +281,7 @@ class Mover:
         elif settled >= 3 * rules.settle_ns:
             self._no_better(watched, math.inf, now_ns)  # nothing comes that could be judged
 
-    def _no_better(self, watched: Watched, left_ns: float, now_ns: int) -> None:
+    def _no_better(self, watched: PathRecord, left_ns: float, now_ns: int) -> None:
         rules = self.rules
         watched.tried[watched.port] = left_ns
         watched.next_ns = now_ns + min(rules.wait_ns << watched.tries, rules.longest_ns)
@@ -296,7 +296,7 @@ class Mover:
         moved = sum(watched.port != 0 for watched in others)
         return moved < MOST and all(w.state is not PathState.MOVED for w in others)
 
-    def _another(self, watched: Watched) -> int:
+    def _another(self, watched: PathRecord) -> int:
         number = 0
         while True:
             text = struct.pack("<II", watched.mark, number)
