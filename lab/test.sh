@@ -50,6 +50,7 @@ retried() {
   strict "$@" || rc=$?
   [ $rc = 1 ] || return $rc
   machines_end
+  beside_wait
   python -m lab.retry_alone "$REPORTS/$1.json"
 }
 
@@ -109,14 +110,14 @@ under_tsan() {
   ctest_end tsan
 }
 
-# Two parts that wait for nothing, in the background, one after the other, on what the lab tests
-# beside them leave of the cores.
+# Two tiers in the background, one after the other, on what the lab tests beside them leave of the
+# cores.
 beside_begin() {
-  rm -f build/log/under_tsan.status build/log/unit_booted.status
+  rm -f build/log/under_tsan.status build/log/booted.status
   set -m # as machines_begin
   (
     renice -n 10 $BASHPID >/dev/null
-    for part in under_tsan unit_booted; do
+    for part in under_tsan booted; do
       rc=0
       $part >"build/log/$part.log" 2>&1 || rc=$?
       echo $rc >"build/log/$part.status"
@@ -154,30 +155,19 @@ simulators() {
 # Whether anything needs a machine that has been up for long: native and unit tests once more, in a
 # time namespace whose clocks since boot begin near 0. What reads no clock is left out.
 booted() {
-  local rc=0
-  native_booted || rc=$?
-  unit_booted "$@" && return $rc
-}
-
-native_booted() {
   need_root test
   ensure_native asan
-  local WITHIN=(python -m lab.just_booted)
+  local rc=0 WITHIN=(python -m lab.just_booted)
   ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
+  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
+    --dist loadfile "$@" || rc=$?
   ctest_end asan || return
   # The tests of the system calls are the release build's.
   ctest_begin release -R plugin_syscalls_test
-  ctest_end release
+  ctest_end release && return $rc
 }
 
-unit_booted() {
-  need_root test
-  local WITHIN=(python -m lab.just_booted)
-  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
-    --dist loadfile "$@"
-}
-
-unit_booted_beside() { beside_end unit_booted; }
+booted_beside() { beside_end booted; }
 
 # The system and the product for the virtual machines, in the background: downloads, and work on
 # what the tests beside it leave of the cores. What fails here is said by the VM tier itself.
@@ -238,8 +228,8 @@ nightly() {
 }
 
 core() {
-  tier lint && tier unit "$@" && machines_begin && tier native && tier native_booted &&
-    beside_begin && tier lab "$@" && tier threads_beside && tier unit_booted_beside && tier vm "$@"
+  tier lint && tier unit "$@" && machines_begin && tier native && beside_begin &&
+    tier lab "$@" && tier threads_beside && tier booted_beside && tier vm "$@"
 }
 
 case $TIER in
