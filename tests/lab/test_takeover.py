@@ -103,6 +103,18 @@ def test_connections_that_fail_without_a_loss_are_made_anew(undisturbed, tmp_pat
 
 
 @pytest.mark.nightly
+def test_a_rank_that_holds_its_interpreter_when_another_is_lost_changes_nothing(
+    undisturbed, tmp_path
+):
+    """It can neither hear of the loss nor end its connections; its peers do not need it to."""
+    done = train(tmp_path / "job", "2:9:locked", "1:9:forward")
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {"2-9-locked", "1-9-forward"}
+    assert weights(tmp_path / "job") == undisturbed
+    assert [(row["ranks"], row["step"]) for row in records(tmp_path / "job")] == [([1], 9)]
+
+
+@pytest.mark.nightly
 def test_an_error_that_every_process_of_a_rank_makes_ends_the_job(tmp_path):
     done = train(tmp_path / "job", "1:9:always")
     assert done.returncode == 1

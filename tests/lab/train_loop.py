@@ -5,6 +5,7 @@
 """
 
 import atexit
+import ctypes
 import hashlib
 import importlib
 import os
@@ -48,6 +49,10 @@ def strike(job, step, moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
             continue
         if once(f"{job.rank}-{step}-{moment}"):
             act()
+
+
+def hold_the_interpreter():
+    ctypes.PyDLL(None).usleep(3_000_000)  # no other thread of this process runs meanwhile
 
 
 def linger():
@@ -157,6 +162,7 @@ for step in job.steps(TOTAL, first=saved.step if saved else 0):
         y = torch.randint(0, 10, (32,), generator=random)
         strike(job, step, "error", linger)
         strike(job, step, "marked", lambda: time.sleep(3))
+        strike(job, step, "locked", hold_the_interpreter)
         strike(job, step, "disconnected", lambda: job._group.inner.abort())
         strike(job, step, "host", lambda: os.killpg(0, signal.SIGKILL))
         if (job.rank, step, "always") in faults() and not job.rehearsing:
