@@ -1,6 +1,6 @@
 """The vocabulary of the Prometheus endpoint: one table of metrics over a `HostSnapshot`.
 
-docs/metrics.md describes each, and those of `telemetry.link_metrics`; a test compares the two.
+docs/reference/metrics.md describes each, and those of `telemetry.link_metrics`; a test compares the two.
 Base units; counters end in ``_total``.
 """
 

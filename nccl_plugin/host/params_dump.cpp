@@ -1,4 +1,4 @@
-// Prints the plugin's parameters as the table of docs/plugin.md, for tests/unit/test_params_doc.py:
+// Prints the parameters as the table of docs/design/plugin.md, for tests/unit/test_params_doc.py:
 // `fabric_params_dump`. Whoever changes kParams pastes its output there.
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-"""Rails that belong to a pod: prober and daemon enter its network namespace, as docs/install.md has
-it. What fabricd is to such a pod is told by tests/lab/test_containers.py.
+"""Rails that belong to a pod: prober and daemon enter its network namespace.
+
+Source: docs/operate/install.md. tests/lab/test_containers.py shows what fabricd is to such a pod.
 """
 
 import json

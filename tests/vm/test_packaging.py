@@ -1,4 +1,4 @@
-"""The product as docs/install.md installs it, under a real systemd on a stock Debian kernel.
+"""The product as docs/operate/install.md installs it, under a real systemd on Debian's kernel.
 
 The tests share two installed hosts and go on from where the one before stopped.
 """
