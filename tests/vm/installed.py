@@ -9,6 +9,8 @@ from lab.vm.wire import VmError
 
 REPO = Path(__file__).resolve().parents[2]
 DOC = REPO / "docs/operate/install.md"
+CONTAINERS = REPO / "docs/operate/containers.md"
+UPGRADE = REPO / "docs/operate/upgrade.md"
 UNITS = REPO / "systemd"
 KEY = "".join(f"{i:02x}" for i in range(32))
 # The units' own limits, but for the start: imports that take 0.3 s take 20 s here, and several

@@ -261,7 +261,7 @@ def test_each_variable_that_is_checked_is_documented():
 
 
 def test_the_variables_that_the_plugin_reads_are_documented_so():
-    text = (DOCS / "design/plugin.md").read_text()
+    text = (DOCS / "reference/plugin.md").read_text()
     names = re.findall(r"^\| `(NCCL_IB_\w+)`", text, re.MULTILINE)
     assert names
     assert [name for name in names if not documented()[name].startswith("read")] == []
