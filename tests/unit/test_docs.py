@@ -58,6 +58,16 @@ def test_links_lead_to_a_page_and_a_heading(page):
     assert not dead
 
 
+TREES = "fabricd|clocksync|telemetry|compute|fabric_train|lab|nccl_plugin|prober|deploy|systemd"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_files_that_a_page_names_are_there(page):
+    named = re.findall(rf"`((?:{TREES})/[\w./-]+)`", TEXTS[page])
+    gone = [n for n in named if not (REPO / n).exists() and not (REPO / "tests" / n).exists()]
+    assert gone == []
+
+
 def test_every_page_is_in_the_navigation_once():
     nav = (REPO / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"^ *- (\S+\.md)$", nav, re.MULTILINE)
