@@ -85,7 +85,8 @@ def _default(name: str, field: FieldInfo) -> str:
 def _allowed(field: FieldInfo) -> str:
     text = field.description or _inner_description(field.annotation)
     if not text and field.annotation is not None:
-        text = {bool: "true or false", str: "text"}.get(field.annotation, "")
+        kinds: dict[object, str] = {bool: "true or false", str: "text"}
+        text = kinds.get(field.annotation, "")
     return text.replace("|", "\\|")
 
 

@@ -109,12 +109,14 @@ PROGRAMS = {"fabricctl", "fabric-compute", "fabric-run", "./run"}
 
 
 def commands_of(text):
-    """Command lines of our programs in the blocks of a page: the words after the program."""
+    """Command lines of our programs on a page, in blocks and in sentences: program and words."""
     for block in pages.blocks(text):
-        if not re.match(r"(sh|console|bash)?\b", block.info) or "toml" in block.info:
+        if block.info.partition(" ")[0] not in {"", "sh", "console"}:
             continue
         for line in block.text.replace("\\\n", " ").splitlines():
             yield from command_of(line)
+    for line in re.findall(r"`([^`]+)`", pages.without_code(text)):
+        yield from command_of(" ".join(line.split()))
 
 
 def command_of(line):
@@ -131,7 +133,8 @@ def command_of(line):
             if name in PROGRAMS and (at == 0 or words[at - 1] in {"--", "sudo", "exec"}):
                 rest = words[at + 1 :]
                 stop = [i for i, w in enumerate(rest) if w in END or w.startswith((">", "<"))]
-                yield name, rest[: min(stop, default=len(rest))]
+                words = rest[: min(stop, default=len(rest))]
+                yield name, [w for w in words if w not in {"…", "..."}]
                 break
 
 
@@ -156,6 +159,8 @@ def no_such_option(command, words):
             if word.split("=")[0] not in known:
                 return word
         elif below:
+            if word.isupper():  # COMMAND stands for any
+                return None
             return no_such_option(below[word], words[at + 1 :]) if word in below else word
     return None
 
@@ -165,12 +170,12 @@ def no_such_run(words):
     name, rest = words[0], [w for w in words[1:] if w != "--"]
     if f"  {name}" not in RUN.split("EOF")[1]:
         return name
-    if name == "lab" and rest[:1] != ["vm"]:
+    if name == "lab":
         return no_such_option(LAB, words[1:])
     if name == "test" and rest and not rest[0].startswith("-"):
         return None if rest[0] in TIERS else rest[0]
     if name == "bench" and rest:
-        return None if rest[0] in bench.__main__.BENCHES else rest[0]
+        return None if rest[0] in {*bench.__main__.BENCHES, "NAME"} else rest[0]
     return None
 
 
