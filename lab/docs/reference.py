@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 import compute.cli
 import fabricd.cli
-from fabricd.config import Config
+from fabricd.config.tables import Config
 from lab.docs.pages import DOCS
 
 CONFIGURATION = DOCS / "reference" / "configuration.md"

@@ -134,7 +134,8 @@ def command_of(line):
                 rest = words[at + 1 :]
                 stop = [i for i, w in enumerate(rest) if w in END or w.startswith((">", "<"))]
                 words = rest[: min(stop, default=len(rest))]
-                yield name, [w for w in words if w not in {"…", "..."}]
+                if not words or re.match(r"[\w\[-]", words[0]):  # not the arrow of a picture
+                    yield name, [w for w in words if w not in {"…", "..."}]
                 break
 
 
@@ -151,6 +152,8 @@ LINES = sorted(
 def no_such_option(command, words):
     """Of a click command: the first word that is no option or subcommand; None: all exist."""
     below = getattr(command, "commands", {})
+    if command.context_settings.get("ignore_unknown_options"):
+        return None  # it hands its words to another program
     for at, word in enumerate(words):
         if word == "--":
             return None
