@@ -9,7 +9,7 @@ step 'ruff check' ruff check .
 step 'ruff format' ruff format --check .
 step 'mypy --strict' mypy
 step 'shellcheck' shellcheck bench/hw/*.sh
-step 'mkdocs' env NO_MKDOCS_2_WARNING=1 mkdocs build --strict -q
+step 'mkdocs' env NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 step 'clang-format' clang-format --dry-run --Werror "${cxx[@]}"
 if [ "${1:-}" != --fast ]; then
   # xargs returns 123 when one of them did not return 0.
