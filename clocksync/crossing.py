@@ -12,7 +12,7 @@ to whoever used it that what was made of stamps of before is void.
 NICs' stamps as they are, to a nanosecond, and only then carried over to the raw clocks (`carried`).
 With one PHC a host that is the mesh of PHCs with all its nodes renamed: the same equations. With
 several, each rail's edge to its host is off by the crossing's own error, which the host's page
-could not do without either; docs/clock.md has the figures.
+could not do without either; docs/design/clock.md has the figures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``/etc/fabricd/compute.toml``: one TOML file, validated as a whole.
 
 ``load`` returns a frozen ``Config`` or raises ``ConfigError`` with *every* problem that it finds.
-``docs/compute.md`` lists the keys.
+``docs/reference/compute.md`` lists the keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from telemetry.service.toml_lines import key_lines, line_of
 
 DEFAULT_FILE = Path("/etc/fabricd/compute.toml")
 DEFAULT_LISTEN = "127.0.0.1:19201"
-REFERENCE = "docs/compute.md"
+REFERENCE = "docs/reference/compute.md"
 
 Argument = Annotated[str, Field(min_length=1, max_length=4096)]
 RecordKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]

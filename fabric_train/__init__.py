@@ -1,7 +1,7 @@
 """What a training job imports, and ``fabric-run``, which launches it.
 
 A rank that dies is replaced at the same rank, with the state of a healthy replica, and the job goes
-on at the step where it was. ``docs/train.md`` shows the ten lines that a training loop needs.
+on at the step where it was. ``docs/operate/train.md`` has the ten lines that a training loop needs.
 
 - ``membership``: which process holds which rank. Pure.
 - ``step_rule``: at which step a job continues after a loss, and who copies from whom. Pure.

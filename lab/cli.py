@@ -205,7 +205,7 @@ def execute(
         command = command[1:]
     if isinstance(target, HostTarget):
         node = Node(Site(info.topology, info.dir), target.host)
-        ns, env = node.ns, node.env()
+        ns, env = node.ns, node.env({"FABRIC_CTL_SOCKET": str(node.run_dir / "ctl.sock")})
     elif isinstance(target, SwitchTarget):
         ns, env = info.topology.ns(target.role, target.index), dict(os.environ)
     else:

@@ -1,4 +1,4 @@
-# ruff, mypy --strict, shellcheck, clang-format, clang-tidy: no warnings. --fast leaves clang-tidy out, which
+# ruff, mypy --strict, shellcheck, clang-format, the docs' site, clang-tidy: no warnings. --fast leaves clang-tidy out, which
 # takes minutes: `./run test` does, `./run lint` and `./run test nightly` do not.
 set -uo pipefail
 rc=0
@@ -9,6 +9,7 @@ step 'ruff check' ruff check .
 step 'ruff format' ruff format --check .
 step 'mypy --strict' mypy
 step 'shellcheck' shellcheck bench/hw/*.sh
+step 'mkdocs' env NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 step 'clang-format' clang-format --dry-run --Werror "${cxx[@]}"
 if [ "${1:-}" != --fast ]; then
   # xargs returns 123 when one of them did not return 0.

@@ -1,7 +1,7 @@
 """The vocabulary of the Prometheus endpoint: one table of metrics over a `HostSnapshot`.
 
-docs/metrics.md describes each, and those of `telemetry.link_metrics`; a test compares the two.
-Base units; counters end in ``_total``.
+docs/reference/metrics.md describes each, and those of `telemetry.link_metrics` (a test compares
+both). Base units; counters end in ``_total``.
 """
 
 from __future__ import annotations

@@ -187,7 +187,8 @@ class MetricsServer:
                 reason = error.strerror or str(error)
                 if error.errno == errno.EADDRINUSE and self._held:
                     reason += (
-                        f": {UNIT} has {self._held}; tell it the same address (docs/metrics.md)"
+                        f": {UNIT} has {self._held}; tell it the same address "
+                        "(docs/reference/metrics.md)"
                     )
                 failures = self.state.failures + 1
                 self._tell(replace(self.state, reason=reason, failures=failures))

@@ -3,7 +3,7 @@
 Anybody may write there (mode 1733), so a scan has a time budget, each user a quota of pages, and
 what is not a page is left alone; `telemetry.endedpages` says which pages are removed. The
 directories one level below are for jobs of one user that are to be kept apart: each sees only its
-own (docs/install.md).
+own (docs/operate/install.md).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from bench.clock.services import Fabric, Seen
 from bench.report import Row, percentile
 from lab.node import REPO
 
-TARGET = REPO / "docs" / "images" / "clock-error.png"
+TARGET = REPO / "docs/design/images" / "clock-error.png"
 ORDER = ("idle", "udp400", "udp800", "tcp", "tcp2", "idle")
 MOST_BYTES = 200_000
 Points = list[tuple[float, float]]

@@ -1,6 +1,6 @@
 """Detection: flaps counted, faults seen in time and in the right place, nothing cried out falsely.
 
-Each part makes what it needs. docs/detection.md and docs/optics.md say how each figure is taken.
+Each part makes what it needs. docs/design/measurements.md says how each figure is taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Acceptance of fabricd on two real hosts with 2 to 8 NICs and GPUs: bus bandwidth beside NCCL's own
 # IB transport, GPUDirect from NCCL's log, and a switch port that is disabled in mid-run.
-# docs/hardware.md says what has been proved with it. Exit status: 0 every row holds, 1 one does
+# docs/operate/hardware.md says what was proved with it. Exit status: 0 every row holds, 1 one does
 # not, 2 refused: something is missing or the usage is wrong.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 """The plugin by itself: what it reaches and what it costs, beside peers in the same run.
 
-Each part makes its own lab. docs/plugin-performance.md says how each figure is taken.
+Each part makes its own lab. docs/design/measurements.md says how each figure is taken.
 """
 
 from __future__ import annotations

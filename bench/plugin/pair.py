@@ -61,7 +61,7 @@ def wire_directly(cluster: Cluster) -> None:
     first, second = cluster.nodes
     for number, net in enumerate(DIRECT):
         name = f"direct{number}"
-        # The ends must differ in their index, see docs/lab.md.
+        # The ends must differ in their index, see docs/design/lab.md.
         add = (
             f"ip link add {name} index {3000 + number} type veth peer name {name} netns {second.ns}"
         )

@@ -1,7 +1,7 @@
 """The plugin over RDMA beside perftest, in the same guests of the RDMA lab.
 
 Soft-RoCE under emulation: only ratios say something. Where the plugin carries TCP, its rows ask for
-nothing and say so. docs/rdma-lab.md has the lab.
+nothing and say so. docs/design/rdma-lab.md has the lab.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _validate(texts: list[tuple[str, str]], problems: list[Problem]) -> Config:
         config = Config.model_validate(layers.raw)
     except ValidationError as error:
         found += [
-            explain(item, Config, "docs/architecture.md")
+            explain(item, Config, "docs/reference/configuration.md")
             for item in error.errors(include_url=False)
         ]
     found += checks.check(layers.raw, local_host=raw_host(layers.raw))

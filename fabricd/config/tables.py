@@ -1,6 +1,6 @@
 """The configuration's tables: their keys, what is allowed and what holds where nothing is said.
 
-What the keys mean is in docs/architecture.md.
+What the keys mean is in docs/reference/configuration.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Classes:
   what explains losses and delays.
 
 Thresholds are those in use in the field (NVIDIA's port counter guide, node health checks of large
-clusters) where there are any; the reasons are in docs/detection.md.
+clusters) where there are any; the reasons are in docs/design/detection.md.
 """
 
 from __future__ import annotations

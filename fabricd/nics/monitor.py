@@ -1,7 +1,7 @@
 """What the readings of the NICs mean: findings, totals, exactness, windows for the forecast.
 
 Pure: readings and ``now`` come in, findings on the engine's links and events go out. What is no
-evidence (docs/detection.md):
+evidence (docs/design/detection.md):
 
 * errors of an interval in which the carrier was away, or that touches one: cables being pulled and
   links that train make them;

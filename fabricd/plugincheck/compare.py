@@ -13,7 +13,7 @@ from fabricd.plugincheck.answer import Answer, as_document
 from fabricd.views.host_check import Level
 
 MAX_NAMES = 8
-DOCS = "docs/doctor.md#the-plugin-on-all-hosts-of-a-job"
+DOCS = "docs/operate/doctor.md#the-plugin-on-all-hosts-of-a-job"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A job computes on every core, and what the daemon decides is worth milliseconds: at nice -10 the
 page said DOWN of a black hole up to 60 ms after it was there, with SCHED_RR 14 ms after
-(docs/detection.md). Priority 1 is the least there is (sched(7)), below the prober's. All threads of
+(docs/design/daemon.md). Priority 1 is the least (sched(7)), below the prober's. All threads of
 the process, not the event loop's alone: a thread that holds Python's lock and waits for a core
 behind the job would keep the loop waiting, too.
 

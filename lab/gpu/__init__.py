@@ -1,1 +1,1 @@
-"""Real NCCL over the plugin, on a machine with a GPU: ``python -m lab.gpu`` (docs/plugin.md)."""
+"""Real NCCL over the plugin, on a GPU: ``python -m lab.gpu`` (docs/design/checks.md)."""

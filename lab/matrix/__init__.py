@@ -2,5 +2,5 @@
 
 ``cells`` says what there is and what is expected of it, ``fault_actions`` how each fault is made
 and proved, ``job`` whether the traffic is moving and sound, ``observe`` what it says of itself,
-``testbed`` keeps the lab and the running job. docs/fault-matrix.md.
+``testbed`` keeps the lab and the running job. docs/design/fault-matrix.md.
 """

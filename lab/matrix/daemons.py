@@ -24,7 +24,7 @@ from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 Strike = Callable[["Daemons", Job, int], Evidence]
 STALL_S = 0.02
-"""A third of what the plugin waits for an acknowledgement (docs/plugin.md)."""
+"""A third of what the plugin waits for an acknowledgement (docs/design/transport.md)."""
 STRIKES_MOST = 4
 
 _SEQUENCE = struct.Struct("<Q")

@@ -20,7 +20,7 @@ CLOSE_AT_S = (-0.1, 0.0, 0.003)
 LINGER_S = (0.3, 1.2, 4.8)
 """Between a job's last word and its close: the next when the harness came too late to strike."""
 ERROR_WITHIN_S = 1.0
-"""The promise of docs/plugin.md; `LATE` is what a loaded machine may add."""
+"""The promise of docs/design/transport.md; `LATE` is what a loaded machine may add."""
 LATE = 4.0
 REBOOT_S = {"p2p": 0.0, "ring": 0.5, "alltoall": 2.0}
 """How long the peer is dark: the shortest leaves connections that nobody has given up."""

@@ -1,6 +1,6 @@
 // Every parameter of the plugin: the fields, and one table from which they are parsed, logged and
-// documented (pages/params_dump.cpp prints the table of docs/plugin.md; a unit test compares the
-// two). A new one is a field with its default and a row of kParams.
+// documented (host/params_dump.cpp prints the table of docs/reference/plugin.md; a test compares
+// the two). A new one is a field with its default and a row of kParams.
 #pragma once
 
 #include <array>

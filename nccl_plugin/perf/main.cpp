@@ -1,4 +1,4 @@
-// fabric-perf: drives any NCCL net plugin over host memory. See docs/fabric-perf.md.
+// fabric-perf: drives any NCCL net plugin over host memory. See docs/reference/fabric-perf.md.
 #include <unistd.h>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// The JSONL file: one object a line, each written whole. docs/fabric-perf.md says what is in them.
+// The JSONL file: one object a line, each written whole. Keys: docs/reference/fabric-perf.md.
 #pragma once
 
 #include <atomic>

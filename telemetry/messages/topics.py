@@ -1,4 +1,4 @@
-"""The topics of the control fabric. ``docs/topics.md`` has the same table for people.
+"""The topics of the control fabric. ``docs/reference/topics.md`` has the same table for people.
 
 A host writes below ``{prefix}/host/{host}/`` and reads its own orders; the broker's access list
 enforces both, so that a host speaks for itself only. The payload's ``source`` has to agree with

@@ -1,6 +1,6 @@
 """Real NCCL over the plugin on a GPU, a path flapping underneath: every bit as without faults.
 
-Runs on a machine with a GPU only (docs/plugin.md, "Real NCCL"): ``pytest tests/gpu -m gpu``.
+Runs on a machine with a GPU only (docs/design/checks.md, "Real NCCL"): ``pytest tests/gpu -m gpu``.
 """
 
 from pathlib import Path

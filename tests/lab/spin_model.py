@@ -1,4 +1,4 @@
-"""Runs spin over a Promela model of docs/model/ and reads its verifier's report."""
+"""Runs spin over a Promela model of docs/design/model/ and reads its verifier's report."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODELS = Path(__file__).resolve().parents[2] / "docs" / "model"
+MODELS = Path(__file__).resolve().parents[2] / "docs/design/model"
 NEEDS_SPIN = pytest.mark.skipif(
     shutil.which("spin") is None or shutil.which("gcc") is None,
     reason="needs spin and gcc (installed by ./run)",

@@ -257,7 +257,7 @@ def test_a_daemon_without_root_reads_all_pages_and_no_job_does(cluster, open_che
     stats.mkdir()
     os.chown(stats, DAEMON, DAEMON)
     assert prepare_stats_directory(stats, uid=DAEMON)
-    apart = stats / "job-3"  # as docs/install.md makes it
+    apart = stats / "job-3"  # as docs/operate/install.md makes it
     subprocess.run(["install", "-d", "-o", str(BOB), "-m", "0750", apart], check=True)
     perf, plugin = in_checkout(lab, open_checkout)
     ranks = []

@@ -1,6 +1,6 @@
-"""The Promela model of fence and replay (docs/model/) holds, and would show it if it did not.
+"""The Promela model of fence and replay (docs/design/model/) holds, and would show if it did not.
 
-Source: docs/model/README.md, which says what is modelled and what each run covers.
+Source: docs/design/model/README.md, which says what is modelled and what each run covers.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The Promela model of tags and guesses (docs/model/match.pml) holds, and would show it if not.
+"""The Promela model of tags (docs/design/model/match.pml) holds, and would show it if not.
 
-Source: docs/model/README.md, which says what is modelled and what each run covers.
+Source: docs/design/model/README.md, which says what is modelled and what each run covers.
 """
 
 import re

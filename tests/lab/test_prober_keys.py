@@ -115,7 +115,7 @@ def test_keys_can_be_rotated_without_a_miss(probing, tmp_path):
 
 @pytest.mark.nightly
 def test_a_rotation_under_traffic_loses_no_probe(probing, tmp_path):
-    """The three steps of docs/operations.md, by the commands it names, while both probe."""
+    """The three steps of docs/operate/operations.md, by the commands it names, while both probe."""
     a, b = probing.hosts
     files = {}
     for host in probing.hosts:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
-RUNBOOK = ROOT / "docs" / "runbook"
+RUNBOOK = ROOT / "docs/operate/runbook"
 SECTIONS = ["Meaning", "Check", "Do", "Verify"]
 FIELD = re.compile(r'^ +(summary|description|runbook_url|severity): "?(.*?)"?$', re.MULTILINE)
 
@@ -34,7 +34,7 @@ def test_an_alert_groups_and_leads_to_its_page(name):
     assert "{{" not in notes["summary"]
     assert len(notes["summary"]) <= 80
     assert "{{" in notes["description"], "which one?"
-    assert notes["runbook_url"] == f"docs/runbook/{name}.md"
+    assert notes["runbook_url"] == f"docs/operate/runbook/{name}.md"
     assert notes["severity"] in {"info", "warning", "critical"}
     text = (ROOT / notes["runbook_url"]).read_text()
     assert text.startswith(f"# {name}\n")

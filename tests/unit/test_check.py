@@ -179,7 +179,7 @@ def test_wrong_usage_is_unknown_and_drains_nobody(tmp_path, wrong):
     assert "Error" in done.stderr
 
 
-DOC = (Path(__file__).resolve().parents[2] / "docs/health-checks.md").read_text()
+DOC = (Path(__file__).resolve().parents[2] / "docs/operate/health-checks.md").read_text()
 SCRIPTS = re.findall(r"^```sh (\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 CRITICAL = judge(status(), [link(0, "down")]).line()
 WARNING = judge(status(), [*HEALTHY[1:], link(0, "down")]).line()

@@ -23,6 +23,7 @@ DEVELOPMENT = ["lab", "bench", "tests", "examples"]
 DEBIAN = {"pyverbs": "python3-pyverbs"}
 """Modules of Debian packages."""
 TOOLS = {
+    "mkdocs-material": ("lab/lint.sh", "mkdocs build --strict"),
     "mypy": ("lab/lint.sh", "step 'mypy --strict' mypy"),
     "pytest-asyncio": ("pyproject.toml", "asyncio_mode = "),
     "pytest-timeout": ("pyproject.toml", "\ntimeout = "),

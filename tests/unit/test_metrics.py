@@ -1,4 +1,4 @@
-"""The endpoint: clean for promtool, within its series budget, and as docs/metrics.md says."""
+"""The endpoint: clean for promtool, within its budget, and as docs/reference/metrics.md says."""
 
 import json
 import re
@@ -206,7 +206,7 @@ def test_names_are_unique_and_in_base_units():
 
 
 def test_docs_and_endpoint_agree(scrape):
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = (ROOT / "docs/reference/metrics.md").read_text()
     row = re.compile(r"^\| `(fabricd_\w+)(?:\{[^}]*\})?` \| (\w+) \|", re.MULTILINE)
     documented = dict(row.findall(text))
     specs = {spec.name: spec.kind for spec in [*LINK_METRICS, *HOST_METRICS]}

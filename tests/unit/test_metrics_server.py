@@ -318,7 +318,7 @@ def test_an_address_that_the_inherited_socket_keeps_from_us_says_which_and_what_
         assert not state.inherited
         assert state.reason == (
             f"Address already in use: fabricd-metrics.socket has 127.0.0.1:{port}; "
-            "tell it the same address (docs/metrics.md)"
+            "tell it the same address (docs/reference/metrics.md)"
         )
     finally:
         world.server.close()

@@ -1,4 +1,4 @@
-"""docs/plugin.md's table of parameters is the one the plugin parses by, and init() says what is."""
+"""docs/reference/plugin.md has the parameters that the plugin parses by; init() says what is."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def table():
 
 
 def test_the_documentation_has_the_table_that_the_plugin_parses_by(table):
-    text = (REPO / "docs/plugin.md").read_text()
+    text = (REPO / "docs/reference/plugin.md").read_text()
     section = text.split("\n## Parameters\n", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     assert "\n".join(rows) + "\n" == table, f"paste the output of {DUMP.relative_to(REPO)}"

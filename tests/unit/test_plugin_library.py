@@ -70,9 +70,9 @@ def newest_glibc(path):
 
 
 def documented_glibc(who):
-    text = (REPO / "docs" / "install.md").read_text()
+    text = (REPO / "docs/operate/install.md").read_text()
     found = re.search(rf"{who} glibc (\d+)\.(\d+) or newer", text)
-    assert found, "docs/install.md names the glibc that is needed"
+    assert found, "docs/operate/install.md names the glibc that is needed"
     return int(found[1]), int(found[2])
 
 

@@ -52,7 +52,8 @@ def test_the_subcommands_are_those_documented():
     assert {"status", "links", "timeline", "events", "promote", "top", "plugin env"} <= names
 
 
-OPERATING = [*sorted((REPO / "docs/runbook").glob("*.md")), REPO / "docs/health-checks.md"]
+OPERATE = REPO / "docs/operate"
+OPERATING = [*sorted((OPERATE / "runbook").glob("*.md")), OPERATE / "health-checks.md"]
 QUOTED = sorted(
     {
         " ".join(found.split())

@@ -1,4 +1,4 @@
-"""Following docs/install.md on a machine, and asking what it installed."""
+"""Following docs/operate/install.md on a machine, and asking what it installed."""
 
 import json
 import re
@@ -8,7 +8,9 @@ from pathlib import Path
 from lab.vm.wire import VmError
 
 REPO = Path(__file__).resolve().parents[2]
-DOC = REPO / "docs" / "install.md"
+DOC = REPO / "docs/operate/install.md"
+CONTAINERS = REPO / "docs/operate/containers.md"
+UPGRADE = REPO / "docs/operate/upgrade.md"
 UNITS = REPO / "systemd"
 KEY = "".join(f"{i:02x}" for i in range(32))
 # The units' own limits, but for the start: imports that take 0.3 s take 20 s here, and several

@@ -1,4 +1,4 @@
-"""fabric-compute and its broker under a real systemd, as docs/compute.md sets them up.
+"""fabric-compute and its broker under a real systemd, as docs/operate/compute.md sets them up.
 
 mosquitto is not in the machine's image. A program of its name stands in: it shows that the unit's
 sandbox lets ``fabric-compute broker`` make all files, as its user, and become the broker.
@@ -11,7 +11,7 @@ from installed import LONG, REPO, SLOW_START, follow, journal, show, until
 
 pytestmark = pytest.mark.nightly  # some starts of Python, 20 s each under emulation
 
-DOC = REPO / "docs" / "compute.md"
+DOC = REPO / "docs/operate/compute.md"
 CONFIG = 'name = "c0"\n[broker]\nhost = "127.0.0.1"\nport = 1883\n'
 MOSQUITTO = "#!/bin/sh\nexec sleep infinity\n"
 GET = (

@@ -1,11 +1,12 @@
-"""Rails that belong to a pod: prober and daemon enter its network namespace, as docs/install.md has
-it. What fabricd is to such a pod is told by tests/lab/test_containers.py.
+"""Rails that belong to a pod: prober and daemon enter its network namespace.
+
+Source: docs/operate/containers.md. tests/lab/test_containers.py shows what fabricd is to a pod.
 """
 
 import json
 
 import pytest
-from installed import KEY, LONG, SLOW_START, ask, follow, journal, show, until
+from installed import CONTAINERS, KEY, LONG, SLOW_START, ask, follow, journal, show, until
 
 from lab.vm import pair
 
@@ -71,7 +72,7 @@ def pods(machines):
         vm.run("systemd-sysusers", "/opt/fabricd/share/fabricd/systemd/sysusers.d/fabricd.conf")
         vm.write("/etc/fabricd/probe.key", KEY, 0o600)
         follow(vm, "link")
-        follow(vm, "netns-units")
+        follow(vm, "netns-units", doc=CONTAINERS)
         for unit in ("fabricd", "fabric-clock"):
             vm.write(f"/etc/systemd/system/{unit}@.service.d/emulated.conf", SLOW_START)
         text = CONFIG.format(
@@ -89,7 +90,7 @@ def pods(machines):
     for vm in both:
         # An emulated core has time for little else.
         vm.run("systemctl", "mask", f"fabric-clock@{UNIT}.service").check()
-        follow(vm, "netns", NAME=NAME)
+        follow(vm, "netns", doc=CONTAINERS, NAME=NAME)
     yield machines
     machines.set_cable(1, up=True)
     for host, vm in enumerate(both):

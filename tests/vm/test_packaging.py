@@ -1,4 +1,4 @@
-"""The product as docs/install.md installs it, under a real systemd on a stock Debian kernel.
+"""The product as docs/operate/install.md installs it, under a real systemd on Debian's kernel.
 
 The tests share two installed hosts and go on from where the one before stopped.
 """
@@ -14,6 +14,7 @@ from installed import (
     SLOW_START,
     SOCKET,
     UNITS,
+    UPGRADE,
     ask,
     block,
     follow,
@@ -391,7 +392,7 @@ def test_stop_is_clean_and_a_bad_configuration_is_not_started(hosts):
 
 def test_removal_leaves_nothing(hosts):
     vm = hosts.alpha
-    follow(vm, "remove")
+    follow(vm, "remove", doc=UPGRADE)
     # By name: the machine's own agent is a fabric-*.service too.
     kinds = ("*.service", "*.socket", "*.mount")
     found = {unit.name for kind in kinds for unit in UNITS.glob(kind)} - MANAGEMENT_UNITS

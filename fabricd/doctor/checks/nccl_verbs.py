@@ -130,7 +130,7 @@ def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Ite
                 f"{name}={off} turns verbs off, although this host has verbs devices{chooses}",
                 "Unset it, unless TCP is wanted."
                 if name == "NCCL_IB_DISABLE"
-                else "FABRIC_VERBS=1 tries verbs (docs/rdma.md); unset, the plugin carries TCP.",
+                else "FABRIC_VERBS=1 tries verbs (docs/design/rdma.md); unset, it carries TCP.",
             )  # fmt: skip
 
 

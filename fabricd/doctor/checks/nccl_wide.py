@@ -104,7 +104,7 @@ def _interfaces(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Find
 
 
 def decided_by_hca(facts: HostFacts, environment: NcclEnvironment) -> bool:
-    """Whether NCCL_IB_HCA decides alone which devices are rails (docs/plugin.md)."""
+    """Whether NCCL_IB_HCA decides alone which devices are rails (docs/reference/plugin.md)."""
     names = NameList.parse(environment.value("NCCL_IB_HCA") or "")
     if names.exclude or not names.items:
         return False

@@ -43,7 +43,7 @@ def network_script(topology: Topology, mtu: int) -> list[str]:
     fabric = [f"netns add h{host}" for host in hosts]
     for name in (_BRIDGE, *(f"leaf{rail}" for rail in rails)):
         fabric += [f"link add {name} type bridge", f"link set {name} up"]
-    # Both ends of a veth pair must differ in their index (docs/lab.md).
+    # Both ends of a veth pair must differ in their index (docs/design/lab.md).
     index = 100
     for host in hosts:
         wires = [(f"mgmth{host}", MANAGEMENT, _BRIDGE, ETHERNET_MTU)]

@@ -249,8 +249,8 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def documented():
-    """Variable → what docs/nccl-ib-variables.md says that the plugin makes of it."""
-    text = (DOCS / "nccl-ib-variables.md").read_text()
+    """Variable → what docs/reference/nccl-ib-variables.md says that the plugin makes of it."""
+    text = (DOCS / "reference/nccl-ib-variables.md").read_text()
     rows = re.findall(r"^\| `(NCCL_IB_\w+)` \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE)
     assert len(rows) == len(dict(rows)), "a variable has two rows"
     return dict(rows)
@@ -261,7 +261,7 @@ def test_each_variable_that_is_checked_is_documented():
 
 
 def test_the_variables_that_the_plugin_reads_are_documented_so():
-    text = (DOCS / "plugin.md").read_text()
+    text = (DOCS / "reference/plugin.md").read_text()
     names = re.findall(r"^\| `(NCCL_IB_\w+)`", text, re.MULTILINE)
     assert names
     assert [name for name in names if not documented()[name].startswith("read")] == []

@@ -1,4 +1,4 @@
-"""The data loader of docs/train.md, with real workers: no batch is left out or taken twice."""
+"""The data loader of docs/operate/train.md, with real workers: no batch is lost or taken twice."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E4
 from fabric_train.local_state import LocalStates  # noqa: E402
 from fabric_train.unprotected import find_unprotected  # noqa: E402
 
-PAGE = Path(__file__).parents[3] / "docs" / "train.md"
+PAGE = Path(__file__).parents[3] / "docs/operate/train.md"
 (BATCHES,) = re.findall(r"```python\n(class Batches:.*?)\n\n\nsampler", PAGE.read_text(), re.DOTALL)
 RANK, WORLD, BATCH = 1, 2, 3
 EPOCH = 4  # batches of a rank

@@ -1,10 +1,10 @@
-"""docs/takeover-failures.md names tests that exist, and says which of them run at night only."""
+"""docs/design/takeover-failures.md names tests that exist, and which of them run at night only."""
 
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[2]
-PAGE = TESTS.parent / "docs" / "takeover-failures.md"
+PAGE = TESTS.parent / "docs/design/takeover-failures.md"
 REFERENCE = re.compile(r"`((?:unit|lab|gpu)/[^`:]*\.py|…)(?:::(\w+))?`( ☾)?")
 
 

@@ -1,0 +1,175 @@
+"""Tables of ``docs/reference`` that come from the code: configuration keys and commands.
+
+What a key means is written by people, in the last column of its row: it stays when the table is
+made anew. All other columns are the code's.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import typer.main
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import compute.cli
+import fabricd.cli
+from fabricd.config.tables import Config
+from lab.docs.pages import DOCS
+
+CONFIGURATION = DOCS / "reference" / "configuration.md"
+COMMANDS = DOCS / "reference" / "commands.md"
+BEGIN, END = "<!-- generated: python -m lab.docs -->", "<!-- end -->"
+_HEAD = "| key | default | allowed | meaning |\n|---|---|---|---|\n"
+
+
+class Key(NamedTuple):
+    """One key of a table of the configuration."""
+
+    name: str
+    default: str
+    allowed: str
+
+
+def tables(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, list[Key]]]:
+    """Each table of fabricd.toml as ``[name]`` or ``[[name]]``, with its plain keys."""
+    keys: list[Key] = []
+    below: list[tuple[str, type[BaseModel]]] = []
+    for name, field in model.model_fields.items():
+        inner, many = _model(field.annotation)
+        if inner is None:
+            keys.append(Key(name, _default(name, field), _allowed(field)))
+        elif many or not path:
+            full = f"{path}.{name}" if path else name
+            below.append((f"[[{full}]]" if many else f"[{full}]", inner))
+    if path:
+        yield path, keys
+    for shown, inner in below:
+        bare = shown.strip("[]")
+        for found, inner_keys in tables(inner, bare):
+            yield (shown if found == bare else found), inner_keys
+
+
+def _model(annotation: object) -> tuple[type[BaseModel] | None, bool]:
+    """The table that a type holds, and whether there may be several."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    many = typing.get_origin(annotation) is tuple
+    for part in typing.get_args(annotation):
+        inner, inner_many = _model(part)
+        if inner is not None:
+            return inner, many or inner_many
+    return None, False
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory is not None:
+        return "host name" if name == "name" else "none"
+    value = field.default
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float) and value.is_integer():
+        return f"`{int(value)}`"
+    if isinstance(value, tuple):
+        return "`[]`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def _allowed(field: FieldInfo) -> str:
+    text = field.description or _inner_description(field.annotation)
+    if not text and field.annotation is not None:
+        kinds: dict[object, str] = {bool: "true or false", str: "text"}
+        text = kinds.get(field.annotation, "")
+    return text.replace("|", "\\|")
+
+
+def _inner_description(annotation: object) -> str:
+    for part in typing.get_args(annotation):
+        for note in getattr(part, "__metadata__", ()):
+            if isinstance(note, FieldInfo) and note.description:
+                return note.description
+        if text := _inner_description(part):
+            return text
+    return ""
+
+
+def configuration(page: str) -> str:
+    """The page with its tables as the code has them; meanings are taken from the page."""
+    meanings: dict[tuple[str, str], str] = {}
+    table = ""
+    for line in page.splitlines():
+        if found := re.match(r"#+ `(.+)`$", line):
+            table = found[1]
+        elif found := re.match(r"\| `(\w+)` \|.*[^\\]\| ?(.*?) ?\|$", line):
+            meanings[table, found[1]] = found[2]
+    parts = []
+    for name, keys in tables():
+        rows = [
+            f"| `{key}` | {default} | {allowed} | {meanings.get((name, key), '')} |"
+            for key, default, allowed in keys
+        ]
+        parts.append(f"## `{name}`\n\n{_HEAD}" + "\n".join(rows) + "\n")
+    return _put(page, "\n".join(parts))
+
+
+def commands(page: str) -> str:
+    """The page with the commands of fabricctl and fabric-compute, and their options."""
+    parts = []
+    for program, app in (("fabricctl", fabricd.cli.app), ("fabric-compute", compute.cli.app)):
+        rows = [
+            f"| `{' '.join([program, *words, *_arguments(command)])}` | {_options(command)} | "
+            f"{_first(command)} |"
+            for words, command in _walk(typer.main.get_command(app), [])
+        ]
+        head = "| command | options | what it does |\n|---|---|---|\n"
+        parts.append(f"## {program}\n\n{head}" + "\n".join(rows) + "\n")
+    return _put(page, "\n".join(parts))
+
+
+def _walk(command: object, words: list[str]) -> Iterator[tuple[list[str], object]]:
+    below = getattr(command, "commands", {})
+    if not below:
+        yield words, command
+    for name in sorted(below):
+        yield from _walk(below[name], [*words, name])
+
+
+def _params(command: object, kind: str) -> list[Any]:
+    return [p for p in getattr(command, "params", []) if p.param_type_name == kind]
+
+
+def _arguments(command: object) -> list[str]:
+    found = _params(command, "argument")
+    names = [(p.metavar or p.name or "").strip("[]").upper() for p in found]
+    names = [name.replace("|", "\\|") for name in names]
+    return [n if p.required else f"[{n}]" for n, p in zip(names, found, strict=True)]
+
+
+def _options(command: object) -> str:
+    found = _params(command, "option")
+    names = [max(p.opts, key=len) for p in found if p.name != "help"]
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _first(command: object) -> str:
+    text = (getattr(command, "help", "") or "").strip().split("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _put(page: str, text: str) -> str:
+    before, rest = page.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+
+
+def main() -> None:
+    """Rewrite both pages."""
+    for path, make in ((CONFIGURATION, configuration), (COMMANDS, commands)):
+        path.write_text(make(path.read_text()))
