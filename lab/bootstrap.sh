@@ -85,7 +85,8 @@ ensure_unpacked() {
 
 ensure_venv() {
   local stamp
-  stamp=$STAMPS/venv-$(digest pyproject.toml)
+  # The editable install keeps a list of modules: one that becomes a package is not found by it.
+  stamp=$STAMPS/venv-$(digest pyproject.toml <(printf '%s\n' ./*/__init__.py ./*/*/__init__.py))
   [ -e "$stamp" ] && [ -x $VENV/bin/python ] && return
   say "virtual environment (Debian's python3, so that python3-pyverbs is importable)"
   mkdir -p $BUILD/log "$STAMPS"
