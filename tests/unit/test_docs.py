@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+from functools import cache
 
 import pytest
 import typer.main
@@ -65,7 +66,16 @@ TREES = "fabricd|clocksync|telemetry|compute|fabric_train|lab|nccl_plugin|prober
 def test_files_that_a_page_names_are_there(page):
     named = re.findall(rf"`((?:{TREES})/[\w./-]+)`", TEXTS[page])
     gone = [n for n in named if not (REPO / n).exists() and not (REPO / "tests" / n).exists()]
+    files = [f"/{path.relative_to(REPO)}" for path in sources()]
+    short = re.findall(r"`(\w+(?:/\w+)*\.(?:py|h|cpp))`", TEXTS[page])
+    gone += [n for n in short if not any(file.endswith(f"/{n}") for file in files)]
     assert gone == []
+
+
+@cache
+def sources():
+    trees = [*TREES.split("|"), "tests", "bench", "examples"]
+    return [path for tree in trees for path in (REPO / tree).rglob("*.*") if path.is_file()]
 
 
 def test_every_page_is_in_the_navigation_once():
