@@ -22,7 +22,7 @@ class CopyPool {
   virtual std::byte* take(std::size_t size) = 0;
   virtual void release(std::byte* copy) = 0;
   // The registered memory that this copy lies in; nullptr where it is not registered (inline data).
-  [[nodiscard]] virtual Region region(const std::byte* copy) const = 0;
+  [[nodiscard]] virtual Region region(const std::byte* copy) = 0;
 };
 
 // Gives a copy back to where it came from.

@@ -183,11 +183,26 @@ Epoch SendCore::dial(PathIndex index) {
     throw std::logic_error("a path is dialled while its former connection reads buffers");
   }
   path.kind = PathKind::stream;
-  return ++path.epoch;
+  path.epoch = ++path.newest;
+  return path.epoch;
+}
+
+Epoch SendCore::dial_beside(PathIndex index) {
+  Path& path = paths_[index];
+  if (path.kind != PathKind::stream) {
+    throw std::logic_error("a connection is attempted beside one that is no stream");
+  }
+  path.beside = ++path.newest;
+  path.beside_credits = 0;
+  return path.beside;
 }
 
 void SendCore::one_sided(PathIndex index, std::uint32_t credits) {
   Path& path = paths_[index];
+  if (path.beside != 0) {
+    path.beside_credits = credits;
+    return;
+  }
   path.kind = PathKind::one_sided;
   path.limit = credits;
   path.sent = 0;

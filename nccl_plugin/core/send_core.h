@@ -23,6 +23,7 @@
 // the grant, takes the message back and sends it where it belongs.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,16 +112,26 @@ class SendCore {
   [[nodiscard]] Epoch epoch(PathIndex path) const { return paths_[path].epoch; }
   // The transport reads buffers for a former connection of this path: it may not be dialled.
   [[nodiscard]] bool reading(PathIndex path) const { return !paths_[path].reading.empty(); }
-  // The connection of dial() stands, and is one-sided. `credits`: how many receives the peer keeps
-  // posted for it; no more chunks are ever on their way than that. A stream needs no such call.
+  // A second connection is attempted beside the stream that this path is: the epoch its hello
+  // carries. It takes the stream's place with fail(), or is forgotten by it or by forget_beside().
+  Epoch dial_beside(PathIndex path);
+  void forget_beside(PathIndex path) { paths_[path].beside = 0; }
+  // The connection of dial(), or of dial_beside() while there is one, stands and is one-sided.
+  // `credits`: how many receives the peer keeps posted for it; no more chunks are ever on their way
+  // than that. A stream needs no such call.
   void one_sided(PathIndex path, std::uint32_t credits);
   // The receiver saw so many chunks land on that connection, and has posted as many receives again.
   // An older number, that of another connection and what is beyond all that was sent are ignored.
   void on_landed(PathIndex path, Epoch epoch, std::uint64_t landed);
   // So many chunks may go out on this path now; on a stream there is no limit.
   [[nodiscard]] std::uint64_t credits(PathIndex path) const;
+  // Could a one-sided connection of this path carry all that is under way? Not what was posted or
+  // granted without a key for its rails. `known`: can the sender's NIC read such memory?
+  [[nodiscard]] bool fits_one_sided(PathIndex path, const std::function<bool(Region)>& known) const;
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".
-  Epoch fail(PathIndex path);
+  // `beside`: the epoch of the connection that takes its place at once, whose transport reads no
+  // buffer yet; the former's transport has to have quiesced() before the next chunk.
+  Epoch fail(PathIndex path, Epoch beside = 0);
   [[nodiscard]] Epoch fence(PathIndex path) const { return paths_[path].fence; }
   // The transport reads no buffer on behalf of the failed connection any more.
   void quiesced(PathIndex path);
@@ -199,6 +210,9 @@ class SendCore {
   };
   struct Path {
     Epoch epoch = 0;
+    Epoch newest = 0;  // that was given out
+    Epoch beside = 0;  // of the connection beside the stream; 0: there is none
+    std::uint32_t beside_credits = 0;
     Epoch fence = 0;
     bool fencing = false;
     PathKind kind = PathKind::stream;  // of the connection of `epoch`

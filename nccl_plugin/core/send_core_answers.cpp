@@ -1,6 +1,8 @@
 // What the receiver says: grants and acknowledgements; and what it answers when a path has failed.
 #include <algorithm>
 #include <bit>
+#include <span>
+#include <stdexcept>
 
 #include "core/send_core.h"
 
@@ -293,12 +295,40 @@ void SendCore::trim(PathIndex index) {
   }
 }
 
-Epoch SendCore::fail(PathIndex index) {
+Epoch SendCore::fail(PathIndex index, Epoch beside) {
   catch_up();
   Path& path = paths_[index];
+  if (beside != 0 && beside != path.beside) {
+    throw std::logic_error("no such connection stands beside the path's stream");
+  }
+  path.beside = 0;
   path.fencing = true;
-  path.fence = ++path.epoch;
+  path.epoch = beside != 0 ? beside : ++path.newest;
+  path.fence = path.epoch;
+  if (beside != 0) {
+    one_sided(index, path.beside_credits);
+  }
   return path.fence;
+}
+
+bool SendCore::fits_one_sided(PathIndex index, const std::function<bool(Region)>& known) const {
+  const std::size_t rail = receiver_rail(index);
+  const auto keyed = [rail](const Slot& slot) { return slot.size == 0 || slot.keys[rail] != 0; };
+  const bool read = std::all_of(messages_.begin(), messages_.end(), [&](const Message& message) {
+    return message.acknowledged || message.size == 0 || known(message.region);
+  });
+  const bool written = std::all_of(grants_.begin(), grants_.end(), [&](const Open& opened) {
+    bool all = true;
+    for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
+      const bool over = (opened.acknowledged & (1U << slot)) != 0;
+      all = all && (over || keyed(opened.grant.slots[slot]));
+    }
+    return all;
+  });
+  return read && written && std::all_of(early_.begin(), early_.end(), [&](const auto& entry) {
+           const auto slots = std::span(entry.second.slots).first(entry.second.count);
+           return std::all_of(slots.begin(), slots.end(), keyed);
+         });
 }
 
 void SendCore::quiesced(PathIndex index) {

@@ -210,6 +210,7 @@ inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
 inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
 inline constexpr std::int64_t kStreamNs = 1000 * kMs;  // before another kind is tried
+inline constexpr std::int64_t kImproveNs = 100 * kMs;  // between two looks for that
 inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // without one more byte of it delivered
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 

@@ -84,6 +84,7 @@ class Control {
     Handle handle;
   };
 
+  using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
   enum class Which { all, passed_over };
   void run();
   void tick(std::int64_t now);
@@ -100,7 +101,10 @@ class Control {
   void tick_comms(std::int64_t now, Which which);
   void tick_senders(std::int64_t now, Which which);
   void tick_receivers(std::int64_t now, Which which);
-  void reopen_streams(std::int64_t now);
+  void improve_streams(std::int64_t now);
+  bool dial_beside(const Sending& sending, core::PathIndex path, std::int64_t now);
+  void dial_data(const Sending& sending, const LinkSetup& setup, HelloKind kind,
+                 const HalfOut& half);
   void count_homes();
   void publish(std::int64_t now);
   Groups::Index join_group(const Peer& peer);
@@ -140,10 +144,13 @@ class Control {
   void refuse_version(const Hello& hello);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
   void dial_data(Sending& sending, core::PathIndex path, std::int64_t now);
-  using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
   // With its kind. `rdma`: it may be one-sided.
   [[nodiscard]] HalfOut dial_half(const LinkSetup& setup, std::uint8_t version, bool rdma,
                                   HelloKind& kind) const;
+  [[nodiscard]] LinkSetup setup_of(const Sending& sending, core::PathIndex path,
+                                   core::Epoch epoch) const;
+  // As the handle says: the first dial comes before any welcome.
+  [[nodiscard]] std::uint8_t version_of(const Peer& peer) const;
   [[nodiscard]] Transport& transport_for(HelloKind kind) const;
   void on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,
                   HalfLink<LinkOut>& half, DialResult result);
@@ -192,7 +199,8 @@ class Control {
   std::deque<std::uint64_t> graves_order_;
   std::int64_t published_ = 0;
   std::int64_t next_publish_ = 0;
-  std::int64_t next_reopen_ = 0;
+  std::int64_t next_improvement_ = 0;
+  std::uint64_t improved_ = 0;  // the comm that was looked at last for that
   std::int64_t last_tick_ = 0;
   bool hurry_ = false;          // a comm was passed over
   Rest rest_ = Rest::none;      // how long nothing need be looked at

@@ -178,26 +178,29 @@ void Control::dial_data(Sending& sending, core::PathIndex path, std::int64_t now
   if (epoch == 0) {
     return;
   }
-  const LinkSetup setup{sending.comm->id(), path, epoch, peer.local_rail(path),
-                        context_.params.chunk_size};
+  const LinkSetup setup = setup_of(sending, path, epoch);
   HelloKind kind = HelloKind::data;
-  // As the handle says: the first dial comes before any welcome.
-  const std::uint8_t version = common_version(kWireVersionMin, peer.wire_max,
-                                              static_cast<std::uint8_t>(context_.params.wire_max));
+  const std::uint8_t version = version_of(peer);
   const bool rdma = peer.facts.rdma.weight[path] != 0;
   sending.kept_streams &= ~core::bit(path);
   if (!rdma && transports_.size() > 1 && speaks(version, FrameType::terms)) {
     sending.kept_streams |= core::bit(path);
   }
-  const HalfOut half = dial_half(setup, version, rdma, kind);
-  if (half == nullptr) {
-    sending.comm->dial_failed(path, now);
-    return;
+  if (const HalfOut half = dial_half(setup, version, rdma, kind)) {
+    dial_data(sending, setup, kind, half);
+  } else {
+    sending.comm->dial_failed(path, epoch, now);
   }
+}
+
+void Control::dial_data(const Sending& sending, const LinkSetup& setup, HelloKind kind,
+                        const HalfOut& half) {
+  Peer& peer = *sending.peer;
+  const core::PathIndex path = setup.path;
   Hello hello = hello_to(peer, kind, path);
   hello.listen_id = sending.listen_id;
   hello.comm = sending.comm->id();
-  hello.epoch = epoch;
+  hello.epoch = setup.epoch;
   hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
   network_->dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello,
                  sending.secret,
@@ -216,7 +219,7 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
     refuse_version(peer, welcome);
   }
   if (welcomed && welcome.status == WelcomeStatus::closed) {
-    comm->dial_failed(path, now);
+    comm->dial_failed(path, setup.epoch, now);
     comm->on_refused();
     // Its close may have been lost with the links that it was said on. The answer to a fence says
     // it again, after the receiver's last word.
@@ -232,7 +235,7 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
     if (result.outcome == DialOutcome::refused) {
       peer.refused(path, now);
     }
-    comm->dial_failed(path, now);
+    comm->dial_failed(path, setup.epoch, now);
     return;
   }
   peer.learn_absent(welcome.listeners, welcome.rails, now);
@@ -248,7 +251,7 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
     context_.say(LogLevel::warn, path_text(context_, static_cast<std::uint8_t>(setup.local_rail),
                                            static_cast<std::uint8_t>(peer.remote_rail(path))) +
                                      ": " + why);
-    comm->dial_failed(path, now);
+    comm->dial_failed(path, setup.epoch, now);
     return;
   }
   comm->attach(path, setup.epoch, std::move(link), now);

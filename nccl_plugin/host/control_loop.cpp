@@ -115,9 +115,9 @@ void Control::tick(std::int64_t now) {
   for (const auto& transport : transports_) {
     transport->tick(now);
   }
-  if (transports_.size() > 1 && now >= next_reopen_) {
-    next_reopen_ = now + kStreamNs;
-    reopen_streams(now);
+  if (transports_.size() > 1 && now >= next_improvement_) {
+    next_improvement_ = now + kImproveNs;
+    improve_streams(now);
   }
   links_ = 0;
   for (const auto& [id, peer] : outbound_) {

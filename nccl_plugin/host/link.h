@@ -63,6 +63,8 @@ class LinkOut {
 
   // It is one-sided, or will be: the word on RDMA is the word on it.
   [[nodiscard]] virtual bool over_rdma() const { return kind() == core::PathKind::one_sided; }
+  // Its transport can read such memory.
+  [[nodiscard]] virtual bool knows(core::Region /*region*/) const { return true; }
 
   // How many chunks put() takes now. 0: what was put, or a validation, has to go on first.
   [[nodiscard]] virtual std::size_t room() const = 0;
@@ -136,6 +138,10 @@ class LinkIn {
 
   [[nodiscard]] virtual core::PathKind kind() const { return core::PathKind::stream; }
 
+  // Before it is the link of its path: goes on connecting, and takes nothing that carries payload.
+  virtual void prepare(ReceiveProgress& /*progress*/) {}
+  // Nothing more is to be done for that.
+  [[nodiscard]] virtual bool prepared() const { return true; }
   // Takes what came in, to the buffers that `core` names, up to a budget.
   virtual void poll(core::ReceiveCore& core, const ReceiveHints& hints,
                     ReceiveProgress& progress) = 0;

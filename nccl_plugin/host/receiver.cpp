@@ -143,6 +143,11 @@ void Receiver::hang_up_all(bool say_close) {
     release(index);
   });
   live_ = 0;
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    if (paths_[i].beside != nullptr) {
+      drop_beside(static_cast<core::PathIndex>(i));
+    }
+  }
 }
 
 void Receiver::watch(core::PathIndex index) {

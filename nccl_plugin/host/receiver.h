@@ -46,8 +46,9 @@ class Receiver {
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   // Makes the link of an epoch that is taken, and sends the welcome. Null: that failed.
   using MakeLink = std::function<std::unique_ptr<LinkIn>()>;
-  // A new link; an older one of the same path is drained and retired. Nothing: taken, else the
-  // lowest epoch that would be. `version`: of the wire, as the welcome says.
+  // A new link; an older one of the same path is drained and retired. A one-sided one waits beside
+  // a stream until the sender fences that. Nothing: taken, else the lowest epoch that would be.
+  // `version`: of the wire, as the welcome says.
   std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, const MakeLink& make,
                                     std::uint8_t version,
                                     core::PathKind kind = core::PathKind::stream,
@@ -72,6 +73,12 @@ class Receiver {
     std::unique_ptr<LinkIn> link;  // while the path is live, and until its link has quiesced
     bool watched = false;          // it is in the wait set
     core::Epoch epoch = 0;
+    // One-sided, connects while the link is a stream, and takes its place when that is over.
+    std::unique_ptr<LinkIn> beside;
+    core::Epoch beside_epoch = 0;
+    std::uint32_t beside_credits = 0;
+    // One that was beside, and is given up: something may still land on its behalf.
+    std::unique_ptr<LinkIn> dropped;
     bool small = false;  // a whole small message came, which the transport may not have confirmed
     core::Silence silence;
     bool maybe_unacked = false;
@@ -107,6 +114,14 @@ class Receiver {
   void retire(core::PathIndex index);
   void release(core::PathIndex index);
   void end_in_core(core::PathIndex index, core::Epoch epoch);
+  void take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkIn> link);
+  void promote(core::PathIndex index);
+  void drop_beside(core::PathIndex index);
+  void release_dropped(core::PathIndex index);
+  // Something may still land on behalf of a link of this path that is over.
+  [[nodiscard]] bool lands_late(core::PathIndex index) const {
+    return ((quiescing_ | dropping_) & core::bit(index)) != 0;
+  }
   bool settle();
   void hang_up_all(bool say_close);
   void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts, Wants& wants);
@@ -129,6 +144,7 @@ class Receiver {
   core::PathSet live_ = 0;
   core::PathSet writers_ = 0;    // one-sided, live or quiescing
   core::PathSet quiescing_ = 0;  // over, but something may still land on behalf of their links
+  core::PathSet dropping_ = 0;   // the same of links that were beside
   bool closing_ = false;         // the links were told; what is left is that they quiesce
   PeerFacts facts_;
   std::uint64_t seen_generation_ = 0;

@@ -47,7 +47,7 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   }
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     Path& path = paths_[i];
-    const bool quiesced = (quiescing_ & core::bit(static_cast<core::PathIndex>(i))) == 0;
+    const bool quiesced = !lands_late(static_cast<core::PathIndex>(i));
     if (path.announce && quiesced && now - path.announced >= kAnnounceNs) {
       path.announced = now;
       // Nothing of that connection or an earlier one is taken any more.
@@ -111,6 +111,13 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
   if (path.link->unsent()) {
     flush(index);
   }
+  if (path.beside != nullptr) {
+    ReceiveProgress unused;
+    path.beside->prepare(unused);
+    if (unused.dead) {
+      drop_beside(index);
+    }
+  }
   if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
     return;
   }
@@ -163,6 +170,7 @@ Rest Receiver::rest(std::int64_t now) const {
   for (const Path& path : paths_) {
     const bool unsent = path.link != nullptr && path.link->unsent();
     calm = calm && !path.announce && !path.awaits_trial && !unsent && path.silence.moving();
+    calm = calm && (path.beside == nullptr || path.beside->prepared());
   }
   if (!calm) {
     return Rest::none;
@@ -179,11 +187,25 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   const Tenure::Visit visit(tenure_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
-  if (core_.open(index) && epoch > core_.epoch(index)) {
+  const bool newer = core_.open(index) && epoch > core_.epoch(index);
+  if (newer && path.beside != nullptr) {
+    drop_beside(index);
+  }
+  const bool beside = newer && path.life.live() && kind == core::PathKind::one_sided &&
+                      (writers_ & core::bit(index)) == 0 && !lands_late(index);
+  if (newer && !beside) {
     retire(index);  // the sender has given the old one up; its fence is on the way
   }
-  if (closing_ || error_ != Result::success || (quiescing_ & core::bit(index)) != 0 ||
-      !core_.admit(index, epoch, kind, credits)) {
+  if (closing_ || error_ != Result::success || lands_late(index)) {
+    return core_.epoch(index) + 1;
+  }
+  if (beside) {
+    path.beside = make();
+    path.beside_epoch = epoch;
+    path.beside_credits = credits;
+    return std::nullopt;
+  }
+  if (!core_.admit(index, epoch, kind, credits)) {
     return core_.epoch(index) + 1;
   }
   writers_ |= kind == core::PathKind::one_sided ? core::bit(index) : 0;
@@ -192,6 +214,14 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
     end_in_core(index, epoch);
     return std::nullopt;
   }
+  take(index, epoch, std::move(link));
+  answer();
+  return std::nullopt;
+}
+
+// The path has a link now, which the core has admitted.
+void Receiver::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkIn> link) {
+  Path& path = paths_[index];
   path.life.on(core::LinkEvent::connected);
   path.link = std::move(link);
   path.epoch = epoch;
@@ -207,13 +237,50 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   live_ |= core::bit(index);
   path.watched = false;
   watch(index);
-  answer();
-  return std::nullopt;
+}
+
+// The stream is over, by the fence that gives its place to the link beside it, or by itself.
+void Receiver::promote(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (path.beside == nullptr || path.life.live()) {
+    return;
+  }
+  if (lands_late(index) || error_ != Result::success || closing_ ||
+      !core_.admit(index, path.beside_epoch, core::PathKind::one_sided, path.beside_credits)) {
+    drop_beside(index);
+    return;
+  }
+  writers_ |= core::bit(index);
+  take(index, path.beside_epoch, std::move(path.beside));
+}
+
+// The sender may have given it the stream's place already, and its NIC may have written: all of
+// that is sent again, for no fence is answered before nothing can land any more.
+void Receiver::drop_beside(core::PathIndex index) {
+  Path& path = paths_[index];
+  path.dropped = std::move(path.beside);
+  if (path.dropped != nullptr) {
+    release_dropped(index);
+  }
+}
+
+void Receiver::release_dropped(core::PathIndex index) {
+  Path& path = paths_[index];
+  if (path.dropped->quiesce()) {
+    path.dropped.reset();
+    dropping_ &= ~core::bit(index);
+  } else {
+    dropping_ |= core::bit(index);
+  }
 }
 
 void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
+  if (path.beside != nullptr && path.beside_epoch == epoch) {
+    drop_beside(index);
+    return;
+  }
   if (!path.life.live() || path.epoch != epoch) {
     return;
   }
@@ -277,10 +344,16 @@ bool Receiver::settle() {
     account(index, progress);
     release(index);
   });
-  if (closing_ && quiescing_ == 0) {
+  core::each(dropping_, [this](core::PathIndex index) {
+    ReceiveProgress unused;  // what landed is of no connection that the core knows
+    paths_[index].dropped->poll(core_, hints(index), unused);
+    release_dropped(index);
+  });
+  const bool settled = (quiescing_ | dropping_) == 0;
+  if (closing_ && settled) {
     closed_.store(true, std::memory_order_release);
   }
-  return quiescing_ == 0;
+  return settled;
 }
 
 void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
@@ -302,6 +375,7 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   tally_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
+  promote(index);
   if (!context_.params.failover) {
     abort_inside(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
     return;
@@ -312,14 +386,17 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
 std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[fence.path];
+  if (path.beside != nullptr && path.beside_epoch < fence.epoch) {
+    drop_beside(fence.path);
+  }
   if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
-    fail(fence.path, pages::PathDownReason::peer_told);
+    fail(fence.path, pages::PathDownReason::peer_told);  // one beside it takes its place
   }
   if (path.epoch < fence.epoch) {
     path.announce = false;  // the sender knows
   }
   std::optional<StateFrame> answered;
-  if (core_.fence_done(fence.path, fence.epoch)) {
+  if (core_.fence_done(fence.path, fence.epoch) && (dropping_ & core::bit(fence.path)) == 0) {
     answered = StateFrame{fence, core_.state()};
   }
   answer();

@@ -47,11 +47,12 @@ class Sender {
   // nullopt: not done, because the caller is inside and `wait` was not asked for.
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
-  void dial_failed(core::PathIndex path, std::int64_t now);
-  // Paths that are streams, for a while.
-  core::PathSet streams(std::int64_t now);
-  // They may be of a better kind now: opened again, where that holds nobody up.
-  void reopen(core::PathSet paths);
+  void dial_failed(core::PathIndex path, core::Epoch epoch, std::int64_t now);
+  // Paths that had been streams for a while at the last tick, with no other connection beside them.
+  [[nodiscard]] core::PathSet streams() const { return streams_; }
+  // As dial(), for a connection of a better kind beside the stream. It takes the stream's place
+  // once it has proved itself; 0: not now.
+  core::Epoch dial_beside(core::PathIndex path, std::int64_t now);
   // The steer page had taken RDMA from them and gives it back: opened again whatever is under way.
   void give_back(core::PathSet paths);
   void attach(core::PathIndex path, core::Epoch epoch, std::unique_ptr<LinkOut> link,
@@ -75,10 +76,15 @@ class Sender {
  private:
   struct Path {
     core::Lifecycle life;
-    std::unique_ptr<LinkOut> link;  // while the path is live, and until its link has quiesced
-    bool watched = false;           // it is in the wait set
-    core::Epoch epoch = 0;          // of the link
-    bool sending = false;           // the link takes no more before it has gone on
+    std::unique_ptr<LinkOut> link;    // while the path is live, and until its link has quiesced
+    bool watched = false;             // it is in the wait set
+    core::Epoch epoch = 0;            // of the link
+    std::unique_ptr<LinkOut> beside;  // connects, while the link is a stream
+    core::Epoch beside_epoch = 0;     // of it, or of its dial; 0: neither
+    bool beside_tried = false;        // its validation was begun
+    std::int64_t beside_since = 0;    // that was begun
+    std::int64_t beside_next = 0;     // when the next may be dialled
+    bool sending = false;             // the link takes no more before it has gone on
     core::Silence silence;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the far end's transport, at the last look
@@ -117,13 +123,19 @@ class Sender {
   void count_delivered();
   void release(core::PathIndex index);
   bool settle();
-  void fail(core::PathIndex index, pages::PathDownReason reason);
+  // `beside`: the connection of that epoch takes its place.
+  void fail(core::PathIndex index, pages::PathDownReason reason, core::Epoch beside = 0);
+  void take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
+            std::int64_t now, bool tried);
+  void watch_beside(core::PathIndex index, std::int64_t now);
+  void drop_beside(core::PathIndex index);
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   [[nodiscard]] core::PathSet one_sided() const;
   [[nodiscard]] core::PathSet over_rdma() const;
   [[nodiscard]] std::uint16_t weight(core::PathIndex index) const;  // by the kind of its link
   void leave_to_page(core::PathIndex index);
+  [[nodiscard]] core::PathSet old_streams(std::int64_t now) const;
   void choose();  // makes eligible_ anew
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
@@ -151,6 +163,7 @@ class Sender {
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
+  core::PathSet streams_ = 0;          // control thread only
   core::PathSet quiescing_ = 0;        // over, but their links may still read what was put
   bool closing_ = false;               // the links were told; what is left is that they quiesce
   std::vector<core::Outgoing> batch_;  // as it is put together

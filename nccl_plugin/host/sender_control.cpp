@@ -41,6 +41,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   }
   Wants wants;
   wants.validations.swap(validations_);
+  streams_ = 0;
   settle();
   if (closing_ || error_ != Result::success || peer_closed_) {
     wants.close = closed();
@@ -59,6 +60,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   const std::uint64_t sleeps = context_.waits.sleeps();
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
   watch_paths(now, facts, wants);
+  core::each(live_, [&](core::PathIndex index) { watch_beside(index, now); });
   watch_trust(now);
   // Whose caller does not look: an answer that nobody has read is no stall.
   if (core_.awaits_grant() || (core_.busy() && !moved_)) {
@@ -93,6 +95,7 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   // A home that is still being connected for the first time is not lost.
   wants.homeless = homeless_ && settled;
   pump();
+  streams_ = old_streams(now);
   wants.rest = rest(settled, now);
   return wants;
 }
@@ -102,6 +105,7 @@ Rest Sender::rest(bool settled, std::int64_t now) const {
   bool calm = settled && !stalled_ && live_ != 0;
   core::each(live_, [&](core::PathIndex index) {
     calm = calm && paths_[index].tried && paths_[index].silence.moving();
+    calm = calm && (paths_[index].beside == nullptr || paths_[index].beside_tried);
   });
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
@@ -135,10 +139,14 @@ core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
   return core_.dial(index);
 }
 
-void Sender::dial_failed(core::PathIndex index, std::int64_t now) {
+void Sender::dial_failed(core::PathIndex index, core::Epoch epoch, std::int64_t now) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
-  if (path.life.phase() != core::LinkPhase::dialing) {
+  if (epoch == path.beside_epoch) {
+    drop_beside(index);
+    return;
+  }
+  if (path.life.phase() != core::LinkPhase::dialing || epoch != core_.epoch(index)) {
     return;
   }
   path.life.on(core::LinkEvent::lost);
@@ -152,19 +160,31 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
                     std::int64_t now) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
-  // Closed or aborted while it was dialled: nobody would close it any more.
-  if (closing_ || error_ != Result::success || path.life.phase() != core::LinkPhase::dialing ||
-      epoch != core_.epoch(index)) {
-    if (path.life.phase() == core::LinkPhase::dialing) {
-      path.life.on(core::LinkEvent::lost);
-    }
+  if (epoch == path.beside_epoch) {
+    path.beside = std::move(link);
     return;
   }
+  if (epoch != core_.epoch(index) || path.life.phase() != core::LinkPhase::dialing) {
+    return;  // given up meanwhile
+  }
+  // Closed or aborted while it was dialled: nobody would close it any more.
+  if (closing_ || error_ != Result::success) {
+    path.life.on(core::LinkEvent::lost);
+    return;
+  }
+  take(index, epoch, std::move(link), now, !path.ever_live);
+  pump();
+}
+
+// The path has a link now. `tried`: it need not deliver a trial.
+void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
+                  std::int64_t now, bool tried) {
+  Path& path = paths_[index];
   path.life.on(core::LinkEvent::connected);
   path.link = std::move(link);
   path.epoch = epoch;
   path.sending = path.link->room() == 0;
-  path.tried = !path.ever_live || !speaks(facts_.version, FrameType::trial);
+  path.tried = tried || !speaks(facts_.version, FrameType::trial);
   path.silence.reset();
   path.maybe_unacked = true;  // the hello
   path.up_since = now;
@@ -191,12 +211,15 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   path.watched = false;
   watch(index);
   choose();
-  pump();
 }
 
 void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
   const Tenure::Visit visit(tenure_);
   Path& path = paths_[index];
+  if (epoch == path.beside_epoch) {
+    drop_beside(index);
+    return;
+  }
   if (!path.life.live() || path.epoch != epoch) {
     return;
   }
@@ -208,10 +231,13 @@ void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
   context_.waits.signal();  // for what was read: the connection is closed, and wakes nobody
 }
 
-void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
+void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epoch beside) {
   Path& path = paths_[index];
   if (!path.life.live()) {
     return;  // an abort has closed it
+  }
+  if (beside == 0 && path.beside_epoch != 0) {
+    drop_beside(index);
   }
   const std::int64_t now = monotonic_ns();
   if (!path.tried && reveals_path(reason)) {
@@ -231,7 +257,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   path.next_dial = now + staggered(path.backoff);
   path.announced = 0;
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
-  core_.fail(index);
+  core_.fail(index, beside);
   const std::string detail = path.link->why();
   release(index);
   last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
@@ -251,26 +277,6 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason) {
   }
   choose();
   context_.wake_control();
-}
-
-core::PathSet Sender::streams(std::int64_t now) {
-  const Tenure::Visit visit(tenure_, false);
-  core::PathSet found = 0;
-  if (visit) {
-    core::each(live_ & ~over_rdma(), [&](core::PathIndex index) {
-      found |= now - paths_[index].up_since >= kStreamNs ? core::bit(index) : 0;
-    });
-  }
-  return found;
-}
-
-void Sender::reopen(core::PathSet paths) {
-  const Tenure::Visit visit(tenure_);
-  core::each(paths & live_ & ~one_sided(), [&](core::PathIndex index) {
-    if ((live_ & ~core::bit(index)) != 0 || !core_.busy()) {
-      fail(index, pages::PathDownReason::rehash);
-    }
-  });
 }
 
 void Sender::give_back(core::PathSet paths) {

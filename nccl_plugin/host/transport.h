@@ -33,6 +33,8 @@ struct LinkSetup {
   core::Epoch epoch = 0;
   std::size_t local_rail = 0;
   std::uint32_t chunk_size = 0;
+  std::uint64_t peer = 0;  // whom it leads to: the incarnation of the process
+  std::size_t remote_rail = 0;
 };
 
 // One end of a link, while hello or welcome is on its way. Destroyed: the attempt is given up.
@@ -105,10 +107,8 @@ class Transport {
   }
   // Of its one-sided links: how many receives each keeps posted for chunks.
   [[nodiscard]] virtual std::uint32_t credits() const { return 0; }
-  // This path had to be of a lesser kind, and may be tried again now.
+  // This path is of a lesser kind, and may be tried again now.
   virtual bool wants_back(const LinkSetup& /*setup*/) { return false; }
-  // A path that was not to be of this kind could be dialled as one now.
-  [[nodiscard]] virtual bool can_dial(const LinkSetup& /*setup*/) { return false; }
   // Each tick of the control thread.
   virtual void tick(std::int64_t /*now*/) {}
   // What its links need of a buffer; null: nothing.

@@ -84,7 +84,7 @@ class Pool : public CopyPool {
     return at;
   }
   void release(std::byte* copy) override { REQUIRE(taken_.erase(copy) == 1); }
-  [[nodiscard]] Region region(const std::byte* copy) const override {
+  [[nodiscard]] Region region(const std::byte* copy) override {
     CHECK(taken_.contains(copy));
     return this;
   }

@@ -10,15 +10,13 @@
 #include "host/monotonic.h"
 #include "host/receiver.h"
 #include "host/sender.h"
+#include "tests/link_kit.h"
 
 using namespace fabric;
 using namespace fabric::host;
+using namespace fabric::host::test;
 
 namespace {
-
-constexpr core::PathIndex kHome = core::path_index(0, 0);
-constexpr std::uint64_t kId = 7;
-constexpr std::uint32_t kChunk = 4096;
 
 // What the NIC of a link does, seen from the test. It outlives the link.
 struct Nic {
@@ -34,7 +32,7 @@ struct Nic {
   std::vector<core::Grant> granted;        // at the sender: by the next poll()
 };
 
-class LateLinkOut final : public LinkOut {
+class LateLinkOut final : public IdleOut {
  public:
   explicit LateLinkOut(Nic& nic) : nic_(nic) {}
   [[nodiscard]] std::size_t room() const override { return 1; }
@@ -42,7 +40,6 @@ class LateLinkOut final : public LinkOut {
     nic_.posted.insert(nic_.posted.end(), chunks.begin(), chunks.end());
     progress.carried = true;
   }
-  void advance(SendProgress&) override {}
   void poll(core::SendCore& core, SendProgress& progress) override {
     for (const core::Grant& grant : std::exchange(nic_.granted, {})) {
       core.on_grant(grant);
@@ -51,13 +48,7 @@ class LateLinkOut final : public LinkOut {
       progress.dead = pages::PathDownReason::socket_error;
     }
   }
-  void start_validation() override {}
-  std::optional<core::PathSample> sample() override { return std::nullopt; }
-  [[nodiscard]] std::size_t backlog() const override { return 0; }
-  void limit_unsent(std::size_t) override {}
-  [[nodiscard]] int descriptor() const override { return -1; }
   void close() override { ++nic_.closes; }
-  void discard() override {}
   bool quiesce() override { return nic_.flush(); }
   [[nodiscard]] std::string why() const override { return "RETRY_EXC"; }
 
@@ -65,7 +56,7 @@ class LateLinkOut final : public LinkOut {
   Nic& nic_;
 };
 
-class LateLinkIn final : public LinkIn {
+class LateLinkIn final : public IdleIn {
  public:
   explicit LateLinkIn(Nic& nic) : nic_(nic) {}
   void poll(core::ReceiveCore& core, const ReceiveHints&, ReceiveProgress& progress) override {
@@ -80,33 +71,13 @@ class LateLinkIn final : public LinkIn {
       progress.dead = pages::PathDownReason::socket_error;
     }
   }
-  [[nodiscard]] bool pending() const override { return false; }
-  [[nodiscard]] bool ended() const override { return false; }
-  [[nodiscard]] bool in_chunk() const override { return false; }
-  void answer(core::ReceiveCore& core, ReceiveProgress&) override { core.clear_output(); }
   bool send_state(const core::ReceiverState&, ReceiveProgress&) override { return false; }
-  void flush(ReceiveProgress&) override {}
-  [[nodiscard]] bool unsent() const override { return false; }
-  void acknowledge() override {}
-  std::optional<core::PathSample> sample() override { return std::nullopt; }
-  [[nodiscard]] std::size_t backlog() const override { return 0; }
-  void tick() override {}
-  [[nodiscard]] int descriptor() const override { return -1; }
   void close(const core::ReceiverState&) override { ++nic_.closes; }
-  void discard() override {}
   bool quiesce() override { return nic_.flush(); }
 
  private:
   Nic& nic_;
 };
-
-PeerFacts facts_now() {
-  PeerFacts facts;
-  facts.version = kWireVersion;
-  facts.base = facts.control_live = core::bit(kHome);
-  facts.weight.fill(core::kFullWeight);
-  return facts;
-}
 
 struct Sending {
   Context context;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 namespace fabric::verbs {
 
@@ -18,7 +19,7 @@ static_assert(kBytes % kPage == 0);
 void RegisteredCopyPool::Free::operator()(std::byte* bytes) const { std::free(bytes); }
 
 std::unique_ptr<RegisteredCopyPool> RegisteredCopyPool::make(RegionCache& cache, Error& error) {
-  std::unique_ptr<RegisteredCopyPool> pool(new RegisteredCopyPool);
+  std::unique_ptr<RegisteredCopyPool> pool(new RegisteredCopyPool(cache));
   pool->bytes_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBytes)));
   if (pool->bytes_ == nullptr) {
     error = failed("aligned_alloc", "this host", ENOMEM);
@@ -49,6 +50,19 @@ std::byte* RegisteredCopyPool::take(std::size_t size) {
 
 void RegisteredCopyPool::release(std::byte* copy) {
   (copy < bytes_.get() + kSmallBytes ? small_ : large_).push_back(copy);
+  if (!former_.empty() && small_.size() == kSmallBlocks && large_.size() == kLargeBlocks) {
+    former_.clear();
+  }
+}
+
+core::Region RegisteredCopyPool::region(const std::byte*) {
+  if (!cache_.is_current(*region_)) {
+    Error error;
+    if (auto anew = cache_.acquire(bytes_.get(), kBytes, error)) {
+      former_.push_back(std::exchange(region_, std::move(anew)));
+    }
+  }
+  return region_.get();
 }
 
 }  // namespace fabric::verbs

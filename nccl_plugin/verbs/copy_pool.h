@@ -19,7 +19,8 @@ class RegisteredCopyPool final : public core::CopyPool {
   [[nodiscard]] std::size_t largest() const override { return kLarge; }
   std::byte* take(std::size_t size) override;
   void release(std::byte* copy) override;
-  [[nodiscard]] core::Region region(const std::byte*) const override { return region_.get(); }
+  // With the devices that are here now.
+  [[nodiscard]] core::Region region(const std::byte* copy) override;
 
   static constexpr std::size_t kSmall = 256;               // bytes of a block
   static constexpr std::size_t kLarge = core::kCopyLimit;  // of the others
@@ -30,11 +31,13 @@ class RegisteredCopyPool final : public core::CopyPool {
   struct Free {
     void operator()(std::byte* bytes) const;
   };
-  RegisteredCopyPool() = default;
+  explicit RegisteredCopyPool(RegionCache& cache) : cache_(cache) {}
 
+  RegionCache& cache_;
   std::unique_ptr<std::byte[], Free> bytes_;  // outlives its registration
   std::shared_ptr<const RegisteredBuffer> region_;
-  std::vector<std::byte*> small_;  // free blocks
+  std::vector<std::shared_ptr<const RegisteredBuffer>> former_;  // copies may be known by them
+  std::vector<std::byte*> small_;                                // free blocks
   std::vector<std::byte*> large_;
 };
 

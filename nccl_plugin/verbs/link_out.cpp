@@ -97,16 +97,22 @@ bool LinkOut::post(const Write& write, What what, host::SendProgress& progress) 
   return true;
 }
 
+// Null: the memory was registered while this rail had no device, or another.
+const Region* LinkOut::known(core::Region region) const {
+  const auto* buffer = static_cast<const RegisteredBuffer*>(region);
+  const Region* found = buffer == nullptr ? nullptr : buffer->on(core::sender_rail(path_));
+  return found != nullptr && &found->device() == &connection_->device() ? found : nullptr;
+}
+
 bool LinkOut::send(const core::Outgoing& chunk, host::SendProgress& progress) {
-  const auto* buffer = static_cast<const RegisteredBuffer*>(chunk.region);
-  const Region* region = buffer == nullptr ? nullptr : buffer->on(core::sender_rail(path_));
+  const Region* region = known(chunk.region);
   const std::uint32_t length = chunk.header.length;
   const bool inlined = length <= connection_->pair().inline_bytes();
   if (length != 0 && (chunk.key == 0 || (region == nullptr && !inlined))) {
     memory_fault_ = true;
     die(pages::PathDownReason::socket_error,
         std::string(chunk.key == 0 ? "the peer" : "this host") +
-            " could not register the buffer with the NIC of this path",
+            " has not registered the buffer with the NIC of this path",
         progress);
     return false;
   }

@@ -58,8 +58,10 @@ class LinkOut final : public host::LinkOut {
   void discard() override { connection_->begin_end(); }
   bool quiesce() override;
   [[nodiscard]] std::string why() const override { return why_; }
-  // The peer refused a key or an address: no verbs connection of this path will do better.
+  // It ended with memory that a NIC did not know: a refused key, or none at all.
   [[nodiscard]] bool memory_fault() const { return memory_fault_; }
+  // The device of this connection has that memory.
+  [[nodiscard]] bool knows(core::Region region) const override { return known(region) != nullptr; }
   // The peer's NIC has answered: until then room() is 0.
   [[nodiscard]] bool proved() const { return proved_; }
 
@@ -77,6 +79,7 @@ class LinkOut final : public host::LinkOut {
 
   LinkOut(std::unique_ptr<Connection> connection, const LinkSettings& settings,
           core::PathIndex path, core::Epoch epoch);
+  [[nodiscard]] const Region* known(core::Region region) const;
   bool send(const core::Outgoing& chunk, host::SendProgress& progress);
   bool post(const Write& write, What what, host::SendProgress& progress);
   void note_answers(std::uint32_t lines, core::SendCore& core, host::SendProgress& progress);

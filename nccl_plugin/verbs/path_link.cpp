@@ -35,7 +35,9 @@ PathLinkOut::PathLinkOut(std::unique_ptr<verbs::LinkOut> link,
 
 PathLinkOut::~PathLinkOut() {
   note_end();
-  history_->memory_fault = history_->memory_fault || link_->memory_fault();
+  if (link_->memory_fault()) {
+    history_->memory_unknown(now_());
+  }
 }
 
 // What its port says of itself is no fault of the path over verbs.
@@ -163,6 +165,15 @@ bool PathLinkIn::take(const host::FrameHeader& header, std::span<const std::byte
       return true;
     default:
       return false;
+  }
+}
+
+void PathLinkIn::prepare(host::ReceiveProgress& progress) {
+  const auto heed = [&](const host::FrameHeader& header, std::span<const std::byte> body) {
+    return take(header, body, progress);
+  };
+  if ((!connected_ && !side_.read(heed)) || !side_.flush()) {
+    progress.dead = PathDownReason::socket_error;
   }
 }
 

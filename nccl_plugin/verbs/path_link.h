@@ -24,13 +24,19 @@ struct PathHistory {
   static constexpr std::uint32_t kShortLives = 4;
   static constexpr std::int64_t kYoungNs = 1'000'000'000;
 
-  std::uint32_t failures = 0;     // attempts in a row that did not connect
-  std::uint32_t short_lives = 0;  // connections in a row that died young, less those that did not
-  bool memory_fault = false;      // a key was refused: this path cannot do verbs
-  std::int64_t failed_at = 0;     // ns
+  std::uint32_t failures = 0;       // attempts in a row that did not connect
+  std::uint32_t short_lives = 0;    // connections in a row that died young, less those that did not
+  std::uint32_t memory_faults = 0;  // connections that ended with memory that a NIC did not know
+  std::int64_t failed_at = 0;       // ns
 
   void never_connected(std::int64_t now) {
     ++failures;
+    failed_at = now;
+  }
+  // A stale key goes with the receive that had it; what a NIC refuses for good comes again.
+  void memory_unknown(std::int64_t now) {
+    ++memory_faults;
+    failures = std::max(failures + 1, kTries);
     failed_at = now;
   }
   // It carried, or could have, for so many ns, and was lost.
@@ -83,6 +89,7 @@ class PathLinkOut final : public host::LinkOut {
     return link_->proved() ? core::PathKind::one_sided : core::PathKind::stream;
   }
   [[nodiscard]] bool over_rdma() const override { return true; }
+  [[nodiscard]] bool knows(core::Region region) const override { return link_->knows(region); }
   [[nodiscard]] std::size_t room() const override { return connected_ ? link_->room() : 0; }
   void put(std::span<const core::Outgoing> chunks, host::SendProgress& progress) override {
     link_->put(chunks, progress);
@@ -129,6 +136,8 @@ class PathLinkIn final : public host::LinkIn {
              std::function<std::int64_t()> now);
 
   [[nodiscard]] core::PathKind kind() const override { return core::PathKind::one_sided; }
+  void prepare(host::ReceiveProgress& progress) override;
+  [[nodiscard]] bool prepared() const override { return connected_; }
   void poll(core::ReceiveCore& core, const host::ReceiveHints& hints,
             host::ReceiveProgress& progress) override;
   [[nodiscard]] bool pending() const override { return link_->pending(); }

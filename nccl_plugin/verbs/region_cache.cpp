@@ -24,13 +24,11 @@ void RegionCache::set_devices(std::vector<std::shared_ptr<Device>> devices) {
 
 // Is it registered with every device that is here and did not refuse it?
 bool RegionCache::serves_all(const RegisteredBuffer& buffer) const {
-  if (!buffer.errors_.empty()) {
-    return true;
-  }
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
     const Region* region = buffer.on(rail);
-    if (devices_[rail] != nullptr && !devices_[rail]->gone() &&
-        (region == nullptr || &region->device() != devices_[rail].get())) {
+    const bool has = region != nullptr && &region->device() == devices_[rail].get();
+    if (devices_[rail] != nullptr && !devices_[rail]->gone() && !has &&
+        buffer.refused_[rail].lock() != devices_[rail]) {
       return false;
     }
   }
@@ -55,6 +53,7 @@ std::shared_ptr<RegisteredBuffer> RegionCache::make(const Pages& pages, Error& e
     }
     if (region == nullptr) {
       buffer->errors_.push_back(std::move(refusal));
+      buffer->refused_[rail] = devices_[rail];
     }
   }
   if (buffer->rails() == 0) {

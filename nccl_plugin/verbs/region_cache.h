@@ -29,6 +29,7 @@ class RegisteredBuffer {
  private:
   friend class RegionCache;
   std::array<std::shared_ptr<Region>, core::kMaxRails> regions_;
+  std::array<std::weak_ptr<const Device>, core::kMaxRails> refused_;  // which device refused it
   std::vector<Error> errors_;
 };
 

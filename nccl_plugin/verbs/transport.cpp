@@ -11,7 +11,10 @@ namespace fabric::verbs {
 
 namespace {
 
-constexpr std::int64_t kFindNs = 1'000'000'000;  // between two looks for devices
+// Between two looks for devices, which opens all that there are: seldomer the longer one is
+// missing.
+constexpr std::int64_t kFindNs = 1'000'000'000;
+constexpr std::int64_t kFindMostNs = 10'000'000'000;
 constexpr std::size_t kMostHistories = 4096;
 
 GidRules rules_of(const host::Params& params, std::string& complaints) {
@@ -76,7 +79,9 @@ host::Registration registration_of(const std::shared_ptr<const RegisteredBuffer>
   registration.region = buffer.get();
   for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
     const Region* region = buffer->on(rail);
-    registration.keys[rail] = region == nullptr ? 0 : region->remote_key();
+    // Of a device that is gone nobody may write by its key, least of all to the one after it.
+    const bool here = region != nullptr && !region->device().gone();
+    registration.keys[rail] = here ? region->remote_key() : 0;
   }
   registration.hold = buffer;
   return registration;
@@ -84,16 +89,18 @@ host::Registration registration_of(const std::shared_ptr<const RegisteredBuffer>
 
 class HalfOut final : public host::HalfLink<host::LinkOut> {
  public:
-  HalfOut(std::unique_ptr<LinkOut> link, std::uint64_t comm, std::shared_ptr<PathHistory> history)
-      : link_(std::move(link)), comm_(comm), history_(std::move(history)) {}
+  HalfOut(std::unique_ptr<LinkOut> link, std::uint64_t comm, std::shared_ptr<PathHistory> history,
+          std::shared_ptr<Refusals> refusals)
+      : link_(std::move(link)),
+        comm_(comm),
+        history_(std::move(history)),
+        refusals_(std::move(refusals)) {}
   [[nodiscard]] std::span<const std::byte> terms() const override { return {}; }
-  void refused() override {
-    history_->failures = std::max(history_->failures, PathHistory::kTries);
-    history_->failed_at = host::monotonic_ns();
-  }
+  void refused() override { refusals_->again(host::monotonic_ns()); }
   std::unique_ptr<host::LinkOut> connect(std::unique_ptr<host::Connection> connection,
                                          std::uint8_t /*version*/, std::span<const std::byte>,
                                          std::string&) override {
+    refusals_->over();
     return std::make_unique<PathLinkOut>(std::move(link_), std::move(connection), comm_, history_,
                                          host::monotonic_ns);
   }
@@ -102,6 +109,7 @@ class HalfOut final : public host::HalfLink<host::LinkOut> {
   std::unique_ptr<LinkOut> link_;
   const std::uint64_t comm_;
   std::shared_ptr<PathHistory> history_;
+  std::shared_ptr<Refusals> refusals_;
 };
 
 class HalfIn final : public host::HalfLink<host::LinkIn> {
@@ -125,14 +133,12 @@ class HalfIn final : public host::HalfLink<host::LinkIn> {
 }  // namespace
 
 bool backs_off(const PathHistory& history, std::int64_t now) {
-  if (history.memory_fault) {
-    return true;
-  }
   if (history.failures < PathHistory::kTries) {
     return false;
   }
+  const std::uint32_t again = history.memory_faults == 0 ? 0 : history.memory_faults - 1;
   const std::uint32_t doublings =
-      std::min<std::uint32_t>(history.failures - PathHistory::kTries, 6);
+      std::min<std::uint32_t>(std::max(history.failures - PathHistory::kTries, again), 6);
   return now - history.failed_at <
          std::min(VerbsTransport::kBackoffNs << doublings, VerbsTransport::kBackoffMaxNs);
 }
@@ -218,12 +224,18 @@ void VerbsTransport::tick(std::int64_t /*now*/) {
 
 RailPort* VerbsTransport::port(std::size_t rail) {
   RailPort* found = devices_.port(rail);
-  if (found == nullptr && host::monotonic_ns() - found_at_ >= kFindNs) {
+  const std::int64_t now = host::monotonic_ns();
+  if (found == nullptr && lost_at_[rail] == 0) {
+    lost_at_[rail] = now;
+  }
+  if (found == nullptr &&
+      now - found_at_ >= std::clamp((now - lost_at_[rail]) / 8, kFindNs, kFindMostNs)) {
     find();
     regions_->set_devices(devices_.devices());
     found = devices_.port(rail);
   }
   if (found != nullptr) {
+    lost_at_[rail] = 0;
     found->set_address(context_.rails[rail].address.ip);  // it may have moved
   }
   return found;
@@ -261,23 +273,32 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
                                       std::span(static_cast<std::byte*>(range.data), range.size));
 }
 
-bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
-  const auto known = histories_.find({setup.comm, setup.path, End::sender});
-  return known != histories_.end() && known->second->failures >= PathHistory::kTries &&
-         !backs_off(*known->second, host::monotonic_ns()) && port(setup.local_rail) != nullptr;
+std::shared_ptr<Refusals> VerbsTransport::refusals(const host::LinkSetup& setup) {
+  if (refusals_.size() >= kMostHistories) {
+    std::erase_if(refusals_, [](const auto& entry) { return entry.second.use_count() == 1; });
+  }
+  auto& found = refusals_[{setup.peer, setup.remote_rail}];
+  if (found == nullptr) {
+    found = std::make_shared<Refusals>();
+  }
+  return found;
 }
 
-bool VerbsTransport::can_dial(const host::LinkSetup& setup) {
+bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
+  const std::int64_t now = host::monotonic_ns();
   const auto known = histories_.find({setup.comm, setup.path, End::sender});
-  return port(setup.local_rail) != nullptr &&
-         (known == histories_.end() || !backs_off(*known->second, host::monotonic_ns()));
+  const auto refused = refusals_.find({setup.peer, setup.remote_rail});
+  return (known == histories_.end() || !backs_off(*known->second, now)) &&
+         (refused == refusals_.end() || !refused->second->holds(now)) &&
+         port(setup.local_rail) != nullptr;
 }
 
 std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::LinkSetup& setup) {
   const auto known = history(setup, End::sender);
+  auto refused = refusals(setup);
   RailPort* rail = port(setup.local_rail);
   const std::int64_t now = host::monotonic_ns();
-  if (rail == nullptr || backs_off(*known, now)) {
+  if (rail == nullptr || backs_off(*known, now) || refused->holds(now)) {
     return nullptr;
   }
   Error error;
@@ -288,7 +309,8 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
     return nullptr;
   }
   link->set_patience(known->short_lives);
-  return std::make_unique<HalfOut>(std::move(link), setup.comm, known);
+  refused->tries(now);
+  return std::make_unique<HalfOut>(std::move(link), setup.comm, known, std::move(refused));
 }
 
 std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host::LinkSetup& setup,

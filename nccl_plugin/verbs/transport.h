@@ -2,9 +2,12 @@
 // its next epochs, and tries verbs again later.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "host/context.h"
 #include "host/memory.h"
@@ -14,6 +17,28 @@
 #include "verbs/rail_devices.h"
 
 namespace fabric::verbs {
+
+// A peer's rail that said it cannot do verbs: it has no device now, or never. One path asks again,
+// seldomer the longer that lasts, and while that is under way no other does.
+class Refusals {
+ public:
+  [[nodiscard]] bool holds(std::int64_t now) const { return now < until_; }
+  void again(std::int64_t now) {
+    since_ = since_ == 0 ? now : since_;
+    tries(now);
+  }
+  void tries(std::int64_t now) {
+    until_ = since_ == 0 ? 0 : now + std::clamp((now - since_) / 8, kLeastNs, kMostNs);
+  }
+  void over() { since_ = until_ = 0; }
+
+  static constexpr std::int64_t kLeastNs = 500'000'000;
+  static constexpr std::int64_t kMostNs = 30'000'000'000;
+
+ private:
+  std::int64_t since_ = 0;  // ns; 0: it said nothing of that kind
+  std::int64_t until_ = 0;  // ns
+};
 
 class VerbsTransport final : public host::Transport, public host::Memory {
  public:
@@ -33,7 +58,6 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::unique_ptr<host::TransportRegion> register_memory(const MemoryRange& range,
                                                          std::string& why) override;
   bool wants_back(const host::LinkSetup& setup) override;
-  [[nodiscard]] bool can_dial(const host::LinkSetup& setup) override;
   host::Memory* memory() override { return this; }
   void tick(std::int64_t now) override;
 
@@ -51,6 +75,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail);
   void find();
+  std::shared_ptr<Refusals> refusals(const host::LinkSetup& setup);
   enum class End : std::uint8_t { sender, receiver };
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
@@ -62,6 +87,8 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::int64_t found_at_ = 0;  // ns
   std::map<std::tuple<std::uint64_t, core::PathIndex, End>, std::shared_ptr<PathHistory>>
       histories_;
+  std::array<std::int64_t, core::kMaxRails> lost_at_{};  // ns; 0: the rail has a device
+  std::map<std::pair<std::uint64_t, std::size_t>, std::shared_ptr<Refusals>> refusals_;
 };
 
 // Is it too early to try verbs again?

@@ -38,7 +38,7 @@ class Copies : public core::CopyPool {
     std::fill(bytes.begin(), bytes.end(), std::byte{0xdd});
     released_.push_back(std::move(bytes));
   }
-  [[nodiscard]] core::Region region(const std::byte* copy) const override { return copy; }
+  [[nodiscard]] core::Region region(const std::byte* copy) override { return copy; }
   [[nodiscard]] bool used() const { return used_; }
 
  private:

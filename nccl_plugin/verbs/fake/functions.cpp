@@ -20,12 +20,15 @@ ibv_device** get_device_list(int* count) {
   Network& network = *Network::current();
   *count = 0;
   for (const auto& nic : network.nics()) {
-    if (refused(*nic, Call::get_device_list)) {
+    if (!nic->gone() && refused(*nic, Call::get_device_list)) {
       return nullptr;
     }
   }
   auto** list = new ibv_device* [network.nics().size() + 1] {};
   for (const auto& nic : network.nics()) {
+    if (nic->gone()) {
+      continue;
+    }
     auto* device = new DeviceModel;
     device->nic = nic.get();
     std::strncpy(device->base.name, nic->name().c_str(), sizeof device->base.name - 1);

@@ -109,9 +109,9 @@ Nic& Network::add_nic(const std::string& name, const std::string& address) {
 }
 
 Nic* Network::find(const std::string& name) {
-  const auto found = std::find_if(nics_.begin(), nics_.end(),
+  const auto found = std::find_if(nics_.rbegin(), nics_.rend(),
                                   [&](const auto& nic) { return nic->name() == name; });
-  return found == nics_.end() ? nullptr : found->get();
+  return found == nics_.rend() ? nullptr : found->get();
 }
 
 QueuePairModel& Network::model(ibv_qp* pair) { return *reinterpret_cast<QueuePairModel*>(pair); }
@@ -282,6 +282,7 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
     std::memcpy(reinterpret_cast<void*>(request.local), memory, request.length);
   } else if (request.length != 0) {
     ++landed;
+    to.nic->landed_bytes += request.length;
     if (on_write) {
       on_write({rdma.remote_addr, request.length, from, to});
     }

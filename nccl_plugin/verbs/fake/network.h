@@ -120,6 +120,7 @@ class Nic {
   std::deque<ibv_async_event> events;
   int event_fd = -1;
   unsigned events_unacknowledged_ = 0;
+  std::uint64_t landed_bytes = 0;               // of writes that came here
   unsigned objects = 0;                         // that were made and not destroyed
   std::vector<std::shared_ptr<void>> contexts;  // open ones
   std::vector<std::shared_ptr<void>> refused;   // to be destroyed: whoever had them leaks them
@@ -181,6 +182,7 @@ class Network {
   static const Functions& functions();
   static Network* current();
 
+  // In place of one of that name that was unplugged, if there was one.
   // With one port: RoCE with a link-local GID at 0 and an IPv4 one at 1, as drivers have it.
   Nic& add_nic(const std::string& name, const std::string& address);
   [[nodiscard]] const std::vector<std::unique_ptr<Nic>>& nics() const { return nics_; }

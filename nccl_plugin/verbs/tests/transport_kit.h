@@ -35,6 +35,18 @@ struct Wires {
     const std::scoped_lock lock(network.mutex);
     return change();
   }
+  // Pulled out, and put in again as another device of the same name and address.
+  void unplug(const std::string& name) {
+    locked([&] { nic(name).unplug(); });
+  }
+  void plug(const std::string& name) {
+    const std::size_t host = name[0] == 'a' ? 0 : 1;
+    locked([&] { network.add_nic(name, address(host, static_cast<std::size_t>(name[1] - '0'))); });
+  }
+  // Bytes of data that came to the newest device of that name.
+  std::uint64_t landed_at(const std::string& name) {
+    return locked([&] { return nic(name).landed_bytes; });
+  }
   std::uint64_t landed() {
     return locked([this] { return network.landed; });
   }

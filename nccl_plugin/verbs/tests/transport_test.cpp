@@ -107,6 +107,26 @@ TEST_CASE("verbs transport: connections that die young make a path TCP, one that
   CHECK(verbs::backs_off(history, now));
 }
 
+TEST_CASE("verbs transport: a peer's rail that refuses is asked seldomer the longer it does") {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  verbs::Refusals refusals;
+  const std::int64_t begin = 100 * kSecond;
+  CHECK_FALSE(refusals.holds(begin));
+  refusals.tries(begin);
+  CHECK_FALSE(refusals.holds(begin));  // others may try as well
+  refusals.again(begin);
+  CHECK(refusals.holds(begin + verbs::Refusals::kLeastNs - 1));
+  CHECK_FALSE(refusals.holds(begin + verbs::Refusals::kLeastNs));
+  refusals.tries(begin + 80 * kSecond);
+  CHECK(refusals.holds(begin + 89 * kSecond));  // one is under way
+  CHECK_FALSE(refusals.holds(begin + 90 * kSecond));
+  refusals.again(begin + 1000 * kSecond);
+  CHECK(refusals.holds(begin + 1000 * kSecond + verbs::Refusals::kMostNs - 1));
+  CHECK_FALSE(refusals.holds(begin + 1000 * kSecond + verbs::Refusals::kMostNs));
+  refusals.over();
+  CHECK_FALSE(refusals.holds(begin));
+}
+
 TEST_CASE("verbs transport: NCCL_IB_DISABLE=1 leaves TCP") {
   Wires wires(1);
   host::Params disabled = with_verbs();

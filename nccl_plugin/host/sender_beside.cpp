@@ -1,0 +1,103 @@
+// A Sender's streams that become one-sided again: a second connection beside each proves itself,
+// and takes its place. Nothing waits meanwhile.
+#include <utility>
+
+#include "host/sender.h"
+
+namespace fabric::host {
+
+namespace {
+
+constexpr std::int64_t kMostNs = 5'000 * kMs;  // of its validation
+
+}  // namespace
+
+// Paths that are streams, for a while, with no other connection beside them.
+core::PathSet Sender::old_streams(std::int64_t now) const {
+  core::PathSet found = 0;
+  core::each(live_ & facts_.control_live & ~facts_.down.down() & ~facts_.rdma.down.down(),
+             [&](core::PathIndex index) {
+               const Path& path = paths_[index];
+               const bool stream = !path.link->over_rdma();
+               const bool old = now - path.up_since >= kStreamNs && now >= path.beside_next;
+               found |= stream && old && path.beside_epoch == 0 ? core::bit(index) : 0;
+             });
+  return context_.params.failover ? found : 0;
+}
+
+core::Epoch Sender::dial_beside(core::PathIndex index, std::int64_t now) {
+  const Tenure::Visit visit(tenure_);
+  Path& path = paths_[index];
+  if (closing_ || error_ != Result::success || !path.life.live() || path.beside_epoch != 0 ||
+      path.link->over_rdma()) {
+    return 0;
+  }
+  path.beside_tried = false;
+  path.beside_next = now + kStreamNs;
+  path.beside_epoch = core_.dial_beside(index);
+  return path.beside_epoch;
+}
+
+// The receiver forgets it as well: its connection ends.
+void Sender::drop_beside(core::PathIndex index) {
+  Path& path = paths_[index];
+  path.beside.reset();
+  path.beside_epoch = 0;
+  core_.forget_beside(index);
+}
+
+// A connection beside a stream carries nothing before it is connected, has delivered as much as a
+// trial, and both NICs know all memory that is under way. Then it takes the stream's place between
+// two chunks: what the stream has not delivered is sent again when the fence is answered.
+void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
+  Path& path = paths_[index];
+  if (path.beside == nullptr) {
+    return;
+  }
+  if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.says(index)) {
+    drop_beside(index);
+    return;
+  }
+  SendProgress progress;
+  path.beside->poll(core_, progress);
+  if (progress.dead) {
+    context_.say(LogLevel::info,
+                 path_text(context_, static_cast<std::uint8_t>(core::sender_rail(index)),
+                           static_cast<std::uint8_t>(core::receiver_rail(index))) +
+                     " stays TCP for now: " + path.beside->why());
+    drop_beside(index);
+    return;
+  }
+  if (path.beside->kind() == core::PathKind::stream) {
+    return;
+  }
+  if (!path.beside_tried) {
+    path.beside_tried = true;
+    path.beside_since = now;
+    path.beside->start_validation();
+    SendProgress begun;
+    path.beside->advance(begun);
+    return;
+  }
+  LinkOut& better = *path.beside;
+  const bool delivered = better.room() != 0 && better.backlog() == 0;
+  if (!delivered && now - path.beside_since > kMostNs) {
+    drop_beside(index);
+    return;
+  }
+  const auto known = [&better](core::Region region) { return better.knows(region); };
+  if (!delivered || !core_.fits_one_sided(index, known)) {
+    return;
+  }
+  auto link = std::move(path.beside);
+  const core::Epoch epoch = std::exchange(path.beside_epoch, 0);
+  fail(index, pages::PathDownReason::rehash, epoch);
+  if (error_ != Result::success || (quiescing_ & core::bit(index)) != 0) {
+    return;
+  }
+  path.life.on(core::LinkEvent::dial);
+  take(index, epoch, std::move(link), now, true);
+  pump();
+}
+
+}  // namespace fabric::host
