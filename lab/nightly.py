@@ -81,6 +81,12 @@ def _schedules(_: list[str]) -> Commands:
     return [([str(REPO / "build/release/nccl_plugin/tests/plugin_sim_test")], each)] * cores
 
 
+def _fences(_: list[str]) -> Commands:
+    cores = os.cpu_count() or 1
+    each = {"FABRIC_FENCE_SCHEDULES": str(-(-SCHEDULES // cores))}
+    return [([str(REPO / "build/release/nccl_plugin/verbs/tests/verbs_fence_test")], each)] * cores
+
+
 def _alone(*command: str) -> Callable[[list[str]], Commands]:
     return lambda _: [([*command], {})]
 
@@ -88,6 +94,9 @@ def _alone(*command: str) -> Callable[[list[str]], Commands]:
 STEPS = [
     Step("lint", "ruff, mypy, clang-format, clang-tidy", _alone("bash", "lab/lint.sh")),
     Step("schedules", f"{SCHEDULES:,} schedules of the plugin's cores", _schedules),
+    Step(
+        "fences", f"{SCHEDULES:,} schedules of NICs that write on until ERR is confirmed", _fences
+    ),
     Step("fuzz", "parsers of packets", _alone("bash", "lab/fuzz.sh", str(FUZZ_SECONDS))),
     Step(
         "parsers",

@@ -39,7 +39,8 @@ class Host:
             settings, client_id="fabricd-h0", factory=self.factory,
             status=Topic(Kind.HOST_STATUS, "h0"), subscriptions=[], receiver=self,
         )  # fmt: skip
-        self.outbox = Outbox(self.store, StoreThread(), self._publish)
+        self._thread = StoreThread()
+        self.outbox = Outbox(self.store, self._thread, self._publish)
         self.tasks = [asyncio.create_task(one.run()) for one in (self.client, self.outbox)]
 
     async def _publish(self, payload):
@@ -57,7 +58,7 @@ class Host:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        self.store.close()
+        await self._thread.call(self.store.close)  # it may be in the file
 
 
 async def until(condition, what):

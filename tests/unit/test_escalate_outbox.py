@@ -104,9 +104,16 @@ async def settled(outbox, depth=0):
     raise AssertionError(outbox.depth)
 
 
+async def end(task, store, thread):
+    """The thread may be in the file: it alone closes it."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await thread.call(store.close)
+
+
 async def test_each_message_is_sent_until_it_is_acknowledged(tmp_path):
-    broker, store = Broker(), OutboxStore(tmp_path / "o.db")
-    outbox = Outbox(store, StoreThread(), broker.publish)
+    broker, store, thread = Broker(), OutboxStore(tmp_path / "o.db"), StoreThread()
+    outbox = Outbox(store, thread, broker.publish)
     task = asyncio.create_task(outbox.run())
     for number in range(30):
         outbox.offer(waiting(number))
@@ -119,9 +126,7 @@ async def test_each_message_is_sent_until_it_is_acknowledged(tmp_path):
     outbox.offer(waiting(30))
     await settled(outbox)
     assert broker.got[-1] == 30
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    store.close()
+    await end(task, store, thread)
 
 
 async def test_what_waits_for_the_disk_is_bounded_and_counted(tmp_path):
@@ -171,16 +176,14 @@ async def on_disk(store, messages):
 async def test_what_an_hour_without_a_broker_makes_arrives_in_order_and_once_by_id(tmp_path):
     broker, lives = Leaving(1), 4
     for life in range(lives):  # kill -9 between them: nobody flushes.
-        store = OutboxStore(tmp_path / "o.db")
-        outbox = Outbox(store, StoreThread(), broker.publish)
+        store, thread = OutboxStore(tmp_path / "o.db"), StoreThread()
+        outbox = Outbox(store, thread, broker.publish)
         task = asyncio.create_task(outbox.run())
         for number in range(life * HOUR // lives, (life + 1) * HOUR // lives):
             outbox.offer(waiting(number, size=300))
         await on_disk(store, (life + 1) * HOUR // lives)
         if life < lives - 1:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            store.close()
+            await end(task, store, thread)
     assert store.depth == Depth(HOUR, 300 * HOUR, 0)
     assert broker.got == []
     outbox.connection_changed(connected=True)
@@ -190,6 +193,4 @@ async def test_what_an_hour_without_a_broker_makes_arrives_in_order_and_once_by_
     first_seen = list(dict.fromkeys(broker.got))
     assert first_seen == list(range(HOUR)), "each of them, in order"
     assert len(broker.got) < HOUR + 8 * 100, "few come twice"
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    store.close()
+    await end(task, store, thread)

@@ -47,8 +47,8 @@ elseif(name STREQUAL send_core_answers.cpp)
   if (is(Fault::answer_taken_for_present)) {
     epoch = path.fence;
   }]=])
-  plant([=[path.fence = ++path.epoch;
-]=] [=[path.fence = ++path.epoch;
+  plant([=[path.fence = path.epoch;
+]=] [=[path.fence = path.epoch;
   if (is(Fault::replay_before_fence)) {
     for (const Flight& flight : path.flight) {
       again_.push_back(flight.ref);
