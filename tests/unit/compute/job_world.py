@@ -161,6 +161,8 @@ class World:
         self.orders: dict[tuple[str, str], ComputeOrder] = {}
         self.cut: set[frozenset[str]] = set()
         self.queue: list[tuple[float, int, str, object]] = []
+        self.awaited: dict[str, set[str]] = {name: set() for name in self.deciders}
+        """Of a fabric-compute that was started again: hosts whose documents are not there yet."""
         self.offline_since: dict[str, float] = {}
         self.well_since = dict.fromkeys(names, 0.0)
         self.progress: tuple[int, str] = (0, "")
@@ -186,9 +188,13 @@ class World:
         return any(one.kind == "job_failed" for one in self.records)
 
     def crash_compute(self, name: str) -> None:
-        """kill -9 and a start with the store that it had; retained documents arrive anew."""
+        """kill -9 and a start with the store that it had; retained documents arrive anew.
+
+        It decides nothing before all of them are here, as `compute.link` sees to.
+        """
         self.deciders[name] = self._decider(name)
         self.deciders[name].restore(list(self.fences[name]), self.now)
+        self.awaited[name] = set(self.hosts)
         for host in self.hosts.values():
             self._publish(host, [name])
 
@@ -211,7 +217,8 @@ class World:
             self._note_health(host)
         self._deliver()
         for name, decider in self.deciders.items():
-            self._decide(name, decider)
+            if not self.awaited[name]:
+                self._decide(name, decider)
         for (name, to), order in list(self.orders.items()):
             host = self.hosts[to]
             if host.works and host.broker and name in self.deciders and self.random.random() < 0.5:
@@ -319,6 +326,8 @@ class World:
             if sequence < seen.get((name, host), 0) or name not in self.deciders:
                 continue  # a broker keeps the order of one sender
             seen[name, host] = sequence
+            if kind == "host":
+                self.awaited[name].discard(host)
             decider, sender = self.deciders[name], Sender("boot", "d")
             decider.host_status(host, sender, _STATUS[kind], self.now)
             if kind == "host":
