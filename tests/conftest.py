@@ -1,5 +1,6 @@
 """Fixtures that need root: labs. Each lab test ends with a look into every log of its lab."""
 
+import hashlib
 import itertools
 import os
 import re
@@ -16,6 +17,7 @@ from lab.cluster import Cluster
 
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
+LONGEST_ID = 200
 PROCESS_TIERS = [REPO / "tests" / tier for tier in ("lab", "vm", "gpu")]
 _numbers = itertools.count()
 
@@ -28,6 +30,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fabric")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Long values are named by their beginning and a hash.
+
+    A test's id is in the environment of what the test starts, where the kernel takes 128 KiB.
+    """
+    if not isinstance(val, str | bytes) or len(val) <= LONGEST_ID:
+        return None
+    data = val.encode(errors="backslashreplace") if isinstance(val, str) else val
+    begin = data[:16].decode("ascii", errors="replace")
+    printable = "".join(one if one.isascii() and one.isprintable() else "." for one in begin)
+    return f"{printable}...{hashlib.sha256(data).hexdigest()[:8]}"
 
 
 def _shares(item: pytest.Item) -> bool:
