@@ -249,10 +249,7 @@ class Coordinator:
             return self._start_again(f"{reason} before the job had state")
         if rank is None:
             return self._lost_spare(known, reason)
-        if not self._lost:
-            self._lost_at = now
-        self._lost[rank] = reason
-        return self._count_recovery(f"rank {rank}: {reason}") or self._reassign(now)
+        return self._lose({rank: reason}, now)
 
     def acknowledged(self, process: str, generation: int) -> None:
         """``process`` has heard of ``generation``."""
@@ -329,14 +326,25 @@ class Coordinator:
         silent = [name for name in self._generation.slots if name not in self._acknowledged]
         if silent and waited > self._limits.answer_s:
             reason = f"silent for {self._limits.answer_s:g} s after another rank was lost"
-            effects: list[Effect] = [Kill(name, reason) for name in silent]
-            for name in silent:
-                effects += self.lost(name, reason, now)
-            return effects
+            lost: dict[int, str] = {}
+            for name in silent:  # all of them, before anybody takes a rank beside one of them
+                self._processes.pop(name, None)
+                self._finished.pop(name, None)
+                lost[self._generation.slots.index(name)] = reason
+            kills: list[Effect] = [Kill(name, reason) for name in silent]
+            return kills + self._lose(lost, now)
         if waited > self._limits.recovery_s:
             what = f"not all ranks recovered within {self._limits.recovery_s:g} s"
             return self._count_recovery(what) or self._reassign(now)
         return []
+
+    def _lose(self, ranks: dict[int, str], now: float) -> list[Effect]:
+        """These ranks have no process any more; why, for each."""
+        if not self._lost:
+            self._lost_at = now
+        self._lost |= ranks
+        said = "; ".join(f"rank {rank}: {why}" for rank, why in ranks.items())
+        return self._count_recovery(said) or self._reassign(now)
 
     def _lost_spare(self, spare: _Process, reason: str) -> list[Effect]:
         if spare.layout is None:

@@ -319,6 +319,30 @@ def test_loops_of_different_length_are_an_error():
     assert "different steps: [5, 6]" in world.failed
 
 
+def silent_after(ranks, *acknowledging, spares=2):
+    """Rank 0 is lost, and 31 s later of the new generation only these have acknowledged it."""
+    world = running(ranks, spares)
+    world.kill("p0")
+    for process in acknowledging:
+        world.core.acknowledged(process, world.core.generation.number)
+    before = len(world.announced)
+    world.now += 31.0
+    world.perform(world.core.expire(world.now))
+    return world, [one.generation.slots for one in world.announced[before:]]
+
+
+def test_of_ranks_that_are_silent_together_none_is_in_the_next_generation():
+    world, slots = silent_after(4, "p1", "p4", spares=3)
+    assert slots == [("p4", "p1", "p5", "p6")]
+    assert not {"p2", "p3"} & world.alive
+
+
+def test_when_all_with_state_are_silent_a_spare_is_not_taken_for_a_rank_that_has_it():
+    world, slots = silent_after(2, spares=3)
+    assert slots == []
+    assert world.failed == "all ranks are lost, and with them the state"
+
+
 def test_a_process_that_gives_up_ends_the_job():
     world = running(ranks=2)
     world.perform(world.core.given_up("p1", "nobody has the local state"))
