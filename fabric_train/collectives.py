@@ -4,7 +4,7 @@
 ``GenerationGroup`` of the newest generation: gloo over TCP, or the network plugin. When a peer is
 lost, ``abort`` shuts down this process's own connections of that generation. Every pending
 collective then fails within milliseconds, here and, as the connections close, at every peer. No
-root is needed for that.
+root is needed for that. What gloo misses of them, ``_end_stuck`` ends after half a second.
 
 A collective that fails in an attempt does not raise in the middle of a backward pass, which would
 leave DDP's reducer unusable. It ends with whatever the memory holds, and marks the group as broken.

@@ -54,7 +54,7 @@ class OverrideManager:
     """One host's overrides in force.
 
     Attributes:
-        overrides: all of them.
+        active: those in force.
         errors: times that the file could not be written when an override ended by itself.
     """
 
