@@ -8,6 +8,7 @@ ones, as retained messages do.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from compute.decide.decider import Decider, FenceIssued, Order, Record
@@ -161,7 +162,7 @@ class World:
         self.orders: dict[tuple[str, str], ComputeOrder] = {}
         self.cut: set[frozenset[str]] = set()
         self.queue: list[tuple[float, int, str, object]] = []
-        self.awaited: dict[str, set[str]] = {name: set() for name in self.deciders}
+        self.awaited: dict[str, set[str]] = defaultdict(set)
         """Of a fabric-compute that was started again: hosts whose documents are not there yet."""
         self.offline_since: dict[str, float] = {}
         self.well_since = dict.fromkeys(names, 0.0)
