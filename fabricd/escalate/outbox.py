@@ -34,13 +34,17 @@ class StoreThread:
         self._turn = asyncio.Lock()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Do ``work`` there, however long it takes. Raises `TimelineError`."""
+        """Do ``work`` there, however long it takes; raises what ``work`` raised.
+
+        Raises:
+            TimelineError: also when the system gives no thread.
+        """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def guarded() -> tuple[T | None, Exception | None]:
             try:
                 return work(), None
-            except TimelineError as error:
+            except Exception as error:  # Also a late one goes to who waits.
                 return None, error
 
         def take(result: tuple[T | None, Exception | None]) -> None:
@@ -52,8 +56,10 @@ class StoreThread:
                 answer.set_result(result[0])  # type: ignore[arg-type]  # None may be a T
 
         async with self._turn:
-            begun = await self._blocking.call(guarded, take) or self._blocking.busy
-            if not begun:
+            # One who was cancelled left the turn, and the thread still does his work.
+            await self._blocking.wait_idle()
+            returned = await self._blocking.call(guarded, take) or answer.done()
+            if not returned and not self._blocking.busy:
                 raise TimelineError("no thread", retryable=True)
             return await answer
 

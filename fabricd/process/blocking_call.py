@@ -42,6 +42,8 @@ class BlockingCaller:
         self.limit_s = limit_s
         self._name = name
         self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -49,6 +51,10 @@ class BlockingCaller:
     def busy(self) -> bool:
         """A call has not returned yet."""
         return self._busy
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is under way; a caller that was cancelled may have left one."""
+        await self._idle.wait()
 
     async def call(self, work: Callable[[], T], take: Callable[[T], None]) -> bool:
         """Call ``work`` in the thread, and ``take`` in the loop with what it returns, however late.
@@ -65,9 +71,11 @@ class BlockingCaller:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._busy = True
+        self._idle.clear()
 
         def back(finish: Callable[[], None]) -> None:
             self._busy = False
+            self._idle.set()
             if done.done():
                 finish()  # Late: what it raises goes to the loop's handler of exceptions.
                 return

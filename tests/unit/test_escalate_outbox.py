@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -194,3 +195,66 @@ async def test_what_an_hour_without_a_broker_makes_arrives_in_order_and_once_by_
     assert first_seen == list(range(HOUR)), "each of them, in order"
     assert len(broker.got) < HOUR + 8 * 100, "few come twice"
     await end(task, store, thread)
+
+
+@pytest.fixture
+def held():
+    """Work that stays in the thread until the event is set."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        assert may_end.wait(60)
+
+    yield work, began, may_end
+    may_end.set()
+
+
+async def cancelled_within(thread, held):
+    """A call that was cancelled while its work is in the thread."""
+    work, began, _ = held
+    first = asyncio.create_task(thread.call(work))
+    assert await asyncio.to_thread(began.wait, 60)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_call_after_a_cancelled_one_waits_for_the_thread_and_is_done(held):
+    thread = StoreThread()
+    await cancelled_within(thread, held)
+    second = asyncio.create_task(thread.call(lambda: 7))
+    await asyncio.sleep(0)
+    assert not second.done()
+    held[2].set()
+    assert await asyncio.wait_for(second, 60) == 7
+
+
+async def test_an_outbox_made_anew_while_the_disk_stalls_sends_on(tmp_path, held):
+    """A new configuration: the next outbox has the same thread, in which a store still is."""
+    thread, broker = StoreThread(), Broker()
+    await cancelled_within(thread, held)
+    store = OutboxStore(tmp_path / "o.db")
+    outbox = Outbox(store, thread, broker.publish)
+    outbox.connection_changed(connected=True)
+    outbox.offer(waiting(1))
+    task = asyncio.create_task(outbox.run())
+    await asyncio.sleep(0.01)
+    held[2].set()
+    await settled(outbox)
+    assert broker.got == [1]
+    await end(task, store, thread)
+
+
+async def test_late_work_that_fails_says_so_to_who_waits(held):
+    thread = StoreThread()
+    thread._blocking.limit_s = 0.01
+
+    def fails():
+        held[0]()
+        raise ValueError("of work")
+
+    call = asyncio.create_task(thread.call(fails))
+    await asyncio.sleep(0.1)
+    held[2].set()
+    with pytest.raises(ValueError, match="of work"):
+        await asyncio.wait_for(call, 60)
