@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clocksync import codec
-from clocksync import messages as clock_messages
+from clocksync.mesh import codec
+from clocksync.mesh import messages as clock_messages
 from clocksync.ptp import messages as ptp
 from fabricd.clock import drift_file
 from fabricd.detect import receive_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from clocksync import latch, ports
+from clocksync.page import latch, ports
 from lab.fuzzbytes import Target, damaged
 
 _ASKED = {ports.Ends("10.0.0.1", "10.0.0.2", 9200, 7): 61001,

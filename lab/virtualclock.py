@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clocksync.trains import Ints
+from clocksync.pair.trains import Ints
 
 GRID_NS = 50_000_000
 LONGEST_S = 3600

@@ -15,8 +15,8 @@ from bench.clock.clos import regular_graph
 from bench.clock.disturbances import Checker
 from bench.clock.packets import PacketWorld
 from bench.report import Row
-from clocksync.page import State
-from clocksync.pair import SECOND
+from clocksync.page.clock_page import State
+from clocksync.pair.model import SECOND
 
 HOSTS, DEGREE, LOOKS_HZ = 8, 4, 200.0
 SIZES_NS = (500, 5_000, 50_000, 10**6, 3 * 10**8, SECOND)

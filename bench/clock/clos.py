@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.clock.least_squares import Graph
-from clocksync.estimator import PairEstimator
-from clocksync.pair import SECOND, Pair
-from clocksync.trains import Packets
+from clocksync.pair.estimator import PairEstimator
+from clocksync.pair.model import SECOND, Pair
+from clocksync.pair.trains import Packets
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from bench.report import Row, percentile
-from clocksync.codec import encode
-from clocksync.messages import Mesh, MeshId, Reference, Time
-from clocksync.outbox import OutboxPage
-from clocksync.page import ClockPage, State
-from clocksync.pair import SECOND
-from clocksync.trains import Ints
+from clocksync.mesh.codec import encode
+from clocksync.mesh.messages import Mesh, MeshId, Reference, Time
+from clocksync.page.clock_page import ClockPage, State
+from clocksync.page.outbox import OutboxPage
+from clocksync.pair.model import SECOND
+from clocksync.pair.trains import Ints
 from fabricd.clock.__main__ import GLANCE_S, settle
 from fabricd.clock.samples import RECORD
 from fabricd.clock.service import STEP_S, ClockService

@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.clock.packets import PacketWorld
 from bench.clock.world import HALF_RTT_NS, World
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from bench.clock.packets import PacketWorld
 from bench.clock.peers import Chrony, Ptp4l
 from bench.clock.services import raw_ns
 from bench.report import Row
-from clocksync.page import State
+from clocksync.page.clock_page import State
 
 LONG_S = 60.0
 LEARN_S = 25.0

@@ -1,7 +1,7 @@
 """The offsets of all clocks of a mesh from the whole graph: where the hosts' own steps are to lead.
 
 Differences leave one constant per connected part open. The solution is that of minimum norm: each
-part's offsets have a mean of zero. Compare `clocksync.mesh.step`, which each host runs.
+part's offsets have a mean of zero. Compare `clocksync.mesh.solver.step`, which each host runs.
 """
 
 from __future__ import annotations

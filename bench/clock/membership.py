@@ -1,6 +1,7 @@
 """How near all hosts are to the solution of all paths at once, 5 s after hosts came and went.
 
-In virtual time, with what hosts run (`clocksync.host`): each knows its neighbours' words alone.
+In virtual time, with what hosts run (`clocksync.mesh.host`): each knows its neighbours' words
+alone.
 """
 
 from __future__ import annotations

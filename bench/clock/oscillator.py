@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from clocksync.pair import SECOND
-from clocksync.trains import Ints
+from clocksync.pair.model import SECOND
+from clocksync.pair.trains import Ints
 
 GRID_NS = SECOND // 20
 """The rate changes so often."""

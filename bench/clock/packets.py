@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from bench.clock.oscillator import WANDER, Oscillator
 from bench.clock.world import STEP_NS, Node, World
-from clocksync.estimator import PairEstimator
-from clocksync.pair import SECOND
-from clocksync.trains import Ints, Packets
+from clocksync.pair.estimator import PairEstimator
+from clocksync.pair.model import SECOND
+from clocksync.pair.trains import Ints, Packets
 
 Floats = NDArray[np.float64]
 TRAINS_HZ = 100

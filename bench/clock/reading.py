@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import clocksync.page
+import clocksync
 from bench.report import Row, percentile
-from clocksync.page import ClockPage, ClockReader, Line, State, now
+from clocksync.page.clock_page import ClockPage, ClockReader, Line, State, now
 
-HEADER = Path(clocksync.page.__file__).parent / "include"
+HEADER = Path(clocksync.__file__).parent / "include"
 C_NS, PYTHON_US = 60.0, 1.0
 RUN_DIR = "FABRIC_RUN_DIR"
 ROUNDS = 1_000_000

@@ -22,8 +22,8 @@ from bench.clock.packets import PacketWorld
 from bench.clock.peers import CHRONY_POLL, Chrony, Ptp4l
 from bench.clock.services import Fabric, raw_ns
 from bench.report import Row
-from clocksync.linear import Linear
-from clocksync.page import State
+from clocksync.page.clock_page import State
+from clocksync.pair.linear import Linear
 from fabricd.clock.paths import NEXT_LOOK_NS
 from fabricd.probes.client import host_id
 from lab.cluster import Cluster, wait_until

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from clocksync.page import State
+from clocksync.page.clock_page import State
 from fabricd.clock.service import STEP_S, ClockService
 from fabricd.probes.client import host_id
 from lab.cluster import Cluster

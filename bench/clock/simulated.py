@@ -11,9 +11,9 @@ from bench.clock.clos import Fabric, Load
 from bench.clock.least_squares import Floats, Graph, solve
 from bench.clock.membership import AFTER_S, NEAR_NS
 from bench.report import Row
-from clocksync.fit import Cloud, fit
-from clocksync.mesh import Pull, step
-from clocksync.pair import SECOND
+from clocksync.mesh.solver import Pull, step
+from clocksync.pair.fit import Cloud, fit
+from clocksync.pair.model import SECOND
 
 HOSTS, DEGREE = 128, 10
 LOADS = (0.0, 0.4, 0.8, 0.9)
@@ -85,7 +85,7 @@ def clos(*, quick: bool) -> list[Row]:
 def stepped(graph: Graph, offset_ns: Floats, steps: int) -> Floats:
     """Where hosts' own steps lead to, each by its neighbours alone and all at once.
 
-    A host runs `clocksync.mesh.step`; `bench.clock.least_squares.solve` has the whole graph.
+    A host runs `clocksync.mesh.solver.step`; `bench.clock.least_squares.solve` has the whole graph.
 
     Args:
         graph: hosts and paths.

@@ -15,15 +15,15 @@ import numpy as np
 
 from bench.clock.least_squares import Graph, solve
 from bench.clock.oscillator import WANDER, Oscillator
-from clocksync.codec import decode
-from clocksync.ecmp_rerouter import Change, PortStatus
-from clocksync.election import fallen_silent
-from clocksync.host import MeshHost
-from clocksync.host_rules import HostRules
-from clocksync.linear import Linear
-from clocksync.messages import Time
-from clocksync.page import Line, State
-from clocksync.pair import SECOND, Pair
+from clocksync.mesh.codec import decode
+from clocksync.mesh.ecmp_rerouter import Change, PortStatus
+from clocksync.mesh.election import fallen_silent
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.messages import Time
+from clocksync.mesh.model import HostRules
+from clocksync.page.clock_page import Line, State
+from clocksync.pair.linear import Linear
+from clocksync.pair.model import SECOND, Pair
 
 STEP_NS = SECOND // 10
 TICK_NS = STEP_NS // 20
@@ -81,7 +81,7 @@ class World:
         scatter_ns: float = 3.0, priority: Callable[[int], int] = lambda _: 100,
         rules: HostRules | None = None, wander: float = WANDER, silence_ns: int = SECOND,
     ) -> None:  # fmt: skip
-        """Args: ``wander`` of all clocks; ``silence_ns`` of `clocksync.election.fallen_silent`."""
+        """Args: ``wander`` of all clocks; ``silence_ns`` of `election.fallen_silent`."""
         self.rng = np.random.default_rng(seed)
         self.now_ns = 0
         self.pairs = list(pairs)

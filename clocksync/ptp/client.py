@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import NamedTuple
 
-from clocksync.linear import Linear, split
-from clocksync.pair import SECOND
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND
 from clocksync.ptp.dataset import ACCURACY_NS, better
 from clocksync.ptp.estimator import Rules
 from clocksync.ptp.master import Master, Outgoing

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 from clocksync.ptp.messages import Grant, Request, Type
 
 

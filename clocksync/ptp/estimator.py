@@ -1,9 +1,9 @@
 """How far a master's time is ahead of our clock, from the exchanges of the last half minute. Pure.
 
 A Sync is one point below the offset by its delay, a Delay_Req one above (11.3); the offset runs
-midway between the edges of both clouds (`clocksync.fit`): messages that stood in a queue are inside
-and count for nothing. Half of what lies between the edges is how far the line can be off when the
-two ways differ, which nobody can see (11.6 calls it delayAsymmetry).
+midway between the edges of both clouds (`clocksync.pair.fit`): messages that stood in a queue are
+inside and count for nothing. Half of what lies between the edges is how far the line can be off
+when the two ways differ, which nobody can see (11.6 calls it delayAsymmetry).
 
 A master whose time steps shows points where no delay can put one; see `MasterEstimator._look`.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clocksync.fit import FEWEST, Cloud, fit
-from clocksync.pair import SECOND
+from clocksync.pair.fit import FEWEST, Cloud, fit
+from clocksync.pair.model import SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Rules:
     """How far off a stamp may be that was converted from the wall clock to ours."""
     sigmas: float = 4.0
     wander: float = 5e-9
-    """Most that the slope changes within a second (as in `clocksync.pair`)."""
+    """Most that the slope changes within a second (as in `clocksync.pair.model`)."""
 
 
 class Estimate(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 from clocksync.ptp.contract import Contract, Terms
 from clocksync.ptp.dataset import qualified
 from clocksync.ptp.estimator import MasterEstimator, Rules

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from clocksync.page import ClockError, ClockReader, State
-from clocksync.tai import TaiReader
+from clocksync.page.clock_page import ClockError, ClockReader, State
+from clocksync.page.tai_page import TaiReader
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
 from fabricd.clock import status_reader
 from fabricd.probes.ring import RingError, RingReader

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from clocksync.pair import Rules
+from clocksync.pair.model import Rules
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.ptp import PtpEdge

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from clocksync.page import ClockError, Line, State
+from clocksync.page.clock_page import ClockError, Line, State
 from telemetry.service import durable
 
 NAME: Final = "clock-boot.json"

@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 import structlog
 
-from clocksync.crossing import Wall
-from clocksync.page import ClockError, State
-from clocksync.pair import SECOND
-from clocksync.tai import TaiLine
+from clocksync.page.clock_page import ClockError, State
+from clocksync.page.tai_page import TaiLine
+from clocksync.pair.crossing import Wall
+from clocksync.pair.model import SECOND
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.phc import wall
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from clocksync.trains import Ints
+from clocksync.pair.trains import Ints
 
 
 class Clocks(Protocol):

@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 import structlog
 
-from clocksync.crossing import PhcLine, carried
-from clocksync.estimator import feed
-from clocksync.host import MeshHost
-from clocksync.pair import SECOND
-from clocksync.trains import Ints, Trains
+from clocksync.mesh.host import MeshHost
+from clocksync.pair.crossing import PhcLine, carried
+from clocksync.pair.estimator import feed
+from clocksync.pair.model import SECOND
+from clocksync.pair.trains import Ints, Trains
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.paths import ClockPath
 from fabricd.clock.phc import Phcs

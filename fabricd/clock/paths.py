@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import structlog
 
-from clocksync.ecmp_rerouter import PortStatus, path_mark
-from clocksync.election import fallen_silent
-from clocksync.estimator import PairEstimator
-from clocksync.messages import Phc, link_id
-from clocksync.pair import SECOND, Rules
-from clocksync.ports import Ends
+from clocksync.mesh.ecmp_rerouter import PortStatus, path_mark
+from clocksync.mesh.election import fallen_silent
+from clocksync.mesh.messages import Phc, link_id
+from clocksync.page.ports import Ends
+from clocksync.pair.estimator import PairEstimator
+from clocksync.pair.model import SECOND, Rules
 from fabricd.clock.samples import Exchanged, Packets, SampleReader
 from fabricd.probes.records import PathRow
 from fabricd.probes.ring import RingError, RingReader
@@ -68,7 +68,8 @@ class ClockPath:
     fit_ns: int = 0
     """When it is due, our clock."""
     crossed_ns: int = 0
-    """When what its stamps' line crosses (`clocksync.crossing`) was last all there, our clock."""
+    """When what its stamps' line crosses (`clocksync.pair.crossing`) was last all there, our
+    clock."""
     own: tuple[str, int] = ("", 0)
     """Address and port of our link."""
     taken: PortStatus = field(default_factory=lambda: PortStatus(0, refused=False))

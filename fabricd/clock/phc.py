@@ -21,15 +21,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from clocksync.crossing import (
-    PRECISE_NS,
-    Crossing,
-    Reading,
-    Wall,
-    through_wall,
-    tightest,
-)
-from clocksync.pair import SECOND
+from clocksync.pair.crossing import PRECISE_NS, Crossing, Reading, Wall, through_wall, tightest
+from clocksync.pair.model import SECOND
 
 SAMPLES: Final = 9
 """Windows of a reading; a tenth of a second apart, the shortest of so few is short enough."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from clocksync.host import MeshHost
-from clocksync.page import State
+from clocksync.mesh.host import MeshHost
+from clocksync.page.clock_page import State
 from fabricd.clock.drift_file import Model, ModelError, RawClock, load, raw_clock, store
 
 LEARNT_S = 60.0

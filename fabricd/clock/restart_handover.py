@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clocksync.page import ClockError, Line, State
+from clocksync.page.clock_page import ClockError, Line, State
 
 
 class RestartHandover:

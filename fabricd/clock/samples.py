@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.trains import Trains, whole
+from clocksync.pair.trains import Trains, whole
 from fabricd.probes import layout as lay
 from fabricd.probes.ring import RingReader
 
@@ -66,7 +66,7 @@ class Exchanged(NamedTuple):
     hardware: tuple[bool, bool]
     """Whether stamps are the NIC's: ours, the peer's. Another pair of clocks when it changes."""
     words: list[bytes]
-    """What the peer's clock service told (`clocksync.messages`): the newest of each kind."""
+    """What the peer's clock service told (`clocksync.mesh.messages`): the newest of each kind."""
 
 
 class SampleReader:

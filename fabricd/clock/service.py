@@ -1,8 +1,8 @@
 """The clock service of a host: the prober's samples in, the clock page and the words out.
 
 Ten times a second it takes what the prober has sampled, hears the neighbours' words, fits a line to
-some of the paths (`fabricd.clock.fit_scheduler`), takes one step in the mesh (`clocksync.host`) and
-publishes.
+some of the paths (`fabricd.clock.fit_scheduler`), takes one step in the mesh
+(`clocksync.mesh.host`) and publishes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from time import monotonic_ns
 
 import structlog
 
-from clocksync.codec import ClockMessageError, decode, encode
-from clocksync.ecmp_rerouter import EcmpRerouter
-from clocksync.host import MeshHost
-from clocksync.host_rules import HostRules
-from clocksync.messages import ClockMessage, Origin, Phc, Trace, link_id, phc
-from clocksync.outbox import OutboxPage
-from clocksync.page import NOTHING, ClockPage, Line, State
-from clocksync.pair import SECOND, Rules
-from clocksync.ports import PortPage
-from clocksync.tai import NO_TAI, TaiLine, TaiPage
-from clocksync.trace import TaiKeeper
+from clocksync.mesh.codec import ClockMessageError, decode, encode
+from clocksync.mesh.ecmp_rerouter import EcmpRerouter
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.messages import ClockMessage, Origin, Phc, Trace, link_id, phc
+from clocksync.mesh.model import HostRules
+from clocksync.mesh.trace import TaiKeeper
+from clocksync.page.clock_page import NOTHING, ClockPage, Line, State
+from clocksync.page.outbox import OutboxPage
+from clocksync.page.ports import PortPage
+from clocksync.page.tai_page import NO_TAI, TaiLine, TaiPage
+from clocksync.pair.model import SECOND, Rules
 from fabricd.clock.boot import Boot, BootError, load, still, store, this_boot
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.clocks import Clocks, RawClocks

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from clocksync.page import ClockError, ClockReader, State
-from clocksync.tai import TaiReader
+from clocksync.page.clock_page import ClockError, ClockReader, State
+from clocksync.page.tai_page import TaiReader
 from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 
 NAME = "clock.json"
@@ -25,7 +25,7 @@ _PATH_NUMBERS = (
     "way_bound_ns", "at_ns", "way_skew_ns", "source_port", "moves",
 )  # fmt: skip
 GUILTY = ("named", "moved", "gave up")
-"""Of `clocksync.ecmp_rerouter.PathState`, which takes what the daemon does without."""
+"""Of `clocksync.mesh.ecmp_rerouter.PathState`, which takes what the daemon does without."""
 
 
 def read(run_dir: Path) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from clocksync.host import MeshHost
-from clocksync.neighbours import Edge
-from clocksync.pair import SECOND, Pair
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.neighbours import Edge
+from clocksync.mesh.trace import TaiKeeper
+from clocksync.pair.model import SECOND, Pair
 from clocksync.ptp.client import Grandmaster
 from clocksync.ptp.master import Master
-from clocksync.trace import TaiKeeper
 from fabricd.clock.chrony import Chrony
 from fabricd.clock.paths import ClockPath
 from fabricd.clock.phc import Phcs

@@ -282,7 +282,7 @@ class PathRow(NamedTuple):
     source_port: int = 0
     """UDP source port of our probes on this path; 0: the link's own."""
     port_refused: bool = False
-    """Another one was asked for (`clocksync.ports`), and the peer does not hear it."""
+    """Another one was asked for (`clocksync.page.ports`), and the peer does not hear it."""
     peer_moves: int = 0
     """Changes of the peer's source port, modulo 256."""
     rdma: bool = False

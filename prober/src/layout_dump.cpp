@@ -124,7 +124,7 @@ ordered_json structs() {
   };
 }
 
-// Of clocksync/ports.py.
+// Of clocksync/page/ports.py.
 ordered_json ports() {
   using namespace clock_ports;
   return {{"magic", kMagic},

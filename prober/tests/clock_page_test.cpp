@@ -21,7 +21,7 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 
-// A page as clocksync/page.py writes it.
+// A page as clocksync/page/clock_page.py writes it.
 struct Setup {
   std::string directory;
   fabric_clock_page page{

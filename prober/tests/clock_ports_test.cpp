@@ -20,7 +20,7 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 
-// A page as clocksync/latch.py writes it.
+// A page as clocksync/page/latch.py writes it.
 struct Setup {
   std::string directory;
   page::Page bytes{page::kMagic, page::kVersion, sizeof(page::Page), 0, {}};

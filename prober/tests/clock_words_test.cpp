@@ -24,7 +24,7 @@ namespace {
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kNow = 100 * kSecond;
 
-// A page as clocksync/latch.py writes it; renamed into place, or written in place.
+// A page as clocksync/page/latch.py writes it; renamed into place, or written in place.
 struct Setup {
   std::string directory;
   page::Page bytes{page::kMagic, page::kVersion, sizeof(page::Page), 0, {}};

@@ -9,7 +9,7 @@ from bench.clock.clos import GAP_NS, PACKET_NS, Fabric, Load, regular_graph
 from bench.clock.least_squares import Graph, solve
 from bench.clock.simulated import stepped
 from bench.clock.synchronized import Sniffed, round_trip
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 from fabricd.probes import wire
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from bench.clock.clos import regular_graph
 from bench.clock.least_squares import Graph, parts, solve
-from clocksync.mesh import DAMPING, Pull, step
+from clocksync.mesh.solver import DAMPING, Pull, step
 
 
 def regular(clocks, degree, rng, noise=0.0, truth=None):

@@ -10,7 +10,7 @@ import pytest
 from test_clock_live import SEED, START_S, Observer, raw_ns
 from test_daemon_flaps import ask
 
-from clocksync.ecmp_rerouter import FIRST_PORT
+from clocksync.mesh.ecmp_rerouter import FIRST_PORT
 from fabricd.probes.client import host_id
 from lab.asymmetric_path import BIT, AsymmetricPath
 from lab.cluster import wait_until

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from clocksync.page import ClockError, ClockReader, State
+from clocksync.page.clock_page import ClockError, ClockReader, State
 from fabricd.probes.client import host_id
 from lab.cluster import wait_until
 from lab.virtualclock import VirtualClock

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clocksync.page import ClockReader
+from clocksync.page.clock_page import ClockReader
 from fabricd.probes.client import host_id
 from lab.cluster import wait_until
 from lab.virtualclock import Step, VirtualClock

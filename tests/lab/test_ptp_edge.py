@@ -14,8 +14,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from clocksync.page import ClockError, ClockReader, State
-from clocksync.tai import TaiReader
+from clocksync.page.clock_page import ClockError, ClockReader, State
+from clocksync.page.tai_page import TaiReader
 from fabricd.probes.client import host_id
 from lab.chronyd import Refclock
 from lab.cluster import wait_until

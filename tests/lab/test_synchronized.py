@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from clocksync.page import ClockPage, ClockReader, Line, State
+from clocksync.page.clock_page import ClockPage, ClockReader, Line, State
 from fabricd.probes.records import Direction, MissRecord
 from fabricd.probes.ring import RingError, RingReader
 from lab.cluster import wait_until

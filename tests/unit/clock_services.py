@@ -3,7 +3,7 @@
 import struct
 from contextlib import contextmanager
 
-from clocksync.host_rules import HostRules
+from clocksync.mesh.model import HostRules
 from fabricd.clock.service import ClockService
 from fabricd.probes import layout as lay
 from lab.ringfile import fresh_ring, put, sample_at

@@ -8,8 +8,8 @@ import pytest
 from bench.clock.clos import regular_graph
 from bench.clock.least_squares import Graph, solve
 from bench.clock.world import World
-from clocksync.asymmetry import AsymmetryRules, Blame, Evidence, Finding, Surplus, judge
-from clocksync.ecmp_rerouter import (
+from clocksync.mesh.asymmetry import AsymmetryRules, Blame, Evidence, Finding, Surplus, judge
+from clocksync.mesh.ecmp_rerouter import (
     GUILTY,
     TABLE,
     EcmpRerouter,
@@ -19,7 +19,7 @@ from clocksync.ecmp_rerouter import (
     PortStatus,
     path_mark,
 )
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from clocksync.page import NOTHING, Line, State
+from clocksync.page.clock_page import NOTHING, Line, State
 from fabricd.clock import boot as module
 from fabricd.clock.boot import Boot, BootError, load, parse, still, store, this_boot
 

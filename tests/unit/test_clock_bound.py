@@ -12,12 +12,12 @@ from bench.clock.disturbances import Checker, Disturbance, Stage
 from bench.clock.oscillator import GRID_NS, Oscillator
 from bench.clock.packets import PacketWorld
 from bench.clock.world import World
-from clocksync.bound import BoundKeeper, Observation
-from clocksync.election import Election, fallen_silent
-from clocksync.linear import Linear
-from clocksync.messages import Reference
-from clocksync.page import State
-from clocksync.pair import SECOND
+from clocksync.mesh.bound import BoundKeeper, Observation
+from clocksync.mesh.election import Election, fallen_silent
+from clocksync.mesh.messages import Reference
+from clocksync.page.clock_page import State
+from clocksync.pair.linear import Linear
+from clocksync.pair.model import SECOND
 
 pytestmark = pytest.mark.virtual_time
 

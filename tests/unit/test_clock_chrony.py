@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 from clock_services import Stopped
 
-from clocksync.crossing import Wall
-from clocksync.page import Line, State
-from clocksync.tai import NO_TAI, Source, TaiLine
+from clocksync.page.clock_page import Line, State
+from clocksync.page.tai_page import NO_TAI, Source, TaiLine
+from clocksync.pair.crossing import Wall
 from fabricd.clock.chrony import Chrony, sample
 
 SECOND = 10**9

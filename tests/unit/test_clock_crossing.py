@@ -5,15 +5,8 @@ import random
 
 import pytest
 
-from clocksync.crossing import (
-    Crossing,
-    Reading,
-    Wall,
-    carried,
-    through_wall,
-    tightest,
-)
-from clocksync.pair import SECOND, Pair
+from clocksync.pair.crossing import Crossing, Reading, Wall, carried, through_wall, tightest
+from clocksync.pair.model import SECOND, Pair
 
 RAW = 10**15
 PHC = 1_800_000_000 * SECOND

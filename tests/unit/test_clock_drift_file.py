@@ -7,10 +7,9 @@ from dataclasses import asdict
 import pytest
 from structlog.testing import capture_logs
 
-from clocksync.host import MeshHost
-from clocksync.host_rules import HostRules
-from clocksync.page import State
-from clocksync.status import Status
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.model import HostRules, Status
+from clocksync.page.clock_page import State
 from fabricd.clock import drift_file
 from fabricd.clock.drift_file import Model, ModelError, RawClock, load, parse, raw_clock, store
 from fabricd.clock.rate import STORE_S, RateKeeper

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clocksync.fit import MOST_SLOPE, Cloud, fit, share
+from clocksync.pair.fit import MOST_SLOPE, Cloud, fit, share
 
 DELAY_NS = 5000.0
 SLOPE = 7e-6

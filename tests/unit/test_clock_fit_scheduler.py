@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from clock_services import Stopped
 
-from clocksync.host import MeshHost
-from clocksync.pair import SECOND
+from clocksync.mesh.host import MeshHost
+from clocksync.pair.model import SECOND
 from fabricd.clock.fit_scheduler import FIT_S, FIT_SHARE_S, LATE, FitScheduler
 from fabricd.clock.paths import ClockPath, PathKey
 from fabricd.clock.phc import Phcs

@@ -9,10 +9,10 @@ import random
 import numpy as np
 import pytest
 
-from clocksync.codec import SIZE
-from clocksync.crossing import Reading
-from clocksync.host_rules import HostRules
-from clocksync.page import State
+from clocksync.mesh.model import HostRules
+from clocksync.page.clock_page import State
+from clocksync.page.outbox import SIZE
+from clocksync.pair.crossing import Reading
 from fabricd.clock import status_reader
 from fabricd.clock.paths import ClockPath, PathKey
 from fabricd.clock.phc import PhcError, Phcs

@@ -5,11 +5,11 @@ import pytest
 
 from bench.clock.clos import regular_graph
 from bench.clock.world import HALF_RTT_NS, World
-from clocksync.codec import decode
-from clocksync.host import MeshHost
-from clocksync.messages import Mesh, MeshId, Time
-from clocksync.page import State
-from clocksync.pair import SECOND
+from clocksync.mesh.codec import decode
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.messages import Mesh, MeshId, Time
+from clocksync.page.clock_page import State
+from clocksync.pair.model import SECOND
 
 pytestmark = pytest.mark.virtual_time
 

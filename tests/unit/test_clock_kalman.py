@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocksync.kalman import Covariance, DelayVariation, State
-from clocksync.pair import SECOND, WALK
+from clocksync.pair.kalman import Covariance, DelayVariation, State
+from clocksync.pair.model import SECOND, WALK
 
 BREATH = DelayVariation(18.0, 5.0)
 BEGUN = State(7 * SECOND, 12.0, -3.0, 4.0, Covariance(30.0, 4.0, -2.0, 9.0, 1.0, 20.0))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocksync.mesh import DAMPING, Pull, step
+from clocksync.mesh.solver import DAMPING, Pull, step
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clocksync import latch, messages, outbox
-from clocksync.codec import SIZE, ClockMessageError, decode, encode
-from clocksync.crossing import PhcLine
-from clocksync.linear import Linear
-from clocksync.messages import (
+from clocksync.mesh import messages
+from clocksync.mesh.codec import ClockMessageError, decode, encode
+from clocksync.mesh.messages import (
     AsymmetryReport,
     Mesh,
     MeshId,
@@ -24,7 +22,10 @@ from clocksync.messages import (
     Trace,
     link_id,
 )
-from clocksync.outbox import OutboxPage
+from clocksync.page import latch, outbox
+from clocksync.page.outbox import SIZE, OutboxPage
+from clocksync.pair.crossing import PhcLine
+from clocksync.pair.linear import Linear
 
 HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_words.h"
 NOW = 1_800_000_000 * 10**9

@@ -2,11 +2,11 @@
 
 import pytest
 
-from clocksync.bound import BoundKeeper
-from clocksync.host import MeshHost
-from clocksync.messages import Mesh, Reference, Time
-from clocksync.neighbours import CRYSTALS, TOGETHER_NS, sights, views
-from clocksync.pair import SECOND, Pair
+from clocksync.mesh.bound import BoundKeeper
+from clocksync.mesh.host import MeshHost
+from clocksync.mesh.messages import Mesh, Reference, Time
+from clocksync.mesh.neighbours import CRYSTALS, TOGETHER_NS, sights, views
+from clocksync.pair.model import SECOND, Pair
 
 TAG, PEER, PATH, NOW = 9, 5, 1, 100 * SECOND
 MS = 10**6

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clocksync.offset_tracker import OffsetTracker
-from clocksync.pair import SECOND, off
+from clocksync.pair.model import SECOND, off
+from clocksync.pair.offset_tracker import OffsetTracker
 from tests.unit.test_clock_pair import JITTER_NS, SLOPE, Path
 
 pytestmark = pytest.mark.virtual_time

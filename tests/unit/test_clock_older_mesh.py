@@ -5,10 +5,10 @@ import pytest
 
 from bench.clock import world as worlds
 from bench.clock.world import World
-from clocksync.election import ALIKE_NS, older_mesh
-from clocksync.messages import MeshId
-from clocksync.page import State
-from clocksync.pair import SECOND
+from clocksync.mesh.election import ALIKE_NS, older_mesh
+from clocksync.mesh.messages import MeshId
+from clocksync.page.clock_page import State
+from clocksync.pair.model import SECOND
 
 OLD, NEW = MeshId(9, 10**18), MeshId(2, 7)
 DAY = 86_400 * SECOND

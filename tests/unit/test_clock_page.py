@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import clocksync
-from clocksync import latch, page
-from clocksync.page import (
+from clocksync.page import clock_page, latch
+from clocksync.page.clock_page import (
     NOTHING,
     ClockError,
     ClockPage,
@@ -26,7 +26,7 @@ from clocksync.page import (
     encode,
 )
 
-HEADER = Path(page.__file__).parent / "include"
+HEADER = Path(clocksync.__file__).parent / "include"
 SECOND = 10**9
 PROGRAM = r"""
 #include <fabric/clock.h>
@@ -107,12 +107,12 @@ def program(request, tmp_path_factory):
 
 def test_the_layout_is_that_of_the_header(program):
     at, wanted = 0, {}
-    for name, code in (latch.HEAD_FIELDS | page.FIELDS).items():
+    for name, code in (latch.HEAD_FIELDS | clock_page.FIELDS).items():
         wanted[name] = at
         at += struct.calcsize("<" + code)
     line_size = at - latch.RECORDS_AT
     assert program() == wanted | {"size": at + line_size}
-    assert at + line_size == page.KIND.used
+    assert at + line_size == clock_page.KIND.used
 
 
 def test_what_is_written_is_read_in_both_languages(tmp_path, written, program):
@@ -265,9 +265,9 @@ def test_any_bytes_are_refused_or_a_line(tmp_path):
 
 def test_now_is_this_host_s(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(page, "_own", page._Own())
+    monkeypatch.setattr(clock_page, "_own", clock_page._Own())
     written.write(line())
-    assert clocksync.now is page.now
+    assert clocksync.now is clock_page.now
     at, bound = clocksync.now()
     assert at > 1_800_000_000 * SECOND
     assert bound >= 40
@@ -276,14 +276,14 @@ def test_now_is_this_host_s(tmp_path, written, monkeypatch):
 
 def test_each_thread_has_a_reader_of_its_own(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(page, "_own", page._Own())
+    monkeypatch.setattr(clock_page, "_own", clock_page._Own())
     written.write(line())
     clocksync.now()
-    seen = [page._own.reader]
+    seen = [clock_page._own.reader]
 
     def read():
         clocksync.now()
-        seen.append(page._own.reader)
+        seen.append(clock_page._own.reader)
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -327,7 +327,7 @@ def test_a_writer_that_died_in_the_midst_keeps_nobody_waiting(tmp_path, written,
     written.write(line(reference=1, epoch=1, bound_ns=9.0))
     written.write(line(reference=2, epoch=1, bound_ns=9.0))
     with (tmp_path / "clock").open("r+b") as file:
-        file.seek(latch.RECORDS_AT + page.KIND.record)  # two writes: the first holds
+        file.seek(latch.RECORDS_AT + clock_page.KIND.record)  # two writes: the first holds
         file.write(b"\xa5" * 50)
     with ClockReader(tmp_path) as reader:
         assert reader.now().reference == 2

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clocksync.estimator import PairEstimator
-from clocksync.pair import SECOND, Rules
-from clocksync.trains import Packets
+from clocksync.pair.estimator import PairEstimator
+from clocksync.pair.model import SECOND, Rules
+from clocksync.pair.trains import Packets
 
 pytestmark = pytest.mark.virtual_time
 

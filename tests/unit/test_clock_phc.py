@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clocksync.crossing import PRECISE_NS, Reading
+from clocksync.pair.crossing import PRECISE_NS, Reading
 from fabricd.clock import phc
 from fabricd.clock.phc import PhcDevice, PhcError, Phcs
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clocksync import latch, ports
-from clocksync.ports import Ends, PortPage, PortsError, decode, encode
+from clocksync.page import latch, ports
+from clocksync.page.ports import Ends, PortPage, PortsError, decode, encode
 
 REPO = Path(__file__).resolve().parents[2]
 DUMP = (REPO / "build" / os.environ.get("FABRIC_BUILD", "release")

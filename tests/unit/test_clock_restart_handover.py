@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clocksync.page import NOTHING, Line, State
+from clocksync.page.clock_page import NOTHING, Line, State
 from fabricd.clock.restart_handover import RestartHandover
 
 SECOND = 10**9

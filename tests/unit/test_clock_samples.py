@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from clocksync.trains import Trains
+from clocksync.pair.trains import Trains
 from fabricd.clock.samples import REACH, SampleReader, trains
 from fabricd.probes import layout as lay
 from fabricd.probes.ring import RingReader

@@ -7,15 +7,15 @@ import pytest
 from clock_services import NOW, ring_with
 from structlog.testing import capture_logs
 
-from clocksync.codec import SIZE, decode, encode
-from clocksync.host_rules import HostRules
-from clocksync.linear import Linear
-from clocksync.messages import Mesh, MeshId, Origin, Reference, Time, Trace
-from clocksync.outbox import KIND, MOST
-from clocksync.page import ClockReader, State
-from clocksync.pair import Rules
+from clocksync.mesh.codec import decode, encode
+from clocksync.mesh.messages import Mesh, MeshId, Origin, Reference, Time, Trace
+from clocksync.mesh.model import HostRules
+from clocksync.page.clock_page import ClockReader, State
+from clocksync.page.outbox import KIND, MOST, SIZE
+from clocksync.page.tai_page import TaiReader
+from clocksync.pair.linear import Linear
+from clocksync.pair.model import Rules
 from clocksync.ptp.client import Grandmaster, MasterTime
-from clocksync.tai import TaiReader
 from fabricd.clock import service as module
 from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService

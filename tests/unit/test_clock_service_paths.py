@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from clock_services import NOW, ring_with
 
-from clocksync.codec import encode
-from clocksync.host_rules import HostRules
-from clocksync.linear import Linear
-from clocksync.messages import Mesh, MeshId, Reference, Time
-from clocksync.pair import Pair
-from clocksync.ports import Ends, PortPage
+from clocksync.mesh.codec import encode
+from clocksync.mesh.messages import Mesh, MeshId, Reference, Time
+from clocksync.mesh.model import HostRules
+from clocksync.page.ports import Ends, PortPage
+from clocksync.pair.linear import Linear
+from clocksync.pair.model import Pair
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS

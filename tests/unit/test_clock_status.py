@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from clocksync.page import NOTHING, ClockPage, Line, State
-from clocksync.tai import Source, TaiLine, TaiPage
+from clocksync.page.clock_page import NOTHING, ClockPage, Line, State
+from clocksync.page.tai_page import Source, TaiLine, TaiPage
 from fabricd.cli import app
 from fabricd.clock import status_reader
 from fabricd.probes import layout as lay

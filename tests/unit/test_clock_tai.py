@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clocksync import latch, page, tai
-from clocksync.page import ClockError, Line, State
-from clocksync.tai import NO_TAI, Source, TaiLine, TaiPage, TaiReader, decode, encode
+from clocksync.page import clock_page, latch, tai_page
+from clocksync.page.clock_page import ClockError, Line, State
+from clocksync.page.tai_page import NO_TAI, Source, TaiLine, TaiPage, TaiReader, decode, encode
 
 HEADER = Path(__file__).resolve().parents[2] / "clocksync/include"
 SECOND = 10**9
@@ -86,16 +86,18 @@ def program(request, tmp_path_factory):
 
 def test_layout_and_readers_are_those_of_the_header(program, tmp_path, written):
     at, wanted = 0, {}
-    names = [(name, f"line.{name}") for name in page.FIELDS] + [(n, n) for n in tai.FIELDS]
+    names = [(name, f"line.{name}") for name in clock_page.FIELDS] + [
+        (n, n) for n in tai_page.FIELDS
+    ]
     for name, code in latch.HEAD_FIELDS.items():
         wanted[name] = at
         at += struct.calcsize("<" + code)
     begin = at
     for name, shown in names:
         wanted[shown] = at
-        at += struct.calcsize("<" + (page.FIELDS | tai.FIELDS)[name])
+        at += struct.calcsize("<" + (clock_page.FIELDS | tai_page.FIELDS)[name])
     found = program()
-    assert found.pop("size") == begin + 2 * (at - begin) == tai.KIND.used
+    assert found.pop("size") == begin + 2 * (at - begin) == tai_page.KIND.used
     assert found == {name: wanted[name] for name in found}
 
     assert program(str(tmp_path)) == {"error": 116}, "ESTALE: nothing was written yet"
@@ -106,7 +108,7 @@ def test_layout_and_readers_are_those_of_the_header(program, tmp_path, written):
     assert said.pop("utc") == NOW + passed - 37 * SECOND
     assert said == {
         "bound": 4000.0, "state": 1, "master": 2**64 - 2, "class": 6, "leap": -1,
-        "flags": tai.UTC_KNOWN | tai.TRACEABLE,
+        "flags": tai_page.UTC_KNOWN | tai_page.TRACEABLE,
     }  # fmt: skip
     (tmp_path / "clock-tai").write_bytes(b"x" * latch.SIZE)
     assert program(str(tmp_path)) == {"error": 71}, "EPROTO"
@@ -144,11 +146,11 @@ def test_a_page_that_was_replaced_is_found_once_the_old_one_is_old(tmp_path, wri
 
 def test_a_program_reads_it_by_the_environment(tmp_path, written, monkeypatch):
     monkeypatch.setenv("FABRIC_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(tai, "_own", tai._Own())
+    monkeypatch.setattr(tai_page, "_own", tai_page._Own())
     with pytest.raises(ClockError, match="unsynchronized"):
-        tai.now()
+        tai_page.now()
     written.write(TaiLine(line(), SOURCE))
-    ns, bound = tai.now()
+    ns, bound = tai_page.now()
     assert ns >= NOW
     assert bound == 4000
 
@@ -176,7 +178,7 @@ def test_what_is_no_page_is_refused(tmp_path, content):
 def test_a_damaged_record_is_refused_and_the_page_still_read(tmp_path, written):
     written.write(TaiLine(line(), SOURCE))
     data = bytearray((tmp_path / "clock-tai").read_bytes())
-    data[tai.KIND.place(1).start + 100] ^= 1
+    data[tai_page.KIND.place(1).start + 100] ^= 1
     (tmp_path / "clock-tai").write_bytes(data)
     with TaiReader(tmp_path) as reader:
         with pytest.raises(ClockError, match="damaged"):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from clocksync.codec import decode
-from clocksync.linear import Linear
-from clocksync.messages import Origin, Trace
-from clocksync.page import ClockError, State
+from clocksync.mesh.codec import decode
+from clocksync.mesh.messages import Origin, Trace
+from clocksync.mesh.trace import Fabric, TaiKeeper
+from clocksync.page.clock_page import ClockError, State
+from clocksync.page.tai_page import NO_TAI
+from clocksync.pair.linear import Linear
 from clocksync.ptp.client import Grandmaster, MasterTime
-from clocksync.tai import NO_TAI
-from clocksync.trace import Fabric, TaiKeeper
 
 SECOND = 10**9
 STEP = SECOND // 10

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clocksync.points import Points, take
-from clocksync.trains import LEAST_EPSILON_NS, MOST_EPSILON_NS, Packets, TrainFilter, Trains
+from clocksync.pair.points import Points, take
+from clocksync.pair.trains import LEAST_EPSILON_NS, MOST_EPSILON_NS, Packets, TrainFilter, Trains
 
 GAP_NS = 3000
 

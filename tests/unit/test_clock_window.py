@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clocksync.pair import SECOND, Rules
-from clocksync.window import newest
+from clocksync.pair.model import SECOND, Rules
+from clocksync.pair.points import newest
 
 RULES = Rules()
 NOW = 10**12

@@ -22,6 +22,12 @@ LONG = {
 }
 """Files past `MOST_LINES` that are known; nothing may be added."""
 
+LOOSE = {
+    "fabricd": {"__init__.py", "daemon.py", "engine.py"},
+    "clocksync": {"__init__.py", "tai.py"},  # what jobs import
+}
+"""By package that is cut into rooms: the modules at its top level."""
+
 PRIVATE = {
     "fabricd": (
         "Aside Bridge CarrierBook Clockwork Desk Jury Lines NicBook Past Picture Probing "
@@ -85,13 +91,13 @@ def modules():
     return out
 
 
-def rooms():
-    """The packages of fabricd."""
+def rooms(package):
+    """The packages right below a package."""
     return {
         name: module
         for name, module in modules().items()
         if name.count(".") == 1
-        and name.startswith("fabricd.")
+        and name.startswith(f"{package}.")
         and (REPO / name.replace(".", "/")).is_dir()
     }
 
@@ -132,20 +138,33 @@ def circle(graph):
     return next((found for node in sorted(graph) if (found := visit(node))), [])
 
 
-def test_fabricd_shows_packages_and_two_modules():
-    loose = {path.name for path in (REPO / "fabricd").glob("*.py")}
-    assert loose == {"__init__.py", "daemon.py", "engine.py"}
+@pytest.mark.parametrize("package", sorted(LOOSE))
+def test_a_package_shows_rooms_and_few_modules(package):
+    loose = {path.name for path in (REPO / package).glob("*.py")}
+    assert loose == LOOSE[package]
 
 
-def test_every_room_of_fabricd_says_what_lives_there_and_what_always_holds():
-    assert len(rooms()) > 15
-    short = [name for name, room in rooms().items() if room.docstring.count("\n\n") < 2]
-    assert short == ["fabricd.cli"], "which is the program's help"
+@pytest.mark.parametrize("package", sorted(LOOSE))
+def test_every_room_says_what_lives_there_and_what_always_holds(package):
+    found = rooms(package)
+    assert len(found) > {"fabricd": 15, "clocksync": 3}[package]
+    short = [name for name, room in found.items() if room.docstring.count("\n\n") < 2]
+    assert set(short) <= {"fabricd.cli"}, "which is the program's help"
 
 
-def test_no_room_of_fabricd_imports_anything_by_itself():
+@pytest.mark.parametrize("package", sorted(LOOSE))
+def test_no_room_imports_anything_by_itself(package):
     """Or whoever needs one module of it would load all: the daemon's start is kept light."""
-    assert [name for name, room in rooms().items() if room.imports] == ["fabricd.cli"]
+    assert {name for name, room in rooms(package).items() if room.imports} <= {"fabricd.cli"}
+
+
+def test_rooms_of_clocksync_import_one_way():
+    below = {"pair": set(), "page": set(), "ptp": {"pair"}, "mesh": {"pair", "page", "ptp"}}
+    for name, others in graph_of(modules()).items():
+        if name.startswith("clocksync.") and name.count(".") == 2:
+            room = name.split(".")[1]
+            used = {other.split(".")[1] for other in others if other.startswith("clocksync.")}
+            assert used - {room} <= below[room], name
 
 
 def test_circles_are_found():

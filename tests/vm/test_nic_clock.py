@@ -17,7 +17,7 @@ READINGS = 30
 READER = """
 import json, sys, time
 from pathlib import Path
-from clocksync.crossing import Crossing
+from clocksync.pair.crossing import Crossing
 from fabricd.clock.phc import PhcDevice, PhcError
 
 device, crossing, seen, gone = PhcDevice(Path(sys.argv[1])), Crossing(), [], None

@@ -14,8 +14,8 @@
  * file is created whole, renamed into place, and never cut: a mapping of it stays sound. Only a page
  * of another version takes its place, and nothing here looks for one: who has the old one open reads
  * HOLDOVER with a bound that grows, then ESTALE when the line ends (an hour at most). Close and open
- * it anew then, or when it says HOLDOVER for long. Layout as in clocksync/page.py. Little-endian
- * hosts only.
+ * it anew then, or when it says HOLDOVER for long. Layout as in clocksync/page/clock_page.py.
+ * Little-endian hosts only.
  */
 #ifndef FABRIC_CLOCK_H
 #define FABRIC_CLOCK_H

@@ -8,7 +8,7 @@
  *   fabric_tai_close(&clock);
  *
  * A page of its own ($RUN/clock-tai), a latch as the clock page is. There is a time while some host
- * of the fabric has a PTP grandmaster that gives TAI. Layout as in clocksync/tai.py.
+ * of the fabric has a PTP grandmaster that gives TAI. Layout as in clocksync/page/tai_page.py.
  */
 #ifndef FABRIC_TAI_H
 #define FABRIC_TAI_H

@@ -1,8 +1,8 @@
 // The page on which a host's clock service leaves from which UDP source port its prober is to probe
 // a path, where that is not the link's own (a path whose two ways differ, on its way to another
-// ECMP path); twin of clocksync/ports.py. A latch (clocksync/latch.py): record[seq & 1] holds.
-// `check` is the exclusive or of the words after it and kSalt. Little-endian. What was written
-// holds until something else is, however old it is.
+// ECMP path); twin of clocksync/page/ports.py. A latch (clocksync/page/latch.py): record[seq & 1]
+// holds. `check` is the exclusive or of the words after it and kSalt. Little-endian. What was
+// written holds until something else is, however old it is.
 #pragma once
 
 #include <cstddef>

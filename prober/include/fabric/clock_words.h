@@ -1,6 +1,7 @@
 // The page on which a host's clock service leaves what its prober is to tell the peers; twin of
-// clocksync/messages.py, which knows what the words mean. A latch (clocksync/latch.py): record[seq
-// & 1] holds. `check` is the exclusive or of the words after it and kSalt. Little-endian.
+// clocksync/mesh/messages.py, which knows what the words mean. A latch (clocksync/page/latch.py):
+// record[seq & 1] holds. `check` is the exclusive or of the words after it and kSalt.
+// Little-endian.
 #pragma once
 
 #include <cstddef>

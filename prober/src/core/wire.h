@@ -58,7 +58,7 @@ struct Address {
 using PseudoHeader = std::array<std::uint8_t, TagText::kHead>;
 PseudoHeader pseudo_header(const Address& source, const Address& destination);
 
-// What one host's clock service tells another's (clocksync/codec.py); all zero: nothing.
+// What one host's clock service tells another's (clocksync/mesh/codec.py); all zero: nothing.
 using Word = std::array<std::uint64_t, 4>;
 
 struct Packet {

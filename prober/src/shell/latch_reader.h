@@ -1,4 +1,4 @@
-// Reads a page that the clock service writes (clocksync/latch.py): one record of two holds.
+// Reads a page that the clock service writes (clocksync/page/latch.py): one record of two holds.
 #pragma once
 
 #include <fcntl.h>

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from clocksync.pair import SECOND, WALK
+from clocksync.pair.model import SECOND, WALK
 
 
 class Covariance(NamedTuple):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from clocksync.pair import SECOND
+from clocksync.pair.model import SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clocksync.linear import Linear, split
-from clocksync.pair import SECOND, Pair
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND, Pair
 
 PRECISE_NS = 52.0
 """A hardware cross stamp (PTM, ART) is good to a tick of the slowest ART, 19.2 MHz."""

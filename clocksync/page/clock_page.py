@@ -18,7 +18,7 @@ from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from clocksync.latch import Kind, LatchError, LatchFile, Mapped, is_sealed, seal
+from clocksync.page.latch import Kind, LatchError, LatchFile, Mapped, is_sealed, seal
 
 FIELDS: Final = {
     "check": "Q", "raw_ns": "q", "fabric_ns": "q", "slope": "d", "bound_ns": "d", "drift": "d",

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from clocksync.asymmetry import Blame, Surplus
-from clocksync.bound import BoundKeeper, Observation
-from clocksync.linear import Linear, split
-from clocksync.messages import AsymmetryReport, ClockMessage, Mesh, MeshId, Reference, Time
-from clocksync.pair import SECOND, Pair
+from clocksync.mesh.asymmetry import Blame, Surplus
+from clocksync.mesh.bound import BoundKeeper, Observation
+from clocksync.mesh.messages import AsymmetryReport, ClockMessage, Mesh, MeshId, Reference, Time
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND, Pair
 
 GUILTY_SHARE = 1e-3
 """Of its weight, of a path whose two ways are known to differ: it bends nobody any more, and counts
@@ -45,7 +45,7 @@ class Edge:
     surplus: Surplus = field(default_factory=Surplus)
     """One that stays belongs to a path whose two ways differ."""
     mark: int = 0
-    """The same at both ends (`clocksync.ecmp_rerouter.path_mark`); 0: not known."""
+    """The same at both ends (`clocksync.mesh.ecmp_rerouter.path_mark`); 0: not known."""
     blame: Blame | None = None
     asymmetric: bool = False
     """The path is known to be asymmetric."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from clocksync.latch import Kind, LatchFile, is_sealed, seal
+from clocksync.page.latch import Kind, LatchFile, is_sealed, seal
 
 MOST: Final = 48
 LEAST: Final = 49152

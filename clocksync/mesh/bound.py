@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clocksync.linear import Linear
-from clocksync.messages import Reference
+from clocksync.mesh.messages import Reference
+from clocksync.pair.linear import Linear
 
 
 class Known(NamedTuple):

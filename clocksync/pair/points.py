@@ -1,15 +1,17 @@
-"""The points of one direction of a path, while they are of use. Pure."""
+"""The points of one direction of a path, and the window of them that makes a line. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.fit import Cloud
-from clocksync.trains import LEARNED, Ints, TrainFilter, Trains
+from clocksync.pair.fit import FEWEST, Cloud
+from clocksync.pair.model import SECOND, Rules
+from clocksync.pair.trains import LEARNED, Ints, TrainFilter, Trains
 
 ROOM = 512
 """Points that there is room for at first."""
@@ -155,3 +157,63 @@ def least_rtt(upper: Cloud, lower: Cloud, slope: float) -> float:
     np.subtract(lower.ns, slope * 1e9 * lower.at_s, out=below[1:-1])
     nearest = np.maximum(below[after], below[after + 1])
     return float((above - nearest).min())
+
+
+class Window(NamedTuple):
+    """The newest points of both directions."""
+
+    origin: int
+    """Our clock: the middle of the window."""
+    base: int
+    """Whole nanoseconds that were taken off the clocks' difference."""
+    length_ns: int
+    since_ns: int
+    """Our clock: from here on both directions have points,"""
+    till_ns: int
+    """and to here."""
+    clouds: tuple[Cloud, Cloud]
+    nu: tuple[float, float]
+    """Share of each cloud that makes its edge (`clocksync.pair.fit.fit`)."""
+    kept: tuple[float, float]
+    """Share of the trains that the filter kept."""
+
+
+def newest(
+    ways: tuple[Points, Points], now_ns: int, length_ns: int, rules: Rules, *, known: bool
+) -> Window | None:
+    """The window as of now.
+
+    Args:
+        ways: points of either direction, our packets' first.
+        now_ns: our clock.
+        length_ns: of a window that has points enough; it grows until it has.
+        rules: how many these are, and what share of them makes an edge.
+        known: whether there is a line, of not long ago. A first one takes longer.
+
+    Returns:
+        None: too few points.
+    """
+    out, back = ways
+    length = length_ns
+    while True:
+        since = now_ns - length
+        upper, lower = out.since(since), back.since(since)
+        if min(len(upper[0]), len(lower[0])) >= rules.enough or length >= rules.longest_ns:
+            break
+        length = min(2 * length, rules.longest_ns)
+    if min(len(upper[0]), len(lower[0])) < FEWEST:
+        return None
+    first, last = max(upper[0][0], lower[0][0]), min(upper[0][-1], lower[0][-1])
+    if not known and last - first < rules.first_ns:
+        return None
+    origin = now_ns - length // 2
+    base = int(upper[1].min()) // 2 + int(lower[1].max()) // 2
+    over, under = (
+        Cloud((at - origin) / SECOND, (apart - base).astype(float)) for at, apart in (upper, lower)
+    )
+    kept = out.rate(first), back.rate(first)
+    # The fewer trains met no queue, the fewer of those that passed for it did. And a window that
+    # grew is to find packets that are rarer, not more of the same.
+    part = rules.nu * rules.window_ns / length_ns
+    nu = (max(rules.least_nu, part * kept[0]), max(rules.least_nu, part * kept[1]))
+    return Window(origin, base, length, int(first), int(last), (over, under), nu, kept)

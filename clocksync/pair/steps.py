@@ -13,9 +13,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.pair import Pair, Rules
-from clocksync.points import Points
-from clocksync.trains import Ints
+from clocksync.pair.model import Pair, Rules
+from clocksync.pair.points import Points
+from clocksync.pair.trains import Ints
 
 Floats = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from clocksync.fit import MOST_SLOPE, Line
-from clocksync.pair import SECOND, Rules
-from clocksync.window import Window
+from clocksync.pair.fit import MOST_SLOPE, Line
+from clocksync.pair.model import SECOND, Rules
+from clocksync.pair.points import Window
 
 CRYSTALS = 2e-4
 """Two of them, 100 ppm off each, the worst there are in hosts. A steeper line is not theirs."""

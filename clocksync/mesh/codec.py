@@ -11,8 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
-from clocksync.crossing import MOST_SLOPE
-from clocksync.messages import (
+from clocksync.mesh.messages import (
     MOST_BOUND,
     MOST_HALF,
     AsymmetryReport,
@@ -25,8 +24,9 @@ from clocksync.messages import (
     Time,
     Trace,
 )
+from clocksync.page.outbox import SIZE
+from clocksync.pair.crossing import MOST_SLOPE
 
-SIZE: Final = 32
 _SLOPE: Final = 2.0**42
 _PART: Final = 2.0**32
 _SMALL_PART: Final = 2.0**16

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from clocksync.linear import Linear, split
-from clocksync.messages import MeshId, Reference
-from clocksync.pair import SECOND
+from clocksync.mesh.messages import MeshId, Reference
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND
 
 NEVER = 255
 """Priority of a host that does not become reference."""

@@ -2,13 +2,13 @@
 
 Every host keeps *mesh time*, a line over its own clock. Ten times a second it looks what mesh time
 its neighbours have now, each seen through the path to it, and goes a part of the way to their mean:
-the damped steps of `clocksync.mesh`, written for times instead of offsets. So all agree on a time
-that is nobody's, and an error of one path stays near it. *Fabric time* is that of one host, the
-reference (`clocksync.election`): it says how far its own time is ahead of mesh time, and the others
-pass that on.
+the damped steps of `clocksync.mesh.solver`, written for times instead of offsets. So all agree on a
+time that is nobody's, and an error of one path stays near it. *Fabric time* is that of one host,
+the reference (`clocksync.mesh.election`): it says how far its own time is ahead of mesh time, and
+the others pass that on.
 
 A host that hears nobody for a while begins a mesh. Where two meet, hosts of the younger one change
-over (`clocksync.election.older_mesh`), which is another epoch of the clock page.
+over (`clocksync.mesh.election.older_mesh`), which is another epoch of the clock page.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from clocksync import neighbours
-from clocksync.asymmetry import Evidence, judge
-from clocksync.bound import BoundKeeper, Known
-from clocksync.codec import encode
-from clocksync.ecmp_rerouter import Change, EcmpRerouter, PortStatus
-from clocksync.election import NEVER, Election, older_mesh
-from clocksync.host_rules import HostRules
-from clocksync.linear import Linear, split
-from clocksync.mesh import DAMPING, Pull, step
-from clocksync.messages import (
+from clocksync.mesh import neighbours
+from clocksync.mesh.asymmetry import Evidence, judge
+from clocksync.mesh.bound import BoundKeeper, Known
+from clocksync.mesh.codec import encode
+from clocksync.mesh.ecmp_rerouter import Change, EcmpRerouter, PortStatus
+from clocksync.mesh.election import NEVER, Election, older_mesh
+from clocksync.mesh.messages import (
     MOST_BOUND,
     MOST_DRIFT,
     AsymmetryReport,
@@ -36,11 +33,13 @@ from clocksync.messages import (
     Time,
     under,
 )
-from clocksync.neighbours import Edge, View, sights, views
-from clocksync.page import NOTHING, Line, State
-from clocksync.pair import SECOND, Pair
-from clocksync.status import Status
-from clocksync.trace import Fabric
+from clocksync.mesh.model import HostRules, Status
+from clocksync.mesh.neighbours import Edge, View, sights, views
+from clocksync.mesh.solver import DAMPING, Pull, step
+from clocksync.mesh.trace import Fabric
+from clocksync.page.clock_page import NOTHING, Line, State
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND, Pair
 
 NO_DELAY_NS = 1.0
 """Root delay of the reference, as it is told."""
@@ -207,7 +206,7 @@ class MeshHost:
 
         Returns:
             Which are in another state now, or to be probed from another source port
-            (`clocksync.ecmp_rerouter`).
+            (`clocksync.mesh.ecmp_rerouter`).
         """
         evidence = {
             path: Evidence(edge.surplus, edge.blame, edge.asymmetric)

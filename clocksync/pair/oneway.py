@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from clocksync.fit import Envelope
+from clocksync.pair.fit import Envelope
 
 
 class Expected(NamedTuple):

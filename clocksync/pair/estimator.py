@@ -1,9 +1,9 @@
 """How far a peer's clock is from ours, from the packets of one path, window after window. Pure.
 
 A window is 2 s of points that the train filter kept; it grows, up to 8 s, while they scatter, and
-up to 16 s while they are few. The line through them (`clocksync.fit`) is the estimate. The newest
-points are held against the last line before each fit (`clocksync.steps`), and what was before a
-step of a clock is dropped.
+up to 16 s while they are few. The line through them (`clocksync.pair.fit`) is the estimate. The
+newest points are held against the last line before each fit (`clocksync.pair.steps`), and what was
+before a step of a clock is dropped.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clocksync.base_delay import BaseDelay
-from clocksync.fit import Line, envelope, fit
-from clocksync.offset_tracker import OffsetTracker
-from clocksync.oneway import Expected, clean, weighed
-from clocksync.pair import SECOND, WALK, Pair, Rules, off
-from clocksync.points import Points, least_rtt, take
-from clocksync.steps import Look, look
-from clocksync.trains import Packets, Trains
-from clocksync.window import Window, newest
+from clocksync.pair.base_delay import BaseDelay
+from clocksync.pair.fit import Line, envelope, fit
+from clocksync.pair.model import SECOND, WALK, Pair, Rules, off
+from clocksync.pair.offset_tracker import OffsetTracker
+from clocksync.pair.oneway import Expected, clean, weighed
+from clocksync.pair.points import Points, Window, least_rtt, newest, take
+from clocksync.pair.steps import Look, look
+from clocksync.pair.trains import Packets, Trains
 
 
 class PairEstimator:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from clocksync.codec import encode
-from clocksync.linear import Linear, split
-from clocksync.messages import ClockMessage, Origin, Trace
-from clocksync.page import ClockError, Line, State
-from clocksync.pair import SECOND
+from clocksync.mesh.codec import encode
+from clocksync.mesh.messages import ClockMessage, Origin, Trace
+from clocksync.page.clock_page import ClockError, Line, State
+from clocksync.page.tai_page import NO_TAI, Source, TaiLine
+from clocksync.pair.linear import Linear, split
+from clocksync.pair.model import SECOND
 from clocksync.ptp.client import MasterTime
-from clocksync.tai import NO_TAI, Source, TaiLine
 
 
 class Fabric(NamedTuple):
@@ -47,7 +47,8 @@ class TraceRules:
     fresh_ns: int = SECOND
     """Of the page: without another line it is holdover."""
     wander: float = 1e-8 / SECOND
-    """Most by which two clocks' rates part within a nanosecond (`clocksync.host.HostRules`)."""
+    """Most by which two clocks' rates part within a nanosecond
+    (`clocksync.mesh.host.HostRules`)."""
 
 
 class _Heard(NamedTuple):

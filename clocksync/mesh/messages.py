@@ -1,7 +1,7 @@
 """What the clock services of neighbours tell each other, 32 bytes at a time.
 
 The probers carry the words with the packets of their clock paths, a word a packet, and look at
-nothing but whether there is one. How they travel is in `clocksync.codec`.
+nothing but whether there is one. How they travel is in `clocksync.mesh.codec`.
 
 =========  ======================================================================================
 MESH       where mesh time lies over the sender's clock
@@ -26,8 +26,8 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from clocksync.crossing import MEMORY_NS, PhcLine
-from clocksync.linear import Linear
+from clocksync.pair.crossing import MEMORY_NS, PhcLine
+from clocksync.pair.linear import Linear
 
 MOST_BOUND: Final = 1e18
 MOST_DRIFT: Final = 0.5
@@ -115,7 +115,7 @@ class Phc(NamedTuple):
     link: int
     """Of which NIC: `link_id` of its address on the path."""
     generation: int
-    """8 bits; see `clocksync.crossing.PhcLine`."""
+    """8 bits; see `clocksync.pair.crossing.PhcLine`."""
     raw_ns: int
     """The sender's clock: a moment."""
     phc_ns: int
@@ -138,14 +138,14 @@ class Phc(NamedTuple):
 
 
 class AsymmetryReport(NamedTuple):
-    """A GAUGE word that also says which path's two ways differ (`clocksync.asymmetry`).
+    """A GAUGE word that also says which path's two ways differ (`clocksync.mesh.asymmetry`).
 
     Older hosts take it for a GAUGE.
     """
 
     gauge: MeshId
     mark: int
-    """Of the path (`clocksync.ecmp_rerouter.path_mark`), not 0."""
+    """Of the path (`clocksync.mesh.ecmp_rerouter.path_mark`), not 0."""
     surplus_ns: float
     """As the sender sees it."""
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from clocksync.codec import SIZE
-from clocksync.latch import Kind, LatchFile, seal
+from clocksync.page.latch import Kind, LatchFile, seal
 
+SIZE: Final = 32
+"""Of a message."""
 MOST: Final = 8
 """Words for all paths; each link may have one more, for its own."""
 LINKS: Final = 32

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from clocksync.asymmetry import Finding
-from clocksync.pair import SECOND
-from clocksync.ports import MOST
+from clocksync.mesh.asymmetry import Finding
+from clocksync.page.ports import MOST
+from clocksync.pair.model import SECOND
 
 
 class PathState(StrEnum):
@@ -192,7 +192,7 @@ class EcmpRerouter:
 
         Args:
             now_ns: our clock.
-            findings: of `clocksync.asymmetry.judge`.
+            findings: of `clocksync.mesh.asymmetry.judge`.
             taken: what the prober has done; nothing of a path while there is none.
 
         Returns:

@@ -1,12 +1,13 @@
 """How far apart two clocks are, followed from one look at a path to the next. Pure.
 
-The line through a window (`clocksync.estimator`) is of all that came in some seconds. While a queue
-begins or ends on one way, that edge has packets at one end of the window only and the line turns;
-and a way that is shorter now and then (a warm cache, one core instead of two) moves it. Crystals do
+The line through a window (`clocksync.pair.estimator`) is of all that came in some seconds. While a
+queue begins or ends on one way, that edge has packets at one end of the window only and the line
+turns; and a way that is shorter now and then (a warm cache, one core instead of two) moves it.
+Crystals do
 neither: within a second two of 1 ppb/√s part by two nanoseconds from where they were going.
 
 So where the clocks are to be by now is led on from look to look, by a Kalman filter
-(`clocksync.kalman`), and each direction is held against that by itself. Its edge is the
+(`clocksync.pair.kalman`), and each direction is held against that by itself. Its edge is the
 earliest packets of the last seconds that are not alone. What such an edge is off is the clock, or
 a queue, or another way, and a queue only ever makes it later:
 
@@ -30,9 +31,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clocksync.kalman import Covariance, DelayVariation, State
-from clocksync.pair import SECOND, Pair, off
-from clocksync.points import Points
+from clocksync.pair.kalman import Covariance, DelayVariation, State
+from clocksync.pair.model import SECOND, Pair, off
+from clocksync.pair.points import Points
 
 Floats = NDArray[np.float64]
 WAYS = (1, -1)
@@ -89,7 +90,7 @@ class OffsetTrackerRules:
     breath_ns: float = 18.0
     """Standard deviation of by how much ways are longer than usual."""
     calm_s: float = 5.0
-    """And how long they stay so (`clocksync.kalman.DelayVariation`)."""
+    """And how long they stay so (`clocksync.pair.kalman.DelayVariation`)."""
     rate_ns: float = 10.0
     """Standard deviation of the rate that it begins with, ns/s: the first lines after a flood are
     turned."""

@@ -5,7 +5,8 @@ together say it more than once: around a loop the differences must add up to 0, 
 over (the loop's surplus) is error. The least-squares solution spreads the error over the paths by
 weight, and with many loops most of it goes away (Huygens, Geng et al., NSDI 2018, section 4.3).
 
-``step`` is what each host does (`clocksync.host`) with its neighbours' messages alone, ten times a
+``step`` is what each host does (`clocksync.mesh.host`) with its neighbours' messages alone, ten
+times a
 second: a damped Jacobi step on the equations of that solution, which leads there. Offsets that all
 hosts share cancel in the differences, so no host waits for a reference. The benchmarks compare it
 with the solution of the whole graph (`bench.clock.least_squares`).
