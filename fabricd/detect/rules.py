@@ -107,7 +107,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("aer_fatal", 1, 60, H, "the PCIe link to the NIC does not work"),
     Rule("aer_nonfatal", 3, 60, S, "PCIe transactions lost; the NIC still works"),
     Rule("pcie_rx_recoveries", 60, 60, S, "1/s: the PCIe link retrains"),
-    Rule("pcie_tx_recoveries", 60, 60, S, "1/s: the PCIe link retrains at the slot's wish"),
+    Rule("pcie_tx_recoveries", 60, 60, S, "1/s: the slot makes the PCIe link retrain"),
     Rule("pcie_transfer_errors", 3, 60, S, "transfers over PCIe that failed"),
     Rule("aer_correctable", 600, 60, S, "10/s: the PCIe link layer repeats much"),
     Rule("health_errors", 3, 600, S, "devlink health reporter: firmware or queue errors"),

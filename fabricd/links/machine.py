@@ -9,7 +9,7 @@ Rules:
 * Up slow: DOWN goes to HOLD when the evidence is gone, HOLD to PROBATION when there was no bad
   evidence for the hold-down and damping lets it go, PROBATION to UP when nothing happened there.
 * SUSPECT and DEGRADED carry traffic; only DOWN, HOLD and ADMIN do not.
-* ADMIN is an operator's wish. Coming back from it is not a recovery: it starts again at UNKNOWN.
+* ADMIN is an operator's order. Coming back from it is not a recovery: it starts again at UNKNOWN.
 * What is not in the table raises, and nothing has happened.
 """
 

@@ -174,7 +174,7 @@ class OverrideManager:
             except OSError as error:
                 # The file's end times hold anyway: nothing is prolonged by a full disk.
                 self.errors += 1
-                self._log.error("wishes not stored", error=str(error))
+                self._log.error("overrides not stored", error=str(error))
         if over:
             self.apply(host)
             self._settle(host)

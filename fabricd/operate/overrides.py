@@ -142,7 +142,7 @@ class ActiveOverrides:
         What ended meanwhile is taken over too, so that `expire` reports it.
         """
         if not isinstance(document, list):
-            return ["not a list of wishes"]
+            return ["not a list of overrides"]
         refused = []
         for item in document:
             try:

@@ -16,6 +16,10 @@ from fabricd.operate.overrides import ActiveOverrides
 from telemetry.service.durable import replace_text
 
 VERSION = 1
+KEY = "overrides"
+OLD_KEY = "wishes"
+"""The former name of `KEY`, which earlier versions alone know. It is written beside `KEY` for one
+release, so that a drain survives a downgrade. A file that has only this key is read as ever."""
 
 
 class OverrideStore:
@@ -44,7 +48,9 @@ class OverrideStore:
                 self.path.rename(aside)
             return [f"{self.path}: {error}; kept as {aside.name}"]
         return overrides.restore(
-            document.get("wishes"), wall_ns=time.time_ns(), now=time.monotonic_ns()
+            document.get(KEY, document.get(OLD_KEY)),
+            wall_ns=time.time_ns(),
+            now=time.monotonic_ns(),
         )
 
     def save(self, overrides: ActiveOverrides) -> None:
@@ -53,5 +59,6 @@ class OverrideStore:
         Raises:
             OSError: not stored; the file says what it said before.
         """
-        document = {"version": VERSION, "wishes": overrides.save()}
+        saved = overrides.save()
+        document = {"version": VERSION, KEY: saved, OLD_KEY: saved}
         replace_text(self.path, json.dumps(document, indent=1) + "\n")

@@ -42,7 +42,7 @@ class LinkInput:
     state: LinkState
     carrier: bool | None = True
     drained: bool = False
-    """In ADMIN by an operator's wish: nothing is known to be wrong with it."""
+    """In ADMIN by an operator's order: nothing is known to be wrong with it."""
     share: float = 1.0
     """What a forecast leaves it."""
     degraded: float = 0.5

@@ -92,7 +92,7 @@ COUNTERS: dict[str, Meaning] = _table(
     ("tx_timeouts", HARD, "count", "transmit queue stuck: the driver's watchdog fired"),
     ("resets", HARD, "count", "the device reset itself: its connections are gone"),
     ("pcie_rx_recoveries", SOFT, "count", "PCIe went into recovery: framing or CRC errors here"),
-    ("pcie_tx_recoveries", SOFT, "count", "PCIe went into recovery at the other side's wish"),
+    ("pcie_tx_recoveries", SOFT, "count", "PCIe went into recovery, initiated by the other side"),
     ("pcie_transfer_errors", SOFT, "count", "transfers over PCIe that failed"),
     ("aer_correctable", SOFT, "count", "PCIe errors that the link layer repaired"),
     ("aer_nonfatal", SOFT, "count", "PCIe uncorrectable errors, the link still works"),

@@ -1,6 +1,7 @@
 """The overrides: drains, windows and switches on a whole host, and what is refused."""
 
 import errno
+import json
 import os
 import stat
 import time
@@ -190,6 +191,21 @@ async def test_all_that_is_in_force_survives_a_restart(make):
     assert document["detectors"]["loss"] is False
 
 
+@pytest.mark.parametrize("gone", ["overrides", "wishes"])
+async def test_the_file_is_read_by_its_old_key_and_by_its_new_one(make, tmp_path, gone):
+    """For one release it has both: a version before knows ``wishes`` alone and keeps the drain."""
+    before = make()
+    before.overrides.drain(before.host, "rail1", seconds=None, **BY)
+    path = tmp_path / "operator.json"
+    document = json.loads(path.read_text())
+    assert document["overrides"] == document["wishes"]
+    del document[gone]
+    path.write_text(json.dumps(document))
+    after = make()
+    assert after.refused == []
+    assert after.states()["rail1"] == "ADMIN"
+
+
 async def test_garbage_in_the_file_is_set_aside(make, tmp_path):
     (tmp_path / "operator.json").write_text("{garbage")
     whole = make()
@@ -215,7 +231,7 @@ async def test_a_directory_that_cannot_be_synced_is_no_refusal(make, monkeypatch
     assert list(make().overrides.active.of(Kind.DRAIN)) == ["rail1"]
 
 
-async def test_a_full_disk_refuses_the_wish_and_changes_nothing(make, monkeypatch):
+async def test_a_full_disk_refuses_the_override_and_changes_nothing(make, monkeypatch):
     whole = make()
     link = whole.link("rail0")
     for carrier, downs in ((False, 2), (True, 0)):

@@ -18,7 +18,7 @@ def put(overrides, kind=Kind.MAINTENANCE, target="rail0", seconds=3600, wall=100
     )
 
 
-def test_a_wish_ends_by_itself_and_says_so_once():
+def test_an_override_ends_by_itself_and_says_so_once():
     overrides = ActiveOverrides()
     override = put(overrides, now=5 * SEC)
     assert overrides.due_at() == 5 * SEC + HOUR
@@ -88,7 +88,7 @@ GOOD = {"kind": "drain", "target": "rail0", "begun_wall_ns": 1, "ends_wall_ns": 
     [{"kind": "x"}, {"target": ""}, {"target": 3}, {"begun_wall_ns": "1"}, {"ends_wall_ns": 0},
      {"ends_wall_ns": 1.5}, {"kind": "maintenance"}, {"begun_wall_ns": True}],
 )  # fmt: skip
-def test_one_bad_wish_does_not_cost_the_others(change):
+def test_one_bad_override_does_not_cost_the_others(change):
     overrides = ActiveOverrides()
     refused = overrides.restore([GOOD | change, GOOD], wall_ns=0, now=0)
     assert len(refused) == 1
