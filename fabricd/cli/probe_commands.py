@@ -80,13 +80,13 @@ def sniff(
     write: Annotated[Path | None, typer.Option("--write", help="Keep them as a pcap.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Every field of each packet.")] = False,
 ) -> None:
-    """Show the probes on an interface (needs the extra fabricd[sniff]: scapy)."""
+    """Show the probes on an interface (needs scapy, which the wheel does not bring)."""
     if bool(interface) == (read is not None):
         raise typer.BadParameter("exactly one of an interface and --read")
     try:
         from fabricd.probes import sniffing
     except ImportError:
-        fail("scapy is not installed: pip install 'fabricd[sniff]'")
+        fail(f"scapy is not installed: {sys.prefix}/bin/pip install 'scapy>=2.6,<3'")
     try:
         known = keys.parse(keys.read(key_file)) if key_file is not None else []
         shown = sniffing.listen(

@@ -1,4 +1,4 @@
-"""Tables of ``docs/reference`` that come from the code: configuration keys and commands.
+"""Tables of ``docs/reference`` that come from the code: keys of both configurations, and commands.
 
 What a key means is written by people, in the last column of its row: it stays when the table is
 made anew. All other columns are the code's.
@@ -6,9 +6,11 @@ made anew. All other columns are the code's.
 
 from __future__ import annotations
 
+import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer.main
@@ -16,12 +18,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import compute.cli
+import compute.config
 import fabricd.cli
 from fabricd.config.tables import Config
 from lab.docs.pages import DOCS
 
 CONFIGURATION = DOCS / "reference" / "configuration.md"
+COMPUTE = DOCS / "reference" / "compute.md"
 COMMANDS = DOCS / "reference" / "commands.md"
+TOP = "Top level"
 BEGIN, END = "<!-- generated: python -m lab.docs -->", "<!-- end -->"
 _HEAD = "| key | default | allowed | meaning |\n|---|---|---|---|\n"
 
@@ -35,7 +40,10 @@ class Key(NamedTuple):
 
 
 def tables(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[str, list[Key]]]:
-    """Each table of fabricd.toml as ``[name]`` or ``[[name]]``, with its plain keys."""
+    """Each table of a configuration as ``[name]`` or ``[[name]]``, with its plain keys.
+
+    Keys outside of all tables are those of `TOP`.
+    """
     keys: list[Key] = []
     below: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
@@ -45,8 +53,8 @@ def tables(model: type[BaseModel] = Config, path: str = "") -> Iterator[tuple[st
         elif many or not path:
             full = f"{path}.{name}" if path else name
             below.append((f"[[{full}]]" if many else f"[{full}]", inner))
-    if path:
-        yield path, keys
+    if path or keys:
+        yield path or TOP, keys
     for shown, inner in below:
         bare = shown.strip("[]")
         for found, inner_keys in tables(inner, bare):
@@ -78,7 +86,7 @@ def _default(name: str, field: FieldInfo) -> str:
     if isinstance(value, float) and value.is_integer():
         return f"`{int(value)}`"
     if isinstance(value, tuple):
-        return "`[]`"
+        return f"`{json.dumps(value)}`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
@@ -101,21 +109,32 @@ def _inner_description(annotation: object) -> str:
 
 
 def configuration(page: str) -> str:
-    """The page with its tables as the code has them; meanings are taken from the page."""
+    """The page with the tables of fabricd.toml as the code has them."""
+    return _keys(page, Config, "##")
+
+
+def compute_keys(page: str) -> str:
+    """The page with the tables of compute.toml as the code has them."""
+    return _keys(page, compute.config.Config, "###")
+
+
+def _keys(page: str, model: type[BaseModel], level: str) -> str:
+    """Tables of all keys of ``model``; meanings are taken from the page."""
     meanings: dict[tuple[str, str], str] = {}
     table = ""
     for line in page.splitlines():
-        if found := re.match(r"#+ `(.+)`$", line):
+        if found := re.match(r"#+ `?(.+?)`?$", line):
             table = found[1]
         elif found := re.match(r"\| `(\w+)` \|.*[^\\]\| ?(.*?) ?\|$", line):
             meanings[table, found[1]] = found[2]
     parts = []
-    for name, keys in tables():
+    for name, keys in tables(model):
         rows = [
             f"| `{key}` | {default} | {allowed} | {meanings.get((name, key), '')} |"
             for key, default, allowed in keys
         ]
-        parts.append(f"## `{name}`\n\n{_HEAD}" + "\n".join(rows) + "\n")
+        shown = name if name == TOP else f"`{name}`"
+        parts.append(f"{level} {shown}\n\n{_HEAD}" + "\n".join(rows) + "\n")
     return _put(page, "\n".join(parts))
 
 
@@ -169,7 +188,14 @@ def _put(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
+PAGES: tuple[tuple[Path, Callable[[str], str]], ...] = (
+    (CONFIGURATION, configuration),
+    (COMPUTE, compute_keys),
+    (COMMANDS, commands),
+)
+
+
 def main() -> None:
-    """Rewrite both pages."""
-    for path, make in ((CONFIGURATION, configuration), (COMMANDS, commands)):
+    """Rewrite all of `PAGES`."""
+    for path, make in PAGES:
         path.write_text(make(path.read_text()))
