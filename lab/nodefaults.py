@@ -33,12 +33,16 @@ class NodeFreeze(Fault):
     def _start(self) -> None:
         with self._table.locked():
             self._table.take(self.site.freeze_row(self._host), self.holder)
-        # Again until nobody is left out: a process may fork before it is scheduled to stop.
+        # A process may fork before it is scheduled to stop. The child may have a lower pid, one
+        # that the search had passed: everybody is stopped when two searches find nobody running.
         deadline = time.monotonic() + FREEZE_S
-        while left := [p for p in procs.inhabitants([self._ns]) if not p.stopped]:
+        searches = 0
+        while searches < 2:
+            left = [p for p in procs.inhabitants([self._ns]) if not p.stopped]
+            searches = 0 if left else searches + 1
             for who in left:
                 who.signal(signal.SIGSTOP)
-            if time.monotonic() > deadline:
+            if left and time.monotonic() > deadline:
                 raise LabError(f"{self.target_text}: pid {left[0].pid} does not stop")
             time.sleep(0.001)
 
