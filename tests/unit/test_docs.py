@@ -59,7 +59,10 @@ def test_links_lead_to_a_page_and_a_heading(page):
     assert not dead
 
 
-TREES = "fabricd|clocksync|telemetry|compute|fabric_train|lab|nccl_plugin|prober|deploy|systemd"
+TREES = (
+    "fabricd|clocksync|telemetry|compute|fabric_train|lab|nccl_plugin|prober|deploy|systemd|"
+    "bench|docs|examples|cmake|tests"
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -74,8 +77,9 @@ def test_files_that_a_page_names_are_there(page):
 
 @cache
 def sources():
-    trees = [*TREES.split("|"), "tests", "bench", "examples"]
-    return [path for tree in trees for path in (REPO / tree).rglob("*.*") if path.is_file()]
+    return [
+        path for tree in TREES.split("|") for path in (REPO / tree).rglob("*.*") if path.is_file()
+    ]
 
 
 def test_every_page_is_in_the_navigation_once():
