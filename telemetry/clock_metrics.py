@@ -55,7 +55,7 @@ CLOCK_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "clock_skew_ratio",
         "gauge",
-        "How fast the bound grows without a word: what the rate may be wrong by.",
+        "How fast the bound grows without news: what the rate may be wrong by.",
         lambda s: s.clock.skew,
     ),
     host_metric(

@@ -39,7 +39,7 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "peer_silent",
         "gauge",
-        "1 while nothing is heard of that probed host on any rail, and it did not say farewell.",
+        "1 while nothing is heard of that probed host on any rail, and it did not say goodbye.",
         lambda s: {peer: int(silent) for peer, silent in s.silent_peers.items()},
         "peer",
     ),
