@@ -4,6 +4,7 @@ Metrics have their comparison in test_metrics.py and compute/test_compute_metric
 counters/test_counter_tables.py, the plugin's parameters in test_params_doc.py.
 """
 
+import inspect
 import re
 import tomllib
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 
 import compute.config
 import fabricd.config.tables
+from fabricd.cli import show
 from fabricd.control.requests import Requests
 from fabricd.escalate import refusals
 from fabricd.operate.detectors import DETECTORS
@@ -100,6 +102,15 @@ def test_the_list_of_detectors_is_that_of_the_command():
     page = TEXTS["docs/operate/operations.md"]
     shown = page.split("$ fabricctl detector list\n", 1)[1].split("$ ", 1)[0]
     assert re.findall(r"^([\w-]+) +(?:on|OFF)\b", shown, re.MULTILINE) == list(DETECTORS)
+
+
+def test_the_sample_of_status_has_every_line_of_the_command():
+    labels = re.findall(r'^        \("([\w ]+)", ', inspect.getsource(show.status), re.MULTILINE)
+    page = TEXTS["docs/operate/operations.md"]
+    shown = page.split("$ fabricctl status\n", 1)[1].split("```", 1)[0]
+    told = [line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")]
+    assert len(labels) > 12
+    assert [label for label in told if label in labels] == labels
 
 
 # -- what pages name -----------------------------------------------------------------------------
