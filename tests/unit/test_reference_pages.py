@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 import compute.config
 import fabricd.config.tables
+from compute.mosquitto import access_list
 from fabricd.cli import show
 from fabricd.control.requests import Requests
 from fabricd.escalate import refusals
@@ -87,6 +88,12 @@ def test_every_topic_has_its_row():
         r"^\| `([^`]+)` \|.*?\| `([\w.]+)` \|", section(text_of("topics"), "Table"), re.MULTILINE
     )
     assert dict(rows) == {topic_of(kind): kind.value for kind in Kind}
+
+
+def test_the_access_list_is_the_one_that_a_broker_of_ours_gets():
+    ((_, shown, _),) = pages.blocks(text_of("topics").split("\n## Access list\n", 1)[1])
+    made = access_list(["compute-a"], ["ann"], "{prefix}")
+    assert shown == made.partition("\n")[2], "all but its first line"
 
 
 def topic_of(kind):
