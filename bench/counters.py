@@ -21,8 +21,8 @@ from pathlib import Path
 from pyroute2 import netns as pr_netns
 
 from bench.report import Row
-from lab import kernelreplies as kernel
-from lab import netns
+from lab.inputs import kernel_replies as kernel
+from lab.network import netns
 from telemetry.counters import ethdriver, sweep
 from telemetry.counters.messages import (
     ETHTOOL_MSG_FEC_GET,

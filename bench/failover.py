@@ -22,9 +22,9 @@ from bench.outage import GIVE_UP_S, SETTLE_S, links_up, outages, ring
 from bench.report import Row, percentile
 from lab.cluster import Cluster, wait_until
 from lab.demo.story import topology
-from lab.faults import BlackHole, Carrier, Fault
-from lab.flap import Flap
-from lab.perf import Perf
+from lab.faults.catalog import BlackHole, Carrier, Fault
+from lab.faults.flap import Flap
+from lab.services.perf import Perf
 from lab.topology import parse_rate
 from telemetry.timeline import Timeline
 

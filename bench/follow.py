@@ -13,7 +13,7 @@ import numpy as np
 from lab.cluster import Cluster
 from lab.demo.job import RankReader
 from lab.demo.speed import Throughput, throughput
-from lab.perf import Perf
+from lab.services.perf import Perf
 from telemetry.statsdir import StatsDirectory
 from telemetry.statspage import StatsEvent, StatsEventKind
 

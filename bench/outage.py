@@ -20,9 +20,9 @@ from bench.report import percentile
 from lab.cluster import Cluster, wait_until
 from lab.demo.cpu import CpuWatch
 from lab.demo.record import CpuSample
-from lab.faults import Fault
+from lab.faults.catalog import Fault
 from lab.node import Node
-from lab.perf import Perf
+from lab.services.perf import Perf
 from telemetry.statspage import StatsEventKind
 
 FAULT_S = 0.7

@@ -19,13 +19,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lab import faults, netns, procs, registry
-from lab.faults import Direction, Fault, Flap, Site
+from lab.faults import catalog
+from lab.faults.catalog import Direction, Fault, Flap, Site
+from lab.faults.reap import reap
+from lab.lifecycle import procs, registry
+from lab.lifecycle.owner_start import start_owner
+from lab.lifecycle.registry import LabError
+from lab.network import netns
 from lab.node import Node
-from lab.ownerstart import start_owner
-from lab.reap import reap
-from lab.registry import LabError
-from lab.status import LabStatus, read_status
+from lab.observe.status import LabStatus, read_status
 from lab.topology import HostTarget, SwitchTarget, Topology, TopologyError, parse_rate
 from lab.vm.rdma import cli as rdma_cli
 from lab.vm.wire import VmError
@@ -103,7 +105,7 @@ def up(
     )
     began = time.monotonic()
     asked = {"topology": dataclasses.asdict(topology), "daemons": daemons}
-    pid, answer = start_owner("lab.owner", asked)
+    pid, answer = start_owner("lab.lifecycle.owner", asked)
     if not answer["ok"]:
         fail(str(answer["error"]), 1)
     seconds = time.monotonic() - began
@@ -244,27 +246,27 @@ def fault(
     made: Fault
     match kind:
         case Kind.CARRIER:
-            made = faults.Carrier(target)
+            made = catalog.Carrier(target)
         case Kind.ADMIN:
-            made = faults.AdminDown(target)
+            made = catalog.AdminDown(target)
         case Kind.FLAP:
             made = Flap(target, period_ms, count, duty)
         case Kind.BLACKHOLE:
-            made = faults.BlackHole(target, way)
+            made = catalog.BlackHole(target, way)
         case Kind.LOSS:
-            made = faults.Loss(target, percent, way)
+            made = catalog.Loss(target, percent, way)
         case Kind.RESET:
-            made = faults.ResetStorm(target)
+            made = catalog.ResetStorm(target)
         case Kind.ADDRESS:
-            made = faults.AddressRemoved(target)
+            made = catalog.AddressRemoved(target)
         case Kind.LEAF:
-            made = faults.LeafDown(target)
+            made = catalog.LeafDown(target)
         case Kind.SPINE:
-            made = faults.SpineDown(target)
+            made = catalog.SpineDown(target)
         case Kind.KILL:
-            made = faults.NodeKill(target)
+            made = catalog.NodeKill(target)
         case Kind.FREEZE:
-            made = faults.NodeFreeze(target)
+            made = catalog.NodeFreeze(target)
     _inject(site, made, after, seconds)
 
 

@@ -20,16 +20,17 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from lab import build, registry
-from lab.fault import Fault, Site
-from lab.logscan import scan_logs
+from lab.faults.base import Fault, Site
+from lab.faults.schedule import Play, Step
+from lab.faults.truth import Row
+from lab.lifecycle import registry
+from lab.lifecycle.registry import LabError
+from lab.network import build
+from lab.network.route_restorer import RouteRestorer
 from lab.node import Node, build_dir, prober_binary
-from lab.perf import Binaries, Collective, Perf
-from lab.registry import LabError
-from lab.route_restorer import RouteRestorer
-from lab.schedule import Play, Step
+from lab.observe.log_scan import scan_logs
+from lab.services.perf import Binaries, Collective, Perf
 from lab.topology import Topology, parse_rate
-from lab.truth import Row
 from telemetry.service import durable
 
 
@@ -205,7 +206,7 @@ class Cluster:
     ) -> Perf:
         """``fabric-perf`` with one rank per host; ``args`` are its further arguments.
 
-        ``plugin`` and ``cores`` are those of `lab.perf.Perf`.
+        ``plugin`` and ``cores`` are those of `lab.services.perf.Perf`.
 
         Raises:
             LabError: something is not built.

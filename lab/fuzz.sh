@@ -31,7 +31,7 @@ build() {
   fi
   ninja -C "$dir" "${names[@]}" "${names[@]/%/_seeds}"
 }
-# Several may be started at once (lab/parserfuzz.py): one at a time configures and builds.
+# Several may be started at once (lab/fuzz/runner.py): one at a time configures and builds.
 exec 9>"$dir/.lock"
 flock 9
 log=build/log/build-fuzz.log

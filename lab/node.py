@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lab import build, fault, hostconfig, netns, procs
-from lab.registry import LabError
-from lab.services import Service
+from lab.faults.base import Site, host_is_dead
+from lab.lifecycle import procs
+from lab.lifecycle.registry import LabError
+from lab.network import build, netns
+from lab.services import host_config
+from lab.services.service import Service
 
 if TYPE_CHECKING:
-    from lab.virtualclock import Step
+    from lab.clocks.virtual_clock import Step
 
 REPO = Path(__file__).resolve().parent.parent
 SANITIZER_ENV = {
@@ -48,7 +51,7 @@ def native_prefix() -> list[str]:
 class Node:
     """Host ``index``; its files lie in ``dir``, its namespace is ``ns``."""
 
-    def __init__(self, site: fault.Site, index: int) -> None:
+    def __init__(self, site: Site, index: int) -> None:
         self.site = site
         self.index = index
         self.name = f"h{index}"
@@ -170,11 +173,11 @@ class Node:
     @property
     def dead(self) -> bool:
         """Whether a node kill is in force."""
-        return fault.host_is_dead(self.site, self.index)
+        return host_is_dead(self.site, self.index)
 
     def write_config(self, overrides: Mapping[str, Any] | None = None, mode: str = "steer") -> Path:
         """Write fabricd.toml and the mode that the host was last promoted to."""
-        tree = hostconfig.host_config(
+        tree = host_config.host_config(
             self.site.topology,
             self.index,
             run_dir=self.run_dir,
@@ -183,7 +186,7 @@ class Node:
             key_file=self.site.dir.key,
             overrides=overrides,
         )
-        self.config_path.write_text(hostconfig.to_toml(tree))
+        self.config_path.write_text(host_config.to_toml(tree))
         (self.state_dir / "mode").write_text(f"{mode}\n")
         return self.config_path
 
@@ -225,15 +228,21 @@ class Node:
         """Start fabric-clock, after `start_daemon` has written the configuration.
 
         Args:
-            seed: not 0: the host has a virtual clock (`lab.virtualclock`); its prober has none, so
-                only with `[probe] synchronized = false`.
+            seed: not 0: the host has a virtual clock (`lab.clocks.virtual_clock`); its prober has
+                none, so only with `[probe] synchronized = false`.
             origin_ns: of that, CLOCK_MONOTONIC_RAW.
             steps: of any host's virtual clock: each host is to know all of them.
             restart: again when it ends.
         """
         words = ["-m", "fabricd.clock", "--config", str(self.config_path)]
         if seed:
-            words[1:2] = ["lab.clockhost", "--seed", str(seed), "--origin-ns", str(origin_ns)]
+            words[1:2] = [
+                "lab.clocks.clock_host",
+                "--seed",
+                str(seed),
+                "--origin-ns",
+                str(origin_ns),
+            ]
             words += [word for step in steps for word in ("--step", str(step))]
         args = [sys.executable, *words]
         self.clock = self._service("fabric-clock", args, restart=restart)

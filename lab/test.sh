@@ -3,7 +3,7 @@
 TIER=core
 case ${1:-} in unit | native | threads | booted | lab | vm | all | nightly) TIER=$1; shift ;; esac
 
-# What the tiers leave to `lab.totals`.
+# What the tiers leave to `lab.testrun.totals`.
 REPORTS=$PWD/build/log/reports
 rm -rf "$REPORTS"
 mkdir -p "$REPORTS"
@@ -31,7 +31,7 @@ finish() {
   trap - EXIT
   local group
   for group in ${MACHINES:-} ${BESIDE:-}; do kill -- -"$group" 2>/dev/null || true; done
-  python -m lab.totals "$REPORTS" "$SECONDS" "$rc" || true
+  python -m lab.testrun.totals "$REPORTS" "$SECONDS" "$rc" || true
   exit "$rc"
 }
 trap finish EXIT
@@ -44,14 +44,15 @@ strict() {
   FABRIC_REPORT=$REPORTS/$1.json "${WITHIN[@]}" python -m pytest "${@:2}"
 }
 
-# As `strict`, but a test that passes three times of three alone is flaky (lab/retry_alone.py).
+# As `strict`, but a test that passes three times of three alone is flaky
+# (lab/testrun/retry_alone.py).
 retried() {
   local rc=0
   strict "$@" || rc=$?
   [ $rc = 1 ] || return $rc
   machines_end
   beside_wait
-  python -m lab.retry_alone "$REPORTS/$1.json"
+  python -m lab.testrun.retry_alone "$REPORTS/$1.json"
 }
 
 # $1: a build, further arguments are ctest's. Its C++ tests, in the background beside something
@@ -157,7 +158,7 @@ simulators() {
 booted() {
   need_root test
   ensure_native asan
-  local rc=0 WITHIN=(python -m lab.just_booted)
+  local rc=0 WITHIN=(python -m lab.testrun.just_booted)
   ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
   FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
     --dist loadfile "$@" || rc=$?
@@ -218,13 +219,13 @@ vm() {
   FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' -n 2 --dist loadgroup "$@"
 }
 
-# An hour and a half on two cores; lab/nightly.py has the steps and keeps their results.
+# An hour and a half on two cores; lab/testrun/nightly.py has the steps and keeps their results.
 nightly() {
   need_root test
   ensure_apt dev
   ensure_apt vm
   for flavour in release asan tsan; do ensure_native $flavour; done
-  python -m lab.nightly "$@"
+  python -m lab.testrun.nightly "$@"
 }
 
 core() {

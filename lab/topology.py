@@ -1,7 +1,8 @@
 """What a lab consists of: namespaces, wires, addresses, routes. Pure description.
 
 Hosts × rails, one leaf per rail (a bridge whose own address is the gateway of that rail's subnet),
-leaves joined by routed spines. Nothing here touches the kernel; ``lab.build`` does what it says.
+leaves joined by routed spines. Nothing here touches the kernel; ``lab.network.build`` does what it
+says.
 
 Numbering, for rail r, host i, spine s: host ``10.<r>.0.<i+1>/24`` and ``fd00:<r>::<i+1>/64``,
 gateway ``10.<r>.0.254`` and ``fd00:<r>::fe``; leaf-spine links ``10.<250+s>.<r>.0/30`` and
@@ -293,7 +294,7 @@ class Topology:
         return f"10.249.0.{254 if host is None else host + 1}"
 
     def addresses(self, role: Role, index: int) -> Iterator[Address]:
-        """What ``lab.build`` assigns in that namespace."""
+        """What ``lab.network.build`` assigns in that namespace."""
         if role == "host":
             for r in range(self.rails):
                 yield Address(f"rail{r}", self.address4(index, r), 24)

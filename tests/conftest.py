@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lab import netns, registry, testreport
 from lab.cluster import Cluster
+from lab.lifecycle import registry
+from lab.network import netns
+from lab.testrun import run_report
 
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
@@ -23,7 +25,7 @@ _numbers = itertools.count()
 
 settings.register_profile(
     "fabric",
-    # A few here; the nightly run asks for many more (lab/nightly.py).
+    # A few here; the nightly run asks for many more (lab/testrun/nightly.py).
     max_examples=int(os.environ.get("FABRIC_EXAMPLES", "40")),
     # How long an example takes is the machine's doing: without this, 200 ms fail it.
     deadline=None,
@@ -90,7 +92,7 @@ def _runs_processes(config: pytest.Config, argument: str) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """The report's path is this run's alone, and which warnings are failures."""
     # What a test starts must not inherit it.
-    config.stash[_report_path] = os.environ.pop(testreport.ENV, None)
+    config.stash[_report_path] = os.environ.pop(run_report.ENV, None)
     if any(_runs_processes(config, argument) for argument in config.args):
         # A lab ends processes by pid, and leaves their Popen objects and pipes to the collector,
         # which says so in whatever test runs then.
@@ -107,9 +109,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Leave what was found to `lab.retry_alone` and `lab.totals`."""
+    """Leave what was found to `lab.testrun.retry_alone` and `lab.testrun.totals`."""
     if (path := config.stash[_report_path]) is not None:
-        report = testreport.from_stats(terminalreporter.stats, config.stash.get(_stopped, ""))
+        report = run_report.from_stats(terminalreporter.stats, config.stash.get(_stopped, ""))
         report.write(Path(path))
 
 

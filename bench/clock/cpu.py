@@ -36,7 +36,7 @@ from fabricd.config.tables import ProbeTable
 from fabricd.detect.mesh import Node, choose, train_rate
 from fabricd.probes import layout as lay
 from fabricd.probes.client import host_id
-from lab.ringfile import fresh_ring, put
+from lab.inputs.ring_file import fresh_ring, put
 
 RAILS, HOSTS = 8, 128
 SHARE = 3.0

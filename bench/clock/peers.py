@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lab import chronyd
+from lab.clocks import chronyd
+from lab.clocks.grandmaster import PTP4L
 from lab.cluster import Cluster, wait_until
-from lab.grandmaster import PTP4L
 from lab.node import Node
 
 PTP_LOG_INTERVAL = -3

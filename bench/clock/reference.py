@@ -26,8 +26,8 @@ from clocksync.page.clock_page import State
 from clocksync.pair.linear import Linear
 from fabricd.clock.paths import NEXT_LOOK_NS
 from fabricd.probes.client import host_id
+from lab.clocks.virtual_clock import VirtualClock
 from lab.cluster import Cluster, wait_until
-from lab.virtualclock import VirtualClock
 
 JUMP_NS = 20.0
 BEFORE_S, JUMP_S, AFTER_S = 1.0, 1.5, 4.0

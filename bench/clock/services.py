@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from clocksync.page.clock_page import State
 from fabricd.clock.service import STEP_S, ClockService
 from fabricd.probes.client import host_id
+from lab.clocks.virtual_clock import VirtualClock, VirtualClocks
 from lab.cluster import Cluster
-from lab.virtualclock import VirtualClock, VirtualClocks
 
 SEED = 5
 LOOK_S = 0.02

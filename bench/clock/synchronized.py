@@ -29,9 +29,10 @@ from fabricd.probes import wire
 from fabricd.probes.layout import WIRE_MAGIC, WIRE_SIZE
 from fabricd.probes.records import Direction, MissRecord, StallRecord
 from fabricd.probes.ring import RingReader
-from lab import netns, probepackets
 from lab.cluster import Cluster, wait_until
-from lab.faults import BlackHole
+from lab.faults.catalog import BlackHole
+from lab.inputs import probe_packets
+from lab.network import netns
 from lab.node import Node
 from lab.topology import Topology, parse_rate
 
@@ -95,7 +96,7 @@ class Sniffer:
             seconds, ns = struct.unpack("<qq", stamps[0])
             own = sender[2] == socket.PACKET_OUTGOING
             found.append(
-                Sniffed(seconds * 10**9 + ns - self._wall_ns, own, probepackets.decode(probe))
+                Sniffed(seconds * 10**9 + ns - self._wall_ns, own, probe_packets.decode(probe))
             )
 
     def close(self) -> None:

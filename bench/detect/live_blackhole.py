@@ -11,7 +11,7 @@ from bench.detect.live_bfd import bfd
 from bench.detect.live_carrier import latency_rows
 from bench.detect.live_lab import FAST, compute, lab, strike
 from bench.report import Row, percentile
-from lab.faults import BlackHole
+from lab.faults.catalog import BlackHole
 
 HOSTS, RAILS = 4, 4
 LASTS_S = 0.25

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from bench.detect.live_lab import SAID_S, Struck, lab, strike
 from bench.report import Row, percentile
 from lab.cluster import Cluster
-from lab.faults import Carrier, Flap
+from lab.faults.catalog import Carrier, Flap
 from lab.node import prober_binary
 
 HOSTS, RAILS = 2, 4

@@ -20,7 +20,7 @@ from bench.detect.live_lab import lab
 from bench.detect.live_pages import PageWatch
 from bench.report import Row
 from lab.cluster import Cluster
-from lab.faults import Flap
+from lab.faults.catalog import Flap
 from telemetry.events import EventKind
 from telemetry.timeline import Timeline
 

@@ -19,7 +19,7 @@ from bench.detect.live_memory import squeeze
 from bench.report import Row
 from lab.cluster import Cluster
 from lab.node import Node
-from lab.services import Service
+from lab.services.service import Service
 from telemetry.events import EventKind, LinkState
 from telemetry.timeline import Timeline
 

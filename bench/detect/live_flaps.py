@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from bench.detect.live_lab import lab
 from bench.report import Row
 from lab.cluster import Cluster
-from lab.faults import Flap
+from lab.faults.catalog import Flap
 from telemetry.timeline import Timeline
 
 LINKS = {2: 1, 20: 1, 200: 2, 600: 4}

@@ -15,7 +15,7 @@ from bench.detect.live_pages import PageWatch
 from bench.outage import links_up
 from fabricd.config.tables import DampingTable
 from lab.cluster import Cluster, wait_until
-from lab.fault import Fault
+from lab.faults.base import Fault
 from lab.topology import Topology, parse_rate
 
 FAST = {"link_interval_ms": 3, "misses": 3}

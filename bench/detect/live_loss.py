@@ -22,7 +22,7 @@ from bench.detect.live_pages import PageWatch
 from bench.report import Row
 from fabricd.probes.ring import RingReader
 from lab.cluster import Cluster, wait_until
-from lab.faults import Loss
+from lab.faults.catalog import Loss
 from telemetry.events import EventKind, LinkState
 from telemetry.timeline import Timeline
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from lab.cluster import Cluster
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from bench.report import Row
 from fabricd.steer.page import PageError, decode
 from lab.cluster import Cluster, wait_until
 from lab.demo.story import topology
-from lab.fault import Direction
-from lab.faults import BlackHole, Loss
+from lab.faults.base import Direction
+from lab.faults.catalog import BlackHole, Loss
 from lab.node import Node
 from telemetry.events import EventKind, LinkState
 from telemetry.timeline import Timeline

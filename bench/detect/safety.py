@@ -7,11 +7,11 @@ import re
 import subprocess
 
 from bench.report import Row
-from lab import parserfuzz
+from lab.fuzz import runner
 from lab.node import REPO
 
 LONG_RUN = 10_000_000
-PARSERS = (*parserfuzz.NATIVE, *parserfuzz.TARGETS)
+PARSERS = (*runner.NATIVE, *runner.TARGETS)
 
 
 def hardening(*, quick: bool) -> list[Row]:
@@ -35,10 +35,10 @@ def hardening(*, quick: bool) -> list[Row]:
 def fuzzing(*, quick: bool) -> list[Row]:
     """A run of every parser now, and what the long runs have reached."""
     inputs = 20_000 if quick else 200_000
-    results = parserfuzz.run(PARSERS, inputs)
+    results = runner.run(PARSERS, inputs)
     findings = [result for result in results if result.finding]
     unbuilt = [result for result in results if result.error]
-    stored = json.loads(parserfuzz.RESULTS.read_text()) if parserfuzz.RESULTS.exists() else {}
+    stored = json.loads(runner.RESULTS.read_text()) if runner.RESULTS.exists() else {}
     long = {
         name: stored[name]["inputs"] if name in stored and not stored[name]["finding"] else 0
         for name in PARSERS

@@ -24,9 +24,9 @@ from bench.migrate.takeovers import Fault
 from bench.report import Row
 from bench.training.trace import Control, read_page
 from lab.cluster import Cluster, wait_until
-from lab.faults import NodeFreeze
-from lab.management import Management, TrainingJob
+from lab.faults.catalog import NodeFreeze
 from lab.node import Node
+from lab.services.management import Management, TrainingJob
 from lab.topology import Topology
 
 HOSTS = RANKS + 1

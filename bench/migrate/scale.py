@@ -27,7 +27,7 @@ from bench.migrate.fleet import Place, plan
 from bench.migrate.jobs import REPO
 from bench.report import Row
 from compute.mosquitto import QUEUED
-from lab.mosquitto import Mosquitto, free_port
+from lab.services.mosquitto import Mosquitto, free_port
 
 WORKERS = 4
 PROGRESS_S = 30.0

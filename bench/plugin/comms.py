@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.report import Row
 from lab.cluster import Cluster
-from lab.perf import Perf
+from lab.services.perf import Perf
 from lab.topology import Topology
 from telemetry.statsdir import StatsDirectory
 

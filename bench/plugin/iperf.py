@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.node import Node
-from lab.perf import pinned
+from lab.services.perf import pinned
 
 PORT = 5201
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.plugin import iperf
 from lab.cluster import Cluster
-from lab.perf import RankResult, pinned
+from lab.services.perf import RankResult, pinned
 
 CORES = [0, 1]
 """The sender has one core and the receiver the other, whatever they run: the same for all."""

@@ -16,7 +16,7 @@ from bench.outage import ring
 from bench.plugin.rounds import alternate, beside, ratio
 from bench.report import Row
 from lab.cluster import Cluster
-from lab.faults import Carrier
+from lab.faults.catalog import Carrier
 from lab.topology import Topology, parse_rate
 
 RATE = "200mbit"

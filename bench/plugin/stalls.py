@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.outage import Outages, links_up, outages, ring
 from bench.report import Row, percentile
 from lab.cluster import Cluster, wait_until
-from lab.faults import BlackHole, Carrier
+from lab.faults.catalog import BlackHole, Carrier
 from lab.topology import Topology, parse_rate
 
 RATE = "1gbit"

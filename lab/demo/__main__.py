@@ -29,7 +29,7 @@ from lab.demo.training import act as training
 from lab.demo.training import report as training_report
 from lab.demo.training import view as training_view
 from lab.demo.view import LOG_STYLE, draw, rate
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 from lab.topology import TopologyError, parse_rate
 
 WIDE = 146

@@ -14,7 +14,7 @@ import numpy as np
 
 from lab.cluster import Cluster
 from lab.demo.record import RankEnd, RankSeries
-from lab.perf import Perf
+from lab.services.perf import Perf
 
 INTERVAL_MS = 100
 SIZE = "4M"

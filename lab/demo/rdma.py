@@ -18,9 +18,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lab.faults.truth import Row
+from lab.lifecycle.registry import LabError
 from lab.node import build_dir
-from lab.registry import LabError
-from lab.truth import Row
 from lab.vm.rdma import namespaces
 from lab.vm.rdma.fault import GuestFault
 from lab.vm.rdma.faults import Carrier, RoceDrop

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lab.demo.record import FaultSpan
-from lab.faults import BlackHole, Carrier, Fault
-from lab.flap import Flap
-from lab.schedule import Step
+from lab.faults.catalog import BlackHole, Carrier, Fault
+from lab.faults.flap import Flap
+from lab.faults.schedule import Step
+from lab.faults.truth import Row
 from lab.topology import Topology
-from lab.truth import Row
 
 HOSTS = 4
 RAILS = 4

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab.cluster import Cluster
-from lab.flap import Flap
+from lab.faults.flap import Flap
 from lab.gpu.compare import Row, Verdict, compare
 from lab.gpu.machine import plugin
 from lab.gpu.plan import WORLD, Network, environment

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fabricd.steer.page import PAGE_SIZE, STALE_NS, PageError, decode
+from lab.clocks.preload import preload
 from lab.cluster import Cluster, wait_until
 from lab.matrix.cells import Fault
 from lab.matrix.fault_actions import Evidence
 from lab.matrix.job import PATIENCE_S, CellError, Job
 from lab.matrix.stall_watchdog import StallWatchdog
 from lab.node import Node
-from lab.preload import preload
 from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 Strike = Callable[["Daemons", Job, int], Evidence]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lab import faults as lf
-from lab.build import read_links
+from lab.faults import catalog as lf
+from lab.faults.packets import PacketFault
 from lab.matrix.cells import Fault
 from lab.matrix.job import CellError, Job, Place
-from lab.packetfaults import PacketFault
+from lab.network.build import read_links
 
 Evidence = dict[str, object]
 HELD_S = 0.4

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.faults.truth import Row
 from lab.node import Node
-from lab.perf import Perf
-from lab.truth import Row
+from lab.services.perf import Perf
 from telemetry.statsdir import ProcessPage, StatsDirectory
 from telemetry.statspage import StatsEvent, StatsEventKind, StatsPage
 

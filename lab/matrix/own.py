@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from lab import faults as lf
 from lab.cluster import Cluster
+from lab.faults import catalog as lf
+from lab.faults.truth import Row
 from lab.matrix.cells import PATTERNS, Cell, Fault
 from lab.matrix.fault_actions import Evidence, hold
 from lab.matrix.job import PATIENCE_S, CellError, Job
-from lab.truth import Row
 
 CONNECT_AFTER_BYTES = (0, 150, 400, 1000)
 """Before anything; when the address is resolved; in the handshake; when hellos are exchanged."""

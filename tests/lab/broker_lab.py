@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from fabricd.cli import client
-from lab.mosquitto import Mosquitto
+from lab.services.mosquitto import Mosquitto
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings

@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from lab.mosquitto import Mosquitto, free_port
+from lab.services.mosquitto import Mosquitto, free_port
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.prometheus import Prometheus
+from lab.observe.prometheus import Prometheus
 
 PORT = 19200
 LASTS_S = int(os.environ.get("FABRIC_HEALTHY_S", "1800"))

@@ -1,7 +1,8 @@
 """Every kind of fault, and exactly the alerts that it is worth: under it, after it, an hour later.
 
-What is real, what is prolonged and what is played: `lab.replay`. Each row of `ROWS` is recorded on
-one lab of 4 hosts × 3 rails, one after the other, from a fabric that is well to one that is again.
+What is real, what is prolonged and what is played: `lab.observe.replay`. Each row of `ROWS` is
+recorded on one lab of 4 hosts × 3 rails, one after the other, from a fabric that is well to one
+that is again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from test_daemon_faults import ctl
 
 from lab.cli import Kind
 from lab.cluster import wait_until
-from lab.faults import (
+from lab.faults.catalog import (
     AddressRemoved,
     AdminDown,
     BlackHole,
@@ -33,8 +34,8 @@ from lab.faults import (
     ResetStorm,
     SpineDown,
 )
-from lab.prometheus import Prometheus
-from lab.replay import TAIL_S, Phase, Track, document, firing, tracks
+from lab.observe.prometheus import Prometheus
+from lab.observe.replay import TAIL_S, Phase, Track, document, firing, tracks
 
 pytestmark = pytest.mark.alone  # what goes on for an hour must not be another test's load
 

@@ -12,8 +12,8 @@ from test_daemon_flaps import ask
 
 from clocksync.mesh.ecmp_rerouter import FIRST_PORT
 from fabricd.probes.client import host_id
-from lab.asymmetric_path import BIT, AsymmetricPath
 from lab.cluster import wait_until
+from lab.network.asymmetric_path import BIT, AsymmetricPath
 
 HOSTS = 4
 NAMED_S, CURED_S = 120, 300

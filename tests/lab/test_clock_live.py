@@ -12,8 +12,8 @@ import pytest
 
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from fabricd.probes.client import host_id
+from lab.clocks.virtual_clock import VirtualClock
 from lab.cluster import wait_until
-from lab.virtualclock import VirtualClock
 
 SEED = 11
 HOSTS = 4
@@ -167,7 +167,7 @@ def test_a_host_whose_links_fail_holds_over_and_comes_back(fabric):
     wait_until(observer.locked, START_S, "all locked")
     whose = reference(observer)
     node = next(node for node in cluster.nodes if node.name != whose)
-    from lab.faults import Carrier
+    from lab.faults.catalog import Carrier
 
     with cluster.inject(Carrier(f"{node.name}:rail0")):
         wait_until(

@@ -8,8 +8,8 @@ import pytest
 
 from clocksync.page.clock_page import ClockReader
 from fabricd.probes.client import host_id
+from lab.clocks.virtual_clock import Step, VirtualClock
 from lab.cluster import wait_until
-from lab.virtualclock import Step, VirtualClock
 from tests.lab.test_clock_live import SEED, START_S, Observer, raw_ns
 
 SECOND = 10**9

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiomqtt
 import pytest
 
-from lab.mosquitto import free_port
+from lab.services.mosquitto import free_port
 from telemetry.broker.once import publish_once
 from telemetry.broker.settings import BrokerSettings
 from telemetry.broker.tls import tls_context

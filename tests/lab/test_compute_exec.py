@@ -10,7 +10,7 @@ import sys
 import pytest
 from compute_world import Compute, Mosquitto, RealWorld, settings
 
-from lab import netns
+from lab.network import netns
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from lab.flap import Flap
+from lab.faults.flap import Flap
 
 HOSTS, RAILS = 4, 2
 FLAPS = 1_000_000

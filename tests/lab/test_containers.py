@@ -14,10 +14,10 @@ import pytest
 
 from fabricd.jobs.directory import prepare_stats_directory
 from fabricd.steer.page import PageError, decode
-from lab import statspages
 from lab.cluster import wait_until
-from lab.faults import Carrier
+from lab.faults.catalog import Carrier
 from lab.node import REPO
+from lab.observe import stats_pages
 from telemetry.statspage import StatsEventKind
 
 ALICE, BOB, DAEMON = 64001, 64002, 64003
@@ -119,7 +119,7 @@ class Job:
 
 def jobs_seen(node):
     """Pages of a host by job name."""
-    _, found = statspages.read(node.run_dir)
+    _, found = stats_pages.read(node.run_dir)
     return {process.page.job: process for process in found if process.alive}
 
 
@@ -192,7 +192,7 @@ def test_two_jobs_in_containers_fail_over_and_are_seen(lab, open_checkout):
     with lab.inject(Carrier("h0:rail0")):
 
         def given_up():
-            directory, found = statspages.read(lab.nodes[0].run_dir)
+            directory, found = stats_pages.read(lab.nodes[0].run_dir)
             kinds = {
                 process.page.job: {e.kind for e in directory.new_events(process).events}
                 for process in found

@@ -7,7 +7,7 @@ import time
 import pytest
 from pyroute2 import netns as pr_netns
 
-from lab import netns
+from lab.network import netns
 from telemetry.counters.sweep import Sweep
 from telemetry.counters.types import Status
 

@@ -12,9 +12,9 @@ import pytest
 
 from fabricd.cli import client
 from fabricd.steer.page import PageError, decode
-from lab import netns
 from lab.cluster import Cluster, wait_until
-from lab.faults import AdminDown, BlackHole, Carrier, LeafDown, NodeKill
+from lab.faults.catalog import AdminDown, BlackHole, Carrier, LeafDown, NodeKill
+from lab.network import netns
 
 READY_S = 30.0
 SLOW_S = 20.0

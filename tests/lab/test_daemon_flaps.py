@@ -6,7 +6,7 @@ import pytest
 
 from fabricd.cli import client
 from lab.cluster import wait_until
-from lab.flap import Flap
+from lab.faults.flap import Flap
 
 SLOW_S = 30.0
 

@@ -13,9 +13,9 @@ import pytest
 
 from fabricd.cli import client
 from fabricd.steer.page import PageError, decode
-from lab import netns
 from lab.cluster import wait_until
-from lab.faults import BlackHole, Carrier
+from lab.faults.catalog import BlackHole, Carrier
+from lab.network import netns
 
 SLOW_S = 30.0
 

@@ -10,7 +10,7 @@ from test_daemon_faults import READY_S, SLOW_S, ask, ctl, ready, rows, started, 
 
 from fabricd.cli import client
 from lab.cluster import wait_until
-from lab.faults import BlackHole, Carrier, LeafDown, SpineDown
+from lab.faults.catalog import BlackHole, Carrier, LeafDown, SpineDown
 
 LOST = {"down", "suspect", "degraded"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from fabricd.cli import client
 from lab.cluster import wait_until
-from lab.faults import Loss
+from lab.faults.catalog import Loss
 from telemetry.timeline import Timeline
 
 SLOW_S = 60.0

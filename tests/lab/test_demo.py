@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import netns
+from lab.network import netns
 
 pytestmark = pytest.mark.lab
 

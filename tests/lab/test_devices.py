@@ -15,9 +15,9 @@ from test_failover import (
     returned,
 )
 
-from lab import build
 from lab.cluster import wait_until
-from lab.faults import Carrier
+from lab.faults.catalog import Carrier
+from lab.network import build
 from telemetry.statspage import StatsEventKind
 
 RATE = "200mbit"

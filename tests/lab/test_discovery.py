@@ -9,11 +9,11 @@ import pytest
 from test_daemon_faults import ask, ready
 
 from fabricd.cli import client
-from lab import procs
 from lab.cluster import Cluster, wait_until
-from lab.faults import NodeKill
-from lab.management import BROKER_PORT, Management
+from lab.faults.catalog import NodeKill
+from lab.lifecycle import procs
 from lab.node import REPO
+from lab.services.management import BROKER_PORT, Management
 from lab.topology import Topology
 
 SLOW_S = 120.0

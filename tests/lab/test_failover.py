@@ -13,10 +13,11 @@ from contextlib import contextmanager
 import pytest
 
 from fabricd.steer.page import PageError, decode
-from lab import netns, statspages
 from lab.cluster import wait_until
-from lab.faults import AdminDown, BlackHole, Carrier
-from lab.flap import Flap
+from lab.faults.catalog import AdminDown, BlackHole, Carrier
+from lab.faults.flap import Flap
+from lab.network import netns
+from lab.observe import stats_pages
 from telemetry.statspage import StatsEventKind
 
 HOLD = {"hold_down_s": 0.5}
@@ -27,7 +28,7 @@ STEER_PAGE_SIZE = 65536
 
 def pages(node):
     """Stats pages of the living processes of a host."""
-    _, found = statspages.read(node.run_dir)
+    _, found = stats_pages.read(node.run_dir)
     return [process.page for process in found if process.alive]
 
 
@@ -36,7 +37,7 @@ def rails_of(node):
 
 
 def events_of(node, kind):
-    directory, found = statspages.read(node.run_dir)
+    directory, found = stats_pages.read(node.run_dir)
     out = []
     for process in found:
         out += [e for e in directory.new_events(process).events if e.kind is kind]

@@ -14,7 +14,7 @@ from bench.outage import links_up
 from fabricd.cli import client
 from lab.cluster import wait_until
 from lab.demo.story import topology
-from lab.faults import BlackHole, Loss
+from lab.faults.catalog import BlackHole, Loss
 from telemetry.events import EventKind
 from telemetry.timeline import Timeline
 

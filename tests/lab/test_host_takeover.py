@@ -15,9 +15,9 @@ import pytest
 from test_takeover import RANKS, SCRIPT, STEPS, struck, train, weights
 
 from lab.cluster import Cluster, wait_until
-from lab.faults import NodeFreeze, NodeKill
-from lab.management import Management, TrainingJob, ledger_command
+from lab.faults.catalog import NodeFreeze, NodeKill
 from lab.node import REPO
+from lab.services.management import Management, TrainingJob, ledger_command
 from lab.topology import Topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.xdist_group("takeover")]

@@ -10,7 +10,7 @@ import pytest
 
 from fabricd.cli import client
 from lab.cluster import wait_until
-from lab.flap import Flap
+from lab.faults.flap import Flap
 from telemetry import statslayout as sl
 
 SLOW_S = 60.0

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from lab import procs
-from lab.just_booted import CLOCKS, command
+from lab.lifecycle import procs
+from lab.testrun.just_booted import CLOCKS, command
 
 # A lab of another time namespace would take the labs beside it for those of dead processes.
 pytestmark = pytest.mark.alone
 
 READ = """
 import json, os, sys, time
-from lab import procs
+from lab.lifecycle import procs
 clocks = {name: time.clock_gettime(number) for name, number in json.loads(sys.argv[1]).items()}
 print(json.dumps([clocks, procs.myself().start]))
 sys.stdin.read()

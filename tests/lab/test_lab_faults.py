@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import wait_until
-from lab.faults import (
+from lab.faults.catalog import (
     AdminDown,
     BlackHole,
     Carrier,
@@ -19,10 +19,10 @@ from lab.faults import (
     NodeKill,
     SpineDown,
 )
-from lab.flap import Flap
-from lab.schedule import Step
+from lab.faults.flap import Flap
+from lab.faults.schedule import Step
+from lab.observe.traffic import delivered
 from lab.topology import TopologyError
-from lab.traffic import delivered
 
 N = 200
 PATIENCE_S = 60

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from lab import netns, procs, registry
 from lab.cluster import Cluster, wait_until
-from lab.faults import BlackHole, Carrier
-from lab.registry import LabError
-from lab.traffic import delivered
+from lab.faults.catalog import BlackHole, Carrier
+from lab.lifecycle import procs, registry
+from lab.lifecycle.registry import LabError
+from lab.network import netns
+from lab.observe.traffic import delivered
 
 REPO = Path(__file__).resolve().parents[2]
 
 OWNER = """
 import sys, time
 from lab.cluster import Cluster
-from lab.faults import Carrier
+from lab.faults.catalog import Carrier
 with Cluster(sys.argv[1], hosts=2, rails=2) as lab:
     # Its pid is its own from the start; when it has entered its host is another matter.
     inside = lab.nodes[0].popen(["sleep", "1000"])

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from lab import netns
-from lab.faults import AddressRemoved, BlackHole, Loss, ResetStorm
+from lab.faults.catalog import AddressRemoved, BlackHole, Loss, ResetStorm
 from lab.matrix.daemons import ClockShift
-from lab.traffic import delivered
+from lab.network import netns
+from lab.observe.traffic import delivered
 
 N = 100
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from lab.cluster import wait_until
-from lab.faults import Carrier
-from lab.traffic import delivered
+from lab.faults.catalog import Carrier
+from lab.observe.traffic import delivered
 
 N = 200
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from lab import procs
 from lab.cluster import wait_until
-from lab.faults import NodeFreeze, NodeKill
+from lab.faults.catalog import NodeFreeze, NodeKill
+from lab.lifecycle import procs
+from lab.lifecycle.registry import LabError
 from lab.node import build_dir
-from lab.registry import LabError
-from lab.services import Service
+from lab.services.service import Service
 
 PATIENCE_S = 60
 LOOP = ["sh", "-c", "echo begun; trap 'echo ended; exit 0' TERM; while :; do sleep 0.05; done"]

@@ -8,9 +8,9 @@ import pytest
 from test_daemon_links import SLOW_S, all_heard, ask, link
 
 from fabricd.links import lldp
-from lab import netns
 from lab.cluster import wait_until
-from lab.faults import LeafDown
+from lab.faults.catalog import LeafDown
+from lab.network import netns
 
 pytestmark = pytest.mark.skipif(
     shutil.which("lldpctl") is not None, reason="lldpd of this machine would be asked instead"

@@ -7,8 +7,8 @@ import pytest
 from pyroute2 import IPRoute
 from test_daemon_faults import SLOW_S, ask, ready, rows, weights
 
-from lab import netns
 from lab.cluster import wait_until
+from lab.network import netns
 
 JUMBO, SMALL = 9000, 1500
 NAMED_S = 60

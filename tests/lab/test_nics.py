@@ -11,8 +11,8 @@ import time
 import pytest
 from test_daemon_links import SLOW_S, ask, link, state, weights
 
-from lab import netns
 from lab.cluster import wait_until
+from lab.network import netns
 
 DEVICE = "bad9"
 

@@ -25,7 +25,7 @@ from test_daemon_faults import (
 )
 
 from lab.cluster import wait_until
-from lab.faults import BlackHole, Carrier
+from lab.faults.catalog import BlackHole, Carrier
 
 
 def ctl(node, *args, uid=None, groups=()):

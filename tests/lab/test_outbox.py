@@ -15,7 +15,7 @@ from compute.intake import Intake
 from compute.store import Store
 from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
-from lab.mosquitto import Mosquitto
+from lab.services.mosquitto import Mosquitto
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings

@@ -17,9 +17,9 @@ from test_takeover import RANKS, SCRIPT, STEPS, struck, weights
 
 from fabric_train.processes import make_store
 from lab.cluster import Cluster, wait_until
-from lab.faults import Carrier, NodeFreeze
-from lab.management import Management, TrainingJob
+from lab.faults.catalog import Carrier, NodeFreeze
 from lab.node import REPO
+from lab.services.management import Management, TrainingJob
 from lab.topology import Topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.xdist_group("takeover")]

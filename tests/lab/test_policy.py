@@ -16,7 +16,7 @@ from test_failover import (
 )
 
 from lab.cluster import wait_until
-from lab.faults import BlackHole, Carrier
+from lab.faults.catalog import BlackHole, Carrier
 from telemetry.statspage import PathDownReason, StatsEventKind
 
 TOLD = (StatsEventKind.PATH_DOWN, StatsEventKind.PATH_UP, StatsEventKind.RAIL_TOLD_DOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probe_pair import until
 
-from lab.preload import preload
+from lab.clocks.preload import preload
 
 SLOW_NS = 2_000
 """What a reading takes at least with that library in front."""

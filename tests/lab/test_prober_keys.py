@@ -16,7 +16,7 @@ from probe_pair import BUILD, PATIENCE_S, PORT, RAILS, accused, until
 from fabricd.probes import wire
 from fabricd.probes.client import ProberError
 from fabricd.probes.records import CarrierRecord, Direction, PeerRestartRecord
-from lab import probepackets
+from lab.inputs import probe_packets
 
 
 def test_garbage_forged_and_replayed_packets_change_nothing(probing):
@@ -35,7 +35,7 @@ def test_garbage_forged_and_replayed_packets_change_nothing(probing):
             if len(frame) == 14 + 28 + 192 and wire.genuine(payload, probing.key, *ends):
                 captured.append(frame)
     genuine = captured[-1][-192:]
-    fields = probepackets.decode(genuine)
+    fields = probe_packets.decode(genuine)
     other_key = secrets.token_bytes(32)
 
     def frame(payload: bytes, source: str = ends[0][0], sport: int = PORT) -> bytes:
@@ -139,7 +139,7 @@ def test_a_rotation_under_traffic_loses_no_probe(probing, tmp_path):
         assert [(r.rx_lost, r.tx_lost) for r in host.ring.paths()] == before[host]
         assert accused(host, peer, Direction.RX, start) == set()
         assert host.heard()
-    signed_with_old = probepackets.encode({"seq": 10**9}, probing.key, *ends_of(a, b))
+    signed_with_old = probe_packets.encode({"seq": 10**9}, probing.key, *ends_of(a, b))
     with b.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun:
         gun.bind((b.address(0), 0))
         gun.sendto(signed_with_old, (a.address(0), PORT))
@@ -184,7 +184,7 @@ def test_the_key_is_found_in_the_credentials_directory(pair, tmp_path, monkeypat
 def test_sniff_on_the_wire_tells_right_from_forged(probing, tmp_path):
     pytest.importorskip("scapy")
     a, b = probing.hosts
-    forged = probepackets.encode(
+    forged = probe_packets.encode(
         {"seq": 1, "host_id": 0xBAD}, secrets.token_bytes(32), *ends_of(a, b)
     )
     inside = ["ip", "netns", "exec", a.name, sys.executable, "-m", "fabricd.cli"]

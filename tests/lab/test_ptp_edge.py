@@ -17,10 +17,10 @@ import pytest
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from clocksync.page.tai_page import TaiReader
 from fabricd.probes.client import host_id
-from lab.chronyd import Refclock
+from lab.clocks.chronyd import Refclock
+from lab.clocks.grandmaster import UTC_OFFSET_S, Grandmaster
+from lab.clocks.virtual_clock import VirtualClock
 from lab.cluster import wait_until
-from lab.grandmaster import UTC_OFFSET_S, Grandmaster
-from lab.virtualclock import VirtualClock
 
 SEED = 23
 HOSTS = 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import retry_alone, testreport, totals
-from lab.testreport import Flaky, RunReport
+from lab.testrun import retry_alone, run_report, totals
+from lab.testrun.run_report import Flaky, RunReport
 
 REPO = Path(__file__).resolve().parents[2]
 ASAN = "==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010"
@@ -35,7 +35,7 @@ def checkout(tmp_path, monkeypatch):
 def run_tier(checkout: Path, body: str, *args: str) -> int:
     """First run of a file of tests; pytest's exit status."""
     (checkout / "test_it.py").write_text(body)
-    environment = os.environ | {testreport.ENV: "report.json"}
+    environment = os.environ | {run_report.ENV: "report.json"}
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-q", *args]
     with subprocess.Popen(command, env=environment, cwd=checkout) as run:
         try:
@@ -128,7 +128,7 @@ def test_alone():
     assert False
 
 def test_inherits_nothing():
-    assert {testreport.ENV!r} not in os.environ
+    assert {run_report.ENV!r} not in os.environ
 """
 
 

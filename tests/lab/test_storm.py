@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from lab import statspages
 from lab.cluster import wait_until
-from lab.faults import Carrier
+from lab.faults.catalog import Carrier
+from lab.observe import stats_pages
 
 COMMS = 256
 RAILS = 4
@@ -21,7 +21,7 @@ would be with all of them dialled again and again at once."""
 
 
 def rails_of(perf, rank):
-    _, found = statspages.read(perf.nodes[rank].run_dir)
+    _, found = stats_pages.read(perf.nodes[rank].run_dir)
     for process in found:
         if process.page.pid == perf.ranks[rank].pid:
             assert process.page.errors == 0

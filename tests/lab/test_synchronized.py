@@ -12,7 +12,7 @@ from clocksync.page.clock_page import ClockPage, ClockReader, Line, State
 from fabricd.probes.records import Direction, MissRecord
 from fabricd.probes.ring import RingError, RingReader
 from lab.cluster import wait_until
-from lab.faults import BlackHole
+from lab.faults.catalog import BlackHole
 
 START_S = 60
 MS = 10**6

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from clocksync.mesh.model import HostRules
 from fabricd.clock.service import ClockService
 from fabricd.probes import layout as lay
-from lab.ringfile import fresh_ring, put, sample_at
+from lab.inputs.ring_file import fresh_ring, put, sample_at
 
 NOW = 1_800_000_000 * 10**9
 QUICK = HostRules(listen_ns=0)

@@ -12,7 +12,7 @@ from clocksync.pair.trains import Trains
 from fabricd.clock.samples import REACH, SampleReader, trains
 from fabricd.probes import layout as lay
 from fabricd.probes.ring import RingReader
-from lab.ringfile import fresh_ring, put, sample_at
+from lab.inputs.ring_file import fresh_ring, put, sample_at
 
 OUT, BACK = lay.SAMPLE_HAS_OUT, lay.SAMPLE_HAS_BACK
 

@@ -20,7 +20,7 @@ from fabricd.clock import service as module
 from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService
 from fabricd.probes import layout as lay
-from lab.ringfile import put
+from lab.inputs.ring_file import put
 
 
 def told(run_dir):

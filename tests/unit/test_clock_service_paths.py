@@ -17,7 +17,7 @@ from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS
 from fabricd.clock.status_writer import status_document
 from fabricd.probes import layout as lay
-from lab.ringfile import fresh_ring, put, sample_at
+from lab.inputs.ring_file import fresh_ring, put, sample_at
 
 
 def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(

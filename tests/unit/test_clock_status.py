@@ -16,7 +16,7 @@ from clocksync.page.tai_page import Source, TaiLine, TaiPage
 from fabricd.cli import app
 from fabricd.clock import status_reader
 from fabricd.probes import layout as lay
-from lab import ringfile
+from lab.inputs import ring_file
 from telemetry.snapshot import ClockSnapshot, PtpSnapshot, TaiSnapshot
 
 SAID = {
@@ -98,8 +98,8 @@ def test_what_is_no_document_is_nothing(run_dir, text):
 )  # fmt: skip
 def test_by_which_time_probes_go(run_dir, flags, word, text):
     if flags is not None:
-        ring = ringfile.fresh_ring()
-        ringfile.put(ring, lay.RING_HEADER, 0, flags=flags)
+        ring = ring_file.fresh_ring()
+        ring_file.put(ring, lay.RING_HEADER, 0, flags=flags)
         (run_dir / "prober").mkdir()
         (run_dir / "prober" / "ring").write_bytes(ring)
     words = ["clock", "--run-dir", str(run_dir)]

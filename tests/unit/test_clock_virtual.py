@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.virtualclock import GRID_NS, RATE, Step, VirtualClock, VirtualClocks
+from lab.clocks.virtual_clock import GRID_NS, RATE, Step, VirtualClock, VirtualClocks
 
 ORIGIN = 5 * 10**12
 

@@ -18,7 +18,7 @@ from fabricd.probes import layout as lay
 from fabricd.probes.records import Direction
 from fabricd.probes.ring import RingError, RingReader
 from fabricd.probes.stamps import BLOCK, Exchange, StampReader
-from lab.ringfile import fresh_ring, put, sample_at
+from lab.inputs.ring_file import fresh_ring, put, sample_at
 from telemetry.events import LinkState
 
 RX, TX = Direction.RX, Direction.TX

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from lab.holds import SLOTS, Holder, HoldTable
-from lab.procs import ProcessId, myself
+from lab.faults.holds import SLOTS, Holder, HoldTable
+from lab.lifecycle.procs import ProcessId, myself
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.hostconfig import host_config, merge, to_toml
+from lab.services.host_config import host_config, merge, to_toml
 from lab.topology import Topology
 
 

@@ -5,9 +5,9 @@ import struct
 
 import pytest
 
-from lab.nftdrop import SCALE, Drop, counted, install_message, remove_message
-from lab.route_restorer import link_messages
-from lab.rtlink import check_ack, set_up_message
+from lab.network.nftdrop import SCALE, Drop, counted, install_message, remove_message
+from lab.network.route_restorer import link_messages
+from lab.network.rtlink import check_ack, set_up_message
 
 
 def split(batch: bytes) -> list[tuple[int, int, bytes]]:

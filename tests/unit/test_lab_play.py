@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from lab.flapper import instants
-from lab.schedule import Play, Step
+from lab.faults.flapper import instants
+from lab.faults.schedule import Play, Step
 
 
 class Recorder:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lab import retry_alone, totals
-from lab.testreport import Failure, Flaky, RunReport
+from lab.testrun import retry_alone, totals
+from lab.testrun.run_report import Failure, Flaky, RunReport
 
 ASAN = "==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010"
 

@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from fabricd.links import rtnl
 from fabricd.links.inventory import Inventory
 from fabricd.links.watcher import LinkWatcher
-from lab import kernelreplies as kernel
+from lab.inputs import kernel_replies as kernel
 from telemetry.counters.types import CounterError
 
 LINK = kernel.link_news(7, "rail0", carrier=1)

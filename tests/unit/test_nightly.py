@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from lab import nightly
-from lab.nightly import STEPS, Step, chosen, keep, run, said
+from lab.testrun import nightly
+from lab.testrun.nightly import STEPS, Step, chosen, keep, run, said
 
 
 def command(*code: str):

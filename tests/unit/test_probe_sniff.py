@@ -20,7 +20,7 @@ from scapy.utils import wrpcap  # noqa: E402
 
 from fabricd.probes import sniffing  # noqa: E402
 from fabricd.probes.sniff import Probe, bind  # noqa: E402
-from lab import probepackets  # noqa: E402
+from lab.inputs import probe_packets  # noqa: E402
 
 KEY, OTHER = secrets.token_bytes(32), secrets.token_bytes(32)
 ENDS = (("10.0.0.1", 9200), ("10.0.0.2", 9200))
@@ -39,7 +39,7 @@ def packet(payload, ends=ENDS):
 
 
 def probe(key=KEY, ends=ENDS, **fields):
-    return packet(probepackets.encode({"seq": 7, "host_id": 0xABCD, **fields}, key, *ends), ends)
+    return packet(probe_packets.encode({"seq": 7, "host_id": 0xABCD, **fields}, key, *ends), ends)
 
 
 @pytest.mark.parametrize("ends", [ENDS, ENDS6])
@@ -54,7 +54,7 @@ def test_right_and_wrong_tags(ends):
 
 def test_a_tag_is_for_its_ends_alone():
     """A packet that was caught is of no use between other addresses, ports, or the other way."""
-    raw = probepackets.encode({"seq": 7}, KEY, *ENDS)
+    raw = probe_packets.encode({"seq": 7}, KEY, *ENDS)
     for ends in (
         tuple(reversed(ENDS)),
         (ENDS[0], ("10.0.0.3", 9200)),
@@ -64,7 +64,7 @@ def test_a_tag_is_for_its_ends_alone():
 
 
 def test_every_bit_counts():
-    raw = probepackets.encode({"seq": 7}, KEY, *ENDS)
+    raw = probe_packets.encode({"seq": 7}, KEY, *ENDS)
     for bit in range(8 * 8, 8 * len(raw), 37):  # after magic, version and size
         forged = bytearray(raw)
         forged[bit // 8] ^= 1 << bit % 8
@@ -81,7 +81,7 @@ def test_any_payload_gives_a_line(payload):
 @pytest.fixture
 def pcap(tmp_path):
     path = tmp_path / "x.pcap"
-    forged = Probe(probepackets.encode({"seq": 9}, KEY, *ENDS))
+    forged = Probe(probe_packets.encode({"seq": 9}, KEY, *ENDS))
     forged.seq = 10
     strange = packet(b"z", (("10.0.0.1", 1), ("10.0.0.2", 2)))
     packets = [probe(seq=8), packet(bytes(forged)), packet(b"x"), packet(b"y" * 192), strange]

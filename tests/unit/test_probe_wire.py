@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fabricd.probes import wire
 from fabricd.probes.layout import WIRE_SIZE
-from lab import probepackets
+from lab.inputs import probe_packets
 
 KEY = bytes(range(32))
 ENDS = [
@@ -38,16 +38,16 @@ OLDER = (
 def test_a_packet_of_the_version_before():
     packet = bytes.fromhex(OLDER)
     assert wire.genuine(packet, KEY, *ENDS[0])
-    found = probepackets.decode(packet)
+    found = probe_packets.decode(packet)
     assert (found["seq"], found["flags"], found["view"]) == (11, 7, 0)
-    assert probepackets.encode(found, KEY, *ENDS[0]) == packet, "and what we send it reads as well"
+    assert probe_packets.encode(found, KEY, *ENDS[0]) == packet, "and what we send it reads as well"
 
 
 @given(fields, st.sampled_from(ENDS))
 def test_there_and_back(values, ends):
-    packet = probepackets.encode(values, KEY, *ends)
+    packet = probe_packets.encode(values, KEY, *ends)
     assert len(packet) == WIRE_SIZE
-    assert probepackets.decode(packet) == values
+    assert probe_packets.decode(packet) == values
     assert wire.genuine(packet, KEY, *ends)
     assert not wire.genuine(packet, KEY, *reversed(ends))
     assert not wire.genuine(packet, bytes(32), *ends)
@@ -55,7 +55,7 @@ def test_there_and_back(values, ends):
 
 
 def test_the_tag_is_keyed_blake2s_over_pseudo_header_and_body():
-    packet = probepackets.encode({"seq": 7}, KEY, *ENDS[0])
+    packet = probe_packets.encode({"seq": 7}, KEY, *ENDS[0])
     head = (
         bytes(10) + b"\xff\xff\x0a\0\0\1" + b"\xf0\x23" + bytes(10) + b"\xff\xff\x0a\0\0\2\xf0\x23"
     )
@@ -65,7 +65,7 @@ def test_the_tag_is_keyed_blake2s_over_pseudo_header_and_body():
 
 def test_wrong_length():
     with pytest.raises(ValueError, match="5 bytes"):
-        probepackets.decode(b"12345")
+        probe_packets.decode(b"12345")
 
 
 def test_scapy_layer():
@@ -75,7 +75,7 @@ def test_scapy_layer():
     from fabricd.probes.sniff import Probe, bind
 
     bind()
-    packet = probepackets.encode({"seq": 7, "flags": 6, "tx_ref_stamp": -5}, KEY, *ENDS[0])
+    packet = probe_packets.encode({"seq": 7, "flags": 6, "tx_ref_stamp": -5}, KEY, *ENDS[0])
     frame = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=9200, dport=9200) / packet
     probe = IP(bytes(frame))[Probe]
     assert (probe.seq, probe.tx_ref_stamp, str(probe.flags)) == (7, -5, "train2+report")

@@ -119,7 +119,7 @@ def test_what_ptp4l_said():
         (encode(SAID[0])[:40] + b"\xff" * 4, "4294967295 nanoseconds of a second"),
         (encode(SAID[0])[:34] + b"\xff\xff" + encode(SAID[0])[36:], "after the year 2116"),
         (encode(SAID[0])[:8] + b"\x7f" + b"\xff" * 7 + encode(SAID[0])[16:], "too large"),
-        # Found by lab.parserfuzz: as a float it is the least that 64 bits have.
+        # Found by lab.fuzz.runner: as a float it is the least that 64 bits have.
         (encode(SAID[0])[:8] + b"\x80" + b"\0" * 6 + b"\x80" + encode(SAID[0])[16:], "too large"),
         (encode(SAID[7])[:-2] + b"", "says that it has"),
         (encode(SAID[6])[:3] + b"\x30" + encode(SAID[6])[4:] + b"\0\5\0\x08", "a TLV of 8 bytes"),

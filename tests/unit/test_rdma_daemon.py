@@ -21,7 +21,7 @@ from fabricd.probes.records import LinkRow, MissRecord, PathRow, RdmaPortRecord
 from fabricd.probes.ring import RingError, RingReader
 from fabricd.views.explain import explain
 from fabricd.views.report import links, snapshot, status
-from lab.ringfile import event_at, fresh_ring, put
+from lab.inputs.ring_file import event_at, fresh_ring, put
 from telemetry.events import LinkState as S
 
 MLX = {"rail1": (Port("mlx5_1", 1), Port("mlx5_2", 1)), "rail3": (Port("mlx5_3", 2),)}

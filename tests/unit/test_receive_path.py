@@ -18,7 +18,7 @@ from fabricd.detect.receive_path import (
     parse,
 )
 from fabricd.procfs.softnet import SoftnetStat
-from lab.kernelreplies import softnet_stat
+from lab.inputs.kernel_replies import softnet_stat
 from telemetry.events import LinkState as S
 
 LINK = 10 * MS

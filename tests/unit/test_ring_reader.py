@@ -22,7 +22,7 @@ from fabricd.probes.records import (
     StallRecord,
 )
 from fabricd.probes.ring import RingError, RingReader
-from lab.ringfile import event_at, fresh_ring, put, sample_at
+from lab.inputs.ring_file import event_at, fresh_ring, put, sample_at
 
 REPO = Path(__file__).resolve().parents[2]
 STRESS = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "prober/fabric_ring_stress"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lab import fresh
+from lab.testrun import fresh
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 

@@ -6,7 +6,7 @@ import pytest
 from rdma_lab import clean, until
 from typer.testing import CliRunner
 
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 from lab.topology import TopologyError
 from lab.vm.rdma import cli, client, owner, registry
 

@@ -19,9 +19,9 @@ from lab.demo.story import DAMPING, HOLD
 from lab.demo.training.sources import LineFile, Progress
 from lab.demo.training.story import HOSTS, PACE_S, RAILS, RANKS, TOTAL, Strike, strikes
 from lab.demo.watch import HostWatch, Watch
-from lab.faults import Carrier, NodeFreeze, NodeKill
-from lab.management import Management, TrainingJob, ledger_command
+from lab.faults.catalog import Carrier, NodeFreeze, NodeKill
 from lab.node import REPO
+from lab.services.management import Management, TrainingJob, ledger_command
 from lab.topology import Topology
 from telemetry.events import Event
 

@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.lifecycle.owner_start import start_owner
+from lab.lifecycle.procs import end_all
+from lab.lifecycle.registry import LabError
 from lab.node import build_dir
-from lab.ownerstart import start_owner
-from lab.procs import end_all
-from lab.registry import LabError
 from lab.topology import TopologyError
 from lab.vm.rdma import client, console, registry
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 from lab.topology import TopologyError
 from lab.vm.rdma import registry
 

@@ -1,11 +1,11 @@
-"""A fault of a guest lab: as `lab.fault.Fault`, with the guest's own time in the ground truth."""
+"""A fault of a guest lab: as `lab.faults.base.Fault`, with the guest's time in the ground truth."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import ClassVar
 
-from lab.fault import Site
+from lab.faults.base import Site
 from lab.topology import HostTarget, RailTarget, SwitchTarget, Target, TopologyError
 from lab.vm.machine import Vm
 from lab.vm.rdma.holds import Resource

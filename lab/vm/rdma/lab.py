@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from lab.fault import Direction
-from lab.registry import LabError
+from lab.faults.base import Direction
+from lab.faults.truth import Row
+from lab.lifecycle.registry import LabError
 from lab.topology import Topology, TopologyError
-from lab.truth import Row
 from lab.vm.machine import Vm
 from lab.vm.rdma import dmesg, payload, perftest, registry
 from lab.vm.rdma.holds import Holds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from lab.fault import Direction
+from lab.faults.base import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import kernel, machine
 from lab.vm.machine import Vm
@@ -20,7 +20,7 @@ from lab.vm.rdma.registry import Kind
 MEMORY_MIB = 1024
 CPUS = 2
 _BRIDGE = "mgmt"
-# As lab.build has it: a rail answers only for its own addresses.
+# As lab.network.build has it: a rail answers only for its own addresses.
 _SYSCTLS = (
     "net.ipv4.conf.all.arp_ignore=1",
     "net.ipv4.conf.all.arp_announce=2",

@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.owner import say
-from lab.registry import LabError
+from lab.lifecycle.owner import say
+from lab.lifecycle.registry import LabError
 from lab.topology import HostTarget, RailTarget, Topology, TopologyError
 from lab.vm.rdma import faults, namespaces, pair
 from lab.vm.rdma.lab import GuestLab

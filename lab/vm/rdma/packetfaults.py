@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lab.fault import Direction
+from lab.faults.base import Direction
 from lab.topology import HostTarget, RailTarget, SwitchTarget, TopologyError
 from lab.vm.rdma.fault import GuestFault, Span
 from lab.vm.rdma.place import Place

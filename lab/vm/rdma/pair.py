@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from lab.fault import Direction
+from lab.faults.base import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import pair
 from lab.vm.machine import Vm

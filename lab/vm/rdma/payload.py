@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 from lab.vm.machine import Vm
 
 ROOT = "/opt/fabric"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lab.perf import RankResult
-from lab.truth import Row
+from lab.faults.truth import Row
+from lab.services.perf import RankResult
 from lab.vm.rdma import payload
 from lab.vm.rdma.place import Place
 from lab.vm.wire import Job, Result

@@ -11,8 +11,8 @@ import json
 import shutil
 from typing import Any, Literal
 
-from lab import procs
-from lab.registry import LabError
+from lab.lifecycle import procs
+from lab.lifecycle.registry import LabError
 from lab.topology import Topology
 from lab.vm.rdma.site import GuestDir
 from telemetry.service import durable

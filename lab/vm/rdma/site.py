@@ -1,4 +1,4 @@
-"""Directory, site and fault of a guest lab: what `lab.fault` asks of any lab."""
+"""Directory, site and fault of a guest lab: what `lab.faults.base` asks of any lab."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from lab.fault import Fault, Site
-from lab.registry import LabDir
+from lab.faults.base import Fault, Site
+from lab.lifecycle.registry import LabDir
 from lab.vm import machine
 
 Guests = TypeVar("Guests")

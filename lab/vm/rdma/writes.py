@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lab.registry import LabError
+from lab.lifecycle.registry import LabError
 from lab.topology import Topology
 from lab.vm.machine import Vm
 from lab.vm.wire import Job

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lab import kernelreplies as kernel
+from lab.inputs import kernel_replies as kernel
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lab import kernelreplies as kernel
+from lab.inputs import kernel_replies as kernel
 from telemetry.counters import ethdriver, ethnl, ib, messages, rdma, rtnl
 from telemetry.counters.nlattr import decode, error_code, layout
 from telemetry.counters.nlattr import messages as split

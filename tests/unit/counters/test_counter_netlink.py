@@ -6,7 +6,7 @@ import counter_replies as replies
 import pytest
 from pyroute2.netlink import nlmsg
 
-from lab import kernelreplies as kernel
+from lab.inputs import kernel_replies as kernel
 from telemetry.counters import ethnl, messages, rdma, rtnl
 from telemetry.counters.nlattr import decode, error_code, layout
 from telemetry.counters.nlattr import messages as split

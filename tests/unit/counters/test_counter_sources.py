@@ -7,7 +7,7 @@ import struct
 import counter_replies as replies
 import pytest
 
-from lab import kernelreplies as kernel
+from lab.inputs import kernel_replies as kernel
 from telemetry.counters.ethdriver import GSTATS, GSTRINGS, DriverStatistics
 from telemetry.counters.ethnl import Fec, Standard
 from telemetry.counters.ib import HwCounters, PortCounters

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from counter_replies import FIXTURES, files, fixture
 
-from lab.kernelreplies import gstats, gstrings
+from lab.inputs.kernel_replies import gstats, gstrings
 from telemetry.counters import ethdriver, ib
 from telemetry.counters.table import Row, Table
 from telemetry.counters.tables.ethtool import ETHTOOL_TABLES

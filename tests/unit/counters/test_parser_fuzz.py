@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import parserfuzz
-from lab.fuzzbytes import PARSERS, damaged, of_bytes
-from lab.parserfuzz import NATIVE, TARGETS, Result, added, fuzz, keep
+from lab.fuzz import runner
+from lab.fuzz.parsers import PARSERS, damaged, of_bytes
+from lab.fuzz.runner import NATIVE, TARGETS, Result, added, fuzz, keep
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -88,8 +88,8 @@ def fresh_machine(tmp_path, monkeypatch):
     """A checkout that nothing was built in, with a cmake and a ninja of our own."""
     (tmp_path / "lab").mkdir()
     (tmp_path / "bin").mkdir()
-    monkeypatch.setattr(parserfuzz, "FUZZ", tmp_path / "lab" / "fuzz.sh")
-    shutil.copy(REPO / "lab" / "fuzz.sh", parserfuzz.FUZZ)
+    monkeypatch.setattr(runner, "FUZZ", tmp_path / "lab" / "fuzz.sh")
+    shutil.copy(REPO / "lab" / "fuzz.sh", runner.FUZZ)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
     def build_with(**programs):
@@ -102,7 +102,7 @@ def fresh_machine(tmp_path, monkeypatch):
 
 def test_three_targets_at_once_build_on_a_fresh_machine(fresh_machine):
     fresh_machine(cmake=CMAKE, ninja=NINJA)
-    results = parserfuzz.run(list(NATIVE), 7, jobs=3)
+    results = runner.run(list(NATIVE), 7, jobs=3)
     assert [(r.target, r.inputs, r.finding, r.error) for r in results] == [
         (name, 7, "", "") for name in NATIVE
     ]
@@ -110,7 +110,7 @@ def test_three_targets_at_once_build_on_a_fresh_machine(fresh_machine):
 
 def test_a_failed_build_is_no_finding_and_replaces_no_result(fresh_machine, tmp_path):
     fresh_machine(cmake="#!/bin/bash\necho no such compiler >&2\nexit 1\n", ninja=NINJA)
-    (result,) = parserfuzz.run(["prober_ports"], 7)
+    (result,) = runner.run(["prober_ports"], 7)
     assert result.finding == ""
     assert result.error.startswith("the build failed: ")
     assert "no such compiler" in result.error

@@ -1,6 +1,6 @@
 """What a fresh machine is given of this one's settings."""
 
-from lab import fresh
+from lab.testrun import fresh
 
 
 def test_certificates_of_a_bundle_come_apart():

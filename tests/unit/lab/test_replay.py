@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.replay import (
+from lab.observe.replay import (
     HISTORY_S,
     STEP_S,
     Phase,

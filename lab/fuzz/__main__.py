@@ -1,0 +1,7 @@
+"""``python -m lab.fuzz``."""
+
+import sys
+
+from lab.fuzz.runner import main
+
+sys.exit(main())
