@@ -5,7 +5,8 @@
 - ``budget``: how many hosts may be fenced, and which losses blame a switch instead.
 - ``placement``: which process holds which rank in a job's first and next generation.
 - ``ranks``, ``choice``, ``recovery``: what documents say of ranks; what agents chose; takeovers.
-- ``decision``, ``job``: one job: formation, takeovers, limits, end.
+- ``progress``: how far the newest generation has come, and what of it is overdue.
+- ``decision``, ``job``: one job: formation, takeovers, end.
 - ``decider``: all hosts and jobs of one fabric-compute.
 
 Each decision is a function of the newest documents of all hosts, so a lost, repeated or late

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compute.decide.choice import accepted_numbers, acceptors, has_accepted, is_chosen, is_contested
+from compute.decide.choice import accepted_numbers, acceptors, has_accepted
 from compute.decide.decision import JobDecision, JobInput
 from compute.decide.orders import refusals, waiting
 from compute.decide.placement import (
@@ -30,7 +30,14 @@ from compute.decide.placement import (
     next_generation,
 )
 from compute.decide.policy import Policy
-from compute.decide.ranks import all_finished, dead_ranks, describe_dead, rank_processes
+from compute.decide.progress import GenerationProgress
+from compute.decide.ranks import (
+    all_finished,
+    dead_ranks,
+    describe_dead,
+    other_layouts,
+    rank_processes,
+)
 from compute.decide.recovery import JobRecord, RecoveryLog
 from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
 
@@ -44,16 +51,12 @@ class JobCore:
         self.job = job
         self._policy = policy
         self._first_seen: float | None = None
-        self._proposed: JobGeneration | None = None
-        self._proposed_at = 0.0
-        self._chosen = 0
-        self._running_at = 0.0
-        self._suspected: tuple[int, float] | None = None
         self._layout: str | None = None
         self._again: tuple[int, str] | None = None  # after which start the job starts again, why
         self._end: tuple[str, str] | None = None
         self._end_incarnations: frozenset[str] = frozenset()
         self._log = RecoveryLog()
+        self._progress = GenerationProgress(policy, self._log)
         self._steps: dict[str, int] = {}
         self._phase = "waiting"
 
@@ -65,7 +68,7 @@ class JobCore:
     @property
     def generation(self) -> JobGeneration | None:
         """The newest generation that was proposed or accepted, as last decided."""
-        return self._proposed
+        return self._progress.generation
 
     @property
     def step(self) -> int:
@@ -99,22 +102,17 @@ class JobCore:
 
     def recovery(self, documents: Mapping[str, AgentDocument], now: float) -> list[JobRecord]:
         """A takeover that has ended since the last call."""
-        if self._proposed is None:
+        generation = self.generation
+        if generation is None:
             return []
-        one = self._log.ended(self._proposed, rank_processes(self._proposed, documents), now)
+        one = self._log.ended(generation, rank_processes(generation, documents), now)
         return [one] if one is not None else []
 
     def has_limits(self, documents: Mapping[str, AgentDocument]) -> bool:
         """Whether a limit may run out without news. ``documents``: as in the last decision."""
-        generation = self._proposed
         if self._end is not None:
             return False
-        if self._phase != "running" or generation is None:
-            return True
-        if self._suspected is not None or self._log.active:
-            return True
-        states = rank_processes(generation, documents)
-        return generation.formed and any(one.recovered < generation.number for one in states)
+        return self._phase != "running" or self._progress.has_limits(documents)
 
     @property
     def over(self) -> bool:
@@ -137,8 +135,8 @@ class JobCore:
         previous = self._newest(documents)
         if previous is None:
             return self._form(documents, news, now)
-        if self._proposed is None or previous.proposal != self._proposed.proposal:
-            self._proposed, self._proposed_at = previous, now
+        if self.generation is None or previous.proposal != self.generation.proposal:
+            self._progress.follow(previous, now)
         if not previous.formed:
             lost = dead_ranks(previous, documents)
             if lost:
@@ -172,7 +170,7 @@ class JobCore:
             generation = first_generation(well, first.nodes)
         except PlacementError as error:
             return self._waiting(well, orders, str(error))
-        self._proposed, self._proposed_at = generation, now
+        self._progress.follow(generation, now)
         return self._order_generation(generation, well, orders, now)
 
     def _start_again(
@@ -200,7 +198,7 @@ class JobCore:
             generation = first_generation(documents, nodes, previous)
         except PlacementError:
             return JobDecision("waiting", reason, orders)
-        self._proposed, self._proposed_at = generation, now
+        self._progress.follow(generation, now)
         return self._order_generation(generation, documents, {}, now)
 
     @staticmethod
@@ -276,7 +274,7 @@ class JobCore:
             # A generation with a host that is being fenced would be refused.
             why = f"fence of {', '.join(sorted(unconfirmed))} is not acknowledged yet"
             return self._keep(previous, documents, orders, why, now)
-        reason = reason or self._failed_connections(previous, documents, now)
+        reason = reason or self._progress.failure(previous, documents, now)
         if not reason:
             return self._move(previous, documents, orders, news, now)
         self._log.lost(previous, dead, {}, self.step, now)
@@ -308,8 +306,7 @@ class JobCore:
         now: float,
     ) -> JobDecision:
         """Order a generation that nobody has seen before."""
-        self._proposed, self._proposed_at, self._suspected = generation, now, None
-        self._log.proposed(self.step, now)
+        self._progress.propose(generation, self.step, now)
         return self._order_generation(generation, documents, orders, now)
 
     def _move(
@@ -346,7 +343,7 @@ class JobCore:
     ) -> bool:
         """All ranks have committed a step in this generation."""
         states = rank_processes(generation, documents)
-        return self._note_choice(generation, documents, now) and all(
+        return self._progress.is_chosen(generation, documents, now) and all(
             one.committed >= generation.number for one in states
         )
 
@@ -400,34 +397,25 @@ class JobCore:
         orders: dict[str, JobOrder],
         now: float,
     ) -> JobDecision:
-        chosen = self._note_choice(generation, documents, now)
+        chosen = self._progress.is_chosen(generation, documents, now)
         for host, one in documents.items():
             if host in orders:
                 continue
             # Who has not accepted it yet, e.g. a spare that came later, has to do so first.
             runs = chosen and has_accepted(one, generation)
             phase = "running" if runs else "proposed"
-            kill = self._to_kill(one, generation, now)
+            kill = self._progress.silent_processes(one, generation, now)
+            kill += other_layouts(one, generation, self._layout)
             orders[host] = JobOrder(one.incarnation, phase, generation.reason, generation, kill)
         return JobDecision("running" if chosen else "proposed", generation.reason, orders)
-
-    def _note_choice(
-        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
-    ) -> bool:
-        """Whether the agents have chosen it; limits of time count from then."""
-        chosen = is_chosen(generation, documents)
-        if chosen and self._chosen != generation.number:
-            self._chosen, self._running_at = generation.number, now
-            self._log.chosen(now)
-        return chosen
 
     # -- what the documents say --------------------------------------------------------------
 
     def _newest(self, documents: Mapping[str, AgentDocument]) -> JobGeneration | None:
         """The generation to go on from: of the highest number; the one most agents accepted."""
         known = [one.accepted for one in documents.values() if one.accepted is not None]
-        if self._proposed is not None:
-            known.append(self._proposed)
+        if self.generation is not None:
+            known.append(self.generation)
         if not known:
             return None
         number = max(one.number for one in known)
@@ -448,50 +436,6 @@ class JobCore:
         if self._layout is None:
             layouts = [one.layout for one in rank_processes(generation, documents) if one.layout]
             self._layout = layouts[0] if layouts else None
-
-    def _failed_connections(
-        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
-    ) -> str:
-        """Why this generation is given up although all its processes live; ``""``: it is not."""
-        policy = self._policy
-        if not self._note_choice(generation, documents, now):
-            # A job that begins waits for its hosts: nothing is lost while they are slow.
-            overdue = generation.formed and now - self._proposed_at > policy.accept_s
-            if overdue or is_contested(generation, documents):
-                return f"generation {generation.number} was not accepted by all of its hosts"
-            return ""
-        suspected = any(one.suspects >= generation.number for one in documents.values())
-        if not suspected:
-            self._suspected = None
-        elif self._suspected is None or self._suspected[0] != generation.number:
-            self._suspected = (generation.number, now)
-        elif now - self._suspected[1] > policy.suspicion_s:
-            return "connections failed"
-        recovered = all(
-            one.recovered >= generation.number for one in rank_processes(generation, documents)
-        )
-        waited = now - self._running_at
-        if generation.formed and not recovered and waited > policy.recovery_s:
-            return f"not all ranks recovered within {policy.recovery_s:g} s"
-        return ""
-
-    def _to_kill(self, document: AgentDocument, generation: JobGeneration, now: float) -> list[str]:
-        """Processes of one agent that count as lost, or can never be of use."""
-        waited = now - self._running_at
-        overdue = self._chosen == generation.number and waited > self._policy.answer_s
-        live = [one for one in document.processes if one.state != "ended"]
-        silent = [
-            one.process
-            for one in live
-            if generation.has_rank(one.process) and one.acknowledged < generation.number
-        ]
-        strange = [
-            one.process
-            for one in live
-            if not generation.has_rank(one.process)
-            and one.layout and self._layout and one.layout != self._layout
-        ]  # fmt: skip
-        return [*(silent if overdue and generation.formed else ()), *strange]
 
     def _late_misfits(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]

@@ -53,3 +53,16 @@ def all_finished(
         ended = sorted(step for step in steps if step is not None)
         return "failed", f"the ranks' loops ended at different steps: {ended}"
     return "ended", f"after step {next(iter(steps))}"
+
+
+def other_layouts(
+    document: AgentDocument, generation: JobGeneration, layout: str | None
+) -> list[str]:
+    """Processes of one agent that can never hold a rank: their state has another layout."""
+    return [
+        one.process
+        for one in document.processes
+        if one.state != "ended"
+        and not generation.has_rank(one.process)
+        and one.layout and layout and one.layout != layout
+    ]  # fmt: skip

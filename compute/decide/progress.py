@@ -1,0 +1,103 @@
+"""How far the newest generation of one job has come: proposed, chosen, recovered; what is overdue.
+
+Times are seconds of the caller. After a restart all limits count from then: the documents say what
+was chosen, not since when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compute.decide.choice import is_chosen, is_contested
+from compute.decide.policy import Policy
+from compute.decide.ranks import rank_processes
+from compute.decide.recovery import RecoveryLog
+from fabric_train.documents import AgentDocument, JobGeneration
+
+
+class GenerationProgress:
+    """The newest generation and its limits of time."""
+
+    def __init__(self, policy: Policy, log: RecoveryLog) -> None:
+        self._policy = policy
+        self._log = log
+        self._newest: JobGeneration | None = None
+        self._proposed_at = 0.0
+        self._chosen = 0
+        self._chosen_at = 0.0
+        self._suspected: tuple[int, float] | None = None
+
+    @property
+    def generation(self) -> JobGeneration | None:
+        """The newest generation that was proposed or accepted."""
+        return self._newest
+
+    def follow(self, generation: JobGeneration, now: float) -> None:
+        """The agents know a newer generation, or the job begins with this one."""
+        self._newest, self._proposed_at = generation, now
+
+    def propose(self, generation: JobGeneration, step: int, now: float) -> None:
+        """This fabric-compute proposes the next generation, at ``step``."""
+        self.follow(generation, now)
+        self._suspected = None
+        self._log.proposed(step, now)
+
+    def is_chosen(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
+    ) -> bool:
+        """Whether the agents have chosen it; limits of time count from then."""
+        chosen = is_chosen(generation, documents)
+        if chosen and self._chosen != generation.number:
+            self._chosen, self._chosen_at = generation.number, now
+            self._log.chosen(now)
+        return chosen
+
+    def has_limits(self, documents: Mapping[str, AgentDocument]) -> bool:
+        """Whether a limit of a generation that runs may be passed without news."""
+        generation = self._newest
+        if generation is None or self._suspected is not None or self._log.active:
+            return True
+        states = rank_processes(generation, documents)
+        return generation.formed and any(one.recovered < generation.number for one in states)
+
+    def failure(
+        self, generation: JobGeneration, documents: Mapping[str, AgentDocument], now: float
+    ) -> str:
+        """Why this generation is given up although all its processes live; ``""``: it is not."""
+        policy = self._policy
+        if not self.is_chosen(generation, documents, now):
+            # A job that begins waits for its hosts: nothing is lost while they are slow.
+            overdue = generation.formed and now - self._proposed_at > policy.accept_s
+            if overdue or is_contested(generation, documents):
+                return f"generation {generation.number} was not accepted by all of its hosts"
+            return ""
+        suspected = any(one.suspects >= generation.number for one in documents.values())
+        if not suspected:
+            self._suspected = None
+        elif self._suspected is None or self._suspected[0] != generation.number:
+            self._suspected = (generation.number, now)
+        elif now - self._suspected[1] > policy.suspicion_s:
+            return "connections failed"
+        recovered = all(
+            one.recovered >= generation.number for one in rank_processes(generation, documents)
+        )
+        waited = now - self._chosen_at
+        if generation.formed and not recovered and waited > policy.recovery_s:
+            return f"not all ranks recovered within {policy.recovery_s:g} s"
+        return ""
+
+    def silent_processes(
+        self, document: AgentDocument, generation: JobGeneration, now: float
+    ) -> list[str]:
+        """Processes of one agent that hold a rank, and have not answered in time."""
+        waited = now - self._chosen_at
+        overdue = self._chosen == generation.number and waited > self._policy.answer_s
+        if not overdue or not generation.formed:
+            return []
+        return [
+            one.process
+            for one in document.processes
+            if one.state != "ended"
+            and generation.has_rank(one.process)
+            and one.acknowledged < generation.number
+        ]
