@@ -42,14 +42,16 @@ from fabricd.process.blocking_call import started_executor
 from fabricd.procfs.netdev_bytes import NetdevBytes
 from fabricd.procfs.softnet import SoftnetStat
 from fabricd.runtime.escalation import EscalationSlot, known_peers
-from fabricd.runtime.host import Host
+from fabricd.runtime.host import Host, Readers, Stores, make_host
+from fabricd.runtime.settings import HostSettings
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
 from fabricd.timeline.recorder import Recorder
 from fabricd.timeline.restart_state import open_store, restore, retention, take_over
-from fabricd.views import metrics_endpoint
+from fabricd.views import report
+from fabricd.views.metrics_endpoint import MetricsEndpoint
+from fabricd.views.services import Services
 from telemetry.events import EventKind
-from telemetry.metrics_server import MetricsServer
 from telemetry.service import durable, logs
 from telemetry.service.systemd_notify import Notifier, passed_sockets
 from telemetry.timeline import boot_id
@@ -85,8 +87,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._lock_fd = -1
         self._tasks: list[asyncio.Task[None]] = []
-        self._metrics: MetricsServer | None = None
         self._failure = ""
+        self._metrics: MetricsEndpoint
         self._control: ControlServer
         self._escalation: EscalationSlot
         self._nics: NicWatch
@@ -115,7 +117,7 @@ class Daemon:
         gc.collect()
         gc.freeze()
         self._schedule(self.source.config)
-        self.notifier.ready(f"mode {host.modes.effective.name.lower()}")
+        self.notifier.ready(f"mode {host.publisher.modes.effective.name.lower()}")
         try:
             await self._stop.wait()
         finally:
@@ -150,56 +152,69 @@ class Daemon:
         inventory = Inventory()
         watcher = LinkWatcher(inventory)
         await watcher.load()  # First: without the links' addresses there are no paths to restore.
-        host = Host(config, modes=modes, page=page, recorder=recorder, ledger=ledger,
-                    totals=totals, inventory=inventory,
-                    overrides=OverrideManager(OverrideStore(state / "operator.json")),
-                    discovered=known_peers(config))  # fmt: skip
-        host.source = self.source
-        for what in [*take_over(host, document), *host.overrides.open(host)]:
+        settings = HostSettings(config, known_peers(config))
+        softnet = self._softnet = SoftnetStat()
+        netdev_bytes = self._netdev_bytes = NetdevBytes(lambda: settings.netdevs)
+        overrides = OverrideManager(OverrideStore(state / "operator.json"))
+        host = make_host(
+            settings, inventory, Stores(modes, page, recorder, ledger, totals, overrides),
+            readers=Readers(backlogs=softnet.read, bytes=netdev_bytes.read),
+            prober_seen=self._pin_prober,
+        )  # fmt: skip
+        for what in [*take_over(host.lasting, document), *host.operator.open()]:
             self._log.warning("state not restored", what=what)
         recorder.start(store)
-        watcher.changed = host.devices_changed
-        host.netlink_refused = lambda: watcher.refused
-        softnet = self._softnet = SoftnetStat()
-        host.engine.receive_path.read = softnet.read
-        host.receive_note = lambda: softnet.note
-        progress = host.engine.progress
-        netdev_bytes = self._netdev_bytes = NetdevBytes(lambda: progress.names)
-        progress.read = netdev_bytes.read
-        host.payload_note = lambda: netdev_bytes.note
         ports = IbPorts(_netdevs(config), config.rdma_devices)
-        host.ib_note = ports.note
-        host.ports_found(ports.ports)
+        port_watch = PortWatch(ports, host.nic_input, host.events.record)
+        host.nic_input.ports_found(ports.ports)
         self._log.info("started", version=__version__, host=config.host.name, ib=ports.note,
                        mode=modes.effective.name.lower(), stopped=modes.stopped)  # fmt: skip
-        requests = Requests(host, self.source, database, lambda by: self._reload(host, by))
-        control = ControlServer(
-            run / "ctl.sock", requests.handlers(), changing=CHANGING, access=_access(config)
+        metrics = self._metrics = MetricsEndpoint(host.events, host.evaluator)
+        escalation = self._escalation = EscalationSlot(host, self._fail)
+        control = self._control = ControlServer(
+            run / "ctl.sock", changing=CHANGING, access=_access(config)
         )
-        self._control = control
-        host.follow = control.broadcast
-        host.prober_seen = self._pin_prober
-        host.control_refused = lambda: control.refused
+        services = Services(
+            start_wall_s=time.time(),
+            source=self.source,
+            escalation=lambda: escalation.now,
+            endpoint=lambda: metrics.state,
+            refused={
+                "control_socket": lambda: control.refused,
+                "netlink": lambda: watcher.refused,
+                "metrics_endpoint": lambda: metrics.refused,
+            },
+            receive_note=lambda: softnet.note,
+            payload_note=lambda: netdev_bytes.note,
+            ports_note=lambda: port_watch.note,
+        )
+        host.events.subscribe(control.broadcast)
+        requests = Requests(
+            host, services, self.source, database, lambda by: self._reload(host, by)
+        )
         try:
-            await control.start()
+            await control.start(requests.handlers())
         except OSError as error:
             raise StartError(f"{error}") from error
-        host.record(EventKind.DAEMON, "started", version=__version__, pid=os.getpid())
-        host.step()
-        self._escalation = EscalationSlot(host, self._fail)
+        host.events.record(EventKind.DAEMON, "started", version=__version__, pid=os.getpid())
+        host.evaluator.step()
         try:
-            self._escalation.start()
+            escalation.start()
         except OSError as error:
             raise StartError(f"job socket: {error}") from error
-        self._metrics = metrics_endpoint.start(host, config.metrics.listen, passed_sockets())
-        self._nics = NicWatch(host, asyncio.get_running_loop())
+        metrics.start(
+            config.metrics.listen, passed_sockets(), lambda: report.snapshot(host, services)
+        )
+        self._nics = NicWatch(
+            settings, host.engine, host.nics, host.nic_input, asyncio.get_running_loop()
+        )
         self._nics.configure(config)
         jobs: list[tuple[str, Coroutine[Any, Any, None]]] = [
-            ("prober", host.feed.run()),
-            ("netlink", watcher.run()),
+            ("prober", host.probe_loop.run()),
+            ("netlink", watcher.run(host.probe_loop.devices_changed)),
             ("tick", self._tick(host)),
             ("scan", self._scan(host)),
-            ("ports", self._watch_ports(host, ports)),
+            ("ports", self._watch_ports(port_watch)),
             ("forecast", self._nics.forecast()),
         ]
         for name, work in jobs:
@@ -214,14 +229,14 @@ class Daemon:
 
     def _hear_lldp(self, host: Host, config: Config) -> None:
         """Begin with LLDP or end it, as the configuration says, for the links that it names."""
-        where = host.localization
+        where = host.detectors.localization
         if not config.topology.lldp and where.lldp is not None:
-            where.lldp = None
             self._tasks.pop().cancel()  # the last one, always
-            where.map_changed()
+            where.use_lldp(None)
         elif config.topology.lldp and where.lldp is None:
-            where.lldp = LldpSource(_netdevs(config), where.map_changed)
-            self._tasks.append(self._begin("lldp", where.lldp.run()))
+            source = LldpSource(_netdevs(config), where.map_changed)
+            where.use_lldp(source)
+            self._tasks.append(self._begin("lldp", source.run()))
         elif where.lldp is not None:
             where.lldp.watch(_netdevs(config))
 
@@ -254,13 +269,12 @@ class Daemon:
         """Jobs' pages, which may be hostile: nothing else waits for them."""
         while True:
             await asyncio.sleep(SCAN_S)
-            host.emit(await host.jobs.scan(settled=host.settled))
+            host.events.emit(await host.jobs.scan(settled=host.saver.settled))
             if host.jobs.ended:
-                host.mark_changed()
+                host.saver.mark_changed()
 
-    async def _watch_ports(self, host: Host, ports: IbPorts) -> None:
+    async def _watch_ports(self, watch: PortWatch) -> None:
         """The verbs ports behind the links, whose driver may hang."""
-        watch = PortWatch(host, ports)
         while True:
             await watch.look(_netdevs(self.source.config), self.source.config.rdma_devices)
             await asyncio.sleep(PORTS_S)
@@ -269,25 +283,25 @@ class Daemon:
         """Heartbeat, stop file, loss, state, watchdog."""
         number = 0
         while True:
-            looks = LOOKS if host.suspects_loss else 1
+            looks = LOOKS if host.probe_tick.suspects_loss else 1
             for _ in range(looks - 1):
                 await asyncio.sleep(TICK_S / looks)
-                host.feed_loss(between=True)
+                host.probe_tick.feed_loss(between=True)
             await asyncio.sleep(TICK_S / looks)
             number += 1
-            if host.modes.check_stop():
-                there = "present" if host.modes.stopped else "removed"
-                host.mode_changed(f"stop file {there}")
-            before = host.cycles
-            host.overrides.tick(host, time.monotonic_ns())
-            host.wake()
-            await host.localization.ask(host.feed, host.engine)
-            host.feed_loss()
-            host.watch_probing()
-            host.nics_checked(self._nics.check())
+            if host.publisher.modes.check_stop():
+                there = "present" if host.publisher.modes.stopped else "removed"
+                host.publisher.mode_changed(f"stop file {there}")
+            before = host.evaluator.cycles
+            host.operator.tick(time.monotonic_ns())
+            host.probe_loop.wake()
+            await host.probe_tick.ask_neighbours()
+            host.probe_tick.feed_loss()
+            host.probe_tick.watch_probing()
+            host.nic_input.nics_checked(self._nics.check())
             if number % SAVE_TICKS == 0:
-                host.save()
-            if host.cycles > before:
+                host.saver.save()
+            if host.evaluator.cycles > before:
                 self.notifier.watchdog()
 
     def _hang_up(self, host: Host) -> None:
@@ -310,7 +324,7 @@ class Daemon:
         except ConfigError as error:
             for problem in error.problems:
                 self._log.error("configuration refused, the old one stays", problem=str(problem))
-            host.record(
+            host.events.record(
                 EventKind.DAEMON, "reload refused", problem=str(error.problems[0])[:300],
                 problems=len(error.problems), by=by,
             )  # fmt: skip
@@ -319,15 +333,15 @@ class Daemon:
             changed = changed_keys(old, config)
             self._pin(config)
             self._schedule(config)
-            if (header := host.feed.header()) is not None:
+            if (header := host.prober.feed.header()) is not None:
                 self._pin_prober(header.pid)
             self._control.regard(_access(config))
-            host.recorder.retention = retention(config)
+            host.events.recorder.retention = retention(config)
             host.reconfigure(config)
             self._hear_lldp(host, config)
             self._nics.configure(config)
             self._escalation.configure(old, config)
-            host.record(
+            host.events.record(
                 EventKind.DAEMON, "reloaded", by=by, hash=self.source.hash,
                 changed=", ".join(changed)[:300] or "nothing",
             )  # fmt: skip
@@ -371,17 +385,16 @@ class Daemon:
         self._nics.close(0.2)
         self._softnet.close()
         self._netdev_bytes.close()
-        host.give_back()
-        host.record(EventKind.DAEMON, "stopped")
-        host.mark_changed()
-        host.save()
+        host.publisher.give_back()
+        host.events.record(EventKind.DAEMON, "stopped")
+        host.saver.mark_changed()
+        host.saver.save()
         await self._escalation.close()
         await control.stop()
-        if self._metrics is not None:
-            await asyncio.to_thread(self._metrics.close)
-        if not await asyncio.to_thread(host.recorder.stop):
-            self._log.error("timeline incomplete", waiting=host.recorder.waiting)
-        host.page.close()
+        await self._metrics.close()
+        if not await asyncio.to_thread(host.events.recorder.stop):
+            self._log.error("timeline incomplete", waiting=host.events.recorder.waiting)
+        host.publisher.page.close()
         host.close()
         self._log.info("stopped")
 

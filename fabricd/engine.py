@@ -48,13 +48,28 @@ _WORKING = CARRYING - {LinkState.UNKNOWN}
 class Engine:
     """All links and paths of one host."""
 
-    def __init__(self, config: Config, paths: Sequence[PathSpec]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        paths: Sequence[PathSpec],
+        *,
+        receive_path: ReceivePath | None = None,
+        progress: ByteProgress | None = None,
+    ) -> None:
+        """Take a configuration.
+
+        Args:
+            config: with the links.
+            paths: to probe.
+            receive_path: what verdicts of silence wait for; None: for nothing.
+            progress: likewise.
+        """
         self.links: list[Link] = []
         self.paths: list[Path] = []
         self._left: dict[str, Path] = {}
         """Paths that the configuration or the links' addresses had once and do not have now."""
-        self.receive_path = ReceivePath()
-        self.progress = ByteProgress()
+        self.receive_path = receive_path or ReceivePath()
+        self.progress = progress or ByteProgress()
         self._failure_detector = FailureDetector(Rules(), self.receive_path, self.progress)
         self.max_probe_share = 0.5
         self.predict = config.predict
@@ -182,6 +197,10 @@ class Engine:
         for link in self.links:
             if link.netdev == netdev:
                 link.health.damping.forgive()
+
+    def override(self, overrides: EffectiveOverrides) -> None:
+        """Operators want this from now on, in place of all that they wanted before."""
+        self.overrides = overrides
 
     # -- decisions ----------------------------------------------------------------------------
 

@@ -24,16 +24,15 @@ HISTORY = ("peer", "fence", "migration")
 HISTORY_READ, HISTORY_ROWS = 1000, 30
 
 
-def escalation_of(host: Host) -> Escalation:
+def required(escalation: Escalation | None) -> Escalation:
     """The connection to the control fabric. Raises `RequestError`: there is none."""
-    if host.escalation is None:
+    if escalation is None:
         raise RequestError(NO_BROKER)
-    return host.escalation
+    return escalation
 
 
-def jobs(host: Host) -> Row:
+def jobs(host: Host, escalation: Escalation) -> Row:
     """``fabricctl jobs``: jobs whose fabric-run is or was here, and what fabric-compute says."""
-    escalation = escalation_of(host)
     now = time.monotonic_ns()
     runs = escalation.jobs.registry.runs
     here = escalation.document()["jobs"]
@@ -49,11 +48,10 @@ def jobs(host: Host) -> Row:
     }
 
 
-def migrations(host: Host, rows: Sequence[Row], limit: int) -> Row:
+def migrations(host: Host, escalation: Escalation, rows: Sequence[Row], limit: int) -> Row:
     """``fabricctl migrations``. ``rows``: of kind ``migration``, oldest first."""
     from fabricd.escalate.job_views import migration
 
-    escalation = escalation_of(host)
     return {
         "host": host.config.host.name,
         "connected": escalation.client.connected,
@@ -62,13 +60,12 @@ def migrations(host: Host, rows: Sequence[Row], limit: int) -> Row:
     }
 
 
-def explain_host(host: Host, name: str, rows: Sequence[Row]) -> Row:
+def explain_host(host: Host, escalation: Escalation, name: str, rows: Sequence[Row]) -> Row:
     """``fabricctl explain host NAME``. ``rows``: of the kinds `HISTORY`, oldest first.
 
     Raises:
         RequestError: this host neither probes that host nor shares a job with it.
     """
-    escalation = escalation_of(host)
     now, me = time.monotonic_ns(), host.config.host.name
     views = escalation.watch.views
     about = [row for row in rows if concerns(row, name)]
@@ -101,7 +98,7 @@ def explain_host(host: Host, name: str, rows: Sequence[Row]) -> Row:
 
 def probes(host: Host, name: str) -> Row:
     """What the probes of this host say of another one now."""
-    views = host.views()
+    views = host.prober.tables.views()
     own = [view for view in views or () if view.peer == name and view.heard]
     misses = host.engine.rules.misses
     return {

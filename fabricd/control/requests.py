@@ -6,22 +6,30 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fabricd.config.loader import ConfigError
 from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
 from fabricd.control.server import Document, Handler, RequestError
-from fabricd.operate.manager import OverrideError
-from fabricd.operate.overrides import Override
+from fabricd.operate.manager import (
+    OverrideChange,
+    OverrideError,
+    OverrideManager,
+    SteeredHost,
+)
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
 from fabricd.views.explain import explain
 from fabricd.views.history import condense
+from fabricd.views.services import Services
 from telemetry.events import EventKind
 from telemetry.timeline import Timeline, TimelineError
+
+if TYPE_CHECKING:
+    from fabricd.escalate.service import Escalation
 
 CHANGING = frozenset(
     {"promote", "reload", "drain", "undrain", "maintenance", "maintenance_end", "detector"}
@@ -38,6 +46,7 @@ class Requests:
     def __init__(
         self,
         host: Host,
+        services: Services,
         source: ConfigSource,
         database: Path,
         reload: Callable[[str], list[str]],
@@ -46,12 +55,13 @@ class Requests:
 
         Args:
             host: who is asked.
+            services: around it.
             source: its configuration.
             database: of the timeline.
             reload: reloads on behalf of somebody and returns the keys that changed; raises
                 `ConfigError`.
         """
-        self._host = host
+        self._host, self._services = host, services
         self._source = source
         self._database = database
         self._reload = reload
@@ -79,7 +89,7 @@ class Requests:
         }
 
     async def status(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
-        return report.status(self._host) | {"config": self._source.document()}
+        return report.status(self._host, self._services) | {"config": self._source.document()}
 
     async def links(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
         return report.links(self._host)
@@ -96,7 +106,7 @@ class Requests:
             found = await self._host.jobs.live()
         except TimeoutError:
             raise RequestError("the stats directory does not answer") from None
-        return found | {"slow": self._host.delay.rails.slow()}
+        return found | {"slow": self._host.detectors.delay.rails.slow()}
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """All that is known of a link, and the rule that decided."""
@@ -115,33 +125,35 @@ class Requests:
     async def observations(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """What this host and its neighbours see, for ``fabricctl locate``."""
         host = self._host
-        return await host.localization.observations(host.feed, host.engine, host.views() or [])
+        return await host.detectors.localization.observations(
+            host.prober.feed, host.engine, host.prober.tables.views() or []
+        )
 
     async def training_jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Jobs of fabric-runs, for ``fabricctl jobs``."""
-        return job_requests.jobs(self._host)
+        return job_requests.jobs(self._host, self._escalation())
 
     async def migrations(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Takeovers of jobs of this host, newest first."""
         limit = request.get("limit", 50)
         if type(limit) is not int or not 0 <= limit <= job_requests.MOST_MIGRATIONS:
             raise RequestError(f"limit must be from 0 to {job_requests.MOST_MIGRATIONS}")
-        job_requests.escalation_of(self._host)
+        escalation = self._escalation()
         rows = await asyncio.to_thread(
             _query, self._database, {"kind": "migration", "limit": limit}
         )
-        return job_requests.migrations(self._host, rows, limit)
+        return job_requests.migrations(self._host, escalation, rows, limit)
 
     async def explain_host(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Evidence, votes, rule and fences of a host."""
         name = _text(request, "host")
-        job_requests.escalation_of(self._host)
+        escalation = self._escalation()
         rows: list[dict[str, Any]] = []
         for kind in job_requests.HISTORY:
             query = {"kind": kind, "limit": job_requests.HISTORY_READ}
             rows += await asyncio.to_thread(_query, self._database, query)
         rows.sort(key=lambda row: row["wall_ns"])
-        return job_requests.explain_host(self._host, name, rows)
+        return job_requests.explain_host(self._host, escalation, name, rows)
 
     async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Raise or lower the mode of the host or of a group."""
@@ -152,17 +164,17 @@ class Requests:
             raise RequestError(f'no group "{group[:32]}"; allowed: {allowed}')
         try:
             mode = Mode.parse(_text(request, "mode", ""))
-            host.modes.promote(mode, group)
+            host.publisher.modes.promote(mode, group)
         except (ValueError, OSError) as error:
             raise RequestError(str(error)) from error
         what = f"group {group} " if group else ""
-        host.mode_changed(f"{what}promoted to {mode.name.lower()} by uid {caller.uid}")
+        host.publisher.mode_changed(f"{what}promoted to {mode.name.lower()} by uid {caller.uid}")
         return {
             "promoted": mode.name.lower(),
-            "mode": host.modes.of(group).name.lower(),
+            "mode": host.publisher.modes.of(group).name.lower(),
             "group": group,
             "groups": report.group_modes(host),
-            "stop_file": host.modes.stopped,
+            "stop_file": host.publisher.modes.stopped,
         }
 
     async def reload(self, _request: Document, caller: Caller) -> Any:  # noqa: ANN401
@@ -178,23 +190,23 @@ class Requests:
 
     async def drain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         return self._override(
-            lambda: self._host.overrides.drain(
-                self._host, _text(request, "link"), seconds=_seconds(request),
+            lambda manager, host: manager.drain(
+                host, _text(request, "link"), seconds=_seconds(request),
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
         )  # fmt: skip
 
     async def undrain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         link = _text(request, "link")
-        return self._override(lambda: self._host.overrides.undrain(self._host, link, _by(caller)))
+        return self._override(lambda manager, host: manager.undrain(host, link, _by(caller)))
 
     async def maintenance(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         seconds = _seconds(request)
         if seconds is None:
             raise RequestError("a maintenance window needs an end: seconds")
         return self._override(
-            lambda: self._host.overrides.open_window(
-                self._host, _text(request, "target"), seconds=seconds,
+            lambda manager, host: manager.open_window(
+                host, _text(request, "target"), seconds=seconds,
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
         )  # fmt: skip
@@ -203,31 +215,36 @@ class Requests:
         self, request: Document, caller: Caller
     ) -> Any:  # noqa: ANN401
         target = _text(request, "target")
-        return self._override(
-            lambda: self._host.overrides.close_window(self._host, target, _by(caller))
-        )
+        return self._override(lambda manager, host: manager.close_window(host, target, _by(caller)))
 
     async def detector(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Switch one on or off."""
         name, on = _text(request, "name"), request.get("on")
-        overrides, host = self._host.overrides, self._host
         if on is True:
-            return self._override(lambda: overrides.detector_on(host, name, _by(caller)))
+            return self._override(
+                lambda manager, host: manager.detector_on(host, name, _by(caller))
+            )
         if on is not False:
             raise RequestError("on must be true or false")
         return self._override(
-            lambda: overrides.detector_off(
+            lambda manager, host: manager.detector_off(
                 host, name, seconds=_seconds(request), reason=_text(request, "reason", ""),
                 by=_by(caller),
             )
         )  # fmt: skip
 
-    def _override(self, ask: Callable[[], Override]) -> dict[str, Any]:
+    def _override(
+        self, ask: Callable[[OverrideManager, SteeredHost], OverrideChange]
+    ) -> dict[str, Any]:
+        operator = self._host.operator
         try:
-            override = ask()
+            change = ask(operator.manager, operator.host)
         except OverrideError as error:
             raise RequestError(str(error)) from error
-        return self._host.overrides.describe(override, time.monotonic_ns())
+        return operator.manager.describe(operator.apply(change), time.monotonic_ns())
+
+    def _escalation(self) -> Escalation:
+        return job_requests.required(self._services.escalation())
 
 
 def _by(caller: Caller) -> str:

@@ -65,7 +65,6 @@ class ControlServer:
     def __init__(
         self,
         path: Path,
-        handlers: dict[str, Handler],
         *,
         changing: frozenset[str] = frozenset(),
         access: Access | None = None,
@@ -74,7 +73,6 @@ class ControlServer:
 
         Args:
             path: of the socket.
-            handlers: by ``op``; ``events`` is served here.
             changing: the operations that change something.
             access: who may ask and change; default: root alone.
         """
@@ -83,18 +81,22 @@ class ControlServer:
         self.refused = 0
         self.dropped = 0
         self._path = path
-        self._handlers = handlers
+        self._handlers: dict[str, Handler] = {}
         self._followers: set[asyncio.Queue[bytes | None]] = set()
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._log = structlog.get_logger()
 
-    async def start(self) -> None:
+    async def start(self, handlers: dict[str, Handler]) -> None:
         """Bind and listen; an old socket of that name is replaced.
+
+        Args:
+            handlers: by ``op``; ``events`` is served here.
 
         Raises:
             OSError: cannot be bound.
         """
+        self._handlers = handlers
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         self._server = await asyncio.start_unix_server(

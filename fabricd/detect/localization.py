@@ -54,7 +54,7 @@ class Localization:
         self._asking: asyncio.Task[None] | None = None
         self._losing: dict[tuple[Kind, str], Blame] = {}
         """Where packets are lost, as long as a link or path here loses too much."""
-        self.lldp: LldpSource | None = None
+        self._lldp: LldpSource | None = None
         self._config: Config | None = None
 
     def configure(self, config: Config) -> None:
@@ -70,9 +70,20 @@ class Localization:
         """The configuration or LLDP says something else about who is plugged in where."""
         if self._config is None:
             return
-        plugs = self.lldp.neighbours() if self.lldp else {}
+        plugs = self._lldp.neighbours() if self._lldp else {}
         switches = {netdev: neighbour.switch for netdev, neighbour in plugs.items()}
         self.places.topology = plan.topology(self._config, switches)
+
+    @property
+    def lldp(self) -> LldpSource | None:
+        """Which tells where the links are plugged in; None: the configuration alone does."""
+        return self._lldp
+
+    def use_lldp(self, source: LldpSource | None) -> None:
+        """Ask another source; None: none any more."""
+        self._lldp = source
+        if source is None:
+            self.map_changed()
 
     def wants_words(self, engine: Engine, now: int) -> bool:
         """Whether the neighbours' view is of use now."""

@@ -4,7 +4,7 @@ Loaded only with ``[broker]`` in the configuration, by `fabricd.runtime.escalati
 `evidence` (what probes say of other hosts), `orders`, `fences`, `job_registry`, `job_lines` and
 `job_views` (what fabric-computes say of this host's jobs). Shells: `service` (the broker),
 `job_server` (the job socket), `job_watch`, `outbox` (events that outlive us), `sockets`.
-`local_host` names what they need of the daemon. docs/reference/topics.md has the topics.
+docs/reference/topics.md has the topics.
 
 A fence is acknowledged only once it is applied, and an event is stored before it is sent.
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.escalate.local_host import LocalHost
 from fabricd.escalate.peers import PEERS_FILE, PeerDirectory, dump
 from fabricd.escalate.refusals import Refusals
+from fabricd.runtime.host import Host
 from telemetry.messages.documents import HostDocument, HostStatus, parse
 from telemetry.messages.envelope import Message
 from telemetry.messages.topics import Kind
@@ -24,7 +24,7 @@ APPLY_NS = 10**9
 class Discovery:
     """Told of documents and statuses of all hosts; changes the host's probing once a second."""
 
-    def __init__(self, host: LocalHost, refusals: Refusals) -> None:
+    def __init__(self, host: Host, refusals: Refusals) -> None:
         config = host.config
         self._host, self._refusals = host, refusals
         self._directory = PeerDirectory(config.host.name, config.probe.port, config.peers)

@@ -52,6 +52,8 @@ class JobsHere:
         deadline_s: float,
         refusals: Refusals,
         record: Record,
+        publish: Callable[[str, dict[str, Any] | None], None],
+        fences_changed: Callable[[], None],
     ) -> None:
         """Prepare; `open` binds the socket.
 
@@ -63,15 +65,15 @@ class JobsHere:
             deadline_s: within which a fence has to be applied, else it is reported.
             refusals: counts what is refused.
             record: writes timeline rows.
+            publish: keeps the ``HostJob`` of a job at the broker; None clears it.
+            fences_changed: called when another set of fences is applied.
         """
         run_dir, state_dir = directories
         self.registry = JobRegistry()
         self.orders = Orders()
-        self.publish: Callable[[str, dict[str, Any] | None], None] = lambda _job, _data: None
-        """Keeps the ``HostJob`` of a job at the broker; None clears it."""
-        self.fences_changed: Callable[[], None] = lambda: None
         self._host, self._boot_id = host, boot_id
         self._refusals, self._record = refusals, record
+        self._publish, self._fences_changed = publish, fences_changed
         self._rows = Pace(time.monotonic, rate=ROWS_RATE, burst=ROWS_BURST, least=1)
         store = FenceStore(state_dir / "fences.json")
         everyone = [store, *appliers]
@@ -159,7 +161,7 @@ class JobsHere:
         """
         for run in list(self.registry.runs.values()):
             if run.gone:
-                self._publish(run)
+                self._publish_run(run)
         await asyncio.sleep(REJOIN_S)
         for run in list(self.registry.runs.values()):
             if run.present and run.connection is None and not run.observed:
@@ -228,7 +230,7 @@ class JobsHere:
             f"{fence.reason or 'no reason given'}", job=fence.job,
             fence=fence.id, incarnation=fence.incarnation, peer_host=fence.host,
         )  # fmt: skip
-        self.fences_changed()
+        self._fences_changed()
 
     def tick(self) -> None:
         """Report fences whose deadline has passed. Call it several times a second."""
@@ -250,7 +252,7 @@ class JobsHere:
         self._saving.set()
 
     def document_changed(self, run: Run) -> None:  # noqa: D102
-        self._publish(run)
+        self._publish_run(run)
 
     def fence_applied(self, run: Run, fence_id: str) -> None:  # noqa: D102
         for fence in self.fences.of_job(run.job):
@@ -259,14 +261,14 @@ class JobsHere:
 
     def run_gone(self, run: Run) -> None:  # noqa: D102
         self._tell_job(run, f"ended without leaving: {run.job}")
-        self._publish(run)
+        self._publish_run(run)
         self._ended(run)
         for job in self.registry.forget_oldest():
-            self.publish(job, None)
+            self._publish(job, None)
 
     def run_left(self, run: Run) -> None:  # noqa: D102
         self._tell_job(run, f"left: {run.job}")
-        self.publish(run.job, None)
+        self._publish(run.job, None)
         self._ended(run)
 
     def job_line_refused(self, reason: str, detail: str) -> None:  # noqa: D102
@@ -285,6 +287,6 @@ class JobsHere:
             self._acknowledged(fence)
         self._saving.set()
 
-    def _publish(self, run: Run) -> None:
+    def _publish_run(self, run: Run) -> None:
         if (state := run.state()) is not None:
-            self.publish(run.job, state)
+            self._publish(run.job, state)

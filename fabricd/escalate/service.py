@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from fabricd.escalate.fences import FenceApplier
 from fabricd.escalate.host_document import host_document
 from fabricd.escalate.job_watch import KINDS, JobWatch
 from fabricd.escalate.jobs_here import JobsHere
-from fabricd.escalate.local_host import LocalHost
 from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
 from fabricd.escalate.refusals import Refusals
 from fabricd.escalate.sockets import SocketKiller, Target
 from fabricd.probes import plan
+from fabricd.runtime.host import Host
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.guard import ReplayGuard
 from telemetry.broker.interface import MessageFactory, NotConnectedError
@@ -75,7 +76,7 @@ class Escalation:
     """One per daemon. Also the `Receiver` of its `BrokerClient`."""
 
     def __init__(
-        self, host: LocalHost, thread: StoreThread, appliers: tuple[FenceApplier, ...] = ()
+        self, host: Host, thread: StoreThread, appliers: tuple[FenceApplier, ...] = ()
     ) -> None:
         """Prepare; `open` binds the job socket, `run` serves.
 
@@ -98,17 +99,17 @@ class Escalation:
         self._silent: frozenset[str] = frozenset()
         self._reclaim_at_s = 0.0
         self._reclaiming: asyncio.Task[None] | None = None
-        self._discovery = Discovery(host, self.refusals) if host.discovers else None
-        self._follow = host.follow
+        self._discovery = Discovery(host, self.refusals) if host.settings.discovers else None
+        self._subscriptions: list[Callable[[], None]] = []
         run_dir, state_dir = Path(config.paths.run_dir), Path(config.paths.state_dir)
         self.sockets = SocketKiller(self._target)
         self.jobs = JobsHere(
             self._me, boot, (run_dir, state_dir), (self.sockets, *appliers),
-            deadline_s=config.broker.fence_deadline_s, refusals=self.refusals, record=host.record,
+            deadline_s=config.broker.fence_deadline_s, refusals=self.refusals,
+            record=host.events.record, publish=self._publish_job,
+            fences_changed=self._publish_observations,
         )  # fmt: skip
-        self.watch = JobWatch(state_dir / TIMELINE, host.record)
-        self.jobs.publish = self._publish_job
-        self.jobs.fences_changed = self._publish_observations
+        self.watch = JobWatch(state_dir / TIMELINE, host.events.record)
         self._settings = broker_settings(config)
         self.client = self._make_client()
         event = Topic(Kind.HOST_EVENT, self._me)
@@ -187,8 +188,10 @@ class Escalation:
     def open(self) -> None:
         """Bind the job socket. Raises ``OSError``."""
         self.jobs.open()
-        self._host.silence_changed = self._silence_changed
-        self._host.follow = self._followed
+        self._subscriptions = [
+            self._host.evaluator.on_silence(self._silence_changed),
+            self._host.events.subscribe(self._followed),
+        ]
         self._look()
 
     async def run(self) -> None:
@@ -212,8 +215,9 @@ class Escalation:
 
     async def goodbye(self) -> None:
         """Say that this host leaves on purpose; then cancel `run`."""
-        self._host.silence_changed = lambda: None
-        self._host.follow = self._follow
+        for unsubscribe in self._subscriptions:
+            unsubscribe()
+        self._subscriptions = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self.outbox.flush()
@@ -243,12 +247,12 @@ class Escalation:
     def _publish_document(self) -> None:
         host, config = self._host, self._host.config
         own = plan.link_addresses(config, host.inventory.address_of)
-        topology = host.localization.places.topology
+        topology = host.detectors.localization.places.topology
         data = host_document(
             config,
             [[] if address is None else [address] for address in own],
             host.engine,
-            host.modes.effective.name.lower(),
+            host.publisher.modes.effective.name.lower(),
             lambda rail: topology.leaf((self._me, rail)),
         )
         self._set(Kind.HOST_DOCUMENT, data)
@@ -259,21 +263,20 @@ class Escalation:
         for peer in sorted(silent ^ self._silent):
             gone = peer in silent
             reason = "silent on all rails" if gone else "heard again"
-            self._host.record(EventKind.PEER, f"{peer} is {reason}", silent=gone, host=peer)
+            self._host.events.record(EventKind.PEER, f"{peer} is {reason}", silent=gone, host=peer)
         self._silent = silent
 
     def _publish_observations(self) -> None:
         host, now = self._host, time.monotonic_ns()
-        header = host.feed.header()
+        header = host.prober.feed.header()
         life, stall_ns = (header.incarnation, header.stall_ns) if header else (0, 0)
         self._gaps.update(life, stall_ns, now)
-        views = host.views() if header else None
+        views = host.prober.tables.views() if header else None
         fences = self.jobs.fences.acknowledged()
         self._set(Kind.HOST_OBSERVATIONS, observations(views, host.engine, self._gaps, fences, now))
 
     def _followed(self, row: dict[str, Any]) -> None:
         """A row of the timeline: also for fabric-compute, if it concerns more than this host."""
-        self._follow(row)
         if (importance := EVENT_IMPORTANCE.get(str(row["kind"]))) is None:
             return
         fields = {key: row[key] for key in sorted(row.keys() - {"kind", "reason", "host"})}
@@ -369,9 +372,13 @@ class Escalation:
     def connection_changed(self, *, connected: bool, reason: str) -> None:  # noqa: D102
         was = self.reason == ""
         if connected:
-            self._host.record(EventKind.BROKER, f"connected to {self._where()}", connected=True)
+            self._host.events.record(
+                EventKind.BROKER, f"connected to {self._where()}", connected=True
+            )
         elif was:
-            self._host.record(EventKind.BROKER, f"lost {self._where()}: {reason}", connected=False)
+            self._host.events.record(
+                EventKind.BROKER, f"lost {self._where()}: {reason}", connected=False
+            )
         elif reason != self.reason:
             self._log.warning("no broker", broker=self._where(), reason=reason)
         self.reason = "" if connected else reason or "not connected"

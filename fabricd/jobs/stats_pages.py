@@ -57,15 +57,29 @@ class Jobs:
         suppressed: plugin events not recorded because there were too many at once.
         scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
-        looked: takes the pages of each scan, one at a step.
         report: how much the last scan saw.
     """
 
-    def __init__(self, directory: Path, netdevs: Iterable[str], now: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        netdevs: Iterable[str],
+        now: int,
+        *,
+        look: Callable[[Sequence[ProcessPage]], Iterator[None]] = lambda _: iter(()),
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            directory: of the stats pages.
+            netdevs: the links whose totals are kept.
+            now: CLOCK_MONOTONIC ns.
+            look: takes the pages of each scan, one at a step.
+        """
         self.totals = JobTotals(netdevs)
         self.suppressed = 0
         self.removed = 0
-        self.looked: Callable[[Sequence[ProcessPage]], Iterator[None]] = lambda _: iter(())
+        self._look = look
         self.report = ScanReport(partial="not scanned yet")
         self.scanned_ns = now
         self._since_ns = now
@@ -102,7 +116,7 @@ class Jobs:
         self.report = self._directory.report
         # By turns: so many pages as users may leave there would keep the loop from its links.
         await _in_turns(self.totals.steps(found.pages, found.now))
-        await _in_turns(self.looked(found.pages))
+        await _in_turns(self._look(found.pages))
         self.suppressed += found.suppressed
         self.scanned_ns = max(self.scanned_ns, found.newest_ns)
         if leftover := self._ended.update(found.looks, found.now, settled=settled):

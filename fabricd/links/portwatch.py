@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from fabricd.links.ibports import IbPorts, Port
 from fabricd.process.blocking_call import BlockingCaller
@@ -16,33 +16,37 @@ DROP_S = 60.0
 """A state so old is no evidence any more, as with the NICs' counters."""
 
 
-class Told(Protocol):
-    """What it needs of `fabricd.runtime.host.Host`."""
-
-    ib_note: str
+class PortListener(Protocol):
+    """What is found is handed over to it: `fabricd.runtime.nic_input.NicInput` takes it."""
 
     def ports_found(self, ports: Mapping[str, Sequence[Port]]) -> None: ...  # noqa: D102
     def ports_read(self, active: dict[str, bool | None]) -> None: ...  # noqa: D102
-    def record(self, kind: EventKind, reason: str, **data: Any) -> None: ...  # noqa: ANN401, D102
 
 
 class PortWatch:
-    """Of one host. ``ib_note`` says when ports do not answer, and so does the timeline, once."""
+    """Of one host. `note` says when ports do not answer, and so does the timeline, once."""
 
     def __init__(
         self,
-        host: Told,
         ports: IbPorts,
+        listener: PortListener,
+        record: Callable[[EventKind, str], None],
         *,
         make: Callable[[Sequence[str], Mapping[str, str]], IbPorts] = IbPorts,
         limit_s: float = LIMIT_S,
     ) -> None:
-        self._host = host
+        self._listener, self._record = listener, record
         self._ports = ports
+        self._note = ports.note
         self._make = make
         self._blocking = BlockingCaller("verbs", limit_s)
         self._hangs_ns: int | None = None
         """Since when."""
+
+    @property
+    def note(self) -> str:
+        """Which ports there are, or why they do not answer; for ``fabricctl status``."""
+        return self._note
 
     async def look(
         self, netdevs: Sequence[str], named: Mapping[str, str], *, now: int | None = None
@@ -65,25 +69,25 @@ class PortWatch:
     def _made(self, ports: IbPorts) -> None:
         self._ports = ports
         self._answered()
-        self._host.ports_found(ports.ports)
-        self._host.ports_read({})
+        self._listener.ports_found(ports.ports)
+        self._listener.ports_read({})
 
     def _read(self, ports: IbPorts, active: dict[str, bool | None]) -> None:
         self._answered()
         if ports is self._ports:
-            self._host.ports_read(active)
+            self._listener.ports_read(active)
 
     def _answered(self) -> None:
-        self._host.ib_note = self._ports.note
+        self._note = self._ports.note
         if self._hangs_ns is not None:
             self._hangs_ns = None
-            self._host.record(EventKind.DAEMON, "verbs ports answer again")
+            self._record(EventKind.DAEMON, "verbs ports answer again")
 
     def _hanging(self, now: int) -> None:
         if self._hangs_ns is None:
             self._hangs_ns = now
-            self._host.record(EventKind.DAEMON, "verbs ports do not answer: their state is old")
+            self._record(EventKind.DAEMON, "verbs ports do not answer: their state is old")
         seconds = (now - self._hangs_ns) / 1e9
-        self._host.ib_note = f"no answer for {seconds:.0f} s: {self._ports.note}"
+        self._note = f"no answer for {seconds:.0f} s: {self._ports.note}"
         if seconds > DROP_S:
-            self._host.ports_read({})
+            self._listener.ports_read({})

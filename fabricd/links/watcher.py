@@ -36,24 +36,23 @@ class LinkWatcher:
 
     Attributes:
         refused: messages that made no sense.
-        changed: told the names of the devices that changed.
     """
 
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
         self.refused = 0
-        self.changed: Callable[[set[str]], None] = lambda _: None
         self._log = structlog.get_logger()
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
+    async def run(self, changed: Callable[[set[str]], None]) -> None:
+        """Watch until cancelled; ``changed`` is told the names of the devices that changed."""
         while True:
             try:
                 with _listen() as news:
                     async with AsyncIPRoute() as route:
-                        await self._resync(route)
+                        changed(await self._resync(route))
                     while True:
-                        await self._hear(news)
+                        if names := await self._hear(news):
+                            changed(names)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -69,24 +68,25 @@ class LinkWatcher:
         except Exception as error:
             self._log.warning("netlink not read yet", error=repr(error))
 
-    async def _resync(self, route: AsyncIPRoute) -> None:
+    async def _resync(self, route: AsyncIPRoute) -> set[str]:
+        """Read all anew; returns the names of all devices that are known or were."""
         links = [message async for message in await route.get_links()]
         addresses = [message async for message in await route.get_addr()]
         known = set(self.inventory.devices)
         self.inventory.clear()
         names = {self._apply(message) for message in (*links, *addresses)}
         self.inventory.loaded = True
-        self.changed((names | known) - {""})
+        return (names | known) - {""}
 
-    async def _hear(self, news: socket.socket) -> None:
+    async def _hear(self, news: socket.socket) -> set[str]:
+        """Wait for messages; returns the names of the devices that changed."""
         names = self._take(await asyncio.get_running_loop().sock_recv(news, _DATAGRAM))
         for _ in range(_BATCH):
             try:
                 names |= self._take(news.recv(_DATAGRAM))
             except BlockingIOError:
                 break
-        if names:
-            self.changed(names)
+        return names
 
     def _take(self, data: bytes) -> set[str]:
         try:

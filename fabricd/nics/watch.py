@@ -8,20 +8,21 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from fabricd.config.loader import Config
+from fabricd.engine import Engine
+from fabricd.nics.monitor import NicMonitor
 from fabricd.nics.reader import CounterReader, Reader, Reading, SlowReader
 from fabricd.nics.sweeper import Sweeper
 from fabricd.predict.forecast import Forecast
+from fabricd.runtime.nic_input import NicInput
+from fabricd.runtime.settings import HostSettings
 from telemetry.counters.devlink import SharedDump
-
-if TYPE_CHECKING:
-    from fabricd.runtime.host import Host
 
 CHILD_S = 60.0
 SLOW_PERIOD_S = 5.0
@@ -31,8 +32,17 @@ STATE = "forecast.json"
 class NicWatch:
     """Both threads and the forecast's process."""
 
-    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        self._host, self._loop = host, loop
+    def __init__(
+        self,
+        settings: HostSettings,
+        engine: Engine,
+        nics: NicMonitor,
+        nic_input: NicInput,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Args: ``nic_input`` takes on ``loop`` what is read."""
+        self._settings, self._engine, self._nics = settings, engine, nics
+        self._input, self._loop = nic_input, loop
         self._log = structlog.get_logger()
         self._sweepers: list[Sweeper] = []
         self._config: Config | None = None
@@ -69,13 +79,13 @@ class NicWatch:
     async def forecast(self) -> None:
         """Forever: a window, a forecast."""
         while True:
-            await asyncio.sleep(self._host.config.predict.window_s)
+            await asyncio.sleep(self._settings.config.predict.window_s)
             await self.window()
 
     async def window(self) -> None:
         """One window of the forecast; what goes wrong is logged, once."""
-        host = self._host
-        request = make_request(host)
+        planned = self._engine.overrides.planned
+        request = make_request(self._settings.config, self._nics, planned)
         try:
             forecasts, notes = await ask(request)
             trouble = "; ".join(notes)
@@ -84,7 +94,7 @@ class NicWatch:
         if trouble and trouble != self._trouble:
             self._log.warning("forecast", problem=trouble[:300])
         self._trouble = trouble
-        host.foretold(forecasts)
+        self._input.foretold(forecasts)
 
     def _make(self, config: Config) -> list[Sweeper]:
         # A thread that parses keeps the loop waiting for the interpreter's lock for this long.
@@ -106,7 +116,7 @@ class NicWatch:
                 module_ns=module_ns,
                 offset_ns=offset_ns,
                 dump=dump,
-                settlings=lambda: self._host.nics.settlings(netdev),
+                settlings=lambda: self._nics.settlings(netdev),
             )
 
         return [
@@ -120,16 +130,21 @@ class NicWatch:
 
         def take(readings: list[Reading]) -> None:
             sweeper.taken()
-            self._host.nics_read(readings)
+            self._input.nics_read(readings)
 
         sweeper = Sweeper(name, make, deliver, period_s=period_s)
         return sweeper
 
 
-def make_request(host: Host) -> dict[str, Any]:
-    """What `fabricd.predict.child` is asked; the window ends here."""
-    config, nics = host.config, host.nics
-    rows = nics.window(host.engine.overrides.planned)
+def make_request(config: Config, nics: NicMonitor, planned: Iterable[str]) -> dict[str, Any]:
+    """What `fabricd.predict.child` is asked; the window ends here.
+
+    Args:
+        config: of the host.
+        nics: whose window ends.
+        planned: links that somebody works on.
+    """
+    rows = nics.window(planned)
     return {
         "state": str(Path(config.paths.state_dir) / STATE),
         "names": list(nics.nics),

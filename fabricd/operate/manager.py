@@ -1,4 +1,6 @@
-"""Operator overrides: accepts them, stores them, applies them to the engine, ends them in time.
+"""Operator overrides: accepts them, stores them, says what is in force, ends them in time.
+
+Each call returns what has to be done; `fabricd.runtime.operator` does it.
 
 A refusal says what to do instead. An override is in force only once it is on the disk, so what an
 operator was told holds over a crash.
@@ -7,43 +9,56 @@ operator was told holds over a crash.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
-from fabricd.config.loader import Config
-from fabricd.engine import Engine
 from fabricd.links.machine import CARRYING
 from fabricd.operate.detectors import DETECTORS, unknown
 from fabricd.operate.effective import EffectiveOverrides
 from fabricd.operate.overrides import HOST, ActiveOverrides, Kind, Override
 from fabricd.operate.store import OverrideStore
-from fabricd.state.model import Link
-from fabricd.steer.modes import Mode, Modes
+from fabricd.state.model import Link, Path
+from fabricd.steer.modes import Mode
 from fabricd.steer.policy import weight_of
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
 
 
-class SteeredHost(Protocol):
-    """What an override acts on: `fabricd.runtime.host.Host` has it."""
+@dataclass(frozen=True, slots=True)
+class SteeredHost:
+    """What is asked before an override is granted. Read, never written.
 
-    config: Config
-    engine: Engine
-    modes: Modes
+    Attributes:
+        links: of the host, in the state that they are in.
+        paths: likewise.
+        modes: netdev → the mode in effect there; a link that is missing observes.
+        stopped: whether the stop file is present.
+        detectors_off: that the configuration switches off.
+    """
 
-    def mode_of(self, netdev: str) -> Mode:
-        """The mode in effect on a link."""
-        ...
+    links: Sequence[Link]
+    paths: Sequence[Path]
+    modes: Mapping[str, Mode]
+    stopped: bool
+    detectors_off: frozenset[str]
 
-    def emit(self, events: Sequence[Event]) -> None:
-        """Record events."""
-        ...
 
-    def step(self) -> None:
-        """Evaluate and publish."""
-        ...
+@dataclass(frozen=True, slots=True)
+class OverrideChange:
+    """What an operator did, stored already.
+
+    Attributes:
+        override: given, or taken back.
+        event: for the timeline.
+        vouched: the link whose damping penalty is dropped; "": none.
+    """
+
+    override: Override
+    event: Event
+    vouched: str = ""
 
 
 class OverrideError(Exception):
@@ -65,31 +80,29 @@ class OverrideManager:
         self._dirty = False
         self._log = structlog.get_logger()
 
-    def open(self, host: SteeredHost) -> list[str]:
+    def open(self) -> list[str]:
         """Take over an earlier daemon's overrides; returns what was not usable."""
-        refused = self._store.load(self.active)
-        self.apply(host)
-        return refused
+        return self._store.load(self.active)
 
     # -- overrides -------------------------------------------------------------------------------
 
     def drain(
         self, host: SteeredHost, netdev: str, *, seconds: float | None, reason: str, by: str
-    ) -> Override:
+    ) -> OverrideChange:
         """Take a link out for planned work.
 
         Raises:
             OverrideError: no such link, the host observes there, or it is the last that carries.
         """
         link = _link(host, netdev)
-        if host.mode_of(netdev) is Mode.OBSERVE:
-            why = "the stop file is present" if host.modes.stopped else "it observes"
+        if host.modes.get(netdev, Mode.OBSERVE) is Mode.OBSERVE:
+            why = "the stop file is present" if host.stopped else "it observes"
             raise OverrideError(
                 f"{netdev} is not steered ({why}), so a drain would move no traffic; "
                 "allowed: after fabricctl promote steer"
             )
         if self.active.get(Kind.DRAIN, netdev) is None:
-            left = [x.netdev for x in host.engine.links if x is not link and self._carries(x)]
+            left = [x.netdev for x in host.links if x is not link and self._carries(x)]
             if not left:
                 raise OverrideError(
                     f"{netdev} is the last link that carries; allowed: with another up"
@@ -101,7 +114,7 @@ class OverrideManager:
                 )
         return self._put(host, Kind.DRAIN, netdev, seconds, reason, by)
 
-    def undrain(self, host: SteeredHost, netdev: str, by: str) -> Override:
+    def undrain(self, host: SteeredHost, netdev: str, by: str) -> OverrideChange:
         """Give a drained link back to traffic.
 
         Raises:
@@ -113,7 +126,7 @@ class OverrideManager:
 
     def open_window(
         self, host: SteeredHost, target: str, *, seconds: float, reason: str, by: str
-    ) -> Override:
+    ) -> OverrideChange:
         """Open (or change) a maintenance window for a link or `HOST`.
 
         Raises:
@@ -123,7 +136,7 @@ class OverrideManager:
             _link(host, target)
         return self._put(host, Kind.MAINTENANCE, target, seconds, reason, by)
 
-    def close_window(self, host: SteeredHost, target: str, by: str) -> Override:
+    def close_window(self, host: SteeredHost, target: str, by: str) -> OverrideChange:
         """End a window before its time.
 
         Raises:
@@ -133,7 +146,7 @@ class OverrideManager:
 
     def detector_off(
         self, host: SteeredHost, name: str, *, seconds: float | None, reason: str, by: str
-    ) -> Override:
+    ) -> OverrideChange:
         """Switch a detector off.
 
         Raises:
@@ -143,7 +156,7 @@ class OverrideManager:
             raise OverrideError(unknown(name))
         return self._put(host, Kind.DETECTOR_OFF, name, seconds, reason, by)
 
-    def detector_on(self, host: SteeredHost, name: str, by: str) -> Override:
+    def detector_on(self, host: SteeredHost, name: str, by: str) -> OverrideChange:
         """Switch a detector on again.
 
         Raises:
@@ -151,7 +164,7 @@ class OverrideManager:
         """
         if name not in DETECTORS:
             raise OverrideError(unknown(name))
-        if name in host.config.detectors.off:
+        if name in host.detectors_off:
             raise OverrideError(
                 f"{name} is off by the configuration ([detectors] off): change that"
             )
@@ -159,13 +172,9 @@ class OverrideManager:
 
     # -- in force -----------------------------------------------------------------------------
 
-    def tick(self, host: SteeredHost, now: int) -> None:
-        """End what is over."""
+    def expire(self, host: SteeredHost, now: int) -> list[Event]:
+        """End what is over; returns one event for each. ``now``: CLOCK_MONOTONIC ns."""
         over = self.active.expire(now)
-        for override in over:
-            host.emit(
-                [_told(host, override, f"{_name(override)} ended: its time was over", "fabricd")]
-            )
         self._dirty = self._dirty or bool(over)
         if self._dirty:
             try:
@@ -175,32 +184,32 @@ class OverrideManager:
                 # The file's end times hold anyway: nothing is prolonged by a full disk.
                 self.errors += 1
                 self._log.error("overrides not stored", error=str(error))
-        if over:
-            self.apply(host)
-            self._settle(host)
+        return [
+            _told(host, override, f"{_name(override)} ended: its time was over", "fabricd")
+            for override in over
+        ]
 
-    def apply(self, host: SteeredHost) -> None:
-        """Hand the engine what is in force."""
+    def effective(self, host: SteeredHost) -> EffectiveOverrides:
+        """What is in force now, for the engine."""
         windows = self.active.of(Kind.MAINTENANCE)
-        netdevs = frozenset(link.netdev for link in host.engine.links)
-        host.engine.overrides = EffectiveOverrides(
+        netdevs = frozenset(link.netdev for link in host.links)
+        return EffectiveOverrides(
             drained={
                 netdev: f"drained by {override.by}"
                 + (f": {override.reason}" if override.reason else "")
                 for netdev, override in self.active.of(Kind.DRAIN).items()
             },
             planned=netdevs if HOST in windows else frozenset(windows),
-            off=frozenset(self.active.of(Kind.DETECTOR_OFF)) | frozenset(host.config.detectors.off),
+            off=frozenset(self.active.of(Kind.DETECTOR_OFF)) | host.detectors_off,
         )
 
-    def document(self, host: SteeredHost) -> dict[str, Any]:
-        """All that is in force, for ``status``."""
-        now = time.monotonic_ns()
+    def document(self, off: frozenset[str], now: int) -> dict[str, Any]:
+        """All that is in force, for ``status``. ``off``: detectors, whoever switched them off."""
         out: dict[str, Any] = {
             kind.value: [self.describe(override, now) for override in self.active.of(kind).values()]
             for kind in Kind
         }
-        out["detectors"] = {name: name not in host.engine.overrides.off for name in DETECTORS}
+        out["detectors"] = {name: name not in off for name in DETECTORS}
         return out
 
     def describe(self, override: Override, now: int) -> dict[str, Any]:
@@ -226,7 +235,7 @@ class OverrideManager:
         """Peers that are probed over the links ``left`` too, and reached over ``netdev`` alone."""
         here: set[str] = set()
         there: dict[str, bool] = {}
-        for path in host.engine.paths:
+        for path in host.paths:
             carries = path.health.state in CARRYING
             if path.netdev == netdev and carries:
                 here.add(path.spec.peer)
@@ -242,7 +251,7 @@ class OverrideManager:
         seconds: float | None,
         reason: str,
         by: str,
-    ) -> Override:
+    ) -> OverrideChange:
         before = self.active.save()
         now = time.monotonic_ns()
         try:
@@ -254,25 +263,18 @@ class OverrideManager:
             raise OverrideError(str(error)) from error
         self._store_or_undo(before)
         length = "until taken back" if seconds is None else f"for {seconds:g} s"
-        host.emit([_told(host, override, f"{_name(override)} {length}", by)])
-        self.apply(host)
-        self._settle(host)
-        return override
+        return OverrideChange(override, _told(host, override, f"{_name(override)} {length}", by))
 
     def _take_back(
         self, host: SteeredHost, kind: Kind, target: str, by: str, otherwise: str
-    ) -> Override:
+    ) -> OverrideChange:
         before = self.active.save()
         override = self.active.take_back(kind, target)
         if override is None:
             raise OverrideError(f"{target[:32]} is {otherwise}")
         self._store_or_undo(before)
-        if kind is Kind.DRAIN:
-            host.engine.forgive(target)
-        host.emit([_told(host, override, f"{_name(override)} taken back", by)])
-        self.apply(host)
-        self._settle(host)
-        return override
+        said = _told(host, override, f"{_name(override)} taken back", by)
+        return OverrideChange(override, said, vouched=target if kind is Kind.DRAIN else "")
 
     def _store_or_undo(self, before: list[dict[str, Any]]) -> None:
         try:
@@ -284,15 +286,6 @@ class OverrideManager:
                 f"not stored, so not done: {self._store.path}: {error.strerror}"
             ) from error
 
-    @staticmethod
-    def _settle(host: SteeredHost) -> None:
-        """Have the page say it now.
-
-        Twice: what comes back from a drain is judged before traffic finds it.
-        """
-        host.step()
-        host.step()
-
 
 def windows_of(overrides: OverrideManager, netdev: str) -> list[Override]:
     """The maintenance windows that a link is in: its own, its host's."""
@@ -301,10 +294,10 @@ def windows_of(overrides: OverrideManager, netdev: str) -> list[Override]:
 
 
 def _link(host: SteeredHost, netdev: str) -> Link:
-    for link in host.engine.links:
+    for link in host.links:
         if link.netdev == netdev:
             return link
-    known = ", ".join(link.netdev for link in host.engine.links)
+    known = ", ".join(link.netdev for link in host.links)
     raise OverrideError(f'no link "{netdev[:32]}"; allowed: {known}')
 
 
@@ -317,7 +310,7 @@ def _name(override: Override) -> str:
 
 
 def _told(host: SteeredHost, override: Override, what: str, by: str) -> Event:
-    rails = {link.netdev: link.rail for link in host.engine.links}
+    rails = {link.netdev: link.rail for link in host.links}
     on_link = (
         override.target
         if override.kind is not Kind.DETECTOR_OFF and override.target in rails

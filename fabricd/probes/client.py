@@ -124,11 +124,15 @@ def host_id(name: str) -> int:
 class ProberClient:
     """One connection. Requests are answered in order; notices are collected for ``wait``."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        """Takes a connected, non-blocking SEQPACKET socket; use ``connect``."""
-        self.noticed: Callable[[], None] | None = None
-        """Called when new events are in the ring, instead of `wait` returning: two turns of the
-        loop sooner, of a decision that is worth milliseconds."""
+    def __init__(self, sock: socket.socket, noticed: Callable[[], None] | None = None) -> None:
+        """Use `connect`.
+
+        Args:
+            sock: connected, non-blocking, SEQPACKET.
+            noticed: called when new events are in the ring, instead of `wait` returning: two turns
+                of the loop sooner, of a decision that is worth milliseconds.
+        """
+        self._noticed = noticed
         self._sock = sock
         self._replies: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         """None: the prober is gone."""
@@ -139,8 +143,8 @@ class ProberClient:
         self._loop.add_reader(sock, self._readable)
 
     @classmethod
-    async def connect(cls, path: Path) -> Self:
-        """Connect to the socket; raises ProberGoneError."""
+    async def connect(cls, path: Path, noticed: Callable[[], None] | None = None) -> Self:
+        """Connect to the socket; raises ProberGoneError. ``noticed``: as for the constructor."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.setblocking(False)
         # A configuration of 1,024 paths is about 130 KB, in one packet.
@@ -150,7 +154,7 @@ class ProberClient:
         except OSError as error:
             sock.close()
             raise ProberGoneError(f"{path}: {error.strerror}") from error
-        return cls(sock)
+        return cls(sock, noticed)
 
     async def configure(self, config: ProbeConfig) -> int:
         """Replace the configuration; returns its epoch. Raises ProberError with the reason."""
@@ -278,8 +282,8 @@ class ProberClient:
             pass
         except (OSError, ValueError):
             self._lost()
-        if noticed and self.noticed is not None:
-            self.noticed()
+        if noticed and self._noticed is not None:
+            self._noticed()
         elif noticed:
             self._notified.set()
 

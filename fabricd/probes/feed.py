@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ STALE_NS = 1_000_000_000
 """A prober beats every 100 ms; one silent for this long is dead or stopped."""
 
 Row = TypeVar("Row", LinkRow, PathRow)
+Woken = Callable[[], None]
+Told = Callable[[str, dict[str, int]], None]
 
 
 class ProberFeed:
@@ -37,19 +40,11 @@ class ProberFeed:
         refused: corrupt records and rows of all rings read so far.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        woken: Callable[[], None],
-        told: Callable[[str, dict[str, int]], None],
-    ) -> None:
-        """Args: ``woken``: new events may be there; ``told``: (what happened, numbers)."""
+    def __init__(self, run_dir: Path) -> None:
         self.incarnation = 0
         self.restarts = 0
         self.reader: RingReader | None = None
         self._directory = run_dir / "prober"
-        self._woken = woken
-        self._told = told
         self._config: ProbeConfig | None = None
         self._given = asyncio.Event()
         self._dirty = False
@@ -58,11 +53,14 @@ class ProberFeed:
         self._rdma_events: list[EventRecord] = []
         self._connected = False
         self._client: ProberClient | None = None
-        self._failed: Exception | None = None
-        """What went wrong with the prober when it had news."""
         self._no_views = 0  # the incarnation of a prober that is too old to be asked
         self._no_mtu = 0  # likewise
         self._log = structlog.get_logger()
+
+    def close(self) -> None:
+        """Release the ring."""
+        if self.reader is not None:
+            self.reader.close()
 
     @property
     def refused(self) -> int:
@@ -211,16 +209,23 @@ class ProberFeed:
         # Torn or corrupt rows are left out by the reader: then there is no whole table now.
         return rows if [row.index for row in rows] == list(range(wanted(self._config))) else None
 
-    async def run(self) -> None:
-        """Serve until cancelled; a prober is left alone until there is a configuration for it."""
+    async def run(self, woken: Woken, told: Told) -> None:
+        """Serve until cancelled; a prober is left alone until there is a configuration for it.
+
+        Args:
+            woken: called when new events may be there, the prober vanished or is back.
+            told: called with what happened to the prober, and its numbers.
+        """
         await self._given.wait()
         said = ""
         while True:
             pause = RETRY_S
+            failed: list[Exception] = []
+            noticed = partial(self._noticed, woken, failed)
             try:
-                client = await ProberClient.connect(self._directory / "ctl.sock")
+                client = await ProberClient.connect(self._directory / "ctl.sock", noticed)
                 try:
-                    await self._serve(client)
+                    await self._serve(client, failed, woken, told)
                 finally:
                     self._client = None
                     await client.close()
@@ -232,42 +237,41 @@ class ProberFeed:
                 text = "prober closed"
             if self._connected:
                 self._connected = False
-                self._told("vanished", {})
+                told("vanished", {})
                 said = ""
             if text != said:
                 said = text
                 self._log.warning("no prober", reason=text)
-            self._woken()
+            woken()
             await asyncio.sleep(pause)
 
-    async def _serve(self, client: ProberClient) -> None:
+    async def _serve(
+        self, client: ProberClient, failed: list[Exception], woken: Woken, told: Told
+    ) -> None:
         await self._configure(client)
-        self._open()
-        self._failed = None
-        client.noticed = self._noticed
+        self._open(told)
         await client.subscribe()
         self._client, self._connected = client, True
-        self._woken()
+        woken()
         while True:
             await client.wait(0.25)
-            if (error := self._failed) is not None:
-                self._failed = None
-                raise error
+            if failed:
+                raise failed.pop()
             changed = self._dirty
             if changed:
                 await self._configure(client)
             if self.reader is None or self.reader.replaced():
-                self._open()
+                self._open(told)
                 changed = True
             if changed:
-                self._woken()
+                woken()
 
-    def _noticed(self) -> None:
+    def _noticed(self, woken: Woken, failed: list[Exception]) -> None:
         """In the socket's callback, where nobody would hear of what goes wrong with the prober."""
         try:
-            self._woken()
+            woken()
         except (ProberError, RingError, OSError) as error:
-            self._failed = error
+            failed.append(error)
             if self._client is not None:
                 self._client.nudge()
 
@@ -283,7 +287,7 @@ class ProberFeed:
         if config is self._config:
             self._epoch = epoch
 
-    def _open(self) -> None:
+    def _open(self, told: Told) -> None:
         reader = RingReader(self._directory / "ring")
         if self.reader is not None:
             self._refused += self.reader.corrupt
@@ -294,6 +298,6 @@ class ProberFeed:
             old, self.incarnation = self.incarnation, header.incarnation
             self.restarts += old != 0
             what = "restarted" if old else "appeared"
-            self._told(what, {"pid": header.pid, "incarnation": header.incarnation})
+            told(what, {"pid": header.pid, "incarnation": header.incarnation})
             if not header.realtime:
                 self._log.warning("the prober runs without SCHED_FIFO: verdicts may be later")

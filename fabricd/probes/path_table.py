@@ -29,20 +29,30 @@ class PathTable(NamedTuple):
 class PathTables:
     """Reads the table; attribute ``last``: what it said, None: there is no prober."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, feed: ProberFeed) -> None:
+        self._engine, self._feed = engine, feed
         self.last: PathTable | None = None
 
     def forget(self) -> None:
         """Paths have other indices from now on."""
         self.last = None
 
-    def read(self, feed: ProberFeed, *, recent: bool = False) -> PathTable | None:
+    def views(self) -> list[PathView] | None:
+        """All UDP paths as the prober sees them now; None: there is no prober."""
+        table = self.read()
+        return table.views if table else None
+
+    def rows(self, *, recent: bool = False) -> list[PathRow] | None:
+        """The prober's UDP paths, of now or of this tick; None: there is no prober."""
+        table = self.read(recent=recent)
+        return table.rows if table else None
+
+    def read(self, *, recent: bool = False) -> PathTable | None:
         """The table of now, or with ``recent`` of this tick; None: there is no prober."""
         now = time.monotonic_ns()
         if recent and self.last is not None and now - self.last.read_ns < RECENT_NS:
             return self.last
-        found, self.last = feed.all_paths(), None
+        found, self.last = self._feed.all_paths(), None
         if found is not None:
             rows, rdma = found
             paths, over_rdma = self._engine.paths, self._engine.rdma.paths

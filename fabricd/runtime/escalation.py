@@ -48,10 +48,11 @@ class EscalationSlot:
         from fabricd.escalate.service import Escalation
 
         self._thread = self._thread or StoreThread()
-        self.now = Escalation(self._host, self._thread, (PageFences(self._host.page),))
-        self.now.open()
-        self._host.escalation = self.now
-        self._task = asyncio.create_task(self.now.run(), name="escalation")
+        page = self._host.publisher.page
+        escalation = Escalation(self._host, self._thread, (PageFences(page),))
+        escalation.open()
+        self.now = escalation
+        self._task = asyncio.create_task(escalation.run(), name="escalation")
         self._task.add_done_callback(self._ended)
 
     def configure(self, old: Config, new: Config) -> None:
@@ -77,7 +78,6 @@ class EscalationSlot:
     async def close(self) -> None:
         """Say goodbye and end."""
         now, task, self.now, self._task = self.now, self._task, None, None
-        self._host.escalation = None
         if now is not None and task is not None:
             await now.goodbye()
             task.cancel()

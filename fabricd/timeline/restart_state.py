@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -29,8 +30,9 @@ from telemetry.timeline import Retention, Timeline, TimelineError
 OPEN_S = 10.0
 
 
-class StatefulHost(Protocol):
-    """The parts of a host that outlive its daemon: `fabricd.runtime.host.Host` has them."""
+@dataclass(frozen=True, slots=True)
+class LastingParts:
+    """The parts of a host whose state outlives its daemon."""
 
     engine: Engine
     losses: LossTest
@@ -97,7 +99,7 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
     return store, document, ledger, totals
 
 
-def state_document(host: StatefulHost, now: int) -> dict[str, Any]:
+def state_document(host: LastingParts, now: int) -> dict[str, Any]:
     """What `take_over` reads; ``now``: CLOCK_MONOTONIC ns."""
     return {
         "boot_id": host.carrier_tracker.ledger.boot_id,
@@ -110,7 +112,7 @@ def state_document(host: StatefulHost, now: int) -> dict[str, Any]:
     }
 
 
-def take_over(host: StatefulHost, document: Mapping[str, Any]) -> list[str]:
+def take_over(host: LastingParts, document: Mapping[str, Any]) -> list[str]:
     """Take over an earlier daemon's document; returns what was not usable.
 
     The steer page is written before any file, so what it says to be out is out, even when the

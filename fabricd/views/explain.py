@@ -42,7 +42,7 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         known = ", ".join(x.netdev for x in engine.links)
         raise KeyError(f'no link "{netdev[:32]}"; allowed: {known}')
     health = link.health
-    weight = host.rail_weights().get(netdev, FULL)
+    weight = host.publisher.weights.rail_weights().get(netdev, FULL)
     return {
         "link": netdev,
         "rail": link.rail,
@@ -53,16 +53,17 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "rule": _rule(host, link, now),
         "steering": _steering(host, link, weight),
         "evidence": _evidence(host, link, now),
-        "unwatched": host.probing.unwatched(netdev, now),
-        "located": [str(blame) for blame in host.localization.places.now],
-        "condition": host.delay.condition(netdev).now.value,
+        "unwatched": host.detectors.probing.unwatched(netdev, now),
+        "located": [str(blame) for blame in host.detectors.localization.places.now],
+        "condition": host.detectors.delay.condition(netdev).now.value,
         "rdma": rdma.document(host, link, now),
-        "delay": delay_document(host.delay.view.link_figures(link.index)),
+        "delay": delay_document(host.detectors.delay.view.link_figures(link.index)),
         "damping": _damping(health, now),
         "next": _next(host, link, now),
         "drain": _override(host, Kind.DRAIN, netdev, now),
         "maintenance": [
-            host.overrides.describe(w, now) for w in windows_of(host.overrides, netdev)
+            host.operator.manager.describe(w, now)
+            for w in windows_of(host.operator.manager, netdev)
         ],
         "detectors_off": sorted(engine.overrides.off),
         "nic": nic(host, link, now),
@@ -94,7 +95,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
     )
     rules = {
         LinkState.UNKNOWN: ("never-seen-up", "no carrier was ever seen: not a failure", ""),
-        LinkState.UP: _healthy(host.probing.unwatched(link.netdev, now)),
+        LinkState.UP: _healthy(host.detectors.probing.unwatched(link.netdev, now)),
         LinkState.SUSPECT: (
             "probe-doubt",
             "misses over two peers without a verdict for 0.2 s; carries as before",
@@ -165,13 +166,13 @@ def _steering(host: Host, link: Link, weight: int) -> list[str]:
     """Why the page gives it the weight it has, where that does not follow from the state."""
     said = []
     wanted = {rail.netdev: rail.weight for rail in host.engine.plan().rails}[link.netdev]
-    if host.mode_of(link.netdev) is Mode.OBSERVE:
-        why = "the stop file is present" if host.modes.stopped else "mode observe"
+    if host.publisher.mode_of(link.netdev) is Mode.OBSERVE:
+        why = "the stop file is present" if host.publisher.modes.stopped else "mode observe"
         said.append(f"{why}: steered it would weigh {100 * wanted // FULL} %")
     elif wanted > _weight_of(host, link):
         said.append("kept in full: no other link would carry")
     said += _foretold(host, link, wanted)
-    if blamed := host.refused_links().get(link.netdev):
+    if blamed := host.evaluator.refused_links.get(link.netdev):
         said.append(
             f"probes blame it ({blamed}) but may not take it: "
             f"[steer] max_probe_share = {host.config.steer.max_probe_share:g}, or the last rail"
@@ -252,7 +253,7 @@ def _counters(host: Host, link: Link, now: int, off: frozenset[str]) -> list[dic
 def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
     """What each detector says now; ``against`` is True where it speaks against the link."""
     off = host.engine.overrides.off
-    row = next((r for r in host.feed.links() or () if r.index == link.index), None)
+    row = next((r for r in host.prober.feed.links() or () if r.index == link.index), None)
     out = [
         _said(
             "carrier",
@@ -267,7 +268,7 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
         text = "active" if link.port_active else "not active"
         out.append(_said("port", text, not link.port_active, None, off))
     out += _counters(host, link, now, off)
-    if unwatched := host.probing.unwatched(link.netdev, now):
+    if unwatched := host.detectors.probing.unwatched(link.netdev, now):
         out.append(_said("probe-link", unwatched, False, None, off) | {"unwatched": True})
     if host.engine.rdma.link(link.netdev) is not None:
         text, bad = rdma.text(host, link, now), rdma.against(host, link)
@@ -276,14 +277,14 @@ def _evidence(host: Host, link: Link, now: int) -> list[dict[str, Any]]:
             _said(rdma.DETECTOR, said, bad, _ago(heard, now), off)
             for said, bad, heard in rdma.path_texts(host, link)
         ]
-    large = link.mtu or host.probing.mtu_summary(link.index)
+    large = link.mtu or host.detectors.probing.mtu_summary(link.index)
     out.append(_said("mtu", large, bool(link.mtu), None, off))
     out.append(_said("loss", link.worse or _path_losses(host, link), bool(link.worse), None, off))
     out += _delay_said(host, link, now, off)
     out.append(_paths_said(host, link, off))
     if why := host.engine.congested.get(link.index):
         out.append(_said("probe-link", f"full queue, no verdict: {why}", False, None, off))
-    rows = {r.index: r for r in host.feed.paths() or ()}
+    rows = {r.index: r for r in host.prober.feed.paths() or ()}
     for path in host.engine.paths:
         if path.spec.link != link.index or (probe := rows.get(path.index)) is None:
             continue
@@ -309,8 +310,8 @@ def _path_losses(host: Host, link: Link) -> str:
 
 def _delay_said(host: Host, link: Link, now: int, off: frozenset[str]) -> list[dict[str, Any]]:
     """Base delay and queues, and what job pages say of the rail."""
-    condition = host.delay.condition(link.netdev)
-    figures = host.delay.view.link_figures(link.index)
+    condition = host.detectors.delay.condition(link.netdev)
+    figures = host.detectors.delay.view.link_figures(link.index)
     (rx50, tx50), (rx99, tx99) = figures.queue_p50_ns, figures.queue_p99_ns
     text = "base delay not known yet"
     if figures.base_rtt_ns is not None and rx50 is not None and tx50 is not None:
@@ -331,7 +332,7 @@ def _delay_said(host: Host, link: Link, now: int, off: frozenset[str]) -> list[d
 
 
 def _paths_said(host: Host, link: Link, off: frozenset[str]) -> dict[str, Any]:
-    views = host.views()
+    views = host.prober.tables.views()
     if views is None:
         return _said("probe-link", "no prober: nothing new is concluded", False, None, off)
     own = [v for v in views if v.link == link.index and v.heard]
@@ -377,8 +378,8 @@ def _next(host: Host, link: Link, now: int) -> str:
 
 
 def _override(host: Host, kind: Kind, target: str, now: int) -> dict[str, Any] | None:
-    override = host.overrides.active.get(kind, target)
-    return None if override is None else host.overrides.describe(override, now)
+    override = host.operator.manager.active.get(kind, target)
+    return None if override is None else host.operator.manager.describe(override, now)
 
 
 def _ago(then: int | None, now: int) -> float | None:

@@ -28,7 +28,7 @@ def totals(host: Host, link: Link, now: int) -> RdmaTotals | None:
     misses = host.engine.rules.misses
     rows = _rows(host, rdma.index)
     smoothed = [r.rtt_smoothed_ns for r in rows if is_heard(r, misses, now) and r.rtt_smoothed_ns]
-    counted = host.counts.of(rdma_name(link.netdev))
+    counted = host.prober.counts.of(rdma_name(link.netdev))
     port = _port(host, rdma.index)
     return RdmaTotals(
         broken=rdma.out,
@@ -46,8 +46,8 @@ def totals(host: Host, link: Link, now: int) -> RdmaTotals | None:
 
 def weight(host: Host, link: Link) -> int:
     """What the page says of RDMA on a link, 0 to ``FULL``."""
-    ip = host.rail_weights().get(link.netdev, FULL)
-    return host.rdma_weights().get(link.netdev, ip)
+    ip = host.publisher.weights.rail_weights().get(link.netdev, FULL)
+    return host.publisher.weights.rdma_weights().get(link.netdev, ip)
 
 
 def document(host: Host, link: Link, now: int) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ def document(host: Host, link: Link, now: int) -> dict[str, Any] | None:
 
 def port_name(host: Host, link: Link) -> str:
     """The verbs port that is probed, as ``mlx5_0/1``; empty: none."""
-    ports = host.verbs_ports.get(link.netdev, ())
+    ports = host.planner.verbs_ports.get(link.netdev, ())
     return str(ports[0]) if ports else ""
 
 
@@ -139,9 +139,9 @@ def _silent(row: PathRow, misses: int) -> bool:
 
 
 def _rows(host: Host, link: int) -> Sequence[PathRow]:
-    table = host.tables.read(host.feed, recent=True)
+    table = host.prober.tables.read(recent=True)
     return [row for row in table.rdma_rows if row.link == link] if table else []
 
 
 def _port(host: Host, link: int) -> LinkRow | None:
-    return next((row for row in host.feed.rdma_links() if row.index == link), None)
+    return next((row for row in host.prober.feed.rdma_links() if row.index == link), None)

@@ -20,6 +20,7 @@ from fabricd.state import model
 from fabricd.steer.policy import FULL
 from fabricd.views import rdma
 from fabricd.views.host_check import CARRIES
+from fabricd.views.services import Services
 from telemetry.snapshot import (
     DaemonSnapshot,
     HostSnapshot,
@@ -70,12 +71,40 @@ def probe_totals(
     )
 
 
-def snapshot(host: Host) -> HostSnapshot:
-    """An immutable snapshot for the metrics endpoint."""
+def snapshot(host: Host, services: Services | None = None) -> HostSnapshot:
+    """An immutable snapshot for the metrics endpoint.
+
+    Args:
+        host: all that its parts know.
+        services: around it; None: there is none of them.
+    """
+    services = services or Services()
+    escalation, clock = services.escalation(), Path(host.config.paths.run_dir)
+    return HostSnapshot(
+        host.config.host.name,
+        link_snapshots(host),
+        _prober(host),
+        _daemon(host, services),
+        host.jobs.totals.plugin(),
+        services.clock.update(status_reader.snapshot(clock)),
+        silent_peers(
+            host.engine.paths, host.prober.tables.rows(recent=True) or (), host.engine.rules.misses,
+            time.monotonic_ns(),
+        ),
+        tuple(
+            Located(b.kind.value, b.element, b.way.value)
+            for b in host.detectors.localization.located()
+        ),
+        escalation.snapshot() if escalation else None,
+    )  # fmt: skip
+
+
+def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
+    """All links, by index."""
     now = time.monotonic_ns()
-    rows = host.path_rows(recent=True) or ()
-    weights, wanted = host.rail_weights(), host.wanted_weights()
-    leaves, name = host.localization.places.topology, host.config.host.name
+    rows = host.prober.tables.rows(recent=True) or ()
+    weights, wanted = host.publisher.weights.rail_weights(), host.publisher.weights.wanted_weights()
+    leaves, name = host.detectors.localization.places.topology, host.config.host.name
     misses = host.engine.rules.misses
     links = []
     for link in host.engine.links:
@@ -87,12 +116,12 @@ def snapshot(host: Host) -> HostSnapshot:
                 link.rail,
                 health.state,
                 carrier=link.carrier,
-                flaps=host.carrier_tracker.totals.get(link.netdev, 0),
+                flaps=host.carriers.tracker.totals.get(link.netdev, 0),
                 last_change_wall_s=wall_of(health.since_ns) if health.since_ns else None,
                 penalty=health.damping.penalty(now),
                 weight=weights.get(link.netdev, FULL) / FULL,
                 wanted_weight=wanted[link.netdev] / FULL if link.netdev in wanted else None,
-                outages=host.outages[link.netdev],
+                outages=host.evaluator.outages[link.netdev],
                 info=LinkInfo(
                     port_name((name, link.rail)),
                     nic.device if nic else "",
@@ -108,27 +137,18 @@ def snapshot(host: Host) -> HostSnapshot:
                 flaps_exact=nic.downs.state.exact if nic and nic.witness else None,
                 speed_ratio=link.speed_ratio,
                 risk=link.forecast.risk if link.forecast else None,
-                probe=probe_totals(link.index, rows, host.counts.of(link.netdev), misses, now),
-                probe_state=host.probing.state(link.netdev),
+                probe=probe_totals(
+                    link.index, rows, host.prober.counts.of(link.netdev), misses, now
+                ),
+                probe_state=host.detectors.probing.state(link.netdev),
                 mtu_black_hole=bool(link.mtu),
                 rdma=rdma.totals(host, link, now),
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
-                slow=host.delay.slow(link.netdev),
+                slow=host.detectors.delay.slow(link.netdev),
             )
         )
-    clock = status_reader.snapshot(Path(host.config.paths.run_dir))
-    return HostSnapshot(
-        name,
-        tuple(links),
-        _prober(host),
-        _daemon(host),
-        host.jobs.totals.plugin(),
-        host.clock_counts.update(clock),
-        silent_peers(host.engine.paths, rows, misses, now),
-        tuple(Located(b.kind.value, b.element, b.way.value) for b in host.localization.located()),
-        host.escalation.snapshot() if host.escalation else None,
-    )
+    return tuple(links)
 
 
 def silent_peers(
@@ -154,19 +174,19 @@ def _speed(bits: float | None) -> str:
 
 
 def _queueing(host: Host, link: int) -> dict[str, float]:
-    queueing = host.delay.view.queueing_ns(link)
+    queueing = host.detectors.delay.view.queueing_ns(link)
     return {} if queueing is None else {"rx": queueing[0] / 1e9, "tx": queueing[1] / 1e9}
 
 
 def _prober(host: Host) -> ProberSnapshot:
-    header = host.feed.header()
-    counted = host.counts.prober
+    header = host.prober.feed.header()
+    counted = host.prober.counts.prober
     counted.update(header)
     now = time.monotonic_ns()
     return ProberSnapshot(
         up=header is not None,
         heartbeat_age_s=max(0, now - header.heartbeat_ns) / 1e9 if header else None,
-        restarts=host.feed.restarts,
+        restarts=host.prober.feed.restarts,
         stalls=counted.stalls,
         stall_s=counted.stall_ns / 1e9,
         refused=counted.refused,
@@ -179,44 +199,55 @@ def _prober(host: Host) -> ProberSnapshot:
 def group_modes(host: Host) -> dict[str, str]:
     """Group → the mode in effect on its links."""
     groups = {link.group for link in host.config.links if link.group}
-    return {group: host.modes.of(group).name.lower() for group in sorted(groups)}
+    return {group: host.publisher.modes.of(group).name.lower() for group in sorted(groups)}
 
 
-def _daemon(host: Host) -> DaemonSnapshot:
-    source = host.source
+def refused(host: Host, services: Services) -> dict[str, int]:
+    """Inputs refused, by source."""
+    around = {name: count() for name, count in services.refused.items()}
+    return around | {"stats_page": host.jobs.refused, "ring": host.prober.feed.refused}
+
+
+def _daemon(host: Host, services: Services) -> DaemonSnapshot:
+    source = services.source
     return DaemonSnapshot(
         version=__version__,
-        mode=host.modes.effective.name.lower(),
-        start_wall_s=host.start_wall_s,
-        last_cycle_wall_s=host.last_cycle_wall_s,
-        timeline_events=host.recorder.stored,
-        timeline_failures=host.recorder.failures,
-        timeline_waiting=host.recorder.waiting,
-        timeline_dropped=host.recorder.dropped,
-        timeline_bytes=host.recorder.size_bytes,
+        mode=host.publisher.modes.effective.name.lower(),
+        start_wall_s=services.start_wall_s,
+        last_cycle_wall_s=host.evaluator.last_cycle_wall_s,
+        timeline_events=host.events.recorder.stored,
+        timeline_failures=host.events.recorder.failures,
+        timeline_waiting=host.events.recorder.waiting,
+        timeline_dropped=host.events.recorder.dropped,
+        timeline_bytes=host.events.recorder.size_bytes,
         verdicts_held=host.engine.receive_path.held + host.engine.progress.held,
-        steer_generation=host.page.generation,
+        steer_generation=host.publisher.page.generation,
         groups={g: mode != "observe" for g, mode in group_modes(host).items()},
         config_hash=source.hash if source else "",
         policy_hash=source.policy if source else "",
         config_ok=not (source and source.problems),
         config_loaded_wall_s=source.loaded_wall_s if source else None,
         detectors={name: name not in host.engine.overrides.off for name in DETECTORS},
-        refused=host.refused(),
-        metrics_bind_failures=host.endpoint.failures,
+        refused=refused(host, services),
+        metrics_bind_failures=services.endpoint().failures,
         stats_entries=host.jobs.report.entries,
         stats_complete=not host.jobs.report.partial,
     )
 
 
-def status(host: Host) -> dict[str, Any]:
-    """``{"op": "status"}``."""
-    shot = snapshot(host)
+def status(host: Host, services: Services | None = None) -> dict[str, Any]:
+    """``{"op": "status"}``; arguments as for `snapshot`."""
+    services = services or Services()
+    shot, escalation, endpoint = (
+        snapshot(host, services),
+        services.escalation(),
+        services.endpoint(),
+    )
     now = time.monotonic_ns()
     states: dict[str, int] = {}
     for link in shot.links:
         states[link.state.name.lower()] = states.get(link.state.name.lower(), 0) + 1
-    modes = host.modes
+    modes = host.publisher.modes
     return {
         "host": shot.host,
         "version": shot.daemon.version,
@@ -247,35 +278,40 @@ def status(host: Host) -> dict[str, Any]:
             "dropped": shot.daemon.timeline_dropped,
         },
         "plugin": {"processes": shot.plugin.processes, "errors": shot.plugin.errors},
-        "steer_page": {"generation": host.page.generation, "write_errors": host.page.write_errors},
+        "steer_page": {
+            "generation": host.publisher.page.generation,
+            "write_errors": host.publisher.page.write_errors,
+        },
         "counters": {x.netdev: why(host, x.netdev, now) for x in shot.links},
         "at_risk": [x.netdev for x in host.engine.links if x.forecast and x.forecast.named],
         "refused": dict(shot.daemon.refused),
         "stats": asdict(host.jobs.report),
-        "metrics": asdict(host.endpoint) | {"text": str(host.endpoint)},
+        "metrics": asdict(endpoint) | {"text": str(endpoint)},
         "receive_path": {
-            "backlogs": host.receive_note(),
+            "backlogs": services.receive_note(),
             "verdicts_held": host.engine.receive_path.held,
         },
         "payload": {
-            "byte_counters": host.payload_note(),
+            "byte_counters": services.payload_note(),
             "verdicts_held": host.engine.progress.held,
         },
-        "ib_ports": host.ib_note,
+        "ib_ports": services.ports_note(),
         "rdma": {
             x.netdev: rdma.text(host, x, now)
             for x in host.engine.links
             if host.engine.rdma.link(x.netdev) is not None
         },
-        "lldp": host.localization.lldp.note if host.localization.lldp else "off",
-        "operator": host.overrides.document(host),
-        "broker": host.escalation.document() if host.escalation else None,
+        "lldp": host.detectors.localization.lldp.note
+        if host.detectors.localization.lldp
+        else "off",
+        "operator": host.operator.document(),
+        "broker": escalation.document() if escalation else None,
     }
 
 
 def _unwatched(host: Host, now: int) -> dict[str, str]:
     """Link → why probes say nothing about it; links that probes watch are left out."""
-    said = {x.netdev: host.probing.unwatched(x.netdev, now) for x in host.engine.links}
+    said = {x.netdev: host.detectors.probing.unwatched(x.netdev, now) for x in host.engine.links}
     return {netdev: why for netdev, why in said.items() if why}
 
 
@@ -293,16 +329,19 @@ def _brief(host: Host, link: Link, now: int) -> dict[str, Any]:
 
 def links(host: Host) -> list[dict[str, Any]]:
     """``{"op": "links"}``: one object a link, with its paths."""
-    shot = snapshot(host)
     now = time.monotonic_ns()
     # What an earlier table says is of no use: its round trips are of then.
-    by_index: dict[int, PathRow] = {row.index: row for row in host.path_rows(recent=True) or ()}
+    by_index: dict[int, PathRow] = {
+        row.index: row for row in host.prober.tables.rows(recent=True) or ()
+    }
     groups = {table.netdev: table.group for table in host.config.links}
-    rows: list[LinkRow] = host.feed.links() or []
-    leaf = host.localization.places.topology.leaf_of
-    plugs = host.localization.lldp.neighbours() if host.localization.lldp else {}
+    rows: list[LinkRow] = host.prober.feed.links() or []
+    leaf = host.detectors.localization.places.topology.leaf_of
+    plugs = (
+        host.detectors.localization.lldp.neighbours() if host.detectors.localization.lldp else {}
+    )
     out = []
-    for link, known in zip(shot.links, host.engine.links, strict=True):
+    for link, known in zip(link_snapshots(host), host.engine.links, strict=True):
         health = known.health
         out.append(
             {
@@ -318,7 +357,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "probe_state": link.probe_state.value if link.probe_state else None,
                 "rdma": rdma.document(host, known, now),
                 "mtu_black_hole": known.mtu,
-                "unwatched": host.probing.unwatched(link.netdev, now),
+                "unwatched": host.detectors.probing.unwatched(link.netdev, now),
                 "admin_up": known.admin_up,
                 "flaps": link.flaps,
                 "flaps_exact": link.flaps_exact,
@@ -331,12 +370,12 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "penalty": round(link.penalty, 1),
                 "suppressed": health.damping.is_suppressed(now),
                 "weight": link.weight,
-                "mode": host.mode_of(link.netdev).name.lower(),
+                "mode": host.publisher.mode_of(link.netdev).name.lower(),
                 "group": groups.get(link.netdev) or "",
                 "drained": link.drained,
                 "maintenance": link.maintenance,
-                "condition": host.delay.condition(link.netdev).now.value,
-                "delay": delay_document(host.delay.view.link_figures(known.index)),
+                "condition": host.detectors.delay.condition(link.netdev).now.value,
+                "delay": delay_document(host.detectors.delay.view.link_figures(known.index)),
                 "rtt_us": None if link.probe.rtt_s is None else round(link.probe.rtt_s * 1e6, 1),
                 "probes": {
                     "sent": link.probe.sent,
@@ -347,7 +386,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "paths": [
                     _path(p, by_index.get(p.index), host.engine.rules.misses, now)
                     | {"rdma": rdma.path_state(host, p)}
-                    | {"delay": delay_document(host.delay.view.path_figures(p.index))}
+                    | {"delay": delay_document(host.detectors.delay.view.path_figures(p.index))}
                     for p in host.engine.paths
                     if p.spec.link == known.index
                 ],

@@ -21,10 +21,12 @@ from fabricd.links.flaps import FlapLedger
 from fabricd.links.inventory import Inventory
 from fabricd.operate.manager import OverrideManager
 from fabricd.operate.store import OverrideStore
-from fabricd.runtime.host import Host
+from fabricd.runtime.host import Host, Stores, make_host
+from fabricd.runtime.settings import HostSettings
 from fabricd.steer.modes import Mode, Modes
 from fabricd.steer.page import SteerPage
 from fabricd.timeline.recorder import Recorder
+from fabricd.views.services import Services
 from lab.fuzz.parsers import Target, damaged
 from telemetry.timeline import Timeline, TimelineError
 
@@ -68,15 +70,16 @@ def _host(directory: Path) -> Host:
     page.open(1)
     modes = Modes(directory / "mode", directory / "STOP")
     modes.promote(Mode.STEER)
-    host = Host(
-        parse(_config(directory), "f"), modes=modes, page=page, recorder=Recorder(_no_store),
-        ledger=FlapLedger("b"), totals={}, inventory=Inventory(loaded=True),
-        overrides=OverrideManager(OverrideStore(directory / "operator.json")),
-    )  # fmt: skip
-    host.overrides.open(host)
+    overrides = OverrideManager(OverrideStore(directory / "operator.json"))
+    host = make_host(
+        HostSettings(parse(_config(directory), "f")),
+        Inventory(loaded=True),
+        Stores(modes, page, Recorder(_no_store), FlapLedger("b"), {}, overrides),
+    )
+    host.operator.open()
     for link in host.engine.links:
         host.engine.report_carrier(link, carrier=True, downs=0)
-    host.step()
+    host.evaluator.step()
     return host
 
 
@@ -107,12 +110,12 @@ def control() -> Target:
     def reload(by: str) -> list[str]:
         raise ConfigError([Problem(str(file), 1, "x", f"asked by {by}")])
 
-    async def make_host() -> Host:
+    async def begin() -> Host:
         return _host(directory)
 
-    host = loop.run_until_complete(make_host())
+    host = loop.run_until_complete(begin())
     source = ConfigSource(file, host.config)
-    handlers = Requests(host, source, directory / "none.db", reload).handlers()
+    handlers = Requests(host, Services(), source, directory / "none.db", reload).handlers()
     caller = Caller(1, 0)
 
     def parse_line(line: bytes) -> bool:
@@ -125,7 +128,7 @@ def control() -> Target:
 
     def close() -> None:
         host.close()
-        host.page.close()
+        host.publisher.page.close()
         loop.close()
         folder.cleanup()
 

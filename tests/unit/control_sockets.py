@@ -13,8 +13,8 @@ def served(path, handlers):
     ready, stop = threading.Event(), threading.Event()
 
     async def serve():
-        server = ControlServer(path, handlers)
-        await server.start()
+        server = ControlServer(path)
+        await server.start(handlers)
         ready.set()
         await asyncio.to_thread(stop.wait)
         await server.stop()

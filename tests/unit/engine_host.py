@@ -1,5 +1,7 @@
 """A host with peers that are heard, for tests of the engine."""
 
+from whole_host import link_tables
+
 from fabricd.config.loader import parse
 from fabricd.detect.mesh import PathSpec
 from fabricd.detect.silence import PathView
@@ -11,10 +13,7 @@ I = 30 * MS  # noqa: E741 - a path's interval
 
 
 def config(rails=4, extra=""):
-    links = "".join(
-        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in range(rails)
-    )
-    return parse(f'[host]\nname = "h"\n{links}{extra}', "f")
+    return parse(f'[host]\nname = "h"\n{link_tables(rails, addressed=True)}{extra}', "f")
 
 
 def specs(rails=4, peers=PEERS):

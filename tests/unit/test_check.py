@@ -231,7 +231,7 @@ async def test_a_real_host_is_judged(tmp_path):
     whole = WholeHost(tmp_path)
     try:
         whole.link("rail1").carrier = False
-        whole.host.step()
+        whole.host.evaluator.step()
         state = report.status(whole.host) | {"config": {"problems": []}}
         verdict = judge(json.loads(json.dumps(state)), report.links(whole.host))
         assert "rail1 down for 0 s (carrier lost)" in verdict.line()
@@ -273,7 +273,7 @@ async def test_status_names_a_link_that_is_down(tmp_path, capsys):
     whole = WholeHost(tmp_path)
     try:
         whole.link("rail1").carrier = False
-        whole.host.step()
+        whole.host.evaluator.step()
         document = {"problems": [], "hash": "00"}
         show.status(Console(width=160), report.status(whole.host) | {"config": document})
     finally:

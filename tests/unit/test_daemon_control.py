@@ -33,10 +33,8 @@ async def echo(request, caller):
 @contextlib.asynccontextmanager
 async def serving(tmp_path):
     access = Access(read=os.getegid())
-    server = ControlServer(
-        tmp_path / "ctl.sock", {"echo": echo, "set": echo}, changing={"set"}, access=access
-    )
-    await server.start()
+    server = ControlServer(tmp_path / "ctl.sock", changing={"set"}, access=access)
+    await server.start({"echo": echo, "set": echo})
     try:
         yield server
     finally:
@@ -203,8 +201,8 @@ async def test_old_socket_is_replaced_and_mode_is_restricted(tmp_path):
 
 
 async def test_without_a_group_the_socket_is_its_owners_alone(tmp_path):
-    server = ControlServer(tmp_path / "ctl.sock", {"echo": echo})
-    await server.start()
+    server = ControlServer(tmp_path / "ctl.sock")
+    await server.start({"echo": echo})
     assert (tmp_path / "ctl.sock").stat().st_mode & 0o777 == 0o600
     await server.stop()
 

@@ -49,7 +49,7 @@ class Ring:
 
 
 def feed(tmp_path, ring):
-    made = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+    made = ProberFeed(tmp_path)
     made.configure(CONFIG)
     made.reader = ring
     made._epoch = 5
@@ -98,7 +98,7 @@ def test_records_wait_until_it_is_known_of_which_configuration_they_are(tmp_path
 
 
 async def test_a_configuration_that_comes_while_another_is_answered(tmp_path):
-    made = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+    made = ProberFeed(tmp_path)
     made.configure(CONFIG)
     asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     other = replace(CONFIG, host_id=2)

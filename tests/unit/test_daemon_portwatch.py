@@ -32,7 +32,7 @@ class Ports:
 
 class Host:
     def __init__(self):
-        self.ib_note, self.active, self.rows = "", None, []
+        self.active, self.rows = None, []
 
     def ports_found(self, ports):
         self.ports = ports
@@ -59,16 +59,16 @@ async def until(condition):
 
 async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
     host = Host()
-    watch = PortWatch(host, ports, limit_s=60)
+    watch = PortWatch(ports, host, host.record, limit_s=60)
     await watch.look(["rail0"], {}, now=0)
-    assert (host.active, host.ib_note, host.rows) == (ACTIVE, "rail0=mlx5_0/1", [])
+    assert (host.active, watch.note, host.rows) == (ACTIVE, "rail0=mlx5_0/1", [])
     watch._blocking.limit_s = 0.02
     ports.gate.clear()
     for second in range(1, 5):
         await watch.look(["rail0"], {}, now=second * S)
     assert ports.reads == 2, "no second one beside it"
     assert host.rows == ["verbs ports do not answer: their state is old"]
-    assert host.ib_note == "no answer for 3 s: rail0=mlx5_0/1"
+    assert watch.note == "no answer for 3 s: rail0=mlx5_0/1"
     assert host.active == ACTIVE, "for a while what it said last holds"
     await watch.look(["rail0"], {}, now=round((2 + DROP_S) * S))
     assert host.active == {}
@@ -76,7 +76,7 @@ async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
     await until(lambda: host.active)
     assert host.active == ACTIVE, "what comes late is taken"
     assert host.rows[1:] == ["verbs ports answer again"]
-    assert host.ib_note == "rail0=mlx5_0/1"
+    assert watch.note == "rail0=mlx5_0/1"
     watch._blocking.limit_s = 60
     await watch.look(["rail0"], {}, now=100 * S)
     assert ports.reads == 3
@@ -84,7 +84,7 @@ async def test_a_read_that_hangs_is_not_waited_for_and_said_once(ports):
 
 async def test_other_links_wait_for_a_read_that_hangs(ports):
     host, other = Host(), Ports(["rail1"])
-    watch = PortWatch(host, ports, make=lambda *_: other, limit_s=0.02)
+    watch = PortWatch(ports, host, host.record, make=lambda *_: other, limit_s=0.02)
     ports.gate.clear()
     await watch.look(["rail0"], {}, now=S)
     await watch.look(["rail1"], {}, now=2 * S)
@@ -98,13 +98,14 @@ async def test_other_links_wait_for_a_read_that_hangs(ports):
 
 async def test_a_mistake_in_a_read_is_told(ports):
     ports.read = lambda: 1 / 0
+    host = Host()
     with pytest.raises(ZeroDivisionError):
-        await PortWatch(Host(), ports, limit_s=60).look(["rail0"], {})
+        await PortWatch(ports, host, host.record, limit_s=60).look(["rail0"], {})
 
 
 async def test_all_looks_share_one_thread(ports):
     host = Host()
-    watch = PortWatch(host, ports, limit_s=60)
+    watch = PortWatch(ports, host, host.record, limit_s=60)
     seen = set()
     read = ports.read
 
@@ -124,7 +125,7 @@ async def test_without_a_thread_ports_do_not_answer_and_nothing_is_raised(ports,
         raise RuntimeError("can't start new thread")
 
     host = Host()
-    watch = PortWatch(host, ports, limit_s=60)
+    watch = PortWatch(ports, host, host.record, limit_s=60)
     with monkeypatch.context() as limit:
         limit.setattr(threading.Thread, "start", refused)
         await watch.look(["rail0"], {}, now=0)

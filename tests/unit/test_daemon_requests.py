@@ -14,6 +14,7 @@ from fabricd.config.source import ConfigSource
 from fabricd.control.access import Caller
 from fabricd.control.requests import CHANGING, Requests
 from fabricd.control.server import RequestError, encode
+from fabricd.views.services import Services
 
 ROOT = Caller(1, 0)
 VALUES = st.recursive(
@@ -34,7 +35,7 @@ async def asked(tmp_path):
     def reload(by):
         raise ConfigError([Problem("f.toml", 3, "x", f"asked by {by}")])
 
-    requests = Requests(whole.host, source, tmp_path / "none.db", reload)
+    requests = Requests(whole.host, Services(), source, tmp_path / "none.db", reload)
     yield requests, whole
     whole.close()
 

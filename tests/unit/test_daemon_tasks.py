@@ -8,6 +8,7 @@ from whole_host import WholeHost, text
 
 from fabricd import daemon
 from fabricd.config.loader import parse
+from fabricd.links.portwatch import PortWatch
 
 
 async def until(condition):
@@ -34,7 +35,7 @@ async def test_a_stats_directory_that_hangs_delays_no_look_at_the_verbs_ports(
     ports = Ports([link.netdev for link in host.engine.links])
     tasks = [
         asyncio.create_task(of._scan(host)),
-        asyncio.create_task(of._watch_ports(host, ports)),
+        asyncio.create_task(of._watch_ports(PortWatch(ports, host.nic_input, host.events.record))),
     ]
     try:
         await asyncio.wait_for(scanning.wait(), 60)

@@ -23,8 +23,8 @@ async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeyp
         asked.append(1)
         return await answer
 
-    monkeypatch.setattr(host.feed, "views", views)
-    host.localization.places.trouble_ns = 1
+    monkeypatch.setattr(host.prober.feed, "views", views)
+    host.detectors.localization.places.trouble_ns = 1
     made = Daemon(parse(text(tmp_path), "f"), tmp_path / "f.toml")
     made._nics = SimpleNamespace(check=dict)
     beats = set()
@@ -40,11 +40,11 @@ async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeyp
     try:
         await until(lambda: len(beats) > 5)
         assert len(asked) == 1, "one question at a time"
-        before = host.localization._asked_ns
+        before = host.detectors.localization._asked_ns
         (tmp_path / "STOP").write_text("")
-        await until(lambda: host.modes.stopped)
+        await until(lambda: host.publisher.modes.stopped)
         answer.set_result([])
-        await until(lambda: host.localization._asked_ns != before)
+        await until(lambda: host.detectors.localization._asked_ns != before)
         await until(lambda: len(asked) > 1)
     finally:
         task.cancel()

@@ -18,11 +18,11 @@ async def test_the_steer_page_is_written_before_anybody_is_told_who_is_silent(
         return replace(outcome, silent_hosts=host.engine.silent_hosts)
 
     monkeypatch.setattr(host.engine, "evaluate", silent)
-    host.silence_changed = lambda: done.append(("told", whole.weights()["rail1"]))
-    host.recorder.put = lambda _: done.append("recorded")
+    host.evaluator.on_silence(lambda: done.append(("told", whole.weights()["rail1"])))
+    host.events.recorder.put = lambda _: done.append("recorded")
     try:
         whole.link("rail1").carrier = False
-        host.step()
+        host.evaluator.step()
         assert done[:2] == [("told", 0), "recorded"], "the page says it already"
     finally:
         whole.close()

@@ -7,7 +7,7 @@ import time
 import pytest
 from rich.console import Console
 from test_delay_path import Link
-from whole_host import LINKS, WholeHost
+from whole_host import LINKS, WholeHost, link_tables
 
 from fabricd.cli import show, show_explain
 from fabricd.delay.condition import Seen
@@ -47,8 +47,8 @@ async def test_a_healthy_link(whole):
 async def test_a_link_that_probes_do_not_watch_is_not_called_healthy(whole):
     host = whole.host
     for seconds in (0, 11):  # there is no prober
-        rows = host.probing.tick(
-            host.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+        rows = host.detectors.probing.tick(
+            host.prober.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
         )
     assert {row.link for row in rows} == {"rail0", "rail1", "rail2"}
     document = explain(host, "rail1", 17 * 10**9)
@@ -73,8 +73,8 @@ async def test_a_link_with_peers_that_loses_its_address_is_unbound(tmp_path):
     host = whole.host
     try:
         for seconds in (0, 11):
-            host.probing.tick(
-                host.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+            host.detectors.probing.tick(
+                host.prober.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
             )
         assert [row["probe_state"] for row in report.links(host)] == ["off", "unbound", "off"]
         assert "(no address), carrier only" in explain(host, "rail1", 17 * 10**9)["unwatched"]
@@ -85,13 +85,13 @@ async def test_a_link_with_peers_that_loses_its_address_is_unbound(tmp_path):
 async def test_carrier_lost_then_held(whole):
     link = whole.link("rail1")
     link.carrier, link.pending_downs = False, 1
-    whole.host.step()
+    whole.host.evaluator.step()
     document = said(whole)
     assert (document["rule"]["name"], document["reason"]) == ("carrier", "carrier lost")
     assert against(document) == ["carrier"]
     assert document["weight"] == 0
     link.carrier = True
-    whole.host.step()
+    whole.host.evaluator.step()
     document = said(whole)
     assert document["rule"]["name"] == "hold-down"
     assert "hold_down_s = 2" in document["rule"]["parameters"]
@@ -101,27 +101,27 @@ async def test_carrier_lost_then_held(whole):
 
 async def test_a_counter_that_is_a_fault(whole):
     whole.link("rail1").counters = (Finding(RULES["tx_timeouts"], time.monotonic_ns(), 1.0),)
-    whole.host.step()
+    whole.host.evaluator.step()
     document = said(whole)
     assert (document["state"], document["rule"]["name"]) == ("down", "counters")
     assert against(document) == ["counters"]
-    whole.overrides.detector_off(whole.host, "counters", seconds=60, reason="", by="uid 9")
+    whole.operate("detector_off", "counters", seconds=60, reason="", by="uid 9")
     assert said(whole)["state"] == "hold", "nothing is judged by them any more"
 
 
 async def test_a_soft_counter_halves_it_and_a_window_says_not_now(whole):
     whole.link("rail1").counters = (Finding(RULES["symbol_errors"], time.monotonic_ns(), 20.0),)
-    whole.host.step()
+    whole.host.evaluator.step()
     assert (said(whole)["weight"], said(whole)["rule"]["name"]) == (0.5, "counters")
     whole.link("rail0").counters = whole.link("rail1").counters
-    whole.overrides.open_window(whole.host, "rail0", seconds=60, reason="", by="uid 9")
+    whole.operate("open_window", "rail0", seconds=60, reason="", by="uid 9")
     assert said(whole, "rail0")["weight"] == 1
 
 
 async def test_who_drained_it_and_what_ends_it(whole):
-    whole.overrides.drain(whole.host, "rail1", seconds=60, reason="optics", by="uid 7")
-    whole.overrides.open_window(whole.host, "host", seconds=60, reason="leaf", by="uid 8")
-    whole.overrides.detector_off(whole.host, "loss", seconds=60, reason="", by="uid 9")
+    whole.operate("drain", "rail1", seconds=60, reason="optics", by="uid 7")
+    whole.operate("open_window", "host", seconds=60, reason="leaf", by="uid 8")
+    whole.operate("detector_off", "loss", seconds=60, reason="", by="uid 9")
     document = said(whole)
     assert document["rule"]["name"] == "drained"
     assert "fabricctl undrain rail1" in document["next"]
@@ -134,21 +134,21 @@ async def test_who_drained_it_and_what_ends_it(whole):
 async def test_the_last_one_is_kept_and_it_says_so(whole):
     for link in whole.host.engine.links:
         link.carrier = False
-    whole.host.step()
+    whole.host.evaluator.step()
     document = said(whole)
     assert document["weight"] == 1
     assert document["steering"] == ["kept in full: no other link would carry"]
 
 
 async def test_an_observing_link_says_what_it_would_weigh(whole):
-    whole.host.modes.promote(whole.host.modes.promoted.OBSERVE, "back")
+    whole.host.publisher.modes.promote(whole.host.publisher.modes.promoted.OBSERVE, "back")
     whole.link("rail2").carrier = False
-    whole.host.step()
+    whole.host.evaluator.step()
     assert said(whole, "rail2")["steering"] == ["mode observe: steered it would weigh 0 %"]
 
 
 async def test_congestion_is_evidence_with_its_figures(whole, capsys):
-    watch = whole.host.delay
+    watch = whole.host.detectors.delay
     watch.view.configure([PathPlace(1, "rail1", f"h{n}", f"10.1.0.{n}") for n in (1, 2)])
     peers = [Link(1), Link(2)]
     for second in range(30):
@@ -191,9 +191,9 @@ async def test_every_state_has_a_rule_and_can_be_printed(whole, state, capsys):
 
 
 async def test_what_is_in_force_can_be_printed(whole, capsys):
-    whole.overrides.drain(whole.host, "rail1", seconds=None, reason="", by="uid 7")
-    whole.overrides.detector_off(whole.host, "loss", seconds=60, reason="noise", by="uid 9")
-    document = whole.overrides.document(whole.host)
+    whole.operate("drain", "rail1", seconds=None, reason="", by="uid 7")
+    whole.operate("detector_off", "loss", seconds=60, reason="noise", by="uid 9")
+    document = whole.host.operator.document()
     show_explain.detectors(Console(width=160), document)
     assert re.search(r"loss +OFF  by uid 9, [\d.]+ \w+ left: noise", capsys.readouterr().out)
     assert show.operator_lines(document) == [
@@ -208,7 +208,7 @@ async def test_who_waits_for_the_limit_of_changes_is_told_so(whole):
     for ago_s in (400, 300, 5):
         damping.published(now - ago_s * 10**9)
     link.carrier, link.pending_downs = False, 1
-    whole.host.step()
+    whole.host.evaluator.step()
     document = said(whole)
     told = document["damping"]
     assert (told["published"], told["max_transitions"], told["window_s"]) == (4, 3, 600)
@@ -220,10 +220,7 @@ async def test_who_waits_for_the_limit_of_changes_is_told_so(whole):
 
 async def test_paths_that_lose_are_told_where_the_link_is_not_blamed(tmp_path):
     peer = '[[peers]]\nhost = "a"\naddresses = [{ rail = 1, address = "10.1.0.9" }]\n'
-    links = "".join(
-        f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1)
-    )
-    whole = WholeHost(tmp_path, extra=peer, links=links)
+    whole = WholeHost(tmp_path, extra=peer, links=link_tables(2, addressed=True))
 
     def loss():
         return [e["says"] for e in said(whole)["evidence"] if e["detector"] == "loss"]
@@ -239,7 +236,7 @@ async def test_paths_that_lose_are_told_where_the_link_is_not_blamed(tmp_path):
 
 async def test_the_place_of_a_fault_is_told(whole):
     blame = Blame(Kind.LINK, "h/1", confidence=0.97)
-    whole.host.localization.places.now = [blame]
+    whole.host.detectors.localization.places.now = [blame]
     assert said(whole)["located"] == ["link h/1 (NIC, cable or port of the leaf), 97 %"]
     row = located(blame, "h", whole.host.engine)
     assert (row.link, row.rail) == ("rail1", 1)

@@ -17,6 +17,8 @@ PACKAGES = ("fabricd", "telemetry", "clocksync", "compute", "fabric_train", "lab
 TREES = (*PACKAGES, "nccl_plugin", "prober", "tests", "examples")
 SOURCES = {".py", ".h", ".hpp", ".cc", ".cpp"}
 MOST_LINES = 500
+MOST_METHODS = 31
+MOST_ATTRIBUTES = 26
 
 LOOSE = {
     "fabricd": {"__init__.py", "daemon.py", "engine.py"},
@@ -198,6 +200,134 @@ def test_only_the_engine_writes_links_and_paths():
             ):
                 writers.add(f"{name}:{node.lineno} {ast.unparse(node)}")
     assert writers == set()
+
+
+def classes(tree):
+    """(Where, class) of all Python classes of a tree."""
+    for path in sources(tree):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield f"{path.relative_to(REPO)}:{node.lineno} {node.name}", node
+
+
+def methods(node):
+    return [x for x in node.body if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def stored(node):
+    """(Target, value, annotation) of all that is assigned to an attribute below a node."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign):
+            pairs = [
+                pair
+                for target in each.targets
+                for pair in (
+                    zip(target.elts, each.value.elts, strict=True)
+                    if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple)
+                    else [(target, each.value)]
+                )
+            ]
+            found = [(target, value, "") for target, value in pairs]
+        elif isinstance(each, ast.AnnAssign):
+            found = [(each.target, each.value, ast.unparse(each.annotation))]
+        else:
+            continue
+        yield from (item for item in found if isinstance(item[0], ast.Attribute))
+
+
+def is_own(target):
+    return isinstance(target.value, ast.Name) and target.value.id == "self"
+
+
+def attributes(node):
+    """Names that a class declares, or that its methods set on itself."""
+    declared = {x.target.id for x in node.body if isinstance(x, ast.AnnAssign)}
+    return declared | {target.attr for target, *_ in stored(node) if is_own(target)}
+
+
+def hooks(node):
+    """Names of a class's attributes that others are called by."""
+    out = {
+        x.target.id
+        for x in node.body
+        if isinstance(x, ast.AnnAssign) and "Callable[" in ast.unparse(x.annotation)
+    }
+    for method in methods(node):
+        arguments = [*method.args.args, *method.args.kwonlyargs]
+        callbacks = {
+            x.arg for x in arguments if x.annotation and "Callable[" in ast.unparse(x.annotation)
+        }
+        for target, value, annotation in stored(method):
+            given = isinstance(value, ast.Name) and value.id in callbacks
+            if is_own(target) and (given or "Callable[" in annotation):
+                out.add(target.attr)
+    return out
+
+
+def attached(node, names):
+    """What below a node is hooked onto another object: a hook by its name, or any lambda."""
+    return [
+        f"{target.lineno} {ast.unparse(target)}"
+        for target, value, _ in stored(node)
+        if not is_own(target) and (target.attr in names or isinstance(value, ast.Lambda))
+    ]
+
+
+def test_hooks_and_who_attaches_them_are_found():
+    (node,) = ast.parse(
+        "class A:\n"
+        "  told: Callable[[], None]\n"
+        "  def __init__(self, told: Callable[[], None], n: int):\n"
+        "    self.other, self.n = told, n\n"
+        "    self.seen: Callable[[int], None] = lambda _: None\n"
+    ).body
+    assert hooks(node) == {"told", "other", "seen"}
+    assert attributes(node) == {"told", "other", "seen", "n"}
+    code = ast.parse("self.seen = f\na.seen = f\na.b.n = 1\na.x, b = lambda: 1, 2\na.seen()")
+    assert attached(code, hooks(node)) == ["2 a.seen", "4 a.x"]
+
+
+def test_no_class_of_fabricd_is_a_program():
+    """Rows as they lie in shared memory are not counted: their layouts say how long they are."""
+    large = [
+        (name, len(methods(node)), len(attributes(node)))
+        for name, node in classes("fabricd")
+        if "NamedTuple" not in map(ast.unparse, node.bases)
+    ]
+    assert [x for x in large if x[1] > MOST_METHODS or x[2] > MOST_ATTRIBUTES] == []
+
+
+def test_fabricd_attaches_no_hook_from_outside():
+    """Who has to be called is given to the constructor, or subscribes."""
+    names = {name for _, node in classes("fabricd") for name in hooks(node)}
+    assert len(names) > 30
+    found = [
+        f"{path.relative_to(REPO)}:{each}"
+        for path in sources("fabricd")
+        for each in attached(ast.parse(path.read_text()), names)
+    ]
+    assert found == []
+
+
+def test_no_hook_of_fabricd_waits_to_be_attached():
+    """A public attribute that does nothing until somebody replaces it."""
+    found = [
+        f"{name}.{target.attr}"
+        for name, node in classes("fabricd")
+        for target, value, _ in stored(node)
+        if is_own(target) and target.attr[0] != "_" and isinstance(value, ast.Lambda)
+    ]
+    assert found == []
+
+
+def test_hosts_are_built_in_one_place_of_the_tests():
+    built = {
+        str(path.relative_to(REPO))
+        for tree in TREES
+        for path in sources(tree)
+        if path.suffix == ".py" and re.search(r"\bStores\(", path.read_text())
+    }
+    assert built == {"fabricd/daemon.py", "lab/fuzzcontrol.py", "tests/unit/whole_host.py"}
 
 
 def test_no_file_is_two_things():

@@ -5,9 +5,13 @@ from types import SimpleNamespace
 import pytest
 from whole_host import WholeHost
 
+from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
+from fabricd.control.access import Caller
+from fabricd.control.requests import Requests
 from fabricd.control.server import RequestError
 from fabricd.escalate.job_views import JobViews
+from fabricd.views.services import Services
 from telemetry.messages.documents import ComputeJob, ComputeView, Fence, HostEvidence
 
 SAID = HostEvidence(host="h2", lost=True, rule="lost: …", reason="silent", fence="gpt/h2/i")
@@ -37,7 +41,7 @@ def joined(host):
         hosts=["h1", "h2", "h4"], evidence=[SAID],
     )  # fmt: skip
     views.update("c0", ComputeView(jobs=[job]), 0)
-    host.escalation = SimpleNamespace(
+    escalation = SimpleNamespace(
         client=SimpleNamespace(connected=True), reason="", watch=SimpleNamespace(views=views),
         document=lambda: {"jobs": {"gpt": "connected", "new": "away"}},
         jobs=SimpleNamespace(
@@ -45,45 +49,43 @@ def joined(host):
             fences=SimpleNamespace(all=lambda: [FENCE], acknowledged=lambda: [FENCE.id]),
         ),
     )  # fmt: skip
-    return host
+    return host, escalation
 
 
-async def test_without_a_broker_each_says_so(host):
-    for ask in (
-        lambda: job_requests.jobs(host),
-        lambda: job_requests.migrations(host, [], 5),
-        lambda: job_requests.explain_host(host, "h1", []),
-    ):
+async def test_without_a_broker_each_says_so(host, tmp_path):
+    source = ConfigSource(tmp_path / "f.toml", host.config)
+    handlers = Requests(host, Services(), source, tmp_path / "none.db", lambda _: []).handlers()
+    for op, asked in (("training_jobs", {}), ("migrations", {}), ("explain_host", {"host": "h1"})):
         with pytest.raises(RequestError, match=r"no \[broker\] in fabricd.toml"):
-            ask()
+            await handlers[op](asked, Caller(1, 0))
 
 
 async def test_jobs_of_both_sides(joined):
-    gpt, new = job_requests.jobs(joined)["jobs"]
+    gpt, new = job_requests.jobs(*joined)["jobs"]
     assert (gpt["job"], gpt["here"], gpt["fenced"]) == ("gpt", "connected", ["h2"])
     assert (new["job"], new["here"], new["phase"]) == ("new", "away", "unknown")
 
 
 async def test_a_host_is_explained_by_all_that_is_known(joined):
-    found = job_requests.explain_host(joined, "h2", ROWS)
+    found = job_requests.explain_host(*joined, "h2", ROWS)
     assert [row["wall_ns"] for row in found["history"]] == [1, 3, 4]
     assert found["jobs"][0]["evidence"]["fence"] == FENCE.id
     assert found["fences"] == [
         {"id": FENCE.id, "job": "gpt", "incarnation": "i", "reason": "silent", "applied": True}
     ]
-    healthy = job_requests.explain_host(joined, "h4", ROWS)["jobs"]
+    healthy = job_requests.explain_host(*joined, "h4", ROWS)["jobs"]
     assert [(job["job"], job["ranks"], job["evidence"]) for job in healthy] == [("gpt", [1], None)]
 
 
 async def test_an_unknown_host_is_refused_with_those_that_are_known(joined):
     with pytest.raises(RequestError, match=r"known: .*h1, h2"):
-        job_requests.explain_host(joined, "h77", ROWS)
-    assert job_requests.explain_host(joined, "h9", [{"kind": "peer", "wall_ns": 1,
+        job_requests.explain_host(*joined, "h77", ROWS)
+    assert job_requests.explain_host(*joined, "h9", [{"kind": "peer", "wall_ns": 1,
                                                      "data": {"host": "h9"}}])  # fmt: skip
 
 
 async def test_migrations_are_newest_first_and_limited(joined):
     rows = [row for row in ROWS if row["kind"] == "migration"]
-    found = job_requests.migrations(joined, rows, 1)["migrations"]
+    found = job_requests.migrations(*joined, rows, 1)["migrations"]
     assert [one["wall_ns"] for one in found] == [5]
-    assert job_requests.migrations(joined, rows, 9)["migrations"][1]["from"] == ["h2", "h1"]
+    assert job_requests.migrations(*joined, rows, 9)["migrations"][1]["from"] == ["h2", "h1"]

@@ -73,14 +73,13 @@ def test_what_does_not_fit_is_refused(data):
 
 
 def test_a_storm_is_one_piece_of_news_and_damage_is_counted():
-    watcher, told = LinkWatcher(Inventory()), []
-    watcher.changed = told.append
+    watcher = LinkWatcher(Inventory())
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     near.setblocking(False)
     for number in range(20):
         far.send(kernel.link_news(number % 2, f"rail{number % 2}", carrier=number & 1))
     far.send(os.urandom(3))
-    asyncio.run(watcher._hear(near))
+    told = [asyncio.run(watcher._hear(near))]
     near.close()
     far.close()
     assert told == [{"rail0", "rail1"}]

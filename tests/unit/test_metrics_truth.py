@@ -1,8 +1,7 @@
 """What the endpoint says of faults: in observe as in steer, and no longer than they last."""
 
 import pytest
-from test_probe_totals import ADDRESSED, PEERS
-from whole_host import WholeHost
+from whole_host import WholeHost, link_tables, peer_tables
 
 from fabricd.detect.locate import Blame, Kind, Way
 from fabricd.detect.loss_rules import LossVerdict
@@ -15,7 +14,7 @@ from telemetry.snapshot import LinkInfo, Located
 
 @pytest.fixture
 async def whole(tmp_path):
-    made = WholeHost(tmp_path, PEERS, ADDRESSED)
+    made = WholeHost(tmp_path, peer_tables(), link_tables(addressed=True))
     yield made
     made.close()
 
@@ -26,9 +25,9 @@ def link(whole, at=1):
 
 @pytest.mark.parametrize("mode", [Mode.STEER, Mode.OBSERVE])
 async def test_what_is_wanted_is_the_same_in_observe(whole, mode):
-    whole.host.modes.promote(mode)
+    whole.host.publisher.modes.promote(mode)
     whole.link("rail1").carrier = False
-    whole.host.step()
+    whole.host.evaluator.step()
     shot = link(whole)
     assert (shot.wanted_weight, shot.outages) == (0.0, 1)
     assert shot.weight == (0.0 if mode is Mode.STEER else 1.0)
@@ -38,13 +37,13 @@ async def test_what_is_wanted_is_the_same_in_observe(whole, mode):
 async def test_an_outage_counts_once_however_long_it_lasts(whole):
     for carrier in (False, False, True, False):
         whole.link("rail1").carrier = carrier
-        whole.host.step()
+        whole.host.evaluator.step()
     # Out since the first: what is held is out already, and its fault no outage of its own.
     assert link(whole).outages == 1
 
 
 async def test_places_of_losses_end_with_them(whole):
-    where, engine = whole.host.localization, whole.host.engine
+    where, engine = whole.host.detectors.localization, whole.host.engine
     own = Blame(Kind.LINK, "h/1", Way.IN, 0.9)
     leaf = Blame(Kind.LEAF, "rail2", confidence=0.95)
     nobody = Blame(Kind.UNKNOWN, "", confidence=1.0)
@@ -70,10 +69,12 @@ async def test_a_link_is_named_by_what_is_behind_it(whole):
     reading = Reading(
         "rail1", "counters", 1, device="0000:17:00.0", rdma_device="mlx5_0", driver="mlx5_core"
     )
-    host.nics_read([reading, Reading("rail1", "slow", 2, gauges={"speed": {"speed": 4e11}})])
+    host.nic_input.nics_read(
+        [reading, Reading("rail1", "slow", 2, gauges={"speed": {"speed": 4e11}})]
+    )
     wanted = LinkInfo("h/1", "0000:17:00.0", "mlx5_0", "400G", "mlx5_core", "rail1")
     assert link(whole).info == wanted
-    host.nics_read([Reading("rail1", "slow", 3, gauges={"speed": {"speed": 1e8}})])
+    host.nic_input.nics_read([Reading("rail1", "slow", 3, gauges={"speed": {"speed": 1e8}})])
     assert link(whole).info.speed == "100M"
 
 

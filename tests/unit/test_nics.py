@@ -41,9 +41,9 @@ class Nics:
 
     def take(self, *readings):
         book = self.host.nics
-        self.host._found(
-            *book.take(readings, self.host.engine, self.host.carrier_tracker.totals, self.now)
-        )
+        flaps = self.host.carriers.tracker.totals
+        events, changed = book.take(readings, self.host.engine, flaps, self.now)
+        self.host.evaluator.report(events, changed=changed)
 
     def slow(self, netdev="rail1", source="module", gauges=None, **other):
         self.now += S
@@ -164,7 +164,7 @@ async def test_a_pulled_cable_makes_no_hard_fault_of_its_own(nics):
 async def test_link_downed_counts_what_no_event_told_and_says_when_it_is_not_exact(nics):
     host = nics.host
     nics.read(link_downed=0)
-    host.carrier_tracker.totals["rail1"] = 2
+    host.carriers.tracker.totals["rail1"] = 2
     nics.read(link_downed=2)
     nics.read(link_downed=0)
     assert nics.explain()["nic"]["flaps_exact"] is True
@@ -204,7 +204,7 @@ async def test_totals_go_by_class(nics):
 
 
 async def test_a_detector_that_is_off(nics):
-    nics.whole.overrides.detector_off(nics.host, "counters", seconds=60, reason="", by="uid 9")
+    nics.whole.operate("detector_off", "counters", seconds=60, reason="", by="uid 9")
     for _ in range(5):
         nics.read(crc_errors=100, tx_timeouts=1)
     assert nics.whole.weights()["rail1"] == 1000
@@ -217,7 +217,8 @@ async def test_readings_that_stop_are_reported_and_then_dropped(nics):
     host, book = nics.host, nics.host.nics
 
     def check(after_ns, hanging=None):
-        host._found(*book.check(host.engine, hanging or {}, nics.now + after_ns))
+        events, changed = book.check(host.engine, hanging or {}, nics.now + after_ns)
+        host.evaluator.report(events, changed=changed)
 
     check(STALE_NS // 2)
     assert nics.rows("daemon") == []
@@ -337,7 +338,7 @@ async def test_a_module_that_raises_an_alarm(nics):
 
 async def test_a_forecast_lowers_the_weight_and_names_its_evidence(nics):
     nics.slow(gauges={"rx_power/0": 1e-4, "rx_power/1": 5e-4})
-    nics.host.foretold({"rail1": FORECAST, "rail0": CALM})
+    nics.host.nic_input.foretold({"rail1": FORECAST, "rail0": CALM})
     assert nics.whole.weights() == {"rail0": 1000, "rail1": 400, "rail2": 1000}
     said = nics.explain()
     assert "likely to fail: 40 %" in said["steering"][0]
@@ -349,18 +350,18 @@ async def test_a_forecast_lowers_the_weight_and_names_its_evidence(nics):
     assert (row["link"], row["data"]["risk"], row["data"]["named"]) == ("rail1", 0.7, True)
     assert nics.rows("steer")[-1]["reason"].startswith("failure risk 0.70")
     assert snapshot(nics.host).links[1].risk == 0.7
-    nics.host.foretold({"rail1": CALM})
+    nics.host.nic_input.foretold({"rail1": CALM})
     assert nics.whole.weights()["rail1"] == 1000
     assert [r["data"]["named"] for r in nics.rows("risk")] == [True, False]
 
 
 async def test_a_forecast_never_takes_more_than_half(nics):
-    nics.host.foretold({"rail2": FORECAST})
-    nics.host.foretold(dict.fromkeys(("rail0", "rail1", "rail2"), FORECAST))
+    nics.host.nic_input.foretold({"rail2": FORECAST})
+    nics.host.nic_input.foretold(dict.fromkeys(("rail0", "rail1", "rail2"), FORECAST))
     assert nics.whole.weights() == {"rail0": 1000, "rail1": 1000, "rail2": 400}
     assert "half of the links at most" in nics.explain("rail0")["steering"][-1]
     nics.whole.link("rail0").carrier = False
-    nics.host.step()
+    nics.host.evaluator.step()
     assert nics.whole.weights() == {"rail0": 0, "rail1": 1000, "rail2": 1000}
 
 
@@ -368,17 +369,17 @@ async def test_a_forecast_never_takes_more_than_half(nics):
 async def test_a_forecast_that_may_not_steer(tmp_path, how):
     whole = WholeHost(tmp_path, extra="[predict]\nsteer = false\n" if how == "config" else "")
     if how == "detector":
-        whole.overrides.detector_off(whole.host, "prediction", seconds=60, reason="", by="uid 9")
+        whole.operate("detector_off", "prediction", seconds=60, reason="", by="uid 9")
     if how == "window":
-        whole.overrides.open_window(whole.host, "rail1", seconds=60, reason="", by="uid 9")
-    whole.host.foretold({"rail1": FORECAST})
+        whole.operate("open_window", "rail1", seconds=60, reason="", by="uid 9")
+    whole.host.nic_input.foretold({"rail1": FORECAST})
     assert whole.weights()["rail1"] == 1000
     assert whole.link("rail1").forecast.risk == 0.7, "it is still measured"
     whole.close()
 
 
 async def test_a_forecast_outlives_the_daemon(nics):
-    nics.host.foretold({"rail1": FORECAST})
+    nics.host.nic_input.foretold({"rail1": FORECAST})
     engine = nics.host.engine
     saved = engine.save(nics.now)
     nics.whole.link("rail1").forecast = None

@@ -66,12 +66,17 @@ class Run:
             reading = self.reader.read(self.nics.now)
             self.nics.take(reading)
         self.windows += 1
-        return json.loads(json.dumps(make_request(self.host)))
+        return json.loads(json.dumps(self.request()))
+
+    def request(self):
+        """Of the window that ends now."""
+        host = self.host
+        return make_request(host.config, host.nics, host.engine.overrides.planned)
 
     def judged(self, dbm):
         answer = child.run(self.window(dbm))
         assert answer["notes"] == []
-        self.host.foretold({n: Forecast.of(each) for n, each in answer["links"].items()})
+        self.host.nic_input.foretold({n: Forecast.of(each) for n, each in answer["links"].items()})
 
 
 @pytest.fixture
@@ -129,10 +134,11 @@ async def test_the_child_judges_a_window_and_keeps_its_state(run, tmp_path):
 
 
 async def test_a_child_that_fails_stops_nothing(run, monkeypatch):
-    watch = NicWatch(run.host, None)
-    run.host.foretold({"rail1": Forecast(0.7, named=True, evidence={})})
+    host = run.host
+    watch = NicWatch(host.settings, host.engine, host.nics, host.nic_input, None)
+    run.host.nic_input.foretold({"rail1": Forecast(0.7, named=True, evidence={})})
     for broken in ({"state": 5}, {"names": ["rail1"], "window": {}}):
-        monkeypatch.setattr("fabricd.nics.watch.make_request", lambda _, b=broken: b)
+        monkeypatch.setattr("fabricd.nics.watch.make_request", lambda *_, b=broken: b)
         await watch.window()
     assert run.nics.whole.weights()["rail1"] == 400, "the last forecast stands"
 

@@ -160,9 +160,9 @@ class Host:
         for value in gbps:
             self.now += 10 * S
             reading = Reading(netdev, "slow", self.now, gauges={gauge: {gauge: value * G}})
-            host._found(
-                *host.nics.take([reading], host.engine, host.carrier_tracker.totals, self.now)
-            )
+            flaps = host.carriers.tracker.totals
+            events, changed = host.nics.take([reading], host.engine, flaps, self.now)
+            host.evaluator.report(events, changed=changed)
         return self.whole.weights()[netdev]
 
     def explain(self):
@@ -208,7 +208,7 @@ async def test_one_that_loses_too_keeps_no_more_than_half(host):
     host.read(400, 400, 300, 300)
     assert host.whole.weights()["rail1"] == 750
     host.whole.link("rail1").worse = "1 % of probes from a, b lost"
-    host.whole.host.step()
+    host.whole.host.evaluator.step()
     assert host.whole.weights()["rail1"] == 500
 
 
@@ -332,7 +332,8 @@ async def test_the_daemon_s_reader_is_told_when_a_link_settled(host, monkeypatch
     made = {}
     monkeypatch.setattr(watch.sys, "setswitchinterval", lambda _seconds: None)
     monkeypatch.setattr(watch, "Sweeper", lambda name, make, *_, **__: made.setdefault(name, make))
-    watch.NicWatch(host.whole.host, asyncio.get_running_loop())._make(host.whole.host.config)
+    of, loop = host.whole.host, asyncio.get_running_loop()
+    watch.NicWatch(of.settings, of.engine, of.nics, of.nic_input, loop)._make(of.config)
     reader = made["slow"]("rail1")
     before = reader._settlings()
     host.whole.link("rail1").port_active = False

@@ -22,7 +22,7 @@ class Asked:
     def __init__(self, tmp_path):
         self.engine = Host(rails=RAILS, peers=PEERS).engine
         self.probing = ProbeMonitor()
-        self.feed = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+        self.feed = ProberFeed(tmp_path)
         self.feed.incarnation = 7
         self.feed._client = self
         self.rows = [MtuRow(i, 8972, 0, SEC, 8972, 0, SEC) for i in range(RAILS * len(PEERS))]

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_host import LINKS, WholeHost, text
+from whole_host import LINKS, WholeHost, link_tables, peer_tables, text
 
 from fabricd.clock.counts import ClockCounts
 from fabricd.config.loader import parse
+from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import PathRow, RingHeader
 from fabricd.probes.totals import SETTLE_NS, SILENT, STALL_NS, ProberTotals, ProbeTotals
 from fabricd.views.report import probe_totals, silent_peers, snapshot
@@ -210,15 +211,7 @@ def test_counters_of_a_clock_service_that_restarts():
     assert (new.references_lost, new.tai.steps, new.ptp.changes) == (6, 3, 4)
 
 
-PEERS = "".join(
-    f'[[peers]]\nhost = "{name}"\naddresses = ['
-    + ", ".join(f'{{ rail = {r}, address = "10.{r}.0.{i}" }}' for r in range(3))
-    + "]\n"
-    for i, name in enumerate("ab", 2)
-)
-ADDRESSED = "".join(
-    f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in range(3)
-)
+PEERS, ADDRESSED = peer_tables(), link_tables(addressed=True)
 
 
 def counters(shot):
@@ -237,48 +230,49 @@ def counters(shot):
     return found
 
 
-class Prober:
-    """Stands where the feed is: a table of paths and a header."""
+class Prober(ProberFeed):
+    """A table of paths and a header, once it has the engine of the host."""
 
-    def __init__(self, host):
-        self.host, self.real = host, host.feed
-        self.life, self.beats, self.refused, self.restarts = 1, True, 3, 0
-        self.at = dict.fromkeys((p.key for p in host.engine.paths), 0)
+    refused = 3
 
-    def __getattr__(self, name):
-        return getattr(self.real, name)
+    def __init__(self, run_dir):
+        super().__init__(run_dir)
+        self.engine, self.life, self.at = None, 1, {}
 
     def header(self):
+        if self.engine is None:
+            return None
         return header(self.life, 2**62, 4, (0, 0, 0, self.at.get("auth", 9), 0, 0, 0))
 
     def paths(self):
         out = []
-        for path in self.host.engine.paths:
+        for path in self.engine.paths:
             n = self.at[path.key] = self.at.get(path.key, 0) + 100
             out.append(row(path.index, path.spec.link, sent=n, received=n, rx_lost=n // 10))
         return out
 
     def all_paths(self):
-        return self.paths(), []
+        return None if self.engine is None else (self.paths(), [])
 
 
 async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
     """The whole kind: whatever begins anew elsewhere, the endpoint's counters only grow."""
-    whole = WholeHost(tmp_path, PEERS, ADDRESSED)
+    whole = WholeHost(tmp_path, PEERS, ADDRESSED, feed=Prober)
     host = whole.host
     try:
-        host.feed = prober = Prober(host)
+        prober = host.prober.feed
+        prober.engine = host.engine
         host.nics.nics["rail0"].totals["hard"] = 3
-        host.carrier_tracker.totals["rail1"] = 2
+        host.carriers.tracker.totals["rail1"] = 2
         host.jobs.totals._totals["rail0"]["tx_bytes"] = 10**6
         host.jobs.totals.refused = 4
         seen = {}
 
         def check():
             for _ in range(3):
-                host.tables.forget()
-                host.feed_loss()
-            host.tables.forget()
+                host.prober.tables.forget()
+                host.probe_tick.feed_loss()
+            host.prober.tables.forget()
             now = counters(snapshot(host))
             fell = {k: (seen[k], now[k]) for k in seen.keys() & now.keys() if now[k] < seen[k]}
             assert not fell
@@ -308,5 +302,4 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
         del prober.header
         check()
     finally:
-        host.feed = prober.real
         whole.close()

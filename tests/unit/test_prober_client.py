@@ -9,14 +9,14 @@ import pytest
 from fabricd.probes.client import ProberClient, ProberError, ProberGoneError
 
 
-def talk(story):
-    """Run ``story(client, prober)`` with both ends of a socket."""
+def talk(story, noticed=None):
+    """Run ``story(client, prober)`` with both ends of a socket; ``noticed`` is the client's."""
 
     async def run():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
-            client = ProberClient(ours)
+            client = ProberClient(ours, noticed)
             try:
                 await story(client, theirs)
             finally:
@@ -31,9 +31,9 @@ async def asked(prober):
 
 
 def test_many_notices_call_once():
+    calls = []
+
     async def story(client, prober):
-        calls = []
-        client.noticed = lambda: calls.append(1)
         for _ in range(20):
             prober.send(b"!")
         assert not await client.wait(0.05), "who is called does not wait as well"
@@ -42,7 +42,7 @@ def test_many_notices_call_once():
         await client.wait(0.05)
         assert calls == [1, 1]
 
-    talk(story)
+    talk(story, lambda: calls.append(1))
 
 
 def test_without_somebody_to_call_wait_returns_once():
@@ -56,9 +56,9 @@ def test_without_somebody_to_call_wait_returns_once():
 
 
 def test_answers_come_between_notices():
+    calls = []
+
     async def story(client, prober):
-        calls = []
-        client.noticed = lambda: calls.append(1)
         status = asyncio.create_task(client.status())
         assert (await asked(prober))["op"] == "status"
         prober.send(b"!")
@@ -72,7 +72,7 @@ def test_answers_come_between_notices():
             await rekey
         assert calls
 
-    talk(story)
+    talk(story, lambda: calls.append(1))
 
 
 @pytest.mark.parametrize("last", [None, b"{nonsense"], ids=["closed", "nonsense"])

@@ -8,7 +8,7 @@ import pytest
 from engine_host import config, specs
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_host import WholeHost
+from whole_host import WholeHost, link_tables, peer_tables
 
 from fabricd.config.loader import ConfigError, parse
 from fabricd.links.ibports import Port
@@ -25,14 +25,7 @@ from lab.inputs.ring_file import event_at, fresh_ring, put
 from telemetry.events import LinkState as S
 
 MLX = {"rail1": (Port("mlx5_1", 1), Port("mlx5_2", 1)), "rail3": (Port("mlx5_3", 2),)}
-PEERS = "".join(
-    f'[[peers]]\nhost = "{p}"\naddresses = [{{ rail = 0, address = "10.0.0.{n}" }}, '
-    f'{{ rail = 1, address = "10.1.0.{n}" }}]\n'
-    for n, p in ((2, "a"), (3, "b"))
-)
-ADDRESSED = "".join(
-    f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "10.{r}.0.1"\n' for r in (0, 1)
-)
+PEERS, ADDRESSED = peer_tables(rails=2), link_tables(2, addressed=True)
 
 
 # The plan
@@ -140,7 +133,7 @@ TWO = ProbeConfig(
 def feed_of(tmp_path, data, *, config=TWO):
     put(data, lay.RING_HEADER, 0, heartbeat_ns=time.monotonic_ns())
     (tmp_path / "ring").write_bytes(data)
-    made = ProberFeed(tmp_path, lambda: None, lambda *_: None)
+    made = ProberFeed(tmp_path)
     made.configure(config)
     made.reader = RingReader(tmp_path / "ring", from_start=True)
     made._epoch = 1
@@ -175,17 +168,17 @@ def test_an_older_prober_has_no_rdma_rows(tmp_path):
 # The daemon
 
 
-class Prober:
-    """Stands where the feed is: both tables, with what is silent."""
+class Prober(ProberFeed):
+    """Both tables, with what is silent, once it has the engine of the host."""
 
-    def __init__(self, host):
-        self.host, self.real = host, host.feed
+    def __init__(self, run_dir):
+        super().__init__(run_dir)
+        self.engine = None
         self.silent, self.events_now, self.open = set(), [], True
 
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
     def header(self):
+        if self.engine is None:
+            return None
         return SimpleNamespace(
             heartbeat_ns=time.monotonic_ns(), running=True, stall_ns=0, incarnation=1, stalls=0,
             refused={}, promises_refused=0, start_ns=0, synchronized=False, clock_read_ns=0,
@@ -208,8 +201,8 @@ class Prober:
         return PathRow(**base)
 
     def all_paths(self):
-        engine = self.host.engine
-        return (
+        engine = self.engine
+        return engine and (
             [self.row(p, rdma=False) for p in engine.paths],
             [self.row(p, rdma=True) for p in engine.rdma.paths],
         )
@@ -218,7 +211,7 @@ class Prober:
         base = dict.fromkeys(LinkRow._fields, 0)
         return [
             LinkRow(**base | {"index": x.index, "netdev": x.netdev, "bound": self.open})
-            for x in self.host.engine.rdma.links
+            for x in self.engine.rdma.links
         ]
 
     def links(self):
@@ -234,15 +227,15 @@ class Prober:
 
 @pytest.fixture
 async def whole(tmp_path):
-    made = WholeHost(tmp_path, PEERS, ADDRESSED)
+    made = WholeHost(tmp_path, PEERS, ADDRESSED, feed=Prober)
     host = made.host
-    host.ports_found({"rail0": (Port("rxe0", 1),), "rail1": (Port("rxe1", 1),)})
+    host.nic_input.ports_found({"rail0": (Port("rxe0", 1),), "rail1": (Port("rxe1", 1),)})
     for link in host.engine.links:
         link.carrier = True
-    host.feed = Prober(host)
+    host.prober.feed.engine = host.engine
     settle(host, lambda: rdma_states(host) == [S.UP, S.UP])
     yield made
-    host.close()
+    made.close()
 
 
 def settle(host, done):
@@ -250,8 +243,8 @@ def settle(host, done):
     end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end
-        host.tables.forget()
-        host.step()
+        host.prober.tables.forget()
+        host.evaluator.step()
 
 
 def rdma_states(host):
@@ -260,7 +253,7 @@ def rdma_states(host):
 
 async def test_broken_rdma_from_the_table_to_the_operator(whole):
     host = whole.host
-    host.feed.silent.add(("rail1", True))
+    host.prober.feed.silent.add(("rail1", True))
     settle(host, lambda: rdma_states(host) == [S.UP, S.DOWN])
     assert whole.states() == {"rail0": "UP", "rail1": "UP"}
     shot = snapshot(host).links[1]
@@ -286,7 +279,7 @@ async def test_broken_rdma_from_the_table_to_the_operator(whole):
 
 async def test_broken_ip_leaves_rdma(whole):
     host = whole.host
-    host.feed.silent.add(("rail1", False))
+    host.prober.feed.silent.add(("rail1", False))
     settle(host, lambda: whole.states()["rail1"] == "DOWN")
     shot = snapshot(host).links[1]
     assert (shot.weight, shot.rdma.weight, shot.rdma.broken, shot.rdma.ip_broken) == (
@@ -299,18 +292,18 @@ async def test_broken_ip_leaves_rdma(whole):
 async def test_a_port_event_is_the_links_state_at_once(whole):
     host = whole.host
     index = host.engine.rdma.links[1].index
-    host.feed.events_now = [RdmaPortRecord(0, 0, 0, index, active=False)]
-    host._rung()
+    host.prober.feed.events_now = [RdmaPortRecord(0, 0, 0, index, active=False)]
+    host.probe_loop.woken()
     assert host.engine.links[1].port_active is False
     assert whole.states()["rail1"] == "DOWN"
-    host.feed.events_now = [RdmaPortRecord(0, 0, 0, index, active=True)]
-    host._rung()
+    host.prober.feed.events_now = [RdmaPortRecord(0, 0, 0, index, active=True)]
+    host.probe_loop.woken()
     assert host.engine.links[1].port_active is True
 
 
 async def test_a_port_that_cannot_be_opened_is_said(whole):
     host = whole.host
-    host.feed.open = False
+    host.prober.feed.open = False
     text = explain(host, "rail0", time.monotonic_ns())["rdma"]["text"]
     assert "could not open the port" in text
     assert snapshot(host).links[0].rdma.port_open is False
@@ -323,4 +316,4 @@ async def test_a_host_without_ports_says_nothing_of_rdma(tmp_path):
         assert status(made.host)["rdma"] == {}
         assert explain(made.host, "rail0", 1)["rdma"] is None
     finally:
-        made.host.close()
+        made.close()

@@ -150,9 +150,9 @@ async def test_an_outage_is_a_warning_in_the_log_and_its_end_is_not(tmp_path, mo
             return lambda event, **fields: said.append((name, event, fields.get("to")))
 
     try:
-        whole.host._log = Log()
+        whole.host.events._log = Log()
         whole.link("rail1").carrier = False
-        whole.host.step()
+        whole.host.evaluator.step()
     finally:
         whole.close()
     assert (WARNING, "link_state", "down") in said

@@ -20,7 +20,7 @@ uptimes = pytest.mark.parametrize("up_ns", [1, S, 100 * 24 * 3600 * S], ids=["0"
 async def test_a_restored_forecast_holds_for_an_hour_from_the_restart(tmp_path, up_ns):
     whole = WholeHost(tmp_path)
     engine, nics = whole.host.engine, whole.host.nics
-    whole.host.foretold({"rail1": FORECAST})
+    whole.host.nic_input.foretold({"rail1": FORECAST})
     saved = engine.save(up_ns)
     whole.close()
 
@@ -41,7 +41,9 @@ async def test_a_restored_forecast_holds_for_an_hour_from_the_restart(tmp_path, 
 @uptimes
 async def test_the_first_stall_of_the_prober_is_told_and_then_one_in_ten_seconds(tmp_path, up_ns):
     whole = WholeHost(tmp_path)
-    sources = CarrierSources(whole.host.carrier_tracker, whole.host.feed, whole.host.inventory)
+    sources = CarrierSources(
+        whole.host.carriers.tracker, whole.host.prober.feed, whole.host.inventory
+    )
     told = [
         len(sources._stall(StallRecord(1, up_ns + age, 1, 2, 10**7)))
         for age in (0, 1, STALL_ROW_NS - 1, STALL_ROW_NS)

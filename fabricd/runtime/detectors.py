@@ -1,0 +1,27 @@
+"""The detectors of a host that stand beside the engine, and report to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabricd.delay.watch import DelayWatch
+from fabricd.detect.localization import Localization
+from fabricd.detect.loss import LossTest
+from fabricd.probes.monitor import ProbeMonitor
+
+
+@dataclass(frozen=True, slots=True)
+class Detectors:
+    """Each owns what it has learnt.
+
+    Attributes:
+        losses: which links and paths lose too many probes.
+        localization: where faults are.
+        delay: queueing, slow rails.
+        probing: how well probes watch the links; MTU black holes.
+    """
+
+    losses: LossTest
+    localization: Localization
+    delay: DelayWatch
+    probing: ProbeMonitor

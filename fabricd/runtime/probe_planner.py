@@ -1,0 +1,71 @@
+"""Chooses what is probed: paths over the links' addresses, and RDMA over their verbs ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fabricd.engine import Engine
+from fabricd.links.ibports import Port
+from fabricd.links.inventory import Inventory
+from fabricd.probes import plan
+from fabricd.runtime.detectors import Detectors
+from fabricd.runtime.prober import Prober
+from fabricd.runtime.settings import HostSettings
+
+
+class ProbePlanner:
+    """Gives engine, prober and detectors the same paths, always all of them at once.
+
+    Attributes:
+        verbs_ports: by netdev, the verbs ports behind it.
+    """
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        inventory: Inventory,
+        engine: Engine,
+        prober: Prober,
+        detectors: Detectors,
+    ) -> None:
+        """Choose the first paths, too."""
+        self.verbs_ports: Mapping[str, Sequence[Port]] = {}
+        self._settings, self._inventory = settings, inventory
+        self._engine, self._prober, self._detectors = engine, prober, detectors
+        self._known_addresses = self.addresses()
+        self.plan()
+
+    def addresses(self) -> list[str | None]:
+        """From which each configured link is probed; None: it has no address."""
+        return plan.link_addresses(self._settings.config, self._inventory.address_of)
+
+    def plan(self) -> None:
+        """Choose the paths anew."""
+        config, addresses = self._settings.config, self.addresses()
+        specs = plan.paths(config, addresses)
+        rdma = plan.rdma_ports(config, addresses, specs, self.verbs_ports)
+        engine, prober, detectors = self._engine, self._prober, self._detectors
+        engine.configure(config, specs, [port.link for port in rdma])
+        detectors.delay.configure(engine)
+        if plan.is_known(addresses, loaded=self._inventory.loaded):
+            prober.feed.configure(plan.probe_config(config, addresses, specs, rdma))
+        prober.tables.forget()
+        prober.counts.renumbered()
+        detectors.probing.configure()
+        keys = [(p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in engine.paths]
+        detectors.losses.configure(self._settings.netdevs, keys)
+        detectors.localization.configure(config)
+
+    def follow_addresses(self) -> bool:
+        """Plan anew if the links' addresses changed, or nothing was planned; returns whether."""
+        before, self._known_addresses = self._known_addresses, self.addresses()
+        if self._known_addresses == before and self._prober.feed.configured:
+            return False
+        self.plan()
+        return True
+
+    def ports_found(self, ports: Mapping[str, Sequence[Port]]) -> None:
+        """Which verbs ports stand behind the links, by netdev: RDMA is probed there."""
+        if ports != self.verbs_ports:
+            self.verbs_ports = ports
+            self.plan()

@@ -1,0 +1,24 @@
+"""The prober, as the parts of a host read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fabricd.probes.counts import ProbeCounts
+from fabricd.probes.feed import ProberFeed
+from fabricd.probes.path_table import PathTables
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Each owns what it has read.
+
+    Attributes:
+        feed: the connection to it, and its ring.
+        tables: its path table, read once for all who look in the same tick.
+        counts: packets and losses so far, for the metrics.
+    """
+
+    feed: ProberFeed
+    tables: PathTables
+    counts: ProbeCounts

@@ -1,0 +1,40 @@
+"""The configuration in use: that of the files, with the hosts that were found over the broker."""
+
+from __future__ import annotations
+
+from fabricd.config.loader import Config
+from fabricd.config.tables import PeerTable
+from fabricd.probes import plan
+
+
+class HostSettings:
+    """Owns the configuration of a host. All others ask for it each time that they need it."""
+
+    def __init__(self, config: Config, discovered: tuple[PeerTable, ...] = ()) -> None:
+        self._file, self._discovered = config, discovered
+        self._config = plan.with_peers(config, discovered)
+
+    @property
+    def config(self) -> Config:
+        """Valid as a whole, with the peers in use."""
+        return self._config
+
+    @property
+    def netdevs(self) -> list[str]:
+        """Of the configured links, by index."""
+        return [link.netdev for link in self._config.links]
+
+    @property
+    def discovers(self) -> bool:
+        """Hosts to probe are found over the broker: the configuration names none."""
+        return self._file.broker is not None and not self._file.peers
+
+    def replace(self, config: Config) -> None:
+        """Use another valid configuration; the hosts that were found stay."""
+        self._file = config
+        self._config = plan.with_peers(config, self._discovered)
+
+    def discover(self, peers: tuple[PeerTable, ...]) -> None:
+        """Probe these hosts, where the configuration names none."""
+        self._discovered = peers
+        self.replace(self._file)
