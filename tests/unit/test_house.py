@@ -327,7 +327,7 @@ def test_hosts_are_built_in_one_place_of_the_tests():
         for path in sources(tree)
         if path.suffix == ".py" and re.search(r"\bStores\(", path.read_text())
     }
-    assert built == {"fabricd/daemon.py", "lab/fuzzcontrol.py", "tests/unit/whole_host.py"}
+    assert built == {"fabricd/daemon.py", "lab/fuzz/control.py", "tests/unit/whole_host.py"}
 
 
 def test_no_file_is_two_things():
