@@ -78,6 +78,10 @@ class LinkOut {
   // Has a path that came back prove itself: so much data that it would fill the path, and that
   // means nothing. `validated` follows. room() has to be above 0.
   virtual void start_validation() = 0;
+  // It carries its path from now on.
+  virtual void begin_service() {}
+  // It ends before that, through no fault of its own.
+  virtual void abandon() {}
 
   // The control thread is to poll as well: something comes of which the caller may not ask.
   [[nodiscard]] virtual bool wants_poll() const { return false; }
@@ -114,7 +118,7 @@ struct ReceiveProgress {
   std::uint32_t messages = 0;  // whole by these chunks
   bool small = false;          // with `messages`: the last of them was small
   bool carried = false;        // a chunk began
-  bool validated = false;      // all of a path validation came; flush() answers it
+  bool validated = false;      // all of a path validation came; flush() answers it if need be
   bool more = false;           // the transport may hold more: poll again
   bool peer_closed = false;    // the sender closed the comm in good order
   bool wrote = false;          // answers went out, which the transport has not confirmed

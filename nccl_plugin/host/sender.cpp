@@ -163,7 +163,7 @@ void Sender::hang_up_all(bool say_close) {
     if (say_close) {
       paths_[index].link->close();
     }
-    drop_beside(index);
+    abandon_beside(index);
     paths_[index].life.on(core::LinkEvent::close);
     release(index);
   });

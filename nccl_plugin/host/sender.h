@@ -128,7 +128,8 @@ class Sender {
   void take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
             std::int64_t now, bool tried);
   void watch_beside(core::PathIndex index, std::int64_t now);
-  void drop_beside(core::PathIndex index);
+  void drop_beside(core::PathIndex index);     // it failed
+  void abandon_beside(core::PathIndex index);  // nobody wants it any more
   void fenced(const StateFrame& frame);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   [[nodiscard]] core::PathSet one_sided() const;

@@ -1,5 +1,7 @@
 // A Sender's streams that become one-sided again: a second connection beside each proves itself,
 // and takes its place. Nothing waits meanwhile.
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "host/sender.h"
@@ -46,6 +48,13 @@ void Sender::drop_beside(core::PathIndex index) {
   core_.forget_beside(index);
 }
 
+void Sender::abandon_beside(core::PathIndex index) {
+  if (LinkOut* beside = paths_[index].beside.get()) {
+    beside->abandon();
+  }
+  drop_beside(index);
+}
+
 // A connection beside a stream carries nothing before it is connected, has delivered as much as a
 // trial, and both NICs know all memory that is under way. Then it takes the stream's place between
 // two chunks: what the stream has not delivered is sent again when the fence is answered.
@@ -55,34 +64,38 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
     return;
   }
   if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.says(index)) {
-    drop_beside(index);
+    abandon_beside(index);
     return;
   }
+  LinkOut& better = *path.beside;
   SendProgress progress;
-  path.beside->poll(core_, progress);
+  better.poll(core_, progress);
+  const bool delivered = path.beside_tried && better.room() != 0 && better.backlog() == 0;
+  std::optional<std::string> fault;
   if (progress.dead) {
+    fault = better.why();
+  } else if (path.beside_tried && better.judge(now) == core::Hearing::dead) {
+    fault = "nothing that it was to deliver arrives";
+  } else if (path.beside_tried && !delivered && now - path.beside_since > kMostNs) {
+    fault = "its validation takes too long";
+  }
+  if (fault) {
     context_.say(LogLevel::info,
                  path_text(context_, static_cast<std::uint8_t>(core::sender_rail(index)),
                            static_cast<std::uint8_t>(core::receiver_rail(index))) +
-                     " stays TCP for now: " + path.beside->why());
+                     " stays TCP for now: " + *fault);
     drop_beside(index);
     return;
   }
-  if (path.beside->kind() == core::PathKind::stream) {
+  if (better.kind() == core::PathKind::stream) {
     return;
   }
   if (!path.beside_tried) {
     path.beside_tried = true;
     path.beside_since = now;
-    path.beside->start_validation();
+    better.start_validation();
     SendProgress begun;
-    path.beside->advance(begun);
-    return;
-  }
-  LinkOut& better = *path.beside;
-  const bool delivered = better.room() != 0 && better.backlog() == 0;
-  if (!delivered && now - path.beside_since > kMostNs) {
-    drop_beside(index);
+    better.advance(begun);
     return;
   }
   const auto known = [&better](core::Region region) { return better.knows(region); };

@@ -182,6 +182,7 @@ void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Link
   Path& path = paths_[index];
   path.life.on(core::LinkEvent::connected);
   path.link = std::move(link);
+  path.link->begin_service();
   path.epoch = epoch;
   path.sending = path.link->room() == 0;
   path.tried = tried || !speaks(facts_.version, FrameType::trial);
@@ -237,7 +238,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
     return;  // an abort has closed it
   }
   if (beside == 0 && path.beside_epoch != 0) {
-    drop_beside(index);
+    abandon_beside(index);
   }
   const std::int64_t now = monotonic_ns();
   if (!path.tried && reveals_path(reason)) {

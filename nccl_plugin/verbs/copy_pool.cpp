@@ -18,8 +18,10 @@ static_assert(kBytes % kPage == 0);
 
 void RegisteredCopyPool::Free::operator()(std::byte* bytes) const { std::free(bytes); }
 
-std::unique_ptr<RegisteredCopyPool> RegisteredCopyPool::make(RegionCache& cache, Error& error) {
-  std::unique_ptr<RegisteredCopyPool> pool(new RegisteredCopyPool(cache));
+std::unique_ptr<RegisteredCopyPool> RegisteredCopyPool::make(RegionCache& cache,
+                                                             std::function<std::int64_t()> now,
+                                                             Error& error) {
+  std::unique_ptr<RegisteredCopyPool> pool(new RegisteredCopyPool(cache, std::move(now)));
   pool->bytes_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBytes)));
   if (pool->bytes_ == nullptr) {
     error = failed("aligned_alloc", "this host", ENOMEM);
@@ -48,21 +50,20 @@ std::byte* RegisteredCopyPool::take(std::size_t size) {
   return block;
 }
 
-void RegisteredCopyPool::release(std::byte* copy) {
-  (copy < bytes_.get() + kSmallBytes ? small_ : large_).push_back(copy);
-  if (!former_.empty() && small_.size() == kSmallBlocks && large_.size() == kLargeBlocks) {
-    former_.clear();
-  }
+std::size_t RegisteredCopyPool::block_of(const std::byte* copy) const {
+  const auto at = static_cast<std::size_t>(copy - bytes_.get());
+  return at < kSmallBytes ? at / kSmall : kSmallBlocks + (at - kSmallBytes) / kLarge;
 }
 
-core::Region RegisteredCopyPool::region(const std::byte*) {
-  if (!cache_.is_current(*region_)) {
-    Error error;
-    if (auto anew = cache_.acquire(bytes_.get(), kBytes, error)) {
-      former_.push_back(std::exchange(region_, std::move(anew)));
-    }
-  }
-  return region_.get();
+void RegisteredCopyPool::release(std::byte* copy) {
+  const std::size_t block = block_of(copy);
+  known_by_[block].reset();
+  (block < kSmallBlocks ? small_ : large_).push_back(copy);
+}
+
+core::Region RegisteredCopyPool::region(const std::byte* copy) {
+  region_ = cache_.renew(std::move(region_), bytes_.get(), kBytes, now_());
+  return (known_by_[block_of(copy)] = region_).get();
 }
 
 }  // namespace fabric::verbs

@@ -79,7 +79,10 @@ void LinkIn::note_landed(const Completion& completion, core::ReceiveCore& core,
     return;
   }
   if (!std::exchange(ready_, true)) {
-    return;  // no chunk: the sender can take answers from here on
+    // No chunk: the sender can take answers from here on. Whatever else its validation writes is
+    // the NICs' business.
+    progress.validated = true;
+    return;
   }
   const core::Landed landed = decode_immediate(completion.immediate, completion.bytes);
   const core::Landing landing = core.land(path_, epoch_, landed);

@@ -40,7 +40,7 @@ class LinkIn final : public host::LinkIn {
   }  // what is not sent stays in the core
   void acknowledge() override {}
   [[nodiscard]] bool wants_poll() const override {
-    return connection_->pair().sends_outstanding() != 0;
+    return !ready_ || connection_->pair().sends_outstanding() != 0;
   }
   std::optional<core::Hearing> judge(std::int64_t now) override;
   std::optional<core::PathSample> sample() override;

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace fabric::verbs {
@@ -40,15 +41,22 @@ PathLinkOut::~PathLinkOut() {
   }
 }
 
-// What its port says of itself is no fault of the path over verbs.
+// What its port says of itself is no fault of the path over verbs. A life is what it could carry:
+// one beside a stream that did not pass its validation had none, however long that took.
 void PathLinkOut::note_end() {
   if (std::exchange(ended_, true)) {
     return;
   }
+  const std::int64_t now = now_();
   if (!link_->proved()) {
-    history_->never_connected(now_());
-  } else if (!closed_ && !link_->port_down()) {
-    history_->lost_after(proved_at_ == 0 ? 0 : now_() - proved_at_, now_());
+    history_->never_connected(now);
+  } else if (closed_ || link_->port_down()) {
+    return;
+  } else if (in_service_since_ == 0) {
+    history_->not_validated(now);
+  } else {
+    const std::int64_t since = std::max(proved_at_, in_service_since_);
+    history_->lost_after(proved_at_ == 0 ? 0 : now - since, now);
   }
 }
 

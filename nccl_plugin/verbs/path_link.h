@@ -3,53 +3,16 @@
 // cannot, it is dead, and the path's next connection may be of another kind.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 
 #include "host/fd.h"
 #include "verbs/link_in.h"
 #include "verbs/link_out.h"
+#include "verbs/path_history.h"
 #include "verbs/side_channel.h"
 
 namespace fabric::verbs {
-
-// How the attempts of one path went, for who decides its next kind. One for each (comm, path, end),
-// held by the transport and the links of that path, which never run at the same time.
-struct PathHistory {
-  // So many failures in a row, and the path is a stream for a while.
-  static constexpr std::uint32_t kTries = 2;
-  // So many connections that died young, and that counts as kTries failures: where small packets
-  // pass and large ones do not, every connection is proved, and carries nothing.
-  static constexpr std::uint32_t kShortLives = 4;
-  static constexpr std::int64_t kYoungNs = 1'000'000'000;
-
-  std::uint32_t failures = 0;       // attempts in a row that did not connect
-  std::uint32_t short_lives = 0;    // connections in a row that died young, less those that did not
-  std::uint32_t memory_faults = 0;  // connections that ended with memory that a NIC did not know
-  std::int64_t failed_at = 0;       // ns
-
-  void never_connected(std::int64_t now) {
-    ++failures;
-    failed_at = now;
-  }
-  // A stale key goes with the receive that had it; what a NIC refuses for good comes again.
-  void memory_unknown(std::int64_t now) {
-    ++memory_faults;
-    failures = std::max(failures + 1, kTries);
-    failed_at = now;
-  }
-  // It carried, or could have, for so many ns, and was lost.
-  void lost_after(std::int64_t lived, std::int64_t now) {
-    if (lived >= kYoungNs) {
-      failures = 0;
-      short_lives /= 2;
-    } else if (++short_lives >= kShortLives) {
-      failures = std::max(failures + 1, kTries);
-      failed_at = now;
-    }
-  }
-};
 
 // One descriptor that is readable when one of several is.
 class AnyOf {
@@ -97,6 +60,8 @@ class PathLinkOut final : public host::LinkOut {
   void advance(host::SendProgress& progress) override;
   void poll(core::SendCore& core, host::SendProgress& progress) override;
   void start_validation() override { link_->start_validation(); }
+  void begin_service() override { in_service_since_ = now_(); }
+  void abandon() override { ended_ = true; }
   [[nodiscard]] bool wants_poll() const override { return !connected_ || link_->wants_poll(); }
   std::optional<core::Hearing> judge(std::int64_t now) override {
     return connected_ ? link_->judge(now) : std::nullopt;
@@ -121,8 +86,9 @@ class PathLinkOut final : public host::LinkOut {
   Glance glance_;
   std::shared_ptr<PathHistory> history_;
   std::function<std::int64_t()> now_;
-  const std::int64_t made_at_;  // ns
-  std::int64_t proved_at_ = 0;  // ns; 0: not yet
+  const std::int64_t made_at_;         // ns
+  std::int64_t proved_at_ = 0;         // ns; 0: not yet
+  std::int64_t in_service_since_ = 0;  // ns; 0: it does not carry the path yet
   bool connected_ = false;
   bool closed_ = false;  // in good order
   bool ended_ = false;   // and the history knows

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 namespace fabric::verbs {
 
@@ -50,6 +51,15 @@ bool RailDevices::belongs(const Port& port, const RailName& rail, bool by_addres
                      [&](const GidEntry& entry) { return entry.ifindex == rail.ifindex; });
 }
 
+void RailDevices::add_ports(const std::shared_ptr<Device>& device, std::vector<Port>& found) {
+  for (std::uint8_t number = 1; number <= device->limits().phys_port_cnt; ++number) {
+    Error error;
+    if (const auto state = query_port(*device, number, error)) {
+      found.push_back({device, number, state->ethernet, read_gids(*device, number, state->gids)});
+    }
+  }
+}
+
 void RailDevices::find(std::span<const RailName> rails, std::string& notes) {
   bool missing = false;
   for (std::size_t rail = 0; rail < rails.size(); ++rail) {
@@ -63,14 +73,15 @@ void RailDevices::find(std::span<const RailName> rails, std::string& notes) {
   };
   std::vector<Error> errors;
   std::vector<Port> found;
-  for (auto& device : open_devices(
-           verbs_, [](const std::string&) { return true; }, errors)) {
-    for (std::uint8_t number = 1; number <= device->limits().phys_port_cnt; ++number) {
-      Error error;
-      if (const auto state = query_port(*device, number, error)) {
-        found.push_back({device, number, state->ethernet, read_gids(*device, number, state->gids)});
-      }
+  std::set<std::string> held;
+  for (const auto& device : devices()) {
+    if (device != nullptr && held.insert(device->name()).second) {
+      add_ports(device, found);
     }
+  }
+  for (auto& device : open_devices(
+           verbs_, [&held](const std::string& name) { return !held.contains(name); }, errors)) {
+    add_ports(device, found);
   }
   for (const bool by_address : {true, false}) {
     for (const Port& candidate : found) {

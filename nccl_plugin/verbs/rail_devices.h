@@ -3,7 +3,9 @@
 // a rail has none or lost it: devices come and go (a driver is loaded, a NIC is plugged in).
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,11 +27,20 @@ class RailDevices {
   RailDevices(const Functions& verbs, const GidRules& rules, const PathSettings& settings)
       : verbs_(verbs), rules_(rules), settings_(settings) {}
 
-  // Opens what rails need that have none. `notes`: what was found, a line for each new one.
+  // Opens what rails need that have none. Devices that rails have stay open and are not opened
+  // again. `notes`: what was found, a line for each new one.
   void find(std::span<const RailName> rails, std::string& notes);
   // Null: this rail has no RDMA device now.
   [[nodiscard]] RailPort* port(std::size_t rail);
   [[nodiscard]] std::vector<std::shared_ptr<Device>> devices() const;
+
+  // Between two calls of find(), which takes milliseconds for each device: longer the longer a rail
+  // has had none. ns.
+  static constexpr std::int64_t kFindLeastNs = 1'000'000'000;
+  static constexpr std::int64_t kFindMostNs = 60'000'000'000;
+  static std::int64_t find_pause(std::int64_t missing_for) {
+    return std::clamp(missing_for / 8, kFindLeastNs, kFindMostNs);
+  }
 
  private:
   struct Port {
@@ -38,6 +49,7 @@ class RailDevices {
     bool ethernet = false;
     std::vector<GidEntry> table;
   };
+  static void add_ports(const std::shared_ptr<Device>& device, std::vector<Port>& found);
   static bool belongs(const Port& port, const RailName& rail, bool by_address);
 
   const Functions& verbs_;

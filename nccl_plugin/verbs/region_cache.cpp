@@ -1,6 +1,8 @@
 #include "verbs/region_cache.h"
 
 #include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -78,20 +80,34 @@ std::shared_ptr<const RegisteredBuffer> RegionCache::make_apart(void* address, s
   return make(pages_of(address, length), error, nullptr);
 }
 
-bool RegionCache::is_current(const RegisteredBuffer& buffer) {
+std::shared_ptr<const RegisteredBuffer> RegionCache::renew(
+    std::shared_ptr<const RegisteredBuffer> held, void* address, std::size_t length,
+    std::int64_t now) {
   const std::lock_guard lock(mutex_);
-  return serves_all(buffer);
+  if (serves_all(*held) || now < held->renew_at_) {
+    return held;
+  }
+  Error refusal;
+  if (auto anew = acquire_locked(pages_of(address, length), refusal)) {
+    return anew;
+  }
+  held->renew_pause_ = std::clamp(2 * held->renew_pause_, kRenewLeastNs, kRenewMostNs);
+  held->renew_at_ = now + held->renew_pause_;
+  return held;
 }
 
 std::shared_ptr<const RegisteredBuffer> RegionCache::acquire(void* address, std::size_t length,
                                                              Error& error, const DmaBuf* dmabuf) {
-  const Pages pages = pages_of(address, length);
-  const std::uintptr_t first = pages.first;
-  const std::uintptr_t end = first + pages.length;
   const std::lock_guard lock(mutex_);
   if (dmabuf != nullptr) {
     return make({reinterpret_cast<std::uintptr_t>(address), length}, error, dmabuf);
   }
+  return acquire_locked(pages_of(address, length), error);
+}
+
+std::shared_ptr<RegisteredBuffer> RegionCache::acquire_locked(const Pages& pages, Error& error) {
+  const std::uintptr_t first = pages.first;
+  const std::uintptr_t end = first + pages.length;
   trim_locked();
   // One that begins at or before these pages and covers them serves as well.
   for (auto found = held_.upper_bound({first, SIZE_MAX}); found != held_.begin();) {

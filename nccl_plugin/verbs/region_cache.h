@@ -31,6 +31,9 @@ class RegisteredBuffer {
   std::array<std::shared_ptr<Region>, core::kMaxRails> regions_;
   std::array<std::weak_ptr<const Device>, core::kMaxRails> refused_;  // which device refused it
   std::vector<Error> errors_;
+  // When renew() may try again, monotonic ns, and how long after that. The cache's mutex.
+  mutable std::int64_t renew_at_ = 0;
+  mutable std::int64_t renew_pause_ = 0;
 };
 
 class RegionCache {
@@ -45,8 +48,13 @@ class RegionCache {
   // As acquire(), but shared with nobody, and so never one of memory that was freed since.
   std::shared_ptr<const RegisteredBuffer> make_apart(void* address, std::size_t length,
                                                      Error& error);
-  // Does it serve every device that is here, as far as the device takes it?
-  [[nodiscard]] bool is_current(const RegisteredBuffer& buffer);
+  // A buffer that acquire() gave for the same memory, or one in its place where a device has come
+  // since. While all devices refuse, that is tried again after 1 s, and then ever seldomer.
+  std::shared_ptr<const RegisteredBuffer> renew(std::shared_ptr<const RegisteredBuffer> held,
+                                                void* address, std::size_t length,
+                                                std::int64_t now);
+  static constexpr std::int64_t kRenewLeastNs = 1'000'000'000;
+  static constexpr std::int64_t kRenewMostNs = 60'000'000'000;
   // Rails have other devices from now on. Buffers that are registered already keep to what they
   // have; who acquires one of them again gets it for the new devices, too.
   void set_devices(std::vector<std::shared_ptr<Device>> devices);
@@ -66,6 +74,7 @@ class RegionCache {
 
   static Pages pages_of(const void* address, std::size_t length);
   std::shared_ptr<RegisteredBuffer> make(const Pages& pages, Error& error, const DmaBuf* dmabuf);
+  std::shared_ptr<RegisteredBuffer> acquire_locked(const Pages& pages, Error& error);
   void trim_locked();
   [[nodiscard]] bool serves_all(const RegisteredBuffer& buffer) const;
 

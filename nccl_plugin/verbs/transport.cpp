@@ -11,10 +11,6 @@ namespace fabric::verbs {
 
 namespace {
 
-// Between two looks for devices, which opens all that there are: seldomer the longer one is
-// missing.
-constexpr std::int64_t kFindNs = 1'000'000'000;
-constexpr std::int64_t kFindMostNs = 10'000'000'000;
 constexpr std::size_t kMostHistories = 4096;
 
 GidRules rules_of(const host::Params& params, std::string& complaints) {
@@ -58,11 +54,7 @@ class HeldRegion final : public host::TransportRegion {
   }
   // With the devices that are here now: one that was unplugged may be back.
   const std::shared_ptr<const RegisteredBuffer>& buffer(RegionCache& cache) {
-    if (!cache.is_current(*buffer_)) {
-      Error error;
-      auto anew = cache.acquire(memory_.data(), memory_.size(), error);
-      buffer_ = anew == nullptr ? buffer_ : std::move(anew);
-    }
+    buffer_ = cache.renew(std::move(buffer_), memory_.data(), memory_.size(), host::monotonic_ns());
     return buffer_;
   }
 
@@ -131,17 +123,6 @@ class HalfIn final : public host::HalfLink<host::LinkIn> {
 };
 
 }  // namespace
-
-bool backs_off(const PathHistory& history, std::int64_t now) {
-  if (history.failures < PathHistory::kTries) {
-    return false;
-  }
-  const std::uint32_t again = history.memory_faults == 0 ? 0 : history.memory_faults - 1;
-  const std::uint32_t doublings =
-      std::min<std::uint32_t>(std::max(history.failures - PathHistory::kTries, again), 6);
-  return now - history.failed_at <
-         std::min(VerbsTransport::kBackoffNs << doublings, VerbsTransport::kBackoffMaxNs);
-}
 
 VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
     : context_(context),
@@ -228,8 +209,7 @@ RailPort* VerbsTransport::port(std::size_t rail) {
   if (found == nullptr && lost_at_[rail] == 0) {
     lost_at_[rail] = now;
   }
-  if (found == nullptr &&
-      now - found_at_ >= std::clamp((now - lost_at_[rail]) / 8, kFindNs, kFindMostNs)) {
+  if (found == nullptr && now - found_at_ >= RailDevices::find_pause(now - lost_at_[rail])) {
     find();
     regions_->set_devices(devices_.devices());
     found = devices_.port(rail);
@@ -288,7 +268,7 @@ bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
   const std::int64_t now = host::monotonic_ns();
   const auto known = histories_.find({setup.comm, setup.path, End::sender});
   const auto refused = refusals_.find({setup.peer, setup.remote_rail});
-  return (known == histories_.end() || !backs_off(*known->second, now)) &&
+  return (known == histories_.end() || !known->second->backs_off(now)) &&
          (refused == refusals_.end() || !refused->second->holds(now)) &&
          port(setup.local_rail) != nullptr;
 }
@@ -298,7 +278,7 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
   auto refused = refusals(setup);
   RailPort* rail = port(setup.local_rail);
   const std::int64_t now = host::monotonic_ns();
-  if (rail == nullptr || backs_off(*known, now) || refused->holds(now)) {
+  if (rail == nullptr || known->backs_off(now) || refused->holds(now)) {
     return nullptr;
   }
   Error error;
@@ -308,7 +288,7 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
     context_.say(LogLevel::warn, "verbs: " + error.text + "; this path is TCP for now");
     return nullptr;
   }
-  link->set_patience(known->short_lives);
+  link->set_patience(known->short_lives());
   refused->tries(now);
   return std::make_unique<HalfOut>(std::move(link), setup.comm, known, std::move(refused));
 }
@@ -328,7 +308,7 @@ std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host:
     return nullptr;
   }
   auto known = history(setup, End::receiver);
-  link->set_patience(known->short_lives);
+  link->set_patience(known->short_lives());
   return std::make_unique<HalfIn>(std::move(link), setup.comm, std::move(known));
 }
 
@@ -347,7 +327,7 @@ host::Registration VerbsTransport::make(void* data, std::size_t size) {
 
 std::unique_ptr<core::CopyPool> VerbsTransport::make_copy_pool() {
   Error error;
-  auto pool = RegisteredCopyPool::make(*regions_, error);
+  auto pool = RegisteredCopyPool::make(*regions_, host::monotonic_ns, error);
   if (pool == nullptr) {
     context_.say(LogLevel::warn, "verbs: " + error.text + "; small messages are not copied");
   }

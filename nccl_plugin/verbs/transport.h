@@ -66,11 +66,6 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   host::Registration make(void* data, std::size_t size) override;
   std::unique_ptr<core::CopyPool> make_copy_pool() override;
 
-  // A path whose attempts failed (PathHistory) is a stream for a while: this long, doubling with
-  // each further failure.
-  static constexpr std::int64_t kBackoffNs = 1'000'000'000;
-  static constexpr std::int64_t kBackoffMaxNs = 60'000'000'000;
-
  private:
   VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail);
@@ -90,8 +85,5 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::array<std::int64_t, core::kMaxRails> lost_at_{};  // ns; 0: the rail has a device
   std::map<std::pair<std::uint64_t, std::size_t>, std::shared_ptr<Refusals>> refusals_;
 };
-
-// Is it too early to try verbs again?
-bool backs_off(const PathHistory& history, std::int64_t now);
 
 }  // namespace fabric::verbs

@@ -223,7 +223,8 @@ void Network::exceed_retries(QueuePairModel& pair) {
 
 bool Network::can_depart(const QueuePairModel& pair) const {
   return !pair.destroyed && !pair.nic->gone() && pair.state == IBV_QPS_RTS && !pair.sends.empty() &&
-         !pair.nic->stopped && !pair.nic->holds_sends;
+         !pair.nic->stopped && !pair.nic->holds_sends &&
+         pair.sends.front().length <= pair.nic->holds_above;
 }
 
 // A request whose receiver is not ready waits for it.

@@ -87,6 +87,8 @@ class Nic {
   bool stopped = false;
   // Larger requests exceed their retries: a switch between drops what is above its own MTU.
   std::size_t largest = SIZE_MAX;
+  // Larger requests wait, and those behind them on the same queue pair: no error, no completion.
+  std::size_t holds_above = SIZE_MAX;
   // Only its own requests wait: what peers write arrives and completes.
   bool holds_sends = false;
   // ERR is entered at once and confirmed late: what is on its way lands until the network takes a

@@ -1,6 +1,8 @@
 // Devices and registered memory.
 #include <cerrno>
 
+#include "verbs/copy_pool.h"
+#include "verbs/rail_devices.h"
 #include "verbs/region_cache.h"
 #include "verbs/tests/kit.h"
 
@@ -105,7 +107,7 @@ TEST_CASE("cache: what nobody registered is never reached by what was registered
   Error error;
   const auto before = cache.acquire(bytes.data(), bytes.size(), error);
   REQUIRE(before != nullptr);
-  CHECK(cache.is_current(*before));
+  CHECK(cache.renew(before, bytes.data(), bytes.size(), 0) == before);
   auto apart = cache.make_apart(bytes.data(), 4096, error);
   REQUIRE(apart != nullptr);
   CHECK(apart != before);
@@ -134,4 +136,95 @@ TEST_CASE("cache: a NIC that refuses is left out; all refuse: an error") {
   CHECK(cache.acquire(more.data(), more.size(), error) == nullptr);
   CHECK(error.code == ENOMEM);
   CHECK(cache.size() == 1);
+}
+
+TEST_CASE("cache: a device that came refuses: it is not asked again with each message") {
+  fake::Network network;
+  network.add_nic("a0", "10.0.0.1");
+  RegionCache cache({test::open("a0")}, false);
+  std::vector<std::byte> bytes(4096);
+  Error error;
+  const auto before = cache.acquire(bytes.data(), bytes.size(), error);
+  REQUIRE(before != nullptr);
+  network.find("a0")->unplug();
+  constexpr unsigned kMany = 1000;
+  fake::Nic& again = network.add_nic("a0", "10.0.0.1");
+  cache.set_devices({test::open("a0")});
+  again.fail(Call::reg_mr, ENOMEM, kMany);
+  std::int64_t now = 1'000'000'000'000;
+  std::shared_ptr<const RegisteredBuffer> held;
+  const auto renewed = [&] {
+    held = cache.renew(before, bytes.data(), bytes.size(), now);
+    return held != before;
+  };
+  for (unsigned i = 0; i < kMany; ++i) {
+    CHECK_FALSE(renewed());
+  }
+  CHECK(again.planned(Call::reg_mr) == ENOMEM);  // asked once so far
+  now += RegionCache::kRenewLeastNs;
+  CHECK_FALSE(renewed());
+  now += 2 * RegionCache::kRenewLeastNs - 1;
+  again.fail(Call::reg_mr, ENOMEM, 0);
+  CHECK_FALSE(renewed());  // it waits twice as long
+  now += 1;
+  CHECK(renewed());
+  CHECK(again.regions() == 1);
+}
+
+TEST_CASE("copies: a registration ends with the last copy that is known by it, in a busy job") {
+  fake::Network network;
+  network.add_nic("a0", "10.0.0.1");
+  fake::Nic& other = network.add_nic("a1", "10.0.1.1");
+  const auto second = test::open("a1");
+  RegionCache cache({test::open("a0"), second}, false);
+  Error error;
+  const auto pool = RegisteredCopyPool::make(
+      cache, [] { return std::int64_t{1}; }, error);
+  REQUIRE(pool != nullptr);
+  std::byte* const first = pool->take(100);
+  const fabric::core::Region known = pool->region(first);
+  std::byte* busy = pool->take(100);  // from here on one copy at least is always under way
+  network.find("a0")->unplug();
+  CHECK(pool->region(busy) == known);  // nothing better is there yet
+  network.add_nic("a0", "10.0.0.1");
+  cache.set_devices({test::open("a0"), second});
+  for (int i = 0; i < 10; ++i) {
+    std::byte* const next = pool->take(i % 2 == 0 ? 100 : 5000);
+    CHECK(pool->region(next) != known);
+    pool->release(busy);
+    busy = next;
+  }
+  CHECK(other.regions() == 2);  // the first copy is still under way
+  pool->release(first);
+  CHECK(other.regions() == 1);
+  pool->release(busy);
+}
+
+TEST_CASE("devices: those that rails have are not opened again for a rail that has none") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  RailDevices devices(fake::Network::functions(), GidRules{}, PathSettings{});
+  std::vector<RailName> rails(2);
+  rails[0].address = nic.ports[0].gids[1].gid;
+  rails[1].address = rails[0].address;
+  rails[1].address[15] = 9;
+  std::string notes;
+  devices.find(rails, notes);
+  REQUIRE(devices.port(0) != nullptr);
+  CHECK(devices.port(1) == nullptr);
+  nic.fail(Call::open_device, EBUSY, 100);
+  notes.clear();
+  devices.find(rails, notes);
+  CHECK(notes.empty());
+  network.add_nic("a1", "10.0.0.9");
+  devices.find(rails, notes);
+  REQUIRE(devices.port(1) != nullptr);
+  CHECK(devices.port(1)->device()->name() == "a1");
+}
+
+TEST_CASE("devices: a rail without one is looked at seldomer the longer that lasts") {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  CHECK(RailDevices::find_pause(0) == kSecond);
+  CHECK(RailDevices::find_pause(80 * kSecond) == 10 * kSecond);
+  CHECK(RailDevices::find_pause(24 * 3600 * kSecond) == 60 * kSecond);
 }

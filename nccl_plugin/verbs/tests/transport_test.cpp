@@ -89,22 +89,41 @@ TEST_CASE("verbs transport: connections that die young make a path TCP, one that
   verbs::PathHistory history;
   std::int64_t now = 100 * kSecond;
   for (std::uint32_t i = 0; i < verbs::PathHistory::kShortLives; ++i) {
-    CHECK_FALSE(verbs::backs_off(history, now));
+    CHECK_FALSE(history.backs_off(now));
     history.lost_after(kSecond / 10, now);
   }
-  CHECK(verbs::backs_off(history, now));
-  now += verbs::VerbsTransport::kBackoffNs;
-  CHECK_FALSE(verbs::backs_off(history, now));
+  CHECK(history.backs_off(now));
+  now += verbs::PathHistory::kBackoffNs;
+  CHECK_FALSE(history.backs_off(now));
   history.lost_after(kSecond / 10, now);  // again: twice as long
-  CHECK(verbs::backs_off(history, now + verbs::VerbsTransport::kBackoffNs));
-  now += 2 * verbs::VerbsTransport::kBackoffNs;
-  CHECK_FALSE(verbs::backs_off(history, now));
+  CHECK(history.backs_off(now + verbs::PathHistory::kBackoffNs));
+  now += 2 * verbs::PathHistory::kBackoffNs;
+  CHECK_FALSE(history.backs_off(now));
   history.lost_after(5 * kSecond, now);
-  CHECK_FALSE(verbs::backs_off(history, now));
+  CHECK_FALSE(history.backs_off(now));
   history.never_connected(now);
-  CHECK_FALSE(verbs::backs_off(history, now));
+  CHECK_FALSE(history.backs_off(now));
   history.never_connected(now);
-  CHECK(verbs::backs_off(history, now));
+  CHECK(history.backs_off(now));
+}
+
+TEST_CASE("verbs transport: memory faults make a path TCP ever longer, and service forgives them") {
+  using verbs::PathHistory;
+  PathHistory history;
+  std::int64_t now = 100 * PathHistory::kForgiveNs;
+  for (int i = 0; i < 3; ++i) {
+    history.memory_unknown(now);
+  }
+  CHECK(history.backs_off(now + 4 * PathHistory::kBackoffNs - 1));
+  CHECK_FALSE(history.backs_off(now + 4 * PathHistory::kBackoffNs));
+  history.lost_after(PathHistory::kForgiveNs - 1, now);  // not long enough
+  history.memory_unknown(now);
+  CHECK(history.backs_off(now + 8 * PathHistory::kBackoffNs - 1));
+  history.lost_after(10 * PathHistory::kForgiveNs, now);
+  CHECK_FALSE(history.backs_off(now));
+  history.memory_unknown(now);
+  CHECK(history.backs_off(now + PathHistory::kBackoffNs - 1));
+  CHECK_FALSE(history.backs_off(now + PathHistory::kBackoffNs));
 }
 
 TEST_CASE("verbs transport: a peer's rail that refuses is asked seldomer the longer it does") {
