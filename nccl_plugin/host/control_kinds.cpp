@@ -74,13 +74,14 @@ void Control::improve_streams(std::int64_t now) {
   }
 }
 
-// False: not now.
+// False: not now. An attempt that fails at once counts: it may have taken as long.
 bool Control::dial_beside(const Sending& sending, core::PathIndex path, std::int64_t now) {
   const core::Epoch epoch = sending.comm->dial_beside(path, now);
   if (epoch == 0) {
     return false;
   }
-  const LinkSetup setup = setup_of(sending, path, epoch);
+  LinkSetup setup = setup_of(sending, path, epoch);
+  setup.beside = true;
   for (const auto& transport : transports_) {
     if (transport->kind() == TransportKind::tcp) {
       continue;
@@ -91,7 +92,7 @@ bool Control::dial_beside(const Sending& sending, core::PathIndex path, std::int
     }
   }
   sending.comm->dial_failed(path, epoch, now);
-  return false;
+  return true;
 }
 
 // The transport of that kind, as far as this host has it; else TCP's.

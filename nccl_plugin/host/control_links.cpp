@@ -202,6 +202,7 @@ void Control::dial_data(const Sending& sending, const LinkSetup& setup, HelloKin
   hello.comm = sending.comm->id();
   hello.epoch = setup.epoch;
   hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
+  hello.beside = setup.beside;
   network_->dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello,
                  sending.secret,
                  [this, comm = sending.comm, setup, half, &peer](DialResult result) {
@@ -344,11 +345,13 @@ void Control::on_data_hello(const Hello& hello, const Secret& secret,
     }
   });
   const LinkSetup setup{hello.comm, path, epoch, hello.acceptor_rail, receiver->chunk_size()};
+  LinkOffer offer;
+  offer.kind = hello.kind == HelloKind::data ? core::PathKind::stream : core::PathKind::one_sided;
+  offer.credits = transport_for(hello.kind).credits();
+  offer.beside = hello.beside;
   const auto floor = receiver->attach(
       path, epoch, [&] { return make_link(hello, secret, setup, std::move(connection)); },
-      version_with(hello),
-      hello.kind == HelloKind::data ? core::PathKind::stream : core::PathKind::one_sided,
-      transport_for(hello.kind).credits());
+      version_with(hello), offer);
   if (floor) {
     poller_.remove(number);
     refuse(WelcomeStatus::stale, *floor);

@@ -22,6 +22,13 @@
 
 namespace fabric::host {
 
+// What the hello says of a link.
+struct LinkOffer {
+  core::PathKind kind = core::PathKind::stream;
+  std::uint32_t credits = 0;  // of a one-sided one: how many receives for chunks it has
+  bool beside = false;        // of a one-sided one: it comes in the place of the path's stream
+};
+
 class Receiver {
  public:
   [[nodiscard]] core::PathIndex home() const { return home_; }
@@ -46,13 +53,11 @@ class Receiver {
   std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   // Makes the link of an epoch that is taken, and sends the welcome. Null: that failed.
   using MakeLink = std::function<std::unique_ptr<LinkIn>()>;
-  // A new link; an older one of the same path is drained and retired. A one-sided one waits beside
-  // a stream until the sender fences that. Nothing: taken, else the lowest epoch that would be.
+  // A new link; an older one of the same path is drained and retired. One that is offered beside a
+  // stream waits until the sender fences that. Nothing: taken, else the lowest epoch that would be.
   // `version`: of the wire, as the welcome says.
   std::optional<core::Epoch> attach(core::PathIndex path, core::Epoch epoch, const MakeLink& make,
-                                    std::uint8_t version,
-                                    core::PathKind kind = core::PathKind::stream,
-                                    std::uint32_t credits = 0);
+                                    std::uint8_t version, const LinkOffer& offer = {});
   void hangup(core::PathIndex path, core::Epoch epoch);
   // Fences and answers. The answer is the same however often it is asked. Nothing: not yet, for
   // something may still land on behalf of the old link; the sender asks again.

@@ -183,7 +183,7 @@ Rest Receiver::rest(std::int64_t now) const {
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch,
                                             const MakeLink& make, std::uint8_t version,
-                                            core::PathKind kind, std::uint32_t credits) {
+                                            const LinkOffer& offer) {
   const Tenure::Visit visit(tenure_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
@@ -191,7 +191,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   if (newer && path.beside != nullptr) {
     drop_beside(index);
   }
-  const bool beside = newer && path.life.live() && kind == core::PathKind::one_sided &&
+  const bool beside = newer && offer.beside && path.life.live() &&
                       (writers_ & core::bit(index)) == 0 && !lands_late(index);
   if (newer && !beside) {
     retire(index);  // the sender has given the old one up; its fence is on the way
@@ -202,13 +202,13 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   if (beside) {
     path.beside = make();
     path.beside_epoch = epoch;
-    path.beside_credits = credits;
+    path.beside_credits = offer.credits;
     return std::nullopt;
   }
-  if (!core_.admit(index, epoch, kind, credits)) {
+  if (!core_.admit(index, epoch, offer.kind, offer.credits)) {
     return core_.epoch(index) + 1;
   }
-  writers_ |= kind == core::PathKind::one_sided ? core::bit(index) : 0;
+  writers_ |= offer.kind == core::PathKind::one_sided ? core::bit(index) : 0;
   std::unique_ptr<LinkIn> link = make();
   if (link == nullptr) {
     end_in_core(index, epoch);

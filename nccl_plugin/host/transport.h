@@ -35,6 +35,7 @@ struct LinkSetup {
   std::uint32_t chunk_size = 0;
   std::uint64_t peer = 0;  // whom it leads to: the incarnation of the process
   std::size_t remote_rail = 0;
+  bool beside = false;  // the path has a stream, whose place this link is to take
 };
 
 // One end of a link, while hello or welcome is on its way. Destroyed: the attempt is given up.

@@ -54,7 +54,10 @@ struct Hello {
   std::uint8_t rails = 0;  // how many the initiator has
   std::uint8_t initiator_rail = 0;
   std::uint8_t acceptor_rail = 0;
-  std::uint8_t home_rail = 0;   // of the comm, at the initiator
+  std::uint8_t home_rail = 0;  // of the comm, at the initiator
+  // one_sided: beside the path's stream, in whose place it comes when that is fenced. Else the path
+  // has no other connection any more.
+  bool beside = false;
   std::uint32_t listen_id = 0;  // whose secret signs
   std::uint32_t chunk_size = 0;
   core::Epoch epoch = 0;        // data: of the path. control: 0

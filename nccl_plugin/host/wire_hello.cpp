@@ -9,6 +9,7 @@ namespace fabric::host {
 namespace {
 
 constexpr std::size_t kTagSize = 8;
+constexpr std::uint8_t kBeside = 1;  // a flag; the others are not looked at
 
 void put_table(Writer& writer, const RailTable& table) {
   for (const Address& address : table) {
@@ -57,7 +58,7 @@ HelloBytes encode(const Hello& hello, const Secret& secret) {
   writer.put(hello.initiator_rail);
   writer.put(hello.acceptor_rail);
   writer.put(hello.home_rail);
-  writer.put(std::uint8_t{0});
+  writer.put(hello.beside ? kBeside : std::uint8_t{0});
   writer.put(hello.chunk_size);
   writer.put(hello.epoch);
   writer.put(hello.initiator);
@@ -100,7 +101,8 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.initiator_rail = reader.get<std::uint8_t>();
   hello.acceptor_rail = reader.get<std::uint8_t>();
   hello.home_rail = reader.get<std::uint8_t>();
-  reader.get<std::uint8_t>();
+  const auto flags = reader.get<std::uint8_t>();
+  hello.beside = (flags & kBeside) != 0;
   hello.chunk_size = reader.get<std::uint32_t>();
   hello.epoch = reader.get<core::Epoch>();
   hello.initiator = reader.get<std::uint64_t>();
@@ -111,7 +113,8 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.run_incarnation = reader.get<std::uint64_t>();
   if (magic != kHelloMagic || kind < 1 || kind > 4 ||
       (hello.kind == HelloKind::one_sided && hello.version_max < kWireVersion) ||
-      hello.rails == 0 || hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
+      (hello.kind != HelloKind::one_sided && hello.beside) || hello.rails == 0 ||
+      hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
       hello.acceptor_rail >= core::kMaxRails || hello.home_rail >= hello.rails ||
       hello.version_min > hello.version_max) {
     return std::nullopt;

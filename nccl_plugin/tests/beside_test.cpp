@@ -22,11 +22,15 @@ constexpr std::uint32_t kCredits = 16;
 // What a link is told to do, and did. It outlives the link.
 struct Wire {
   bool one_sided = false;
+  bool beside = false;     // is offered so
   bool connected = false;  // a one-sided one
   bool dead = false;
   bool quiet = true;  // nothing lands or is read any more, once it is asked to end
   bool alive = true;
   bool validated = false;
+  bool in_service = false;
+  bool abandoned = false;  // through no fault of its own
+  std::optional<core::Hearing> judged;
   std::size_t takes = 1000;  // chunks
   std::vector<core::Outgoing> posted;
   std::vector<core::Landed> landing;
@@ -58,6 +62,9 @@ class PlayedOut final : public IdleOut {
     }
   }
   void start_validation() override { wire_.validated = true; }
+  void begin_service() override { wire_.in_service = true; }
+  void abandon() override { wire_.abandoned = true; }
+  std::optional<core::Hearing> judge(std::int64_t) override { return wire_.judged; }
   bool quiesce() override { return wire_.quiet; }
 
  private:
@@ -151,6 +158,7 @@ struct Receiving {
 
   Receiving() {
     better.one_sided = true;
+    better.beside = true;
     stream.epoch = 1;
     context.rails.push_back({});
     context.wake_control = [] {};
@@ -165,9 +173,8 @@ struct Receiving {
   std::optional<core::Epoch> attach(Wire& wire, core::Epoch epoch) {
     wire.epoch = epoch;
     const auto kind = wire.one_sided ? core::PathKind::one_sided : core::PathKind::stream;
-    return receiver->attach(
-        kHome, epoch, [&wire] { return std::make_unique<PlayedIn>(wire); }, kWireVersion, kind,
-        kCredits);
+    return receiver->attach(kHome, epoch, [&wire] { return std::make_unique<PlayedIn>(wire); },
+                            kWireVersion, {kind, kCredits, wire.beside});
   }
   void tick() { receiver->tick(monotonic_ns(), facts_now(), true); }
   std::optional<StateFrame> fence(core::Epoch epoch) {
@@ -200,6 +207,23 @@ TEST_CASE("beside a stream: nothing goes over a connection that has not proved i
   CHECK(one.sender->streams() == core::bit(kHome));
 }
 
+TEST_CASE("beside a stream: one that delivers nothing of its validation is given up at once") {
+  Sending one;
+  one.better.connected = true;
+  one.better.takes = 0;
+  one.tick();
+  CHECK(one.better.validated);
+  one.better.judged = core::Hearing::suspect;
+  one.tick();
+  CHECK(one.better.alive);
+  one.better.judged = core::Hearing::dead;
+  one.tick();
+  CHECK_FALSE(one.better.alive);
+  CHECK_FALSE(one.better.abandoned);  // it was its own fault
+  CHECK_FALSE(one.better.in_service);
+  CHECK(one.stream.alive);
+}
+
 TEST_CASE("beside a stream: the change-over fences the stream, and goes on at the next chunk") {
   Sending one;
   one.stream.takes = 1;
@@ -210,6 +234,7 @@ TEST_CASE("beside a stream: the change-over fences the stream, and goes on at th
   CHECK(one.stream.alive);
   const Wants wants = one.tick();
   CHECK_FALSE(one.stream.alive);
+  CHECK(one.better.in_service);
   REQUIRE(wants.announce.size() == 1);
   CHECK(wants.announce[0].epoch == one.better.epoch);
   REQUIRE_FALSE(one.better.posted.empty());
@@ -245,6 +270,7 @@ TEST_CASE(
   one.sender->hangup(kHome, 1);
   CHECK_FALSE(one.stream.alive);
   CHECK_FALSE(one.better.alive);
+  CHECK(one.better.abandoned);
   Wire late;
   late.one_sided = true;
   one.sender->attach(kHome, one.better.epoch, std::make_unique<PlayedOut>(late), one.now);
@@ -279,6 +305,7 @@ TEST_CASE("beside a stream: given up, it may still land, and until then no fence
     CHECK_FALSE(one.done());
     Wire next;
     next.one_sided = true;
+    next.beside = true;
     CHECK(one.attach(next, 4));
     CHECK_FALSE(one.fence(3));
     one.better.quiet = true;
@@ -289,6 +316,18 @@ TEST_CASE("beside a stream: given up, it may still land, and until then no fence
     CHECK(answer->state.done_below == 0);
     CHECK_FALSE(one.attach(next, 4));
   }
+}
+
+TEST_CASE("beside a stream: one that is not offered beside it ends the stream at once") {
+  Receiving one;
+  Wire next;
+  next.one_sided = true;
+  CHECK_FALSE(one.attach(next, 3));
+  CHECK_FALSE(one.stream.alive);
+  CHECK_FALSE(one.better.alive);
+  CHECK(next.alive);
+  next.landing = {kWhole};
+  CHECK(one.done());
 }
 
 TEST_CASE("beside a stream: a stream that dies by itself leaves its place at once") {

@@ -106,6 +106,15 @@ TEST_CASE("hello: versions") {
   odd = hello();
   odd.kind = HelloKind::one_sided;
   CHECK(decode_hello(encode(odd, secret), secret));
+  odd.beside = true;
+  const auto beside = decode_hello(encode(odd, secret), secret);
+  REQUIRE(beside);
+  CHECK(beside->beside);
+  odd.kind = HelloKind::data;  // a stream takes the place of none
+  CHECK_FALSE(decode_hello(encode(odd, secret), secret));
+  odd.kind = HelloKind::one_sided;
+  odd.beside = false;
+  CHECK_FALSE(decode_hello(encode(odd, secret), secret)->beside);
   odd.version_max = kWireVersion - 1;  // has no such paths
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
   odd = hello();
