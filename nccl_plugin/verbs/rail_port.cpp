@@ -1,8 +1,15 @@
 #include "verbs/rail_port.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace fabric::verbs {
+
+namespace {
+
+constexpr std::uint16_t kDefaultPkey = 0xffff;
+
+}  // namespace
 
 std::optional<RailPort::Reading> RailPort::read(Error& error) {
   const std::string where =
@@ -44,7 +51,14 @@ std::optional<RailPort::Reading> RailPort::read(Error& error) {
       }
     }
   }
-  const auto pkeys = read_pkeys(*device_, settings_.port, state->pkeys);
+  auto pkeys = read_pkeys(*device_, settings_.port, state->pkeys);
+  const bool unreadable =
+      std::all_of(pkeys.begin(), pkeys.end(), [](auto key) { return key == 0; });
+  if (state->ethernet && unreadable) {
+    // RoCE has no other. libibverbs reads the table in sysfs, by the name that the device had when
+    // it was opened; udev renames devices right after they came.
+    pkeys = {kDefaultPkey};
+  }
   const auto index = find_pkey(pkeys, pkey_, settings_.pkey_index);
   if (!index) {
     error = {ENOENT, where + "its P_Key is not in the table"};

@@ -145,6 +145,23 @@ TEST_CASE("verbs link: acknowledgements alone are lost: duplicates come, and are
   CHECK(world.complete());
 }
 
+// libibverbs reads it in sysfs by the name that the device had when it was opened: udev renames it.
+TEST_CASE("verbs link: on RoCE a P_Key table that cannot be read has the default one") {
+  constexpr unsigned kAlways = 1000;
+  LinkWorld world(1);
+  world.left(0).fail(fake::Call::query_pkey, ENOENT, kAlways);
+  REQUIRE(world.dial(0));
+  CHECK(world.out(0).terms().pkey == 0xffff);
+  world.post(1000);
+  world.settle();
+  CHECK(world.complete());
+  world.left(0).ports[0].ethernet = false;
+  world.fail(0);
+  world.settle(5);
+  CHECK(!world.dial(0));
+  CHECK(world.last_error == "a0:1: its P_Key is not in the table");
+}
+
 TEST_CASE("verbs link: a dial reads GID, MTU and P_Key again, and waits for a usable address") {
   LinkWorld world(1);
   auto& rows = world.left(0).ports[0].gids;
