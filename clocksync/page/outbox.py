@@ -1,4 +1,4 @@
-"""The page by which a clock service has its prober tell words (``fabric/clock_words.h``)."""
+"""The page by which a clock service has its prober tell words (``fabric/clock_outbox.h``)."""
 
 from __future__ import annotations
 

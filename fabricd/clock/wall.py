@@ -1,9 +1,9 @@
 """From the wall clock, in which the kernel's stamps are, to CLOCK_MONOTONIC_RAW. Pure.
 
-The idea is that of ``prober/src/core/crossing.h``, for whoever looks ten times a second: a stamp
-lies between two readings of both clocks, and on the straight line between them. The wall clock may
-be slewed or stepped in between; then its rate there is another than before, and what was stamped
-in between, or not long before, is not converted.
+The idea is that of ``prober/src/core/cross_timestamp.h``, for whoever looks ten times a second: a
+stamp lies between two readings of both clocks, and on the straight line between them. The wall
+clock may be slewed or stepped in between; then its rate there is another than before, and what was
+stamped in between, or not long before, is not converted.
 """
 
 from __future__ import annotations

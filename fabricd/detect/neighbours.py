@@ -1,8 +1,9 @@
 """What other hosts say they see, from the words in their probes, for `locate`. Pure.
 
-A word is what ``prober/src/core/views.h`` says: one path or one port as its speaker sees it. It is
-hearsay: it helps to say *where* a fault is, and (`fabricd.detect.unseen`) that a link which was
-never heard is expected by others. It never makes a verdict about what this host hears itself.
+A word is what ``prober/src/core/peer_reports.h`` says: one path or one port as its speaker
+sees it. It is hearsay: it helps to say *where* a fault is, and (`fabricd.detect.unseen`) that a
+link which was never heard is expected by others. It never makes a verdict about what this host
+hears itself.
 """
 
 from __future__ import annotations

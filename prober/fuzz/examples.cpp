@@ -38,8 +38,8 @@ std::string conversation(const Keyring& keys) {
     packet.flags = static_cast<std::uint8_t>(seq == 6 ? kWireReport : seq % 4);
     // 10 ms after it comes, on the target's page: 1,700,000,000 s ahead.
     const std::uint64_t due = 1'700'000'001'000'000'000 + seq * 7'000'000 + 3'000'000;
-    if (seq % 2 == 0) packet.view = pack(UdTerms{99, 3});
-    packet.promise = static_cast<std::uint32_t>((due >> 8) << 4) | 3;
+    if (seq % 2 == 0) packet.peer_report = pack(UdTerms{99, 3});
+    packet.next_due = static_cast<std::uint32_t>((due >> 8) << 4) | 3;
     const WireBytes bytes = encode(packet, keys, address(2), address(1));
     out.append(reinterpret_cast<const char*>(bytes.data()), kWireBody);
   }

@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   engine.configure(config, 1, 0);
   engine.set_ud_terms(1, {77, 1});
   Nanos now = 1'000'000'000;
-  // Settled before the first packet comes, so that promises are looked at.
+  // Settled before the first packet comes, so that due times are looked at.
   const FabricReading page{1'700'000'000'000'000'000, 900, 3};
   engine.set_fabric_time(page, now - FabricTime::kSettled);
   std::vector<Outgoing> out;
@@ -74,8 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     engine.on_packet(0, address(2), signed_packet, {fields.tx_ref_stamp, false, now}, sink);
     // The same over RDMA, and from whom a packet without a GID is.
-    const auto terms = unpack_ud_terms(fields.view);
-    if (terms && pack(*terms) != fields.view) std::abort();
+    const auto terms = unpack_ud_terms(fields.peer_report);
+    if (terms && pack(*terms) != fields.peer_report) std::abort();
     if (terms) engine.find_peer(1, *terms);
     const WireBytes over_rdma = encode(fields, keys, address(2, kRocePort), address(1, kRocePort));
     engine.on_packet(1, address(2, kRocePort), over_rdma, {fields.tx_ref_stamp, false, now}, sink);

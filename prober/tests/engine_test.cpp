@@ -57,11 +57,11 @@ TEST_CASE("Trains: all three positions are sampled, both ways") {
   CHECK(row(w.hosts[1]).interval_ns == 10 * kMs);
 }
 
-TEST_CASE("Words of the clock service go with the packets of paths with trains, in turn") {
+TEST_CASE("Messages of the clock service go with the packets of paths with trains, in turn") {
   for (const bool clock : {true, false}) {
     World w = two_hosts(10 * kMs, clock);
-    const std::vector<Word> words{{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
-    w.hosts.at(1).engine->set_words(words);
+    const std::vector<ClockMessage> messages{{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+    w.hosts.at(1).engine->set_clock_messages(messages);
     w.run(500 * kMs);
     std::map<std::uint64_t, int> heard;
     for (const auto& s : w.hosts.at(2).records.samples) {
@@ -72,7 +72,7 @@ TEST_CASE("Words of the clock service go with the packets of paths with trains, 
     CHECK(heard.size() == (clock ? 3 : 0));
     for (const auto& [first, count] : heard) CHECK(count > 30);
     for (const auto& s : w.hosts.at(1).records.samples) CHECK(s.word[0] == 0);
-    w.hosts.at(1).engine->set_words({});
+    w.hosts.at(1).engine->set_clock_messages({});
     w.run(100 * kMs);
     const auto before = w.hosts.at(2).records.samples.size();
     w.run(100 * kMs);
@@ -82,13 +82,13 @@ TEST_CASE("Words of the clock service go with the packets of paths with trains, 
   }
 }
 
-TEST_CASE("A link's own word takes its turn on the paths of that link") {
+TEST_CASE("A link's own message takes its turn on the paths of that link") {
   World w = two_hosts(10 * kMs, true);
-  const std::vector<Word> words{{1}, {2}};
+  const std::vector<ClockMessage> messages{{1}, {2}};
   for (const std::size_t link : {std::size_t{0}, std::size_t{1}}) {
-    std::vector<Word> links(2);
+    std::vector<ClockMessage> links(2);
     links[link] = {9};
-    w.hosts.at(1).engine->set_words(words, links);
+    w.hosts.at(1).engine->set_clock_messages(messages, links);
     w.run(100 * kMs);
     std::map<std::uint64_t, int> heard;
     auto& samples = w.hosts.at(2).records.samples;

@@ -105,22 +105,22 @@ TEST_CASE("What the kernel had no way for nobody missed; when that lasts it is t
   }
 }
 
-TEST_CASE("The row of misses on a link, over all its paths, for as long as it is news") {
+TEST_CASE("The run of misses on a link, over all its paths, for as long as it is news") {
   World w;
   w.start(1, 111, {2, 3}, 2, 10 * kMs);
   w.start(2, 222, {1, 3}, 2, 10 * kMs);
   w.start(3, 333, {1, 2}, 2, 10 * kMs);
   w.run(1000 * kMs);
-  CHECK(w.hosts[1].engine->row() == 0);
+  CHECK(w.hosts[1].engine->miss_run() == 0);
   w.lost = [](auto, auto to, auto rail) { return to == 1 && rail == 1; };
   w.run(45 * kMs);  // three of either peer in turn
-  CHECK(w.hosts[1].engine->row() >= 2);
+  CHECK(w.hosts[1].engine->miss_run() >= 2);
   w.run(1000 * kMs);
-  CHECK(w.hosts[1].engine->row() == 0);
+  CHECK(w.hosts[1].engine->miss_run() == 0);
   CHECK(row(w.hosts[1], 2).rx_missed > 16);
   w.lost = [](auto, auto, auto) { return false; };
   w.run(100 * kMs);
-  CHECK(w.hosts[1].engine->row() == 0);
+  CHECK(w.hosts[1].engine->miss_run() == 0);
   CHECK(row(w.hosts[1], 2).rx_missed == 0);
 }
 

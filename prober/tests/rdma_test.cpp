@@ -1,5 +1,5 @@
 // RDMA paths beside UDP paths: how a peer's queue pair becomes known, what each of the two says
-// when the other is broken, and words and packets that are to be refused.
+// when the other is broken, and terms and packets that are to be refused.
 #include <doctest/doctest.h>
 
 #include "core/ud_terms.h"
@@ -27,19 +27,20 @@ ring::PathRow rdma_row(const World& w, std::uint8_t host, std::size_t path = 0) 
 
 }  // namespace
 
-TEST_CASE("rdma: the word of a queue pair comes back as it was, and nothing else is one") {
+TEST_CASE("rdma: the terms of a queue pair come back as they were, and nothing else is one") {
   for (const UdTerms terms : {UdTerms{}, UdTerms{2, 0}, UdTerms{0xfffffe, 0xffff}}) {
     CHECK(unpack_ud_terms(pack(terms)) == terms);
-    CHECK_FALSE(is_view(pack(terms)));
+    CHECK_FALSE(is_peer_report(pack(terms)));
   }
   CHECK_FALSE(unpack_ud_terms(0));
   CHECK_FALSE(unpack_ud_terms(pack(UdTerms{1, 0})));         // of management
   CHECK_FALSE(unpack_ud_terms(pack(UdTerms{0xffffff, 0})));  // of multicast
-  CHECK_FALSE(unpack_ud_terms(pack(View{ViewKind::kPath, 1, 2, Seen::kWell, Seen::kWell, 5})));
+  CHECK_FALSE(unpack_ud_terms(
+      pack(PeerReport{ReportKind::kPath, 1, 2, Reachability::kWell, Reachability::kWell, 5})));
   for (int bit = 0; bit < 64; ++bit) {
-    const std::uint64_t word = pack(UdTerms{77, 5}) ^ (std::uint64_t{1} << bit);
-    const auto terms = unpack_ud_terms(word);
-    if (terms) CHECK(pack(*terms) == word);
+    const std::uint64_t packed = pack(UdTerms{77, 5}) ^ (std::uint64_t{1} << bit);
+    const auto terms = unpack_ud_terms(packed);
+    if (terms) CHECK(pack(*terms) == packed);
   }
 }
 
@@ -151,7 +152,7 @@ TEST_CASE("rdma: a peer that restarts is heard again, and one that stops says so
   CHECK(rdma_row(w, 1).restarts == 1);
   CHECK(rdma_row(w, 1).rx_missed == 0);
   std::vector<Outgoing> out;
-  w.hosts[2].engine->say_farewell(nullptr, w.now, out);
+  w.hosts[2].engine->send_byes(nullptr, w.now, out);
   REQUIRE(out.size() == 2);
   CHECK(out[1].to == World::terms(1, 1));
   for (const Outgoing& o : out) {

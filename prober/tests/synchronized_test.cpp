@@ -62,7 +62,7 @@ TEST_CASE("Packets go by the grid of fabric time, whatever the wall clocks say")
     for (const auto& [at, bytes] : w.captured) {
       Packet p;
       REQUIRE(decode_unauthenticated(bytes, p) == WireError::kNone);
-      CHECK(p.promise != 0);
+      CHECK(p.next_due != 0);
       if ((p.flags & (kWireTrainMask | kWireReport)) != 0) continue;
       ++singles;
       CHECK((p.due_time + kAhead) % kPace == 0);
@@ -95,8 +95,8 @@ TEST_CASE("A one-way loss is called by the receiver a fraction of an interval af
       const Nanos after = static_cast<Nanos>(seen[i].mono_ns) - due;
       // The world's steps, what a packet may go early by, and after the first what a grid may move
       // by.
-      CHECK(after >= Promises::grace(kPace) - kMs / 2);
-      CHECK(after <= Promises::grace(kPace) + kMs + (i == 0 ? 0 : 3 * kPace / 16));
+      CHECK(after >= DueTimeTracker::grace(kPace) - kMs / 2);
+      CHECK(after <= DueTimeTracker::grace(kPace) + kMs + (i == 0 ? 0 : 3 * kPace / 16));
     }
     const auto r = row(w.hosts[1], 0);
     CHECK((r.late_ns < 5 * kMs) == synchronized);
@@ -191,19 +191,19 @@ TEST_CASE("A peer that lies about due times makes no loss of what comes in time,
     World w = meshed(4, way == 3);
     Nanos settled_until = 0;
     w.rewrite[2] = [&](Packet& p) {
-      if (p.promise == 0 || w.now < settled_until) return;
+      if (p.next_due == 0 || w.now < settled_until) return;
       switch (way) {
         case 0:
-          p.promise = static_cast<std::uint32_t>(rng());
+          p.next_due = static_cast<std::uint32_t>(rng());
           break;
         case 1:  // always too early, by anything up to two intervals
-          p.promise -= static_cast<std::uint32_t>(rng() % (60'000'000 / 256)) << 4;
+          p.next_due -= static_cast<std::uint32_t>(rng() % (60'000'000 / 256)) << 4;
           break;
         case 2:  // always a little too early
-          p.promise -= static_cast<std::uint32_t>(rng() % (4'000'000 / 256)) << 4;
+          p.next_due -= static_cast<std::uint32_t>(rng() % (4'000'000 / 256)) << 4;
           break;
         default:
-          p.promise += static_cast<std::uint32_t>(rng() % (60'000'000 / 256)) << 4;
+          p.next_due += static_cast<std::uint32_t>(rng() % (60'000'000 / 256)) << 4;
           break;
       }
     };

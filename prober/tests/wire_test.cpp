@@ -38,9 +38,9 @@ Packet random_packet(std::mt19937_64& rng) {
   p.interval_us = static_cast<std::uint32_t>(rng());
   p.due_time = static_cast<std::int64_t>(rng());
   p.awake_us = static_cast<std::uint32_t>(rng());
-  for (std::uint64_t& part : p.word) part = rng();
-  p.promise = static_cast<std::uint32_t>(rng());
-  p.view = rng();
+  for (std::uint64_t& part : p.clock_message) part = rng();
+  p.next_due = static_cast<std::uint32_t>(rng());
+  p.peer_report = rng();
   return p;
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("The layout is little-endian and fixed") {
   CHECK(bytes[116] == 0x0d);
 }
 
-// Of a prober from before farewells and views: word 168 was reserved.
+// Of a prober from before byes and peer reports: byte 168 was reserved.
 constexpr std::string_view kOlder =
     "465052420107c00005000000060000000700000000000000080000000000000009000000000000000a000000"
     "000000000b000000000000000c000000000000000d000000000000000e000000000000000f00000000000000"
@@ -97,8 +97,8 @@ TEST_CASE("A packet of the version before is understood, and says nothing about 
   CHECK(p.host_id == 5);
   CHECK(p.incarnation == 7);
   CHECK(p.rx_bitmap == 17);
-  CHECK(p.promise == 28);
-  CHECK(p.view == 0);
+  CHECK(p.next_due == 28);
+  CHECK(p.peer_report == 0);
   // What we would send in its place is the same, bit for bit: it understands us, too.
   const WireBytes ours = encode(p, keys, v4(0, 1), v4(0, 2));
   CHECK(std::ranges::equal(ours, bytes));

@@ -192,7 +192,7 @@ class World {
     if (older[h.number]) {
       packet.due_time = 0;
       packet.awake_us = 0;
-      packet.promise = 0;
+      packet.next_due = 0;
       packet.flags &= static_cast<std::uint8_t>(~kWireRoams);
     }
     if (rewrite[h.number]) rewrite[h.number](packet);

@@ -27,7 +27,7 @@ from clocksync.page.outbox import SIZE, OutboxPage
 from clocksync.pair.crossing import PhcLine
 from clocksync.pair.linear import Linear
 
-HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_words.h"
+HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_outbox.h"
 NOW = 1_800_000_000 * 10**9
 GAUGE = MeshId(7, NOW)
 SAID = [

@@ -48,7 +48,6 @@ PRIVATE = {
 }
 """By tree: private names that the glossary replaces, of classes, functions and modules."""
 STANDING = {
-    "prober": "Herald Promises RecentLeast View herald promise recent_least",
     "nccl_plugin": (
         "Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure "
         "Wants hearsay patience silence tally tenure"

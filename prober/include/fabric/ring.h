@@ -179,7 +179,7 @@ static_assert(sizeof(LinkRow) == 128);
 
 inline constexpr std::uint32_t kPathClock = 1u << 0;
 inline constexpr std::uint32_t kPathEstablished = 1u << 1;
-inline constexpr std::uint32_t kPathGone = 1u << 2;      // the peer said farewell: silent by intent
+inline constexpr std::uint32_t kPathGone = 1u << 2;      // the peer sent a bye: silent by intent
 inline constexpr std::uint32_t kPathPromised = 1u << 3;  // judged by fabric time
 // The source port that was asked for (fabric/clock_ports.h) cannot be had: bound, but not heard.
 inline constexpr std::uint32_t kPathPortRefused = 1u << 4;

@@ -10,10 +10,12 @@ namespace {
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
 // For three link intervals, every half of one: a lost one is followed before anybody misses us.
-constexpr std::uint32_t kFarewells = 6;
+constexpr std::uint32_t kByes = 6;
 constexpr std::size_t kMostParked = ring::kMaxPaths;
 
-bool is_bad(const View& v) { return v.heard == Seen::kSilent || v.told == Seen::kSilent; }
+bool is_bad(const PeerReport& v) {
+  return v.heard == Reachability::kSilent || v.told == Reachability::kSilent;
+}
 
 bool same_path(const PathConfig& a, const LinkConfig& on, const PathConfig& b,
                const LinkConfig& other) {
@@ -39,13 +41,13 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   config_ = std::move(config);
   paths_.clear();
   by_peer_.assign(config_.links.size(), {});
-  carriers_.assign(config_.links.size(), Seen::kUnknown);
+  carriers_.assign(config_.links.size(), Reachability::kUnknown);
   ud_terms_.assign(config_.links.size(), UdTerms{});
   udp_links_ = config_.udp_links();
   udp_paths_ = config_.udp_paths();
   suspected_.assign(config_.links.size(), false);
-  rows_.assign(config_.links.size(), Row{});
-  row_ = 0;
+  miss_runs_.assign(config_.links.size(), MissRun{});
+  miss_run_ = 0;
   std::vector<Nanos> heard(config_.links.size(), 0);
   for (std::size_t i = 0; i < config_.links.size(); ++i) {
     for (std::size_t j = 0; j < old_links.size(); ++j) {
@@ -71,7 +73,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
       if (!same_path(parked->path->config(), parked->link, wanted, link)) continue;
       entry.path = std::move(parked->path);
       entry.path->resume();
-      farewells_ -= parked->farewells;
+      byes_ -= parked->byes;
       parked_.erase(parked);
       break;
     }
@@ -90,7 +92,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
   mtu_turns_.resize(config_.links.size());
   find_next();
-  all_quiet_ = promised_ = any_suspected_ = false;
+  all_quiet_ = by_due_time_ = any_suspected_ = false;
   want_ports();
   find_listeners();
 }
@@ -119,19 +121,19 @@ void Engine::find_listeners() {
   }
 }
 
-View Engine::subject(std::size_t index) const {
+PeerReport Engine::report_on(std::size_t index) const {
   if (index >= udp_paths_) {
     const LinkConfig& link = config_.links[index - udp_paths_];
-    return {ViewKind::kPort,
+    return {ReportKind::kPort,
             static_cast<std::uint8_t>(link.rail),
             0,
             carriers_[link.index],
-            Seen::kUnknown,
+            Reachability::kUnknown,
             0};
   }
   const Path& path = *paths_[index].path;
   const PathConfig& config = path.config();
-  return {ViewKind::kPath,
+  return {ReportKind::kPath,
           static_cast<std::uint8_t>(config_.links[config.link].rail),
           static_cast<std::uint8_t>(config.peer_rail),
           path.heard(config_.misses),
@@ -139,48 +141,48 @@ View Engine::subject(std::size_t index) const {
           config.host_id};
 }
 
-std::uint64_t Engine::next_view(Listener& listener) const {
+std::uint64_t Engine::next_report(Listener& listener) const {
   if (!told_rails_) return 0;
-  const std::size_t subjects = udp_paths_ + udp_links_;
+  const std::size_t reports = udp_paths_ + udp_links_;
   std::uint32_t& dice = listener.dice;  // xorshift32 (Marsaglia, 2003)
   dice ^= dice << 13;
   dice ^= dice >> 17;
   dice ^= dice << 5;
   if (bad_ != 0 && (dice & 1) != 0) {
-    for (std::size_t i = 0; i < subjects; ++i) {
-      const View view = subject(listener.next_bad++ % subjects);
-      if (is_bad(view)) return pack(view);
+    for (std::size_t i = 0; i < reports; ++i) {
+      const PeerReport report = report_on(listener.next_bad++ % reports);
+      if (is_bad(report)) return pack(report);
     }
   }
-  if (listener.next >= subjects) {
+  if (listener.next >= reports) {
     listener.next = 0;
     ++listener.round;
   }
-  return pack(subject((listener.next++ + listener.round) % subjects));
+  return pack(report_on((listener.next++ + listener.round) % reports));
 }
 
 void Engine::park(std::unique_ptr<Path> path, const LinkConfig& link, Nanos now) {
   if (parked_.size() == kMostParked) {
-    farewells_ -= parked_.front().farewells;
+    byes_ -= parked_.front().byes;
     parked_.pop_front();
   }
-  parked_.push_back({std::move(path), link, kFarewells, now});
-  farewells_ += kFarewells;
+  parked_.push_back({std::move(path), link, kByes, now});
+  byes_ += kByes;
 }
 
-void Engine::push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
-                           std::vector<Outgoing>& out) {
+void Engine::push_bye(Path& path, std::uint16_t link, const Address& own, Nanos now,
+                      std::vector<Outgoing>& out) {
   Packet packet = path.next_packet(0, now, incarnation_);
   packet.host_id = config_.host_id;
   stamp(packet, now);
   packet.path = ring::kNone;  // its transmit stamp is nobody's
-  packet.flags |= kWireReport | kWireFarewell;
+  packet.flags |= kWireReport | kWireBye;
   if (own.port == kRocePort && path.ud_terms().qpn == 0) return;
   out.push_back({link, path.config().peer, encode(packet, keys_, own, path.config().peer), 0,
                  path.ud_terms()});
 }
 
-void Engine::say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& out) {
+void Engine::send_byes(const Config* next, Nanos now, std::vector<Outgoing>& out) {
   for (Entry& entry : paths_) {
     const PathConfig& path = entry.path->config();
     const LinkConfig& link = config_.links[path.link];
@@ -189,19 +191,19 @@ void Engine::say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& 
         std::any_of(next->paths.begin(), next->paths.end(), [&](const PathConfig& wanted) {
           return same_path(path, link, wanted, next->links[wanted.link]);
         });
-    if (!stays) push_farewell(*entry.path, path.link, link.address, now, out);
+    if (!stays) push_bye(*entry.path, path.link, link.address, now, out);
   }
 }
 
 void Engine::say_parked(Nanos now, std::vector<Outgoing>& out) {
   for (Parked& parked : parked_) {
-    if (parked.farewells == 0 || parked.next > now) continue;
+    if (parked.byes == 0 || parked.next > now) continue;
     parked.next = now + config_.link_interval / 2;
-    --parked.farewells;
-    --farewells_;
+    --parked.byes;
+    --byes_;
     for (const LinkConfig& link : config_.links) {
       if (link.netdev != parked.link.netdev || !(link.address == parked.link.address)) continue;
-      push_farewell(*parked.path, link.index, link.address, now, out);
+      push_bye(*parked.path, link.index, link.address, now, out);
     }
   }
 }
@@ -323,10 +325,10 @@ void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSin
       ++counters_.received;
       entry.answers_mtu = (packet.flags & kWireMtu) != 0;
       if (!entry.answers_mtu) entry.mtu = {};  // an older version would never say that they pass
-      if (!path.on_promise(packet, arrival, fabric_)) ++counters_.promises_refused;
-      promised_ = promised_ || path.promised();
-      views_.hear(packet.host_id, packet.view, arrival.mono);
-      if (const auto terms = unpack_ud_terms(packet.view);
+      if (!path.on_next_due(packet, arrival, fabric_)) ++counters_.promises_refused;
+      by_due_time_ = by_due_time_ || path.judged_by_due_time();
+      peer_reports_.update(packet.host_id, packet.peer_report, arrival.mono);
+      if (const auto terms = unpack_ud_terms(packet.peer_report);
           terms && entry.rdma_path < paths_.size()) {
         paths_[entry.rdma_path].path->set_ud_terms(*terms);
       }
@@ -356,8 +358,9 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
   all_quiet_ = true;
   quiet_until_ = std::numeric_limits<Nanos>::max();
   std::fill(suspected_.begin(), suspected_.end(), false);
-  std::fill(rows_.begin(), rows_.end(), Row{});
-  bad_ = static_cast<std::size_t>(std::count(carriers_.begin(), carriers_.end(), Seen::kSilent));
+  std::fill(miss_runs_.begin(), miss_runs_.end(), MissRun{});
+  bad_ = static_cast<std::size_t>(
+      std::count(carriers_.begin(), carriers_.end(), Reachability::kSilent));
   for (Entry& entry : paths_) {
     if (entry.quiet && drained < entry.quiet_until) {
       quiet_until_ = std::min(quiet_until_, entry.quiet_until);
@@ -365,20 +368,20 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
     }
     entry.path->judge(drained, stalls_, sink);
     if (entry.path->missing()) suspected_[entry.path->config().link] = true;
-    const bool silent = entry.path->heard(config_.misses) == Seen::kSilent ||
-                        entry.path->told(config_.misses) == Seen::kSilent;
+    const bool silent = entry.path->heard(config_.misses) == Reachability::kSilent ||
+                        entry.path->told(config_.misses) == Reachability::kSilent;
     bad_ += silent && !entry.rdma ? 1 : 0;
     entry.quiet_until = entry.path->next_judgement();
     entry.quiet = entry.path->quiet();
     all_quiet_ = all_quiet_ && entry.quiet;
     quiet_until_ = std::min(quiet_until_, entry.quiet_until);
-    Row& row = rows_[entry.path->config().link];
-    row.rx += entry.path->rx_row();
-    row.tx += entry.path->tx_row();
+    MissRun& run = miss_runs_[entry.path->config().link];
+    run.rx += entry.path->rx_miss_run();
+    run.tx += entry.path->tx_miss_run();
   }
   any_suspected_ = std::find(suspected_.begin(), suspected_.end(), true) != suspected_.end();
-  row_ = 0;
-  for (const Row& row : rows_) row_ = std::max({row_, row.rx, row.tx});
+  miss_run_ = 0;
+  for (const MissRun& run : miss_runs_) miss_run_ = std::max({miss_run_, run.rx, run.tx});
 }
 
 void Engine::stamp(Packet& packet, Nanos due) const {
@@ -387,13 +390,14 @@ void Engine::stamp(Packet& packet, Nanos due) const {
       std::min<Nanos>(stalls_.awake(due) / 1000, std::numeric_limits<std::uint32_t>::max()));
 }
 
-Word Engine::next_word(Entry& entry) const {
+ClockMessage Engine::next_clock_message(Entry& entry) const {
   const std::size_t link = entry.path->config().link;
-  const bool own = link < link_words_.size() && link_words_[link] != Word{};
-  const std::size_t count = words_.size() + (own ? 1 : 0);
+  const bool own =
+      link < link_clock_messages_.size() && link_clock_messages_[link] != ClockMessage{};
+  const std::size_t count = clock_messages_.size() + (own ? 1 : 0);
   if (count == 0) return {};
-  const std::size_t turn = entry.next_word++ % count;
-  return turn < words_.size() ? words_[turn] : link_words_[link];
+  const std::size_t turn = entry.next_clock_message++ % count;
+  return turn < clock_messages_.size() ? clock_messages_[turn] : link_clock_messages_[link];
 }
 
 void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
@@ -402,9 +406,9 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
   Packet packet = entry.path->next_packet(train, now, incarnation_);
   packet.host_id = config_.host_id;
   stamp(packet, due);
-  packet.promise = pack_promise(std::max(entry.single.due(), now), now, fabric_);
-  packet.view = next_view(entry, packet.seq);
-  if (path.clock) packet.word = next_word(entry);
+  packet.next_due = pack_next_due(std::max(entry.single.due(), now), now, fabric_);
+  packet.peer_report = next_report(entry, packet.seq);
+  if (path.clock) packet.clock_message = next_clock_message(entry);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
   const std::uint16_t port = entry.path->port_of(packet.seq);
@@ -412,7 +416,7 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
 }
 
 void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& out) {
-  if (farewells_ != 0) say_parked(now, out);
+  if (byes_ != 0) say_parked(now, out);
   if (all_quiet_ && now < next_take_) return;
   const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
@@ -430,7 +434,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
       sent = true;
     }
     if (entry.single.due() <= now + slack() / 2) {
-      // First what is next: the packet promises it.
+      // First the next due time: the packet announces it.
       const Nanos due = entry.single.due();
       entry.single.advance(now, grid_minus_mono);
       push(entry, 0, false, now, due, out);
@@ -444,7 +448,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
 }
 
 Nanos Engine::next_judgement(Nanos now) const {
-  if (!any_suspected_ && !promised_) return std::numeric_limits<Nanos>::max();
+  if (!any_suspected_ && !by_due_time_) return std::numeric_limits<Nanos>::max();
   Nanos next = std::numeric_limits<Nanos>::max();
   for (const Entry& entry : paths_) {
     if (!suspected_[entry.path->config().link] && !entry.path->awaited(now)) continue;

@@ -86,13 +86,13 @@ class Engine {
       : incarnation_(incarnation), random_(std::move(random)) {}
 
   void set_keys(Keyring keys) { keys_ = std::move(keys); }
-  // Paths with the same link address, peer address and host keep their state. Those that leave say
-  // farewell with the next packets that are due, if their link stays; they are remembered, so that
+  // Paths with the same link address, peer address and host keep their state. Those that leave send
+  // a bye with the next packets that are due, if their link stays; they are remembered, so that
   // one that returns goes on with its sequence.
   void configure(Config config, Nanos now, Nanos wall_minus_mono);
-  // Appends one farewell for each path of the present configuration that `next` has no more; all
+  // Appends one bye for each path of the present configuration that `next` has no more; all
   // paths without `next`. Say it several times: it is not answered.
-  void say_farewell(const Config* next, Nanos now, std::vector<Outgoing>& out);
+  void send_byes(const Config* next, Nanos now, std::vector<Outgoing>& out);
   const Config& config() const { return config_; }
 
   // The loop asked to run at `wanted` and ran at `now`: a STALL if that is more than the tolerance.
@@ -113,9 +113,10 @@ class Engine {
   void on_refused(const Outgoing& packet, Nanos now);
   // What this host's clock service tells the peers of its paths with trains: in turn, a packet
   // each. `links`: one more on the paths of each link, by index; all zero: none.
-  void set_words(std::span<const Word> words, std::span<const Word> links = {}) {
-    words_.assign(words.begin(), words.end());
-    link_words_.assign(links.begin(), links.end());
+  void set_clock_messages(std::span<const ClockMessage> messages,
+                          std::span<const ClockMessage> links = {}) {
+    clock_messages_.assign(messages.begin(), messages.end());
+    link_clock_messages_.assign(links.begin(), links.end());
   }
   // What the clock page says, at each wake.
   void set_fabric_time(const std::optional<FabricReading>& reading, Nanos now);
@@ -134,13 +135,14 @@ class Engine {
   bool hears(std::uint16_t link, const Address& peer) const;
   // For what we tell others.
   void set_carrier(std::uint16_t link, bool carrier) {
-    const Seen seen = carrier ? Seen::kWell : Seen::kSilent;
+    const Reachability seen = carrier ? Reachability::kWell : Reachability::kSilent;
     if (carriers_[link] != seen) all_quiet_ = false;
     carriers_[link] = seen;
   }
-  // What the neighbours told us lately (Views::list).
-  std::vector<Views::Entry> views(Nanos now, std::size_t skip, std::size_t most, bool& more) {
-    return views_.list(now, skip, most, more);
+  // What the neighbours reported lately (PeerReports::list).
+  std::vector<PeerReports::Entry> peer_reports(Nanos now, std::size_t skip, std::size_t most,
+                                               bool& more) {
+    return peer_reports_.list(now, skip, most, more);
   }
   // `drained`: when the last drain began. All that had come by then is known; of what came later
   // nothing is, for a stop may have fallen between drain and judgement.
@@ -153,7 +155,7 @@ class Engine {
   // interval, 1 ms at most. A single packet goes up to half of it before it is due.
   Nanos slack() const { return std::min<Nanos>(config_.link_interval / 16, 1'000'000); }
   // When a further miss may have to be called on a link where one was, or where a packet has not
-  // come at the time that was promised. Elsewhere the loop's own ticks are soon enough.
+  // come at the time that was announced. Elsewhere the loop's own ticks are soon enough.
   Nanos next_judgement(Nanos now) const;
 
   // Large packets (core/mtu.h). The path on which a round is due, if any; it is taken for begun.
@@ -170,8 +172,8 @@ class Engine {
   void take_mtu_answers(std::vector<mtu::Outgoing>& out);
   const mtu::Path& mtu_of(std::size_t path) const { return paths_[path].mtu; }
 
-  // The longest row of misses that stands on a link, over all its paths, in one direction.
-  std::uint32_t row() const { return row_; }
+  // The longest run of misses on a link, over all its paths, in one direction.
+  std::uint32_t miss_run() const { return miss_run_; }
 
   std::size_t path_count() const { return paths_.size(); }
   void fill(std::size_t path, ring::PathRow& row) const { paths_[path].path->fill(row); }
@@ -197,7 +199,7 @@ class Engine {
     bool quiet = false;
     Nanos quiet_until = 0;
     std::size_t listener = 0;
-    std::size_t next_word = 0;
+    std::size_t next_clock_message = 0;
     mtu::Path mtu{};
     bool answers_mtu = false;  // the peer's prober knows such packets
     bool rdma = false;
@@ -210,9 +212,9 @@ class Engine {
     bool others = false;  // one that misses none, though others do
     std::uint32_t limit = 0;
   };
-  // One peer: which of our subjects it is told next. Paths come first, then ports. Its rails take
+  // One peer: which path or port we report to it next. Paths come first, then ports. Its rails take
   // turns too, and one of them may be dead: so the order moves by one with each round, and whether
-  // a word is a bad one is left to chance; else that rail would always get the same words.
+  // a report is bad news is left to chance; else that rail would always get the same ones.
   struct Listener {
     std::uint32_t host_id = 0;
     std::size_t next = 0;
@@ -220,15 +222,15 @@ class Engine {
     std::size_t next_bad = 0;
     std::uint32_t dice = 1;
   };
-  struct Row {
+  struct MissRun {
     std::uint32_t rx = 0;
     std::uint32_t tx = 0;
   };
   // A path of an earlier configuration.
   struct Parked {
     std::unique_ptr<Path> path;
-    LinkConfig link;              // as it was
-    std::uint32_t farewells = 0;  // still to be said
+    LinkConfig link;         // as it was
+    std::uint32_t byes = 0;  // still to be said
     Nanos next = 0;
   };
   struct AddressHash {
@@ -256,15 +258,15 @@ class Engine {
   void push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nanos due,
             std::vector<Outgoing>& out);
   void stamp(Packet& packet, Nanos due) const;
-  Word next_word(Entry& entry) const;
-  // What the view's place of a packet says: our queue pair, or what we see elsewhere.
-  std::uint64_t next_view(Entry& entry, std::uint64_t seq);
+  ClockMessage next_clock_message(Entry& entry) const;
+  // What the report's place of a packet says: our queue pair, or what we see elsewhere.
+  std::uint64_t next_report(Entry& entry, std::uint64_t seq);
   void pair_rdma_paths();
-  void push_farewell(Path& path, std::uint16_t link, const Address& own, Nanos now,
-                     std::vector<Outgoing>& out);
+  void push_bye(Path& path, std::uint16_t link, const Address& own, Nanos now,
+                std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);
-  View subject(std::size_t index) const;
-  std::uint64_t next_view(Listener& listener) const;
+  PeerReport report_on(std::size_t index) const;
+  std::uint64_t next_report(Listener& listener) const;
   void find_listeners();
   void find_next();
   // A train may go out so much before it is due, at most a quarter of its period: it goes with a
@@ -292,25 +294,25 @@ class Engine {
   bool all_quiet_ = false;
   Nanos quiet_until_ = 0;
   bool any_suspected_ = false;
-  bool promised_ = false;  // a path was judged by promises
+  bool by_due_time_ = false;  // a path was judged by announced due times
   std::vector<Listener> listeners_;
-  std::vector<Seen> carriers_;     // by link
-  std::vector<UdTerms> ud_terms_;  // by link
+  std::vector<Reachability> carriers_;  // by link
+  std::vector<UdTerms> ud_terms_;       // by link
   std::size_t udp_links_ = 0;
   std::size_t udp_paths_ = 0;
   bool told_rails_ = false;
-  std::size_t bad_ = 0;  // subjects that are worth telling first, as of the last judgement
-  Views views_;
-  std::vector<Word> words_;
-  std::vector<Word> link_words_;
+  std::size_t bad_ = 0;  // paths and ports to be reported first, as of the last judgement
+  PeerReports peer_reports_;
+  std::vector<ClockMessage> clock_messages_;
+  std::vector<ClockMessage> link_clock_messages_;
   std::vector<PortWish> wishes_;
-  std::deque<Parked> parked_;    // the oldest first
-  std::uint32_t farewells_ = 0;  // still to be said, of all parked
+  std::deque<Parked> parked_;  // the oldest first
+  std::uint32_t byes_ = 0;     // still to be said, of all parked
   std::vector<std::unordered_map<Address, std::size_t, AddressHash>> by_peer_;  // per link
   std::vector<Nanos> link_heard_;
-  std::vector<bool> suspected_;  // links with a path that misses
-  std::vector<Row> rows_;        // by link
-  std::uint32_t row_ = 0;
+  std::vector<bool> suspected_;     // links with a path that misses
+  std::vector<MissRun> miss_runs_;  // by link
+  std::uint32_t miss_run_ = 0;
   std::vector<MtuTurn> mtu_turns_;  // by link
   std::uint64_t mtu_number_ = 0;
   std::vector<mtu::Outgoing> mtu_answers_;

@@ -8,7 +8,8 @@ namespace fabric::prober {
 bool Engine::fit_for_mtu(const Entry& entry) const {
   const Path& path = *entry.path;
   return !entry.rdma && entry.answers_mtu && !entry.mtu.open() && path.peer_incarnation() != 0 &&
-         path.heard(config_.misses) == Seen::kWell && path.told(config_.misses) == Seen::kWell;
+         path.heard(config_.misses) == Reachability::kWell &&
+         path.told(config_.misses) == Reachability::kWell;
 }
 
 std::optional<std::size_t> Engine::mtu_due(Nanos now) {

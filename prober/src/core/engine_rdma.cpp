@@ -53,20 +53,20 @@ void Engine::pair_rdma_paths() {
   }
 }
 
-std::uint64_t Engine::next_view(Entry& entry, std::uint64_t seq) {
+std::uint64_t Engine::next_report(Entry& entry, std::uint64_t seq) {
   if (entry.rdma_path < paths_.size()) {
     const Path& rdma = *paths_[entry.rdma_path].path;
-    const bool well = rdma.heard(config_.misses) == Seen::kWell;
+    const bool well = rdma.heard(config_.misses) == Reachability::kWell;
     const UdTerms& own = ud_terms_[rdma.config().link];
     if (seq % (well ? kUdTermsTurn : 2) == 0) return pack(own);
   }
-  return next_view(listeners_[entry.listener]);
+  return next_report(listeners_[entry.listener]);
 }
 
 bool Engine::hears(std::uint16_t link, const Address& peer) const {
   const auto found = by_peer_[link].find(peer);
   return found != by_peer_[link].end() &&
-         paths_[found->second].path->heard(config_.misses) == Seen::kWell;
+         paths_[found->second].path->heard(config_.misses) == Reachability::kWell;
 }
 
 std::optional<Address> Engine::find_peer(std::uint16_t link, const UdTerms& terms) const {

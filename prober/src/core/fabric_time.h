@@ -4,7 +4,7 @@
 // Used only once it has been good for kSettled: known, off by little, and going on as it did. A
 // page that is gone, or old, or of another epoch, or that jumps is no fabric time any more; the
 // grid is that of the wall clock then. What is due next was told before, and stays
-// (core/promise.h).
+// (core/due_time.h).
 #pragma once
 
 #include <algorithm>

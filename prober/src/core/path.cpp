@@ -104,7 +104,7 @@ void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
   rx_lost_before_ += window_.lost();
   rx_lost_away_ = 0;
   window_ = {};
-  promises_.forget();
+  due_times_.forget();
   said_ = said_single_ = 0;  // of another clock, if the host was booted anew
   established_ = now;
   arrived_ = {};
@@ -130,8 +130,8 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
     }
     establish(packet, arrival.mono, sink);
   }
-  const bool farewell = (packet.flags & kWireFarewell) != 0;
-  const bool back = gone_ && !farewell && packet.seq > window_.highest();
+  const bool bye = (packet.flags & kWireBye) != 0;
+  const bool back = gone_ && !bye && packet.seq > window_.highest();
   if (back) {
     // What was sent while nobody was to listen is not lost.
     gone_ = false;
@@ -171,25 +171,25 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
   if (single || arrival.mono - on_time_ >= 2 * peer_interval_) {
     on_time_ = std::max(on_time_, arrival.mono);
   }
-  take_word(packet, arrival.mono, single);
+  take_due_times(packet, arrival.mono, single);
 
   if (packet.peer_incarnation == own_incarnation && packet.seq > feedback_seq_) {
     feedback_seq_ = packet.seq;
     feedback(packet, arrival, stalls, sink);
   }
   measure(packet, arrival, sink);
-  if (farewell) resume();
+  if (bye) resume();
   return Verdict::kAccepted;
 }
 
-bool Path::on_promise(const Packet& packet, const Arrival& arrival, const FabricTime& time) {
+bool Path::on_next_due(const Packet& packet, const Arrival& arrival, const FabricTime& time) {
   if (gone_ || packet.seq != window_.highest()) return true;  // an older one says nothing new
   const bool single = (packet.flags & (kWireTrainMask | kWireReport)) == 0;
-  return promises_.take(unpack_promise(packet.promise, arrival.mono, time), packet.seq, single,
-                        arrival.mono, on_time_, peer_interval_, pace_, time);
+  return due_times_.take(unpack_next_due(packet.next_due, arrival.mono, time), packet.seq, single,
+                         arrival.mono, on_time_, peer_interval_, pace_, time);
 }
 
-void Path::take_word(const Packet& packet, Nanos arrived, bool single) {
+void Path::take_due_times(const Packet& packet, Nanos arrived, bool single) {
   const bool silent = packet.due_time <= 0;
   const Nanos said = silent ? arrived : std::min(packet.due_time, kLatestDue);
   if (single || said - said_single_ >= 2 * peer_interval_) {
@@ -241,7 +241,7 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   // What we sent just now may not have been there when the peer wrote this.
   const Nanos late = lateness(interval_);
   // A peer that knows when they were due says so sooner.
-  const Nanos young = packet.promise != 0 ? std::min(late / 2, pace_ / 4) : late / 2;
+  const Nanos young = packet.next_due != 0 ? std::min(late / 2, pace_ / 4) : late / 2;
   const std::uint64_t unheard = sent_unheard(packet.rx_max, arrival.mono - young);
   const std::uint32_t owed =
       awake == tx_silent_ ? packet.rx_missed : misses_in(awake, interval_, late);
@@ -286,9 +286,9 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
     sample.t3 = packet.tx_ref_stamp;
     sample.t4 = back.stamp;
   }
-  const bool word = config_.clock && packet.word != Word{};
-  if (word) std::copy(packet.word.begin(), packet.word.end(), sample.word);
-  if (sample.flags == 0 && !word) return;
+  const bool message = config_.clock && packet.clock_message != ClockMessage{};
+  if (message) std::copy(packet.clock_message.begin(), packet.clock_message.end(), sample.word);
+  if (sample.flags == 0 && !message) return;
   sample.flags |= static_cast<std::uint16_t>((hw_local ? ring::kSampleHwLocal : 0) |
                                              (hw_peer ? ring::kSampleHwPeer : 0));
   sample.mono_ns = unsign(arrival.mono);
@@ -336,7 +336,7 @@ void Path::resume() {
   rx_missed_ = tx_missed_ = tx_reported_ = 0;
   tx_silent_ = 0;
   next_inconclusive_ = 0;
-  promises_.forget();
+  due_times_.forget();
 }
 
 void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
@@ -353,7 +353,7 @@ void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
     report_ = true;
     next_inconclusive_ = now + peer_interval_;
     emit(ring::EventKind::kMiss, now, 0, rx_missed_, unsign(peer_interval_), unsign(silent),
-         unsign(last_heard_), sink, promises_.holds() ? unsign(promises_.due(rx_missed_)) : 0);
+         unsign(last_heard_), sink, due_times_.holds() ? unsign(due_times_.due(rx_missed_)) : 0);
   } else if (rx_missed_ < most && now >= next_inconclusive_) {
     // Only our own gap keeps it from being conclusive.
     const Nanos recent = stalls.within(now - 2 * peer_interval_, now);
@@ -409,17 +409,17 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   return p;
 }
 
-Seen Path::heard(std::uint32_t misses) const {
-  if (gone_) return Seen::kGone;
-  if (last_heard_ == 0) return Seen::kUnknown;
-  if (rx_missed_ == 0) return Seen::kWell;
-  return rx_missed_ >= misses ? Seen::kSilent : Seen::kDoubt;
+Reachability Path::heard(std::uint32_t misses) const {
+  if (gone_) return Reachability::kGone;
+  if (last_heard_ == 0) return Reachability::kUnknown;
+  if (rx_missed_ == 0) return Reachability::kWell;
+  return rx_missed_ >= misses ? Reachability::kSilent : Reachability::kDoubt;
 }
 
-Seen Path::told(std::uint32_t misses) const {
-  if (heard(misses) != Seen::kWell || acked_ == 0) return Seen::kUnknown;
-  if (tx_missed_ == 0) return Seen::kWell;
-  return tx_missed_ >= misses ? Seen::kSilent : Seen::kDoubt;
+Reachability Path::told(std::uint32_t misses) const {
+  if (heard(misses) != Reachability::kWell || acked_ == 0) return Reachability::kUnknown;
+  if (tx_missed_ == 0) return Reachability::kWell;
+  return tx_missed_ >= misses ? Reachability::kSilent : Reachability::kDoubt;
 }
 
 Nanos Path::next_judgement() const {
@@ -427,13 +427,13 @@ Nanos Path::next_judgement() const {
     return std::numeric_limits<Nanos>::max();
   }
   const Nanos paced = due(rx_missed_ + 1) + lateness(peer_interval_);
-  return promises_.holds() ? std::min(paced, promises_.missing_from(rx_missed_ + 1)) : paced;
+  return due_times_.holds() ? std::min(paced, due_times_.missing_from(rx_missed_ + 1)) : paced;
 }
 
 std::uint32_t Path::overdue(Nanos now, Nanos stalled) const {
   const Nanos known = now - stalled;
   return std::max(due_between(last_heard_, known - lateness(peer_interval_)),
-                  promises_.missing(known));
+                  due_times_.missing(known));
 }
 
 std::uint32_t Path::due_between(Nanos from, Nanos to) const {
@@ -460,7 +460,7 @@ void Path::fill(ring::PathRow& row) const {
   row.link = config_.link;
   row.flags = (config_.clock ? ring::kPathClock : 0) |
               (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
-              (gone_ ? ring::kPathGone : 0) | (promises_.holds() ? ring::kPathPromised : 0) |
+              (gone_ ? ring::kPathGone : 0) | (due_times_.holds() ? ring::kPathPromised : 0) |
               (source_.refused() ? ring::kPathPortRefused : 0) | rdma_flags() |
               std::uint32_t{peer_moves_} << ring::kPathPeerMovesShift |
               std::uint32_t{source_.used()} << ring::kPathPortShift;
@@ -492,7 +492,7 @@ void Path::fill(ring::PathRow& row) const {
     const Nanos late = lateness(peer_interval_);
     const Nanos came = last_heard_ + next - said_;  // when it would come, were it as late
     row.late_ns =
-        unsign(promises_.holds() ? std::min(late, promises_.missing_from(1) - came) : late);
+        unsign(due_times_.holds() ? std::min(late, due_times_.missing_from(1) - came) : late);
   }
 }
 

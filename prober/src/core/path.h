@@ -11,7 +11,7 @@
 //    one after another interval; silence that owes to our own gap gives an inconclusive miss, which
 //    counts for nothing.
 //  - Where both ends have fabric time, a packet is missing a little after it was due by what its
-//    sender promised (core/promise.h), if that is sooner.
+//    sender announced (core/due_time.h), if that is sooner.
 //  - Single packets come at their interval and are due by it; trains and reports come when they
 //    like. These are signs of life too, but do not move when the next single packet is due.
 //  - A miss that the peer reports is conclusive only for a packet that we did send and it did not
@@ -20,8 +20,8 @@
 //    packet has left once its transmit stamp is there. One that waits for its stamp longer than
 //    kHeldMost speaks for a transmit queue that is stuck. Nor what the kernel had no way for (the
 //    device was down), unless that has lasted for kRefusedMost.
-//  - A peer that said farewell is silent by intent: nothing is judged until it sends again, with a
-//    sequence beyond the farewell's (what was under way before it is no return).
+//  - A peer that sent a bye is silent by intent: nothing is judged until it sends again, with a
+//    sequence beyond the bye's (what was under way before it is no return).
 //  - Judge only after the sockets were drained, as of when the drain began.
 #pragma once
 
@@ -30,13 +30,13 @@
 #include <functional>
 
 #include "core/cadence.h"
+#include "core/due_time.h"
+#include "core/peer_reports.h"
 #include "core/ports.h"
-#include "core/promise.h"
 #include "core/rtt.h"
 #include "core/sink.h"
 #include "core/stalls.h"
 #include "core/ud_terms.h"
-#include "core/views.h"
 #include "core/window.h"
 #include "core/wire.h"
 
@@ -78,8 +78,8 @@ class Path {
   // `from`: the source port that it came from; 0: that of the configuration.
   Verdict on_packet(const Packet& packet, std::uint16_t from, const Arrival& arrival,
                     std::uint64_t own_incarnation, const StallLog& stalls, RecordSink& sink);
-  // What an accepted packet promises, once for each; false: it makes no sense.
-  bool on_promise(const Packet& packet, const Arrival& arrival, const FabricTime& time);
+  // Takes the due time that a packet announces, once for each; false: it makes no sense.
+  bool on_next_due(const Packet& packet, const Arrival& arrival, const FabricTime& time);
   void on_transmit_stamp(std::uint64_t seq, std::int64_t stamp, bool hardware, Nanos now);
   // The kernel had no way for the packet: no device, or no route.
   void on_refused(std::uint64_t seq, Nanos now);
@@ -99,31 +99,31 @@ class Path {
   // True once after a miss was called or a stranger wants our challenge, but at most every half
   // interval.
   bool take_report(Nanos now);
-  // Nothing is missing, nothing to be reported, and no bad word from the peer: until
+  // Nothing is missing, nothing to be reported, and no bad news from the peer: until
   // next_judgement() only a packet changes that.
   bool quiet() const { return !rx_run_ && !report_ && tx_missed_ == 0; }
 
   void fill(ring::PathRow& row) const;
   // What we hear of the peer, and whether it says that it hears us; `misses` make a path silent.
-  Seen heard(std::uint32_t misses) const;
-  Seen told(std::uint32_t misses) const;
+  Reachability heard(std::uint32_t misses) const;
+  Reachability told(std::uint32_t misses) const;
   Nanos last_heard() const { return last_heard_; }
   // A miss, conclusive or not, was called not long ago, and nothing was heard since.
   bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
   // Conclusive misses in a row; 0 once the silence is an old story, and of what the peer said
   // before it fell silent itself.
-  std::uint32_t rx_row() const { return rx_missed_ < kLongSilent ? rx_missed_ : 0; }
-  std::uint32_t tx_row() const {
+  std::uint32_t rx_miss_run() const { return rx_missed_ < kLongSilent ? rx_missed_ : 0; }
+  std::uint32_t tx_miss_run() const {
     return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
   }
   // Of the peer's present life; 0: none is established.
   std::uint64_t peer_incarnation() const { return peer_incarnation_; }
-  // It is judged by when packets were promised.
-  bool promised() const { return promises_.holds(); }
+  // It is judged by the due times that its peer announced.
+  bool judged_by_due_time() const { return due_times_.holds(); }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
   Nanos next_judgement() const;
-  // A packet that was promised is due, and has not come.
-  bool awaited(Nanos now) const { return !gone_ && promises_.holds() && promises_.due(1) <= now; }
+  // A packet whose due time was announced is due, and has not come.
+  bool awaited(Nanos now) const { return !gone_ && due_times_.holds() && due_times_.due(1) <= now; }
 
  private:
   struct Sent {
@@ -165,7 +165,7 @@ class Path {
   // How many packets are overdue at `now`, when a prober that did not run for `stalled` knew it.
   std::uint32_t overdue(Nanos now, Nanos stalled) const;
   // Takes what a packet says of when it was due.
-  void take_word(const Packet& packet, Nanos arrived, bool single);
+  void take_due_times(const Packet& packet, Nanos arrived, bool single);
   // Which of our packets the peer says it heard.
   void note_heard(const Packet& packet);
   bool retired(std::uint64_t incarnation) const;
@@ -213,13 +213,13 @@ class Path {
   Nanos said_ = 0;
   Nanos said_single_ = 0;
   Nanos established_ = 0;  // when the peer's present life was first heard
-  Promises promises_{};
+  DueTimeTracker due_times_{};
   Nanos next_inconclusive_ = 0;
   Nanos last_report_ = 0;
   std::uint32_t awake_us_ = 0;
   std::uint32_t rx_missed_ = 0;
   bool rx_run_ = false;  // a miss, conclusive or not, was called since last heard
-  bool gone_ = false;    // it said farewell, and has not come back
+  bool gone_ = false;    // it sent a bye, and has not come back
   bool report_ = false;  // the peer is to be told of a miss, or our challenge
 
   // What the peer hears of us.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/recent_least.h"
 #include "core/stalls.h"
+#include "core/windowed_min.h"
 
 namespace fabric::prober {
 
@@ -29,7 +29,7 @@ class Rtt {
  private:
   Nanos last_ = 0;
   Nanos smoothed_ = 0;
-  RecentLeast least_{kBucket};
+  WindowedMin least_{kBucket};
 };
 
 }  // namespace fabric::prober

@@ -1,9 +1,9 @@
 // Where a peer's UD queue pair of a rail is reached: told in its UDP probes of the same path, in
-// the place of a view (core/views.h). Pure.
+// the place of a peer's report (core/peer_reports.h). Pure.
 //
-// A word: kind 3 (bits 0..3) | 0 (4..7) | LID (8..23, 0 on RoCE) | 0 (24..31) | QP number (32..55)
-// | 0 (56..63). The GID is that of the address which the UDP probes of the path come from. QP
-// number 0: the peer has no queue pair now. Hosts that do not know kind 3 leave it alone.
+// The 64 bits: kind 3 (bits 0..3) | 0 (4..7) | LID (8..23, 0 on RoCE) | 0 (24..31) | QP number
+// (32..55) | 0 (56..63). The GID is that of the address which the UDP probes of the path come from.
+// QP number 0: the peer has no queue pair now. Hosts that do not know kind 3 leave it alone.
 #pragma once
 
 #include <algorithm>
@@ -33,14 +33,14 @@ inline std::uint64_t pack(const UdTerms& terms) {
          std::uint64_t{terms.qpn} << 32;
 }
 
-// Nothing: it is another kind of word, or names a QP that no UD probe can be sent to (0 and 1 are
+// Nothing: it is another kind of report, or names a QP that no UD probe can be sent to (0 and 1 are
 // of management; 0xffffff is of multicast).
-inline std::optional<UdTerms> unpack_ud_terms(std::uint64_t word) {
+inline std::optional<UdTerms> unpack_ud_terms(std::uint64_t packed) {
   constexpr std::uint64_t kZero = 0xff000000'ff0000f0;
-  if ((word & 0xf) != kUdTermsKind || (word & kZero) != 0) return std::nullopt;
-  const auto qpn = static_cast<std::uint32_t>(word >> 32);
+  if ((packed & 0xf) != kUdTermsKind || (packed & kZero) != 0) return std::nullopt;
+  const auto qpn = static_cast<std::uint32_t>(packed >> 32);
   if (qpn == 1 || qpn == 0xffffff) return std::nullopt;
-  return UdTerms{qpn, static_cast<std::uint16_t>(word >> 8)};
+  return UdTerms{qpn, static_cast<std::uint16_t>(packed >> 8)};
 }
 
 inline constexpr std::size_t kGrhSize = 40;

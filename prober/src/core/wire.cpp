@@ -12,7 +12,7 @@
 namespace fabric::prober {
 namespace {
 
-constexpr std::size_t kWordAt = 132;
+constexpr std::size_t kClockMessageAt = 132;
 constexpr std::array<std::uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 template <typename T>
@@ -163,9 +163,10 @@ WireBytes encode_untagged(const Packet& p) {
   put(out, 116, p.interval_us);
   put(out, 120, p.due_time);
   put(out, 128, p.awake_us);
-  for (std::size_t i = 0; i < p.word.size(); ++i) put(out, kWordAt + 8 * i, p.word[i]);
-  put(out, 164, p.promise);
-  put(out, 168, p.view);
+  for (std::size_t i = 0; i < p.clock_message.size(); ++i)
+    put(out, kClockMessageAt + 8 * i, p.clock_message[i]);
+  put(out, 164, p.next_due);
+  put(out, 168, p.peer_report);
   return out;
 }
 
@@ -238,11 +239,11 @@ WireError decode_unauthenticated(std::span<const std::uint8_t> bytes, Packet& p)
   p.interval_us = get<std::uint32_t>(bytes, 116);
   p.due_time = get<std::int64_t>(bytes, 120);
   p.awake_us = get<std::uint32_t>(bytes, 128);
-  for (std::size_t i = 0; i < p.word.size(); ++i) {
-    p.word[i] = get<std::uint64_t>(bytes, kWordAt + 8 * i);
+  for (std::size_t i = 0; i < p.clock_message.size(); ++i) {
+    p.clock_message[i] = get<std::uint64_t>(bytes, kClockMessageAt + 8 * i);
   }
-  p.promise = get<std::uint32_t>(bytes, 164);
-  p.view = get<std::uint64_t>(bytes, 168);
+  p.next_due = get<std::uint32_t>(bytes, 164);
+  p.peer_report = get<std::uint64_t>(bytes, 168);
   return WireError::kNone;
 }
 

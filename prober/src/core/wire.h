@@ -4,8 +4,8 @@
 //  16 incarnation | 24 challenge | 32 response | 40 peer_incarnation
 //  48 seq | 56 tx_ref_seq | 64 tx_ref_stamp | 72 rx_ref_seq | 80 rx_ref_stamp
 //  88 rx_max | 96 rx_bitmap | 104 rx_lost u32 | 108 rx_missed u32 | 112 rx_silent_us u32
-// 116 interval_us u32 | 120 due_time | 128 awake_us u32 | 132 word[32] | 164 promise u32
-// 168 view u64 | 176 tag[16]
+// 116 interval_us u32 | 120 due_time | 128 awake_us u32 | 132 clock_message[32] | 164 next_due u32
+// 168 peer_report u64 | 176 tag[16]
 //
 // The tag is keyed BLAKE2s-128 over a pseudo-header (source address and port, destination address
 // and port: 36 bytes, addresses as IPv6 or IPv4-mapped, ports little-endian) and bytes 0..175. So
@@ -40,7 +40,7 @@ inline constexpr std::uint8_t kWireStalled = 1 << 3;  // the sender was not sche
 inline constexpr std::uint8_t kWireHwStamps = 1 << 4;
 // The sender will send no more on this path, by intent: its silence is no fault. Packets that bear
 // it are reports too, so a receiver that does not know the flag takes them for a sign of life.
-inline constexpr std::uint8_t kWireFarewell = 1 << 5;
+inline constexpr std::uint8_t kWireBye = 1 << 5;
 // The sender takes this path's packets from any dynamic source port (clock_ports::kLeastPort) too:
 // by address and host.
 inline constexpr std::uint8_t kWireRoams = 1 << 6;
@@ -59,7 +59,7 @@ using PseudoHeader = std::array<std::uint8_t, TagText::kHead>;
 PseudoHeader pseudo_header(const Address& source, const Address& destination);
 
 // What one host's clock service tells another's (clocksync/mesh/codec.py); all zero: nothing.
-using Word = std::array<std::uint64_t, 4>;
+using ClockMessage = std::array<std::uint64_t, 4>;
 
 struct Packet {
   std::uint8_t flags = 0;
@@ -85,9 +85,10 @@ struct Packet {
   // sent.
   std::int64_t due_time = 0;  // 0: an older sender, which says neither
   std::uint32_t awake_us = 0;
-  Word word{};                // of the clock mesh, carried and not looked into
-  std::uint32_t promise = 0;  // of the next single packet (core/promise.h); 0: none
-  std::uint64_t view = 0;     // what the sender sees elsewhere (core/views.h); 0: nothing
+  ClockMessage clock_message{};  // of the clock mesh, carried and not looked into
+  std::uint32_t next_due = 0;    // of the next single packet (core/due_time.h); 0: none
+  // What the sender sees elsewhere (core/peer_reports.h); 0: nothing.
+  std::uint64_t peer_report = 0;
   friend bool operator==(const Packet&, const Packet&) = default;
 };
 

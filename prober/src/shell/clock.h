@@ -21,23 +21,23 @@ struct Now {
   Nanos wall_minus_mono() const { return wall - mono; }
 };
 
-// What a Crossing is fed with: the wall clock between two readings of the raw one, the tightest of
+// What a CrossTimestamp takes: the wall clock between two readings of the raw one, the tightest of
 // some.
-struct CrossingReading {
+struct CrossReading {
   Nanos before = 0;
   Nanos wall = 0;
   Nanos after = 0;
 };
 
 // `usual`: how long one took at least; 0: not known yet.
-inline CrossingReading read_crossing(Nanos usual) {
+inline CrossReading read_cross_timestamp(Nanos usual) {
   constexpr int kTries = 3;
   constexpr Nanos kTight = 80;  // two calls of the vDSO, on nearly any machine
   const Nanos tight = std::max(kTight, usual + usual / 8);
-  CrossingReading best;
+  CrossReading best;
   for (int i = 0; i < kTries; ++i) {
-    const CrossingReading now{read_clock(CLOCK_MONOTONIC_RAW), read_clock(CLOCK_REALTIME),
-                              read_clock(CLOCK_MONOTONIC_RAW)};
+    const CrossReading now{read_clock(CLOCK_MONOTONIC_RAW), read_clock(CLOCK_REALTIME),
+                           read_clock(CLOCK_MONOTONIC_RAW)};
     if (i == 0 || now.after - now.before < best.after - best.before) best = now;
     if (best.after - best.before <= tight) break;
   }

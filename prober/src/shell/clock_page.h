@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/fabric_time.h"
-#include "core/recent_least.h"
+#include "core/windowed_min.h"
 
 struct fabric_clock;
 
@@ -39,7 +39,7 @@ class ClockPage {
   std::uint64_t inode_ = 0;
   Nanos next_open_ = 0;
   Nanos read_ = 0;
-  RecentLeast widths_{1'000'000'000};  // where clocks are slow to read no reading is short
+  WindowedMin widths_{1'000'000'000};  // where clocks are slow to read no reading is short
   std::optional<FabricReading> last_;
 };
 

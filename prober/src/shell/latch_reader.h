@@ -20,7 +20,7 @@
 
 namespace fabric::prober {
 
-// `Page` is a struct of fabric/clock_words.h's kind.
+// `Page` is a struct of fabric/clock_outbox.h's kind.
 template <typename Page>
 class LatchReader {
  public:

@@ -30,8 +30,8 @@ constexpr Nanos kRetry = 100'000'000;
 constexpr Nanos kIdle = 100'000'000;
 constexpr Nanos kPublish = 20'000'000;
 constexpr Nanos kMtuLook = 100'000'000;
-constexpr int kFarewells = 6;
-constexpr std::chrono::milliseconds kFarewellPause{5};
+constexpr int kByes = 6;
+constexpr std::chrono::milliseconds kByePause{5};
 constexpr std::size_t kMostPerRound = 2048;  // a flood must not keep us from sending
 
 std::uint64_t random_word() {
@@ -54,7 +54,7 @@ Prober::Prober(Options options)
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       notices_(epoll_.get()),
       rdma_(epoll_.get()),
-      words_(directory_ + "/words"),
+      clock_outbox_(directory_ + "/words"),
       wishes_(directory_ + "/ports"),
       clock_(options_.run_dir) {
   load_keys();
@@ -112,16 +112,16 @@ void Prober::run() {
     }
     pass(woken);
   }
-  for (int i = 0; i < kFarewells; ++i) {
-    if (i != 0) std::this_thread::sleep_for(kFarewellPause);
-    say_farewell(nullptr);
+  for (int i = 0; i < kByes; ++i) {
+    if (i != 0) std::this_thread::sleep_for(kByePause);
+    send_byes(nullptr);
   }
   log_info("stopped");
 }
 
 void Prober::event(const ring::EventRecord& record) {
   ring_.event(record);
-  herald_.saw(record);
+  throttle_.note(record);
 }
 
 void Prober::pass(Nanos now) {
@@ -135,7 +135,8 @@ void Prober::pass(Nanos now) {
       open_sources(now);
     }
   }
-  if (words_.look(now)) engine_.set_words(words_.words(), words_.links());
+  if (clock_outbox_.look(now))
+    engine_.set_clock_messages(clock_outbox_.messages(), clock_outbox_.links());
   engine_.set_fabric_time(clock_.look(now), now);
   rdma_.look(engine_, *this, now);
   receive(now);
@@ -144,7 +145,7 @@ void Prober::pass(Nanos now) {
   engine_.note_running(fresh.mono, *this);
   send(fresh);
   probe_mtu(fresh.mono);
-  if (herald_.tells(fresh.mono, engine_.row())) {
+  if (throttle_.should_notify(fresh.mono, engine_.miss_run())) {
     publish(fresh.mono);  // what an event tells is in the tables too when its reader looks
     control_->notify();
   } else if (fresh.mono >= next_publish_) {
@@ -220,13 +221,13 @@ void Prober::open_sources(Nanos now) {
 }
 
 void Prober::cross() {
-  const CrossingReading read = read_crossing(crossing_.least_ns());
-  crossing_.add(read.before, read.wall, read.after);
+  const CrossReading read = read_cross_timestamp(cross_timestamp_.least_ns());
+  cross_timestamp_.add(read.before, read.wall, read.after);
 }
 
 std::int64_t Prober::in_raw(std::int64_t stamp, bool hardware) const {
   if (hardware || stamp == 0) return stamp;
-  return crossing_.to_raw(stamp).value_or(0);
+  return cross_timestamp_.to_raw(stamp).value_or(0);
 }
 
 void Prober::poll_sockets() {
@@ -280,9 +281,9 @@ void Prober::send(const Now& now) {
   transmit();
 }
 
-void Prober::say_farewell(const Config* next) {
+void Prober::send_byes(const Config* next) {
   outgoing_.clear();
-  engine_.say_farewell(next, read_clock(CLOCK_MONOTONIC), outgoing_);
+  engine_.send_byes(next, read_clock(CLOCK_MONOTONIC), outgoing_);
   transmit();
 }
 
@@ -409,9 +410,9 @@ void Prober::write_rows() {
 void Prober::publish(Nanos now) {
   next_publish_ = now + kPublish;
   constexpr Nanos kSlow = 1'000;
-  if (!slow_clock_ && crossing_.width_ns() > kSlow) {
+  if (!slow_clock_ && cross_timestamp_.width_ns() > kSlow) {
     slow_clock_ = true;
-    log_warning("reading the clocks takes " + std::to_string(crossing_.width_ns()) +
+    log_warning("reading the clocks takes " + std::to_string(cross_timestamp_.width_ns()) +
                 " ns (see /sys/devices/system/clocksource): half of it is in the clock's bound");
   }
   write_rows();
@@ -420,7 +421,8 @@ void Prober::publish(Nanos now) {
   ring_.publish_totals(
       {static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
        static_cast<std::uint64_t>(c.stall_ns), static_cast<std::uint64_t>(c.stall_max_ns),
-       control_->errors(), c.promises_refused, static_cast<std::uint64_t>(crossing_.width_ns())},
+       control_->errors(), c.promises_refused,
+       static_cast<std::uint64_t>(cross_timestamp_.width_ns())},
       c.refused.data(), c.refused.size());
 }
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "core/crossing.h"
+#include "core/cross_timestamp.h"
 #include "core/engine.h"
-#include "core/herald.h"
+#include "core/notify_throttle.h"
 #include "shell/carrier_reader.h"
 #include "shell/clock.h"
+#include "shell/clock_outbox.h"
 #include "shell/clock_page.h"
 #include "shell/clock_ports.h"
-#include "shell/clock_words.h"
 #include "shell/control.h"
 #include "shell/fd.h"
 #include "shell/link_notices.h"
@@ -59,13 +59,13 @@ class Prober : private RecordSink {
     explicit Port(const LinkConfig& link) : config(link), reader(link.netdev) {}
   };
 
-  // What core parts tell: into the ring, and to the herald.
+  // What core parts tell: into the ring, and to the throttle of notices.
   void event(const ring::EventRecord& record) override;
   void sample(const ring::SampleRecord& record) override { ring_.sample(record); }
 
   nlohmann::json handle(const nlohmann::json& request);
   nlohmann::json status() const;
-  nlohmann::json views(const nlohmann::json& request);
+  nlohmann::json peer_reports(const nlohmann::json& request);
   nlohmann::json mtu(const nlohmann::json& request);
   std::uint32_t configure(const nlohmann::json& request);
   void load_saved();
@@ -97,7 +97,7 @@ class Prober : private RecordSink {
   void probe_mtu(Nanos now);
   bool send_large(const mtu::Outgoing& packet);
   // To those that will not hear us any more: all, or those that `next` has no more.
-  void say_farewell(const Config* next);
+  void send_byes(const Config* next);
   void publish(Nanos now);
   void write_rows();  // of all links and paths
   ring::LinkRow link_row(const Port& port) const;
@@ -124,10 +124,10 @@ class Prober : private RecordSink {
     std::uint64_t sent;
   };
   std::vector<Left> left_;  // of what is being sent
-  Herald herald_;
-  Crossing crossing_;
+  NotifyThrottle throttle_;
+  CrossTimestamp cross_timestamp_;
   bool slow_clock_ = false;  // it has been said
-  ClockWords words_;
+  ClockOutbox clock_outbox_;
   ClockPorts wishes_;
   std::vector<PortWish> granted_;  // those that the engine knows of
   ClockPage clock_;

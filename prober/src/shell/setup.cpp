@@ -112,7 +112,7 @@ void Prober::load_saved() {
 std::uint32_t Prober::configure(const json& request) {
   Config config = parse_config(request);
   // Now and, where the link stays, a few times later: its socket may be gone in a moment.
-  for (int i = 0; i < 2; ++i) say_farewell(&config);
+  for (int i = 0; i < 2; ++i) send_byes(&config);
   std::vector<Port> ports;
   const auto links = std::span(config.links);
   for (const LinkConfig& link : links.first(config.udp_links())) {
@@ -163,7 +163,7 @@ json Prober::handle(const json& request) {
     return {{"config", epoch}};
   }
   if (op == "status") return status();
-  if (op == "views") return views(request);
+  if (op == "views") return peer_reports(request);
   if (op == "mtu") return mtu(request);
   if (op == "rekey") {
     // A credential (systemd's LoadCredential) stays what it was at the start: root, who may read
@@ -180,14 +180,14 @@ json Prober::handle(const json& request) {
                            "' is none of configure, mtu, subscribe, status, views, rekey");
 }
 
-json Prober::views(const json& request) {
+json Prober::peer_reports(const json& request) {
   constexpr std::size_t kMost = 1000;  // an answer is one packet of at most 64 KiB
   const auto skip = request.contains("skip") ? request.at("skip").get<std::size_t>() : 0;
   const Nanos now = read_clock(CLOCK_MONOTONIC);
   bool more = false;
   json list = json::array();
-  for (const Views::Entry& entry : engine_.views(now, skip, kMost, more)) {
-    list.push_back({entry.speaker, entry.word, entry.at});
+  for (const PeerReports::Entry& entry : engine_.peer_reports(now, skip, kMost, more)) {
+    list.push_back({entry.reporter, entry.packed, entry.at});
   }
   return {{"views", std::move(list)}, {"more", more}};
 }

@@ -111,7 +111,7 @@ TEST_CASE("What is lost after a return is counted at both ends, as before it") {
   CHECK(lost > first + 10);
 }
 
-TEST_CASE("Lost farewells are said again") {
+TEST_CASE("Lost byes are sent again") {
   World w = three();
   int left = 2;
   w.lost = [&](auto from, auto to, auto rail) {
@@ -128,7 +128,7 @@ TEST_CASE("A prober that stops says so on every path; its next life is heard as 
   World w = three();
   std::vector<Outgoing> out;
   Host& one = w.hosts[1];
-  one.engine->say_farewell(nullptr, w.now, out);
+  one.engine->send_byes(nullptr, w.now, out);
   REQUIRE(out.size() == 4);
   for (const Outgoing& o : out) {
     const std::uint8_t rail = o.destination.ip[13];
@@ -146,11 +146,11 @@ TEST_CASE("A prober that stops says so on every path; its next life is heard as 
   CHECK(w.hosts[2].records.of(EventKind::kMiss).empty());
 }
 
-TEST_CASE("A farewell cannot be forged without the key, nor replayed") {
+TEST_CASE("A bye cannot be forged without the key, nor replayed") {
   World w = three();
   Host& two = w.hosts[2];
   Packet forged;
-  forged.flags = kWireReport | kWireFarewell;
+  forged.flags = kWireReport | kWireBye;
   forged.host_id = World::id(1);
   forged.incarnation = 111;
   forged.seq = 1'000'000;
@@ -174,16 +174,16 @@ TEST_CASE("A farewell cannot be forged without the key, nor replayed") {
   CHECK_FALSE(gone(row(two, kRail0ToOne)));
 }
 
-TEST_CASE("What was under way before the farewell is no return") {
+TEST_CASE("What was under way before the bye is no return") {
   World w = three();
   Host& one = w.hosts[1];
   std::vector<Outgoing> single;
-  std::vector<Outgoing> farewell;
+  std::vector<Outgoing> bye;
   while (single.empty()) {
     w.now += kMs;
     one.engine->take_due(w.now, 0, single);
   }
-  one.engine->say_farewell(nullptr, w.now, farewell);
+  one.engine->send_byes(nullptr, w.now, bye);
   one.engine.reset();
   const auto give = [&](const std::vector<Outgoing>& all) {
     for (const Outgoing& o : all) {
@@ -192,7 +192,7 @@ TEST_CASE("What was under way before the farewell is no return") {
     }
     w.run(5 * kMs);
   };
-  give(farewell);
+  give(bye);
   give(single);
   w.run(1000 * kMs);
   for (const std::size_t path : {kRail0ToOne, kRail1ToOne}) CHECK(gone(row(w.hosts[2], path)));
@@ -200,18 +200,18 @@ TEST_CASE("What was under way before the farewell is no return") {
 }
 
 TEST_CASE("A receiver that does not know the flag sees a report, which moves no due time") {
-  CHECK((kWireFarewell & (kWireTrainMask | kWireReport | kWireStalled | kWireHwStamps)) == 0);
+  CHECK((kWireBye & (kWireTrainMask | kWireReport | kWireStalled | kWireHwStamps)) == 0);
   World w = three();
   w.captured.clear();
   drop(w, 1, 1, 2);
   w.run(100 * kMs);
-  int farewells = 0;
+  int byes = 0;
   for (const auto& [at, bytes] : w.captured) {
     Packet p;
     REQUIRE(decode_unauthenticated(bytes, p) == WireError::kNone);
-    if ((p.flags & kWireFarewell) == 0) continue;
-    ++farewells;
+    if ((p.flags & kWireBye) == 0) continue;
+    ++byes;
     CHECK((p.flags & kWireReport) != 0);
   }
-  CHECK(farewells >= 3);
+  CHECK(byes >= 3);
 }

@@ -18,12 +18,12 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/recent_least.h"
 #include "core/stalls.h"
+#include "core/windowed_min.h"
 
 namespace fabric::prober {
 
-class Crossing {
+class CrossTimestamp {
  public:
   // Of the filter: long enough to take 10 ns of a reading down to 1 or 2, short enough to follow a
   // new rate (1 ppm more: 18 ns behind at most).
@@ -124,7 +124,7 @@ class Crossing {
   Nanos settled_ = 0;
   std::uint64_t steps_ = 0;
   // Of a second or so: a machine's way of reading may change (the kernel gives up the TSC).
-  RecentLeast widths_{1'000'000'000};
+  WindowedMin widths_{1'000'000'000};
   Nanos first_width_ = 0;  // of the reading with which the line began
   double width_ = 0;       // mean of those in the line
   bool jumped_ = false;    // the last reading was a jump

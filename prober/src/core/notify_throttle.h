@@ -1,8 +1,8 @@
-// When to wake those who wait for news. Each wake has the daemon judge the whole host, about a
+// When to wake those who wait for events. Each wake has the daemon judge the whole host, about a
 // millisecond of its core, and where a job keeps a queue standing packets are late a hundred times
 // a second. Pure.
 //
-//  - A carrier change, and anything new while a row of misses stands on a link: at once.
+//  - A carrier change, and anything new while a link has a run of misses: at once.
 //  - A single conclusive miss: at once, but not so soon after the last time.
 //  - Heard again after one: a little later.
 //  - What proves nothing (misses that owe to our own gap, their end, the gap itself): late, all
@@ -18,14 +18,14 @@
 
 namespace fabric::prober {
 
-class Herald {
+class NotifyThrottle {
  public:
   static constexpr Nanos kMissPause = 20'000'000;
   static constexpr Nanos kHeardPause = 50'000'000;
   static constexpr Nanos kIdlePause = 250'000'000;
-  static constexpr std::uint32_t kRow = 2;
+  static constexpr std::uint32_t kMissRun = 2;
 
-  void saw(const ring::EventRecord& record) {
+  void note(const ring::EventRecord& record) {
     switch (static_cast<ring::EventKind>(record.kind)) {
       case ring::EventKind::kCarrier:
         due_ = 0;
@@ -41,21 +41,21 @@ class Herald {
     }
   }
 
-  // Whether it is time; then all that was seen counts as told. `row`: the longest row of misses
-  // that stands on a link.
-  bool tells(Nanos now, std::uint32_t row) {
-    if (due_ == kNever || (row < kRow && now < due_)) return false;
+  // Whether it is time; then all events so far count as notified. `miss_run`: the longest run of
+  // conclusive misses on a link.
+  bool should_notify(Nanos now, std::uint32_t miss_run) {
+    if (due_ == kNever || (miss_run < kMissRun && now < due_)) return false;
     due_ = kNever;
-    told_ = now;
+    notified_ = now;
     return true;
   }
 
  private:
   static constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
-  void wait(Nanos most) { due_ = std::min(due_, told_ + most); }
+  void wait(Nanos most) { due_ = std::min(due_, notified_ + most); }
 
   Nanos due_ = kNever;  // kNever: nothing to tell
-  Nanos told_ = 0;
+  Nanos notified_ = 0;
 };
 
 }  // namespace fabric::prober

@@ -1,4 +1,4 @@
-#include "shell/clock_words.h"
+#include "shell/clock_outbox.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "fabric/clock_words.h"
+#include "fabric/clock_outbox.h"
 
 using namespace fabric::prober;
-namespace page = fabric::clock_words;
+namespace page = fabric::clock_outbox;
 
 namespace {
 
@@ -30,7 +30,7 @@ struct Setup {
   page::Page bytes{page::kMagic, page::kVersion, sizeof(page::Page), 0, {}};
 
   Setup() {
-    std::string name = "/tmp/prober-words-XXXXXX";
+    std::string name = "/tmp/prober-outbox-XXXXXX";
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     directory = name;
   }
@@ -42,13 +42,13 @@ struct Setup {
   Setup& operator=(const Setup&) = delete;
   std::string path() const { return directory + "/words"; }
 
-  void say(Nanos when, const std::vector<Word>& words) {
+  void say(Nanos when, const std::vector<ClockMessage>& messages) {
     ++bytes.seq;
     page::Record& record = bytes.record[bytes.seq & 1];
     record = {};
     record.mono_ns = static_cast<std::uint64_t>(when);
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      std::copy(words[i].begin(), words[i].end(), record.word[i]);
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      std::copy(messages[i].begin(), messages[i].end(), record.message[i]);
     }
     const auto parts = std::bit_cast<std::array<std::uint64_t, sizeof(page::Record) / 8>>(record);
     record.check = page::kSalt;
@@ -68,50 +68,50 @@ struct Setup {
 
 TEST_CASE("what the clock service says is read, once for each time it says something") {
   Setup s;
-  ClockWords words(s.path());
-  CHECK_FALSE(words.look(kNow));  // there is none
+  ClockOutbox outbox(s.path());
+  CHECK_FALSE(outbox.look(kNow));  // there is none
   s.say(kNow, {{1, 2, 3, 4}, {5, 0, 0, 0}});
   s.store();
-  CHECK_FALSE(words.look(kNow + 1));  // looked for just now
-  CHECK(words.look(kNow + kSecond / 5));
-  CHECK(words.words() == std::vector<Word>{{1, 2, 3, 4}, {5, 0, 0, 0}});
-  CHECK_FALSE(words.look(kNow + kSecond / 4));
+  CHECK_FALSE(outbox.look(kNow + 1));  // looked for just now
+  CHECK(outbox.look(kNow + kSecond / 5));
+  CHECK(outbox.messages() == std::vector<ClockMessage>{{1, 2, 3, 4}, {5, 0, 0, 0}});
+  CHECK_FALSE(outbox.look(kNow + kSecond / 4));
   s.say(kNow + kSecond / 3, {{9, 9, 9, 9}});
   s.store();
-  CHECK(words.look(kNow + kSecond / 2));
-  CHECK(words.words() == std::vector<Word>{{9, 9, 9, 9}});
+  CHECK(outbox.look(kNow + kSecond / 2));
+  CHECK(outbox.messages() == std::vector<ClockMessage>{{9, 9, 9, 9}});
 }
 
-TEST_CASE("a link's own word is that of its index") {
+TEST_CASE("a link's own message is that of its index") {
   Setup s;
   s.say(kNow, {{1, 2, 3, 4}});
   page::Record& record = s.bytes.record[s.bytes.seq & 1];
   record.link[7][0] = 5;
   record.check ^= 5;
   s.store();
-  ClockWords words(s.path());
-  CHECK(words.look(kNow));
-  CHECK(words.words().size() == 1);
-  REQUIRE(words.links().size() == page::kLinks);
-  CHECK(words.links()[7] == Word{5, 0, 0, 0});
-  CHECK(words.links()[6] == Word{});
-  CHECK(words.look(kNow + 2 * kSecond));
-  CHECK(words.links().empty());
+  ClockOutbox outbox(s.path());
+  CHECK(outbox.look(kNow));
+  CHECK(outbox.messages().size() == 1);
+  REQUIRE(outbox.links().size() == page::kLinks);
+  CHECK(outbox.links()[7] == ClockMessage{5, 0, 0, 0});
+  CHECK(outbox.links()[6] == ClockMessage{});
+  CHECK(outbox.look(kNow + 2 * kSecond));
+  CHECK(outbox.links().empty());
 }
 
 TEST_CASE("what a service said that is silent since is not told on") {
   Setup s;
   s.say(kNow, {{1, 2, 3, 4}});
   s.store();
-  ClockWords words(s.path());
-  CHECK(words.look(kNow + kSecond / 2));
-  CHECK(words.look(kNow + 2 * kSecond));
-  CHECK(words.words().empty());
-  CHECK_FALSE(words.look(kNow + 3 * kSecond));
+  ClockOutbox outbox(s.path());
+  CHECK(outbox.look(kNow + kSecond / 2));
+  CHECK(outbox.look(kNow + 2 * kSecond));
+  CHECK(outbox.messages().empty());
+  CHECK_FALSE(outbox.look(kNow + 3 * kSecond));
   s.say(kNow + 4 * kSecond, {{7, 7, 7, 7}});
   s.store(page::kFileSize, true);  // another file took its place
-  CHECK(words.look(kNow + 4 * kSecond + 1));
-  CHECK(words.words().size() == 1);
+  CHECK(outbox.look(kNow + 4 * kSecond + 1));
+  CHECK(outbox.messages().size() == 1);
 }
 
 TEST_CASE("what is no page, or damaged, is none") {
@@ -134,16 +134,16 @@ TEST_CASE("what is no page, or damaged, is none") {
     s.say(kNow + 10 * kSecond, {{1, 2, 3, 4}});
     s.store();
   }
-  ClockWords words(s.path());
-  CHECK_FALSE(words.look(kNow));
-  CHECK(words.words().empty());
+  ClockOutbox outbox(s.path());
+  CHECK_FALSE(outbox.look(kNow));
+  CHECK(outbox.messages().empty());
 }
 
-TEST_CASE("any bytes are words or none") {
+TEST_CASE("any bytes are messages or none") {
   Setup s;
   s.say(kNow, {{1, 2, 3, 4}});
   std::mt19937_64 rng(1);
-  ClockWords words(s.path());
+  ClockOutbox outbox(s.path());
   const page::Page sound = s.bytes;
   for (int i = 0; i < 2000; ++i) {
     s.bytes = sound;
@@ -152,7 +152,7 @@ TEST_CASE("any bytes are words or none") {
       raw[rng() % sizeof s.bytes] = static_cast<std::uint8_t>(rng());
     }
     s.store();
-    words.look(kNow + i * kSecond);
-    CHECK(words.words().size() <= page::kWords);
+    outbox.look(kNow + i * kSecond);
+    CHECK(outbox.messages().size() <= page::kMessages);
   }
 }

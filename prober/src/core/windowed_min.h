@@ -7,9 +7,9 @@
 
 namespace fabric::prober {
 
-class RecentLeast {
+class WindowedMin {
  public:
-  explicit RecentLeast(Nanos bucket) : bucket_(bucket) {}
+  explicit WindowedMin(Nanos bucket) : bucket_(bucket) {}
 
   // `value` is above 0.
   void add(Nanos value, Nanos now) {

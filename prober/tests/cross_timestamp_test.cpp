@@ -1,4 +1,4 @@
-#include "core/crossing.h"
+#include "core/cross_timestamp.h"
 
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@ struct World {
   double beyond = 0;  // what slewing made of it
   double rate = 0;
   std::mt19937_64 rng{1};
-  Crossing crossing{};
+  CrossTimestamp cross{};
 
   Nanos wall() const { return raw + base + std::llround(beyond); }
   void pass(Nanos ns) {
@@ -31,7 +31,7 @@ struct World {
   void read(Nanos width = 40) {
     // The wall clock is read somewhere within.
     const auto early = static_cast<Nanos>(rng() % static_cast<std::uint64_t>(width));
-    crossing.add(raw - early, wall(), raw - early + width);
+    cross.add(raw - early, wall(), raw - early + width);
   }
   void run(Nanos ns) {
     for (const Nanos end = raw + ns; raw < end;) {
@@ -39,7 +39,7 @@ struct World {
       read();
     }
   }
-  double off() const { return static_cast<double>(crossing.to_raw(wall()).value() - raw); }
+  double off() const { return static_cast<double>(cross.to_raw(wall()).value() - raw); }
   // Largest error of so long.
   double worst(Nanos ns) {
     double most = 0;
@@ -59,7 +59,7 @@ TEST_CASE("a wall clock that is slewed is converted to within some nanoseconds")
     World world;
     world.rate = rate;
     world.read();
-    REQUIRE_FALSE(world.crossing.to_raw(world.wall()).has_value());  // not settled yet
+    REQUIRE_FALSE(world.cross.to_raw(world.wall()).has_value());  // not settled yet
     world.run(300 * kMs);
     CHECK(world.worst(1000 * kMs) <= 10);
   }
@@ -72,10 +72,9 @@ TEST_CASE("stamps between two readings and before the last are converted too") {
   const Nanos wall = world.wall();
   const Nanos raw = world.raw;
   world.pass(3 * kMs);
-  CHECK(std::abs(static_cast<double>(world.crossing.to_raw(world.wall()).value() - world.raw)) <=
-        12);
+  CHECK(std::abs(static_cast<double>(world.cross.to_raw(world.wall()).value() - world.raw)) <= 12);
   world.run(10 * kMs);
-  CHECK(std::abs(static_cast<double>(world.crossing.to_raw(wall).value() - raw)) <= 12);
+  CHECK(std::abs(static_cast<double>(world.cross.to_raw(wall).value() - raw)) <= 12);
 }
 
 TEST_CASE("a new rate is followed") {
@@ -84,7 +83,7 @@ TEST_CASE("a new rate is followed") {
   world.rate = 1e-6;
   CHECK(world.worst(500 * kMs) <= 40);
   CHECK(world.worst(500 * kMs) <= 10);
-  CHECK(world.crossing.steps() == 0);
+  CHECK(world.cross.steps() == 0);
 }
 
 TEST_CASE("a step leaves no stamp that mixes both times") {
@@ -95,12 +94,12 @@ TEST_CASE("a step leaves no stamp that mixes both times") {
   world.base += 5 * kMs;
   world.pass(kMs);
   world.read();
-  CHECK(world.crossing.steps() == 1);
-  CHECK_FALSE(world.crossing.to_raw(before).has_value());
-  CHECK_FALSE(world.crossing.to_raw(world.wall()).has_value());
+  CHECK(world.cross.steps() == 1);
+  CHECK_FALSE(world.cross.to_raw(before).has_value());
+  CHECK_FALSE(world.cross.to_raw(world.wall()).has_value());
   world.run(80 * kMs);
   CHECK(world.worst(300 * kMs) <= 12);
-  CHECK(world.crossing.steps() == 1);
+  CHECK(world.cross.steps() == 1);
 }
 
 TEST_CASE("where reading a clock is slow, stamps are converted within half of what it takes") {
@@ -110,9 +109,9 @@ TEST_CASE("where reading a clock is slow, stamps are converted within half of wh
     world.pass(2 * kMs);
     world.read(5'000);
   }
-  CHECK(world.crossing.width_ns() == 5'000);
-  CHECK(world.crossing.least_ns() == 5'000);
-  CHECK(world.crossing.steps() == 0);
+  CHECK(world.cross.width_ns() == 5'000);
+  CHECK(world.cross.least_ns() == 5'000);
+  CHECK(world.cross.steps() == 0);
   for (int i = 0; i < 500; ++i) {
     world.pass(2 * kMs);
     world.read(5'000);
@@ -122,19 +121,19 @@ TEST_CASE("where reading a clock is slow, stamps are converted within half of wh
 
 TEST_CASE("what a line may be off by follows from the readings that are in it") {
   World world;
-  CHECK(world.crossing.width_ns() == 0);
+  CHECK(world.cross.width_ns() == 0);
   world.read();
-  CHECK(world.crossing.width_ns() == 0);  // nothing is converted yet
+  CHECK(world.cross.width_ns() == 0);  // nothing is converted yet
   world.run(400 * kMs);
-  CHECK(world.crossing.width_ns() == 40);
+  CHECK(world.cross.width_ns() == 40);
   for (int i = 0; i < 200; ++i) {  // each is read early
     const Nanos width = i % 4 == 0 ? 40 : 180;
     world.pass(2 * kMs);
-    world.crossing.add(world.raw - width + 1, world.wall(), world.raw + 1);
+    world.cross.add(world.raw - width + 1, world.wall(), world.raw + 1);
   }
-  CHECK(world.crossing.width_ns() > 120);
-  CHECK(world.crossing.width_ns() < 180);
-  CHECK(std::abs(world.off()) <= static_cast<double>(world.crossing.width_ns()) / 2 + 1);
+  CHECK(world.cross.width_ns() > 120);
+  CHECK(world.cross.width_ns() < 180);
+  CHECK(std::abs(world.off()) <= static_cast<double>(world.cross.width_ns()) / 2 + 1);
 }
 
 TEST_CASE("when reading becomes slower or faster while it runs stamps go on") {
@@ -145,11 +144,11 @@ TEST_CASE("when reading becomes slower or faster while it runs stamps go on") {
     for (int i = 0; i < 1'500; ++i) {
       world.pass(2 * kMs);
       world.read(width);
-      REQUIRE(world.crossing.to_raw(world.wall()).has_value());
+      REQUIRE(world.cross.to_raw(world.wall()).has_value());
       CHECK(std::abs(world.off()) <= 3'100);
     }
     CHECK(std::abs(world.off()) <= static_cast<double>(width));
-    CHECK(world.crossing.width_ns() <= width + 40);
+    CHECK(world.cross.width_ns() <= width + 40);
   }
 }
 
@@ -163,7 +162,7 @@ TEST_CASE("a wall clock that is slewed by percents is a new rate, not a step at 
     world.rate = 0;
     world.run(70 * kMs);
     CHECK(world.worst(300 * kMs) <= 40);
-    CHECK(world.crossing.steps() <= 4);  // two at a change whose first readings lie close
+    CHECK(world.cross.steps() <= 4);  // two at a change whose first readings lie close
   }
 }
 
@@ -173,7 +172,7 @@ TEST_CASE("neither a slow first reading nor readings on end make the first stamp
     world.rng.seed(seed);
     world.read(4'000);
     // Three readings in each wake, ten of them until there are stamps.
-    while (!world.crossing.to_raw(world.wall()).has_value()) {
+    while (!world.cross.to_raw(world.wall()).has_value()) {
       world.pass(10 * kMs);
       for (int i = 0; i < 3; ++i) {
         world.pass(5'000);
@@ -193,7 +192,7 @@ TEST_CASE("two steps, one after the other, are no rate") {
     world.pass(kMs);
     world.read();
   }
-  CHECK(world.crossing.steps() == 2);
+  CHECK(world.cross.steps() == 2);
   world.run(250 * kMs);
   CHECK(world.worst(300 * kMs) <= 12);
 }
@@ -202,12 +201,12 @@ TEST_CASE("readings that took long say nothing, and far stamps are not converted
   World world;
   world.run(400 * kMs);
   const Nanos wall = world.wall();
-  world.crossing.add(world.raw, world.wall() + 50'000, world.raw + 100'000);
-  world.crossing.add(world.raw + 10, world.wall(), world.raw);
-  CHECK(world.crossing.steps() == 0);
-  CHECK(world.crossing.to_raw(wall).has_value());
-  CHECK_FALSE(world.crossing.to_raw(wall - 2 * Crossing::kFarthest).has_value());
-  CHECK_FALSE(world.crossing.to_raw(wall + 2 * Crossing::kFarthest).has_value());
+  world.cross.add(world.raw, world.wall() + 50'000, world.raw + 100'000);
+  world.cross.add(world.raw + 10, world.wall(), world.raw);
+  CHECK(world.cross.steps() == 0);
+  CHECK(world.cross.to_raw(wall).has_value());
+  CHECK_FALSE(world.cross.to_raw(wall - 2 * CrossTimestamp::kFarthest).has_value());
+  CHECK_FALSE(world.cross.to_raw(wall + 2 * CrossTimestamp::kFarthest).has_value());
 }
 
 TEST_CASE("after a stop of the prober the line still holds") {
@@ -216,7 +215,7 @@ TEST_CASE("after a stop of the prober the line still holds") {
   world.run(400 * kMs);
   world.pass(900 * kMs);
   world.read();
-  CHECK(world.crossing.steps() == 0);
+  CHECK(world.cross.steps() == 0);
   CHECK(std::abs(world.off()) <= 200);
   world.run(100 * kMs);
   CHECK(world.worst(100 * kMs) <= 12);

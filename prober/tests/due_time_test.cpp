@@ -1,5 +1,5 @@
-// Fabric time as a parameter, and the word by which a packet promises the next.
-#include "core/promise.h"
+// Fabric time as a parameter, and the 32 bits by which a packet announces the next.
+#include "core/due_time.h"
 
 #include <doctest/doctest.h>
 
@@ -59,7 +59,7 @@ TEST_CASE("Fabric time is used once it was good for a second, and only while it 
   CHECK(FabricTime::most_bound(1'000 * kMs) == kMs);
 }
 
-TEST_CASE("A promise is read as it was made, by another clock too, over all wraps of the word") {
+TEST_CASE("A due time is read as it was announced, by another clock too, over all wraps") {
   std::mt19937_64 rng(3);
   for (int i = 0; i < 20'000; ++i) {
     // Sender and receiver have monotonic clocks of their own; fabric time is the same.
@@ -71,8 +71,8 @@ TEST_CASE("A promise is read as it was made, by another clock too, over all wrap
     const FabricTime receiver = settled(fabric - heard, 500, heard);
     const Nanos in =
         static_cast<Nanos>(rng() % static_cast<std::uint64_t>(2 * kMostAhead)) - kMostAhead;
-    const auto word = pack_promise(sent + in, sent, sender);
-    const auto got = unpack_promise(word, heard, receiver);
+    const auto packed = pack_next_due(sent + in, sent, sender);
+    const auto got = unpack_next_due(packed, heard, receiver);
     REQUIRE(got);
     CHECK(got->due - heard >= in);
     CHECK(got->due - heard < in + 256);
@@ -81,75 +81,74 @@ TEST_CASE("A promise is read as it was made, by another clock too, over all wrap
   }
 }
 
-TEST_CASE(
-    "Nothing is promised without fabric time, too far ahead, or by a word that says nothing") {
+TEST_CASE("No due time is announced without fabric time, too far ahead, or by 0") {
   const Nanos now = 5'000 * kMs;
   const FabricTime time = settled();
-  CHECK(pack_promise(now + kPace, now, FabricTime{}) == 0);
-  CHECK(pack_promise(now + kMostAhead + 1, now, time) == 0);
-  CHECK(pack_promise(now - kMostAhead - 1, now, time) == 0);
-  const auto word = pack_promise(now + kPace, now, time);
-  CHECK(unpack_promise(word, now, time).has_value());
-  CHECK_FALSE(unpack_promise(word, now, FabricTime{}).has_value());
-  CHECK_FALSE(unpack_promise(0, now, time).has_value());
-  CHECK_FALSE(unpack_promise(word & ~15U, now, time).has_value());
+  CHECK(pack_next_due(now + kPace, now, FabricTime{}) == 0);
+  CHECK(pack_next_due(now + kMostAhead + 1, now, time) == 0);
+  CHECK(pack_next_due(now - kMostAhead - 1, now, time) == 0);
+  const auto packed = pack_next_due(now + kPace, now, time);
+  CHECK(unpack_next_due(packed, now, time).has_value());
+  CHECK_FALSE(unpack_next_due(packed, now, FabricTime{}).has_value());
+  CHECK_FALSE(unpack_next_due(0, now, time).has_value());
+  CHECK_FALSE(unpack_next_due(packed & ~15U, now, time).has_value());
 }
 
 TEST_CASE("Missing: three eighths of the link's interval after the latest that packets ever come") {
   const FabricTime time = settled();
-  Promises promises;
+  DueTimeTracker tracker;
   const Nanos interval = 3 * kPace;
   Nanos due = 6'000 * kMs;
   std::uint64_t seq = 1;
   for (int i = 0; i < 40; ++i, due += interval, ++seq) {
-    CHECK(promises.holds() == (i > 8));
+    CHECK(tracker.holds() == (i > 8));
     const Nanos came = due + 50'000 + (i % 4) * 100'000;
-    const Promise next{due + interval, 512};
-    CHECK(promises.take(next, seq, true, came, came, interval, kPace, time));
+    const DueTime next{due + interval, 512};
+    CHECK(tracker.take(next, seq, true, came, came, interval, kPace, time));
   }
-  const Nanos first = due + 350'000 + 512 + 800 + Promises::grace(kPace);
-  CHECK(promises.due(1) == due);
-  CHECK(promises.missing_from(1) == first);
-  CHECK(promises.missing(first - 1) == 0);
-  CHECK(promises.missing(first) == 1);
+  const Nanos first = due + 350'000 + 512 + 800 + DueTimeTracker::grace(kPace);
+  CHECK(tracker.due(1) == due);
+  CHECK(tracker.missing_from(1) == first);
+  CHECK(tracker.missing(first - 1) == 0);
+  CHECK(tracker.missing(first) == 1);
   // Its grid may move meanwhile.
   const Nanos second = first + interval + interval / 16;
-  CHECK(promises.missing(second - 1) == 1);
-  CHECK(promises.missing(second) == 2);
-  CHECK(promises.missing(second + 5 * interval) == 7);
+  CHECK(tracker.missing(second - 1) == 1);
+  CHECK(tracker.missing(second) == 2);
+  CHECK(tracker.missing(second + 5 * interval) == 7);
   SUBCASE("A train in between moves nothing; what it says of the single packet counts") {
-    CHECK(promises.take(Promise{due, 512}, seq, false, due - 5 * kMs, due - interval, interval,
-                        kPace, time));
-    CHECK(promises.missing_from(1) == first);
+    CHECK(tracker.take(DueTime{due, 512}, seq, false, due - 5 * kMs, due - interval, interval,
+                       kPace, time));
+    CHECK(tracker.missing_from(1) == first);
   }
   SUBCASE("After another generation of our own time it is learnt anew") {
     FabricTime other = time;
     const FabricReading page{kAhead + 50 * kMs, 800, 1};
     other.look(page, kPace, due);
     other.look(page, kPace, due + FabricTime::kSettled);
-    CHECK(promises.take(Promise{due + interval, 512}, seq, true, due, due, interval, kPace, other));
-    CHECK_FALSE(promises.holds());
+    CHECK(tracker.take(DueTime{due + interval, 512}, seq, true, due, due, interval, kPace, other));
+    CHECK_FALSE(tracker.holds());
   }
-  SUBCASE("Without a promise nothing holds, and all is forgotten") {
-    CHECK(promises.take(std::nullopt, seq, true, due, due, interval, kPace, time));
-    CHECK_FALSE(promises.holds());
-    CHECK(promises.missing(due + 100 * interval) == 0);
+  SUBCASE("Without a due time nothing holds, and all is forgotten") {
+    CHECK(tracker.take(std::nullopt, seq, true, due, due, interval, kPace, time));
+    CHECK_FALSE(tracker.holds());
+    CHECK(tracker.missing(due + 100 * interval) == 0);
   }
   SUBCASE("What does not fit the pace is left out, and the next one counts again") {
     for (const Nanos nonsense : {due - interval, due + 5 * kMs, due + 2 * interval, Nanos{0},
                                  std::numeric_limits<Nanos>::max() / 4}) {
-      Promises other = promises;
-      CHECK_FALSE(other.take(Promise{nonsense, 512}, seq, true, due, due, interval, kPace, time));
+      DueTimeTracker other = tracker;
+      CHECK_FALSE(other.take(DueTime{nonsense, 512}, seq, true, due, due, interval, kPace, time));
       CHECK_FALSE(other.holds());
       CHECK(other.missing(due + 100 * interval) == 0);
-      CHECK(other.take(Promise{due + 2 * interval, 512}, seq + 1, true, due + interval,
+      CHECK(other.take(DueTime{due + 2 * interval, 512}, seq + 1, true, due + interval,
                        due + interval, interval, kPace, time));
       CHECK(other.holds());
     }
   }
-  SUBCASE("A promise that is too early calls nothing missing that comes by its pace") {
+  SUBCASE("A due time that is too early calls nothing missing that comes by its pace") {
     const Nanos lie = due + interval - 3 * kMs;
-    CHECK(promises.take(Promise{lie, 512}, seq, true, due, due, interval, kPace, time));
-    CHECK(promises.missing(due + interval + kPace / 8 - 1) == 0);
+    CHECK(tracker.take(DueTime{lie, 512}, seq, true, due, due, interval, kPace, time));
+    CHECK(tracker.missing(due + interval + kPace / 8 - 1) == 0);
   }
 }
