@@ -28,8 +28,8 @@ constexpr std::int64_t kMeasurableNs = kBalanceStepNs / 20;
 constexpr std::int64_t kPauseMinNs = 60'000'000'000;
 constexpr std::int64_t kPauseMaxNs = 600'000'000'000;
 constexpr std::uint16_t kAlmost = 990;  // as good as full, but comms stay in the pool
-constexpr int kPatience = 3;            // steps
-constexpr int kPatienceMax = 300;
+constexpr int kGoodSteps = 3;           // steps
+constexpr int kGoodStepsMax = 300;
 constexpr std::int64_t kForgivenNs = 600'000'000'000;
 constexpr std::int64_t kRehashAfterNs = 10'000'000'000;  // at less than kRehashBelow
 constexpr std::uint16_t kRehashBelow = 750;
@@ -104,13 +104,15 @@ bool Balance::enter(Path& path, const std::optional<Others>& others, std::int64_
                     held > kSlow * others->held &&
                     others->speed * held > kSlowSpeed * static_cast<double>(path.delivered);
   path.slow_steps = slow ? path.slow_steps + 1 : 0;
-  // One that was removed before is on trial: it costs the job what it costs now.
+  // One that was removed before is on probation: it costs the job what it costs now.
   if (path.slow_steps < (path.pause == 0 ? kSlowSteps : 1)) {
     return false;
   }
   path.slow_steps = 0;
   path.good_steps = 0;
-  path.patience = path.patience == 0 ? kPatience : std::min(2 * path.patience, kPatienceMax);
+  path.good_steps_needed = path.good_steps_needed == 0
+                               ? kGoodSteps
+                               : std::min(2 * path.good_steps_needed, kGoodStepsMax);
   path.tried = false;
   path.lowered = now;
   path.healed = now;
@@ -163,7 +165,7 @@ bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64
   path.gathered = 0;
   if (ratio * kLonger < 1) {
     if (std::exchange(path.tried, false)) {
-      path.patience = std::min(2 * path.patience, kPatienceMax);
+      path.good_steps_needed = std::min(2 * path.good_steps_needed, kGoodStepsMax);
     }
     path.good_steps = 0;
     path.healed = now;
@@ -172,7 +174,7 @@ bool Balance::follow(Path& path, const std::optional<Others>& others, std::int64
     return std::exchange(path.factor, to) != to || much_slower;
   }
   const bool room = ratio * kShorter > 1 && path.factor < kAlmost;
-  if (!room && ++path.good_steps < path.patience) {
+  if (!room && ++path.good_steps < path.good_steps_needed) {
     return false;
   }
   path.tried = path.tried || !room;
@@ -206,7 +208,7 @@ PathSet Balance::step(std::int64_t now) {
       path.next_rehash = now + path.rehash_backoff;
     }
     if (path.factor == kFullWeight && now - path.healed > kForgivenNs) {
-      path.patience = 0;
+      path.good_steps_needed = 0;
       path.rehash_backoff = 0;
       path.pause = 0;
     }
@@ -216,7 +218,7 @@ PathSet Balance::step(std::int64_t now) {
     Path& path = paths_[index];
     path.held = 0;
     path.delivered = 0;
-    if (path.factor != kFullWeight || path.patience != 0) {
+    if (path.factor != kFullWeight || path.good_steps_needed != 0) {
       keep |= bit(index);
     }
   });

@@ -11,8 +11,8 @@
 // same peer with a comparable load, and it delivers much less in the time in which it has any; two
 // seconds in a row. From then on its factor follows the ratio of the two times over some seconds,
 // both ways: it settles where the path is done when the others are. Where both are done together it
-// stays, and a little more (in the end full weight, by which comms come home) is tried only after
-// some good seconds, twice as many each time that this proves wrong.
+// stays, and a little more (in the end full weight, by which comms return to their primary paths)
+// is tried only after some good seconds, twice as many each time that this proves wrong.
 //
 // A path of much less speed than the others is removed: whatever its weight, a chunk takes so long
 // there that the collective waits for that one chunk, and the job is slower than without the path.
@@ -72,11 +72,11 @@ class Balance {
     double others_speed = 0;
     bool much_slower = false;  // as of the last judgement
     int gathered = 0;
-    int good_steps = 0;        // judgements
-    int patience = 0;          // good ones before more weight is tried again; 0: never slow
-    bool tried = false;        // more weight was, on no better ground than patience
-    std::int64_t lowered = 0;  // since when
-    std::int64_t healed = 0;   // when it was lowered last
+    int good_steps = 0;         // judgements
+    int good_steps_needed = 0;  // good ones before more weight is tried again; 0: never slow
+    bool tried = false;         // more weight was, on no better ground than good steps
+    std::int64_t lowered = 0;   // since when
+    std::int64_t healed = 0;    // when it was lowered last
     std::int64_t next_rehash = 0;
     std::int64_t rehash_backoff = 0;
     std::int64_t retry_at = 0;  // while it is removed

@@ -6,9 +6,9 @@
 // credits (SendCore) see to it that nothing is ever unfinished for want of a posted receive.
 // Nothing unfinished is never a silence, and neither is an old request behind others that complete.
 //
-// As with TCP (core/silence.h, whose limits hold here) a second witness is heard: a zero-length
+// As with TCP (core/ack_timeout.h, whose limits hold here) a second witness is heard: a zero-length
 // write on another queue pair of the same rail and traffic class, posted once the silence is half
-// way to its limit. Only a longer silence condemns a connection against it.
+// way to its limit. Only a longer silence closes a connection against it.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/silence.h"
+#include "core/ack_timeout.h"
 
 namespace fabric::core {
 
 // A NIC in software may take this long for one large write while its other queue pairs work.
-inline constexpr std::int64_t kSilenceSlowNs = 1'000'000'000;
+inline constexpr std::int64_t kCompletionTimeoutSlowNs = 1'000'000'000;
 
 struct WorkSample {
   std::uint64_t posted = 0;     // work requests so far, those that ask for a completion
@@ -37,14 +37,14 @@ struct Witness {
 
 class CompletionTimeout {
  public:
-  // `patience`: all limits are 2^patience times as long, 2^kMostPatience at most. For a connection
+  // `backoff`: all limits are 2^backoff times as long, 2^kMaxBackoff at most. For a connection
   // whose predecessors were called dead and came back at once: the peer is slow, not gone.
-  static constexpr unsigned kMostPatience = 3;
-  void set_patience(unsigned patience) { patience_ = std::min(patience, kMostPatience); }
+  static constexpr unsigned kMaxBackoff = 3;
+  void set_backoff(unsigned backoff) { backoff_ = std::min(backoff, kMaxBackoff); }
 
   // Call now and then while work is unfinished, and within 10 ms of a look that found nothing
   // moving. `suspect`: post the witness's write.
-  Hearing judge(const WorkSample& sample, std::int64_t now, const Witness& witness) {
+  Liveness judge(const WorkSample& sample, std::int64_t now, const Witness& witness) {
     limit_.look(now);
     const std::uint64_t finished = sample.completed - std::exchange(completed_, sample.completed);
     const bool idle = sample.posted == sample.completed;
@@ -57,19 +57,19 @@ class CompletionTimeout {
       since_ = now;
     }
     if (idle) {
-      return Hearing::alive;
+      return Liveness::alive;
     }
     since_ = std::max(since_, sample.oldest);
     // An error is one, however slow the peer. Else a longer limit is a shorter silence.
-    const std::int64_t scale = witness.failed ? 1 : std::int64_t{1} << patience_;
-    const std::int64_t most = kSilenceMaxNs * scale;
+    const std::int64_t scale = witness.failed ? 1 : std::int64_t{1} << backoff_;
+    const std::int64_t most = kAckTimeoutMaxNs * scale;
     const std::int64_t usual = mean_ == 0 ? most : 2 * (mean_ + 4 * deviation_);
     const std::int64_t slow = witness.failed ? 0 : sample.paused ? most : usual;
     const std::int64_t heard = witness.failed ? 0 : witness.answered;
     return limit_.judge((now - since_) / scale, slow / scale, now,
                         heard == 0 ? 0 : now - (now - heard) / scale,
-                        std::clamp(usual / scale, kSilenceAloneNs,
-                                   std::max(kSilenceAloneNs, kSilenceSlowNs / scale)));
+                        std::clamp(usual / scale, kAckTimeoutAloneNs,
+                                   std::max(kAckTimeoutAloneNs, kCompletionTimeoutSlowNs / scale)));
   }
   // At the last look nothing was unfinished, or something had completed since the look before.
   [[nodiscard]] bool moving() const { return moving_; }
@@ -83,8 +83,8 @@ class CompletionTimeout {
     mean_ = mean_ == 0 ? took : mean_ + (took - mean_) / 8;
   }
 
-  SilenceLimit limit_;
-  unsigned patience_ = 0;
+  DetectionTime limit_;
+  unsigned backoff_ = 0;
   std::int64_t since_ = 0;  // nothing completed since, though there was something to complete
   std::uint64_t completed_ = 0;
   std::int64_t mean_ = 0;       // ns between completions; 0: not known

@@ -22,14 +22,14 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
       group.count != 1 || buffers[0].slot.size > std::min<std::uint64_t>(kCopyLimit, chunk_size_);
   ++unfinished_;
   unfinished_large_ += group.large ? 1U : 0U;
-  grants_.push_back(id);
-  urgent_ = urgent_ || !grants_late() || !single_ || group.large;
+  pending_cts_.push_back(id);
+  urgent_ = urgent_ || !cts_late() || !single_ || group.large;
   note_break(group);
   group.era = era_;
-  if (const auto found = ahead_.find(id); found != ahead_.end()) {
+  if (const auto found = eager_.find(id); found != eager_.end()) {
     const Kept kept = std::move(found->second);
-    ahead_bytes_ -= kept.bytes.size();
-    ahead_.erase(found);
+    eager_bytes_ -= kept.bytes.size();
+    eager_.erase(found);
     take_kept(id, kept);
   }
   return id;
@@ -45,14 +45,14 @@ void ReceiveCore::note_break(const Group& group) {
     urgent_ = true;  // the sender cannot guess it
   }
   run_tag_ = single_ ? std::optional(tag) : std::nullopt;
-  for (auto kept = ahead_.begin(); kept != ahead_.end();) {
+  for (auto kept = eager_.begin(); kept != eager_.end();) {
     if (single_ && kept->second.guess.era == era_ && kept->second.guess.tag == tag) {
       ++kept;
       continue;
     }
-    urgent_ = true;  // its sender waits for the grant
-    ahead_bytes_ -= kept->second.bytes.size();
-    kept = ahead_.erase(kept);
+    urgent_ = true;  // its sender waits for the CTS
+    eager_bytes_ -= kept->second.bytes.size();
+    kept = eager_.erase(kept);
   }
 }
 
@@ -78,13 +78,13 @@ void ReceiveCore::forget(GroupId id) {
   }
 }
 
-// A group that is whole before its grant was told came ahead: its sender needs that grant no more.
+// A group that is whole before its CTS was told came eagerly: its sender needs that CTS no more.
 void ReceiveCore::settle() {
   while (!groups_.empty() && groups_.front().forgotten &&
          groups_.front().whole == groups_.front().count) {
     groups_.pop_front();
-    if (!grants_.empty() && grants_.front() == base_) {
-      grants_.pop_front();
+    if (!pending_cts_.empty() && pending_cts_.front() == base_) {
+      pending_cts_.pop_front();
       below_untold_ = true;
     }
     ++base_;
@@ -95,15 +95,15 @@ void ReceiveCore::settle() {
   }
 }
 
-Grant ReceiveCore::grant_of(GroupId id) const {
+Cts ReceiveCore::cts_of(GroupId id) const {
   const Group& group = groups_[id - base_];
-  Grant grant;
-  grant.group = id;
-  grant.count = group.count;
+  Cts cts;
+  cts.group = id;
+  cts.count = group.count;
   for (std::size_t i = 0; i < group.count; ++i) {
-    grant.slots[i] = group.pieces[i].buffer.slot;
+    cts.slots[i] = group.pieces[i].buffer.slot;
   }
-  return grant;
+  return cts;
 }
 
 std::optional<GroupId> ReceiveCore::next_done_below() {
@@ -114,15 +114,15 @@ std::optional<GroupId> ReceiveCore::next_done_below() {
   return base_;
 }
 
-std::optional<Grant> ReceiveCore::next_grant() {
-  if (grants_.empty()) {
+std::optional<Cts> ReceiveCore::next_cts() {
+  if (pending_cts_.empty()) {
     urgent_ = urgent_ && (below_untold_ || !acknowledgements_.empty());
     return std::nullopt;
   }
-  const Grant grant = grant_of(grants_.front());
-  grants_.pop_front();
+  const Cts cts = cts_of(pending_cts_.front());
+  pending_cts_.pop_front();
   settle();
-  return grant;
+  return cts;
 }
 
 std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
@@ -130,7 +130,7 @@ std::optional<Acknowledgement> ReceiveCore::next_acknowledgement() {
     untold_bytes_ = 0;
     untold_messages_ = 0;
     soon_ = false;
-    urgent_ = urgent_ && (below_untold_ || !grants_.empty());
+    urgent_ = urgent_ && (below_untold_ || !pending_cts_.empty());
     return std::nullopt;
   }
   const Acknowledgement next = acknowledgements_.front();
@@ -144,7 +144,7 @@ ReceiverState ReceiveCore::state() const {
   state.groups.reserve(groups_.size());
   for (const Group& group : groups_) {
     GroupReport& report = state.groups.emplace_back();
-    report.grant = grant_of(base_ + state.groups.size() - 1);
+    report.cts = cts_of(base_ + state.groups.size() - 1);
     for (std::size_t i = 0; i < group.count; ++i) {
       const Piece& piece = group.pieces[i];
       report.slots[i].whole = piece.whole;
@@ -184,7 +184,7 @@ Progress ReceiveCore::progress() const {
 }
 
 void ReceiveCore::clear_output() {
-  grants_.clear();
+  pending_cts_.clear();
   acknowledgements_.clear();
   urgent_ = false;
   soon_ = false;

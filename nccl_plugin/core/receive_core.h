@@ -8,7 +8,7 @@
 // - A path's epochs never go back: after fence(path, e) nothing below e is admitted again.
 // - A group is done once, when every one of its slots is whole; the answer to a fence is given only
 //   after the transport has retired the old connection.
-// - What comes ahead of its receive (see SendCore) is kept here, within the sender's own budget for
+// - What comes before its receive (see SendCore) is kept here, within the sender's own budget for
 //   copied messages, until that receive is posted and takes it, or turns out not to be its place.
 #pragma once
 
@@ -56,7 +56,7 @@ class ReceiveCore {
  public:
   explicit ReceiveCore(std::uint32_t chunk_size);
 
-  // Posts a receive of 1..kMaxSlots buffers; its grant waits in next_grant().
+  // Posts a receive of 1..kMaxSlots buffers; its CTS waits in next_cts().
   GroupId post(std::span<const Buffer> buffers);
   [[nodiscard]] bool done(GroupId group) const;  // also true for what was forgotten
   [[nodiscard]] std::uint64_t received(GroupId group, std::size_t slot) const;
@@ -111,20 +111,20 @@ class ReceiveCore {
   // advance. At most `most`.
   [[nodiscard]] std::size_t missing_behind(PathIndex path, std::size_t most) const;
 
-  // Does the sender send small messages ahead? Then their grants and acknowledgements may wait; the
-  // grants not once its copy budget is low, for what it does not copy needs them.
-  void expect_ahead(bool expected) { ahead_expected_ = expected; }
+  // Does the sender send small messages eagerly? Then their CTS and acknowledgements may wait; CTS
+  // not once its copy budget is low, for what it does not copy needs them.
+  void expect_eager(bool expected) { eager_expected_ = expected; }
   // The sender may be waiting for what is to be told. The rest may be told together, soon.
   [[nodiscard]] bool urgent() const { return urgent_ || untold(6); }
   // There is enough to tell that it is worth a moment in which nothing comes in.
   [[nodiscard]] bool worth_telling() const { return urgent_ || soon_ || untold(4); }
   // Groups that were whole and forgotten before they were told are told in one number: all below
-  // it are whole. Comes before the grants and acknowledgements of the others.
+  // it are whole. Comes before the CTS and acknowledgements of the others.
   std::optional<GroupId> next_done_below();
-  std::optional<Grant> next_grant();
+  std::optional<Cts> next_cts();
   std::optional<Acknowledgement> next_acknowledgement();
   [[nodiscard]] bool has_output() const {
-    return below_untold_ || !grants_.empty() || !acknowledgements_.empty();
+    return below_untold_ || !pending_cts_.empty() || !acknowledgements_.empty();
   }
   // Everything; what the three above held is in it.
   [[nodiscard]] ReceiverState state() const;
@@ -133,7 +133,7 @@ class ReceiveCore {
   void clear_output();
 
   [[nodiscard]] bool waiting() const { return unfinished_ != 0; }
-  // One of them is for more than may be sent ahead.
+  // One of them is for more than may be sent eagerly.
   [[nodiscard]] bool waiting_large() const { return unfinished_large_ != 0; }
 
  private:
@@ -150,17 +150,17 @@ class ReceiveCore {
     std::uint8_t count = 0;
     std::uint8_t whole = 0;
     bool forgotten = false;
-    bool large = false;  // has to be granted before it can be sent
+    bool large = false;  // needs its CTS before it can be sent
     std::uint8_t landed_rails = 0;
     Era era = 0;
     std::array<Piece, kMaxSlots> pieces{};
   };
-  // What the sender of a message ahead of its grant took its receive to be.
+  // What the sender of an eager message took its receive to be.
   struct Guess {
     Era era = 0;
     std::int32_t tag = 0;
   };
-  // A message that came ahead of its receive.
+  // A message that came before its receive.
   struct Kept {
     std::vector<std::byte> bytes;
     Guess guess;
@@ -170,7 +170,7 @@ class ReceiveCore {
     std::uint32_t chunk = 0;
     std::uint8_t slot = 0;
     bool duplicate = false;
-    bool ahead = false;
+    bool eager = false;
     bool kept = false;  // goes to the path's `kept`: its receive was not posted when it began
     Guess guess;
   };
@@ -194,11 +194,11 @@ class ReceiveCore {
   [[nodiscard]] const Group* find(GroupId group) const {
     return group < base_ || group - base_ >= groups_.size() ? nullptr : &groups_[group - base_];
   }
-  [[nodiscard]] Grant grant_of(GroupId group) const;
+  [[nodiscard]] Cts cts_of(GroupId group) const;
   // So many eighths of what the sender may have unacknowledged.
   [[nodiscard]] bool untold(std::size_t eighths) const {
     return untold_bytes_ >= kCopyBudget / 8 * eighths ||
-           std::max(untold_messages_, grants_.size()) >= kCopyMessages / 8 * eighths;
+           std::max(untold_messages_, pending_cts_.size()) >= kCopyMessages / 8 * eighths;
   }
   [[nodiscard]] bool arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk) const;
   [[nodiscard]] bool holds(GroupId group, const Guess& guess) const;
@@ -206,10 +206,10 @@ class ReceiveCore {
   static bool size_piece(Piece& piece, std::uint64_t size, std::uint32_t chunks);
   Verdict note_landed(GroupId id, PathIndex path, const Landed& landed);
   void close_path(PathIndex path);
-  [[nodiscard]] bool grants_late() const { return ahead_expected_ && !sender_low_; }
+  [[nodiscard]] bool cts_late() const { return eager_expected_ && !sender_low_; }
   void drop_partial(PathIndex path);
   void note_break(const Group& group);
-  Placement begin_ahead(PathIndex path, Partial partial, const ChunkHeader& header);
+  Placement begin_eager(PathIndex path, Partial partial, const ChunkHeader& header);
   Placement place(PathIndex path, const Partial& partial, const ChunkHeader& header);
   bool take_kept(GroupId id, const Kept& kept);
   bool deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk);
@@ -226,16 +226,16 @@ class ReceiveCore {
   Era era_ = 0;                          // of the last group posted
   bool single_ = true;                   // it had one slot, or none is posted
   std::optional<std::int32_t> run_tag_;  // its tag, if it had one slot
-  std::map<GroupId, Kept> ahead_;        // came before their receives, and may still fit
-  std::size_t ahead_bytes_ = 0;
-  bool ahead_expected_ = false;
+  std::map<GroupId, Kept> eager_;        // came before their receives, and may still fit
+  std::size_t eager_bytes_ = 0;
+  bool eager_expected_ = false;
   bool sender_low_ = false;  // the sender is about to run out of its copy budget, as it said last
   bool urgent_ = false;
   bool soon_ = false;                // one that is waited for is not acknowledged yet
   std::size_t untold_bytes_ = 0;     // of messages whose acknowledgement waits
   std::size_t untold_messages_ = 0;  // and how many they are
   bool below_untold_ = false;        // base_ says more than was told
-  Fifo<GroupId> grants_;
+  Fifo<GroupId> pending_cts_;
   Fifo<Acknowledgement> acknowledgements_;
 };
 

@@ -84,9 +84,9 @@ bool ReceiveCore::arriving(GroupId group, std::uint8_t slot, std::uint32_t chunk
         paths_[index].kept.size() > posted->pieces[0].buffer.slot.size) {
       return;  // too long for it: it will be dropped, and goes again cut off
     }
-    // What was sent ahead in vain and is still coming in counts for nothing.
+    // What was sent eagerly in vain and is still coming in counts for nothing.
     found = found || (!partial.duplicate && partial.group == group && partial.slot == slot &&
-                      partial.chunk == chunk && (!partial.ahead || holds(group, partial.guess)));
+                      partial.chunk == chunk && (!partial.eager || holds(group, partial.guess)));
   });
   return found;
 }
@@ -121,14 +121,14 @@ Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& he
   partial.group = header.group;
   partial.chunk = static_cast<std::uint32_t>(chunk);
   partial.slot = header.slot;
-  partial.ahead = header.ahead;
+  partial.eager = header.eager;
   partial.guess = {header.era, header.tag};
-  if (header.ahead && (header.message_size > kCopyLimit || header.slot != 0 ||
+  if (header.eager && (header.message_size > kCopyLimit || header.slot != 0 ||
                        header.length != header.message_size)) {
     return {Verdict::refuse, nullptr};
   }
   Placement placement =
-      header.ahead ? begin_ahead(index, partial, header) : place(index, partial, header);
+      header.eager ? begin_eager(index, partial, header) : place(index, partial, header);
   if (placement.verdict == Verdict::duplicate) {
     partial.duplicate = true;
     path.partial = partial;
@@ -183,9 +183,9 @@ bool ReceiveCore::size_piece(Piece& piece, std::uint64_t size, std::uint32_t chu
 // Of the groups with this remainder modulo kLandedGroups the one that is posted, or else the one
 // that was forgotten last. No other can be meant: see kLandingGroups.
 GroupId ReceiveCore::group_of(std::uint16_t remainder) const {
-  const GroupId ahead = (remainder - base_) % kLandedGroups;
-  const GroupId id = base_ + ahead;
-  return ahead < kLandingGroups || id < kLandedGroups ? id : id - kLandedGroups;
+  const GroupId distance = (remainder - base_) % kLandedGroups;
+  const GroupId id = base_ + distance;
+  return distance < kLandingGroups || id < kLandedGroups ? id : id - kLandedGroups;
 }
 
 Landing ReceiveCore::land(PathIndex index, Epoch epoch, const Landed& landed) {
@@ -255,7 +255,7 @@ Verdict ReceiveCore::note_landed(GroupId id, PathIndex path, const Landed& lande
   return Verdict::place;
 }
 
-Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const ChunkHeader& header) {
+Placement ReceiveCore::begin_eager(PathIndex index, Partial partial, const ChunkHeader& header) {
   const Group* group = find(partial.group);
   const std::uint64_t size = header.message_size;
   if (partial.group < base_) {
@@ -264,16 +264,16 @@ Placement ReceiveCore::begin_ahead(PathIndex index, Partial partial, const Chunk
   if (!holds(partial.group, partial.guess) ||
       (group != nullptr && size > group->pieces[0].buffer.slot.size)) {
     urgent_ = true;
-    return {Verdict::duplicate, nullptr};  // in vain: the sender finds out by the grant
+    return {Verdict::duplicate, nullptr};  // in vain: the sender finds out by the CTS
   }
   if (group != nullptr) {
     return place(index, partial, header);
   }
-  if (ahead_.contains(partial.group)) {
+  if (eager_.contains(partial.group)) {
     return {Verdict::duplicate, nullptr};
   }
   if (arriving(partial.group, 0, 0) || partial.group - base_ - groups_.size() >= kCopyMessages ||
-      ahead_bytes_ + size > kCopyBudget) {
+      eager_bytes_ + size > kCopyBudget) {
     return {Verdict::refuse, nullptr};
   }
   Path& path = paths_[index];
@@ -302,10 +302,10 @@ bool ReceiveCore::finish(PathIndex index) {
     if (find(partial.group) != nullptr) {
       whole = take_kept(partial.group, kept);  // its receive was posted meanwhile
     } else if (partial.group >= base_ && holds(partial.group, partial.guess)) {
-      ahead_bytes_ += kept.bytes.size();
-      ahead_.emplace(partial.group, std::move(kept));
+      eager_bytes_ += kept.bytes.size();
+      eager_.emplace(partial.group, std::move(kept));
     } else {
-      urgent_ = true;  // in vain: its sender waits for the grant
+      urgent_ = true;  // in vain: its sender waits for the CTS
     }
     return whole;
   }
@@ -328,13 +328,13 @@ std::size_t ReceiveCore::missing_behind(PathIndex index, std::size_t most) const
   return chunk - partial->chunk - 1;
 }
 
-// What came ahead, for a receive that is posted now: its message, or nothing that belongs there.
+// What came eagerly, for a receive that is posted now: its message, or nothing that belongs there.
 bool ReceiveCore::take_kept(GroupId id, const Kept& kept) {
   const std::vector<std::byte>& bytes = kept.bytes;
   Group* group = find(id);
   if (group == nullptr || !holds(id, kept.guess) || !group->pieces[0].chunks.empty() ||
       bytes.size() > group->pieces[0].buffer.slot.size) {
-    urgent_ = true;  // its sender waits for the grant
+    urgent_ = true;  // its sender waits for the CTS
     return false;
   }
   Piece& piece = group->pieces[0];
@@ -368,7 +368,7 @@ bool ReceiveCore::deliver(GroupId id, std::uint8_t slot, std::uint32_t chunk) {
   // Where more is to come the caller will look again at once, or post again first: then one call to
   // the kernel tells both. The last one's sender should not have to wait.
   const bool waits = piece.size > kCopyLimit || piece.waits;
-  urgent_ = urgent_ || !ahead_expected_ || (waits && unfinished_large_ == 0);
+  urgent_ = urgent_ || !eager_expected_ || (waits && unfinished_large_ == 0);
   soon_ = soon_ || waits;
   return true;
 }

@@ -34,11 +34,13 @@ PathSet of_best_kind(std::span<const PathView> live, Choose choose) {
   return choose(std::span<const PathView>(kept.begin(), end));
 }
 
-PathSet home_of_kind(std::span<const PathView> live) {
+PathSet primary_of_kind(std::span<const PathView> live) {
   const auto full = [](const PathView& view) { return view.trusted && view.weight >= kFullWeight; };
-  const PathSet home = where(live, [&](const PathView& view) { return view.home && full(view); });
-  return home != 0 ? home
-                   : where(live, [&](const PathView& view) { return view.partner && full(view); });
+  const PathSet primary =
+      where(live, [&](const PathView& view) { return view.primary && full(view); });
+  return primary != 0
+             ? primary
+             : where(live, [&](const PathView& view) { return view.backup && full(view); });
 }
 
 PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
@@ -59,16 +61,17 @@ PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
   each(quick, [&](PathIndex path) { carries[sender_rail(path)] = true; });
   PathSet pool = 0;
   each(quick, [&](PathIndex path) {
-    const std::uint8_t active = policy.stands_for[sender_rail(path)];
+    const std::uint8_t active = policy.backup_of[sender_rail(path)];
     if (active >= kMaxRails || !carries[active]) {
       pool |= bit(path);
     }
   });
   const PathSet full = where(live, [](const PathView& view) { return view.weight >= kFullWeight; });
-  const bool open = policy.stripe || (policy.homeless && (pool & ~(policy.homes & full)) != 0);
-  const PathSet home = home_of_kind(live);
-  if (!open && home != 0) {
-    return home;
+  const bool open =
+      policy.stripe || (policy.primary_lost && (pool & ~(policy.primaries & full)) != 0);
+  const PathSet primary = primary_of_kind(live);
+  if (!open && primary != 0) {
+    return primary;
   }
   if (pool == 0) {
     pool = quick != 0 ? quick : trusted;
@@ -95,7 +98,9 @@ std::optional<PathKind> best_kind(std::span<const PathView> live) {
   return std::nullopt;
 }
 
-PathSet home_place(std::span<const PathView> live) { return of_best_kind(live, home_of_kind); }
+PathSet primary_place(std::span<const PathView> live) {
+  return of_best_kind(live, primary_of_kind);
+}
 
 PathSet eligible(std::span<const PathView> live, const Policy& policy) {
   return of_best_kind(live, [&](auto views) { return eligible_of_kind(views, policy); });

@@ -2,20 +2,21 @@
 //
 // One-sided paths come first: a stream carries only where no trusted one-sided path has a weight
 // (best_kind). The rules hold among the paths of that kind; first that leaves a path wins:
-//   1. the home path, when it is up, trusted and at full weight; but not when the pool is open
-//   (below)
-//   2. the rail that stands by for the home rail, likewise;
+//   1. the primary path (the pair of rails that NCCL chose for the comm), when it is up, trusted
+//   and
+//      at full weight; but not when the pool is open (below)
+//   2. the rail that is the backup of the primary rail, likewise;
 //   3. the pool: every trusted path with a weight that is not much slower, cross-rail ones only for
-//   rails whose own pair is
-//      not among them, standby rails only for rails that have no path there; shared by weight;
+//      rails whose own pair is not among them, standby rails only for rails that have no path
+//      there; shared by weight;
 //   4. every trusted path with a weight;
 //   5. every path with a weight, though it came back only just now;
 //   6. every live path: a hint never removes the last one.
 //
-// The pool is open to a comm that is at home as well when another comm to the same peer has lost
-// its home and the pool holds a path that is nobody's home, or one of less than full weight.
-// Otherwise the homeless alone would use that path and then wait for those who share theirs: a
-// collective is as fast as its slowest comm. With striping it is always open.
+// The pool is open to a comm on its primary path as well when another comm to the same peer has
+// lost its primary and the pool holds a path that is nobody's primary, or one of less than full
+// weight. Otherwise comms without a primary alone would use that path and then wait for those who
+// share theirs: a collective is as fast as its slowest comm. With striping it is always open.
 #pragma once
 
 #include <array>
@@ -33,26 +34,26 @@ inline constexpr std::uint16_t kFullWeight = 1000;
 
 struct PathView {
   PathIndex path = 0;
-  bool home = false;
+  bool primary = false;
   bool base = false;     // one of the pairs connected from the start (same rail at both ends)
   bool trusted = false;  // past its hold-down
   std::uint16_t weight = 0;
-  bool partner = false;  // of the rail that stands by for the home rail
-  bool slow = false;     // so much slower than the others that they are better off without it
+  bool backup = false;  // of the rail that is the backup of the primary rail
+  bool slow = false;    // so much slower than the others that they are better off without it
   PathKind kind = PathKind::stream;
 };
 
-inline constexpr std::uint8_t kStandsForNone = 0xff;
+inline constexpr std::uint8_t kBackupOfNone = 0xff;
 
 // What holds for all paths of a comm.
 struct Policy {
-  bool stripe = false;      // never keep to the home path
-  bool homeless = false;    // some comm to this peer has lost its home
-  std::uint64_t homes = 0;  // PathSet: home paths of all comms to this peer
-  // By the sender's rail: which of its rails it stands by for. Such a rail is nobody's home.
-  std::array<std::uint8_t, kMaxRails> stands_for{};
+  bool stripe = false;          // never keep to the primary path
+  bool primary_lost = false;    // some comm to this peer has lost its primary
+  std::uint64_t primaries = 0;  // PathSet: primary paths of all comms to this peer
+  // By the sender's rail: which of its rails it is the backup of. Such a rail is nobody's primary.
+  std::array<std::uint8_t, kMaxRails> backup_of{};
 
-  Policy() { stands_for.fill(kStandsForNone); }
+  Policy() { backup_of.fill(kBackupOfNone); }
 };
 
 // The kind of the paths that carry: of those that are trusted and have a weight one-sided ones,
@@ -60,8 +61,8 @@ struct Policy {
 // weight, and paths of both kinds carry.
 std::optional<PathKind> best_kind(std::span<const PathView> live);
 
-// Where the comm belongs, by rules 1 and 2; 0: it is homeless.
-PathSet home_place(std::span<const PathView> live);
+// Where the comm belongs, by rules 1 and 2; 0: its primary is lost.
+PathSet primary_place(std::span<const PathView> live);
 
 // `live`: the paths that have a connection, in any order.
 PathSet eligible(std::span<const PathView> live, const Policy& policy = {});

@@ -10,7 +10,7 @@ namespace fabric::core {
 
 namespace {
 
-constexpr GroupId kHeedWithPost = 2;  // more than one post brings
+constexpr GroupId kAckedWithPost = 2;  // more than one post brings
 
 }  // namespace
 
@@ -22,7 +22,7 @@ SendCore::SendCore(std::uint32_t chunk_size, CopyPool* pool)
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
                                        std::uint64_t stamp, NoCopy no_copy, Origin origin) {
   const bool small = origin.copyable && size <= copy_limit_;
-  heed(std::min(told_below_, grants_base_ + kHeedWithPost));
+  apply_cumulative_ack(std::min(cumulative_ack_, open_groups_base_ + kAckedWithPost));
   if (!small || !room_for_copy(size)) {
     catch_up();
   }
@@ -71,7 +71,7 @@ bool SendCore::done(Sequence sequence) const {
   return message->told || (message->acknowledged && message->readers == 0);
 }
 
-bool SendCore::owes() {
+bool SendCore::has_unacked_copies() {
   catch_up();
   for (Sequence sequence = base_; const Message* message = find(sequence); ++sequence) {
     if (!message->acknowledged && message->told) {
@@ -93,9 +93,9 @@ void SendCore::forget(Sequence sequence) {
   }
 }
 
-bool SendCore::send_ahead(bool allowed) {
-  const bool now = allowed && !ahead_allowed_;
-  ahead_allowed_ = allowed;
+bool SendCore::allow_eager(bool allowed) {
+  const bool now = allowed && !eager_allowed_;
+  eager_allowed_ = allowed;
   const std::size_t waiting = unmatched_.size();
   if (now) {
     match();
@@ -103,26 +103,26 @@ bool SendCore::send_ahead(bool allowed) {
   return unmatched_.size() != waiting;
 }
 
-bool SendCore::may_go_ahead(const Message& message) const {
-  return ahead_allowed_ && may_guess_ && early_many_ == 0 && message.copy != nullptr &&
+bool SendCore::may_send_eager(const Message& message) const {
+  return eager_allowed_ && may_guess_ && early_many_ == 0 && message.copy != nullptr &&
          message.size <= chunk_size_ && (!run_tag_ || *run_tag_ == message.tag);
 }
 
-void SendCore::go_ahead(Sequence sequence, Message& message) {
+void SendCore::send_eager(Sequence sequence, Message& message) {
   message.matched = true;
-  message.ahead = true;
-  message.group = grants_base_ + grants_.size() + ahead_.size();
+  message.eager = true;
+  message.group = open_groups_base_ + open_groups_.size() + eager_.size();
   message.slot = 0;
   message.chunks = 1;
   run_tag_ = message.tag;
-  ahead_.push_back(sequence);
+  eager_.push_back(sequence);
   ready_.push_back(sequence);
 }
 
 std::optional<SendCore::FreeSlot> SendCore::free_slot(int tag) {
-  for (Open& opened : grants_) {
-    for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
-      if ((opened.filled & (1U << slot)) == 0 && opened.grant.slots[slot].tag == tag) {
+  for (Open& opened : open_groups_) {
+    for (std::uint8_t slot = 0; slot < opened.cts.count; ++slot) {
+      if ((opened.filled & (1U << slot)) == 0 && opened.cts.slots[slot].tag == tag) {
         return FreeSlot{&opened, slot};
       }
     }
@@ -130,7 +130,7 @@ std::optional<SendCore::FreeSlot> SendCore::free_slot(int tag) {
   return std::nullopt;
 }
 
-bool SendCore::match_granted(Sequence sequence, Message& message) {
+bool SendCore::match_cts(Sequence sequence, Message& message) {
   const auto free = free_slot(message.tag);
   if (!free) {
     return false;
@@ -139,9 +139,9 @@ bool SendCore::match_granted(Sequence sequence, Message& message) {
   opened.filled = static_cast<std::uint8_t>(opened.filled | (1U << free->slot));
   opened.sequence[free->slot] = sequence;
   message.matched = true;
-  message.group = opened.grant.group;
+  message.group = opened.cts.group;
   message.slot = free->slot;
-  message.size = std::min(message.size, opened.grant.slots[free->slot].size);
+  message.size = std::min(message.size, opened.cts.slots[free->slot].size);
   message.chunks = chunk_count(message.size, chunk_size_);
   ready_.push_back(sequence);
   return true;
@@ -151,9 +151,9 @@ void SendCore::match() {
   bool run_waits = false;  // an earlier message of the run's tag has no slot yet
   for (auto next = unmatched_.begin(); next != unmatched_.end();) {
     Message& message = messages_[*next - base_];
-    bool matched = match_granted(*next, message);
-    if (!matched && !run_waits && may_go_ahead(message)) {
-      go_ahead(*next, message);
+    bool matched = match_cts(*next, message);
+    if (!matched && !run_waits && may_send_eager(message)) {
+      send_eager(*next, message);
       matched = true;
     }
     run_waits = run_waits || (!matched && (!run_tag_ || *run_tag_ == message.tag));
@@ -222,8 +222,8 @@ void SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
   }
 }
 
-// The next chunk, out of its queue; false: there is none for this path. What went ahead of its
-// grant has no address yet.
+// The next chunk, out of its queue; false: there is none for this path. What went before its
+// CTS has no address yet.
 bool SendCore::next_chunk(PathIndex index, ChunkRef& ref, bool& again) {
   if (!has_chunk()) {
     return false;
@@ -231,13 +231,13 @@ bool SendCore::next_chunk(PathIndex index, ChunkRef& ref, bool& again) {
   auto replay = again_.begin();
   auto fresh = ready_.begin();
   if (paths_[index].kind == PathKind::one_sided) {
-    const auto granted = [this](Sequence sequence) {
+    const auto has_cts = [this](Sequence sequence) {
       const Message* message = find(sequence);
-      return message != nullptr && !message->ahead && !message->acknowledged;
+      return message != nullptr && !message->eager && !message->acknowledged;
     };
     replay = std::find_if(replay, again_.end(),
-                          [&](const ChunkRef& one) { return granted(one.sequence); });
-    fresh = std::find_if(fresh, ready_.end(), granted);
+                          [&](const ChunkRef& one) { return has_cts(one.sequence); });
+    fresh = std::find_if(fresh, ready_.end(), has_cts);
   }
   again = replay != again_.end();
   if (again) {
@@ -258,7 +258,7 @@ bool SendCore::next_chunk(PathIndex index, ChunkRef& ref, bool& again) {
 
 // Where a one-sided write goes.
 void SendCore::address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk) {
-  const Slot& slot = find_group(message.group)->grant.slots[message.slot];
+  const Slot& slot = find_group(message.group)->cts.slots[message.slot];
   out.where = slot.where + out.header.offset;
   out.key = slot.keys[receiver_rail(path)];
   out.chunk = chunk;
@@ -281,10 +281,10 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   out.header.message_size = message.size;
   out.header.offset = std::uint64_t{ref.chunk} * chunk_size_;
   out.header.length = length_of(message, ref.chunk);
-  out.header.budget_low = ahead_allowed_ && budget_low();
-  out.header.waits = ahead_allowed_ && message.copy == nullptr && message.size <= kCopyLimit;
-  out.header.ahead = message.ahead;
-  if (message.ahead) {
+  out.header.budget_low = eager_allowed_ && budget_low();
+  out.header.waits = eager_allowed_ && message.copy == nullptr && message.size <= kCopyLimit;
+  out.header.eager = message.eager;
+  if (message.eager) {
     out.header.era = era_;
     out.header.tag = message.tag;
   }

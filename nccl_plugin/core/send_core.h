@@ -1,26 +1,26 @@
 // The sending half of a comm.
 //
 // What always holds:
-// - A message goes out only into a granted slot of its tag. The n-th message of a tag fills the
-//   n-th slot of that tag, in groups of one slot as in groups of several. Small messages may go
-//   ahead of their grant where the peer takes that (send_ahead): see below.
+// - A message goes out only into a slot of its tag that a CTS offers. The n-th message of a tag
+//   fills the n-th slot of that tag, in groups of one slot as in groups of several. Small messages
+//   may go before their CTS where the peer takes that (allow_eager): see below.
 // - A chunk is in one place at a time: unsent, on one path, or delivered. It leaves a failed path
 //   only when the receiver has answered that path's fence.
 // - A message is acknowledged by the receiving core alone. It is done when it is acknowledged and
 //   no transport reads its bytes any more. A copied one is done once it was handed to a transport:
-//   not before, for until then only the caller's polling finds its grant; and not later, for its
+//   not before, for until then only the caller's polling finds its CTS; and not later, for its
 //   copy stays in the ring until the acknowledgement, ready to be sent again.
-// - Acknowledgements, grants and whole receiver states may come twice, late and out of order. So
-//   what one number tells of hundreds of small messages is heeded a few at a time: nobody waits for
-//   it, and all at once it would delay the message that goes out next.
+// - Acknowledgements, CTS and whole receiver states may come twice, late and out of order. What one
+//   cumulative acknowledgement says of hundreds of small messages is applied a few at a time:
+//   nobody waits for it, and all at once it would delay the message that goes out next.
 //
-// Ahead of its grant: a message that is copied, fits one chunk and has the tag of the last known
-// receive (or, before any is known, of the first message that went ahead) is taken to belong to the
-// next group not yet granted, as its only slot. Both ends then judge alike whether that was right:
-// it was when this group and all between the last one known and it turn out to be single receives
-// of that tag, and it is large enough. The chunk carries its tag and the era, the number of breaks
-// before it. Where the guess was wrong the receiver drops the chunk, and the sender, when it sees
-// the grant, takes the message back and sends it where it belongs.
+// Eager: a message that is copied, fits one chunk and has the tag of the last known receive (or,
+// before any is known, of the first message that went eagerly) is taken to belong to the next group
+// without a CTS, as its only slot. Both ends then judge alike whether that was
+// right: it was when this group and all between the last one known and it turn out to be single
+// receives of that tag, and it is large enough. The chunk carries its tag and the era, the number
+// of breaks before it. Where the guess was wrong the receiver drops the chunk, and the sender, when
+// it sees the CTS, takes the message back and sends it where it belongs.
 #pragma once
 
 #include <functional>
@@ -70,13 +70,13 @@ class SendCore {
   // `pool`: where small messages are copied to; it outlives the core. nullptr: the heap.
   explicit SendCore(std::uint32_t chunk_size, CopyPool* pool = nullptr);
 
-  // May small messages go before their grant? Not with one-sided writes, nor to an older peer.
+  // May small messages go before their CTS? Not with one-sided writes, nor to an older peer.
   // Says whether some that were posted already go now.
-  bool send_ahead(bool allowed);
+  bool allow_eager(bool allowed);
 
   // Takes a message. A small one is copied while the copy budget lasts, if its memory is copyable
   // and the pool takes its size; otherwise `data` has to stay until done(). nullopt, try again
-  // later: the budget is spent, and `no_copy` refuses, or kUncopiedMessages wait and no known grant
+  // later: the budget is spent, and `no_copy` refuses, or kUncopiedMessages wait and no known CTS
   // has a free slot of this tag. `stamp` comes back in delivered().
   std::optional<Sequence> post(const void* data, std::size_t size, int tag, std::uint64_t stamp = 0,
                                NoCopy no_copy = NoCopy::refuse, Origin origin = {});
@@ -90,7 +90,7 @@ class SendCore {
   [[nodiscard]] std::optional<std::size_t> size(Sequence sequence) const;
   void forget(Sequence sequence);  // the caller has been told
 
-  void on_grant(const Grant& grant);
+  void on_cts(const Cts& cts);
   void on_acknowledge(GroupId group, std::uint8_t slot);
   void on_state(const ReceiverState& state);
   // Acknowledged since the last clear_delivered().
@@ -101,7 +101,7 @@ class SendCore {
 
   [[nodiscard]] bool has_chunk();
   // nullopt: there is none for this path. A one-sided path takes none without a credit, and none
-  // that went ahead of its grant.
+  // that went before its CTS.
   std::optional<Outgoing> take(PathIndex path);
   void written(PathIndex path);  // the oldest taken chunk of this path needs its bytes no more
 
@@ -126,7 +126,7 @@ class SendCore {
   // So many chunks may go out on this path now; on a stream there is no limit.
   [[nodiscard]] std::uint64_t credits(PathIndex path) const;
   // Could a one-sided connection of this path carry all that is under way? Not what was posted or
-  // granted without a key for its rails. `known`: can the sender's NIC read such memory?
+  // offered without a key for its rails. `known`: can the sender's NIC read such memory?
   [[nodiscard]] bool fits_one_sided(PathIndex path, const std::function<bool(Region)>& known) const;
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".
   // `beside`: the epoch of the connection that takes its place at once, whose transport reads no
@@ -141,7 +141,7 @@ class SendCore {
                                                const ReceiverState& state);
 
   // All that was told counts from here on.
-  void catch_up() { heed(told_below_); }
+  void catch_up() { apply_cumulative_ack(cumulative_ack_); }
   [[nodiscard]] bool unacknowledged() {
     catch_up();
     return unacknowledged_ != 0;
@@ -154,19 +154,19 @@ class SendCore {
       catch_up();
     }
     return copied_bytes_ >= kCopyBudget / 8 * 5 ||
-           copied_count_ >= kCopyMessages / 8 * 5 + told_of();
+           copied_count_ >= kCopyMessages / 8 * 5 + acked_not_applied();
   }
   // The caller was told, or would be, that a message is done, and only its copy here can still
   // bring it there.
-  [[nodiscard]] bool owes();
-  // Something granted is unsent or not acknowledged.
+  [[nodiscard]] bool has_unacked_copies();
+  // Something with a CTS is unsent or not acknowledged.
   [[nodiscard]] bool busy() const {
-    return unacknowledged_ != unmatched_.size() + ahead_.size() - ahead_acknowledged_;
+    return unacknowledged_ != unmatched_.size() + eager_.size() - eager_acknowledged_;
   }
-  // The caller may have been told that a message is done whose grant is not here yet: somebody has
+  // The caller may have been told that a message is done whose CTS is not here yet: somebody has
   // to look for it though the caller does not.
-  [[nodiscard]] bool awaits_grant() const {
-    return !ahead_.empty() || (copied_count_ != 0 && !unmatched_.empty());
+  [[nodiscard]] bool awaits_cts() const {
+    return !eager_.empty() || (copied_count_ != 0 && !unmatched_.empty());
   }
   [[nodiscard]] bool in_flight(PathIndex path) const { return !paths_[path].flight.empty(); }
   [[nodiscard]] std::uint64_t in_flight_bytes(PathIndex path) const { return paths_[path].bytes; }
@@ -180,8 +180,8 @@ class SendCore {
     std::size_t copied = 0;
     std::uint64_t size = 0;
     int tag = 0;
-    bool matched = false;  // has a group and a slot, perhaps ahead of the grant
-    bool ahead = false;    // of the grant
+    bool matched = false;  // has a group and a slot, perhaps before the CTS
+    bool eager = false;    // goes before its CTS
     bool acknowledged = false;
     bool forgotten = false;
     bool told = false;  // done, and only our copy can still bring it there
@@ -194,7 +194,7 @@ class SendCore {
     std::uint64_t stamp = 0;
   };
   struct Open {
-    Grant grant;
+    Cts cts;
     std::uint8_t filled = 0;        // bit per slot
     std::uint8_t acknowledged = 0;  // bit per slot
     std::array<Sequence, kMaxSlots> sequence{};
@@ -235,33 +235,33 @@ class SendCore {
                                                                     : &messages_[sequence - base_];
   }
   Open* find_group(GroupId group);
-  void open(const Grant& grant);
+  void open(const Cts& cts);
   [[nodiscard]] Copy copy_of(const void* data, std::size_t size) const;
   bool next_chunk(PathIndex path, ChunkRef& ref, bool& again);
   void address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk);
   [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
-  // The first free slot of a known grant that has this tag.
+  // The first free slot of a known CTS that has this tag.
   struct FreeSlot {
     Open* open = nullptr;
     std::uint8_t slot = 0;
   };
   std::optional<FreeSlot> free_slot(int tag);
-  [[nodiscard]] bool may_go_ahead(const Message& message) const;
-  void go_ahead(Sequence sequence, Message& message);
-  void acknowledge_ahead(Sequence sequence);
+  [[nodiscard]] bool may_send_eager(const Message& message) const;
+  void send_eager(Sequence sequence, Message& message);
+  void acknowledge_eager(Sequence sequence);
   void open_early();
   void open_below(GroupId group);
   void withdraw(Sequence sequence);
   void take_back();
   void match();
-  bool match_granted(Sequence sequence, Message& message);
+  bool match_cts(Sequence sequence, Message& message);
   void acknowledge(Open& opened, std::uint8_t slot);
   void acknowledged(Message& message);
   void acknowledge_below(GroupId group);
-  void heed(GroupId below);
-  // So many groups are known to be whole and not heeded yet.
-  [[nodiscard]] std::size_t told_of() const {
-    return told_below_ > grants_base_ ? told_below_ - grants_base_ : 0;
+  void apply_cumulative_ack(GroupId below);
+  // So many groups are known to be whole and not applied yet.
+  [[nodiscard]] std::size_t acked_not_applied() const {
+    return cumulative_ack_ > open_groups_base_ ? cumulative_ack_ - open_groups_base_ : 0;
   }
   void settle();
   void trim(PathIndex index);
@@ -270,24 +270,24 @@ class SendCore {
   std::uint32_t chunk_size_;
   CopyPool* pool_;
   std::size_t copy_limit_;  // bytes of the largest message that is copied
-  bool ahead_allowed_ = false;
+  bool eager_allowed_ = false;
   Fifo<Message> messages_;
   Sequence base_ = 0;  // sequence of messages_.front()
   Fifo<Sequence> unmatched_;
   Fifo<Sequence> ready_;  // matched, with chunks never sent
   Fifo<ChunkRef> again_;
-  Fifo<Open> grants_;
-  GroupId grants_base_ = 0;
-  GroupId told_below_ = 0;  // the receiver has all groups before it whole, heeded or not
-  Fifo<Sequence> ahead_;    // ahead of their grants, which are the next to come, in this order
-  std::size_t ahead_acknowledged_ = 0;
+  Fifo<Open> open_groups_;
+  GroupId open_groups_base_ = 0;
+  GroupId cumulative_ack_ = 0;  // the receiver has all groups before it whole, applied or not
+  Fifo<Sequence> eager_;        // sent before their CTS, which are the next to come, in this order
+  std::size_t eager_acknowledged_ = 0;
   Era era_ = 0;
-  // Of the last group known, if that has one slot; before any is known, of what went ahead first.
+  // Of the last group known, if that has one slot; before any is known, of what went eagerly first.
   std::optional<std::int32_t> run_tag_;
-  bool run_granted_ = false;        // run_tag_ is a group's, which another tag after it breaks
-  bool may_guess_ = true;           // the last group known has one slot, or none is known
-  std::map<GroupId, Grant> early_;  // grants that overtook an earlier one, or what was told of it
-  std::size_t early_many_ = 0;      // of them with several slots
+  bool run_has_cts_ = false;      // run_tag_ is a group's, which another tag after it breaks
+  bool may_guess_ = true;         // the last group known has one slot, or none is known
+  std::map<GroupId, Cts> early_;  // overtook an earlier one
+  std::size_t early_many_ = 0;    // of them with several slots
   std::array<Path, kMaxPaths> paths_{};
   PathSet flying_ = 0;  // the paths with something in flight
   std::size_t copied_bytes_ = 0;

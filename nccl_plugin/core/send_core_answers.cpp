@@ -1,4 +1,4 @@
-// What the receiver says: grants and acknowledgements; and what it answers when a path has failed.
+// What the receiver says: CTS and acknowledgements; and what it answers when a path has failed.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -9,44 +9,44 @@
 namespace fabric::core {
 
 SendCore::Open* SendCore::find_group(GroupId group) {
-  if (group < grants_base_ || group - grants_base_ >= grants_.size()) {
+  if (group < open_groups_base_ || group - open_groups_base_ >= open_groups_.size()) {
     return nullptr;
   }
-  return &grants_[group - grants_base_];
+  return &open_groups_[group - open_groups_base_];
 }
 
-// The next group is known. What went ahead of it is judged as the receiver judges it.
-void SendCore::open(const Grant& grant) {
-  Open& opened = grants_.emplace_back();
-  opened.grant = grant;
-  const std::int32_t tag = grant.slots[0].tag;
-  const bool single = grant.count == 1;
+// The next group is known. What went before it is judged as the receiver judges it.
+void SendCore::open(const Cts& cts) {
+  Open& opened = open_groups_.emplace_back();
+  opened.cts = cts;
+  const std::int32_t tag = cts.slots[0].tag;
+  const bool single = cts.count == 1;
   const bool of_run = single && (!run_tag_ || *run_tag_ == tag);
   // Before any group is known a wrong tag is no break: the receiver has none to compare with.
-  era_ = static_cast<Era>(era_ + (!single || (!of_run && run_granted_) ? 1 : 0));
+  era_ = static_cast<Era>(era_ + (!single || (!of_run && run_has_cts_) ? 1 : 0));
   may_guess_ = single;
-  run_granted_ = single;
+  run_has_cts_ = single;
   run_tag_ = single ? std::optional(tag) : std::nullopt;
   if (!of_run) {
     take_back();
     return;
   }
-  if (ahead_.empty()) {
+  if (eager_.empty()) {
     return;
   }
-  const Sequence sequence = ahead_.front();
-  ahead_.pop_front();
+  const Sequence sequence = eager_.front();
+  eager_.pop_front();
   opened.filled = 1;
   opened.sequence[0] = sequence;
   Message* message = find(sequence);
   if (message == nullptr || message->acknowledged) {
     opened.acknowledged = 1;
-    --ahead_acknowledged_;
+    --eager_acknowledged_;
     return;
   }
-  message->ahead = false;
-  if (message->size > grant.slots[0].size) {
-    message->size = grant.slots[0].size;  // too long: it was dropped, and goes again cut off
+  message->eager = false;
+  if (message->size > cts.slots[0].size) {
+    message->size = cts.slots[0].size;  // too long: it was dropped, and goes again cut off
     if (message->next_chunk != 0) {
       withdraw(sequence);
       message->next_chunk = 0;
@@ -55,32 +55,32 @@ void SendCore::open(const Grant& grant) {
   }
 }
 
-void SendCore::on_grant(const Grant& grant) {
-  if (grant.count != 1 || !unmatched_.empty()) {
+void SendCore::on_cts(const Cts& cts) {
+  if (cts.count != 1 || !unmatched_.empty()) {
     catch_up();
   }
-  const GroupId expected = grants_base_ + grants_.size();
-  if (grant.group < expected || grant.count == 0 || grant.count > kMaxSlots) {
+  const GroupId expected = open_groups_base_ + open_groups_.size();
+  if (cts.group < expected || cts.count == 0 || cts.count > kMaxSlots) {
     return;
   }
-  if (grant.group > expected) {
-    early_many_ += grant.count != 1 && !early_.contains(grant.group) ? 1U : 0U;
-    early_.emplace(grant.group, grant);
+  if (cts.group > expected) {
+    early_many_ += cts.count != 1 && !early_.contains(cts.group) ? 1U : 0U;
+    early_.emplace(cts.group, cts);
     return;
   }
-  open(grant);
+  open(cts);
   open_early();
   match();
-  if (grants_.front().acknowledged != 0) {
-    settle();  // acknowledged ahead of the grant
+  if (open_groups_.front().acknowledged != 0) {
+    settle();  // acknowledged before the CTS
   }
 }
 
 void SendCore::open_early() {
   for (auto next = early_.begin();
-       next != early_.end() && next->first <= grants_base_ + grants_.size();
+       next != early_.end() && next->first <= open_groups_base_ + open_groups_.size();
        next = early_.erase(next)) {
-    if (next->first == grants_base_ + grants_.size()) {
+    if (next->first == open_groups_base_ + open_groups_.size()) {
       open(next->second);
     }
     early_many_ -= next->second.count != 1 ? 1U : 0U;
@@ -90,7 +90,7 @@ void SendCore::open_early() {
 // The guess was wrong: which slot each belongs to, only its tag says.
 void SendCore::take_back() {
   std::vector<Sequence> back;
-  for (const Sequence sequence : ahead_) {
+  for (const Sequence sequence : eager_) {
     Message* message = find(sequence);
     if (message == nullptr || message->acknowledged) {
       continue;
@@ -100,13 +100,13 @@ void SendCore::take_back() {
     }
     withdraw(sequence);
     message->matched = false;
-    message->ahead = false;
+    message->eager = false;
     message->chunks = 0;
     message->next_chunk = 0;
     back.push_back(sequence);
   }
-  ahead_.clear();
-  ahead_acknowledged_ = 0;
+  eager_.clear();
+  eager_acknowledged_ = 0;
   unmatched_.insert(unmatched_.begin(), back.begin(), back.end());
 }
 
@@ -147,74 +147,74 @@ void SendCore::acknowledged(Message& message) {
   message.acknowledged = true;
   --unacknowledged_;
   unacknowledged_large_ -= message.copy == nullptr ? 1U : 0U;
-  delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !ahead_allowed_});
+  delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !eager_allowed_});
 }
 
 void SendCore::on_acknowledge(GroupId group, std::uint8_t slot) {
   Open* opened = find_group(group);
-  const GroupId expected = grants_base_ + grants_.size();
+  const GroupId expected = open_groups_base_ + open_groups_.size();
   if (opened == nullptr) {
-    // The acknowledgement overtook the grant: only what went ahead can be meant.
-    if (slot == 0 && group >= expected && group - expected < ahead_.size()) {
-      acknowledge_ahead(ahead_[group - expected]);
+    // The acknowledgement overtook the CTS: only what went eagerly can be meant.
+    if (slot == 0 && group >= expected && group - expected < eager_.size()) {
+      acknowledge_eager(eager_[group - expected]);
       settle();
     }
     return;
   }
-  if (slot < opened->grant.count) {
+  if (slot < opened->cts.count) {
     acknowledge(*opened, slot);
     settle();
   }
 }
 
-void SendCore::acknowledge_ahead(Sequence sequence) {
+void SendCore::acknowledge_eager(Sequence sequence) {
   Message* message = find(sequence);
   if (message != nullptr && !message->acknowledged && message->next_chunk == message->chunks) {
     acknowledged(*message);
-    ++ahead_acknowledged_;
+    ++eager_acknowledged_;
   }
 }
 
-// The receiver is done with groups whose grants were lost on the way here: what went ahead has
-// filled them.
+// The receiver is done with groups whose CTS messages were lost on the way here: what went eagerly
+// has filled them.
 void SendCore::open_below(GroupId group) {
-  while (grants_base_ + grants_.size() < group && !ahead_.empty()) {
-    acknowledge_ahead(ahead_.front());
-    const Message* message = find(ahead_.front());
+  while (open_groups_base_ + open_groups_.size() < group && !eager_.empty()) {
+    acknowledge_eager(eager_.front());
+    const Message* message = find(eager_.front());
     if (message != nullptr && !message->acknowledged) {
       return;  // nobody can have what has not been sent yet
     }
-    run_granted_ = true;    // it was a single receive of the run's tag: the receiver took it
-    if (grants_.empty()) {  // it need not be opened to be settled
-      ahead_.pop_front();
-      --ahead_acknowledged_;
-      ++grants_base_;
+    run_has_cts_ = true;         // it was a single receive of the run's tag: the receiver took it
+    if (open_groups_.empty()) {  // it need not be opened to be settled
+      eager_.pop_front();
+      --eager_acknowledged_;
+      ++open_groups_base_;
       continue;
     }
-    Grant grant;
-    grant.group = grants_base_ + grants_.size();
-    grant.count = 1;
-    grant.slots[0].tag = *run_tag_;
-    open(grant);
+    Cts cts;
+    cts.group = open_groups_base_ + open_groups_.size();
+    cts.count = 1;
+    cts.slots[0].tag = *run_tag_;
+    open(cts);
   }
   open_early();
   match();
 }
 
 void SendCore::acknowledge_below(GroupId group) {
-  for (Open& opened : grants_) {
-    if (opened.grant.group >= group) {
+  for (Open& opened : open_groups_) {
+    if (opened.cts.group >= group) {
       break;
     }
-    for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
+    for (std::uint8_t slot = 0; slot < opened.cts.count; ++slot) {
       acknowledge(opened, slot);
     }
   }
   settle();
 }
 
-void SendCore::heed(GroupId below) {
-  if (below > grants_base_) {
+void SendCore::apply_cumulative_ack(GroupId below) {
+  if (below > open_groups_base_) {
     open_below(below);
     acknowledge_below(below);
   }
@@ -222,28 +222,28 @@ void SendCore::heed(GroupId below) {
 
 void SendCore::on_state(const ReceiverState& state) {
   // Nobody can have what has not been sent yet.
-  const GroupId known = grants_base_ + grants_.size() + ahead_.size();
-  told_below_ = std::max(told_below_, std::min(known, state.done_below));
+  const GroupId known = open_groups_base_ + open_groups_.size() + eager_.size();
+  cumulative_ack_ = std::max(cumulative_ack_, std::min(known, state.done_below));
   if (state.groups.empty() && unacknowledged_large_ == 0 && unmatched_.empty()) {
     return;
   }
   catch_up();
   for (const GroupReport& report : state.groups) {
-    on_grant(report.grant);
+    on_cts(report.cts);
   }
   acknowledge_below(state.done_below);
   for (const GroupReport& report : state.groups) {
-    for (std::uint8_t slot = 0; slot < report.grant.count && slot < kMaxSlots; ++slot) {
+    for (std::uint8_t slot = 0; slot < report.cts.count && slot < kMaxSlots; ++slot) {
       if (report.slots[slot].whole) {
-        on_acknowledge(report.grant.group, slot);
+        on_acknowledge(report.cts.group, slot);
       }
     }
   }
 }
 
 void SendCore::on_progress(const Progress& progress) {
-  const GroupId known = grants_base_ + grants_.size() + ahead_.size();
-  told_below_ = std::max(told_below_, std::min(known, progress.done_below));
+  const GroupId known = open_groups_base_ + open_groups_.size() + eager_.size();
+  cumulative_ack_ = std::max(cumulative_ack_, std::min(known, progress.done_below));
   if (unacknowledged_large_ != 0 || !unmatched_.empty()) {
     catch_up();
   }
@@ -268,13 +268,13 @@ void SendCore::settle() {
     messages_.pop_front();
     ++base_;
   }
-  while (!grants_.empty()) {
-    const Open& front = grants_.front();
-    if (front.acknowledged != (1U << front.grant.count) - 1U) {
+  while (!open_groups_.empty()) {
+    const Open& front = open_groups_.front();
+    if (front.acknowledged != (1U << front.cts.count) - 1U) {
       break;
     }
-    grants_.pop_front();
-    ++grants_base_;
+    open_groups_.pop_front();
+    ++open_groups_base_;
   }
   each(flying_, [this](PathIndex index) { trim(index); });
 }
@@ -317,14 +317,15 @@ bool SendCore::fits_one_sided(PathIndex index, const std::function<bool(Region)>
   const bool read = std::all_of(messages_.begin(), messages_.end(), [&](const Message& message) {
     return message.acknowledged || message.size == 0 || known(message.region);
   });
-  const bool written = std::all_of(grants_.begin(), grants_.end(), [&](const Open& opened) {
-    bool all = true;
-    for (std::uint8_t slot = 0; slot < opened.grant.count; ++slot) {
-      const bool over = (opened.acknowledged & (1U << slot)) != 0;
-      all = all && (over || keyed(opened.grant.slots[slot]));
-    }
-    return all;
-  });
+  const bool written =
+      std::all_of(open_groups_.begin(), open_groups_.end(), [&](const Open& opened) {
+        bool all = true;
+        for (std::uint8_t slot = 0; slot < opened.cts.count; ++slot) {
+          const bool over = (opened.acknowledged & (1U << slot)) != 0;
+          all = all && (over || keyed(opened.cts.slots[slot]));
+        }
+        return all;
+      });
   return read && written && std::all_of(early_.begin(), early_.end(), [&](const auto& entry) {
            const auto slots = std::span(entry.second.slots).first(entry.second.count);
            return std::all_of(slots.begin(), slots.end(), keyed);
@@ -348,7 +349,7 @@ std::optional<std::uint64_t> SendCore::on_fence_answer(PathIndex index, Epoch ep
   path.fencing = false;
   std::map<GroupId, const GroupReport*> reports;
   for (const GroupReport& report : state.groups) {
-    reports.emplace(report.grant.group, &report);
+    reports.emplace(report.cts.group, &report);
   }
   std::uint64_t bytes = 0;
   Fifo<Flight> kept;

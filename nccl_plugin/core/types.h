@@ -18,7 +18,7 @@ inline constexpr std::size_t kCopyBudget =
     65536;  // copied bytes awaiting acknowledgement, per comm
 inline constexpr std::size_t kCopyMessages = 256;  // and how many such messages
 // With that budget spent for long a small message is sent from its caller's buffer, as a large one
-// is. So many messages without a copy may wait; beyond them one is taken only into a known grant.
+// is. So many messages without a copy may wait; beyond them one is taken only into a known CTS.
 inline constexpr std::size_t kUncopiedMessages = 32;
 
 using Sequence = std::uint64_t;  // n-th message posted by the sender
@@ -45,7 +45,7 @@ void each(PathSet set, F&& function) {
 // stream in one epoch and one-sided in the next.
 enum class PathKind : std::uint8_t {
   stream,     // the receiver places the bytes (TCP)
-  one_sided,  // the sender's NIC writes them into granted memory (RDMA WRITE)
+  one_sided,  // the sender's NIC writes them where a CTS points (RDMA WRITE)
 };
 
 // The transport's handle of registered memory (a set of MRs, one for each rail). The core carries
@@ -61,16 +61,17 @@ struct Slot {
   std::array<std::uint32_t, kMaxRails> keys{};  // rkey by the receiver's rail; 0: none there
 };
 
-// A posted receive. The sender may fill its slots and nothing else.
-struct Grant {
+// Clear to send, as NCCL calls it: a posted receive that the receiver announced. The sender may
+// fill its slots and nothing else.
+struct Cts {
   GroupId group = 0;
   std::uint8_t count = 0;
   std::array<Slot, kMaxSlots> slots{};
 };
 
 // How many breaks were posted up to a group; wraps. A break is a receive of several slots, or a
-// single receive with another tag than the single receive right before it. A message ahead of its
-// grant counts on there being no further break; the era says which breaks its sender knew of.
+// single receive with another tag than the single receive right before it. An eager message counts
+// on there being no further break; the era says which breaks its sender knew of.
 using Era = std::uint16_t;
 
 // A piece of a message on its way. Messages are cut on a fixed grid, so (group, slot, offset) names
@@ -82,9 +83,9 @@ struct ChunkHeader {
   std::uint32_t length = 0;
   std::uint8_t slot = 0;
   bool waits = false;       // small, and not copied: its caller waits for the acknowledgement
-  bool ahead = false;       // sent before its grant was known
-  Era era = 0;              // with `ahead`
-  std::int32_t tag = 0;     // with `ahead`: the message's. A grant's slot has the tag otherwise
+  bool eager = false;       // sent before its CTS was known
+  Era era = 0;              // with `eager`
+  std::int32_t tag = 0;     // with `eager`: the message's. A CTS's slot has the tag otherwise
   bool budget_low = false;  // the sender is about to run out of its copy budget
   std::uint8_t follow = 0;  // so many chunks of the message, in order, come next on this stream
 };
@@ -133,7 +134,7 @@ struct SlotReport {
 };
 
 struct GroupReport {
-  Grant grant;
+  Cts cts;
   std::array<SlotReport, kMaxSlots> slots{};
 };
 

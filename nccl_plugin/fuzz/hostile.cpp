@@ -70,10 +70,10 @@ void handle(View bytes) {
     encode(*read, written);
     const auto again = decode_handle(written);
     expect(again.has_value(), "a handle does not survive");
-    expect(again->home_rail == read->home_rail && again->listen_id == read->listen_id &&
+    expect(again->primary_rail == read->primary_rail && again->listen_id == read->listen_id &&
                again->secret == read->secret && again->wire_min == read->wire_min &&
                again->wire_max == read->wire_max &&
-               again->listeners[read->home_rail] == read->listeners[read->home_rail],
+               again->listeners[read->primary_rail] == read->listeners[read->primary_rail],
            "a handle changes");
   }
 }
@@ -149,8 +149,8 @@ void bodies(View bytes) {
     expect(first == second, what);
   };
   survives(
-      decode_grant(bytes), [](Bytes& out, const core::Grant& g) { append_grant(out, 1, g); },
-      decode_grant, "a grant does not survive");
+      decode_cts(bytes), [](Bytes& out, const core::Cts& g) { append_cts(out, 1, g); }, decode_cts,
+      "a CTS does not survive");
   survives(
       decode_state(bytes), [](Bytes& out, const StateFrame& s) { append_state(out, 1, s); },
       decode_state, "a state does not survive");
@@ -166,22 +166,22 @@ void bodies(View bytes) {
       "a path does not survive");
 }
 
-// Do both ends let small messages go ahead of their grants?
-enum class Mode : std::uint8_t { granted, ahead };
+// Do both ends let small messages go before their CTS?
+enum class Mode : std::uint8_t { cts_first, eager };
 
 // A comm of each direction that a peer talks to: whatever it says, chunks are cut from the sent
 // buffers and placed into the posted ones. These are of exactly the size, so that the address
 // sanitizer sees each step beside them.
 //
-// With `ahead`, what our own callers do comes in the stream as well, so that it may come before,
+// With `eager`, what our own callers do comes in the stream as well, so that it may come before,
 // between and after: a ping posts a receive, a pong a message, its count says which. And a chunk
 // is still coming in while the other connection and the callers go on.
 class Comms {
  public:
   explicit Comms(Mode mode) : mode_(mode) {
-    sender_.send_ahead(mode == Mode::ahead);
-    receiver_.expect_ahead(mode == Mode::ahead);
-    if (mode == Mode::granted) {
+    sender_.allow_eager(mode == Mode::eager);
+    receiver_.expect_eager(mode == Mode::eager);
+    if (mode == Mode::cts_first) {
       for (const std::size_t size : kSizes) {
         send(size, kTag);
         receive(size, 1, kTag);
@@ -193,17 +193,17 @@ class Comms {
   }
 
   // The frames of a connection, or of a control link, one after the other.
-  void hear(View stream) {
+  void feed(View stream) {
     std::size_t turn = 0;
     while (const auto header = decode_frame_header(stream)) {
       const core::PathIndex path = kPaths[turn++ % kPaths.size()];
       finish(path);
-      if (header->type == FrameType::chunk || header->type == FrameType::ahead) {
+      if (header->type == FrameType::chunk || header->type == FrameType::eager) {
         const auto chunk = decode_chunk(stream);
         if (!chunk || !begin(path, *chunk)) {
           break;  // drops the connection
         }
-        if (mode_ == Mode::granted) {
+        if (mode_ == Mode::cts_first) {
           finish(path);
         }
         stream = stream.subspan(kChunkHeaderSize);  // the payload is not in the stream
@@ -227,7 +227,7 @@ class Comms {
   static constexpr std::array<std::size_t, 4> kSizes{100, 3 * std::size_t{kChunk}, 10'000, 0};
   static constexpr std::array<core::PathIndex, 2> kPaths{core::path_index(0, 0),
                                                          core::path_index(1, 1)};
-  // Around what may go ahead: all that is copied and fits a chunk.
+  // Around what may go eagerly: all that is copied and fits a chunk.
   static constexpr std::array<std::size_t, 8> kSmall{0,      1,          100,   4000,
                                                      kChunk, kChunk + 1, 8'192, 8'193};
   static constexpr std::size_t kMostCalls = 64;  // of each kind
@@ -261,7 +261,7 @@ class Comms {
       buffer.slot.tag = tag++;
     }
     posted.group = receiver_.post(buffers);
-    while (receiver_.next_done_below() || receiver_.next_grant() ||
+    while (receiver_.next_done_below() || receiver_.next_cts() ||
            receiver_.next_acknowledgement()) {
     }
   }
@@ -304,9 +304,9 @@ class Comms {
 
   bool frame(const FrameHeader& header, View body) {
     switch (header.type) {
-      case FrameType::grant:
-        if (const auto grant = decode_grant(body)) {
-          sender_.on_grant(*grant);
+      case FrameType::cts:
+        if (const auto cts = decode_cts(body)) {
+          sender_.on_cts(*cts);
           return true;
         }
         return false;
@@ -350,14 +350,14 @@ class Comms {
       case FrameType::addresses:
         return decode_addresses(body).has_value();
       case FrameType::ping:
-        if (mode_ == Mode::ahead && posted_.size() < kMostCalls) {
+        if (mode_ == Mode::eager && posted_.size() < kMostCalls) {
           const std::size_t kind = header.count / kSmall.size();
           receive(kSmall[header.count % kSmall.size()], kind % 4 == 3 ? 2 : 1,
                   kTag + static_cast<std::int32_t>(kind / 4 % 2));
         }
         return true;
       case FrameType::pong:
-        if (mode_ == Mode::ahead && sent_.size() < kMostCalls) {
+        if (mode_ == Mode::eager && sent_.size() < kMostCalls) {
           send(kSmall[header.count % kSmall.size()],
                kTag + static_cast<std::int32_t>(header.count / kSmall.size() % 2));
         }
@@ -409,10 +409,10 @@ void feed(View bytes) {
       return page(rest);
     case Reader::bodies:
       return bodies(rest);
-    case Reader::ahead:
-      return Comms(Mode::ahead).hear(rest);
+    case Reader::eager:
+      return Comms(Mode::eager).feed(rest);
     default:
-      return Comms(Mode::granted).hear(rest);
+      return Comms(Mode::cts_first).feed(rest);
   }
 }
 

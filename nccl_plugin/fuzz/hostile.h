@@ -10,7 +10,7 @@ namespace fabric::hostile {
 
 // The first byte says which reader the rest is for: hello and welcome, handle, steer page, single
 // frame bodies, a stream of frames into both cores, or one into cores that let small messages go
-// ahead of their grants. Throws std::logic_error when something was accepted that must not be: what
+// before their CTS. Throws std::logic_error when something was accepted that must not be: what
 // is read must survive being written and read again, no chunk may leave the buffers, and what is
 // done must be whole.
 void feed(std::span<const std::byte> bytes);

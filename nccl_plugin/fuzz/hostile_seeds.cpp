@@ -25,9 +25,9 @@ core::ReceiverState some_state() {
   core::ReceiverState state;
   for (core::GroupId group = 0; group < 3; ++group) {
     core::GroupReport& report = state.groups.emplace_back();
-    report.grant.group = group;
-    report.grant.count = 1;
-    report.grant.slots[0].size = 20'000;
+    report.cts.group = group;
+    report.cts.count = 1;
+    report.cts.slots[0].size = 20'000;
     report.slots[0].have = {{0, 1}, {2, 3}};
   }
   return state;
@@ -91,78 +91,78 @@ void call(Bytes& stream, FrameType type, std::uint16_t count) {
 constexpr std::int32_t kTag = 1;  // of the receives that a ping posts; the next one with kOtherTag
 constexpr std::uint16_t kOtherTag = 8 * 4;
 
-void go_ahead(Bytes& stream, core::GroupId group, std::uint32_t size, core::Era era,
-              std::int32_t tag = kTag) {
+void send_eager(Bytes& stream, core::GroupId group, std::uint32_t size, core::Era era,
+                std::int32_t tag = kTag) {
   const auto bytes = encode_chunk(1, {.group = group,
                                       .message_size = size,
                                       .offset = 0,
                                       .length = size,
                                       .slot = 0,
-                                      .ahead = true,
+                                      .eager = true,
                                       .era = era,
                                       .tag = tag,
                                       .budget_low = group % 2 == 1});
   stream.insert(stream.end(), bytes.begin(), bytes.end());
 }
 
-void add_ahead(Seeds& out) {
+void add_eager(Seeds& out) {
   constexpr std::uint16_t kTwoSlots = 3 * 8;
   // A hostile sender: before its receive, in the midst of it, after it, where two slots are.
   Bytes early;
   for (core::GroupId group = 0; group < 4; ++group) {
-    go_ahead(early, group, 100, 0);
+    send_eager(early, group, 100, 0);
   }
   call(early, FrameType::ping, 2);
   call(early, FrameType::ping, 3);
-  go_ahead(early, 4, 4000, 0);
+  send_eager(early, 4, 4000, 0);
   call(early, FrameType::ping, 2);
   call(early, FrameType::ping, 2 + kTwoSlots);
-  go_ahead(early, 5, 100, 0);
-  go_ahead(early, 5, 100, 1);
+  send_eager(early, 5, 100, 0);
+  send_eager(early, 5, 100, 1);
   append_path(early, FrameType::fence, 1, {core::path_index(0, 0), 2, 0});
   call(early, FrameType::ping, 4);
   call(early, FrameType::ping, 4);
-  add(out, Reader::ahead, early);
+  add(out, Reader::eager, early);
 
   // Of one tag, of another, and of one that nobody receives, before and after a break.
   Bytes tags;
-  go_ahead(tags, 0, 100, 0, kTag);
-  go_ahead(tags, 1, 100, 0, kTag);
+  send_eager(tags, 0, 100, 0, kTag);
+  send_eager(tags, 1, 100, 0, kTag);
   call(tags, FrameType::ping, 2 + kOtherTag);
-  go_ahead(tags, 1, 100, 0, kTag + 1);
+  send_eager(tags, 1, 100, 0, kTag + 1);
   call(tags, FrameType::ping, 2);
-  go_ahead(tags, 1, 100, 1, kTag);
-  go_ahead(tags, 2, 100, 1, kTag + 7);
+  send_eager(tags, 1, 100, 1, kTag);
+  send_eager(tags, 2, 100, 1, kTag + 7);
   call(tags, FrameType::ping, 2 + kOtherTag);
-  add(out, Reader::ahead, tags);
+  add(out, Reader::eager, tags);
 
-  // A hostile receiver: grants and acknowledgements of what went ahead, late, wrong and twice.
+  // A hostile receiver: CTS and acknowledgements of what went eagerly, late, wrong and twice.
   Bytes late;
   for (const std::uint16_t size : std::initializer_list<std::uint16_t>{2, 1, 3, 4, 5, 2}) {
     call(late, FrameType::pong, size);
   }
   append_acknowledge(late, 1, 1, 0);
-  core::Grant grant;
-  grant.count = 1;
-  grant.slots[0].size = 4096;
-  grant.slots[0].tag = kTag;
-  append_grant(late, 1, grant);
+  core::Cts cts;
+  cts.count = 1;
+  cts.slots[0].size = 4096;
+  cts.slots[0].tag = kTag;
+  append_cts(late, 1, cts);
   append_acknowledge(late, 1, 0, 0);
-  grant.group = 2;
-  grant.slots[0].size = 10;  // too small for what was meant for it
-  append_grant(late, 1, grant);
-  grant.group = 1;
-  append_grant(late, 1, grant);
-  grant.group = 3;
-  grant.count = 2;
-  grant.slots[0].tag = 4;
-  grant.slots[1].tag = 5;
-  append_grant(late, 1, grant);
+  cts.group = 2;
+  cts.slots[0].size = 10;  // too small for what was meant for it
+  append_cts(late, 1, cts);
+  cts.group = 1;
+  append_cts(late, 1, cts);
+  cts.group = 3;
+  cts.count = 2;
+  cts.slots[0].tag = 4;
+  cts.slots[1].tag = 5;
+  append_cts(late, 1, cts);
   append_state(late, 1, {PathEpoch{core::path_index(0, 0), 2, 0}, some_state()},
                FrameType::retired);
   append_state(late, 1, {std::nullopt, some_state()});
   call(late, FrameType::pong, 2);
-  add(out, Reader::ahead, late);
+  add(out, Reader::eager, late);
 }
 
 }  // namespace
@@ -197,13 +197,13 @@ std::vector<std::vector<std::byte>> seeds() {
   append_state(body, 1, {PathEpoch{9, 3, 0}, some_state()});
   add(out, Reader::bodies, body_of(body));
   body.clear();
-  append_grant(body, 1, some_state().groups[1].grant);
+  append_cts(body, 1, some_state().groups[1].cts);
   add(out, Reader::bodies, body_of(body));
   body.clear();
   append_rails(body, {});
   add(out, Reader::bodies, body_of(body));
   body.clear();
-  append_rails(body, {}, kWireVersionAhead);
+  append_rails(body, {}, kWireVersionEager);
   add(out, Reader::bodies, body_of(body));
   body.clear();
   AddressReport addresses;
@@ -217,7 +217,7 @@ std::vector<std::vector<std::byte>> seeds() {
   append_path(body, FrameType::fence, 1, {9, 3, 1});
   add(out, Reader::bodies, body_of(body));
   add_streams(out);
-  add_ahead(out);
+  add_eager(out);
   return out;
 }
 

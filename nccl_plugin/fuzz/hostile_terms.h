@@ -11,7 +11,7 @@ namespace fabric::hostile {
 using namespace fabric::host;
 using View = std::span<const std::byte>;
 
-enum class Reader : std::uint8_t { hello, welcome, handle, page, bodies, stream, ahead, count };
+enum class Reader : std::uint8_t { hello, welcome, handle, page, bodies, stream, eager, count };
 
 inline constexpr Secret kSecret{};
 inline constexpr std::int64_t kNow = 1'000'000'000'000;

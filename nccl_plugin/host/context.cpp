@@ -23,8 +23,8 @@ std::string reason_text(pages::PathDownReason reason) {
       return "no carrier";
     case pages::PathDownReason::connect_failed:
       return "connect failed";
-    case pages::PathDownReason::trial:
-      return "its trial was not answered";
+    case pages::PathDownReason::path_validation:
+      return "its path validation was not answered";
     case pages::PathDownReason::moved:
       return "its address is gone";
     case pages::PathDownReason::rehash:

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/hearsay.h"
+#include "core/reported_down.h"
 #include "core/schedule.h"
 #include "core/types.h"
 #include "host/fenced_runs.h"
@@ -25,12 +25,12 @@
 
 namespace fabric::host {
 
-// How seldom the control thread has to look.
-enum class Rest : std::uint8_t {
-  none,
-  calm,   // messages pass, and nothing is amiss
-  brief,  // only small ones: whoever waits for one of them in vain says so (host/patience.h)
-  idle,   // nothing has passed for kIdleAfterNs
+// How often the control thread has to look.
+enum class TickRate : std::uint8_t {
+  fast,
+  calm,  // messages pass, and nothing is amiss
+  slow,  // only small ones: whoever waits for one of them in vain says so (host/poll_stall_timer.h)
+  idle,  // nothing has passed for kIdleAfterNs
 };
 
 struct Context {
@@ -53,15 +53,15 @@ struct Context {
   WaitSet waits;
   Logger logger = nullptr;
   std::function<void()> wake_control;  // any thread
-  // The control thread looks seldom, for nothing that it saw has to be seen soon.
-  std::atomic<Rest> rest{Rest::none};
+  // The rate that the control thread has chosen by what it saw last.
+  std::atomic<TickRate> tick_rate{TickRate::fast};
   // Since the control thread began its last look, somebody has begun something.
-  std::atomic<bool> stirred{false};
+  std::atomic<bool> activity{false};
 
   // Any thread, when something begins of which it cannot know: the next looks come in time.
-  void stir() { rouse(Rest::idle); }
+  void note_activity() { wake_if(TickRate::idle); }
   // Any thread, when a caller waits for long.
-  void hurry() { rouse(Rest::brief); }
+  void request_fast_tick() { wake_if(TickRate::slow); }
 
   void say(LogLevel level, const std::string& text) const {
     if (logger != nullptr) {
@@ -71,13 +71,13 @@ struct Context {
   }
 
  private:
-  void rouse(Rest from) {
-    // Before `rest` is read: the control thread writes that one and then reads this.
-    if (!stirred.load(std::memory_order_relaxed)) {
-      stirred.store(true);
+  void wake_if(TickRate from) {
+    // Before `tick_rate` is read: the control thread writes that one and then reads this.
+    if (!activity.load(std::memory_order_relaxed)) {
+      activity.store(true);
     }
-    Rest is = rest.load();
-    if (is >= from && rest.compare_exchange_strong(is, Rest::calm)) {
+    TickRate is = tick_rate.load();
+    if (is >= from && tick_rate.compare_exchange_strong(is, TickRate::calm)) {
       wake_control();
     }
   }
@@ -90,7 +90,7 @@ constexpr core::PathKind kind_in(core::PathSet one_sided, core::PathIndex path) 
 // What holds for the paths of one kind.
 struct KindFacts {
   std::array<std::uint16_t, core::kMaxPaths> weight{};  // the lower of both ends'
-  core::Hearsay down;  // said to be dead: by this host, the peer, or the control link's silence
+  core::ReportedDown down;  // by this host, the peer, or a silent control link
   std::array<pages::PathDownReason, core::kMaxPaths> why{};
 };
 
@@ -103,8 +103,8 @@ struct PeerFacts : KindFacts {
   std::array<std::int64_t, core::kMaxPaths> heard{};  // when that link last had an ACK
   std::int64_t linked_at = 0;                         // when one of these links came up last
   core::PathSet base = 0;                             // pairs that are connected from the start
-  core::PathSet homes = 0;                            // of all comms to this peer
-  bool homeless = false;                              // one of them has lost its home
+  core::PathSet primaries = 0;                        // of all comms to this peer
+  bool primary_lost = false;                          // one of them has lost its primary
   core::PathSet slow = 0;  // removed for their speed: they carry while there is nothing else
   // Failed their path validation and are not to be opened yet, while there is another.
   core::PathSet held = 0;
@@ -122,14 +122,14 @@ struct PeerFacts : KindFacts {
   }
   // Is a path that was connected at `connected` to be given up? `live`: all that are connected;
   // `over_rdma`: those of them that are, or are to be, one-sided.
-  [[nodiscard]] bool condemns(core::PathIndex path, std::int64_t connected, core::PathSet live,
-                              core::PathSet over_rdma) const {
+  [[nodiscard]] bool should_close(core::PathIndex path, std::int64_t connected, core::PathSet live,
+                                  core::PathSet over_rdma) const {
     const core::PathSet said = (down.down() & ~over_rdma) | (rdma.down.down() & over_rdma);
-    return of(kind_in(over_rdma, path)).down.concerns(path, connected) && (live & ~said) != 0;
+    return of(kind_in(over_rdma, path)).down.is_newer(path, connected) && (live & ~said) != 0;
   }
   // RDMA has no weight there, TCP has: a path over RDMA goes on as a stream.
   [[nodiscard]] bool to_stream(core::PathIndex path) const {
-    return rdma.weight[path] == 0 && weight[path] != 0 && !down.says(path) &&
+    return rdma.weight[path] == 0 && weight[path] != 0 && !down.reports(path) &&
            (control_live & core::bit(path)) != 0;
   }
 
@@ -160,14 +160,14 @@ struct PathValidation {
   bool succeeded = false;
 };
 
-// Small messages go ahead of their grants.
-inline bool goes_ahead(const PeerFacts& facts) { return speaks(facts.version, FrameType::ahead); }
+// Small messages go before their CTS.
+inline bool sends_eager(const PeerFacts& facts) { return speaks(facts.version, FrameType::eager); }
 
 // What a comm asks of the control thread.
-struct Wants {
+struct ControlActions {
   core::PathSet dial = 0;
-  bool homeless = false;   // sender: its home carries nothing now
-  Rest rest = Rest::none;  // no need to look again sooner
+  bool primary_lost = false;            // sender: its primary carries nothing now
+  TickRate tick_rate = TickRate::fast;  // no need to look again sooner
   std::vector<PathLoad> loads;
   std::vector<PathValidation> validations;
   core::PathSet suspect = 0;  // make the control link over these rails speak
@@ -198,7 +198,7 @@ inline constexpr std::int64_t kMs = 1'000'000;
 // core::kStallNs: a comm whose caller is inside is passed over once.
 inline constexpr std::int64_t kTickNs = 4 * kMs;
 inline constexpr std::int64_t kCalmTickNs = 10 * kMs;
-inline constexpr std::int64_t kBriefTickNs = 50 * kMs;
+inline constexpr std::int64_t kSlowTickNs = 50 * kMs;
 // Nothing is under way that could be found silent, and who begins something wakes the control
 // thread; meanwhile it looks for hints and keeps the control links speaking.
 inline constexpr std::int64_t kIdleTickNs = 100 * kMs;
@@ -208,10 +208,10 @@ inline constexpr std::int64_t kAnnounceNs = 20 * kMs;  // fences repeat until an
 inline constexpr std::int64_t kDialMinNs = 20 * kMs;
 inline constexpr std::int64_t kDialMaxNs = 500 * kMs;
 inline constexpr std::int64_t kHoldMaxNs = 8000 * kMs;
-inline constexpr std::int64_t kCalmNs = 30'000 * kMs;  // without a failure: forgiven
-inline constexpr std::int64_t kStreamNs = 1000 * kMs;  // before another kind is tried
-inline constexpr std::int64_t kImproveNs = 100 * kMs;  // between two looks for that
-inline constexpr std::int64_t kTrialNs = 1000 * kMs;   // without one more byte of it delivered
+inline constexpr std::int64_t kCalmNs = 30'000 * kMs;           // without a failure: forgiven
+inline constexpr std::int64_t kStreamNs = 1000 * kMs;           // before another kind is tried
+inline constexpr std::int64_t kImproveNs = 100 * kMs;           // between two looks for that
+inline constexpr std::int64_t kValidationStallNs = 1000 * kMs;  // not one more byte delivered
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);

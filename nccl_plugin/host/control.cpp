@@ -63,12 +63,12 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   handle.incarnation = context_.incarnation;
   handle.run_incarnation = context_.run_incarnation;
   handle.secret = listener->secret;
-  handle.home_rail = listener->rail;
+  handle.primary_rail = listener->rail;
   handle.rails = static_cast<std::uint8_t>(context_.rails.size());
   handle.wire_max = static_cast<std::uint8_t>(context_.params.wire_max);
   for (std::size_t i = 0; i < context_.rails.size(); ++i) {
     const Address& address = context_.rails[i].address;
-    if (address.reachable() || i == rail) {  // a handle has to name its home
+    if (address.reachable() || i == rail) {  // a handle has to name its primary
       handle.listeners[i] = address;
     }
   }
@@ -101,7 +101,7 @@ Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_pt
 }
 
 std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {
-  const std::string name = "peer " + handle.listeners[handle.home_rail].text();
+  const std::string name = "peer " + handle.listeners[handle.primary_rail].text();
   if (self_fenced() || context_.fenced_runs.hold(handle.run_incarnation)) {
     add(context_.stats.refused_fenced, 1);
     why = self_fenced() ? "this process is fenced" : name + " is fenced";
@@ -119,11 +119,11 @@ std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle,
       return nullptr;
     }
   }
-  const core::PathIndex home = core::path_index(rail, handle.home_rail);
-  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, home, name);
+  const core::PathIndex primary = core::path_index(rail, handle.primary_rail);
+  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, primary, name);
   {
     const std::scoped_lock lock(registry_);
-    newcomers_.push_back({sender, handle});
+    pending_connects_.push_back({sender, handle});
   }
   wake();
   return sender;

@@ -64,10 +64,10 @@ class Control {
     std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Secret secret{};
     Groups::Index group = 0;
-    Harvest harvest;
-    int missed = 0;          // ticks in a row at which its caller was inside
-    Rest rest = Rest::none;  // at the last tick
-    bool homeless = false;
+    CounterDelta delta;
+    int missed = 0;                       // ticks in a row at which its caller was inside
+    TickRate tick_rate = TickRate::fast;  // at the last tick
+    bool primary_lost = false;
     core::PathSet kept_streams = 0;  // dialled as streams, for RDMA had no weight
   };
   struct Receiving {
@@ -75,11 +75,11 @@ class Control {
     Peer* peer = nullptr;
     std::uint32_t listen_id = 0;  // whose secret signs its hellos
     Groups::Index group = 0;
-    Harvest harvest;
+    CounterDelta delta;
     int missed = 0;
-    Rest rest = Rest::none;
+    TickRate tick_rate = TickRate::fast;
   };
-  struct Newcomer {
+  struct PendingConnect {
     std::shared_ptr<Sender> comm;
     Handle handle;
   };
@@ -88,14 +88,14 @@ class Control {
   enum class Which { all, passed_over };
   void run();
   void tick(std::int64_t now);
-  void take_newcomers();
+  void take_pending_connects();
   void renew_rails(std::int64_t now);
   void look_at_rails(std::int64_t now);
   bool take_rails_come(std::int64_t now);
   void note_mtu(std::size_t index, int mtu);
   bool move_rail(std::size_t index, const RailNow& found, std::int64_t now);
   [[nodiscard]] AddressReport addresses() const;
-  void tick_peer(Peer& peer, std::int64_t now, Rest was);
+  void tick_peer(Peer& peer, std::int64_t now, TickRate was);
   template <typename Comms, typename Serve>
   void tick_all(Comms& comms, std::int64_t now, Which which, Serve serve);
   void tick_comms(std::int64_t now, Which which);
@@ -105,15 +105,15 @@ class Control {
   bool dial_beside(const Sending& sending, core::PathIndex path, std::int64_t now);
   void dial_data(const Sending& sending, const LinkSetup& setup, HelloKind kind,
                  const HalfOut& half);
-  void count_homes();
+  void count_primaries();
   void publish(std::int64_t now);
   Groups::Index join_group(const Peer& peer);
   template <typename Comm>
-  void harvest(Comm& entry);
+  void collect_counters(Comm& entry);
   void hint(Peer& peer, std::int64_t now);
   void judge(Peer& peer, std::int64_t now);
   void give_up(Peer& peer, const std::string& text);
-  void heed_fences(bool page_changed);
+  void apply_fences(bool page_changed);
   void fence_off(Peer& peer, const std::string& text);
   bool refuse_fenced(const Hello& hello);
   [[nodiscard]] bool self_fenced() const;
@@ -130,8 +130,8 @@ class Control {
       }
     }
   }
-  void bury(const Receiving& receiving);
-  void show_rest();
+  void add_tombstone(const Receiving& receiving);
+  void publish_tick_rate();
 
   Peer& outbound_peer(const Handle& handle);
   Peer& inbound_peer(const Hello& hello, const Secret& secret);
@@ -154,7 +154,7 @@ class Control {
   [[nodiscard]] Transport& transport_for(HelloKind kind) const;
   void on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const LinkSetup& setup,
                   HalfLink<LinkOut>& half, DialResult result);
-  void knock(Peer& peer, core::PathIndex path);
+  void probe_liveness(Peer& peer, core::PathIndex path);
   void link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connection> connection);
 
   std::optional<Secret> secret_of(const HelloClaim& claim);
@@ -185,7 +185,7 @@ class Control {
 
   std::mutex registry_;  // guards the next four
   std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
-  std::vector<Newcomer> newcomers_;
+  std::vector<PendingConnect> pending_connects_;
   std::uint32_t next_listen_ = 1;
   std::map<std::uint64_t, std::string> unfit_;  // processes that refused our versions, and how
 
@@ -195,21 +195,21 @@ class Control {
   std::map<std::uint64_t, Sending> senders_;
   std::map<std::uint64_t, Receiving> receivers_;
   // What closed receivers had, for senders that missed their last word; the oldest go first.
-  std::map<std::uint64_t, core::ReceiverState> graves_;
-  std::deque<std::uint64_t> graves_order_;
+  std::map<std::uint64_t, core::ReceiverState> tombstones_;
+  std::deque<std::uint64_t> tombstone_order_;
   std::int64_t published_ = 0;
   std::int64_t next_publish_ = 0;
   std::int64_t next_improvement_ = 0;
   std::uint64_t improved_ = 0;  // the comm that was looked at last for that
   std::int64_t last_tick_ = 0;
-  bool hurry_ = false;          // a comm was passed over
-  Rest rest_ = Rest::none;      // how long nothing need be looked at
-  bool roused_ = false;         // a caller said otherwise
-  std::int64_t links_ = 0;      // live, to peers that we send to
-  int pings_ = 0;               // events that were nothing but pings and their answers
-  bool closed_ = false;         // a comm was, in this tick
-  bool silenced_ = false;       // this process is fenced
-  std::uint64_t reported_ = 0;  // number of the last rails report sent
+  bool fast_tick_ = false;               // a comm was passed over
+  TickRate tick_rate_ = TickRate::fast;  // how long nothing need be looked at
+  bool caller_waits_ = false;            // a caller said otherwise
+  std::int64_t links_ = 0;               // live, to peers that we send to
+  int pings_ = 0;                        // events that were nothing but pings and their answers
+  bool closed_ = false;                  // a comm was, in this tick
+  bool silenced_ = false;                // this process is fenced
+  std::uint64_t reported_ = 0;           // number of the last rails report sent
 };
 
 // Unguessable bytes from the kernel.

@@ -19,7 +19,7 @@ std::string fence_text(std::uint64_t incarnation) {
 
 bool Control::self_fenced() const { return context_.fenced_runs.hold(context_.run_incarnation); }
 
-void Control::heed_fences(bool page_changed) {
+void Control::apply_fences(bool page_changed) {
   const SteerView* view = hints_.page();
   if (page_changed && view != nullptr) {
     context_.fenced_runs.learn(view->fences);

@@ -107,7 +107,8 @@ void Control::refuse_version(const Hello& hello) {
   add(context_.stats.refused_peers, 1);
   context_.say(LogLevel::warn,
                "refused: " + unfit_text("a peer", hello.version_min, hello.version_max));
-  if (hello.kind != HelloKind::knock) {  // that is signed with the handle of its own listener
+  // A liveness probe is signed with the handle of its own listener.
+  if (hello.kind != HelloKind::liveness_probe) {
     const std::scoped_lock lock(registry_);
     const auto listener = listeners_.find(hello.listen_id);
     if (listener != listeners_.end()) {
@@ -137,7 +138,7 @@ void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
           peer.dial_failed(path, then);
           return;
         }
-        if (result.outcome != DialOutcome::failed) {  // refused, or a stranger there
+        if (result.outcome != DialOutcome::failed) {  // refused, or another incarnation there
           peer.refused(path, then);
         }
         peer.dial_failed(path, then);
@@ -160,10 +161,11 @@ void Control::link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connecti
   wake();  // comms may dial over these rails now
 }
 
-void Control::knock(Peer& peer, core::PathIndex path) {
+void Control::probe_liveness(Peer& peer, core::PathIndex path) {
   network_->dial(
       peer.local_rail(path), peer.addresses[peer.remote_rail(path)],
-      hello_to(peer, HelloKind::knock, path), peer.secret, [&peer, path](DialResult result) {
+      hello_to(peer, HelloKind::liveness_probe, path), peer.secret,
+      [&peer, path](DialResult result) {
         if (result.outcome == DialOutcome::welcome && result.welcome.status == WelcomeStatus::ok) {
           peer.answered();
         } else if (result.outcome != DialOutcome::failed) {
@@ -201,7 +203,7 @@ void Control::dial_data(const Sending& sending, const LinkSetup& setup, HelloKin
   hello.listen_id = sending.listen_id;
   hello.comm = sending.comm->id();
   hello.epoch = setup.epoch;
-  hello.home_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->home()));
+  hello.primary_rail = static_cast<std::uint8_t>(core::sender_rail(sending.comm->primary()));
   hello.beside = setup.beside;
   network_->dial(peer.local_rail(path), peer.addresses[peer.remote_rail(path)], hello,
                  sending.secret,
@@ -269,7 +271,7 @@ void Control::watch(int fd, const std::function<void()>& on_hangup) {
 }
 
 std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
-  if (claim.kind == HelloKind::knock) {
+  if (claim.kind == HelloKind::liveness_probe) {
     const auto peer = outbound_.find(claim.initiator);
     return peer != outbound_.end() && peer->second->listen_id == claim.listen_id
                ? std::optional(peer->second->secret)
@@ -287,11 +289,11 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     return connection->write(bytes) == bytes.size();
   };
   if (hello.acceptor != context_.incarnation) {
-    reply(WelcomeStatus::stranger);
+    reply(WelcomeStatus::wrong_incarnation);
     return;
   }
   if (refuse_fenced(hello)) {
-    reply(WelcomeStatus::stranger);
+    reply(WelcomeStatus::wrong_incarnation);
     return;
   }
   if (version_with(hello) == 0) {
@@ -299,10 +301,10 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     reply(WelcomeStatus::version);
     return;
   }
-  if (hello.kind == HelloKind::knock) {
+  if (hello.kind == HelloKind::liveness_probe) {
     const auto peer = outbound_.find(hello.initiator);
     if (peer != outbound_.end()) {
-      peer->second->knocked(hello.listeners, hello.rails, hello.comm, monotonic_ns());
+      peer->second->on_liveness_probe(hello.listeners, hello.rails, hello.comm, monotonic_ns());
     }
     reply(WelcomeStatus::ok);
     return;
@@ -394,11 +396,11 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
     return nullptr;
   }
   Peer& peer = inbound_peer(hello, secret);
-  const core::PathIndex home = core::path_index(hello.home_rail, listener->second->rail);
+  const core::PathIndex primary = core::path_index(hello.primary_rail, listener->second->rail);
   auto receiver =
-      std::make_shared<Receiver>(context_, hello.comm, home, hello.chunk_size, peer.name());
+      std::make_shared<Receiver>(context_, hello.comm, primary, hello.chunk_size, peer.name());
   peer.facts.version = version_with(hello);
-  peer.homes |= core::bit(home);
+  peer.primaries |= core::bit(primary);
   ++peer.comms;
   receivers_.insert_or_assign(hello.comm,
                               Receiving{receiver, &peer, hello.listen_id, join_group(peer), {}});
@@ -462,10 +464,10 @@ void Control::on_frame(Peer& peer, core::PathIndex link, const FrameHeader& head
             peer.send(link, [&](Bytes& out) { append_state(out, header.comm, *answer); });
           }
         } else {
-          const auto grave = graves_.find(header.comm);
+          const auto tombstone = tombstones_.find(header.comm);
           peer.send(link, [&](Bytes& out) {
-            if (grave != graves_.end()) {
-              append_state(out, header.comm, {*path, grave->second});
+            if (tombstone != tombstones_.end()) {
+              append_state(out, header.comm, {*path, tombstone->second});
             }
             append_frame(out, FrameType::close, header.comm);
           });

@@ -17,29 +17,29 @@ namespace {
 
 constexpr int kAloneTickMs = 250;  // without comms
 constexpr int kNice = -10;
-constexpr int kHurryAfter = 2;
+constexpr int kFastTickAfter = 2;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kIdlePublishNs = 250 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
 
-std::int64_t tick_every(Rest rest) {
-  switch (rest) {
-    case Rest::none:
+std::int64_t tick_every(TickRate tick_rate) {
+  switch (tick_rate) {
+    case TickRate::fast:
       return kTickNs;
-    case Rest::calm:
+    case TickRate::calm:
       return kCalmTickNs;
-    case Rest::brief:
-      return kBriefTickNs;
-    case Rest::idle:
+    case TickRate::slow:
+      return kSlowTickNs;
+    case TickRate::idle:
       break;
   }
   return kIdleTickNs;
 }
 
 // Where something is under way its own connection tells first, and has the link speak at once.
-std::int64_t ping_every(Rest rest) {
-  return (rest == Rest::none ? 50 : rest == Rest::calm ? 100 : 200) * kMs;
+std::int64_t ping_every(TickRate tick_rate) {
+  return (tick_rate == TickRate::fast ? 50 : tick_rate == TickRate::calm ? 100 : 200) * kMs;
 }
 
 }  // namespace
@@ -53,21 +53,21 @@ void Control::run() {
   std::int64_t now = monotonic_ns();
   while (!stopping_.load()) {
     const bool alone = senders_.empty() && receivers_.empty();
-    const bool hurry = std::exchange(hurry_, false);
-    show_rest();
-    const std::int64_t every = tick_every(rest_);
+    const bool fast = std::exchange(fast_tick_, false);
+    publish_tick_rate();
+    const std::int64_t every = tick_every(tick_rate_);
     const std::int64_t left =
-        std::clamp<std::int64_t>(last_tick_ + every - now, 0, hurry ? kMs : every);
+        std::clamp<std::int64_t>(last_tick_ + every - now, 0, fast ? kMs : every);
     pings_ = 0;
     const int events = poller_.run(alone ? kAloneTickMs : static_cast<int>((left + kMs - 1) / kMs));
     now = monotonic_ns();
-    if (hurry && events == 0 && now < last_tick_ + every) {
+    if (fast && events == 0 && now < last_tick_ + every) {
       tick_comms(now, Which::passed_over);
       continue;
     }
     // They were answered, and change nothing: a look at everything would cost a caller its core.
     if (events != 0 && events == pings_ && now < last_tick_ + every) {
-      hurry_ = hurry;
+      fast_tick_ = fast;
       continue;
     }
     tick(now);
@@ -76,12 +76,12 @@ void Control::run() {
 }
 
 // What was begun in a comm after this look had passed it must not wait for a seldom next one.
-void Control::show_rest() {
+void Control::publish_tick_rate() {
   const bool alone = senders_.empty() && receivers_.empty();
-  context_.rest.store(alone ? Rest::none : rest_);
-  if (rest_ == Rest::idle && context_.stirred.load()) {
-    rest_ = Rest::calm;
-    context_.rest.store(alone ? Rest::none : rest_);
+  context_.tick_rate.store(alone ? TickRate::fast : tick_rate_);
+  if (tick_rate_ == TickRate::idle && context_.activity.load()) {
+    tick_rate_ = TickRate::calm;
+    context_.tick_rate.store(alone ? TickRate::fast : tick_rate_);
   }
 }
 
@@ -91,20 +91,20 @@ void Control::tick_comms(std::int64_t now, Which which) {
 }
 
 void Control::tick(std::int64_t now) {
-  const Rest was = std::exchange(rest_, Rest::idle);
-  context_.stirred.store(false);
-  roused_ = context_.rest.load() < was;
-  take_newcomers();
+  const TickRate was = std::exchange(tick_rate_, TickRate::idle);
+  context_.activity.store(false);
+  caller_waits_ = context_.tick_rate.load() < was;
+  take_pending_connects();
   if (!silenced_) {
     renew_rails(now);
   }
   if (next_look_ != 0 && next_look_ < now + kIdleTickNs) {
-    rest_ = Rest::calm;
+    tick_rate_ = TickRate::calm;
   }
   const bool changed = hints_.poll(now);
-  heed_fences(changed);
+  apply_fences(changed);
   if (!hints_.prompt()) {
-    rest_ = Rest::none;
+    tick_rate_ = TickRate::fast;
   }
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
@@ -131,9 +131,9 @@ void Control::tick(std::int64_t now) {
   reported_ = hints_.local().number;
   tick_comms(now, Which::all);
   if (std::exchange(closed_, false)) {
-    count_homes();
+    count_primaries();
   }
-  if (rest_ != Rest::idle) {
+  if (tick_rate_ != TickRate::idle) {
     next_publish_ = std::min(next_publish_, published_ + kPublishNs);
   }
   if (now >= next_publish_) {
@@ -143,26 +143,26 @@ void Control::tick(std::int64_t now) {
   }
 }
 
-void Control::take_newcomers() {
-  std::vector<Newcomer> newcomers;
+void Control::take_pending_connects() {
+  std::vector<PendingConnect> pending_connects;
   {
     const std::scoped_lock lock(registry_);
-    newcomers.swap(newcomers_);
+    pending_connects.swap(pending_connects_);
   }
-  for (const Newcomer& newcomer : newcomers) {
-    Peer& peer = outbound_peer(newcomer.handle);
-    peer.homes |= core::bit(newcomer.comm->home());
+  for (const PendingConnect& pending : pending_connects) {
+    Peer& peer = outbound_peer(pending.handle);
+    peer.primaries |= core::bit(pending.comm->primary());
     ++peer.comms;
-    peer.facts.homes = peer.homes;
+    peer.facts.primaries = peer.primaries;
     if (peer.gone) {
-      newcomer.comm->abort(Result::remote_error, peer.gone_text);
+      pending.comm->abort(Result::remote_error, peer.gone_text);
     }
-    senders_.insert_or_assign(newcomer.comm->id(), Sending{newcomer.comm,
-                                                           &peer,
-                                                           newcomer.handle.listen_id,
-                                                           newcomer.handle.secret,
-                                                           join_group(peer),
-                                                           {}});
+    senders_.insert_or_assign(pending.comm->id(), Sending{pending.comm,
+                                                          &peer,
+                                                          pending.handle.listen_id,
+                                                          pending.handle.secret,
+                                                          join_group(peer),
+                                                          {}});
   }
 }
 
@@ -186,7 +186,7 @@ void Control::hint(Peer& peer, std::int64_t now) {
   peer.hints_dirty = false;
   const SaidDown said =
       hints_.apply(peer.facts, peer.addresses, peer.remote, peer.rails, peer.outbound);
-  peer.hinted.hear(said.stream, now);
+  peer.hinted.report(said.stream, now);
   peer.rdma_hinted = said.rdma;
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto path = static_cast<core::PathIndex>(i);
@@ -204,14 +204,14 @@ void Control::hint(Peer& peer, std::int64_t now) {
   }
 }
 
-void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
+void Control::tick_peer(Peer& peer, std::int64_t now, TickRate was) {
   hint(peer, now);
   if (!context_.params.failover) {
     // The plain mode: no control links, no hints, one path.
-    peer.facts.control_live = peer.homes;
-    peer.facts.down.hear(0, now);
+    peer.facts.control_live = peer.primaries;
+    peer.facts.down.report(0, now);
     peer.facts.weight.fill(core::kFullWeight);
-    peer.facts.rdma.down.hear(0, now);
+    peer.facts.rdma.down.report(0, now);
     peer.facts.rdma.weight.fill(core::kFullWeight);
     return;
   }
@@ -221,9 +221,10 @@ void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
   peer.tick(now, std::max(ping_every(was), links_ * kPingPerLinkNs));
   const bool whole = (peer.facts.base & ~peer.live()) == 0;
   // Links are judged often enough so; more would have each end ping for the other's pings.
-  rest_ = std::min(rest_, whole && peer.calm(now) ? Rest::idle : Rest::calm);
+  tick_rate_ = std::min(tick_rate_, whole && peer.calm(now) ? TickRate::idle : TickRate::calm);
   if (peer.facts.down.down() != 0) {
-    rest_ = Rest::none;  // while a path is said to be dead, whoever was passed over must hear soon
+    // While a path is said to be dead, whoever was passed over must hear soon.
+    tick_rate_ = TickRate::fast;
   }
   if (peer.comms == 0 || peer.gone) {
     return;
@@ -231,7 +232,7 @@ void Control::tick_peer(Peer& peer, std::int64_t now, Rest was) {
   if (peer.outbound) {
     core::each(peer.to_dial(now), [&](core::PathIndex path) { dial_link(peer, path, now); });
   } else {
-    core::each(peer.to_knock(now), [&](core::PathIndex path) { knock(peer, path); });
+    core::each(peer.to_probe(now), [&](core::PathIndex path) { probe_liveness(peer, path); });
   }
   judge(peer, now);
 }
@@ -260,89 +261,92 @@ void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve)
       ++next;
       continue;
     }
-    const int most = entry.rest == Rest::none ? kMaxMissed : 1;
-    const auto wants = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
-    if (!wants) {
+    const int most = entry.tick_rate == TickRate::fast ? kMaxMissed : 1;
+    const auto actions = entry.comm->tick(now, entry.peer->facts, entry.missed >= most);
+    if (!actions) {
       // Once is common beside a caller that polls; waking for it would cost that caller its core.
       ++entry.missed;
-      entry.rest = std::min(entry.rest, roused_ ? Rest::calm : Rest::brief);
-      rest_ = std::min(rest_, entry.rest);
-      hurry_ = hurry_ || entry.missed >= kHurryAfter;
+      entry.tick_rate = std::min(entry.tick_rate, caller_waits_ ? TickRate::calm : TickRate::slow);
+      tick_rate_ = std::min(tick_rate_, entry.tick_rate);
+      fast_tick_ = fast_tick_ || entry.missed >= kFastTickAfter;
       ++next;
       continue;
     }
     entry.missed = 0;
-    entry.rest = wants->rest;
-    rest_ = std::min(rest_, entry.rest);
-    entry.peer->ping(wants->suspect, now);
-    serve(id, entry, *wants);
-    if (wants->close) {
-      harvest(entry);
+    entry.tick_rate = actions->tick_rate;
+    tick_rate_ = std::min(tick_rate_, entry.tick_rate);
+    entry.peer->ping(actions->suspect, now);
+    serve(id, entry, *actions);
+    if (actions->close) {
+      collect_counters(entry);
       context_.stats.groups.leave(entry.group);
     }
-    next = wants->close ? comms.erase(next) : std::next(next);
+    next = actions->close ? comms.erase(next) : std::next(next);
   }
 }
 
 void Control::tick_senders(std::int64_t now, Which which) {
-  tick_all(senders_, now, which, [&](std::uint64_t id, Sending& sending, const Wants& wants) {
-    for (const PathEpoch& fence : wants.announce) {
-      sending.peer->broadcast([&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
-    }
-    Peer& peer = *sending.peer;
-    for (const PathValidation& done : wants.validations) {
-      if (done.succeeded) {
-        peer.validation.succeeded(done.path);
-      } else {
-        peer.validation.failed(done.path, done.since, now);
-      }
-    }
-    core::each(wants.dial, [&](core::PathIndex path) {
-      peer.validation.began(path, now);
-      dial_data(sending, path, now);
-    });
-    if (wants.dial != 0 || !wants.validations.empty()) {
-      peer.facts.held = peer.validation.held(now);  // for the comms that come after this one
-    }
-    for (const PathLoad& load : wants.loads) {
-      sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now,
-                                    load.kind);
-    }
-    sending.homeless = wants.homeless && !wants.close;
-    if (wants.close) {
-      sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
-      --sending.peer->comms;
-      closed_ = true;
-    }
-  });
+  tick_all(
+      senders_, now, which, [&](std::uint64_t id, Sending& sending, const ControlActions& actions) {
+        for (const PathEpoch& fence : actions.announce) {
+          sending.peer->broadcast(
+              [&](Bytes& out) { append_path(out, FrameType::fence, id, fence); });
+        }
+        Peer& peer = *sending.peer;
+        for (const PathValidation& done : actions.validations) {
+          if (done.succeeded) {
+            peer.validation.succeeded(done.path);
+          } else {
+            peer.validation.failed(done.path, done.since, now);
+          }
+        }
+        core::each(actions.dial, [&](core::PathIndex path) {
+          peer.validation.began(path, now);
+          dial_data(sending, path, now);
+        });
+        if (actions.dial != 0 || !actions.validations.empty()) {
+          peer.facts.held = peer.validation.held(now);  // for the comms that come after this one
+        }
+        for (const PathLoad& load : actions.loads) {
+          sending.peer->balance.observe(load.path, load.waiting, load.delivered, load.passed, now,
+                                        load.kind);
+        }
+        sending.primary_lost = actions.primary_lost && !actions.close;
+        if (actions.close) {
+          sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
+          --sending.peer->comms;
+          closed_ = true;
+        }
+      });
   for (auto& [id, peer] : outbound_) {
-    peer->facts.homeless = false;
+    peer->facts.primary_lost = false;
   }
   for (auto& [id, sending] : senders_) {
-    sending.peer->facts.homeless = sending.peer->facts.homeless || sending.homeless;
+    sending.peer->facts.primary_lost = sending.peer->facts.primary_lost || sending.primary_lost;
   }
 }
 
 void Control::tick_receivers(std::int64_t now, Which which) {
-  tick_all(receivers_, now, which, [&](std::uint64_t id, Receiving& receiving, const Wants& wants) {
-    if (wants.say_state) {
-      const StateFrame frame{std::nullopt, wants.state};
-      receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });
-    }
-    for (const PathEpoch& fence : wants.announce) {
-      const StateFrame frame{fence, wants.state};
-      receiving.peer->broadcast(
-          [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
-    }
-    if (wants.close) {
-      bury(receiving);
-      closed_ = true;
-    }
-  });
+  tick_all(receivers_, now, which,
+           [&](std::uint64_t id, Receiving& receiving, const ControlActions& actions) {
+             if (actions.say_state) {
+               const StateFrame frame{std::nullopt, actions.state};
+               receiving.peer->broadcast([&](Bytes& out) { append_state(out, id, frame); });
+             }
+             for (const PathEpoch& fence : actions.announce) {
+               const StateFrame frame{fence, actions.state};
+               receiving.peer->broadcast(
+                   [&](Bytes& out) { append_state(out, id, frame, FrameType::retired); });
+             }
+             if (actions.close) {
+               add_tombstone(receiving);
+               closed_ = true;
+             }
+           });
 }
 
-void Control::bury(const Receiving& receiving) {
-  constexpr std::size_t kGraves = 1024;
+void Control::add_tombstone(const Receiving& receiving) {
+  constexpr std::size_t kTombstones = 1024;
   const std::uint64_t id = receiving.comm->id();
   const core::ReceiverState state = receiving.comm->state();
   receiving.peer->broadcast([&](Bytes& out) {
@@ -350,29 +354,29 @@ void Control::bury(const Receiving& receiving) {
     append_frame(out, FrameType::close, id);
   });
   --receiving.peer->comms;
-  graves_[id] = state;
-  graves_order_.push_back(id);
-  if (graves_order_.size() > kGraves) {
-    graves_.erase(graves_order_.front());
-    graves_order_.pop_front();
+  tombstones_[id] = state;
+  tombstone_order_.push_back(id);
+  if (tombstone_order_.size() > kTombstones) {
+    tombstones_.erase(tombstone_order_.front());
+    tombstone_order_.pop_front();
   }
 }
 
-// The homes of closed comms count no more.
-void Control::count_homes() {
+// The primaries of closed comms count no more.
+void Control::count_primaries() {
   for (auto* peers : {&outbound_, &inbound_}) {
     for (auto& [id, peer] : *peers) {
-      peer->homes = 0;
+      peer->primaries = 0;
     }
   }
   for (auto& [id, sending] : senders_) {
-    sending.peer->homes |= core::bit(sending.comm->home());
+    sending.peer->primaries |= core::bit(sending.comm->primary());
   }
   for (auto& [id, receiving] : receivers_) {
-    receiving.peer->homes |= core::bit(receiving.comm->home());
+    receiving.peer->primaries |= core::bit(receiving.comm->primary());
   }
   for (auto& [id, peer] : outbound_) {
-    peer->facts.homes = peer->homes;
+    peer->facts.primaries = peer->primaries;
   }
 }
 
@@ -386,9 +390,9 @@ Groups::Index Control::join_group(const Peer& peer) {
 }
 
 template <typename Comm>
-void Control::harvest(Comm& entry) {
-  entry.harvest.take(
-      entry.comm->tally(), context_.clock,
+void Control::collect_counters(Comm& entry) {
+  entry.delta.apply(
+      entry.comm->counters(), context_.clock,
       entry.peer->outbound ? pages::StatsDirection::send : pages::StatsDirection::receive,
       context_.stats.groups.row(entry.group), context_.stats.deliveries);
 }
@@ -399,13 +403,13 @@ void Control::publish(std::int64_t now) {
   for (auto& [id, sending] : senders_) {
     const RailCounts& counts = sending.comm->counts();
     sum += counts;
-    harvest(sending);
+    collect_counters(sending);
     context_.stats.groups.row(sending.group).in_flight_bytes +=
         std::accumulate(counts.in_flight.begin(), counts.in_flight.end(), std::uint64_t{0});
   }
   for (auto& [id, receiving] : receivers_) {
     sum += receiving.comm->counts();
-    harvest(receiving);
+    collect_counters(receiving);
   }
   for (std::size_t i = 0; i < core::kMaxRails; ++i) {
     RailCounters& rail = context_.stats.rails[i];

@@ -75,8 +75,8 @@ void Control::note_mtu(std::size_t index, int mtu) {
   }
 }
 
-// They join at the end, so that indices stay. NCCL's list of devices is fixed: nobody is at home
-// there, but they carry for whoever is not, and for all with FABRIC_STRIPE.
+// They join at the end, so that indices stay. NCCL's list of devices is fixed: no comm has its
+// primary there. They carry for comms that lost theirs, and for all with FABRIC_STRIPE.
 bool Control::take_rails_come(std::int64_t now) {
   if (!context_.params.failover) {
     return false;

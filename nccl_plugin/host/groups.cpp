@@ -90,9 +90,9 @@ std::span<const StatsGroup> Groups::rows() const {
   return {rows_.data(), overflown_ ? pages::kStatsMaxGroups : used_};
 }
 
-void Harvest::take(const Tally& tally, const TickClock& clock, StatsDirection direction,
-                   StatsGroup& group, Deliveries& deliveries) {
-  const Tally::Scalars now = tally.scalars();
+void CounterDelta::apply(const CommCounters& counters, const TickClock& clock,
+                         StatsDirection direction, StatsGroup& group, Deliveries& deliveries) {
+  const CommCounters::Scalars now = counters.scalars();
   if (now == seen_) {
     return;  // an idle comm costs a look at a few numbers
   }
@@ -104,7 +104,7 @@ void Harvest::take(const Tally& tally, const TickClock& clock, StatsDirection di
   group.stall_ns += now.stall_ns - seen_.stall_ns;
   seen_ = now;
   for (std::size_t i = 0; i < rails_.size(); ++i) {
-    const std::uint64_t messages = news(tally.messages[i].load(), rails_[i].messages);
+    const std::uint64_t messages = news(counters.messages[i].load(), rails_[i].messages);
     if (messages == 0) {
       continue;
     }
@@ -115,9 +115,9 @@ void Harvest::take(const Tally& tally, const TickClock& clock, StatsDirection di
     }
     deliveries.tx_messages[i] += messages;
     StatsLatency fresh{};
-    fresh.sum_ns = clock.ns(news(tally.latency[i].ticks.load(), rails_[i].ticks));
+    fresh.sum_ns = clock.ns(news(counters.latency[i].ticks.load(), rails_[i].ticks));
     for (std::size_t b = 0; b < pages::kStatsLatencyBuckets; ++b) {
-      fresh.bucket[b] = news(tally.latency[i].bucket[b].load(), rails_[i].bucket[b]);
+      fresh.bucket[b] = news(counters.latency[i].bucket[b].load(), rails_[i].bucket[b]);
     }
     add(group.latency, fresh);
     add(deliveries.latency[i], fresh);

@@ -9,7 +9,7 @@
 
 #include "core/types.h"
 #include "host/address.h"
-#include "host/tally.h"
+#include "host/comm_counters.h"
 #include "host/ticks.h"
 #include "pages/stats_page.h"
 
@@ -47,11 +47,11 @@ class Groups {
   std::uint64_t leavings_ = 0;
 };
 
-// Brings what is new in one comm's tally to its group and to the rails, once each.
-class Harvest {
+// Brings what is new in one comm's counters to its group and to the rails, once each.
+class CounterDelta {
  public:
-  void take(const Tally& tally, const TickClock& clock, pages::StatsDirection direction,
-            pages::StatsGroup& group, Deliveries& deliveries);
+  void apply(const CommCounters& counters, const TickClock& clock, pages::StatsDirection direction,
+             pages::StatsGroup& group, Deliveries& deliveries);
 
  private:
   struct Rail {
@@ -60,7 +60,7 @@ class Harvest {
     std::array<std::uint64_t, pages::kStatsLatencyBuckets> bucket{};
   };
   std::array<Rail, core::kMaxRails> rails_{};
-  Tally::Scalars seen_{};
+  CommCounters::Scalars seen_{};
 };
 
 }  // namespace fabric::host

@@ -25,7 +25,7 @@ void encode(const Handle& handle, std::span<std::byte, kHandleSize> out) {
   writer.put(kHandleMagic);
   writer.put(kHandleVersion);
   writer.put(handle.rails);
-  writer.put(handle.home_rail);
+  writer.put(handle.primary_rail);
   writer.put(static_cast<std::uint8_t>((handle.wire_min << kWireBits) | handle.wire_max));
   writer.put(handle.listen_id);
   writer.put(handle.incarnation);
@@ -33,9 +33,9 @@ void encode(const Handle& handle, std::span<std::byte, kHandleSize> out) {
   const std::size_t count_at = bytes.size();
   writer.put(std::uint8_t{0});
   std::uint8_t count = 0;
-  // The home rail first: it must be among those that fit.
+  // The primary rail first: it must be among those that fit.
   for (std::size_t i = 0; i < core::kMaxRails; ++i) {
-    const std::size_t rail = (handle.home_rail + i) % core::kMaxRails;
+    const std::size_t rail = (handle.primary_rail + i) % core::kMaxRails;
     const Address& address = handle.listeners[rail];
     const std::size_t size = 3 + (address.v4() ? 4U : 16U);
     if (!address.present() || bytes.size() + size > kRunAt) {
@@ -61,7 +61,7 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
     return std::nullopt;
   }
   handle.rails = reader.get<std::uint8_t>();
-  handle.home_rail = reader.get<std::uint8_t>();
+  handle.primary_rail = reader.get<std::uint8_t>();
   const auto said = reader.get<std::uint8_t>();
   const std::uint8_t wire = said != 0 ? said : kWireUnsaid;
   handle.wire_min = static_cast<std::uint8_t>(wire >> kWireBits);
@@ -70,7 +70,7 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
   handle.incarnation = reader.get<std::uint64_t>();
   handle.secret = reader.get<Secret>();
   const auto count = reader.get<std::uint8_t>();
-  if (handle.rails == 0 || handle.rails > core::kMaxRails || handle.home_rail >= handle.rails ||
+  if (handle.rails == 0 || handle.rails > core::kMaxRails || handle.primary_rail >= handle.rails ||
       handle.wire_min == 0 || handle.wire_min > handle.wire_max) {
     return std::nullopt;
   }
@@ -94,8 +94,8 @@ std::optional<Handle> decode_handle(std::span<const std::byte, kHandleSize> in) 
   if (in.size() - reader.left() <= kRunAt) {  // else an older release put an address there
     handle.run_incarnation = Reader(in.subspan(kRunAt)).get<std::uint64_t>();
   }
-  return reader.ok() && handle.listeners[handle.home_rail].present() ? std::optional(handle)
-                                                                     : std::nullopt;
+  return reader.ok() && handle.listeners[handle.primary_rail].present() ? std::optional(handle)
+                                                                        : std::nullopt;
 }
 
 std::string handle_fault(std::span<const std::byte, kHandleSize> in) {

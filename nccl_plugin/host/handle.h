@@ -21,7 +21,7 @@ struct Handle {
   std::uint64_t incarnation = 0;
   std::uint64_t run_incarnation = 0;  // host/fenced_runs.h
   Secret secret{};
-  std::uint8_t home_rail = 0;               // the device that NCCL listens on
+  std::uint8_t primary_rail = 0;            // the device that NCCL listens on
   std::uint8_t rails = 0;                   // how many the process has
   std::uint8_t wire_min = kWireVersionMin;  // versions of the wire that it speaks
   std::uint8_t wire_max = kWireVersion;

@@ -157,7 +157,7 @@ Result HostNet::start() {
     return Result::system_error;
   }
   context_.params.complaints +=
-      set_standby(context_.params.standby, rails, context_.policy.stands_for, context_.shown);
+      set_standby(context_.params.standby, rails, context_.policy.backup_of, context_.shown);
   context_.rails.assign(rails);
   context_.policy.stripe = context_.params.stripe;
   if (transports_.empty()) {

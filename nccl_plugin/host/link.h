@@ -11,9 +11,9 @@
 //
 // | | TCP | one-sided writes |
 // |---|---|---|
-// | put | chunk frames on the socket | WRITE and WRITE_WITH_IMM to where the grant points |
+// | put | chunk frames on the socket | WRITE and WRITE_WITH_IMM to where the CTS points |
 // | released | the kernel has copied the bytes | the send completion came |
-// | grants and acknowledgements | frames on the same socket | entries of the CTS ring |
+// | CTS and acknowledgements | frames on the same socket | entries of the CTS ring |
 // | sample | TCP_INFO | oldest work request, and completions |
 // | quiesce | close(), at once | false until the QP is in ERR and flushed |
 #pragma once
@@ -24,9 +24,9 @@
 #include <span>
 #include <string>
 
+#include "core/ack_timeout.h"
 #include "core/receive_core.h"
 #include "core/send_core.h"
-#include "core/silence.h"
 #include "pages/stats_page.h"
 
 namespace fabric::host {
@@ -73,7 +73,7 @@ class LinkOut {
   virtual void put(std::span<const core::Outgoing> chunks, SendProgress& progress) = 0;
   // Goes on with what put() or start_validation() began.
   virtual void advance(SendProgress& progress) = 0;
-  // Takes what came back: grants, acknowledgements and states go to `core`.
+  // Takes what came back: CTS messages, acknowledgements and states go to `core`.
   virtual void poll(core::SendCore& core, SendProgress& progress) = 0;
   // Has a path that came back prove itself: so much data that it would fill the path, and that
   // means nothing. `validated` follows. room() has to be above 0.
@@ -87,7 +87,7 @@ class LinkOut {
   [[nodiscard]] virtual bool wants_poll() const { return false; }
   // The transport's own dead-path detector, right after a poll(). Nothing: it has none, and
   // sample() is judged.
-  virtual std::optional<core::Hearing> judge(std::int64_t /*now*/) { return std::nullopt; }
+  virtual std::optional<core::Liveness> judge(std::int64_t /*now*/) { return std::nullopt; }
   // For the dead-path detector. Nothing: the transport cannot tell. Also mends what only holds the
   // connection up (TCP: a packet that a full queue of this host dropped).
   virtual std::optional<core::PathSample> sample() = 0;
@@ -157,7 +157,7 @@ class LinkIn {
   // A chunk is coming in.
   [[nodiscard]] virtual bool in_chunk() const = 0;
 
-  // Sends the grants and acknowledgements that `core` has, as many as the transport takes. What it
+  // Sends the CTS and acknowledgements that `core` has, as many as the transport takes. What it
   // does not take stays in `core`.
   virtual void answer(core::ReceiveCore& core, ReceiveProgress& progress) = 0;
   // Sends all that the receiver knows. False: this transport has no room for that; the control
@@ -172,7 +172,7 @@ class LinkIn {
 
   // As LinkOut's.
   [[nodiscard]] virtual bool wants_poll() const { return false; }
-  virtual std::optional<core::Hearing> judge(std::int64_t /*now*/) { return std::nullopt; }
+  virtual std::optional<core::Liveness> judge(std::int64_t /*now*/) { return std::nullopt; }
   // For the dead-path detector, as LinkOut's.
   virtual std::optional<core::PathSample> sample() = 0;
   [[nodiscard]] virtual std::size_t backlog() const = 0;

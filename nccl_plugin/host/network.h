@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "core/silence.h"
+#include "core/ack_timeout.h"
 #include "host/address.h"
 #include "host/rails.h"
 #include "host/wire.h"

@@ -1,4 +1,4 @@
-// Tells when the daemon wrote the steer page (inotify): its word is heeded at once, not at the next
+// Tells when the daemon wrote the steer page (inotify): its weights apply at once, not at the next
 // tick.
 #pragma once
 

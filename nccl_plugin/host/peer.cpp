@@ -79,7 +79,7 @@ void Peer::attach(core::PathIndex index, std::unique_ptr<Connection> connection,
   link.in.clear();
   link.out.clear();
   link.out_at = 0;
-  link.silence.reset();
+  link.ack_timeout.reset();
   link.maybe_unacked = true;
   link.acknowledged = 0;
   link.unacked_since = now;
@@ -175,7 +175,7 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   hinted_before_ = hinted.down();
   core::each(live_, [&](core::PathIndex index) {
     Link& link = links_[index];
-    if (hinted.condemns(index, link.up_since, live_)) {
+    if (hinted.should_close(index, link.up_since, live_)) {
       lose(index, false);
       return;
     }
@@ -191,18 +191,18 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
     }
     if (link.maybe_unacked && info) {
       // It is its own witness: a ping that was lost alone in flight shows with the next one's ACK.
-      const core::Hearing hearing = link.silence.judge(*info, now, 0);
-      if (hearing == core::Hearing::dead) {
+      const core::Liveness liveness = link.ack_timeout.judge(*info, now, 0);
+      if (liveness == core::Liveness::dead) {
         lose(index, true);
         return;
       }
       // Sooner, each would answer the other's answer for ever.
-      if (hearing == core::Hearing::suspect && now - link.unacked_since >= kDelayedAckNs) {
+      if (liveness == core::Liveness::suspect && now - link.unacked_since >= kDelayedAckNs) {
         ping(core::bit(index), now);
       }
       if (info->unacknowledged == 0 && link.connection->backlog() == 0) {
         link.maybe_unacked = false;
-        link.silence.reset();
+        link.ack_timeout.reset();
       }
     }
     // The side that only answers pings as well, seldomer: a peer that was rebooted says RST to
@@ -219,11 +219,11 @@ void Peer::tick(std::int64_t now, std::int64_t ping_every) {
   });
   facts.control_live = live_;
   facts.held = validation.held(now);
-  facts.down.hear(hinted.down() | silent_, now);
+  facts.down.report(hinted.down() | silent_, now);
   core::each(silent_ & ~hinted.down(),
              [this](core::PathIndex index) { facts.why[index] = pages::PathDownReason::no_ack; });
   const core::PathSet silent = silent_ & ~facts.rdma_well;
-  facts.rdma.down.hear(rdma_hinted | silent, now);
+  facts.rdma.down.report(rdma_hinted | silent, now);
   core::each(silent & ~rdma_hinted, [this](core::PathIndex index) {
     facts.rdma.why[index] = pages::PathDownReason::no_ack;
   });
@@ -252,7 +252,7 @@ void Peer::ping(core::PathSet links, std::int64_t now) {
 }
 
 // Pairs of rails that each lost their own pair: all that is left when the ends lost different ones.
-core::PathSet Peer::crossings() const {
+core::PathSet Peer::cross_rail_paths() const {
   core::PathSet set = 0;
   core::each(facts.base & ~live_, [&](core::PathIndex a) {
     core::each(facts.base & ~live_, [&](core::PathIndex b) {
@@ -263,15 +263,15 @@ core::PathSet Peer::crossings() const {
 }
 
 core::PathSet Peer::to_dial(std::int64_t now) {
-  core::PathSet wanted = facts.base | homes;
+  core::PathSet wanted = facts.base | primaries;
   if (now - created_ > kCrossAfterNs) {
-    wanted |= crossings();
+    wanted |= cross_rail_paths();
   }
   core::PathSet set = 0;
   core::each(wanted & ~live_, [&](core::PathIndex index) {
     const Link& link = links_[index];
     if (link.life.may(core::LinkEvent::dial) && now >= link.next_dial &&
-        addresses[remote_rail(index)].present() && (!hinted.says(index) || live_ == 0)) {
+        addresses[remote_rail(index)].present() && (!hinted.reports(index) || live_ == 0)) {
       set |= core::bit(index);
     }
   });
@@ -293,16 +293,16 @@ void Peer::dial_failed(core::PathIndex index, std::int64_t now) {
   }
 }
 
-core::PathSet Peer::to_knock(std::int64_t now) {
-  if (outbound || live_ != 0 || comms == 0 || gone || now < next_knock_) {
+core::PathSet Peer::to_probe(std::int64_t now) {
+  if (outbound || live_ != 0 || comms == 0 || gone || now < next_probe_) {
     if (live_ != 0) {
-      knock_backoff_ = 0;
-      next_knock_ = now + kDialMinNs;
+      probe_backoff_ = 0;
+      next_probe_ = now + kDialMinNs;
     }
     return 0;
   }
-  knock_backoff_ = knock_backoff_ == 0 ? 2 * kDialMinNs : std::min(2 * knock_backoff_, kDialMaxNs);
-  next_knock_ = now + knock_backoff_;
+  probe_backoff_ = probe_backoff_ == 0 ? 2 * kDialMinNs : std::min(2 * probe_backoff_, kDialMaxNs);
+  next_probe_ = now + probe_backoff_;
   core::PathSet set = 0;
   core::each(facts.base, [&](core::PathIndex index) {
     if (addresses[remote_rail(index)].present()) {

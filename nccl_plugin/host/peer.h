@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
+#include "core/ack_timeout.h"
 #include "core/balance.h"
 #include "core/lifecycle.h"
-#include "core/silence.h"
 #include "core/validation.h"
 #include "host/context.h"
 #include "host/network.h"
@@ -38,8 +38,8 @@ class Peer {
   std::uint8_t wire_max = kWireVersion;  // the highest version that it speaks
   RailsReport remote;                    // what it said last
   PeerFacts facts;                       // for its comms
-  core::Hearsay hinted;                  // by carrier, steer page and the peer
-  core::PathSet homes = 0;               // home paths of the comms
+  core::ReportedDown hinted;             // by carrier, steer page and the peer
+  core::PathSet primaries = 0;           // primary paths of the comms
   core::PathSet rdma_hinted = 0;         // the same of RDMA
   std::array<std::uint16_t, core::kMaxPaths> hinted_weight{};  // as last told
   std::array<std::uint16_t, core::kMaxPaths> hinted_rdma_weight{};
@@ -69,13 +69,13 @@ class Peer {
   core::PathSet to_dial(std::int64_t now);
   void dialing(core::PathIndex link, std::int64_t now);
   void dial_failed(core::PathIndex link, std::int64_t now);
-  // Inbound without a link: which links to knock at now.
-  core::PathSet to_knock(std::int64_t now);
+  // Inbound without a link: which links to probe now.
+  core::PathSet to_probe(std::int64_t now);
   // Somebody answered, or nobody listens there: evidence on whether the process lives.
   void answered() { refusals_.fill({}); }
   // It is there, perhaps elsewhere: dialled at once.
   void found();
-  void knock_soon();
+  void probe_soon();
   void refused(core::PathIndex link, std::int64_t now);
   // The process is gone: each of its addresses refuses, or one does for long while the others are
   // silent.
@@ -93,7 +93,8 @@ class Peer {
   // Of unknown age (a handle, a data connection): fills in what is not known.
   void learn_absent(const RailTable& table, std::size_t count, std::int64_t now);
   // It has moved and says that no link of it lives: those of ours are of its old addresses.
-  void knocked(const RailTable& table, std::size_t count, std::uint64_t number, std::int64_t now);
+  void on_liveness_probe(const RailTable& table, std::size_t count, std::uint64_t number,
+                         std::int64_t now);
   // The address or device of one of our rails is another: its links are dead.
   void rail_moved(std::size_t local, std::int64_t now);
   void rail_changed(std::size_t local);
@@ -116,7 +117,7 @@ class Peer {
     Bytes in;
     Bytes out;
     std::size_t out_at = 0;
-    core::Silence silence;
+    core::AckTimeoutDetector ack_timeout;
     bool maybe_unacked = false;
     std::uint64_t acknowledged = 0;  // bytes, at the last look
     std::int64_t unacked_since = 0;
@@ -128,7 +129,7 @@ class Peer {
   };
   void flush(core::PathIndex link);
   void lose(core::PathIndex link, bool silent);
-  [[nodiscard]] core::PathSet crossings() const;
+  [[nodiscard]] core::PathSet cross_rail_paths() const;
   void take(const RailTable& table, std::size_t count, bool only_absent, std::int64_t now);
 
   Context& context_;
@@ -138,8 +139,8 @@ class Peer {
   core::PathSet silent_ = 0;  // found dead by silence, not back yet
   core::PathSet hinted_before_ = 0;
   std::int64_t created_ = 0;
-  std::int64_t next_knock_ = 0;
-  std::int64_t knock_backoff_ = 0;
+  std::int64_t next_probe_ = 0;
+  std::int64_t probe_backoff_ = 0;
   // Of one of its rails, in a row: without a pause, and nobody answering meanwhile.
   struct Refusals {
     int count = 0;

@@ -14,9 +14,9 @@ void Peer::found() {
   }
 }
 
-void Peer::knock_soon() {
-  next_knock_ = 0;
-  knock_backoff_ = 0;
+void Peer::probe_soon() {
+  next_probe_ = 0;
+  probe_backoff_ = 0;
 }
 
 void Peer::learn(const RailTable& table, std::size_t count, std::uint64_t number,
@@ -32,8 +32,8 @@ void Peer::learn_absent(const RailTable& table, std::size_t count, std::int64_t 
   take(table, count, true, now);
 }
 
-void Peer::knocked(const RailTable& table, std::size_t count, std::uint64_t number,
-                   std::int64_t now) {
+void Peer::on_liveness_probe(const RailTable& table, std::size_t count, std::uint64_t number,
+                             std::int64_t now) {
   if (number > addresses_number && addresses_number != 0) {
     core::each(live_, [&](core::PathIndex index) {
       facts.moved[index] = now;
@@ -58,7 +58,7 @@ void Peer::rail_moved(std::size_t local, std::int64_t now) {
       path_changed(index);
     }
   }
-  knock_soon();
+  probe_soon();
 }
 
 void Peer::rail_changed(std::size_t local) {

@@ -209,8 +209,8 @@ std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails) 
 }
 
 std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
-                        std::array<std::uint8_t, core::kMaxRails>& stands_for, std::size_t& shown) {
-  stands_for.fill(core::kStandsForNone);
+                        std::array<std::uint8_t, core::kMaxRails>& backup_of, std::size_t& shown) {
+  backup_of.fill(core::kBackupOfNone);
   std::map<std::string, std::string> active_of;
   std::string complaints;
   const auto known = [&](const std::string& name) {
@@ -237,7 +237,7 @@ std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
   for (std::size_t i = shown; i < rails.size(); ++i) {
     for (std::size_t active = 0; active < shown; ++active) {
       if (rails[active].name == active_of[rails[i].name]) {
-        stands_for[i] = static_cast<std::uint8_t>(active);
+        backup_of[i] = static_cast<std::uint8_t>(active);
       }
     }
   }

@@ -78,9 +78,9 @@ std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<co
 std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails);
 
 // Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
-// order, and says by index whom each stands for. Returns what was wrong with it, or "".
+// order, and says by index whose backup each is. Returns what was wrong with it, or "".
 std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
-                        std::array<std::uint8_t, core::kMaxRails>& stands_for, std::size_t& shown);
+                        std::array<std::uint8_t, core::kMaxRails>& backup_of, std::size_t& shown);
 
 // Reads the carrier of devices; one per thread.
 class CarrierReader {

@@ -15,16 +15,16 @@ constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 
 }  // namespace
 
-Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex home,
+Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex primary,
                    std::uint32_t chunk_size, std::string peer)
     : context_(context),
       id_(id),
-      home_(home),
+      primary_(primary),
       peer_(std::move(peer)),
       chunk_size_(chunk_size),
-      tenure_(context.waits),
+      gate_(context.waits),
       core_(chunk_size),
-      patience_(context.clock) {
+      stall_timer_(context.clock) {
   dead_since_ = monotonic_ns();
   busy_at_ = dead_since_;
   last_state_ = dead_since_;
@@ -38,8 +38,8 @@ Receiver::~Receiver() { context_.stats.recv_comms.fetch_sub(1); }
 Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group,
                       std::span<const Registration> registrations) {
   taken = false;
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return Result::success;
   }
   if (error_ != Result::success) {
@@ -58,11 +58,11 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
     }
   }
   group = core_.post({buffers.data(), slots.size()});
-  context_.stir();
+  context_.note_activity();
   moved_ = true;
   watch_all();              // who posts may wait next
-  if (core_.done(group)) {  // it came ahead
-    tally_.messages[core::receiver_rail(last_payload_.value_or(home_))].add(1);
+  if (core_.done(group)) {  // it came eagerly
+    counters_.messages[core::receiver_rail(last_payload_.value_or(primary_))].add(1);
   } else if (context_.waits.wanted() && context_.waits.generation() != seen_generation_) {
     progress();  // what came before woke a caller who had no receive for it, and wakes no more
   }
@@ -76,8 +76,8 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
 
 Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes) {
   done = false;
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return Result::success;
   }
   done = core_.done(group);
@@ -97,7 +97,7 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     }
   }
   if (done) {
-    patience_.served();
+    stall_timer_.reset();
     for (std::size_t i = 0; sizes != nullptr && i < count; ++i) {
       sizes[i] = static_cast<int>(core_.received(group, i));
     }
@@ -106,8 +106,8 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
   }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
-  } else if (patience_.waits()) {
-    context_.hurry();
+  } else if (stall_timer_.stalled()) {
+    context_.request_fast_tick();
   }
   return error_;
 }
@@ -121,8 +121,8 @@ void Receiver::close() {
 
 // False: the control thread is inside, or something may still land in a posted receive.
 bool Receiver::hang_up() {
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return false;
   }
   if (!closing_) {
@@ -219,7 +219,7 @@ void Receiver::account(core::PathIndex index, const ReceiveProgress& progress) {
     RailCounters& rail = context_.stats.rails[core::receiver_rail(index)];
     add(rail.rx_bytes, progress.bytes);
     add(rail.rx_chunks, progress.chunks);
-    tally_.bytes.add(progress.bytes);
+    counters_.bytes.add(progress.bytes);
   }
   if (progress.duplicate_bytes != 0) {
     add(context_.stats.rails[core::receiver_rail(index)].duplicate_bytes, progress.duplicate_bytes);
@@ -228,11 +228,11 @@ void Receiver::account(core::PathIndex index, const ReceiveProgress& progress) {
   if (progress.carried) {
     note_carried(index);
   }
-  path.awaits_trial = path.awaits_trial && !progress.validated;
+  path.awaits_validation = path.awaits_validation && !progress.validated;
   if (progress.messages != 0) {
     heard_ = true;
     path.small = progress.small;
-    tally_.messages[core::receiver_rail(index)].add(progress.messages);
+    counters_.messages[core::receiver_rail(index)].add(progress.messages);
   }
   if (progress.peer_closed) {
     note_close();
@@ -249,8 +249,8 @@ void Receiver::note_carried(core::PathIndex index) {
   carried_ |= core::bit(index);
   moved_ = true;
   last_payload_ = index;
-  paths_[index].awaits_trial = false;  // what comes first is all that it would be
-  context_.stir();
+  paths_[index].awaits_validation = false;  // what comes first is all that it would be
+  context_.note_activity();
 }
 
 void Receiver::note_close() {

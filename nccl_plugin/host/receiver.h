@@ -11,14 +11,14 @@
 #include <optional>
 #include <span>
 
+#include "core/ack_timeout.h"
 #include "core/lifecycle.h"
 #include "core/receive_core.h"
-#include "core/silence.h"
+#include "host/comm_counters.h"
+#include "host/comm_gate.h"
 #include "host/context.h"
 #include "host/link.h"
-#include "host/patience.h"
-#include "host/tally.h"
-#include "host/tenure.h"
+#include "host/poll_stall_timer.h"
 
 namespace fabric::host {
 
@@ -31,8 +31,8 @@ struct LinkOffer {
 
 class Receiver {
  public:
-  [[nodiscard]] core::PathIndex home() const { return home_; }
-  Receiver(Context& context, std::uint64_t id, core::PathIndex home, std::uint32_t chunk_size,
+  [[nodiscard]] core::PathIndex primary() const { return primary_; }
+  Receiver(Context& context, std::uint64_t id, core::PathIndex primary, std::uint32_t chunk_size,
            std::string peer);
   ~Receiver();
   Receiver(const Receiver&) = delete;
@@ -50,7 +50,7 @@ class Receiver {
   [[nodiscard]] std::uint64_t id() const { return id_; }
   [[nodiscard]] std::uint32_t chunk_size() const { return chunk_size_; }
   // nullopt: not done, because the caller is inside and `wait` was not asked for.
-  std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
+  std::optional<ControlActions> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   // Makes the link of an epoch that is taken, and sends the welcome. Null: that failed.
   using MakeLink = std::function<std::unique_ptr<LinkIn>()>;
   // A new link; an older one of the same path is drained and retired. One that is offered beside a
@@ -70,7 +70,7 @@ class Receiver {
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
-  [[nodiscard]] const Tally& tally() const { return tally_; }
+  [[nodiscard]] const CommCounters& counters() const { return counters_; }
 
  private:
   struct Path {
@@ -85,12 +85,12 @@ class Receiver {
     // One that was beside, and is given up: something may still land on its behalf.
     std::unique_ptr<LinkIn> dropped;
     bool small = false;  // a whole small message came, which the transport may not have confirmed
-    core::Silence silence;
+    core::AckTimeoutDetector ack_timeout;
     bool maybe_unacked = false;
     std::int64_t up_since = 0;
     bool ever_live = false;
-    bool awaits_trial = false;  // back: the control thread reads until the trial is through
-    bool announce = false;      // we gave it up: answer the sender's fence until it comes
+    bool awaits_validation = false;  // back: the control thread reads until that is through
+    bool announce = false;           // we gave it up: answer the sender's fence until it comes
     std::int64_t announced = 0;
   };
 
@@ -108,7 +108,7 @@ class Receiver {
   void note_close();
   // After the peer's close: can anything still come in?
   [[nodiscard]] bool heard_out() const;
-  // Tells grants and acknowledgements: what is urgent, what is worth it now that nothing comes in,
+  // Tells CTS and acknowledgements: what is urgent, what is worth it now that nothing comes in,
   // or all there is. The control thread tells all in each tick, so that nothing waits longer.
   enum class Tell { urgent, worthwhile, all };
   void answer(Tell what = Tell::urgent);
@@ -129,22 +129,23 @@ class Receiver {
   }
   bool settle();
   void hang_up_all(bool say_close);
-  void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts, Wants& wants);
+  void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
+                  ControlActions& actions);
   void watch_deadline(std::int64_t now);
   void send_state(core::PathIndex index);
-  [[nodiscard]] Rest rest(std::int64_t now) const;
+  [[nodiscard]] TickRate tick_rate(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
   void abort_inside(Result result, const std::string& text);
 
   Context& context_;
   const std::uint64_t id_;
-  const core::PathIndex home_;
+  const core::PathIndex primary_;
   const std::string peer_;
   const std::uint32_t chunk_size_;
-  mutable Tenure tenure_;
+  mutable CommGate gate_;
   core::ReceiveCore core_;
-  Patience patience_;
-  Tally tally_;
+  PollStallTimer stall_timer_;
+  CommCounters counters_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet writers_ = 0;    // one-sided, live or quiescing

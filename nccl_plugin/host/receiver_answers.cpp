@@ -1,11 +1,11 @@
-// What a Receiver says on its links: grants, acknowledgements, states; and on which.
+// What a Receiver says on its links: CTS messages, acknowledgements, states; and on which.
 #include <utility>
 
 #include "host/receiver.h"
 
 namespace fabric::host {
 
-// The path for grants and acknowledgements: where payload comes from, else home, else any.
+// The path for CTS and acknowledgements: where payload comes from, else the primary, else any.
 std::optional<core::PathIndex> Receiver::answer_path() const {
   if (live_ == 0) {
     return std::nullopt;
@@ -16,8 +16,8 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
   const auto weight = [this](core::PathIndex index) {
     return facts_.of(kind_in(writers_, index)).weight[index];
   };
-  if ((live_ & core::bit(home_)) != 0 && weight(home_) != 0) {
-    return home_;
+  if ((live_ & core::bit(primary_)) != 0 && weight(primary_) != 0) {
+    return primary_;
   }
   std::optional<core::PathIndex> best;
   core::each(live_, [&](core::PathIndex index) {

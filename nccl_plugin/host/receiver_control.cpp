@@ -21,24 +21,24 @@ std::uint8_t remote_of(core::PathIndex path) {
 
 }  // namespace
 
-std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
-  const Tenure::Visit visit(tenure_, wait);
-  if (!visit) {
+std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
+  const CommGate::ControlGuard guard(gate_, wait);
+  if (!guard) {
     return std::nullopt;
   }
   settle();
-  Wants wants;
+  ControlActions actions;
   if (closing_ || error_ != Result::success || peer_closed_) {
-    wants.close = closed();
-    wants.rest = Rest::idle;  // nobody waits for anything here
-    return wants;
+    actions.close = closed();
+    actions.tick_rate = TickRate::idle;  // nobody waits for anything here
+    return actions;
   }
   facts_ = facts;
-  core_.expect_ahead(goes_ahead(facts) && writers_ == 0);
+  core_.expect_eager(sends_eager(facts) && writers_ == 0);
   heard_ = false;
   core::each(live_, [&](core::PathIndex index) {
     if (paths_[index].life.live()) {
-      watch_path(index, now, facts, wants);
+      watch_path(index, now, facts, actions);
     }
   });
   if (heard_ && context_.waits.wanted()) {
@@ -51,22 +51,22 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
     if (path.announce && quiesced && now - path.announced >= kAnnounceNs) {
       path.announced = now;
       // Nothing of that connection or an earlier one is taken any more.
-      wants.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
+      actions.announce.push_back({static_cast<core::PathIndex>(i), path.epoch + 1, 0});
     }
   }
   // A link is back: what was said on those that died may be lost, the sender's close too. Where the
   // comm is no more, that is the answer.
-  wants.say_state =
-      wants.say_state || std::exchange(state_unsent_, false) || facts.linked_at > last_state_;
-  if (wants.say_state) {
+  actions.say_state =
+      actions.say_state || std::exchange(state_unsent_, false) || facts.linked_at > last_state_;
+  if (actions.say_state) {
     last_state_ = now;
   }
-  if (wants.say_state || !wants.announce.empty()) {
-    wants.state = core_.state();
+  if (actions.say_state || !actions.announce.empty()) {
+    actions.state = core_.state();
   }
   answer(Tell::all);
   if (now - aged_at_ >= kBusyNs) {
-    // A path that took over for a while, or carried a trial, is none of those for ever.
+    // A path that took over for a while, or carried a validation, is none of those for ever.
     aged_at_ = now;
     busy_ = std::exchange(carried_, 0);
     core::each(live_, [this](core::PathIndex index) {
@@ -76,16 +76,16 @@ std::optional<Wants> Receiver::tick(std::int64_t now, const PeerFacts& facts, bo
   if (std::exchange(moved_, false) || core_.has_output()) {
     busy_at_ = now;
   }
-  wants.rest = rest(now);
+  actions.tick_rate = tick_rate(now);
   watch_deadline(now);
-  return wants;
+  return actions;
 }
 
 // Finds what has died: said so by a hint, or silent.
 void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
-                          Wants& wants) {
+                          ControlActions& actions) {
   Path& path = paths_[index];
-  if (facts.condemns(index, path.up_since, live_, writers_)) {
+  if (facts.should_close(index, path.up_since, live_, writers_)) {
     fail(index, facts.of(kind_in(writers_, index)).why[index]);
     return;
   }
@@ -93,9 +93,10 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
     fail(index, pages::PathDownReason::moved);
     return;
   }
-  // The caller of an idle comm does not look: without this the trial is never answered.
-  path.awaits_trial = path.awaits_trial && speaks(facts.version, FrameType::trial);
-  if (path.awaits_trial) {
+  // The caller of an idle comm does not look: without this the validation is never answered.
+  path.awaits_validation =
+      path.awaits_validation && speaks(facts.version, FrameType::path_validation);
+  if (path.awaits_validation) {
     if (const auto dead = drain(index)) {
       fail(index, *dead);
       return;
@@ -122,22 +123,22 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
     return;
   }
   const auto info = path.link->sample();
-  core::Hearing hearing = core::Hearing::alive;
+  core::Liveness liveness = core::Liveness::alive;
   if (const auto own = path.link->judge(now)) {
-    hearing = *own;
+    liveness = *own;
   } else if (info) {
-    hearing = path.silence.judge(*info, now, facts.heard[index]);
+    liveness = path.ack_timeout.judge(*info, now, facts.heard[index]);
   }
-  if (hearing == core::Hearing::suspect) {
-    wants.suspect |= core::bit(index);
-    // A grant that was lost alone in flight would wait 200 ms for its retransmission.
-    wants.say_state = now - last_state_ >= kAnnounceNs;
+  if (liveness == core::Liveness::suspect) {
+    actions.suspect |= core::bit(index);
+    // A CTS that was lost alone in flight would wait 200 ms for its retransmission.
+    actions.say_state = now - last_state_ >= kAnnounceNs;
   }
-  if (hearing == core::Hearing::dead) {
+  if (liveness == core::Liveness::dead) {
     fail(index, pages::PathDownReason::no_ack);
   } else if (info && info->unacknowledged == 0 && path.link->backlog() == 0) {
     path.maybe_unacked = false;
-    path.silence.reset();
+    path.ack_timeout.reset();
   }
 }
 
@@ -165,26 +166,27 @@ void Receiver::watch_deadline(std::int64_t now) {
   }
 }
 
-Rest Receiver::rest(std::int64_t now) const {
+TickRate Receiver::tick_rate(std::int64_t now) const {
   bool calm = live_ != 0 && !owe_state_;
   for (const Path& path : paths_) {
     const bool unsent = path.link != nullptr && path.link->unsent();
-    calm = calm && !path.announce && !path.awaits_trial && !unsent && path.silence.moving();
+    calm =
+        calm && !path.announce && !path.awaits_validation && !unsent && path.ack_timeout.moving();
     calm = calm && (path.beside == nullptr || path.beside->prepared());
   }
   if (!calm) {
-    return Rest::none;
+    return TickRate::fast;
   }
   if (now - busy_at_ > kIdleAfterNs && !core_.waiting_large()) {
-    return Rest::idle;
+    return TickRate::idle;
   }
-  return core_.waiting_large() || patience_.out() ? Rest::calm : Rest::brief;
+  return core_.waiting_large() || stall_timer_.expired() ? TickRate::calm : TickRate::slow;
 }
 
 std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch epoch,
                                             const MakeLink& make, std::uint8_t version,
                                             const LinkOffer& offer) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
   const bool newer = core_.open(index) && epoch > core_.epoch(index);
@@ -225,11 +227,11 @@ void Receiver::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   path.life.on(core::LinkEvent::connected);
   path.link = std::move(link);
   path.epoch = epoch;
-  path.silence.reset();
+  path.ack_timeout.reset();
   path.maybe_unacked = true;
   path.up_since = monotonic_ns();
   path.announce = false;
-  path.awaits_trial = path.ever_live;
+  path.awaits_validation = path.ever_live;
   if (path.ever_live) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }
@@ -275,7 +277,7 @@ void Receiver::release_dropped(core::PathIndex index) {
 }
 
 void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (path.beside != nullptr && path.beside_epoch == epoch) {
     drop_beside(index);
@@ -372,7 +374,7 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
                   reason_text(reason) + (detail.empty() ? "" : ": " + detail) + ")";
   last_failure_at_ = monotonic_ns();
   add(context_.stats.rails[local_of(index)].failovers, 1);
-  tally_.failovers.add(1);
+  counters_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   promote(index);
@@ -384,7 +386,7 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
 }
 
 std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[fence.path];
   if (path.beside != nullptr && path.beside_epoch < fence.epoch) {
     drop_beside(fence.path);
@@ -405,12 +407,12 @@ std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
 }
 
 core::ReceiverState Receiver::state() const {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   return core_.state();
 }
 
 void Receiver::on_peer_close() {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   note_close();
   // What is in the kernel may still complete a receive, or one that is yet to be posted: its sender
   // may have been told that it is done.
@@ -419,14 +421,14 @@ void Receiver::on_peer_close() {
 }
 
 void Receiver::abort(Result result, const std::string& text) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (!closed() && !peer_closed_) {
     abort_inside(result, text);
   }
 }
 
 void Receiver::cut(const std::string& text) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (closed()) {
     return;
   }
@@ -447,8 +449,8 @@ void Receiver::abort_inside(Result result, const std::string& text) {
 }
 
 const RailCounts& Receiver::counts() {
-  const Tenure::Visit visit(tenure_, false);
-  if (!visit) {
+  const CommGate::ControlGuard guard(gate_, false);
+  if (!guard) {
     return counts_;
   }
   counts_ = {};

@@ -13,19 +13,19 @@ namespace {
 constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
 // So long a caller is told "not yet" while the copy budget is spent. Longer than acknowledgements
 // take on a busy host, much shorter than anybody minds: it is for callers that would wait for ever.
-constexpr std::int64_t kBudgetPatienceNs = 2'000'000;
+constexpr std::int64_t kBudgetWaitNs = 2'000'000;
 
 }  // namespace
 
-Sender::Sender(Context& context, std::uint64_t id, core::PathIndex home, std::string peer)
+Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer)
     : context_(context),
       id_(id),
-      home_(home),
+      primary_(primary),
       peer_(std::move(peer)),
-      tenure_(context.waits),
+      gate_(context.waits),
       pool_(context.memory == nullptr ? nullptr : context.memory->make_copy_pool()),
       core_(context.params.chunk_size, pool_.get()),
-      patience_(context.clock) {
+      stall_timer_(context.clock) {
   idle_since_ = monotonic_ns();
   dead_since_ = idle_since_;
   born_ = idle_since_;
@@ -40,8 +40,8 @@ Sender::~Sender() { context_.stats.send_comms.fetch_sub(1); }
 Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
                     core::Sequence& sequence, core::Origin origin) {
   taken = false;
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return Result::success;
   }
   if (peer_closed_) {
@@ -54,7 +54,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   const std::uint64_t stamp = context_.clock.now();
   auto posted = core_.post(data, size, tag, stamp, without_copy(size), origin);
   if (posted && core_.has_chunk()) {
-    pump();  // granted already: no need to look at what came back first
+    pump();  // its CTS is here: no need to look at what came back first
     if (core_.nearly_full()) {
       core::each(answering_ & live_, [this](core::PathIndex index) { read_back(index); });
     }
@@ -67,7 +67,7 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
     }
   }
   if (posted) {
-    context_.stir();
+    context_.note_activity();
     watch_all();  // who posts may wait next
     if (core_.done(*posted)) {
       context_.waits.nudge();
@@ -88,13 +88,13 @@ core::NoCopy Sender::without_copy(std::size_t size) {
   if (budget_spent_since_ == 0) {
     budget_spent_since_ = now;
   }
-  return now - budget_spent_since_ >= kBudgetPatienceNs ? core::NoCopy::take : core::NoCopy::refuse;
+  return now - budget_spent_since_ >= kBudgetWaitNs ? core::NoCopy::take : core::NoCopy::refuse;
 }
 
 Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
   done = false;
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return Result::success;
   }
   done = core_.done(sequence);
@@ -103,15 +103,15 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
     done = core_.done(sequence);
   }
   if (done) {
-    patience_.served();
+    stall_timer_.reset();
     size = core_.size(sequence).value_or(size);
     core_.forget(sequence);
     return Result::success;
   }
   if (error_ != Result::success) {
     add(context_.stats.errors, 1);
-  } else if (patience_.waits()) {
-    context_.hurry();
+  } else if (stall_timer_.stalled()) {
+    context_.request_fast_tick();
   }
   return error_;
 }
@@ -131,8 +131,8 @@ void Sender::close_within(std::int64_t budget_ns) {
 
 // False: before `until` there is something to wait for, or the control thread is inside.
 bool Sender::hang_up(std::int64_t until) {
-  const Tenure::Call call(tenure_);
-  if (!call) {
+  const CommGate::CallerGuard guard(gate_);
+  if (!guard) {
     return false;
   }
   if (closing_) {
@@ -141,7 +141,7 @@ bool Sender::hang_up(std::int64_t until) {
   if (error_ == Result::success && !peer_closed_) {
     progress();
   }
-  if (error_ == Result::success && !peer_closed_ && core_.owes()) {
+  if (error_ == Result::success && !peer_closed_ && core_.has_unacked_copies()) {
     // Hundreds are closed one after the other: where nothing carries, only the first waits.
     const std::int64_t now = monotonic_ns();
     const bool in_vain =

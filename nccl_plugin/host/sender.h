@@ -1,9 +1,9 @@
 // The sending end of a comm: core/SendCore with its links.
 //
 // Threads: the caller's (isend, test, close) and the control thread, one of them inside at a time
-// (host/tenure.h); two comms share nothing. The caller drives payload; the control thread attaches
-// connections, detects dead ones, runs the fences, and pushes on what they freed, so that nothing
-// waits for the caller.
+// (host/comm_gate.h); two comms share nothing. The caller drives payload; the control thread
+// attaches connections, detects dead ones, runs the fences, and pushes on what they freed, so that
+// nothing waits for the caller.
 #pragma once
 
 #include <array>
@@ -12,21 +12,21 @@
 #include <optional>
 #include <vector>
 
+#include "core/ack_timeout.h"
 #include "core/lifecycle.h"
 #include "core/schedule.h"
 #include "core/send_core.h"
-#include "core/silence.h"
+#include "host/comm_counters.h"
+#include "host/comm_gate.h"
 #include "host/context.h"
 #include "host/link.h"
-#include "host/patience.h"
-#include "host/tally.h"
-#include "host/tenure.h"
+#include "host/poll_stall_timer.h"
 
 namespace fabric::host {
 
 class Sender {
  public:
-  Sender(Context& context, std::uint64_t id, core::PathIndex home, std::string peer);
+  Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer);
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -45,7 +45,7 @@ class Sender {
   // The control thread's side.
   [[nodiscard]] std::uint64_t id() const { return id_; }
   // nullopt: not done, because the caller is inside and `wait` was not asked for.
-  std::optional<Wants> tick(std::int64_t now, const PeerFacts& facts, bool wait);
+  std::optional<ControlActions> tick(std::int64_t now, const PeerFacts& facts, bool wait);
   core::Epoch dial(core::PathIndex path, std::int64_t now);  // the epoch for the hello
   void dial_failed(core::PathIndex path, core::Epoch epoch, std::int64_t now);
   // Paths that had been streams for a while at the last tick, with no other connection beside them.
@@ -68,10 +68,10 @@ class Sender {
   // The same, whatever the peer said before, and nothing more reaches it.
   void cut(const std::string& text);
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
-  [[nodiscard]] core::PathIndex home() const { return home_; }
+  [[nodiscard]] core::PathIndex primary() const { return primary_; }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
-  [[nodiscard]] const Tally& tally() const { return tally_; }
+  [[nodiscard]] const CommCounters& counters() const { return counters_; }
 
  private:
   struct Path {
@@ -85,7 +85,7 @@ class Sender {
     std::int64_t beside_since = 0;    // that was begun
     std::int64_t beside_next = 0;     // when the next may be dialled
     bool sending = false;             // the link takes no more before it has gone on
-    core::Silence silence;
+    core::AckTimeoutDetector ack_timeout;
     bool maybe_unacked = false;
     std::uint64_t acked_bytes = 0;  // by the far end's transport, at the last look
     std::size_t unsent_limit = kUnsentLimit;
@@ -96,7 +96,7 @@ class Sender {
     bool ever_live = false;
     bool rejoined = false;  // no payload since it came back
     bool trusted = false;
-    bool tried = false;      // delivered its trial, or needs none
+    bool tried = false;      // delivered its validation, or needs none
     bool page_took = false;  // the steer page took it: the page gives it back
     int failures = 0;
     std::int64_t up_since = 0;
@@ -140,8 +140,9 @@ class Sender {
   void choose();  // makes eligible_ anew
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
-  void watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants);
-  void weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now, Wants& wants);
+  void watch_paths(std::int64_t now, const PeerFacts& facts, ControlActions& actions);
+  void weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now,
+             ControlActions& actions);
   void watch_trust(std::int64_t now);
   void watch_stall(std::int64_t now);
   bool watch_deadline(std::int64_t now);
@@ -149,18 +150,18 @@ class Sender {
     return paths_[index].life.may(core::LinkEvent::dial) && (quiescing_ & core::bit(index)) == 0;
   }
   [[nodiscard]] std::int64_t staggered(std::int64_t backoff) const;
-  [[nodiscard]] Rest rest(bool settled, std::int64_t now) const;
+  [[nodiscard]] TickRate tick_rate(bool settled, std::int64_t now) const;
 
   Context& context_;
   const std::uint64_t id_;
-  const core::PathIndex home_;
+  const core::PathIndex primary_;
   const std::string peer_;
-  Tenure tenure_;
+  CommGate gate_;
   std::unique_ptr<core::CopyPool> pool_;  // of the core; null: the heap
   core::SendCore core_;
-  Patience patience_;
+  PollStallTimer stall_timer_;
   std::int64_t budget_spent_since_ = 0;  // ns; no small message was copied since; 0: one was
-  Tally tally_;
+  CommCounters counters_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet eligible_ = 0;
@@ -169,7 +170,7 @@ class Sender {
   bool closing_ = false;               // the links were told; what is left is that they quiesce
   std::vector<core::Outgoing> batch_;  // as it is put together
   std::uint16_t heaviest_ = 0;         // weight among them
-  bool homeless_ = false;
+  bool primary_lost_ = false;
   std::int64_t born_ = 0;
   core::Share share_;
   PeerFacts facts_;

@@ -28,7 +28,7 @@ core::PathSet Sender::old_streams(std::int64_t now) const {
 }
 
 core::Epoch Sender::dial_beside(core::PathIndex index, std::int64_t now) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (closing_ || error_ != Result::success || !path.life.live() || path.beside_epoch != 0 ||
       path.link->over_rdma()) {
@@ -56,14 +56,14 @@ void Sender::abandon_beside(core::PathIndex index) {
 }
 
 // A connection beside a stream carries nothing before it is connected, has delivered as much as a
-// trial, and both NICs know all memory that is under way. Then it takes the stream's place between
-// two chunks: what the stream has not delivered is sent again when the fence is answered.
+// validation, and both NICs know all memory that is under way. Then it takes the stream's place
+// between two chunks: what the stream has not delivered is sent again when the fence is answered.
 void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   Path& path = paths_[index];
   if (path.beside == nullptr) {
     return;
   }
-  if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.says(index)) {
+  if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.reports(index)) {
     abandon_beside(index);
     return;
   }
@@ -74,7 +74,7 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   std::optional<std::string> fault;
   if (progress.dead) {
     fault = better.why();
-  } else if (path.beside_tried && better.judge(now) == core::Hearing::dead) {
+  } else if (path.beside_tried && better.judge(now) == core::Liveness::dead) {
     fault = "nothing that it was to deliver arrives";
   } else if (path.beside_tried && !delivered && now - path.beside_since > kMostNs) {
     fault = "its validation takes too long";

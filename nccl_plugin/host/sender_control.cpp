@@ -22,8 +22,8 @@ std::uint8_t remote_of(core::PathIndex path) {
 
 // Whether a connection that ended so tells of its path, and not of a rail that went or moved.
 bool reveals_path(pages::PathDownReason reason) {
-  return reason == pages::PathDownReason::trial || reason == pages::PathDownReason::no_ack ||
-         reason == pages::PathDownReason::socket_error ||
+  return reason == pages::PathDownReason::path_validation ||
+         reason == pages::PathDownReason::no_ack || reason == pages::PathDownReason::socket_error ||
          reason == pages::PathDownReason::peer_told;
 }
 
@@ -34,19 +34,19 @@ std::int64_t Sender::staggered(std::int64_t backoff) const {
   return backoff + backoff / 2 * static_cast<std::int64_t>(id_ % 256) / 256;
 }
 
-std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
-  const Tenure::Visit visit(tenure_, wait);
-  if (!visit) {
+std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
+  const CommGate::ControlGuard guard(gate_, wait);
+  if (!guard) {
     return std::nullopt;
   }
-  Wants wants;
-  wants.validations.swap(validations_);
+  ControlActions actions;
+  actions.validations.swap(validations_);
   streams_ = 0;
   settle();
   if (closing_ || error_ != Result::success || peer_closed_) {
-    wants.close = closed();
-    wants.rest = Rest::idle;  // nobody waits for anything here
-    return wants;
+    actions.close = closed();
+    actions.tick_rate = TickRate::idle;  // nobody waits for anything here
+    return actions;
   }
   core::each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
     paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
@@ -54,16 +54,16 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   facts_ = facts;
   core_.catch_up();
   count_delivered();
-  // The first path to connect does not take what belongs to the home.
-  const bool settled = paths_[home_].ever_live || now - born_ > kFirstConnectNs;
-  heard_ = core_.send_ahead(goes_ahead(facts) && settled && one_sided() == 0);
+  // The first path to connect does not take what belongs to the primary.
+  const bool settled = paths_[primary_].ever_live || now - born_ > kFirstConnectNs;
+  heard_ = core_.allow_eager(sends_eager(facts) && settled && one_sided() == 0);
   const std::uint64_t sleeps = context_.waits.sleeps();
   sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
-  watch_paths(now, facts, wants);
+  watch_paths(now, facts, actions);
   core::each(live_, [&](core::PathIndex index) { watch_beside(index, now); });
   watch_trust(now);
   // Whose caller does not look: an answer that nobody has read is no stall.
-  if (core_.awaits_grant() || (core_.busy() && !moved_)) {
+  if (core_.awaits_cts() || (core_.busy() && !moved_)) {
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
   if (heard_ && context_.waits.wanted()) {
@@ -71,64 +71,64 @@ std::optional<Wants> Sender::tick(std::int64_t now, const PeerFacts& facts, bool
   }
   watch_stall(now);
   if (error_ != Result::success || !watch_deadline(now)) {
-    return wants;
+    return actions;
   }
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
     Path& path = paths_[i];
     if (core_.fencing(index) && now - path.announced >= kAnnounceNs) {
       path.announced = now;
-      wants.announce.push_back({index, core_.fence(index), 0});
+      actions.announce.push_back({index, core_.fence(index), 0});
     }
-    if (!context_.params.failover && index != home_) {
+    if (!context_.params.failover && index != primary_) {
       continue;
     }
     // What is said to be down, or failed its validation, is not dialled, unless there is nothing
     // else. A new comm first waits for what may yet connect.
     const bool held = (facts.held & core::bit(index)) != 0;
-    const bool bad = facts.down.says(index) || held;
+    const bool bad = facts.down.reports(index) || held;
     if (may_dial(index) && now >= path.next_dial && (facts.control_live & core::bit(index)) != 0 &&
         (!bad || (live_ == 0 && (settled || !held)))) {
-      wants.dial |= core::bit(index);
+      actions.dial |= core::bit(index);
     }
   }
-  // A home that is still being connected for the first time is not lost.
-  wants.homeless = homeless_ && settled;
+  // A primary that is still being connected for the first time is not lost.
+  actions.primary_lost = primary_lost_ && settled;
   pump();
   streams_ = old_streams(now);
-  wants.rest = rest(settled, now);
-  return wants;
+  actions.tick_rate = tick_rate(settled, now);
+  return actions;
 }
 
 // Messages that pass, or none: whatever happens to them may be seen a little later.
-Rest Sender::rest(bool settled, std::int64_t now) const {
+TickRate Sender::tick_rate(bool settled, std::int64_t now) const {
   bool calm = settled && !stalled_ && live_ != 0;
   core::each(live_, [&](core::PathIndex index) {
-    calm = calm && paths_[index].tried && paths_[index].silence.moving();
+    calm = calm && paths_[index].tried && paths_[index].ack_timeout.moving();
     calm = calm && (paths_[index].beside == nullptr || paths_[index].beside_tried);
   });
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
   }
   if (!calm) {
-    return Rest::none;
+    return TickRate::fast;
   }
   // With a path to be dialled or to be trusted soon, time matters.
   bool whole = (facts_.control_live & facts_.base & ~live_ & ~facts_.held) == 0;
   core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trusted; });
-  const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_grant();
+  const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_cts();
   if (idle) {
-    return Rest::idle;
+    return TickRate::idle;
   }
   const bool large = core_.unacknowledged_large();
   if (large && std::popcount(eligible_ & live_) > 1) {
-    return Rest::none;  // where paths share, room on a path of less weight is no event
+    return TickRate::fast;  // where paths share, room on a path of less weight is no event
   }
-  return !whole || large || patience_.out() ? Rest::calm : Rest::brief;
+  return !whole || large || stall_timer_.expired() ? TickRate::calm : TickRate::slow;
 }
 
 core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (!may_dial(index)) {
     return 0;
@@ -140,7 +140,7 @@ core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
 }
 
 void Sender::dial_failed(core::PathIndex index, core::Epoch epoch, std::int64_t now) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (epoch == path.beside_epoch) {
     drop_beside(index);
@@ -158,7 +158,7 @@ void Sender::dial_failed(core::PathIndex index, core::Epoch epoch, std::int64_t 
 
 void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
                     std::int64_t now) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (epoch == path.beside_epoch) {
     path.beside = std::move(link);
@@ -176,7 +176,7 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   pump();
 }
 
-// The path has a link now. `tried`: it need not deliver a trial.
+// The path has a link now. `tried`: it need not deliver a validation.
 void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
                   std::int64_t now, bool tried) {
   Path& path = paths_[index];
@@ -185,8 +185,8 @@ void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Link
   path.link->begin_service();
   path.epoch = epoch;
   path.sending = path.link->room() == 0;
-  path.tried = tried || !speaks(facts_.version, FrameType::trial);
-  path.silence.reset();
+  path.tried = tried || !speaks(facts_.version, FrameType::path_validation);
+  path.ack_timeout.reset();
   path.maybe_unacked = true;  // the hello
   path.up_since = now;
   path.delivered_at = now;
@@ -215,7 +215,7 @@ void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Link
 }
 
 void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
   if (epoch == path.beside_epoch) {
     drop_beside(index);
@@ -266,7 +266,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
   last_failure_at_ = now;
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
-  tally_.failovers.add(1);
+  counters_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   if (had_work) {
@@ -281,7 +281,7 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
 }
 
 void Sender::give_back(core::PathSet paths) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   core::each(paths & live_ & ~over_rdma(), [this](core::PathIndex index) {
     fail(index, pages::PathDownReason::rehash);
     leave_to_page(index);
@@ -308,7 +308,7 @@ std::uint16_t Sender::weight(core::PathIndex index) const {
   return rdma ? facts_.rdma.weight[index] : facts_.weight[index];
 }
 
-// The paths that write into granted memory. While there are any nothing goes ahead of its grant.
+// The paths that write where a CTS points. While there are any nothing goes before its CTS.
 core::PathSet Sender::one_sided() const {
   core::PathSet found = 0;
   core::each(live_, [&](core::PathIndex index) {
@@ -323,16 +323,16 @@ void Sender::choose() {
   core::each(live_, [&](core::PathIndex index) {
     const Path& path = paths_[index];
     const bool base = (facts_.base & core::bit(index)) != 0;
-    const bool partner = base && context_.policy.stands_for[local_of(index)] == local_of(home_);
+    const bool backup = base && context_.policy.backup_of[local_of(index)] == local_of(primary_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
-    views[count++] = {index,         index == home_, base, path.trusted,
-                      weight(index), partner,        slow, path.link->kind()};
+    views[count++] = {index, index == primary_, base, path.trusted, weight(index), backup,
+                      slow,  path.link->kind()};
   });
   core::Policy policy = context_.policy;
-  policy.homeless = facts_.homeless;
-  policy.homes = facts_.homes;
+  policy.primary_lost = facts_.primary_lost;
+  policy.primaries = facts_.primaries;
   const core::PathSet chosen = core::eligible({views.data(), count}, policy);
-  homeless_ = core::home_place({views.data(), count}) == 0;
+  primary_lost_ = core::primary_place({views.data(), count}) == 0;
   if (chosen != eligible_) {
     share_.change(eligible_, chosen);
     eligible_ = chosen;
@@ -346,7 +346,7 @@ void Sender::choose() {
 }
 
 void Sender::on_state(const StateFrame& frame) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (frame.fenced) {
     fenced(frame);
   } else {
@@ -359,7 +359,7 @@ void Sender::on_state(const StateFrame& frame) {
 }
 
 void Sender::on_retired(const StateFrame& frame) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   const core::PathIndex index = frame.fenced->path;
   Path& path = paths_[index];
   if (path.life.live() && path.epoch < frame.fenced->epoch) {
@@ -390,7 +390,7 @@ void Sender::fenced(const StateFrame& frame) {
 }
 
 void Sender::on_peer_close() {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (peer_closed_ || closed()) {
     return;
   }
@@ -402,7 +402,7 @@ void Sender::on_peer_close() {
 
 // Once connected, the answer to a fence brings the receiver's last word; a refusal proves nothing.
 void Sender::on_refused() {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   const bool connected =
       std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
   if (!connected && !closed()) {
@@ -411,14 +411,14 @@ void Sender::on_refused() {
 }
 
 void Sender::abort(Result result, const std::string& text) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (!closed() && !(peer_closed_ && !core_.unacknowledged())) {
     abort_inside(result, text);
   }
 }
 
 void Sender::cut(const std::string& text) {
-  const Tenure::Visit visit(tenure_);
+  const CommGate::ControlGuard guard(gate_);
   if (closed()) {
     return;
   }
@@ -439,8 +439,8 @@ void Sender::abort_inside(Result result, const std::string& text) {
 }
 
 const RailCounts& Sender::counts() {
-  const Tenure::Visit visit(tenure_, false);
-  if (!visit) {
+  const CommGate::ControlGuard guard(gate_, false);
+  if (!guard) {
     return counts_;
   }
   counts_ = {};

@@ -21,7 +21,7 @@ bool Sender::account(core::PathIndex index, const SendProgress& progress) {
   if (progress.validated && !path.tried) {
     path.tried = true;
     validations_.push_back({index, path.up_since, true});
-    add(context_.stats.rails[core::sender_rail(index)].trials, 1);
+    add(context_.stats.rails[core::sender_rail(index)].validations, 1);
   }
   if (progress.peer_closed) {
     peer_closed_ = true;
@@ -41,12 +41,12 @@ void Sender::count_carried(core::PathIndex index, const SendProgress& progress) 
   RailCounters& rail = context_.stats.rails[local];
   add(rail.tx_bytes, progress.bytes);
   add(rail.tx_chunks, progress.released);
-  tally_.bytes.add(progress.bytes);
+  counters_.bytes.add(progress.bytes);
   if (progress.retransmitted_bytes != 0 || progress.retransmitted != 0) {
     add(rail.retransmit_bytes, progress.retransmitted_bytes);
     add(rail.retransmit_chunks, progress.retransmitted);
-    tally_.retransmit_bytes.add(progress.retransmitted_bytes);
-    tally_.retransmit_chunks.add(progress.retransmitted);
+    counters_.retransmit_bytes.add(progress.retransmitted_bytes);
+    counters_.retransmit_chunks.add(progress.retransmitted);
   }
   for (std::uint32_t i = 0; i < progress.released; ++i) {
     core_.written(index);
@@ -88,9 +88,9 @@ void Sender::count_delivered() {
   for (const core::Delivered& message : core_.delivered()) {
     const std::size_t rail = core::sender_rail(message.path);
     if (message.timed) {
-      tally_.delivered(context_.clock, rail, TickClock::span(message.stamp, now));
+      counters_.delivered(context_.clock, rail, TickClock::span(message.stamp, now));
     } else {
-      tally_.messages[rail].add(1);
+      counters_.messages[rail].add(1);
     }
   }
   core_.clear_delivered();

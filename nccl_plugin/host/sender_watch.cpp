@@ -8,7 +8,7 @@ namespace fabric::host {
 
 namespace {
 
-constexpr std::int64_t kTrialMostNs = 30'000 * kMs;  // of a trial that only trickles
+constexpr std::int64_t kValidationMostNs = 30'000 * kMs;  // of a validation that only trickles
 constexpr std::size_t kRoomyLimit = std::size_t{1} << 20U;
 constexpr std::uint64_t kRoomyBytesPerMs = 64'000;  // half of 1 Gbit/s
 constexpr std::int64_t kRehashNs = 1000 * kMs;      // for how long it is asked
@@ -16,14 +16,14 @@ constexpr std::int64_t kRehashNs = 1000 * kMs;      // for how long it is asked
 }  // namespace
 
 // Finds what has died: said so by a hint, or silent.
-void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants) {
+void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlActions& actions) {
   core::each(live_, [&](core::PathIndex index) {
     Path& path = paths_[index];
     if (!path.life.live()) {
       return;  // went down with another of this round
     }
     const core::PathSet rdma = over_rdma();
-    if (facts.condemns(index, path.up_since, live_, rdma)) {
+    if (facts.should_close(index, path.up_since, live_, rdma)) {
       const pages::PathDownReason why = facts.of(kind_in(rdma, index)).why[index];
       fail(index, why);
       path.page_took = path.page_took || why == pages::PathDownReason::steer_page;
@@ -38,7 +38,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       fail(index, pages::PathDownReason::moved);
       return;
     }
-    // What could not be heeded at once is out of date: the path may be well by now.
+    // What could not be applied at once is out of date: the path may be well by now.
     if (path.up_since < facts.rehash[index] && now - facts.rehash[index] < kRehashNs &&
         (eligible_ & ~core::bit(index)) != 0) {
       fail(index, pages::PathDownReason::rehash);
@@ -55,10 +55,11 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
       if (!path.life.live()) {
         return;
       }
-      // Many at once on a slow rail take their time: only a standstill condemns.
-      const bool over = now - path.delivered_at > kTrialNs || now - path.up_since > kTrialMostNs;
+      // Many at once on a slow rail take their time: only a standstill fails the path.
+      const bool over =
+          now - path.delivered_at > kValidationStallNs || now - path.up_since > kValidationMostNs;
       if (!path.tried && over && (live_ & ~core::bit(index)) != 0) {
-        fail(index, pages::PathDownReason::trial);
+        fail(index, pages::PathDownReason::path_validation);
         return;
       }
     }
@@ -67,29 +68,29 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, Wants& wants)
     }
     const auto info = path.link->sample();
     if (info) {
-      weigh(index, *info, now, wants);
+      weigh(index, *info, now, actions);
     }
-    core::Hearing hearing = core::Hearing::alive;
+    core::Liveness liveness = core::Liveness::alive;
     if (const auto own = path.link->judge(now)) {
-      hearing = *own;
+      liveness = *own;
     } else if (info) {
-      hearing = path.silence.judge(*info, now, facts.heard[index]);
+      liveness = path.ack_timeout.judge(*info, now, facts.heard[index]);
     }
-    if (hearing == core::Hearing::suspect) {
-      wants.suspect |= core::bit(index);
+    if (liveness == core::Liveness::suspect) {
+      actions.suspect |= core::bit(index);
     }
-    if (hearing == core::Hearing::dead) {
+    if (liveness == core::Liveness::dead) {
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && !path.sending && path.link->backlog() == 0) {
       path.maybe_unacked = false;
       path.looked = 0;
-      path.silence.reset();
+      path.ack_timeout.reset();
     }
   });
 }
 
 void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now,
-                   Wants& wants) {
+                   ControlActions& actions) {
   Path& path = paths_[index];
   const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;
   moved_ = moved_ || delivered != 0;
@@ -110,7 +111,7 @@ void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int
     // What waits only because the limit is high tells nothing of the path.
     const std::uint64_t known = info.acknowledged_bytes + path.unsent_limit - kUnsentLimit;
     const std::uint64_t waiting = path.written - std::min(path.written, known);
-    wants.loads.push_back(
+    actions.loads.push_back(
         {index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked, path.link->kind()});
   }
   path.looked = now;
@@ -141,16 +142,16 @@ void Sender::watch_stall(std::int64_t now) {
   }
   if (moved_ || !core_.busy()) {
     if (stalled_) {
-      add(context_.stats.rails[core::sender_rail(home_)].stall_ns, still);
-      tally_.stall_ns.add(still);
+      add(context_.stats.rails[core::sender_rail(primary_)].stall_ns, still);
+      counters_.stall_ns.add(still);
     }
     moved_ = false;
     stalled_ = false;
     idle_since_ = now;
   } else if (!stalled_ && now - idle_since_ > kStallCountNs) {
     stalled_ = true;
-    add(context_.stats.rails[core::sender_rail(home_)].stalls, 1);
-    tally_.stalls.add(1);
+    add(context_.stats.rails[core::sender_rail(primary_)].stalls, 1);
+    counters_.stalls.add(1);
   }
 }
 

@@ -29,7 +29,7 @@ struct RailCounters {
   std::atomic<std::uint64_t> duplicate_bytes{0};
   std::atomic<std::uint64_t> failovers{0};
   std::atomic<std::uint64_t> rejoins{0};
-  std::atomic<std::uint64_t> trials{0};  // passed, of paths that came back; not on the page
+  std::atomic<std::uint64_t> validations{0};  // passed, of paths that came back; not on the page
   std::atomic<std::uint64_t> stalls{0};
   std::atomic<std::uint64_t> stall_ns{0};
   // Sums over the comms, made anew by the control thread each time it publishes.

@@ -59,7 +59,7 @@ void WaitSet::nap(int timeout_us) {
   if (seen != before) {
     seen = before;
     // Take what is there, so that the next call blocks.
-    if (harvest()) {
+    if (drain_events()) {
       seen = generation_.fetch_add(1) + 1;
       if (led_.load()) {
         ring();  // it may have been woken for what is no longer there to be seen
@@ -87,12 +87,13 @@ void WaitSet::nap(int timeout_us) {
     followers_.fetch_sub(1);
     left = end - monotonic_ns();
   }
-  // Not before `led_` is set: who harvests looks at it after it has changed the generation.
+  // Not before `led_` is set: who drains the events looks at it after it has changed the
+  // generation.
   if (generation() == seen) {
     pollfd ready{epoll_.get(), POLLIN, 0};
     const timespec timeout = to_timespec(left);
     if (::ppoll(&ready, 1, &timeout, nullptr) > 0) {
-      harvest();
+      drain_events();
       seen = generation_.fetch_add(1) + 1;
     }
   }
@@ -104,7 +105,7 @@ void WaitSet::nap(int timeout_us) {
 }
 
 // Whether there was anything.
-bool WaitSet::harvest() {
+bool WaitSet::drain_events() {
   std::array<epoll_event, 64> events{};
   bool any = false;
   while (true) {

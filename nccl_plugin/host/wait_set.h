@@ -1,5 +1,5 @@
 // Lets callers block until some comm may have progressed. Edge-triggered: whoever wakes is expected
-// to test all its requests. An event is harvested by one thread and meant for any of them, so all
+// to test all its requests. An event is taken by one thread and meant for any of them, so all
 // are woken: one of those who sleep does so on the connections, and wakes the others when it
 // leaves.
 //
@@ -40,7 +40,7 @@ class WaitSet {
   }
 
  private:
-  bool harvest();
+  bool drain_events();
   void ring();
 
   Fd epoll_;

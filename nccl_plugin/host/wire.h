@@ -3,13 +3,13 @@
 // Versions: both ends take the highest that both know; this code speaks versions 4, 3 and 1. The
 // handle (host/handle.h) says what the listener speaks, so that who connects knows before it dials
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
-// that have none in common can say so. `trial`, `trial_done`, `addresses` and `ahead` are of
-// version 3; on a connection that agreed on version 1 they are refused. Version 4 has one-sided
-// paths (keys in grants, HelloKind::one_sided, `terms`, what RDMA may carry in `rails`), and its
-// chunks say what follows them; a peer of an older version is offered none of that, and all its
-// paths are streams. Version 2 had the frames of version 3, but its `ahead` lacked the tag, so a
-// message could land in another receive's buffer. Nobody speaks it any more: a peer that knows 1
-// and 2 is spoken to in version 1 (common_version).
+// that have none in common can say so. `path_validation`, `path_validation_done`, `addresses` and
+// `eager` are of version 3; on a connection that agreed on version 1 they are refused. Version 4
+// has one-sided paths (keys in a CTS, HelloKind::one_sided, `terms`, what RDMA may carry in
+// `rails`), and its chunks say what follows them; a peer of an older version is offered none of
+// that, and all its paths are streams. Version 2 had the frames of version 3, but its `eager`
+// lacked the tag, so a message could land in another receive's buffer. Nobody speaks it any more: a
+// peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
 // process still lives); the listener answers with a Welcome, or closes without a word when the
@@ -31,19 +31,19 @@ namespace fabric::host {
 inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
 inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
 inline constexpr std::uint8_t kWireVersion = 4;
-inline constexpr std::uint8_t kWireVersionAhead = 3;  // has all that TCP uses
+inline constexpr std::uint8_t kWireVersionEager = 3;  // has all that TCP uses
 inline constexpr std::uint8_t kWireVersionUnsafe = 2;
 inline constexpr std::uint8_t kWireVersionMin = 1;
-inline constexpr std::uint32_t kTrialSize = 64 * 1024;  // bytes
+inline constexpr std::uint32_t kValidationSize = 64 * 1024;  // bytes
 inline constexpr std::uint32_t kMaxControlFrame = 1U << 20U;
 inline constexpr std::uint32_t kMaxTerms = 1024;  // bytes
 
 using RailTable = std::array<Address, core::kMaxRails>;  // listeners; absent rails are all zero
 
 enum class HelloKind : std::uint8_t {
-  control = 1,    // control link of a process pair over one pair of rails
-  data = 2,       // one path of one comm
-  knock = 3,      // is this process alive? Answered and closed
+  control = 1,         // control link of a process pair over one pair of rails
+  data = 2,            // one path of one comm
+  liveness_probe = 3,  // is this process alive? Answered and closed
   one_sided = 4,  // as data, but the path is one-sided: `terms` follow the hello and the welcome
 };
 
@@ -54,7 +54,7 @@ struct Hello {
   std::uint8_t rails = 0;  // how many the initiator has
   std::uint8_t initiator_rail = 0;
   std::uint8_t acceptor_rail = 0;
-  std::uint8_t home_rail = 0;  // of the comm, at the initiator
+  std::uint8_t primary_rail = 0;  // of the comm, at the initiator
   // one_sided: beside the path's stream, in whose place it comes when that is fenced. Else the path
   // has no other connection any more.
   bool beside = false;
@@ -65,7 +65,7 @@ struct Hello {
   std::uint64_t acceptor = 0;   // incarnation that is expected
   std::uint64_t comm = 0;       // otherwise: the number of `listeners`, as in AddressReport
   std::uint64_t nonce = 0;
-  RailTable listeners{};  // the initiator's, so that it can be knocked at
+  RailTable listeners{};  // the initiator's, so that it can be probed
   // Of the initiator's fabric-run (host/fenced_runs.h). Older releases padded with zeros here, in
   // every version, and read over it. The acceptor's is in its handle.
   std::uint64_t run_incarnation = 0;
@@ -73,11 +73,11 @@ struct Hello {
 
 enum class WelcomeStatus : std::uint8_t {
   ok = 0,
-  stale = 1,     // an epoch that was fenced already: dial again with the present one
-  closed = 2,    // the comm is not (or no longer) here
-  stranger = 3,  // another incarnation lives here
-  version = 4,   // no version in common; `version` and `version_min` say which we speak
-  stream = 5,    // to a hello of a one-sided path: there is none to be had here, dial a stream
+  stale = 1,              // an epoch that was fenced already: dial again with the present one
+  closed = 2,             // the comm is not (or no longer) here
+  wrong_incarnation = 3,  // another incarnation lives here
+  version = 4,            // no version in common; `version` and `version_min` say which we speak
+  stream = 5,  // to a hello of a one-sided path: there is none to be had here, dial a stream
 };
 
 struct Welcome {
@@ -116,7 +116,7 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
 
 enum class FrameType : std::uint16_t {
   chunk = 1,  // sender → receiver on a data connection
-  grant = 2,  // receiver → sender on a data connection
+  cts = 2,    // receiver → sender on a data connection
   acknowledge = 3,
   state = 4,  // the receiver's whole state; on control links the answer to a fence
   close = 5,  // the comm is closed in good order
@@ -128,23 +128,23 @@ enum class FrameType : std::uint16_t {
   // asked. Repeated until a fence of that epoch comes.
   retired = 10,
   // A path that came back has to deliver this much before it is trusted: a header as of a chunk,
-  // and kTrialSize bytes that mean nothing. Sender → receiver on a data connection.
-  trial = 11,
-  trial_done = 12,  // the answer on the same connection
-  addresses = 13,   // where the writer's rails listen now; on control links
-  ahead = 14,       // a chunk that did not wait for its grant; `count` is its era
-  terms = 15,       // of a one-sided path: opaque here, kMaxTerms bytes at most
+  // and kValidationSize bytes that mean nothing. Sender → receiver on a data connection.
+  path_validation = 11,
+  path_validation_done = 12,  // the answer on the same connection
+  addresses = 13,             // where the writer's rails listen now; on control links
+  eager = 14,                 // a chunk that did not wait for its CTS; `count` is its era
+  terms = 15,                 // of a one-sided path: opaque here, kMaxTerms bytes at most
 };
 
 // Such a frame goes from sender to receiver on a data connection, and its body is no control frame.
 [[nodiscard]] constexpr bool carries_payload(FrameType type) {
-  return type == FrameType::chunk || type == FrameType::ahead || type == FrameType::trial;
+  return type == FrameType::chunk || type == FrameType::eager || type == FrameType::path_validation;
 }
 
 // Is this frame part of that version? What is not is no frame of ours.
 constexpr bool speaks(std::uint8_t version, FrameType type) {
   return version >= kWireVersion || type <= FrameType::retired ||
-         (version >= kWireVersionAhead && type <= FrameType::ahead);
+         (version >= kWireVersionEager && type <= FrameType::eager);
 }
 
 struct FrameHeader {
@@ -188,16 +188,16 @@ using Bytes = std::vector<std::byte>;
 std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
 // 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot; in version 3
 // with 256 added when the caller waits for a small message, and 512 when the copy budget is low; in
-// version 4 with 1024 times `follow` added. An `ahead` chunk is its message, and has tag (4) and
+// version 4 with 1024 times `follow` added. An `eager` chunk is its message, and has tag (4) and
 // flags (4; 1: copy budget low) in the offset's place.
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);
-std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm);
+std::array<std::byte, kChunkHeaderSize> encode_path_validation(std::uint64_t comm);
 
 void append_frame(Bytes& out, FrameType type, std::uint64_t comm);     // without a body
 void append_number(Bytes& out, FrameType type, std::uint64_t number);  // ping, pong
-void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant);
+void append_cts(Bytes& out, std::uint64_t comm, const core::Cts& cts);
 void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot);
 void append_state(Bytes& out, std::uint64_t comm, const StateFrame& frame,
                   FrameType type = FrameType::state);
@@ -214,7 +214,7 @@ void append_terms(Bytes& out, std::uint64_t comm, std::span<const std::byte> ter
 void append_path(Bytes& out, FrameType type, std::uint64_t comm, const PathEpoch& path);
 
 std::optional<std::uint64_t> decode_number(std::span<const std::byte> body);
-std::optional<core::Grant> decode_grant(std::span<const std::byte> body);
+std::optional<core::Cts> decode_cts(std::span<const std::byte> body);
 std::optional<std::pair<core::GroupId, std::uint8_t>> decode_acknowledge(
     std::span<const std::byte> body);
 std::optional<StateFrame> decode_state(std::span<const std::byte> body);

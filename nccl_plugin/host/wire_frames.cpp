@@ -10,11 +10,11 @@ namespace {
 
 constexpr std::uint8_t kNoPath = 0xff;
 constexpr std::uint32_t kMaxGroups = 4096;
-constexpr std::uint8_t kKeyed = 0x80;  // beside a grant's count: its slots have keys (version 4)
+constexpr std::uint8_t kKeyed = 0x80;  // beside a CTS's count: its slots have keys (version 4)
 // Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
 // come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
-constexpr std::uint32_t kBudgetLow = 1;  // a flag of an `ahead` chunk
+constexpr std::uint32_t kBudgetLow = 1;  // a flag of an `eager` chunk
 // Flags beside the slot of a `chunk`.
 constexpr std::uint16_t kWaits = 1U << 8U;
 constexpr std::uint16_t kChunkBudgetLow = 1U << 9U;
@@ -45,42 +45,42 @@ class Frame {
   Writer writer_;
 };
 
-bool has_keys(const core::Grant& grant) {
-  return std::any_of(grant.slots.begin(), grant.slots.begin() + grant.count,
+bool has_keys(const core::Cts& cts) {
+  return std::any_of(cts.slots.begin(), cts.slots.begin() + cts.count,
                      [](const core::Slot& slot) { return slot.keys != core::Slot{}.keys; });
 }
 
 // Version 1 to 3 had one key for all rails before the tag, which was always 0.
-void put_grant(Writer& writer, const core::Grant& grant) {
-  const bool keyed = has_keys(grant);
-  writer.put(grant.group);
-  writer.put(static_cast<std::uint8_t>(grant.count | (keyed ? kKeyed : 0U)));
-  for (std::size_t i = 0; i < grant.count; ++i) {
-    writer.put(grant.slots[i].size);
-    writer.put(grant.slots[i].where);
+void put_cts(Writer& writer, const core::Cts& cts) {
+  const bool keyed = has_keys(cts);
+  writer.put(cts.group);
+  writer.put(static_cast<std::uint8_t>(cts.count | (keyed ? kKeyed : 0U)));
+  for (std::size_t i = 0; i < cts.count; ++i) {
+    writer.put(cts.slots[i].size);
+    writer.put(cts.slots[i].where);
     writer.put(std::uint32_t{0});
-    writer.put(grant.slots[i].tag);
+    writer.put(cts.slots[i].tag);
     if (keyed) {
-      writer.put(grant.slots[i].keys);
+      writer.put(cts.slots[i].keys);
     }
   }
 }
 
-bool get_grant(Reader& reader, core::Grant& grant) {
-  grant.group = reader.get<core::GroupId>();
+bool get_cts(Reader& reader, core::Cts& cts) {
+  cts.group = reader.get<core::GroupId>();
   const auto count = reader.get<std::uint8_t>();
   const bool keyed = (count & kKeyed) != 0;
-  grant.count = static_cast<std::uint8_t>(count & ~kKeyed);
-  if (!reader.ok() || grant.count == 0 || grant.count > core::kMaxSlots) {
+  cts.count = static_cast<std::uint8_t>(count & ~kKeyed);
+  if (!reader.ok() || cts.count == 0 || cts.count > core::kMaxSlots) {
     return false;
   }
-  for (std::size_t i = 0; i < grant.count; ++i) {
-    grant.slots[i].size = reader.get<std::uint64_t>();
-    grant.slots[i].where = reader.get<std::uint64_t>();
+  for (std::size_t i = 0; i < cts.count; ++i) {
+    cts.slots[i].size = reader.get<std::uint64_t>();
+    cts.slots[i].where = reader.get<std::uint64_t>();
     reader.get<std::uint32_t>();
-    grant.slots[i].tag = reader.get<std::int32_t>();
+    cts.slots[i].tag = reader.get<std::int32_t>();
     if (keyed) {
-      grant.slots[i].keys = reader.get<std::array<std::uint32_t, core::kMaxRails>>();
+      cts.slots[i].keys = reader.get<std::array<std::uint32_t, core::kMaxRails>>();
     }
   }
   return reader.ok();
@@ -126,7 +126,7 @@ std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes)
       type > static_cast<std::uint16_t>(FrameType::terms)) {
     return std::nullopt;
   }
-  if (header.type != FrameType::chunk && header.type != FrameType::ahead &&
+  if (header.type != FrameType::chunk && header.type != FrameType::eager &&
       header.length > (header.type == FrameType::terms ? kMaxTerms : kMaxControlFrame)) {
     return std::nullopt;
   }
@@ -139,16 +139,16 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   const auto put = [&out](std::size_t at, const auto& value) {
     std::memcpy(out.data() + at, &value, sizeof value);
   };
-  put(0, header.ahead ? FrameType::ahead : FrameType::chunk);
+  put(0, header.eager ? FrameType::eager : FrameType::chunk);
   const auto slot = static_cast<std::uint16_t>(header.slot | (header.waits ? kWaits : 0U) |
                                                (header.budget_low ? kChunkBudgetLow : 0U) |
                                                unsigned{header.follow} << kFollowShift);
-  put(2, header.ahead ? header.era : slot);
+  put(2, header.eager ? header.era : slot);
   put(4, header.length);
   put(8, comm);
   put(16, header.group);
   put(24, header.message_size);
-  if (header.ahead) {
+  if (header.eager) {
     put(32, header.tag);
     put(36, header.budget_low ? kBudgetLow : std::uint32_t{0});
   } else {
@@ -157,10 +157,10 @@ std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
   return out;
 }
 
-std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm) {
+std::array<std::byte, kChunkHeaderSize> encode_path_validation(std::uint64_t comm) {
   std::array<std::byte, kChunkHeaderSize> out{};
-  const std::uint32_t length = kChunkHeaderSize - kFrameHeaderSize + kTrialSize;
-  const FrameType type = FrameType::trial;
+  const std::uint32_t length = kChunkHeaderSize - kFrameHeaderSize + kValidationSize;
+  const FrameType type = FrameType::path_validation;
   std::memcpy(out.data(), &type, sizeof type);
   std::memcpy(out.data() + 4, &length, sizeof length);
   std::memcpy(out.data() + 8, &comm, sizeof comm);
@@ -169,25 +169,25 @@ std::array<std::byte, kChunkHeaderSize> encode_trial(std::uint64_t comm) {
 
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes) {
   const auto frame = decode_frame_header(bytes);
-  const bool ahead = frame && frame->type == FrameType::ahead;
-  if (!frame || bytes.size() < kChunkHeaderSize || (frame->type != FrameType::chunk && !ahead) ||
-      (!ahead && (frame->count & ~kChunkFlags) >= core::kMaxSlots)) {
+  const bool eager = frame && frame->type == FrameType::eager;
+  if (!frame || bytes.size() < kChunkHeaderSize || (frame->type != FrameType::chunk && !eager) ||
+      (!eager && (frame->count & ~kChunkFlags) >= core::kMaxSlots)) {
     return std::nullopt;
   }
   Reader reader(bytes.subspan(kFrameHeaderSize));
   core::ChunkHeader header;
-  header.ahead = ahead;
-  header.era = ahead ? frame->count : core::Era{0};
-  header.slot = ahead ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count & ~kChunkFlags);
-  header.waits = !ahead && (frame->count & kWaits) != 0;
-  header.budget_low = !ahead && (frame->count & kChunkBudgetLow) != 0;
-  header.follow = ahead
+  header.eager = eager;
+  header.era = eager ? frame->count : core::Era{0};
+  header.slot = eager ? std::uint8_t{0} : static_cast<std::uint8_t>(frame->count & ~kChunkFlags);
+  header.waits = !eager && (frame->count & kWaits) != 0;
+  header.budget_low = !eager && (frame->count & kChunkBudgetLow) != 0;
+  header.follow = eager
                       ? std::uint8_t{0}
                       : static_cast<std::uint8_t>(frame->count >> kFollowShift & core::kMostFollow);
   header.length = frame->length;
   header.group = reader.get<core::GroupId>();
   header.message_size = reader.get<std::uint64_t>();
-  if (ahead) {
+  if (eager) {
     header.tag = reader.get<std::int32_t>();
     const auto flags = reader.get<std::uint32_t>();
     header.budget_low = (flags & kBudgetLow) != 0;
@@ -209,9 +209,9 @@ void append_number(Bytes& out, FrameType type, std::uint64_t number) {
   frame.body().put(number);
 }
 
-void append_grant(Bytes& out, std::uint64_t comm, const core::Grant& grant) {
-  Frame frame(out, FrameType::grant, comm);
-  put_grant(frame.body(), grant);
+void append_cts(Bytes& out, std::uint64_t comm, const core::Cts& cts) {
+  Frame frame(out, FrameType::cts, comm);
+  put_cts(frame.body(), cts);
 }
 
 void append_acknowledge(Bytes& out, std::uint64_t comm, core::GroupId group, std::uint8_t slot) {
@@ -229,8 +229,8 @@ void append_state(Bytes& out, std::uint64_t comm, const StateFrame& state, Frame
   writer.put(static_cast<std::uint32_t>(state.state.groups.size()));
   std::size_t ranges_left = kMaxRanges;
   for (const core::GroupReport& group : state.state.groups) {
-    put_grant(writer, group.grant);
-    for (std::size_t i = 0; i < group.grant.count; ++i) {
+    put_cts(writer, group.cts);
+    for (std::size_t i = 0; i < group.cts.count; ++i) {
       writer.put(static_cast<std::uint8_t>(group.slots[i].whole));
       const std::vector<core::ChunkRange>& have = group.slots[i].have;
       const std::size_t told = std::min(have.size(), ranges_left);
@@ -297,10 +297,10 @@ std::optional<std::uint64_t> decode_number(std::span<const std::byte> body) {
   return reader.ended() ? std::optional(number) : std::nullopt;
 }
 
-std::optional<core::Grant> decode_grant(std::span<const std::byte> body) {
+std::optional<core::Cts> decode_cts(std::span<const std::byte> body) {
   Reader reader(body);
-  core::Grant grant;
-  return get_grant(reader, grant) && reader.ended() ? std::optional(grant) : std::nullopt;
+  core::Cts cts;
+  return get_cts(reader, cts) && reader.ended() ? std::optional(cts) : std::nullopt;
 }
 
 std::optional<std::pair<core::GroupId, std::uint8_t>> decode_acknowledge(
@@ -328,10 +328,10 @@ std::optional<StateFrame> decode_state(std::span<const std::byte> body) {
   }
   for (std::uint32_t i = 0; i < groups; ++i) {
     core::GroupReport& group = frame.state.groups.emplace_back();
-    if (!get_grant(reader, group.grant)) {
+    if (!get_cts(reader, group.cts)) {
       return std::nullopt;
     }
-    for (std::size_t slot = 0; slot < group.grant.count; ++slot) {
+    for (std::size_t slot = 0; slot < group.cts.count; ++slot) {
       if (!get_slot(reader, group.slots[slot])) {
         return std::nullopt;
       }

@@ -57,7 +57,7 @@ HelloBytes encode(const Hello& hello, const Secret& secret) {
   writer.put(hello.rails);
   writer.put(hello.initiator_rail);
   writer.put(hello.acceptor_rail);
-  writer.put(hello.home_rail);
+  writer.put(hello.primary_rail);
   writer.put(hello.beside ? kBeside : std::uint8_t{0});
   writer.put(hello.chunk_size);
   writer.put(hello.epoch);
@@ -100,7 +100,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.rails = reader.get<std::uint8_t>();
   hello.initiator_rail = reader.get<std::uint8_t>();
   hello.acceptor_rail = reader.get<std::uint8_t>();
-  hello.home_rail = reader.get<std::uint8_t>();
+  hello.primary_rail = reader.get<std::uint8_t>();
   const auto flags = reader.get<std::uint8_t>();
   hello.beside = (flags & kBeside) != 0;
   hello.chunk_size = reader.get<std::uint32_t>();
@@ -115,7 +115,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
       (hello.kind == HelloKind::one_sided && hello.version_max < kWireVersion) ||
       (hello.kind != HelloKind::one_sided && hello.beside) || hello.rails == 0 ||
       hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
-      hello.acceptor_rail >= core::kMaxRails || hello.home_rail >= hello.rails ||
+      hello.acceptor_rail >= core::kMaxRails || hello.primary_rail >= hello.rails ||
       hello.version_min > hello.version_max) {
     return std::nullopt;
   }
@@ -135,7 +135,7 @@ WelcomeBytes encode(const Welcome& welcome, const Secret& secret) {
   writer.put(welcome.version);
   writer.put(welcome.status);
   writer.put(welcome.rails);
-  // Version 1 had the home rail here, which nobody ever read, and refuses one beyond `rails`.
+  // Version 1 had the primary rail here, which nobody ever read, and refuses one beyond `rails`.
   writer.put(welcome.status == WelcomeStatus::version ? welcome.version_min : std::uint8_t{0});
   writer.put(welcome.floor);
   writer.put(welcome.incarnation);

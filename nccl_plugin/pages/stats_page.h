@@ -139,9 +139,9 @@ enum class PathDownReason : std::uint32_t {
   peer_told = 4,
   carrier = 5,
   connect_failed = 6,
-  trial = 7,   // back, but did not deliver what it had to before being trusted
-  moved = 8,   // the rail's address went away or changed
-  rehash = 9,  // slow for long: opened again from another port
+  path_validation = 7,  // back, but did not deliver what it had to before being trusted
+  moved = 8,            // the rail's address went away or changed
+  rehash = 9,           // slow for long: opened again from another port
 };
 
 struct StatsEvent {

@@ -1,6 +1,6 @@
 // How all ranks end together: in every iteration rank 0 sends a token once around the ring that
 // says whether this iteration is the last. On its way it gathers whether anybody wants to stop;
-// rank 0 heeds that in the next iteration.
+// rank 0 applies that in the next iteration.
 #pragma once
 
 #include <array>

@@ -27,7 +27,8 @@
 
 namespace {
 
-constexpr std::int64_t kPatienceNs = 20'000'000'000;  // for the other end to appear, or to answer
+constexpr std::int64_t kReceiveTimeoutNs =
+    20'000'000'000;  // for the other end to appear, or to answer
 
 [[noreturn]] void fail(const char* what) {
   throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
@@ -69,7 +70,7 @@ Socket dial(const sockaddr_in& to, std::int64_t deadline_ns) {
 // Moves all of `data`, polling.
 template <typename Call>
 void move_all(std::vector<char>& data, const char* what, Call call) {
-  const std::int64_t deadline = fabric::perf::monotonic_ns() + kPatienceNs;
+  const std::int64_t deadline = fabric::perf::monotonic_ns() + kReceiveTimeoutNs;
   unsigned polls = 0;
   for (std::size_t at = 0; at < data.size();) {
     const ssize_t n = call(data.data() + at, data.size() - at);
@@ -95,9 +96,9 @@ void take(const Socket& s, std::vector<char>& data) {
 void listen_side(const sockaddr_in& at, std::vector<char>& data, int round_trips) {
   const Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
-  const timeval patience{kPatienceNs / 1'000'000'000, 0};
+  const timeval timeout{kReceiveTimeoutNs / 1'000'000'000, 0};
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
       ::listen(listener.get(), 2) != 0) {
     fail("listen");
@@ -111,7 +112,7 @@ void listen_side(const sockaddr_in& at, std::vector<char>& data, int round_trips
 }
 
 void dial_side(const sockaddr_in& to, std::vector<char>& data, int round_trips) {
-  const std::int64_t deadline = fabric::perf::monotonic_ns() + kPatienceNs;
+  const std::int64_t deadline = fabric::perf::monotonic_ns() + kReceiveTimeoutNs;
   const Socket out = dial(to, deadline);
   const Socket in = dial(to, deadline);
   std::vector<double> samples;

@@ -246,7 +246,7 @@ bool TcpLinkIn::take_header(Poll& poll) {
   if (header_at_ < kChunkHeaderSize) {
     return host::carries_payload(frame->type);
   }
-  if (frame->type == FrameType::trial) {
+  if (frame->type == FrameType::path_validation) {
     if (follow_ != 0) {
       return false;
     }
@@ -255,7 +255,7 @@ bool TcpLinkIn::take_header(Poll& poll) {
     duplicate_ = true;
     left_ = frame->length - (kChunkHeaderSize - kFrameHeaderSize);
     header_at_ = 0;
-    return left_ == host::kTrialSize;
+    return left_ == host::kValidationSize;
   }
   return begin_chunk(poll);
 }
@@ -268,7 +268,7 @@ bool TcpLinkIn::begin_chunk(Poll& poll) {
   }
   const bool next =
       header->group == group_ && header->slot == slot_ && header->offset == next_offset_;
-  if (follow_ != 0 && (header->ahead || !next)) {
+  if (follow_ != 0 && (header->eager || !next)) {
     return false;  // not what was promised
   }
   const core::Placement placement = poll.core.begin(path_, epoch_, *header);
@@ -298,7 +298,7 @@ void TcpLinkIn::finish_chunk(Poll& poll) {
   if (validation_) {
     validation_ = false;
     poll.progress.validated = true;
-    host::append_frame(out_, FrameType::trial_done, comm_);
+    host::append_frame(out_, FrameType::path_validation_done, comm_);
     return;
   }
   if (poll.core.finish(path_)) {

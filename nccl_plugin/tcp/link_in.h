@@ -1,5 +1,5 @@
 // The receiving end of a path over TCP. Chunks come in as frames on the socket, straight to where
-// they belong; grants and acknowledgements go out on it.
+// they belong; CTS and acknowledgements go out on it.
 #pragma once
 
 #include <array>
@@ -79,7 +79,7 @@ class TcpLinkIn final : public host::LinkIn {
   std::uint64_t next_offset_ = 0;
   std::size_t low_water_ = 1;  // of the socket
   std::size_t low_left_ = 0;   // `left_` when the last tick saw it
-  // Grants and acknowledgements that the kernel did not take yet.
+  // CTS and acknowledgements that the kernel did not take yet.
   host::Bytes out_;
   std::size_t out_at_ = 0;
 };

@@ -1,4 +1,4 @@
-// What goes back to the sender: grants, acknowledgements, states.
+// What goes back to the sender: CTS messages, acknowledgements, states.
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -17,8 +17,8 @@ void TcpLinkIn::answer(core::ReceiveCore& core, host::ReceiveProgress& progress)
   while (const auto acknowledged = core.next_acknowledgement()) {
     host::append_acknowledge(out_, comm_, acknowledged->group, acknowledged->slot);
   }
-  while (const auto grant = core.next_grant()) {
-    host::append_grant(out_, comm_, *grant);
+  while (const auto cts = core.next_cts()) {
+    host::append_cts(out_, comm_, *cts);
   }
   flush(progress);
 }

@@ -26,7 +26,7 @@ std::uint8_t following(std::span<const core::Outgoing> chunks) {
   while (count < core::kMostFollow && count + 1 < chunks.size()) {
     const core::ChunkHeader& last = chunks[count].header;
     const core::ChunkHeader& next = chunks[count + 1].header;
-    if (next.ahead || next.group != last.group || next.slot != last.slot ||
+    if (next.eager || next.group != last.group || next.slot != last.slot ||
         next.offset != last.offset + last.length) {
       break;
     }
@@ -60,10 +60,10 @@ void TcpLinkOut::put(std::span<const core::Outgoing> chunks, host::SendProgress&
 }
 
 void TcpLinkOut::start_validation() {
-  static constexpr std::array<std::byte, host::kTrialSize> kZeros{};
+  static constexpr std::array<std::byte, host::kValidationSize> kZeros{};
   sending_ = true;
   validation_ = true;
-  batch_.assign(1, {host::encode_trial(comm_), kZeros.data(), kZeros.size(), false});
+  batch_.assign(1, {host::encode_path_validation(comm_), kZeros.data(), kZeros.size(), false});
   batch_at_ = 0;
   piece_at_ = 0;
 }
@@ -199,12 +199,12 @@ bool TcpLinkOut::parse(core::SendCore& core, host::SendProgress& progress) {
 bool TcpLinkOut::handle(const host::FrameHeader& header, std::span<const std::byte> body,
                         core::SendCore& core, host::SendProgress& progress) {
   switch (header.type) {
-    case FrameType::grant: {
-      const auto grant = host::decode_grant(body);
-      if (grant) {
-        core.on_grant(*grant);
+    case FrameType::cts: {
+      const auto cts = host::decode_cts(body);
+      if (cts) {
+        core.on_cts(*cts);
       }
-      return grant.has_value();
+      return cts.has_value();
     }
     case FrameType::acknowledge: {
       const auto acknowledged = host::decode_acknowledge(body);
@@ -221,7 +221,7 @@ bool TcpLinkOut::handle(const host::FrameHeader& header, std::span<const std::by
       }
       return frame.has_value();
     }
-    case FrameType::trial_done:
+    case FrameType::path_validation_done:
       progress.validated = true;
       return true;
     case FrameType::close:

@@ -1,4 +1,4 @@
-// The sending end of a path over TCP. Chunks go out as frames on the socket, grants and
+// The sending end of a path over TCP. Chunks go out as frames on the socket, CTS and
 // acknowledgements come back on it.
 #pragma once
 

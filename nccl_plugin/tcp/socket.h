@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/silence.h"
+#include "core/ack_timeout.h"
 #include "host/address.h"
 #include "host/fd.h"
 #include "host/params.h"

@@ -98,7 +98,7 @@ TEST_CASE("addresses: no port, nobody's, and loopback from afar are not taken") 
   CHECK(local.peer.addresses[0].present());
 }
 
-TEST_CASE("addresses: a peer that knocks lives, and is dialled at once") {
+TEST_CASE("addresses: a peer that probes us lives, and is dialled at once") {
   Known known;
   Peer& peer = known.peer;
   const core::PathIndex path = core::path_index(0, 0);
@@ -110,8 +110,8 @@ TEST_CASE("addresses: a peer that knocks lives, and is dialled at once") {
   peer.refused(path, now + 1);
   CHECK(peer.dead(now + 300 * kMs));
   CHECK((peer.to_dial(now + 1) & core::bit(path)) == 0);  // backs off
-  SUBCASE("the same address") { peer.knocked(Known::at(kX), 1, 1, now + 2); }
-  SUBCASE("another") { peer.knocked(Known::at(kY), 1, 2, now + 2); }
+  SUBCASE("the same address") { peer.on_liveness_probe(Known::at(kX), 1, 1, now + 2); }
+  SUBCASE("another") { peer.on_liveness_probe(Known::at(kY), 1, 2, now + 2); }
   SUBCASE("told over another link") { peer.learn(Known::at(kZ), 1, 2, now + 2); }
   CHECK_FALSE(peer.dead(now + 300 * kMs));
   CHECK((peer.to_dial(now + 2) & core::bit(path)) != 0);

@@ -181,8 +181,8 @@ TEST_CASE("balance: a loop closed over shared capacity settles and does not swin
   CHECK(longest < 1.1 * ideal);
 }
 
-// A ring over as many comms as rails, each at home on its own: all deliver what the slowest does.
-// `slow`: its capacity as part of the others'.
+// A ring over as many comms as rails, each with its own as its primary: all deliver what the
+// slowest does. `slow`: its capacity as part of the others'.
 std::vector<Model> ring_of_four(double slow) {
   const double lockstep = 100e6 * slow;
   std::vector<Model> models;

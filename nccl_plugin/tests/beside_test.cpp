@@ -30,7 +30,7 @@ struct Wire {
   bool validated = false;
   bool in_service = false;
   bool abandoned = false;  // through no fault of its own
-  std::optional<core::Hearing> judged;
+  std::optional<core::Liveness> judged;
   std::size_t takes = 1000;  // chunks
   std::vector<core::Outgoing> posted;
   std::vector<core::Landed> landing;
@@ -55,7 +55,7 @@ class PlayedOut final : public IdleOut {
   void poll(core::SendCore& core, SendProgress& progress) override {
     if (wire_.one_sided && wire_.connected && !told_) {
       told_ = true;
-      core.one_sided(kHome, kCredits);
+      core.one_sided(kPrimary, kCredits);
     }
     if (wire_.dead) {
       progress.dead = pages::PathDownReason::socket_error;
@@ -64,7 +64,7 @@ class PlayedOut final : public IdleOut {
   void start_validation() override { wire_.validated = true; }
   void begin_service() override { wire_.in_service = true; }
   void abandon() override { wire_.abandoned = true; }
-  std::optional<core::Hearing> judge(std::int64_t) override { return wire_.judged; }
+  std::optional<core::Liveness> judge(std::int64_t) override { return wire_.judged; }
   bool quiesce() override { return wire_.quiet; }
 
  private:
@@ -83,7 +83,7 @@ class PlayedIn final : public IdleIn {
   }
   void poll(core::ReceiveCore& core, const ReceiveHints&, ReceiveProgress& progress) override {
     for (const core::Landed& landed : std::exchange(wire_.landing, {})) {
-      const core::Landing landing = core.land(kHome, wire_.epoch, landed);
+      const core::Landing landing = core.land(kPrimary, wire_.epoch, landed);
       progress.chunks += landing.verdict == core::Verdict::place ? 1U : 0U;
       progress.messages += landing.whole ? 1U : 0U;
     }
@@ -97,13 +97,13 @@ class PlayedIn final : public IdleIn {
   Wire& wire_;
 };
 
-core::Grant grant_of(core::GroupId group, std::size_t size, std::uint32_t key) {
-  core::Grant grant;
-  grant.group = group;
-  grant.count = 1;
-  grant.slots[0].size = size;
-  grant.slots[0].keys[0] = key;
-  return grant;
+core::Cts cts_of(core::GroupId group, std::size_t size, std::uint32_t key) {
+  core::Cts cts;
+  cts.group = group;
+  cts.count = 1;
+  cts.slots[0].size = size;
+  cts.slots[0].keys[0] = key;
+  return cts;
 }
 
 struct Sending {
@@ -119,27 +119,27 @@ struct Sending {
     context.rails.push_back({});
     context.wake_control = [] {};
     context.params.chunk_size = kChunk;
-    sender = std::make_unique<Sender>(context, kId, kHome, "peer");
-    const core::Epoch epoch = sender->dial(kHome, now);
-    sender->attach(kHome, epoch, std::make_unique<PlayedOut>(stream), now);
+    sender = std::make_unique<Sender>(context, kId, kPrimary, "peer");
+    const core::Epoch epoch = sender->dial(kPrimary, now);
+    sender->attach(kPrimary, epoch, std::make_unique<PlayedOut>(stream), now);
     tick();
     CHECK(sender->streams() == 0);
     tick(2 * kStreamNs);
-    REQUIRE(sender->streams() == core::bit(kHome));
-    better.epoch = sender->dial_beside(kHome, now);
+    REQUIRE(sender->streams() == core::bit(kPrimary));
+    better.epoch = sender->dial_beside(kPrimary, now);
     REQUIRE(better.epoch > epoch);
-    sender->attach(kHome, better.epoch, std::make_unique<PlayedOut>(better), now);
+    sender->attach(kPrimary, better.epoch, std::make_unique<PlayedOut>(better), now);
     tick();
     CHECK(sender->streams() == 0);
   }
-  Wants tick(std::int64_t passed = kMs) {
+  ControlActions tick(std::int64_t passed = kMs) {
     now += passed;
     return sender->tick(now, facts_now(), true).value();
   }
   // A message whose receive is known by `key` to the receiver's NIC.
   void send(core::GroupId group, std::uint32_t key) {
     core::ReceiverState state;
-    state.groups.emplace_back().grant = grant_of(group, bytes.size(), key);
+    state.groups.emplace_back().cts = cts_of(group, bytes.size(), key);
     sender->on_state({std::nullopt, state});
     bool taken = false;
     core::Sequence sequence = 0;
@@ -162,7 +162,7 @@ struct Receiving {
     stream.epoch = 1;
     context.rails.push_back({});
     context.wake_control = [] {};
-    receiver = std::make_unique<Receiver>(context, kId, kHome, kChunk, "peer");
+    receiver = std::make_unique<Receiver>(context, kId, kPrimary, kChunk, "peer");
     REQUIRE_FALSE(attach(stream, 1));
     const ReceiveSlot slot{bytes.data(), bytes.size(), 0};
     bool taken = false;
@@ -173,12 +173,12 @@ struct Receiving {
   std::optional<core::Epoch> attach(Wire& wire, core::Epoch epoch) {
     wire.epoch = epoch;
     const auto kind = wire.one_sided ? core::PathKind::one_sided : core::PathKind::stream;
-    return receiver->attach(kHome, epoch, [&wire] { return std::make_unique<PlayedIn>(wire); },
+    return receiver->attach(kPrimary, epoch, [&wire] { return std::make_unique<PlayedIn>(wire); },
                             kWireVersion, {kind, kCredits, wire.beside});
   }
   void tick() { receiver->tick(monotonic_ns(), facts_now(), true); }
   std::optional<StateFrame> fence(core::Epoch epoch) {
-    return receiver->on_fence({kHome, epoch, 0});
+    return receiver->on_fence({kPrimary, epoch, 0});
   }
   bool done() {
     bool is = false;
@@ -204,7 +204,7 @@ TEST_CASE("beside a stream: nothing goes over a connection that has not proved i
   CHECK(one.stream.alive);
   CHECK(one.sender->streams() == 0);  // not again at once
   one.tick(2 * kStreamNs);
-  CHECK(one.sender->streams() == core::bit(kHome));
+  CHECK(one.sender->streams() == core::bit(kPrimary));
 }
 
 TEST_CASE("beside a stream: one that delivers nothing of its validation is given up at once") {
@@ -213,10 +213,10 @@ TEST_CASE("beside a stream: one that delivers nothing of its validation is given
   one.better.takes = 0;
   one.tick();
   CHECK(one.better.validated);
-  one.better.judged = core::Hearing::suspect;
+  one.better.judged = core::Liveness::suspect;
   one.tick();
   CHECK(one.better.alive);
-  one.better.judged = core::Hearing::dead;
+  one.better.judged = core::Liveness::dead;
   one.tick();
   CHECK_FALSE(one.better.alive);
   CHECK_FALSE(one.better.abandoned);  // it was its own fault
@@ -232,19 +232,19 @@ TEST_CASE("beside a stream: the change-over fences the stream, and goes on at th
   one.tick();
   CHECK(one.better.validated);
   CHECK(one.stream.alive);
-  const Wants wants = one.tick();
+  const ControlActions actions = one.tick();
   CHECK_FALSE(one.stream.alive);
   CHECK(one.better.in_service);
-  REQUIRE(wants.announce.size() == 1);
-  CHECK(wants.announce[0].epoch == one.better.epoch);
+  REQUIRE(actions.announce.size() == 1);
+  CHECK(actions.announce[0].epoch == one.better.epoch);
   REQUIRE_FALSE(one.better.posted.empty());
   CHECK(one.better.posted[0].key == 5);
   CHECK(one.better.posted[0].header.offset == kChunk);  // the stream's goes again when it is fenced
-  one.sender->on_state({PathEpoch{kHome, one.better.epoch, 0}, {}});
+  one.sender->on_state({PathEpoch{kPrimary, one.better.epoch, 0}, {}});
   one.sender->cancel();
 }
 
-TEST_CASE("beside a stream: it stays while a receive is granted that the other NIC does not know") {
+TEST_CASE("beside a stream: it stays while a CTS names memory that the other NIC does not know") {
   Sending one;
   one.send(0, 0);
   one.better.connected = true;
@@ -267,13 +267,13 @@ TEST_CASE(
     "beside a stream: a death of the stream gives the other up, and its welcome is too late") {
   Sending one;
   one.stream.dead = true;
-  one.sender->hangup(kHome, 1);
+  one.sender->hangup(kPrimary, 1);
   CHECK_FALSE(one.stream.alive);
   CHECK_FALSE(one.better.alive);
   CHECK(one.better.abandoned);
   Wire late;
   late.one_sided = true;
-  one.sender->attach(kHome, one.better.epoch, std::make_unique<PlayedOut>(late), one.now);
+  one.sender->attach(kPrimary, one.better.epoch, std::make_unique<PlayedOut>(late), one.now);
   CHECK_FALSE(late.alive);
 }
 
@@ -296,7 +296,7 @@ TEST_CASE("beside a stream: given up, it may still land, and until then no fence
     Receiving one;
     one.better.quiet = false;
     if (hung_up) {
-      one.receiver->hangup(kHome, 2);
+      one.receiver->hangup(kPrimary, 2);
     }
     CHECK_FALSE(one.fence(3));
     CHECK_FALSE(one.stream.alive);

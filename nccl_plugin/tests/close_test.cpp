@@ -77,9 +77,9 @@ TEST_CASE("the sender is told done and closes: a receiver that looks only later 
     }
     REQUIRE(done);
   };
-  // One comm: eight go into a receive of eight slots. The other: two go ahead of their receives.
+  // One comm: eight go into a receive of eight slots. The other: two go before their receives.
   Receive grouped = receive_of(ends[0].receive, std::vector<std::size_t>(kSlots, 64));
-  // It may be turned away; what goes ahead of a receive of several goes in vain.
+  // It may be turned away; what goes before a receive of several goes in vain.
   const auto posted = Clock::now() + milliseconds(10'000);
   while (grouped.request == nullptr && Clock::now() < posted) {
     REQUIRE(push(*pair.b, grouped));

@@ -22,7 +22,7 @@ struct QueuePair {
     sample.oldest = sample.posted == sample.completed ? now : sample.oldest;
     sample.posted += requests;
   }
-  Hearing look() {
+  Liveness look() {
     now += 5 * kMs;
     return timeout.judge(sample, now, witness);
   }
@@ -32,11 +32,11 @@ struct QueuePair {
   std::int64_t dead_after(std::int64_t most, bool witness_answers = false) {
     const std::int64_t began = now;
     while (now - began < most * kMs) {
-      const Hearing hearing = look();
-      if (hearing == Hearing::dead) {
+      const Liveness liveness = look();
+      if (liveness == Liveness::dead) {
         return (now - began) / kMs;
       }
-      if (hearing == Hearing::suspect && witness_answers) {
+      if (liveness == Liveness::suspect && witness_answers) {
         witness.answered = now;
       }
     }
@@ -78,10 +78,10 @@ TEST_CASE("completion timeout: nothing unfinished, as with a peer that is stoppe
   CHECK(pair.dead_after(60'000) == 0);
   CHECK(pair.timeout.moving());
   pair.post(1);  // after a minute: its age counts, not the idle time before it
-  CHECK(pair.look() == Hearing::alive);
+  CHECK(pair.look() == Liveness::alive);
   CHECK_FALSE(pair.timeout.moving());
   pair.complete();
-  CHECK(pair.look() == Hearing::alive);
+  CHECK(pair.look() == Liveness::alive);
   CHECK(pair.timeout.moving());
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("completion timeout: an old request behind others that complete is no 
   pair.warm_up();
   pair.post(1000);  // their age is that of the first
   for (int i = 0; i < 999; ++i) {
-    CHECK(pair.look() == Hearing::alive);
+    CHECK(pair.look() == Liveness::alive);
     pair.complete();
   }
 }
@@ -104,12 +104,12 @@ TEST_CASE("completion timeout: a witness that answers is believed for 250 ms") {
   CHECK(found <= 265);
 }
 
-TEST_CASE("completion timeout: a witness that fails condemns what was usually slow") {
+TEST_CASE("completion timeout: a witness that fails closes what was usually slow") {
   QueuePair pair;
   for (int i = 0; i < 20; ++i) {  // a request in 100 ms
     pair.post(1);
     for (int look = 0; look < 20; ++look) {
-      CHECK(pair.look() != Hearing::dead);
+      CHECK(pair.look() != Liveness::dead);
     }
     pair.complete();
     pair.look();
@@ -137,9 +137,9 @@ TEST_CASE("completion timeout: a NIC in software that is slow for all is not dea
   for (int i = 0; i < 10; ++i) {  // a request in 150 ms, and its witness completes meanwhile
     pair.post(1);
     for (int look = 0; look < 30; ++look) {
-      const Hearing hearing = pair.look();
-      CHECK(hearing != Hearing::dead);
-      if (hearing == Hearing::suspect) {
+      const Liveness liveness = pair.look();
+      CHECK(liveness != Liveness::dead);
+      if (liveness == Liveness::suspect) {
         pair.witness.answered = pair.now;
       }
     }
@@ -156,31 +156,31 @@ TEST_CASE("completion timeout: a host that was paused looks again before it judg
   QueuePair pair;
   pair.warm_up();
   pair.post(1);
-  CHECK(pair.look() == Hearing::alive);
+  CHECK(pair.look() == Liveness::alive);
   pair.now += 500 * kMs;
-  CHECK(pair.look() == Hearing::suspect);
+  CHECK(pair.look() == Liveness::suspect);
   pair.complete();
-  CHECK(pair.look() == Hearing::alive);
+  CHECK(pair.look() == Liveness::alive);
 }
 
-TEST_CASE("completion timeout: patience makes all limits longer, but for an error") {
-  for (unsigned patience = 0; patience <= CompletionTimeout::kMostPatience + 1; ++patience) {
-    const std::int64_t scale = 1U << std::min(patience, CompletionTimeout::kMostPatience);
+TEST_CASE("completion timeout: backoff makes all limits longer, but for an error") {
+  for (unsigned backoff = 0; backoff <= CompletionTimeout::kMaxBackoff + 1; ++backoff) {
+    const std::int64_t scale = 1U << std::min(backoff, CompletionTimeout::kMaxBackoff);
     QueuePair fresh;
-    fresh.timeout.set_patience(patience);
+    fresh.timeout.set_backoff(backoff);
     fresh.post(1);
     std::int64_t found = fresh.dead_after(5000);
     CHECK(found >= 180 * scale);
     CHECK(found <= 180 * scale + 15);
     QueuePair heard;
-    heard.timeout.set_patience(patience);
+    heard.timeout.set_backoff(backoff);
     heard.warm_up();
     heard.post(1);
     found = heard.dead_after(5000, true);
     CHECK(found >= 250 * scale);
     CHECK(found <= 250 * scale + 15);
     QueuePair broken;
-    broken.timeout.set_patience(patience);
+    broken.timeout.set_backoff(backoff);
     broken.post(1);
     broken.witness.failed = true;
     found = broken.dead_after(5000);

@@ -13,8 +13,8 @@ namespace {
 
 // Whoever says nothing for so long says nothing.
 void be_patient(int fd) {
-  const timeval patience{5, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{5, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
 Hello hello_for(const Handle& handle, HelloKind kind, std::uint64_t initiator) {

@@ -83,8 +83,8 @@ struct Steered {
     REQUIRE(hints.page() != nullptr);
     local = hints.local();
     const SaidDown said = hints.apply(facts, remotes, remote, kRemoteRails, true);
-    facts.down.hear(said.stream, now);
-    facts.rdma.down.hear(said.rdma, now);
+    facts.down.report(said.stream, now);
+    facts.rdma.down.report(said.rdma, now);
     return said;
   }
 };
@@ -120,9 +120,9 @@ TEST_CASE("hints: RDMA broken, IP sound: the path goes on as a stream") {
   CHECK(of.local.rdma_down[0]);
   CHECK_FALSE(of.local.down[0]);
   // Only what is connected over RDMA is given up for it, and the last path is not.
-  CHECK(of.facts.condemns(kFirst, 0, kBoth, core::bit(kFirst)));
-  CHECK_FALSE(of.facts.condemns(kFirst, 0, kBoth, core::bit(kSecond)));
-  CHECK_FALSE(of.facts.condemns(kFirst, 0, kBoth, kBoth));
+  CHECK(of.facts.should_close(kFirst, 0, kBoth, core::bit(kFirst)));
+  CHECK_FALSE(of.facts.should_close(kFirst, 0, kBoth, core::bit(kSecond)));
+  CHECK_FALSE(of.facts.should_close(kFirst, 0, kBoth, kBoth));
   // Without the control link no stream could take its place.
   of.facts.control_live = core::bit(kSecond);
   CHECK_FALSE(of.facts.to_stream(kFirst));
@@ -147,9 +147,9 @@ TEST_CASE("hints: IP broken, RDMA sound: what goes over RDMA goes on") {
   CHECK(said.stream == kBoth);
   CHECK(said.rdma == 0);
   CHECK(of.facts.rdma_well == kBoth);
-  CHECK_FALSE(of.facts.condemns(kFirst, 0, kBoth, kBoth));
-  CHECK(of.facts.condemns(kFirst, 0, kBoth, core::bit(kSecond)));
-  CHECK_FALSE(of.facts.condemns(kFirst, 0, kBoth, 0));
+  CHECK_FALSE(of.facts.should_close(kFirst, 0, kBoth, kBoth));
+  CHECK(of.facts.should_close(kFirst, 0, kBoth, core::bit(kSecond)));
+  CHECK_FALSE(of.facts.should_close(kFirst, 0, kBoth, 0));
 }
 
 TEST_CASE("hints: the lower of both ends, for each kind by itself") {

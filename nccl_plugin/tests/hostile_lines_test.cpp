@@ -48,7 +48,7 @@ class Ends {
     for (int round = 0; round < kRounds; ++round) {
       switch (pick(5)) {
         case 0:
-          grant();
+          send_cts();
           break;
         case 1:
           progress();
@@ -82,16 +82,16 @@ class Ends {
     buffer.slot.size = size;
     receiver_.post({&buffer, 1});
     sizes_.push_back(size);
-    while (receiver_.next_grant()) {
+    while (receiver_.next_cts()) {
     }
   }
 
-  void grant() {
-    core::Grant grant;
-    grant.group = number(granted_);
-    grant.count = static_cast<std::uint8_t>(1 + pick(core::kMaxSlots));
-    for (std::uint8_t index = 0; index < grant.count; ++index) {
-      CtsLine said{grant.group, grant.count, index, {}};
+  void send_cts() {
+    core::Cts cts;
+    cts.group = number(sent_cts_);
+    cts.count = static_cast<std::uint8_t>(1 + pick(core::kMaxSlots));
+    for (std::uint8_t index = 0; index < cts.count; ++index) {
+      CtsLine said{cts.group, cts.count, index, {}};
       said.slot.size = number(kChunk) & kCtsSizeMax;
       said.slot.where = random_();
       said.slot.tag = static_cast<std::int32_t>(pick(2));
@@ -99,19 +99,19 @@ class Ends {
       if (pick(8) == 0) {
         line[pick(kLineSize)] ^= static_cast<std::byte>(1U << pick(8));
       }
-      const auto cts = decode_cts(line);
-      if (!cts) {
+      const auto part = decode_cts(line);
+      if (!part) {
         return;
       }
-      grant.slots[index] = cts->slot;
+      cts.slots[index] = part->slot;
     }
-    sender_.on_grant(grant);
-    granted_ += grant.group == granted_ ? 1U : 0U;
+    sender_.on_cts(cts);
+    sent_cts_ += cts.group == sent_cts_ ? 1U : 0U;
   }
 
   void progress() {
     ProgressLine said;
-    said.progress.done_below = number(pick(granted_ + 1));
+    said.progress.done_below = number(pick(sent_cts_ + 1));
     for (std::uint8_t& whole : said.progress.whole) {
       whole = static_cast<std::uint8_t>(pick(4) == 0 ? random_() : 0);
     }
@@ -169,7 +169,7 @@ class Ends {
   core::ReceiveCore receiver_{kChunk};
   std::vector<std::unique_ptr<std::byte[]>> sent_;
   std::vector<std::size_t> sizes_;  // of receives
-  core::GroupId granted_ = 0;
+  core::GroupId sent_cts_ = 0;
   std::uint64_t taken_ = 0;
 };
 

@@ -7,7 +7,7 @@
 
 namespace fabric::host::test {
 
-inline constexpr core::PathIndex kHome = core::path_index(0, 0);
+inline constexpr core::PathIndex kPrimary = core::path_index(0, 0);
 inline constexpr std::uint64_t kId = 7;
 inline constexpr std::uint32_t kChunk = 4096;
 
@@ -45,7 +45,7 @@ class IdleIn : public LinkIn {
 inline PeerFacts facts_now() {
   PeerFacts facts;
   facts.version = kWireVersion;
-  facts.base = facts.control_live = core::bit(kHome);
+  facts.base = facts.control_live = core::bit(kPrimary);
   facts.weight.fill(core::kFullWeight);
   facts.rdma.weight.fill(core::kFullWeight);
   return facts;

@@ -13,7 +13,7 @@ TEST_CASE("messages of all sizes arrive") {
   CHECK(outcome.intact);
   CHECK(outcome.messages >= 50);
   CHECK(stats_of(*pair.a).errors == 0);
-  CHECK(stats_of(*pair.a).rails[1].tx_bytes == 0);  // home only
+  CHECK(stats_of(*pair.a).rails[1].tx_bytes == 0);  // primary only
 }
 
 TEST_CASE("connections killed in mid-transfer, on every rail in turn and all at once") {
@@ -125,7 +125,7 @@ TEST_CASE("who posts what is done by then, and waits, does not sleep") {
     }
   }
   const auto since = Clock::now();
-  // Copied and sent ahead: it is done.
+  // Copied and sent eagerly: it is done.
   Request* const send = post(*pair.a, pair.send, bytes);
   pair.a->wait(kNapUs);
   bool done = false;
@@ -159,7 +159,7 @@ TEST_CASE("who waits is woken by what the control thread has read for him") {
     std::vector<std::byte> to(bytes.size());
     const ReceiveSlot slot{to.data(), to.size(), 0};
     Request* const receive = post(*pair.b, pair.receive, {&slot, 1});
-    std::this_thread::sleep_for(milliseconds(200));  // it is granted
+    std::this_thread::sleep_for(milliseconds(200));  // its CTS is there
     Request* const send = post(*pair.a, pair.send, bytes);
     for (int i = 0; i < 3; ++i) {
       pair.a->wait(1000);  // nothing is left over that would wake at once

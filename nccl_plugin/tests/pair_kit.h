@@ -13,7 +13,7 @@
 namespace fabric::core::kit {
 
 constexpr std::uint32_t kChunk = 4096;
-constexpr PathIndex kHome = path_index(0, 0);
+constexpr PathIndex kPrimary = path_index(0, 0);
 constexpr PathIndex kOther = path_index(1, 1);
 
 struct Pair {
@@ -21,10 +21,10 @@ struct Pair {
   ReceiveCore receiver;
   std::array<Epoch, kMaxPaths> epoch{};
 
-  explicit Pair(bool ahead = true, std::uint32_t chunk = kChunk) : sender(chunk), receiver(chunk) {
-    sender.send_ahead(ahead);
-    receiver.expect_ahead(ahead);
-    for (const PathIndex path : {kHome, kOther}) {
+  explicit Pair(bool eager = true, std::uint32_t chunk = kChunk) : sender(chunk), receiver(chunk) {
+    sender.allow_eager(eager);
+    receiver.expect_eager(eager);
+    for (const PathIndex path : {kPrimary, kOther}) {
       epoch[path] = sender.dial(path);
       receiver.admit(path, epoch[path]);
     }
@@ -50,7 +50,7 @@ struct Pair {
     sender.written(path);
     return verdict;
   }
-  void carry_all(PathIndex path = kHome) {
+  void carry_all(PathIndex path = kPrimary) {
     while (sender.has_chunk()) {
       carry(path);
     }
@@ -62,8 +62,8 @@ struct Pair {
     while (const auto next = receiver.next_acknowledgement()) {
       sender.on_acknowledge(next->group, next->slot);
     }
-    while (const auto grant = receiver.next_grant()) {
-      sender.on_grant(*grant);
+    while (const auto cts = receiver.next_cts()) {
+      sender.on_cts(*cts);
     }
   }
 };

@@ -1,5 +1,5 @@
-// Where traffic goes, over real sockets: striping, standby rails, the trial of a path that came
-// back.
+// Where traffic goes, over real sockets: striping, standby rails, validation of a path that
+// returns.
 #include <algorithm>
 
 #include "tests/loopback_pair.h"
@@ -25,19 +25,19 @@ TEST_CASE("FABRIC_STANDBY: standby rails move behind the others") {
   for (std::size_t i = 0; i < 3; ++i) {
     rails[i].name = "n" + std::to_string(i);
   }
-  std::array<std::uint8_t, core::kMaxRails> stands_for{};
+  std::array<std::uint8_t, core::kMaxRails> backup_of{};
   std::size_t shown = 0;
-  CHECK(set_standby("n0/n1", rails, stands_for, shown).empty());
+  CHECK(set_standby("n0/n1", rails, backup_of, shown).empty());
   CHECK(shown == 2);
   CHECK(rails[0].name == "n0");
   CHECK(rails[1].name == "n2");
   CHECK(rails[2].name == "n1");
-  CHECK(stands_for[2] == 0);
-  CHECK(stands_for[0] == core::kStandsForNone);
+  CHECK(backup_of[2] == 0);
+  CHECK(backup_of[0] == core::kBackupOfNone);
   for (const char* bad : {"n0", "n0/n9", "n0/n0", "/", "n0/", "n0/n1,n1/n2", "n0/n1,n2/n0"}) {
-    CHECK_FALSE(set_standby(bad, rails, stands_for, shown).empty());
+    CHECK_FALSE(set_standby(bad, rails, backup_of, shown).empty());
   }
-  CHECK(set_standby("", rails, stands_for, shown).empty());
+  CHECK(set_standby("", rails, backup_of, shown).empty());
   CHECK(shown == 3);
 }
 
@@ -53,8 +53,8 @@ TEST_CASE("a path that came back is tried before it is trusted") {
   }
   CHECK(moved(*pair.a, 0) > before);
   CHECK(stats_of(*pair.a).rails[0].rejoins > 0);
-  CHECK(stats_of(*pair.a).rails[0].trials > 0);
+  CHECK(stats_of(*pair.a).rails[0].validations > 0);
   CHECK(stats_of(*pair.a).errors == 0);
-  // The trial is nobody's payload.
+  // The validation is nobody's payload.
   CHECK(stats_of(*pair.b).rails[0].duplicate_bytes == 0);
 }

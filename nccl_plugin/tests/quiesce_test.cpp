@@ -29,7 +29,7 @@ struct Nic {
   int closes = 0;
   std::vector<core::Outgoing> posted;
   std::vector<core::ChunkHeader> landing;  // at the receiver: by the next poll()
-  std::vector<core::Grant> granted;        // at the sender: by the next poll()
+  std::vector<core::Cts> answered;         // at the sender: by the next poll()
 };
 
 class LateLinkOut final : public IdleOut {
@@ -41,8 +41,8 @@ class LateLinkOut final : public IdleOut {
     progress.carried = true;
   }
   void poll(core::SendCore& core, SendProgress& progress) override {
-    for (const core::Grant& grant : std::exchange(nic_.granted, {})) {
-      core.on_grant(grant);
+    for (const core::Cts& cts : std::exchange(nic_.answered, {})) {
+      core.on_cts(cts);
     }
     if (nic_.dead) {
       progress.dead = pages::PathDownReason::socket_error;
@@ -61,8 +61,8 @@ class LateLinkIn final : public IdleIn {
   explicit LateLinkIn(Nic& nic) : nic_(nic) {}
   void poll(core::ReceiveCore& core, const ReceiveHints&, ReceiveProgress& progress) override {
     for (const core::ChunkHeader& header : std::exchange(nic_.landing, {})) {
-      if (core.begin(kHome, 1, header).verdict == core::Verdict::place) {
-        progress.messages += core.finish(kHome) ? 1U : 0U;
+      if (core.begin(kPrimary, 1, header).verdict == core::Verdict::place) {
+        progress.messages += core.finish(kPrimary) ? 1U : 0U;
         progress.carried = true;
         ++progress.chunks;
       }
@@ -90,12 +90,14 @@ struct Sending {
     context.rails.push_back({});
     context.wake_control = [] {};
     context.params.chunk_size = kChunk;
-    sender = std::make_unique<Sender>(context, kId, kHome, "peer");
-    const core::Epoch epoch = sender->dial(kHome, 1);
-    sender->attach(kHome, epoch, std::make_unique<LateLinkOut>(nic), 2);
+    sender = std::make_unique<Sender>(context, kId, kPrimary, "peer");
+    const core::Epoch epoch = sender->dial(kPrimary, 1);
+    sender->attach(kPrimary, epoch, std::make_unique<LateLinkOut>(nic), 2);
     tick(2);
   }
-  Wants tick(std::int64_t now) const { return sender->tick(now, facts_now(), true).value(); }
+  ControlActions tick(std::int64_t now) const {
+    return sender->tick(now, facts_now(), true).value();
+  }
   bool done() {
     bool is = false;
     std::size_t size = 0;
@@ -107,10 +109,10 @@ struct Sending {
     bool taken = false;
     REQUIRE(sender->post(bytes.data(), bytes.size(), 0, taken, sequence) == Result::success);
     REQUIRE(taken);
-    core::Grant grant;
-    grant.count = 1;
-    grant.slots[0].size = bytes.size();
-    nic.granted.push_back(grant);
+    core::Cts cts;
+    cts.count = 1;
+    cts.slots[0].size = bytes.size();
+    nic.answered.push_back(cts);
     CHECK_FALSE(done());
     REQUIRE_FALSE(nic.posted.empty());
   }
@@ -126,7 +128,7 @@ struct Receiving {
   Receiving() {
     context.rails.push_back({});
     context.wake_control = [] {};
-    receiver = std::make_unique<Receiver>(context, kId, kHome, kChunk, "peer");
+    receiver = std::make_unique<Receiver>(context, kId, kPrimary, kChunk, "peer");
     REQUIRE_FALSE(attach(1));
     tick(2);
     const ReceiveSlot slot{bytes.data(), bytes.size(), 0};
@@ -136,9 +138,11 @@ struct Receiving {
   }
   std::optional<core::Epoch> attach(core::Epoch epoch) {
     return receiver->attach(
-        kHome, epoch, [this] { return std::make_unique<LateLinkIn>(nic); }, kWireVersion);
+        kPrimary, epoch, [this] { return std::make_unique<LateLinkIn>(nic); }, kWireVersion);
   }
-  Wants tick(std::int64_t now) const { return receiver->tick(now, facts_now(), true).value(); }
+  ControlActions tick(std::int64_t now) const {
+    return receiver->tick(now, facts_now(), true).value();
+  }
   void lands() {
     core::ChunkHeader header;
     header.group = group;
@@ -161,13 +165,13 @@ TEST_CASE("a path is dialled again once the NIC has let go of the old connection
   one.nic.dead = true;
   CHECK_FALSE(one.done());
   const std::int64_t later = monotonic_ns() + 60'000 * kMs;
-  const Wants before = one.tick(later);
+  const ControlActions before = one.tick(later);
   CHECK(before.dial == 0);
   CHECK(before.announce.size() == 1);  // the fence does not wait for our own NIC
-  CHECK(one.sender->dial(kHome, later) == 0);
+  CHECK(one.sender->dial(kPrimary, later) == 0);
   one.nic.flushed = true;
-  CHECK(one.tick(later + kMs).dial == core::bit(kHome));
-  CHECK(one.sender->dial(kHome, later) != 0);
+  CHECK(one.tick(later + kMs).dial == core::bit(kPrimary));
+  CHECK(one.sender->dial(kPrimary, later) != 0);
 }
 
 TEST_CASE("a message is not done while a NIC reads it, though it is acknowledged by then") {
@@ -175,7 +179,7 @@ TEST_CASE("a message is not done while a NIC reads it, though it is acknowledged
   one.send();
   one.nic.dead = true;
   CHECK_FALSE(one.done());
-  StateFrame answer{PathEpoch{kHome, 2, 0}, {}};
+  StateFrame answer{PathEpoch{kPrimary, 2, 0}, {}};
   answer.state.done_below = 1;  // all of it had arrived
   one.sender->on_state(answer);
   CHECK_FALSE(one.done());
@@ -205,7 +209,7 @@ TEST_CASE("a receiver's close returns when nothing can land in a posted buffer a
 
 TEST_CASE("a fence is answered when nothing can land any more, and what landed counts") {
   Receiving one;
-  const PathEpoch fence{kHome, 2, 0};
+  const PathEpoch fence{kPrimary, 2, 0};
   CHECK_FALSE(one.receiver->on_fence(fence));
   CHECK_FALSE(one.receiver->on_fence(fence));
   const std::int64_t now = monotonic_ns();
@@ -232,9 +236,9 @@ TEST_CASE("a path that the receiver gives up is announced when nothing can land 
   CHECK(one.tick(now).announce.empty());
   one.nic.dead = false;
   one.nic.flushed = true;
-  const Wants wants = one.tick(now + kMs);
-  REQUIRE(wants.announce.size() == 1);
-  CHECK(wants.announce[0].epoch == 2);
+  const ControlActions actions = one.tick(now + kMs);
+  REQUIRE(actions.announce.size() == 1);
+  CHECK(actions.announce[0].epoch == 2);
 }
 
 TEST_CASE("a link without room for a whole state has the control links say it") {

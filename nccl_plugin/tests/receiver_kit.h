@@ -19,7 +19,7 @@
 
 namespace fabric::host {
 
-inline constexpr core::PathIndex kHome = core::path_index(0, 0);
+inline constexpr core::PathIndex kPrimary = core::path_index(0, 0);
 inline constexpr std::uint64_t kId = 7;
 inline constexpr core::PathIndex kOther = core::path_index(1, 0);
 inline constexpr std::uint32_t kChunk = 128 * 1024;
@@ -32,11 +32,11 @@ struct One {
   explicit One(std::uint32_t chunk = kChunk) {
     context.rails.push_back({});
     context.wake_control = [] {};
-    receiver = std::make_unique<Receiver>(context, kId, kHome, chunk, "peer");
+    receiver = std::make_unique<Receiver>(context, kId, kPrimary, chunk, "peer");
     PeerFacts facts;
     facts.version = kWireVersion;
     receiver->tick(monotonic_ns(), facts, true);
-    peer = connect(kHome);
+    peer = connect(kPrimary);
   }
   Fd connect(core::PathIndex path) const {
     std::array<int, 2> pair{};
@@ -53,13 +53,13 @@ struct One {
             static_cast<ssize_t>(bytes.size()));
   }
   void sends(core::GroupId group, std::uint8_t slot, const std::vector<std::byte>& bytes,
-             bool ahead = false) const {
+             bool eager = false) const {
     core::ChunkHeader header;
     header.group = group;
     header.slot = slot;
     header.message_size = bytes.size();
     header.length = static_cast<std::uint32_t>(bytes.size());
-    header.ahead = ahead;
+    header.eager = eager;
     says(encode_chunk(kId, header));
     says(bytes);
   }

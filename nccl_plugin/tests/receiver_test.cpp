@@ -64,7 +64,7 @@ TEST_CASE("a close overtakes a group of eight: none of them is lost") {
   }
 }
 
-TEST_CASE("what went ahead is received after the peer has closed") {
+TEST_CASE("what went eagerly is received after the peer has closed") {
   One one;
   for (core::GroupId group = 0; group < 2; ++group) {
     one.sends(group, 0, contents(64, group), true);

@@ -10,19 +10,19 @@ using namespace fabric::core;
 
 namespace {
 
-constexpr PathIndex kHome = path_index(0, 0);
+constexpr PathIndex kPrimary = path_index(0, 0);
 constexpr PathIndex kOther = path_index(1, 1);
 
 }  // namespace
 
 TEST_CASE("schedule: chunks are shared in proportion to weight") {
   Share share;
-  const PathSet both = bit(kHome) | bit(kOther);
+  const PathSet both = bit(kPrimary) | bit(kOther);
   std::array<int, 2> carried{};
   for (int i = 0; i < 900; ++i) {
     const PathIndex path = *share.next(both);
-    share.carried(path, 1000, path == kHome ? 1000 : 500);
-    ++carried[path == kHome ? 0 : 1];
+    share.carried(path, 1000, path == kPrimary ? 1000 : 500);
+    ++carried[path == kPrimary ? 0 : 1];
   }
   CHECK(carried[0] == 600);
   CHECK(carried[1] == 300);
@@ -31,16 +31,16 @@ TEST_CASE("schedule: chunks are shared in proportion to weight") {
 }
 
 TEST_CASE("schedule: who comes back neither starves nor makes up for its absence") {
-  const PathSet both = bit(kHome) | bit(kOther);
-  // The home carried alone at weight 0 or 100, then the other alone, then both.
+  const PathSet both = bit(kPrimary) | bit(kOther);
+  // The primary carried alone at weight 0 or 100, then the other alone, then both.
   for (const std::uint16_t weight : {std::uint16_t{0}, std::uint16_t{100}}) {
     for (const bool died : {false, true}) {
       Share share;
-      share.change(0, bit(kHome));
+      share.change(0, bit(kPrimary));
       for (int i = 0; i < 1000; ++i) {
-        share.carried(kHome, 1'000'000, weight);
+        share.carried(kPrimary, 1'000'000, weight);
       }
-      share.change(died ? 0 : bit(kHome), bit(kOther));
+      share.change(died ? 0 : bit(kPrimary), bit(kOther));
       for (int i = 0; i < 10; ++i) {
         share.carried(kOther, 1'000'000, 1000);
       }
@@ -49,7 +49,7 @@ TEST_CASE("schedule: who comes back neither starves nor makes up for its absence
       for (int i = 0; i < 100; ++i) {
         const PathIndex path = *share.next(both);
         share.carried(path, 1000, 1000);
-        ++carried[path == kHome ? 0 : 1];
+        ++carried[path == kPrimary ? 0 : 1];
       }
       CHECK(carried[0] == 50);
       CHECK(carried[1] == 50);
@@ -57,10 +57,10 @@ TEST_CASE("schedule: who comes back neither starves nor makes up for its absence
   }
   // All died, and two others come: level with one another.
   Share share;
-  share.carried(kHome, 1'000'000, 1);
+  share.carried(kPrimary, 1'000'000, 1);
   share.change(0, both);
-  CHECK(*share.next(both) == kHome);
-  share.carried(kHome, 1000, 1000);
+  CHECK(*share.next(both) == kPrimary);
+  share.carried(kPrimary, 1000, 1000);
   CHECK(*share.next(both) == kOther);
 }
 
@@ -96,9 +96,9 @@ TEST_CASE("schedule: only a path beside a heavier one is limited") {
 }
 
 TEST_CASE("schedule: what is much slower is as good as gone, unless there is nothing else") {
-  const auto view = [](std::uint8_t rail, bool home, bool slow) {
+  const auto view = [](std::uint8_t rail, bool primary, bool slow) {
     return PathView{path_index(rail, rail),
-                    home,
+                    primary,
                     true,
                     true,
                     static_cast<std::uint16_t>(slow ? 250 : kFullWeight),
@@ -106,16 +106,16 @@ TEST_CASE("schedule: what is much slower is as good as gone, unless there is not
                     slow};
   };
   Policy policy;
-  policy.homeless = true;
-  for (std::uint8_t rail = 0; rail < 4; ++rail) policy.homes |= bit(path_index(rail, rail));
+  policy.primary_lost = true;
+  for (std::uint8_t rail = 0; rail < 4; ++rail) policy.primaries |= bit(path_index(rail, rail));
   PathSet others = 0;
   for (std::uint8_t rail = 0; rail < 3; ++rail) others |= bit(path_index(rail, rail));
-  // The comm at home there shares the three others; whoever is at home on one of them stays.
+  // The comm with its primary there shares the three others; one with its primary on these stays.
   std::vector<PathView> live{view(0, false, false), view(1, false, false), view(2, false, false),
                              view(3, true, true)};
   CHECK(eligible(live, policy) == others);
-  live[3].home = false;
-  live[1].home = true;
+  live[3].primary = false;
+  live[1].primary = true;
   CHECK(eligible(live, policy) == bit(path_index(1, 1)));
   policy.stripe = true;
   CHECK(eligible(live, policy) == others);
@@ -129,7 +129,7 @@ PathView view_of(PathIndex path, PathKind kind, std::uint16_t weight = kFullWeig
                  bool trusted = true) {
   PathView view;
   view.path = path;
-  view.home = path == kHome;
+  view.primary = path == kPrimary;
   view.base = sender_rail(path) == receiver_rail(path);
   view.trusted = trusted;
   view.weight = weight;
@@ -144,35 +144,35 @@ TEST_CASE("schedule: a stream carries only where no one-sided path has a weight"
   constexpr PathKind kOneSided = PathKind::one_sided;
   constexpr PathIndex kThird = path_index(2, 2);
   const auto chosen = [](const std::array<PathView, 3>& live) { return eligible(live); };
-  // The home is a stream: the comm is homeless, and shares what is one-sided.
-  const std::array<PathView, 3> at_home{view_of(kHome, kStream), view_of(kOther, kOneSided),
-                                        view_of(kThird, kOneSided)};
-  CHECK(best_kind(at_home) == kOneSided);
-  CHECK(home_place(at_home) == 0);
-  CHECK(chosen(at_home) == (bit(kOther) | bit(kThird)));
+  // The primary is a stream: the comm has lost its primary, and shares what is one-sided.
+  const std::array<PathView, 3> at_primary{view_of(kPrimary, kStream), view_of(kOther, kOneSided),
+                                           view_of(kThird, kOneSided)};
+  CHECK(best_kind(at_primary) == kOneSided);
+  CHECK(primary_place(at_primary) == 0);
+  CHECK(chosen(at_primary) == (bit(kOther) | bit(kThird)));
   // A weight, however small, is one.
-  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, 1),
+  CHECK(chosen({view_of(kPrimary, kStream), view_of(kOther, kOneSided, 1),
                 view_of(kThird, kOneSided, 0)}) == bit(kOther));
-  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, 0),
-                view_of(kThird, kOneSided, 0)}) == bit(kHome));
+  CHECK(chosen({view_of(kPrimary, kStream), view_of(kOther, kOneSided, 0),
+                view_of(kThird, kOneSided, 0)}) == bit(kPrimary));
   // One that came back just now is not trusted with what a stream carries well.
-  CHECK(chosen({view_of(kHome, kStream), view_of(kOther, kOneSided, kFullWeight, false),
-                view_of(kThird, kStream)}) == bit(kHome));
-  CHECK(chosen({view_of(kHome, kStream, 0), view_of(kOther, kOneSided, kFullWeight, false),
+  CHECK(chosen({view_of(kPrimary, kStream), view_of(kOther, kOneSided, kFullWeight, false),
+                view_of(kThird, kStream)}) == bit(kPrimary));
+  CHECK(chosen({view_of(kPrimary, kStream, 0), view_of(kOther, kOneSided, kFullWeight, false),
                 view_of(kThird, kStream, kFullWeight, false)}) == bit(kOther));
   // No hint takes the last path, of whichever kind.
-  const std::array<PathView, 3> none{view_of(kHome, kStream, 0), view_of(kOther, kOneSided, 0),
+  const std::array<PathView, 3> none{view_of(kPrimary, kStream, 0), view_of(kOther, kOneSided, 0),
                                      view_of(kThird, kStream, 0)};
   CHECK_FALSE(best_kind(none));
-  CHECK(chosen(none) == (bit(kHome) | bit(kOther) | bit(kThird)));
+  CHECK(chosen(none) == (bit(kPrimary) | bit(kOther) | bit(kThird)));
   CHECK(eligible({}) == 0);
-  CHECK(chosen({view_of(kHome, kOneSided), view_of(kOther, kOneSided),
-                view_of(kThird, kOneSided)}) == bit(kHome));
+  CHECK(chosen({view_of(kPrimary, kOneSided), view_of(kOther, kOneSided),
+                view_of(kThird, kOneSided)}) == bit(kPrimary));
 }
 
-TEST_CASE("schedule: home, then all survivors, then whatever lives") {
-  const auto view = [](std::size_t a, std::size_t b, bool home, bool trusted, int weight) {
-    return PathView{path_index(a, b), home, a == b, trusted, static_cast<std::uint16_t>(weight)};
+TEST_CASE("schedule: the primary, then all survivors, then whatever lives") {
+  const auto view = [](std::size_t a, std::size_t b, bool primary, bool trusted, int weight) {
+    return PathView{path_index(a, b), primary, a == b, trusted, static_cast<std::uint16_t>(weight)};
   };
   const PathSet p00 = bit(path_index(0, 0));
   const PathSet p11 = bit(path_index(1, 1));
@@ -192,47 +192,49 @@ TEST_CASE("schedule: home, then all survivors, then whatever lives") {
   CHECK(eligible({}) == 0);
 }
 
-TEST_CASE("schedule: the pool opens when a comm is homeless and there is room beside the homes") {
-  const auto view = [](std::size_t s, std::size_t r, bool home, std::uint16_t weight = 1000) {
-    return PathView{path_index(s, r), home, s == r, true, weight};
+TEST_CASE(
+    "schedule: the pool opens when a comm has lost its primary and there is room beside the "
+    "primaries") {
+  const auto view = [](std::size_t s, std::size_t r, bool primary, std::uint16_t weight = 1000) {
+    return PathView{path_index(s, r), primary, s == r, true, weight};
   };
   Policy policy;
-  policy.homeless = true;
-  policy.homes = bit(path_index(0, 0)) | bit(path_index(1, 1)) | bit(path_index(2, 2));
+  policy.primary_lost = true;
+  policy.primaries = bit(path_index(0, 0)) | bit(path_index(1, 1)) | bit(path_index(2, 2));
   const PathSet p00 = bit(path_index(0, 0));
   const PathSet p11 = bit(path_index(1, 1));
-  // Every survivor is somebody's home: no reason to leave ours.
-  const std::array homes{view(0, 0, true), view(1, 1, false)};
-  CHECK(eligible(homes, policy) == p00);
-  // A pair without a home of its own, a crossing, or a home of less weight: all share all.
+  // Every survivor is somebody's primary: no reason to leave ours.
+  const std::array primaries{view(0, 0, true), view(1, 1, false)};
+  CHECK(eligible(primaries, policy) == p00);
+  // A pair that is nobody's primary, a cross-rail path, a primary of less weight: all share all.
   const std::array spare{view(0, 0, true), view(1, 1, false), view(3, 3, false)};
   CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
-  const std::array crossing{view(0, 0, true), view(2, 1, false)};
-  CHECK(eligible(crossing, policy) == (p00 | bit(path_index(2, 1))));
+  const std::array cross_rail{view(0, 0, true), view(2, 1, false)};
+  CHECK(eligible(cross_rail, policy) == (p00 | bit(path_index(2, 1))));
   const std::array slow{view(0, 0, true), view(1, 1, false, 400)};
   CHECK(eligible(slow, policy) == (p00 | p11));
-  policy.homeless = false;
+  policy.primary_lost = false;
   CHECK(eligible(spare, policy) == p00);
   policy.stripe = true;
   CHECK(eligible(spare, policy) == (p00 | p11 | bit(path_index(3, 3))));
 }
 
 TEST_CASE("schedule: a standby rail carries for its own rail, and for nobody else") {
-  const auto view = [](std::size_t rail, bool home, bool partner, bool trusted = true) {
-    return PathView{path_index(rail, rail), home, true, trusted, 1000, partner};
+  const auto view = [](std::size_t rail, bool primary, bool backup, bool trusted = true) {
+    return PathView{path_index(rail, rail), primary, true, trusted, 1000, backup};
   };
   Policy policy;
-  policy.stands_for[2] = 0;
-  policy.stands_for[3] = 1;
+  policy.backup_of[2] = 0;
+  policy.backup_of[3] = 1;
   const PathSet p1 = bit(path_index(1, 1));
   const PathSet p2 = bit(path_index(2, 2));
   const PathSet p3 = bit(path_index(3, 3));
-  // The comm at home on rail 0, whose rail is dead, then also the standby.
+  // The comm whose primary is rail 0, whose rail is dead, then also the standby.
   const std::array dead{view(1, false, false), view(2, false, true), view(3, false, false)};
-  CHECK(home_place(dead) == p2);
+  CHECK(primary_place(dead) == p2);
   CHECK(eligible(dead, policy) == p2);
   const std::array both{view(1, false, false), view(3, false, false)};
-  CHECK(home_place(both) == 0);
+  CHECK(primary_place(both) == 0);
   CHECK(eligible(both, policy) == p1);
   const std::array last{view(3, false, false)};
   CHECK(eligible(last, policy) == p3);

@@ -20,7 +20,7 @@ using namespace fabric::host;
 
 namespace {
 
-constexpr core::PathIndex kHome = core::path_index(0, 0);
+constexpr core::PathIndex kPrimary = core::path_index(0, 0);
 constexpr std::uint64_t kId = 7;
 
 std::unique_ptr<LinkOut> link(Fd fd, core::PathIndex path, core::Epoch epoch,
@@ -39,21 +39,21 @@ struct One {
   One() {
     context.rails.push_back({});
     context.wake_control = [] {};
-    sender = std::make_unique<Sender>(context, kId, kHome, "peer");
+    sender = std::make_unique<Sender>(context, kId, kPrimary, "peer");
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
     near = Fd(pair[0]);
     peer = Fd(pair[1]);
-    epoch = sender->dial(kHome, 1);
+    epoch = sender->dial(kPrimary, 1);
     REQUIRE(epoch != 0);
   }
-  void attach() { sender->attach(kHome, epoch, link(std::move(near), kHome, epoch), 2); }
+  void attach() { sender->attach(kPrimary, epoch, link(std::move(near), kPrimary, epoch), 2); }
   void post(std::size_t size) {
     const std::vector<std::byte> bytes(size);
     bool taken = false;
     core::Sequence sequence = 0;
     CHECK(sender->post(bytes.data(), bytes.size(), 0, taken, sequence) == Result::success);
-    CHECK(taken);  // not granted: its bytes are not looked at
+    CHECK(taken);  // no CTS yet: its bytes are not looked at
   }
   void says(const Bytes& frames) const {
     REQUIRE(::send(peer.get(), frames.data(), frames.size(), MSG_NOSIGNAL) ==
@@ -94,7 +94,7 @@ TEST_CASE("a close with sends pending and garbage behind it is an error, no more
   append_frame(frames, FrameType::close, kId);
   frames.insert(frames.end(), 64, std::byte{0xff});
   one.says(frames);
-  CHECK_NOTHROW(one.sender->hangup(kHome, one.epoch));
+  CHECK_NOTHROW(one.sender->hangup(kPrimary, one.epoch));
   CHECK(one.hung_up());
   bool done = false;
   std::size_t size = 0;
@@ -102,13 +102,13 @@ TEST_CASE("a close with sends pending and garbage behind it is an error, no more
 }
 
 TEST_CASE("a receiver that sends payload is cut off before its body is kept") {
-  for (const FrameType type : {FrameType::chunk, FrameType::ahead, FrameType::trial}) {
+  for (const FrameType type : {FrameType::chunk, FrameType::eager, FrameType::path_validation}) {
     One one;
     one.attach();
     one.post(100'000);
     Bytes frames;
     append_frame(frames, type, kId);
-    const std::uint32_t length = type == FrameType::trial ? 1U << 16U : 0xffffffffU;
+    const std::uint32_t length = type == FrameType::path_validation ? 1U << 16U : 0xffffffffU;
     std::memcpy(frames.data() + 4, &length, sizeof length);
     one.says(frames);
     bool done = false;
@@ -126,14 +126,14 @@ TEST_CASE("where nothing carries any more, only the first comm to close waits fo
   std::vector<std::unique_ptr<Sender>> senders;
   PeerFacts facts;
   facts.version = kWireVersion;
-  facts.base = facts.control_live = core::bit(kHome);
+  facts.base = facts.control_live = core::bit(kPrimary);
   facts.weight.fill(core::kFullWeight);
   for (std::uint64_t id = 0; id < 3; ++id) {
-    Sender& sender = *senders.emplace_back(std::make_unique<Sender>(context, id, kHome, "peer"));
+    Sender& sender = *senders.emplace_back(std::make_unique<Sender>(context, id, kPrimary, "peer"));
     std::array<int, 2> pair{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0);
-    const core::Epoch epoch = sender.dial(kHome, 1);
-    sender.attach(kHome, epoch, link(Fd(pair[0]), kHome, epoch, id), 2);
+    const core::Epoch epoch = sender.dial(kPrimary, 1);
+    sender.attach(kPrimary, epoch, link(Fd(pair[0]), kPrimary, epoch, id), 2);
     REQUIRE(sender.tick(monotonic_ns(), facts, true));
     bool taken = false;
     bool done = false;
@@ -145,7 +145,7 @@ TEST_CASE("where nothing carries any more, only the first comm to close waits fo
     REQUIRE(sender.test(sequence, done, size) == Result::success);
     REQUIRE(done);  // and the receiver has not said that it has it
     ::close(pair[1]);
-    sender.hangup(kHome, epoch);
+    sender.hangup(kPrimary, epoch);
   }
   const auto closing = [&](std::size_t i) {
     const std::int64_t start = monotonic_ns();
@@ -161,15 +161,15 @@ TEST_CASE("what was acknowledged while the caller did not look is no stall") {
   one.attach();
   PeerFacts facts;
   facts.version = kWireVersion;
-  facts.base = facts.control_live = core::bit(kHome);
+  facts.base = facts.control_live = core::bit(kPrimary);
   facts.weight.fill(core::kFullWeight);
   const std::int64_t begun = monotonic_ns();
   REQUIRE(one.sender->tick(begun, facts, true));
   Bytes frames;
-  core::Grant grant;
-  grant.count = 1;
-  grant.slots[0].size = 8;
-  append_grant(frames, kId, grant);
+  core::Cts cts;
+  cts.count = 1;
+  cts.slots[0].size = 8;
+  append_cts(frames, kId, cts);
   one.says(frames);
   bool taken = false;
   bool done = false;
@@ -184,12 +184,12 @@ TEST_CASE("what was acknowledged while the caller did not look is no stall") {
   SUBCASE("not acknowledged") {}
   SUBCASE("acknowledged") {
     Bytes answer;
-    append_acknowledge(answer, kId, grant.group, 0);
+    append_acknowledge(answer, kId, cts.group, 0);
     one.says(answer);
     expected = 0;
   }
   REQUIRE(one.sender->tick(begun + 3 * kStallCountNs, facts, true));
-  CHECK(one.context.stats.rails[core::sender_rail(kHome)].stalls.load() == expected);
+  CHECK(one.context.stats.rails[core::sender_rail(kPrimary)].stalls.load() == expected);
 }
 
 TEST_CASE("a connection that fails its path validation is told, and its path rests while held") {
@@ -198,17 +198,17 @@ TEST_CASE("a connection that fails its path validation is told, and its path res
   context.rails.push_back({});
   context.rails.push_back({});
   context.wake_control = [] {};
-  Sender sender(context, kId, kHome, "peer");
+  Sender sender(context, kId, kPrimary, "peer");
   PeerFacts facts;
   facts.version = kWireVersion;
-  facts.base = facts.control_live = core::bit(kHome) | core::bit(kSecond);
+  facts.base = facts.control_live = core::bit(kPrimary) | core::bit(kSecond);
   facts.weight.fill(core::kFullWeight);
   std::int64_t now = monotonic_ns();
   const auto tick = [&] {
     now += 10'000 * kMs;  // past every backoff of its own
-    const auto wants = sender.tick(now, facts, true);
-    REQUIRE(wants);
-    return *wants;
+    const auto actions = sender.tick(now, facts, true);
+    REQUIRE(actions);
+    return *actions;
   };
   const auto connect = [&](core::PathIndex path) {
     std::array<int, 2> pair{};
@@ -222,25 +222,25 @@ TEST_CASE("a connection that fails its path validation is told, and its path res
     connection.second.reset();
     sender.hangup(path, connection.first);
   };
-  auto home = connect(kHome);
+  auto primary = connect(kPrimary);
   auto second = connect(kSecond);
   lose(kSecond, second);
-  Wants wants = tick();
-  CHECK(wants.validations.empty());  // the first connection of a path has nothing to prove
-  CHECK((wants.dial & core::bit(kSecond)) != 0);
+  ControlActions actions = tick();
+  CHECK(actions.validations.empty());  // the first connection of a path has nothing to prove
+  CHECK((actions.dial & core::bit(kSecond)) != 0);
   second = connect(kSecond);
   lose(kSecond, second);
   facts.held = core::bit(kSecond);
-  wants = tick();
-  REQUIRE(wants.validations.size() == 1);
-  CHECK(wants.validations[0].path == kSecond);
-  CHECK_FALSE(wants.validations[0].succeeded);
-  CHECK((wants.dial & core::bit(kSecond)) == 0);
+  actions = tick();
+  REQUIRE(actions.validations.size() == 1);
+  CHECK(actions.validations[0].path == kSecond);
+  CHECK_FALSE(actions.validations[0].succeeded);
+  CHECK((actions.dial & core::bit(kSecond)) == 0);
   facts.held = 0;
-  wants = tick();
-  CHECK(wants.validations.empty());  // said once
-  CHECK((wants.dial & core::bit(kSecond)) != 0);
+  actions = tick();
+  CHECK(actions.validations.empty());  // said once
+  CHECK((actions.dial & core::bit(kSecond)) != 0);
   facts.held = core::bit(kSecond);
-  lose(kHome, home);
+  lose(kPrimary, primary);
   CHECK((tick().dial & core::bit(kSecond)) != 0);  // there is nothing else
 }

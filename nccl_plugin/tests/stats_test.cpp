@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "core/send_core.h"
+#include "host/comm_counters.h"
 #include "host/groups.h"
 #include "host/host_net.h"
 #include "host/monotonic.h"
-#include "host/tally.h"
 #include "host/ticks.h"
 #include "pages/stats_page.h"
 #include "src/assembly.h"
@@ -236,12 +236,12 @@ TEST_CASE("ticks are worth what the system's clock says") {
 
 TEST_CASE("the core says of each message once that it was delivered, and over which path") {
   core::SendCore core(4096);
-  core::Grant grant;
-  grant.count = 1;
-  grant.slots[0].size = 10'000;
-  core.on_grant(grant);
-  grant.group = 1;
-  core.on_grant(grant);
+  core::Cts cts;
+  cts.count = 1;
+  cts.slots[0].size = 10'000;
+  core.on_cts(cts);
+  cts.group = 1;
+  core.on_cts(cts);
   const std::vector<std::byte> bytes(10'000);
   REQUIRE(core.post(bytes.data(), bytes.size(), 0, 77));
   REQUIRE(core.post(bytes.data(), 100, 0, 78));
@@ -264,23 +264,23 @@ TEST_CASE("the core says of each message once that it was delivered, and over wh
   CHECK(core.delivered().empty());
 }
 
-TEST_CASE("a harvest brings everything to group and rail once") {
+TEST_CASE("a counter delta brings everything to group and rail once") {
   const TickClock clock;
-  Tally tally;
-  Harvest harvest;
+  CommCounters counters;
+  CounterDelta delta;
   Groups groups;
   Deliveries rails;
   const Groups::Index index = groups.join(address(2), 11, StatsDirection::send);
-  tally.bytes.add(500);
-  tally.delivered(clock, 0, 1'500);
-  tally.delivered(clock, 1, 3'000);
-  tally.delivered(clock, 1, 3'500);
+  counters.bytes.add(500);
+  counters.delivered(clock, 0, 1'500);
+  counters.delivered(clock, 1, 3'000);
+  counters.delivered(clock, 1, 3'500);
   for (int i = 0; i < 3; ++i) {
-    harvest.take(tally, clock, StatsDirection::send, groups.row(index), rails);
+    delta.apply(counters, clock, StatsDirection::send, groups.row(index), rails);
   }
-  tally.delivered(clock, 1, 900);
-  tally.failovers.add(1);
-  harvest.take(tally, clock, StatsDirection::send, groups.row(index), rails);
+  counters.delivered(clock, 1, 900);
+  counters.failovers.add(1);
+  delta.apply(counters, clock, StatsDirection::send, groups.row(index), rails);
   const pages::StatsGroup& row = groups.rows()[index];
   CHECK(row.bytes == 500);
   CHECK(row.messages == 4);

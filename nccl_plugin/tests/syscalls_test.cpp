@@ -116,12 +116,12 @@ TEST_CASE("small messages: one call to the kernel each way, and none for what is
   const auto b = net_of(2, 1);
   const Ends ends = open(*a, *b);
   REQUIRE(carries(*a, *b, ends, 100'000, 1));
-  // The first ticks of both ends: from then on small messages go ahead of their grants.
+  // The first ticks of both ends: from then on small messages go before their CTS.
   const auto until = Clock::now() + milliseconds(20'000);
-  int granted = 1;
-  while (granted != 0 && Clock::now() < until) {
+  int cts_calls = 1;
+  while (cts_calls != 0 && Clock::now() < until) {
     Receive receive = receive_of(ends.receive, {8});
-    granted = calls_in([&] { REQUIRE(push(*b, receive)); }) - 1;  // one to look for the message
+    cts_calls = calls_in([&] { REQUIRE(push(*b, receive)); }) - 1;  // one to look for the message
     std::vector<Send> sends(1);
     sends[0].comm = ends.send;
     sends[0].bytes = contents(8, 2);
@@ -129,7 +129,7 @@ TEST_CASE("small messages: one call to the kernel each way, and none for what is
     receives.push_back(std::move(receive));
     REQUIRE(run(*a, sends, *b, receives));
   }
-  REQUIRE(granted == 0);
+  REQUIRE(cts_calls == 0);
 
   const std::vector<std::byte> from = contents(8, 3);
   auto last = Clock::now();

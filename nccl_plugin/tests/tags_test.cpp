@@ -1,5 +1,5 @@
 // Which message lands in which receive: the n-th of a tag in the n-th slot of that tag, whether it
-// waits for its grant or goes ahead of it, and whatever the copy budget has left.
+// waits for its CTS or goes before it, and whatever the copy budget has left.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -19,13 +19,13 @@ constexpr std::uint32_t kWide = 16'384;  // bytes of a chunk: all that is copied
 }  // namespace
 
 TEST_CASE("a single receive takes the message of its tag") {
-  for (const bool ahead : {true, false}) {
+  for (const bool eager : {true, false}) {
     for (const bool posted_first : {true, false}) {
       for (const std::size_t size : {std::size_t{100}, kLarge.size()}) {
-        CAPTURE(ahead);
+        CAPTURE(eager);
         CAPTURE(posted_first);
         CAPTURE(size);
-        Pair pair(ahead);
+        Pair pair(eager);
         std::string eight(size, '-');
         std::string nine(size, '-');
         const std::string a(size, 'A');
@@ -40,7 +40,7 @@ TEST_CASE("a single receive takes the message of its tag") {
         }
         pair.send(b, 9);
         pair.send(a, 8);
-        pair.carry_all();  // what goes ahead is on its way before anybody knows better
+        pair.carry_all();  // what goes eagerly is on its way before anybody knows better
         if (!posted_first) {
           post();
         }
@@ -68,30 +68,30 @@ TEST_CASE("a message whose tag no receive has waits, and nothing lands") {
   CHECK_FALSE(pair.sender.has_chunk());
   CHECK_FALSE(pair.receiver.done(group));
   CHECK(to == "--------");
-  CHECK(pair.sender.owes());
+  CHECK(pair.sender.has_unacked_copies());
 }
 
-TEST_CASE("what went ahead for the first receive goes again where its tag is") {
+TEST_CASE("what went eagerly for the first receive goes again where its tag is") {
   Pair pair;
   std::string eight(4, '-');
   std::string nine(4, '-');
   std::string then(4, '-');
   pair.send("n1n1", 9);
   pair.send("n2n2", 9);
-  const Outgoing first = *pair.sender.take(kHome);  // to group 0, as it seems
-  pair.sender.written(kHome);
+  const Outgoing first = *pair.sender.take(kPrimary);  // to group 0, as it seems
+  pair.sender.written(kPrimary);
   const Outgoing second = *pair.sender.take(kOther);  // to group 1
   pair.sender.written(kOther);
   pair.receiver.post(std::array{buffer(eight, 8)});
   const GroupId group = pair.receiver.post(std::array{buffer(nine, 9)});
   const GroupId last = pair.receiver.post(std::array{buffer(then, 9)});
   SUBCASE("it arrives in order") {
-    CHECK(pair.carry(kHome, first) == Verdict::duplicate);
+    CHECK(pair.carry(kPrimary, first) == Verdict::duplicate);
     CHECK(pair.carry(kOther, second) == Verdict::duplicate);
   }
   SUBCASE("the second arrives first: it is of the right tag, and not of the right era") {
     CHECK(pair.carry(kOther, second) == Verdict::duplicate);
-    CHECK(pair.carry(kHome, first) == Verdict::duplicate);
+    CHECK(pair.carry(kPrimary, first) == Verdict::duplicate);
   }
   pair.tell();
   pair.carry_all();
@@ -110,15 +110,15 @@ TEST_CASE("what was kept for another tag makes way before its receive is posted"
   std::string two(4, '-');
   pair.send("aaaa", 1);
   pair.send("bbbb", 1);
-  CHECK(pair.carry(kHome) == Verdict::place);  // kept for group 0
-  CHECK(pair.carry(kHome) == Verdict::place);  // kept for group 1
+  CHECK(pair.carry(kPrimary) == Verdict::place);  // kept for group 0
+  CHECK(pair.carry(kPrimary) == Verdict::place);  // kept for group 1
   std::string first(4, '-');
   pair.receiver.post(std::array{buffer(first, 2)});
   pair.tell();
   pair.send("cccc", 2);
-  pair.send("dddd", 2);  // ahead, for group 1
-  CHECK(pair.carry(kHome) == Verdict::place);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  pair.send("dddd", 2);  // eager, for group 1
+  CHECK(pair.carry(kPrimary) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(first == "cccc");
   const GroupId group = pair.receiver.post(std::array{buffer(two, 2)});
   CHECK(pair.receiver.done(group));
@@ -129,14 +129,14 @@ TEST_CASE("what was kept for another tag makes way before its receive is posted"
   CHECK(one == "aaaa");
 }
 
-TEST_CASE("messages of another tag do not hold back those that may go ahead") {
+TEST_CASE("messages of another tag do not hold back those that may go eagerly") {
   Pair pair;
   std::string to(4, '-');
   pair.send("one1", 1);
-  pair.send("two2", 2);  // waits for its grant
+  pair.send("two2", 2);  // waits for its CTS
   pair.send("one3", 1);
-  CHECK(pair.carry(kHome) == Verdict::place);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK_FALSE(pair.sender.has_chunk());
   for (const char* text : {"one1", "one3"}) {
     const GroupId group = pair.receiver.post(std::array{buffer(to, 1)});
@@ -146,12 +146,12 @@ TEST_CASE("messages of another tag do not hold back those that may go ahead") {
   const GroupId group = pair.receiver.post(std::array{buffer(to, 2)});
   CHECK(pair.receiver.urgent());  // nobody could have guessed it
   pair.tell();
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(pair.receiver.done(group));
   CHECK(to == "two2");
 }
 
-TEST_CASE("of two messages of one tag the second never goes ahead of the first") {
+TEST_CASE("of two messages of one tag the second never goes before the first") {
   Pair pair;
   std::string first(kLarge.size(), '-');
   std::string second(4, '-');
@@ -166,20 +166,20 @@ TEST_CASE("of two messages of one tag the second never goes ahead of the first")
   CHECK(second == "tiny");
 }
 
-TEST_CASE("a path dies with what went ahead under a wrong tag: it goes again, once") {
+TEST_CASE("a path dies with what went eagerly under a wrong tag: it goes again, once") {
   Pair pair;
   std::string eight(4, '-');
   std::string nine(4, '-');
   pair.send("nine", 9);
-  REQUIRE(pair.sender.take(kHome));
-  const Epoch fence = pair.sender.fail(kHome);
-  pair.sender.quiesced(kHome);
+  REQUIRE(pair.sender.take(kPrimary));
+  const Epoch fence = pair.sender.fail(kPrimary);
+  pair.sender.quiesced(kPrimary);
   pair.receiver.post(std::array{buffer(eight, 8)});
   pair.receiver.post(std::array{buffer(nine, 9)});
-  CHECK(pair.receiver.fence(kHome, fence));
-  pair.receiver.retire(kHome);
+  CHECK(pair.receiver.fence(kPrimary, fence));
+  pair.receiver.retire(kPrimary);
   pair.receiver.clear_output();
-  pair.sender.on_fence_answer(kHome, fence, pair.receiver.state());
+  pair.sender.on_fence_answer(kPrimary, fence, pair.receiver.state());
   pair.carry_all(kOther);
   CHECK(pair.receiver.done(1));
   CHECK(nine == "nine");
@@ -187,9 +187,9 @@ TEST_CASE("a path dies with what went ahead under a wrong tag: it goes again, on
 }
 
 TEST_CASE("with the copy budget spent small messages are taken without a copy") {
-  for (const bool ahead : {true, false}) {
-    CAPTURE(ahead);
-    Pair pair(ahead, kWide);
+  for (const bool eager : {true, false}) {
+    CAPTURE(eager);
+    Pair pair(eager, kWide);
     constexpr std::size_t kSends = 32;
     constexpr std::size_t kSize = 5000;
     constexpr std::size_t kCopies = kCopyBudget / kSize;
@@ -210,12 +210,12 @@ TEST_CASE("with the copy budget spent small messages are taken without a copy") 
     }
     pair.carry_all();
     // Copied ones are done once they are on their way; the others wait for their acknowledgement.
-    CHECK(pair.sender.done(sequences[kCopies - 1]) == ahead);
+    CHECK(pair.sender.done(sequences[kCopies - 1]) == eager);
     CHECK_FALSE(pair.sender.done(sequences[kCopies]));
     for (std::string& text : to) {
       pair.receiver.post(std::array{buffer(text)});
     }
-    CHECK(pair.receiver.urgent());  // what is not copied waits for its grant
+    CHECK(pair.receiver.urgent());  // what is not copied waits for its CTS
     pair.tell();
     pair.carry_all();
     CHECK(to == from);
@@ -247,22 +247,22 @@ TEST_CASE("messages beyond all limits are taken where a known receive has their 
   CHECK(to == text);
 }
 
-TEST_CASE("grants are urgent once the sender's budget is low") {
+TEST_CASE("CTS messages are urgent once the sender's budget is low") {
   Pair pair(true, kWide);
   std::string to(kCopyLimit, '-');
   const std::string text(kCopyLimit, 'x');
   for (std::size_t i = 0; i + 1 < kCopyBudget / kCopyLimit; ++i) {
     pair.send(text);
-    const auto out = pair.sender.take(kHome);
+    const auto out = pair.sender.take(kPrimary);
     CHECK_FALSE(out->header.budget_low);
-    CHECK(pair.carry(kHome, *out) == Verdict::place);
-    pair.sender.written(kHome);
+    CHECK(pair.carry(kPrimary, *out) == Verdict::place);
+    pair.sender.written(kPrimary);
   }
   pair.send(text);
-  const auto last = pair.sender.take(kHome);
+  const auto last = pair.sender.take(kPrimary);
   CHECK(last->header.budget_low);
-  CHECK(pair.carry(kHome, *last) == Verdict::place);
-  pair.sender.written(kHome);
+  CHECK(pair.carry(kPrimary, *last) == Verdict::place);
+  pair.sender.written(kPrimary);
   pair.tell();
   CHECK_FALSE(pair.receiver.urgent());
   const GroupId first = pair.receiver.post(std::array{buffer(to)});
@@ -277,26 +277,25 @@ TEST_CASE("grants are urgent once the sender's budget is low") {
     pair.receiver.post(std::array{buffer(to)});
     pair.tell();
     pair.send("granted");
-    CHECK(pair.carry(kHome) == Verdict::place);
+    CHECK(pair.carry(kPrimary) == Verdict::place);
     pair.tell();
     pair.receiver.post(std::array{buffer(to)});
     CHECK_FALSE(pair.receiver.urgent());
   }
 }
 
-TEST_CASE(
-    "what comes in ahead of its receive and turns out to be another's makes the grant urgent") {
+TEST_CASE("what comes in before its receive and turns out to be another's makes the CTS urgent") {
   Pair pair;
   std::string to(4, '-');
   pair.send("aaaa", 8);
-  const auto chunk = pair.sender.take(kHome);
+  const auto chunk = pair.sender.take(kPrimary);
   REQUIRE(chunk);
-  const Placement kept = pair.receiver.begin(kHome, pair.epoch[kHome], chunk->header);
+  const Placement kept = pair.receiver.begin(kPrimary, pair.epoch[kPrimary], chunk->header);
   REQUIRE(kept.verdict == Verdict::place);
-  pair.sender.written(kHome);
+  pair.sender.written(kPrimary);
   pair.receiver.post(std::array{buffer(to, 9)});
   std::memcpy(kept.data, chunk->data, chunk->header.length);
-  pair.receiver.finish(kHome);
+  pair.receiver.finish(kPrimary);
   CHECK(pair.receiver.urgent());
   CHECK(to == "----");
 }

@@ -132,13 +132,13 @@ TEST_CASE("wire version N works with N-1, and with the oldest, either way") {
     for (const bool first : {true, false}) {
       CAPTURE(version);
       CAPTURE(first);
-      const bool has_ahead = version >= kWireVersionAhead;  // and trials
+      const bool has_eager = version >= kWireVersionEager;  // and path validation
       const Params newer = Pair::usual();
       Params older = Pair::usual();
       older.wire_max = version;
       Pair pair(2, first ? older : newer, first ? newer : older);
       REQUIRE(connected(*pair.a, 1));
-      CHECK(goes_out_early(pair) == has_ahead);
+      CHECK(goes_out_early(pair) == has_eager);
       CHECK(exchange(pair, milliseconds(50), 10).intact);
       // What only the newer version has is refused here, which costs the connection.
       for (const Net* net : {pair.a.get(), pair.b.get()}) {
@@ -153,7 +153,7 @@ TEST_CASE("wire version N works with N-1, and with the oldest, either way") {
         CHECK(exchange(pair, milliseconds(50), 5).intact);
       }
       CHECK(moved(*pair.a, 0) > before);
-      CHECK((stats_of(*pair.a).rails[0].trials != 0) == has_ahead);
+      CHECK((stats_of(*pair.a).rails[0].validations != 0) == has_eager);
       CHECK(stats_of(*pair.a).errors + stats_of(*pair.b).errors == 0);
     }
   }

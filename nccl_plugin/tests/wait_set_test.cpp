@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kPatience_us = 20'000'000;
+constexpr int kTimeoutUs = 20'000'000;
 
 // A connection: what is written to one end can be read at the other, which is watched.
 struct Wire {
@@ -62,7 +62,7 @@ TEST_CASE("threads that wait for different connections take no wake-up from each
           continue;
         }
         const auto start = Clock::now();
-        waits.wait(kPatience_us);
+        waits.wait(kTimeoutUs);
         if (Clock::now() - start > seconds(10)) {
           ++late;
           return;
@@ -105,7 +105,7 @@ TEST_CASE("a signal wakes all who sleep") {
       }
       const std::uint64_t before = waits.generation();
       while (waits.generation() == before && Clock::now() - start < seconds(20)) {
-        waits.wait(kPatience_us);
+        waits.wait(kTimeoutUs);
       }
       woken += Clock::now() - start < seconds(10) ? 1 : 0;
     });
@@ -124,7 +124,7 @@ TEST_CASE("a wait ends when its time is over, whoever else sleeps") {
   std::atomic<bool> over{false};
   std::thread longer([&] {
     while (!over) {
-      waits.wait(kPatience_us);
+      waits.wait(kTimeoutUs);
     }
   });
   std::this_thread::sleep_for(milliseconds(20));

@@ -32,7 +32,7 @@ Hello hello() {
   made.rails = 4;
   made.initiator_rail = 3;
   made.acceptor_rail = 1;
-  made.home_rail = 2;
+  made.primary_rail = 2;
   made.listen_id = 77;
   made.chunk_size = 65536;
   made.epoch = 5;
@@ -73,7 +73,7 @@ TEST_CASE("hello: round trip, and whoever lacks the secret is refused") {
   CHECK(back->epoch == 5);
   CHECK(back->comm == 99);
   CHECK(back->nonce == 1234);
-  CHECK(back->home_rail == 2);
+  CHECK(back->primary_rail == 2);
   CHECK(back->listeners[2] == v4(3, 4000));
   CHECK_FALSE(decode_hello(bytes, secret_of(2)));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -146,12 +146,12 @@ TEST_CASE("welcome: round trip and refusal") {
   CHECK(refusal->version_min == kWireVersion + 6);
 }
 
-TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the home rail first") {
+TEST_CASE("handle: eight IPv4 rails fit, of IPv6 as many as fit with the primary rail first") {
   Handle handle;
   handle.listen_id = 3;
   handle.incarnation = 4;
   handle.secret = secret_of(9);
-  handle.home_rail = 6;
+  handle.primary_rail = 6;
   handle.rails = 8;
   for (std::uint8_t i = 0; i < 8; ++i) {
     handle.listeners[i] = v4(i, static_cast<std::uint16_t>(1000 + i));
@@ -246,25 +246,25 @@ TEST_CASE("handle: versions of the wire") {
 
 TEST_CASE("frames: round trips") {
   Bytes out;
-  core::Grant grant;
-  grant.group = 12;
-  grant.count = 2;
-  grant.slots[1].size = 77;
-  grant.slots[1].tag = -3;
-  append_grant(out, 5, grant);
+  core::Cts cts;
+  cts.group = 12;
+  cts.count = 2;
+  cts.slots[1].size = 77;
+  cts.slots[1].tag = -3;
+  append_cts(out, 5, cts);
   const auto header = decode_frame_header(out);
   REQUIRE(header);
   CHECK(header->comm == 5);
   CHECK(header->length == out.size() - kFrameHeaderSize);
   const auto body = std::span<const std::byte>(out).subspan(kFrameHeaderSize);
-  CHECK(decode_grant(body)->slots[1].tag == -3);
-  CHECK_FALSE(decode_grant(body.first(body.size() - 1)));
+  CHECK(decode_cts(body)->slots[1].tag == -3);
+  CHECK_FALSE(decode_cts(body.first(body.size() - 1)));
 
   StateFrame frame;
   frame.fenced = PathEpoch{9, 3, 0};
   frame.state.done_below = 4;
   core::GroupReport& report = frame.state.groups.emplace_back();
-  report.grant = grant;
+  report.cts = cts;
   report.slots[1].have = {{0, 3}, {7, 8}};
   report.slots[0].whole = true;
   Bytes state;
@@ -299,62 +299,62 @@ TEST_CASE("frames: round trips") {
   beyond.offset = 1;
   CHECK_FALSE(decode_chunk(encode_chunk(7, beyond)));
 
-  const core::ChunkHeader ahead{.group = 8,
+  const core::ChunkHeader eager{.group = 8,
                                 .message_size = 1000,
                                 .length = 1000,
-                                .ahead = true,
+                                .eager = true,
                                 .era = 0xfffe,
                                 .tag = -77,
                                 .budget_low = true};
-  auto early = encode_chunk(7, ahead);
+  auto early = encode_chunk(7, eager);
   const auto read = decode_chunk(early);
   REQUIRE(read);
-  CHECK(read->ahead);
+  CHECK(read->eager);
   CHECK(read->era == 0xfffe);
   CHECK(read->tag == -77);
   CHECK(read->budget_low);
   CHECK(read->offset == 0);
   early[36] = std::byte{2};  // a flag of nobody's
   CHECK_FALSE(decode_chunk(early));
-  core::ChunkHeader part = ahead;
-  part.length = 999;  // what goes ahead is a whole message
+  core::ChunkHeader part = eager;
+  part.length = 999;  // what goes eagerly is a whole message
   CHECK_FALSE(decode_chunk(encode_chunk(7, part)));
 }
 
-TEST_CASE("frames: a grant has a key for each rail, and is as it was where it has none") {
+TEST_CASE("frames: a CTS has a key for each rail, and is as it was where it has none") {
   constexpr std::size_t kSlotSize = 24;
   constexpr std::size_t kKeysSize = 32;
-  core::Grant grant;
-  grant.group = 12;
-  grant.count = 2;
-  grant.slots[0].size = 77;
-  grant.slots[0].tag = -3;
+  core::Cts cts;
+  cts.group = 12;
+  cts.count = 2;
+  cts.slots[0].size = 77;
+  cts.slots[0].tag = -3;
   Bytes plain;
-  append_grant(plain, 5, grant);
+  append_cts(plain, 5, cts);
   CHECK(plain.size() == kFrameHeaderSize + 9 + 2 * kSlotSize);
-  grant.slots[0].where = 0x0102030405060708;
-  grant.slots[1].keys = {1, 0, 3, 4, 5, 6, 7, 0xfffffffe};
+  cts.slots[0].where = 0x0102030405060708;
+  cts.slots[1].keys = {1, 0, 3, 4, 5, 6, 7, 0xfffffffe};
   Bytes keyed;
-  append_grant(keyed, 5, grant);
+  append_cts(keyed, 5, cts);
   CHECK(keyed.size() == plain.size() + 2 * kKeysSize);
   const auto body = std::span<const std::byte>(keyed).subspan(kFrameHeaderSize);
-  const auto back = decode_grant(body);
+  const auto back = decode_cts(body);
   REQUIRE(back);
   CHECK(back->count == 2);
   CHECK(back->slots[0].size == 77);
-  CHECK(back->slots[0].where == grant.slots[0].where);
+  CHECK(back->slots[0].where == cts.slots[0].where);
   CHECK(back->slots[0].tag == -3);
   CHECK(back->slots[0].keys == core::Slot{}.keys);
-  CHECK(back->slots[1].keys == grant.slots[1].keys);
-  CHECK_FALSE(decode_grant(body.first(body.size() - 1)));
+  CHECK(back->slots[1].keys == cts.slots[1].keys);
+  CHECK_FALSE(decode_cts(body.first(body.size() - 1)));
 
   StateFrame frame;
-  frame.state.groups.emplace_back().grant = grant;
+  frame.state.groups.emplace_back().cts = cts;
   Bytes state;
   append_state(state, 5, frame);
   const auto read = decode_state(std::span<const std::byte>(state).subspan(kFrameHeaderSize));
   REQUIRE(read);
-  CHECK(read->state.groups[0].grant.slots[1].keys == grant.slots[1].keys);
+  CHECK(read->state.groups[0].cts.slots[1].keys == cts.slots[1].keys);
 }
 
 TEST_CASE("frames: terms are short, and opaque") {
@@ -378,14 +378,14 @@ TEST_CASE("frames: what a version has") {
     CHECK(speaks(kWireVersionMin, type));
     CHECK(speaks(kWireVersion, type));
   }
-  for (const FrameType type :
-       {FrameType::trial, FrameType::trial_done, FrameType::addresses, FrameType::ahead}) {
+  for (const FrameType type : {FrameType::path_validation, FrameType::path_validation_done,
+                               FrameType::addresses, FrameType::eager}) {
     CHECK_FALSE(speaks(kWireVersionMin, type));
-    CHECK(speaks(kWireVersionAhead, type));
+    CHECK(speaks(kWireVersionEager, type));
     CHECK(speaks(kWireVersion, type));
   }
   CHECK_FALSE(speaks(kWireVersionMin, FrameType::terms));
-  CHECK_FALSE(speaks(kWireVersionAhead, FrameType::terms));
+  CHECK_FALSE(speaks(kWireVersionEager, FrameType::terms));
   CHECK(speaks(kWireVersion, FrameType::terms));
 }
 
@@ -393,8 +393,8 @@ TEST_CASE("a report of any size fits into a frame") {
   core::ReceiverState state;
   for (core::GroupId id = 0; id < 1024; ++id) {
     core::GroupReport& group = state.groups.emplace_back();
-    group.grant.group = id;
-    group.grant.count = core::kMaxSlots;
+    group.cts.group = id;
+    group.cts.count = core::kMaxSlots;
     for (core::SlotReport& slot : group.slots) {
       for (std::uint32_t chunk = 0; chunk < 200; chunk += 2) {
         slot.have.push_back({chunk, chunk + 1});
@@ -407,7 +407,7 @@ TEST_CASE("a report of any size fits into a frame") {
   REQUIRE(header);
   const auto read = decode_state(std::span(out).subspan(kFrameHeaderSize));
   REQUIRE(read);
-  CHECK(read->state.groups.size() == 1024);  // no grant is left out, only chunks are
+  CHECK(read->state.groups.size() == 1024);  // no CTS is left out, only chunks are
   CHECK(read->state.groups[0].slots[0].have.size() == 100);
   CHECK(read->state.groups[1023].slots[7].have.empty());
 }
@@ -435,7 +435,7 @@ TEST_CASE("random and mutated bytes into every parser") {
   StateFrame frame;
   frame.state.groups.resize(3);
   for (core::GroupReport& report : frame.state.groups) {
-    report.grant.count = 8;
+    report.cts.count = 8;
     report.slots[2].have = {{1, 2}, {4, 9}};
   }
   append_state(state, 1, frame);
@@ -452,7 +452,7 @@ TEST_CASE("random and mutated bytes into every parser") {
     }
     decode_frame_header(bytes);
     decode_chunk(bytes);
-    decode_grant(bytes);
+    decode_cts(bytes);
     decode_state(bytes);
     decode_rails(bytes);
     decode_path(bytes);

@@ -85,15 +85,15 @@ bool Connection::rearm(bool found, const std::function<bool()>& sleeping) {
   return armed_;
 }
 
-core::Hearing Connection::judge(std::int64_t oldest, std::int64_t now) {
+core::Liveness Connection::judge(std::int64_t oldest, std::int64_t now) {
   witness_->poll(now);
   const core::WorkSample sample{pair_->next_send(), pair_->oldest_send(), oldest, false};
-  const core::Hearing hearing =
+  const core::Liveness liveness =
       timeout_.judge(sample, now, {witness_->answered_at(), witness_->failed()});
-  if (hearing == core::Hearing::suspect) {
+  if (liveness == core::Liveness::suspect) {
     witness_->send();
   }
-  return hearing;
+  return liveness;
 }
 
 void Connection::begin_end() {

@@ -51,9 +51,9 @@ class Connection {
   bool rearm(bool found, const std::function<bool()>& sleeping);
   // The dead-path detector, right after the completions were polled. `oldest`: when the oldest
   // unfinished send was posted, ns.
-  core::Hearing judge(std::int64_t oldest, std::int64_t now);
+  core::Liveness judge(std::int64_t oldest, std::int64_t now);
   // See core::CompletionTimeout.
-  void set_patience(unsigned patience) { timeout_.set_patience(patience); }
+  void set_backoff(unsigned backoff) { timeout_.set_backoff(backoff); }
   // Its port or device is down, by its events.
   [[nodiscard]] bool port_down() const {
     return device_->gone() || (health_ != nullptr && !health_->up(path_.port));

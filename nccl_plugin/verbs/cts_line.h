@@ -1,5 +1,5 @@
 // A CTS line: one slot of a posted receive, from receiver to sender. The lines of a group lie one
-// behind the other; the group is granted when all its `count` lines are whole.
+// behind the other; the CTS is whole when all its `count` lines are whole.
 //
 //   0  u64     remote address
 //   8  u64     group

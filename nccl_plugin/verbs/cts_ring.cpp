@@ -13,23 +13,23 @@ std::uint32_t CtsWriter::room(const core::ReceiveCore& core) {
   return kRingLines - held_;
 }
 
-void CtsWriter::put(const core::Grant& grant) {
-  if (held_ + grant.count > kRingLines) {
+void CtsWriter::put(const core::Cts& cts) {
+  if (held_ + cts.count > kRingLines) {
     throw std::length_error("the CTS ring is full");
   }
-  for (std::uint8_t index = 0; index < grant.count; ++index) {
-    const core::Slot& slot = grant.slots[index];
+  for (std::uint8_t index = 0; index < cts.count; ++index) {
+    const core::Slot& slot = cts.slots[index];
     if (slot.size > kCtsSizeMax) {
       throw std::length_error("a receive is larger than a CTS line can say");
     }
-    const Line line = encode_cts({grant.group, grant.count, index, slot});
+    const Line line = encode_cts({cts.group, cts.count, index, slot});
     std::copy(line.begin(), line.end(),
               lines_.begin() +
                   static_cast<std::ptrdiff_t>(std::size_t{written_ % kRingLines} * kLineSize));
     ++written_;
   }
-  held_ += grant.count;
-  posted_.push_back({grant.group, grant.count});
+  held_ += cts.count;
+  posted_.push_back({cts.group, cts.count});
 }
 
 std::optional<CtsWriter::Run> CtsWriter::next_run() {

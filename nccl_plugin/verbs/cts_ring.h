@@ -30,7 +30,7 @@ class CtsWriter {
   [[nodiscard]] std::uint32_t room(const core::ReceiveCore& core);
   // There has to be room for its slots. Throws std::length_error without, and for a slot beyond
   // kCtsSizeMax.
-  void put(const core::Grant& grant);
+  void put(const core::Cts& cts);
 
   // Lines one behind the other in the ring that were put and not taken by next_run() yet.
   struct Run {
@@ -63,9 +63,9 @@ class CtsReader {
   explicit CtsReader(std::span<const std::byte> lines) : lines_(lines) {}
 
   // The peer has written `written` lines so far (modulo 2^32). Hands each group that is complete to
-  // `grant(core::Grant)`. False: what is there is no CTS line.
+  // `on_cts(core::Cts)`. False: what is there is no CTS line.
   template <typename F>
-  bool read(std::uint32_t written, F&& grant) {
+  bool read(std::uint32_t written, F&& on_cts) {
     if (written - read_ > kRingLines) {
       // The writer was round once more; what it overwrote belonged to groups that are done.
       read_ = written - kRingLines;
@@ -78,7 +78,7 @@ class CtsReader {
         return false;
       }
       if (add(*cts)) {
-        grant(partial_);
+        on_cts(partial_);
         partial_ = {};
       }
     }
@@ -91,7 +91,7 @@ class CtsReader {
 
   std::span<const std::byte> lines_;
   std::uint32_t read_ = 0;
-  core::Grant partial_;
+  core::Cts partial_;
   std::uint8_t have_ = 0;  // slots of it
 };
 

@@ -101,7 +101,7 @@ void LinkIn::note_landed(const Completion& completion, core::ReceiveCore& core,
     case core::Verdict::stale:
       break;
     case core::Verdict::refuse:
-      die(pages::PathDownReason::socket_error, "the peer wrote what was not granted", progress);
+      die(pages::PathDownReason::socket_error, "the peer wrote where no CTS allows it", progress);
   }
 }
 
@@ -215,11 +215,11 @@ void LinkIn::answer(core::ReceiveCore& core, host::ReceiveProgress& progress) {
     // The progress line says all that these two say.
     core.next_done_below();
     while (!full) {
-      const auto grant = core.next_grant();
-      if (!grant) {
+      const auto cts = core.next_cts();
+      if (!cts) {
         break;
       }
-      cts_.put(*grant);
+      cts_.put(*cts);
       full = cts_.room(core) < core::kMaxSlots;
     }
     while (core.next_acknowledgement()) {
@@ -239,7 +239,7 @@ std::optional<core::PathSample> LinkIn::sample() {
   return sample;
 }
 
-std::optional<core::Hearing> LinkIn::judge(std::int64_t now) {
+std::optional<core::Liveness> LinkIn::judge(std::int64_t now) {
   return connection_->judge(answered_at_, now);
 }
 

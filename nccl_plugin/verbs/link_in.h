@@ -21,7 +21,7 @@ class LinkIn final : public host::LinkIn {
                                       core::PathIndex path, core::Epoch epoch, Error& error);
 
   // Of its dead-path detector: see core::CompletionTimeout.
-  void set_patience(unsigned patience) { connection_->set_patience(patience); }
+  void set_backoff(unsigned backoff) { connection_->set_backoff(backoff); }
   [[nodiscard]] bool port_down() const { return connection_->port_down(); }
   [[nodiscard]] const PathTerms& terms() const { return terms_; }
   // With the sender's terms. False: `error` says why.
@@ -42,7 +42,7 @@ class LinkIn final : public host::LinkIn {
   [[nodiscard]] bool wants_poll() const override {
     return !ready_ || connection_->pair().sends_outstanding() != 0;
   }
-  std::optional<core::Hearing> judge(std::int64_t now) override;
+  std::optional<core::Liveness> judge(std::int64_t now) override;
   std::optional<core::PathSample> sample() override;
   [[nodiscard]] std::size_t backlog() const override {
     return std::size_t{connection_->pair().sends_outstanding()} * kLineSize;

@@ -184,7 +184,7 @@ bool LinkOut::note_sent(const Completion& completion, host::SendProgress& progre
 void LinkOut::note_answers(std::uint32_t lines, core::SendCore& core,
                            host::SendProgress& progress) {
   progress.answered = true;
-  if (!cts_.read(lines, [&core](const core::Grant& grant) { core.on_grant(grant); })) {
+  if (!cts_.read(lines, [&core](const core::Cts& cts) { core.on_cts(cts); })) {
     die(pages::PathDownReason::socket_error, "the peer wrote what is no CTS line", progress);
     return;
   }
@@ -259,7 +259,7 @@ std::optional<core::PathSample> LinkOut::sample() {
   return sample;
 }
 
-std::optional<core::Hearing> LinkOut::judge(std::int64_t now) {
+std::optional<core::Liveness> LinkOut::judge(std::int64_t now) {
   return connection_->judge(sent_.empty() ? now : sent_.front().at, now);
 }
 

@@ -1,5 +1,5 @@
 // The sending end of a path over verbs: each chunk is one RDMA WRITE with an immediate, straight to
-// where the grant points; grants and acknowledgements are read from memory that the peer writes.
+// where the CTS points; CTS and acknowledgements are read from memory that the peer writes.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,7 @@ class LinkOut final : public host::LinkOut {
                                        core::PathIndex path, core::Epoch epoch, Error& error);
 
   // Of its dead-path detector: see core::CompletionTimeout.
-  void set_patience(unsigned patience) { connection_->set_patience(patience); }
+  void set_backoff(unsigned backoff) { connection_->set_backoff(backoff); }
   [[nodiscard]] bool port_down() const { return connection_->port_down(); }
   [[nodiscard]] const PathTerms& terms() const { return connection_->terms(); }
   // With the receiver's terms. False: `error` says why. Tells `core` how many credits it has.
@@ -47,7 +47,7 @@ class LinkOut final : public host::LinkOut {
   void poll(core::SendCore& core, host::SendProgress& progress) override;
   void start_validation() override { validation_left_ = kValidationWrites; }
   [[nodiscard]] bool wants_poll() const override { return !sent_.empty(); }
-  std::optional<core::Hearing> judge(std::int64_t now) override;
+  std::optional<core::Liveness> judge(std::int64_t now) override;
   std::optional<core::PathSample> sample() override;
   [[nodiscard]] std::size_t backlog() const override { return backlog_; }
   // The NIC holds what is under way as well: a product of bandwidth and delay on top.

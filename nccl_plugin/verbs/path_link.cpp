@@ -177,10 +177,10 @@ bool PathLinkIn::take(const host::FrameHeader& header, std::span<const std::byte
 }
 
 void PathLinkIn::prepare(host::ReceiveProgress& progress) {
-  const auto heed = [&](const host::FrameHeader& header, std::span<const std::byte> body) {
+  const auto on_frame = [&](const host::FrameHeader& header, std::span<const std::byte> body) {
     return take(header, body, progress);
   };
-  if ((!connected_ && !side_.read(heed)) || !side_.flush()) {
+  if ((!connected_ && !side_.read(on_frame)) || !side_.flush()) {
     progress.dead = PathDownReason::socket_error;
   }
 }

@@ -63,7 +63,7 @@ class PathLinkOut final : public host::LinkOut {
   void begin_service() override { in_service_since_ = now_(); }
   void abandon() override { ended_ = true; }
   [[nodiscard]] bool wants_poll() const override { return !connected_ || link_->wants_poll(); }
-  std::optional<core::Hearing> judge(std::int64_t now) override {
+  std::optional<core::Liveness> judge(std::int64_t now) override {
     return connected_ ? link_->judge(now) : std::nullopt;
   }
   std::optional<core::PathSample> sample() override;
@@ -115,7 +115,7 @@ class PathLinkIn final : public host::LinkIn {
   [[nodiscard]] bool unsent() const override { return side_.unsent(); }
   void acknowledge() override {}
   [[nodiscard]] bool wants_poll() const override { return !connected_ || link_->wants_poll(); }
-  std::optional<core::Hearing> judge(std::int64_t now) override {
+  std::optional<core::Liveness> judge(std::int64_t now) override {
     return connected_ ? link_->judge(now) : std::nullopt;
   }
   std::optional<core::PathSample> sample() override;

@@ -288,7 +288,7 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
     context_.say(LogLevel::warn, "verbs: " + error.text + "; this path is TCP for now");
     return nullptr;
   }
-  link->set_patience(known->short_lives());
+  link->set_backoff(known->short_lives());
   refused->tries(now);
   return std::make_unique<HalfOut>(std::move(link), setup.comm, known, std::move(refused));
 }
@@ -308,7 +308,7 @@ std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host:
     return nullptr;
   }
   auto known = history(setup, End::receiver);
-  link->set_patience(known->short_lives());
+  link->set_backoff(known->short_lives());
   return std::make_unique<HalfIn>(std::move(link), setup.comm, std::move(known));
 }
 

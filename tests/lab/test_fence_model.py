@@ -22,7 +22,7 @@ SAFETY_MUTATIONS = {
     "MUT_OLD_CHUNK": "group>=consumed",
     "MUT_RETIRED_RETURNS": "group>=consumed",
     "MUT_DONE_WHEN_WRITTEN": "have>>",  # not all of the message's chunks
-    "MUT_GRANTS_AS_THEY_COME": "content[",
+    "MUT_CTS_AS_THEY_COME": "content[",
     "MUT_FENCE_NOT_AWAITED": "group>=consumed",
 }
 # Left out where the end of a connection takes time.

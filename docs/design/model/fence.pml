@@ -6,7 +6,7 @@
  * a second copy. With ONE_SIDED a connection that the receiver gives up goes on writing until the
  * end of it is confirmed, and until then no fence of it is answered.
  *
- * What the two ends tell each other stays true for ever (a grant, an acknowledgement, a hello, a
+ * What the two ends tell each other stays true for ever (a CTS, an acknowledgement, a hello, a
  * fence request), so losing, delaying, repeating and reordering it comes to this: the other end may
  * learn any true one of them at any time, again and again, or not yet. Only the answer to a fence
  * is a picture of a moment; the last one
@@ -64,7 +64,7 @@ byte flew[N];         /* on which path ... */
 byte flew_epoch[N];   /* ... and epoch */
 byte group_of[M];     /* the receive that a message goes into */
 byte matched;         /* messages below have one */
-byte granted;         /* bit per receive: the sender knows of it */
+byte has_cts;         /* bit per receive: the sender knows of it */
 byte used;            /* bit per receive: a message goes there */
 byte acknowledged;    /* bit per message */
 byte completed;       /* bit per message: the caller has its buffer back */
@@ -118,7 +118,7 @@ inline clean() { i = 0; chunk = 0; group = 0; bit_of = 0 }
 inline land(c) {
   group = group_of[(c) / C];
   bit_of = group * C + (c) % C;
-  assert(group < posted);        /* only what was granted is written */
+  assert(group < posted);        /* only what a CTS offered is written */
   assert(group >= consumed);     /* never a recycled buffer */
   assert(!(have & BIT(bit_of))); /* never twice */
   have = have | BIT(bit_of);
@@ -244,25 +244,25 @@ inline tell(p) {
 
 /* ---- the sender ------------------------------------------------------------------------------ */
 
-/* A grant is learnt; messages take receives in posted order, also where grants come out of it. */
-inline learn_grant(g) {
+/* A CTS is learnt; messages take receives in posted order, also where CTS come out of it. */
+inline learn_cts(g) {
   d_step {
-    g < posted && !(granted & BIT(g)) ->
-    granted = granted | BIT(g);
+    g < posted && !(has_cts & BIT(g)) ->
+    has_cts = has_cts | BIT(g);
     do
     :: matched < M ->
        i = 0;
        do
-#ifndef MUT_GRANTS_AS_THEY_COME
-       :: i < M && (granted & BIT(i)) && (used & BIT(i)) -> i++
+#ifndef MUT_CTS_AS_THEY_COME
+       :: i < M && (has_cts & BIT(i)) && (used & BIT(i)) -> i++
        :: else -> break
 #else
-       :: i < M && (!(granted & BIT(i)) || (used & BIT(i))) -> i++
+       :: i < M && (!(has_cts & BIT(i)) || (used & BIT(i))) -> i++
        :: else -> break
 #endif
        od;
        if
-       :: i < M && (granted & BIT(i)) ->
+       :: i < M && (has_cts & BIT(i)) ->
           group_of[matched] = i; used = used | BIT(i); matched++
        :: else -> break
        fi
@@ -459,12 +459,12 @@ end:
   do
   :: receiver_post()
   :: receiver_consume()
-  :: learn_grant(0) :: learn_acknowledgement(0) :: complete(0)
+  :: learn_cts(0) :: learn_acknowledgement(0) :: complete(0)
 #if M > 1
-  :: learn_grant(1) :: learn_acknowledgement(1) :: complete(1)
+  :: learn_cts(1) :: learn_acknowledgement(1) :: complete(1)
 #endif
 #if M > 2
-  :: learn_grant(2) :: learn_acknowledgement(2) :: complete(2)
+  :: learn_cts(2) :: learn_acknowledgement(2) :: complete(2)
 #endif
   AT(0)
   AT(1)
@@ -482,9 +482,9 @@ end:
   do
   :: receiver_post()
   :: receiver_consume()
-  :: learn_grant(0) :: learn_acknowledgement(0) :: complete(0)
+  :: learn_cts(0) :: learn_acknowledgement(0) :: complete(0)
 #if M > 1
-  :: learn_grant(1) :: learn_acknowledgement(1) :: complete(1)
+  :: learn_cts(1) :: learn_acknowledgement(1) :: complete(1)
 #endif
   od
 }

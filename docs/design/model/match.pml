@@ -4,9 +4,9 @@
  *
  * Each rank posts K messages in order; nothing orders one rank's messages among the other's. The
  * receiver posts slots for them in any order, one or two in a receive, so groups shrink and one rank
- * may be far ahead of the other. Small messages go ahead of their grant as long as the sender may
+ * may be far ahead of the other. Small messages go before their CTS as long as the sender may
  * guess; what was guessed wrong is dropped by the receiver and taken back by the sender. Chunks,
- * grants and acknowledgements arrive at any time and in any order. Nothing is lost: that is
+ * CTS and acknowledgements arrive at any time and in any order. Nothing is lost: that is
  * fence.pml's part.
  */
 #define T 2 /* ranks, which are tags */
@@ -20,18 +20,18 @@
 #define NTH(m) ((m) % K)
 
 /* The sender. */
-mtype = { unposted, unmatched, ahead, filed };
+mtype = { unposted, unmatched, eager, filed };
 mtype state[N] = unposted;
-bool large[N];          /* never ahead of its grant */
+bool large[N];          /* never before its CTS */
 bool gone[N];           /* its chunk went out, as `state` says */
 byte group_of[N];
 byte slot_of[N];
 byte sent[T];           /* messages of the rank that are posted */
 byte known;             /* groups below are known here */
 byte filled[2 * G];     /* by slot: its message, + 1 */
-byte n_ahead;           /* messages ahead, for groups known, known + 1, ... */
+byte n_eager;           /* eager messages, for groups known, known + 1, ... */
 byte run_tag = NONE;
-bool run_granted;
+bool run_has_cts;
 bool may_guess = true;
 byte s_era;
 
@@ -43,7 +43,7 @@ byte nth_of[2 * G];     /* the slot is the n-th of its tag */
 byte era_of[G];
 byte wanted[T];         /* slots of the tag that are posted */
 byte content[2 * G];    /* by slot: which message lies there, + 1 */
-byte kept[G];           /* came ahead of the receive, + 1 */
+byte kept[G];           /* came before the receive, + 1 */
 byte kept_era[G];
 byte r_era;
 byte r_run = NONE;
@@ -51,8 +51,8 @@ bool r_single = true;
 byte placed;
 
 /* The network. */
-byte early[N * G];      /* an ahead chunk for that group is on its way: its era, + 1 */
-bool late[N];           /* a chunk for a granted slot is */
+byte early[N * G];      /* an eager chunk for that group is on its way: its era, + 1 */
+bool late[N];           /* a chunk for a slot with a CTS is */
 
 /* Of single actions: 0 between two of them. */
 byte m, g, s, t, e, i;
@@ -87,7 +87,7 @@ inline clean() { m = 0; g = 0; s = 0; t = 0; e = 0; i = 0; single = 0; of_run = 
 
 /* ---- the sender ------------------------------------------------------------------------------ */
 
-/* Every message that has no slot: into the first free one of its tag, or ahead. */
+/* Every message that has no slot: into the first free one of its tag, or eagerly. */
 inline match() {
   m = 0;
   do
@@ -139,10 +139,10 @@ inline match() {
       od;
       if
       :: e == 0 ->
-        state[m] = ahead;
-        group_of[m] = known + n_ahead;
+        state[m] = eager;
+        group_of[m] = known + n_eager;
         slot_of[m] = 0;
-        n_ahead++;
+        n_eager++;
         run_tag = TAG(m)
       :: else
       fi
@@ -159,7 +159,7 @@ inline take_back() {
   do
   :: m < N ->
     if
-    :: state[m] == ahead ->
+    :: state[m] == eager ->
 #ifndef MUT_NOT_TAKEN_BACK
       state[m] = unmatched;
       gone[m] = false;
@@ -170,20 +170,20 @@ inline take_back() {
     m++
   :: else -> break
   od;
-  n_ahead = 0;
+  n_eager = 0;
   m = 0
 }
 
-/* The first message ahead has filled the next group, which is a single receive of its tag. */
+/* The first eager message has filled the next group, which is a single receive of its tag. */
 inline adopt() {
   m = 0;
   do
   :: m < N ->
     if
-    :: state[m] == ahead && group_of[m] == known ->
+    :: state[m] == eager && group_of[m] == known ->
       state[m] = filed;
       filled[2 * known] = m + 1;
-      n_ahead--
+      n_eager--
     :: else
     fi;
     m++
@@ -205,22 +205,22 @@ inline sender_post(tag) {
 
 inline sender_send(mm) {
   if
-  :: state[mm] == ahead -> early[mm * G + group_of[mm]] = s_era + 1
+  :: state[mm] == eager -> early[mm * G + group_of[mm]] = s_era + 1
   :: else -> late[mm] = true
   fi;
   gone[mm] = true
 }
 
-inline learn_grant() {
+inline learn_cts() {
   single = slots[known] == 1;
   t = tag_of[2 * known];
   of_run = single && (run_tag == NONE || run_tag == t);
   if
-  :: !single || (!of_run && run_granted && TAG_BREAKS) -> s_era++
+  :: !single || (!of_run && run_has_cts && TAG_BREAKS) -> s_era++
   :: else
   fi;
   may_guess = single;
-  run_granted = single;
+  run_has_cts = single;
   if
   :: single -> run_tag = t
   :: else -> run_tag = NONE
@@ -233,10 +233,10 @@ inline learn_grant() {
   match()
 }
 
-/* The receiver is done with a group whose grant was not heard: what went ahead has filled it. */
+/* The receiver is done with a group whose CTS was not heard: what went eagerly has filled it. */
 inline learn_done() {
   assert(run_tag == tag_of[2 * known]);
-  run_granted = true;
+  run_has_cts = true;
   adopt();
   known++;
   match()
@@ -333,7 +333,7 @@ inline late_arrives(mm) {
 
 /* One choice of the loop below for each message, and for each message and group. */
 #define SEND(x) \
-  :: atomic { (state[x] == ahead || state[x] == filed) && !gone[x] -> sender_send(x) }
+  :: atomic { (state[x] == eager || state[x] == filed) && !gone[x] -> sender_send(x) }
 #define LATE(x) :: atomic { late[x] -> late_arrives(x) }
 #define EARLY(x, gr) :: atomic { early[(x)*G + (gr)] != 0 -> early_arrives(x, gr) }
 #if K == 2
@@ -351,10 +351,10 @@ init {
   :: atomic { sent[0] < K -> sender_post(0) }
   :: atomic { sent[1] < K -> sender_post(1) }
   EACH(SEND)
-  :: atomic { known < posted -> learn_grant() }
+  :: atomic { known < posted -> learn_cts() }
   :: atomic {
        known < posted && slots[known] == 1 && content[2 * known] != 0 &&
-       state[content[2 * known] - 1] == ahead && group_of[content[2 * known] - 1] == known ->
+       state[content[2 * known] - 1] == eager && group_of[content[2 * known] - 1] == known ->
        learn_done()
      }
   :: atomic { MAY_POST(0) -> add_slot(0); receiver_post() }

@@ -16,7 +16,7 @@
 
 namespace fabric::collectives::kit {
 
-inline constexpr double kPatienceS = 60;  // of a machine that is slow
+inline constexpr double kTimeoutS = 60;  // of a machine that is slow
 
 inline const std::shared_ptr<perf::Plugin>& plugin() {
   // Never destroyed, as in the library: its control thread may outlive the tests.
@@ -47,7 +47,7 @@ struct Group {
     std::vector<std::string> errors(engines.size());
     on_all(world, [&](int r) {
       try {
-        engine(r).connect(addresses, kPatienceS);
+        engine(r).connect(addresses, kTimeoutS);
       } catch (const std::exception& error) {
         errors[static_cast<std::size_t>(r)] = error.what();
       }

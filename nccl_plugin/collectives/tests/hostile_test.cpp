@@ -217,7 +217,7 @@ TEST_CASE("connecting ends with its time, and with an abort") {
     std::this_thread::sleep_for(milliseconds(30));
     one.abort("no longer wanted");
   });
-  CHECK_THROWS_AS(one.connect(addresses, kPatienceS), AbortedError);
+  CHECK_THROWS_AS(one.connect(addresses, kTimeoutS), AbortedError);
   aborter.join();
   CHECK_THROWS_AS(one.start(task), AbortedError);
   Engine late(plugin(), {0, 2}, 1);

@@ -124,7 +124,7 @@ TEST_CASE("file: a missing rank ends the wait, and the text says so") {
 TEST_CASE("tcp: all ranks get all blobs, whoever comes first; strangers are dropped") {
   const std::uint16_t port = free_port();
   wrong = 0;
-  std::thread stranger([port] {
+  std::thread intruder([port] {
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
@@ -141,7 +141,7 @@ TEST_CASE("tcp: all ranks get all blobs, whoever comes first; strangers are drop
           const auto rendezvous = make_tcp_rendezvous("127.0.0.1", port, config(rank, 4));
           exchange_twice(*rendezvous, rank, 4);
         }) == 0);
-  stranger.join();
+  intruder.join();
   CHECK(wrong == 0);
 }
 

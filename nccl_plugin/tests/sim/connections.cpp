@@ -1,4 +1,4 @@
-// Connections of the simulated comm: made, heard late, broken, cut off, and given up by hearsay.
+// Connections of the simulated comm: made, heard late, broken, cut off, and given up by reports.
 #include <algorithm>
 
 #include "tests/sim/play.h"
@@ -16,7 +16,7 @@ constexpr std::size_t kMostCredits = 12;
 void World::connect(PathIndex index) {
   Path& path = paths_[index];
   if (path.sender_live || path.flushing ||
-      (by_policy_ && steering_.says_down(End::sender, index) && live(End::sender) != 0)) {
+      (by_policy_ && steering_.reports_down(End::sender, index) && live(End::sender) != 0)) {
     return;
   }
   const Epoch epoch = sender_.dial(index);
@@ -151,7 +151,7 @@ PathSet World::live(End end) const {
   return set;
 }
 
-void World::heed() {
+void World::close_reported() {
   if (!by_policy_) {
     return;
   }
@@ -163,10 +163,11 @@ void World::heed() {
       }
       const Path& path = paths_[index];
       const std::int64_t since = end == End::sender ? path.sender_since : path.receiver_since;
-      const bool may = steering_.may_condemn(end, index, since, alive);
-      saw(Seen::hint_spared_last, steering_.says_down(end, index) && !may && alive == bit(index));
-      saw(Seen::hint_older, steering_.says_down(end, index) && !may && alive != bit(index));
-      if (!steering_.condemns(end, index, since, alive)) {
+      const bool may = steering_.may_close(end, index, since, alive);
+      saw(Seen::hint_spared_last,
+          steering_.reports_down(end, index) && !may && alive == bit(index));
+      saw(Seen::hint_older, steering_.reports_down(end, index) && !may && alive != bit(index));
+      if (!steering_.should_close(end, index, since, alive)) {
         continue;
       }
       finding_.expect(may, "a hint took the last path, or one that was newer than it");

@@ -111,10 +111,10 @@ void World::notice(PathIndex index) {
     return;
   }
   if (path.sender_live && (pings_ || !path.wire.empty() || path.arriving || !path.writes.empty())) {
-    saw(Seen::silence_found);
+    saw(Seen::timeout_found);
     lose(index);
   } else if (path.receiver_live && (pings_ || !path.back.empty())) {
-    saw(Seen::silence_found);
+    saw(Seen::timeout_found);
     receiver_gives_up(index);
   }
 }
@@ -154,17 +154,17 @@ void World::step() {
       answer(any());
       break;
     case 7:
-      hear(any());
+      take_answers(any());
       break;
     case 8:
       receive(any());
       break;
     case 9:  // a daemon that dies leaves its last words
       if (by_policy_ && storm && random_.one_in(3)) {
-        saw(Seen::hints_vanish, steering_.hear(now_));
+        saw(Seen::hints_vanish, steering_.update(now_));
         saw(Seen::hints_contradict, steering_.contradict());
       }
-      heed();
+      close_reported();
       break;
     case 10:
       if (storm && random_.one_in(5)) {
@@ -193,8 +193,8 @@ bool World::play_on(int steps, const std::function<bool()>& over) {
   return false;
 }
 
-// The paths that have to carry when all live. A policy leaves a crossing alone where both its rails
-// have their own path, and a stream where a path is one-sided.
+// The paths that have to carry when all live. A policy leaves a cross-rail path alone where both
+// its rails have their own path, and a stream where a path is one-sided.
 PathSet World::wanted() const {
   PathSet set = 0;
   for (const PathIndex index : indices_) {

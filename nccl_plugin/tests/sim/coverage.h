@@ -9,16 +9,16 @@
 namespace fabric::sim {
 
 enum class Seen : std::uint8_t {
-  one_sided,          // all paths are: bytes land whatever the receiver's core thinks
-  mixed,              // paths of both kinds, one and the other in turn
-  by_policy,          // core/schedule.h and core/hearsay.h choose the paths; else any path does
-  loss,               // of a control message
-  duplication,        // of one, or of an answer
-  late_control,       // one that was delivered before, long after
-  late_hello,         // a connection that nobody waits for
-  stale_packet,       // of a connection that was retired
-  replay,             // a fence's answer left chunks to be sent again
-  retired_unasked,    // the receiver gave a path up and said so
+  one_sided,        // all paths are: bytes land whatever the receiver's core thinks
+  mixed,            // paths of both kinds, one and the other in turn
+  by_policy,        // core/schedule.h and core/reported_down.h choose the paths; else any path does
+  loss,             // of a control message
+  duplication,      // of one, or of an answer
+  late_control,     // one that was delivered before, long after
+  late_hello,       // a connection that nobody waits for
+  stale_packet,     // of a connection that was retired
+  replay,           // a fence's answer left chunks to be sent again
+  retired_unasked,  // the receiver gave a path up and said so
   both_ends_at_once,  // gave up the same path, or one each
   partition,          // no path carries anything
   rail_death,         // all paths over one rail of one end
@@ -26,7 +26,7 @@ enum class Seen : std::uint8_t {
   striped,            // one message over several paths
   group,              // a receive of several buffers
   several_ranks,      // share the comm, each with a tag of its own
-  guess_failed,       // a message went ahead of a grant that was another's
+  guess_failed,       // a message went before a CTS that was another's
   empty_message,
   short_message,        // shorter than its receive
   hint_took_path,       // either end gave up a path because of what it heard
@@ -40,7 +40,7 @@ enum class Seen : std::uint8_t {
   another_left,         // none that lives then had a connection before, and others had
   black_hole,           // one of the others swallows what is sent, and its ends do not know
   refusal,              // or both ends are told, and whoever dials
-  silence_found,        // an end gave a black hole up
+  timeout_found,        // an end gave a black hole up
   carried_again,        // every path carried once the others had come back
   last_landed_first,    // the last chunk of a message before another of it
   landed_twice,         // a notification that came twice
@@ -89,7 +89,7 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "another path than before",
     "black holes",
     "refusing paths",
-    "silence found",
+    "timeout found",
     "all paths carried again",
     "last chunks first",
     "landed twice",

@@ -52,7 +52,7 @@ void Job::plan(std::size_t receives) {
   const std::array<std::size_t, 3> flood{100, 5000, core::kCopyLimit};
   asks_late_ = random_.one_in(2);
   const bool roomy = random_.one_in(2);
-  const bool small = random_.one_in(3);  // so that most may go ahead of their grants
+  const bool small = random_.one_in(3);  // so that most may go before their CTS
   const bool runs = random_.one_in(2);   // of one rank's messages, one after the other
   std::size_t most_slots = kMostSlots;
   for (std::size_t i = 0; i < receives; ++i) {
@@ -175,14 +175,14 @@ std::byte* Job::landing(const core::Outgoing& chunk, std::size_t rail) {
   const std::size_t slot = chunk.where >> kSlotAt & 0xff;
   const std::uint64_t offset = chunk.where & kOffsetMask;
   if (at >= posted_ || slot >= receives_[at].buffers.size()) {
-    finding_.expect(false, "a write into nothing that was granted");
+    finding_.expect(false, "a write that no CTS allows");
     return nullptr;
   }
   Receive& receive = receives_[at];
   std::vector<std::byte>& buffer = receive.buffers[slot];
   finding_.expect(chunk.key == key_of(at, slot, rail), "a write with a key of another rail");
   if (offset + chunk.header.length > buffer.size()) {
-    finding_.expect(false, "a write past the granted slot");
+    finding_.expect(false, "a write past the slot of its CTS");
     return nullptr;
   }
   finding_.expect(!receive.done || chunk.header.length == 0,

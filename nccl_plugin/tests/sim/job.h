@@ -58,7 +58,7 @@ class Job {
   void more();          // messages are added to the list
   void complete();      // asks both cores what is done, checks it, reuses the buffers
   // Where a one-sided write of this chunk lands, over that rail of the receiver. Nothing: outside
-  // of what was granted, or with another key.
+  // of what a CTS offered, or with another key.
   std::byte* landing(const core::Outgoing& chunk, std::size_t rail);
   [[nodiscard]] bool finished() const;
   // What the plan has in it.

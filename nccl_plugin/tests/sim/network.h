@@ -21,10 +21,10 @@ struct Packet {
   std::vector<std::byte> payload;
 };
 
-// Receiver to sender. Lines go over one-sided connections: those of a grant, or one of progress.
+// Receiver to sender. Lines go over one-sided connections: those of a CTS, or one of progress.
 using Lines = std::vector<verbs::Line>;
 using Answer =
-    std::variant<core::Grant, core::Acknowledgement, core::ReceiverState, Lines, verbs::Line>;
+    std::variant<core::Cts, core::Acknowledgement, core::ReceiverState, Lines, verbs::Line>;
 
 // A write that the sender's NIC was given. It reads the source, and lands in any order, in parts
 // and again, until its notification is there; a completion tells the sender of that.

@@ -43,7 +43,7 @@ void World::post_write(PathIndex index) {
     return;
   }
   took(index, *chunk);
-  finding_.expect(!chunk->header.ahead, "a write without a grant");
+  finding_.expect(!chunk->header.eager, "a write without a CTS");
   finding_.expect(chunk->header.length == 0 || chunk->region == chunk->data - chunk->header.offset,
                   "a write from memory that is registered otherwise");
   Write& write = path.writes.emplace_back();
@@ -207,33 +207,33 @@ void World::answer_in_lines(PathIndex index) {
     }
   }
   if (random_.one_in(4)) {
-    return;  // the grants come later, perhaps on another path
+    return;  // the CTS come later, perhaps on another path
   }
-  while (const auto grant = receiver_.next_grant()) {
+  while (const auto cts = receiver_.next_cts()) {
     Lines lines;
-    for (std::uint8_t slot = 0; slot < grant->count; ++slot) {
-      lines.push_back(verbs::encode_cts({grant->group, grant->count, slot, grant->slots[slot]}));
+    for (std::uint8_t slot = 0; slot < cts->count; ++slot) {
+      lines.push_back(verbs::encode_cts({cts->group, cts->count, slot, cts->slots[slot]}));
     }
     path.back.emplace_back(std::move(lines));
   }
 }
 
-void World::hear_lines(const Lines& lines) {
-  Grant grant;
+void World::take_lines(const Lines& lines) {
+  Cts cts;
   for (const verbs::Line& line : lines) {
-    const auto cts = verbs::decode_cts(line);
-    if (!cts) {
+    const auto part = verbs::decode_cts(line);
+    if (!part) {
       finding_.expect(false, "a CTS line was not understood");
       return;
     }
-    grant.group = cts->group;
-    grant.count = cts->count;
-    grant.slots[cts->index] = cts->slot;
+    cts.group = part->group;
+    cts.count = part->count;
+    cts.slots[part->index] = part->slot;
   }
-  sender_.on_grant(grant);
+  sender_.on_cts(cts);
 }
 
-void World::hear_progress(const verbs::Line& line) {
+void World::take_progress(const verbs::Line& line) {
   const auto said = verbs::decode_progress(line);
   if (!said) {
     finding_.expect(false, "a progress line was not understood");
@@ -266,7 +266,7 @@ void World::begin_at(GroupId group) {
     buffer.data = &to;
     buffer.slot.size = 1;
     receiver_.post({&buffer, 1});
-    sender_.on_grant(*receiver_.next_grant());
+    sender_.on_cts(*receiver_.next_cts());
     const auto sequence = sender_.post(&from, 1, 0, 0, NoCopy::refuse, {&from, false});
     const auto chunk = sender_.take(index);
     to = *chunk->data;

@@ -21,9 +21,9 @@ if(name STREQUAL send_core.cpp)
         [=[&& (message->readers == 0 || is(Fault::done_while_read)));]=])
   plant([=[message.data = message.copy.get();]=]
         [=[if (!is(Fault::copy_omitted)) message.data = message.copy.get();]=])
-  plant([=[opened.grant.slots[slot].tag == tag]=]
-        [=[(opened.grant.slots[slot].tag == tag || is(Fault::tag_not_looked_at) ||
-            (is(Fault::single_tag_not_looked_at) && opened.grant.count == 1))]=])
+  plant([=[opened.cts.slots[slot].tag == tag]=]
+        [=[(opened.cts.slots[slot].tag == tag || is(Fault::tag_not_looked_at) ||
+            (is(Fault::single_tag_not_looked_at) && opened.cts.count == 1))]=])
   plant([=[(!run_tag_ || *run_tag_ == message.tag);]=]
         [=[(!run_tag_ || *run_tag_ == message.tag || is(Fault::guess_of_another_tag));]=])
   plant([=[if (!has_chunk()) {]=]
@@ -60,17 +60,17 @@ elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (flight.epoch >= epoch) {]=]
         [=[if (flight.epoch >= epoch && !is(Fault::replay_of_living)) {]=])
   plant([=[if (!delivered) {]=] [=[if (!delivered && !is(Fault::nothing_replayed)) {]=])
-  plant([=[early_.emplace(grant.group, grant);]=]
-        [=[if (!is(Fault::early_grant_dropped)) early_.emplace(grant.group, grant);]=])
+  plant([=[early_.emplace(cts.group, cts);]=]
+        [=[if (!is(Fault::early_cts_dropped)) early_.emplace(cts.group, cts);]=])
   plant([=[    take_back();
     return;]=] [=[    if (!is(Fault::not_taken_back)) take_back();
     return;]=])
-  plant([=[(!single || (!of_run && run_granted_) ? 1 : 0)]=]
-        [=[(!single || (!of_run && run_granted_ && !is(Fault::tag_breaks_nothing)) ? 1 : 0)]=])
-  plant([=[      acknowledge_ahead(ahead_[group - expected]);]=]
-        [=[      if (!is(Fault::overtaking_dropped)) acknowledge_ahead(ahead_[group - expected]);]=])
+  plant([=[(!single || (!of_run && run_has_cts_) ? 1 : 0)]=]
+        [=[(!single || (!of_run && run_has_cts_ && !is(Fault::tag_breaks_nothing)) ? 1 : 0)]=])
+  plant([=[      acknowledge_eager(eager_[group - expected]);]=]
+        [=[      if (!is(Fault::overtaking_dropped)) acknowledge_eager(eager_[group - expected]);]=])
   plant([=[    open_below(below);]=]
-        [=[    if (!is(Fault::lost_grant_missed)) open_below(below);]=])
+        [=[    if (!is(Fault::lost_cts_missed)) open_below(below);]=])
 elseif(name STREQUAL receive_core.cpp)
   plant([=[if (!piece.chunks[chunk]) {]=]
         [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])
@@ -107,11 +107,11 @@ elseif(name STREQUAL receive_core_arrivals.cpp)
         [=[if (!is(Fault::credits_kept)) credits_due_ |= bit(index);]=])
   plant([=[group.landed_rails = static_cast]=]
         [=[if (!is(Fault::landed_rails_missed)) group.landed_rails = static_cast]=])
-elseif(name STREQUAL hearsay.h)
+elseif(name STREQUAL reported_down.h)
   plant([=[since_[path] >= connected]=]
-        [=[(since_[path] >= connected || is(Fault::newer_connection_condemned))]=])
+        [=[(since_[path] >= connected || is(Fault::newer_connection_closed))]=])
   plant([=[(live & ~down_) != 0;]=]
-        [=[((live & ~down_) != 0 || is(Fault::last_path_condemned));]=])
+        [=[((live & ~down_) != 0 || is(Fault::last_path_closed));]=])
 elseif(name STREQUAL schedule.cpp)
   plant([=[return weighted != 0 ? weighted :]=]
         [=[if (is(Fault::weightless_path_unused)) {
@@ -124,7 +124,7 @@ elseif(name STREQUAL schedule.cpp)
   }
   const PathSet weighted =]=])
   plant([=[const PathSet full =]=]
-        [=[if (is(Fault::crossing_unused)) {
+        [=[if (is(Fault::cross_rail_unused)) {
     return where(live, [](const PathView& view) { return view.base; });
   }
   const PathSet full =]=])

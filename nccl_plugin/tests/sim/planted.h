@@ -16,7 +16,7 @@ enum class Fault {
   done_when_written,         // a send is done once its bytes are out
   done_while_read,           // a send is done though a transport still reads its buffer
   copy_omitted,              // small messages are not copied
-  early_grant_dropped,       // a grant that overtook another is lost
+  early_cts_dropped,         // a CTS that overtook another is lost
   old_connection_admitted,   // an epoch below the fence is admitted
   old_chunk_placed,          // a chunk of a retired connection is placed
   duplicate_counted,         // a chunk that is here already counts again
@@ -24,24 +24,24 @@ enum class Fault {
   retired_connection_returns,  // a connection that the receiver gave up is admitted again
   tag_not_looked_at,           // a message goes into whichever slot is free
   single_tag_not_looked_at,    // so it does where the receive has one slot
-  guess_of_another_tag,        // a message goes ahead though the last receive had another tag
-  guess_not_compared,          // the receiver does not compare the tag of what came ahead
+  guess_of_another_tag,        // a message goes eagerly though the last receive had another tag
+  guess_not_compared,          // the receiver does not compare the tag of what came eagerly
   tag_breaks_nothing,          // another tag is no break to the sender
   report_leaves_out,           // a fence's answer names only some of the chunks that are there
-  newer_connection_condemned,  // a hint takes a connection that was made after it
-  last_path_condemned,         // or the last one
+  newer_connection_closed,     // a hint takes a connection that was made after it
+  last_path_closed,            // or the last one
   weightless_path_unused,      // a path without weight carries nothing, though there is no other
   untrusted_path_unused,       // nor does one that has just come back
-  not_taken_back,        // what went ahead stays where a receive of several slots turned out to be
-  overtaking_dropped,    // an acknowledgement that overtook its grant is lost
-  lost_grant_missed,     // a state says that a group is done, its grant was lost, nobody notices
-  era_not_looked_at,     // what was sent ahead in vain is taken
-  replay_waits,          // what a failed path had waits until that path is back
-  crossing_unused,       // a path between different rails carries nothing, though there is no other
-  fence_not_awaited,     // a fence is answered while the old connection's NIC may still write
-  admitted_too_early,    // and a new connection is taken
-  old_landing_counts,    // what landed on a retired connection counts
-  landing_lost,          // what lands while a connection is retired does not
+  not_taken_back,      // what went eagerly stays where a receive of several slots turned out to be
+  overtaking_dropped,  // an acknowledgement that overtook its CTS is lost
+  lost_cts_missed,     // a state says that a group is done, its CTS was lost, nobody notices
+  era_not_looked_at,   // what was sent eagerly in vain is taken
+  replay_waits,        // what a failed path had waits until that path is back
+  cross_rail_unused,   // a path between different rails carries nothing, though there is no other
+  fence_not_awaited,   // a fence is answered while the old connection's NIC may still write
+  admitted_too_early,  // and a new connection is taken
+  old_landing_counts,  // what landed on a retired connection counts
+  landing_lost,        // what lands while a connection is retired does not
   landing_counts_twice,  // a notification that comes twice counts twice
   whole_without_last,    // a message is whole before its last chunk told its size
   group_not_wrapped,     // the number in the immediate is taken for the group's
@@ -69,7 +69,7 @@ inline constexpr std::array kPlanted{
     Planted{Fault::done_when_written, "a send is done once written"},
     Planted{Fault::done_while_read, "a send is done while its buffer is read"},
     Planted{Fault::copy_omitted, "small messages are not copied"},
-    Planted{Fault::early_grant_dropped, "a grant that came early is dropped"},
+    Planted{Fault::early_cts_dropped, "a CTS that came early is dropped"},
     Planted{Fault::old_connection_admitted, "a fenced epoch is admitted"},
     Planted{Fault::old_chunk_placed, "a chunk of a retired connection is placed"},
     Planted{Fault::duplicate_counted, "a duplicate counts again"},
@@ -77,20 +77,20 @@ inline constexpr std::array kPlanted{
     Planted{Fault::retired_connection_returns, "a retired connection is admitted again"},
     Planted{Fault::tag_not_looked_at, "the tag is not looked at"},
     Planted{Fault::single_tag_not_looked_at, "the tag of a single receive is not looked at"},
-    Planted{Fault::guess_of_another_tag, "a message of another tag goes ahead"},
-    Planted{Fault::guess_not_compared, "the tag of what came ahead is not compared"},
+    Planted{Fault::guess_of_another_tag, "a message of another tag goes eagerly"},
+    Planted{Fault::guess_not_compared, "the tag of what came eagerly is not compared"},
     Planted{Fault::tag_breaks_nothing, "another tag is no break to the sender"},
     Planted{Fault::report_leaves_out, "a report leaves chunks out"},
-    Planted{Fault::newer_connection_condemned, "a hint takes a newer connection"},
-    Planted{Fault::last_path_condemned, "a hint takes the last path"},
+    Planted{Fault::newer_connection_closed, "a hint takes a newer connection"},
+    Planted{Fault::last_path_closed, "a hint takes the last path"},
     Planted{Fault::weightless_path_unused, "a path without weight is never used"},
     Planted{Fault::untrusted_path_unused, "an untrusted path is never used"},
-    Planted{Fault::not_taken_back, "what went ahead in vain is not taken back"},
+    Planted{Fault::not_taken_back, "what went eagerly in vain is not taken back"},
     Planted{Fault::overtaking_dropped, "an acknowledgement that came early is dropped"},
-    Planted{Fault::lost_grant_missed, "a grant that was lost is not inferred"},
-    Planted{Fault::era_not_looked_at, "what was sent ahead in vain is taken"},
+    Planted{Fault::lost_cts_missed, "a CTS that was lost is not inferred"},
+    Planted{Fault::era_not_looked_at, "what was sent eagerly in vain is taken"},
     Planted{Fault::replay_waits, "what a failed path had waits for its return"},
-    Planted{Fault::crossing_unused, "a crossing alone is never used"},
+    Planted{Fault::cross_rail_unused, "a cross-rail path alone is never used"},
     Planted{Fault::fence_not_awaited, "a fence is answered while the old NIC may write"},
     Planted{Fault::admitted_too_early, "a connection is admitted while the old NIC may write"},
     Planted{Fault::old_landing_counts, "a landing on a retired connection counts"},

@@ -47,7 +47,7 @@ class World {
   void strand();
   void refuse(core::PathIndex index);
   void notice(core::PathIndex index);
-  void heed();
+  void close_reported();
   [[nodiscard]] core::PathSet live(End end) const;
   [[nodiscard]] core::PathSet live_one_sided() const;
   [[nodiscard]] core::PathSet wanted() const;
@@ -65,8 +65,8 @@ class World {
   void flush(core::PathIndex index);
   void confirm(core::PathIndex index);
   void answer_in_lines(core::PathIndex index);
-  void hear_lines(const Lines& lines);
-  void hear_progress(const verbs::Line& line);
+  void take_lines(const Lines& lines);
+  void take_progress(const verbs::Line& line);
   void begin_at(core::GroupId group);
 
   // Chunks.
@@ -79,7 +79,7 @@ class World {
 
   // What the receiver tells.
   void answer(core::PathIndex index);
-  void hear(core::PathIndex index);
+  void take_answers(core::PathIndex index);
   void announce_fences();
   void run_control();
   void promise(core::PathIndex index, core::Epoch epoch);

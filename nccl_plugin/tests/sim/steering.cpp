@@ -10,7 +10,7 @@ Steering::Steering(Random& random, const std::vector<PathIndex>& paths)
   trusted_ = ~PathSet{0};
 }
 
-bool Steering::hear(std::int64_t now) {
+bool Steering::update(std::int64_t now) {
   const auto end = random_.pick(2);
   const bool gone = random_.one_in(4);
   PathSet down = 0;
@@ -21,7 +21,7 @@ bool Steering::hear(std::int64_t now) {
   }
   each(down & ~said_[end], [&](PathIndex path) { since_[end][path] = now; });
   said_[end] = down;
-  hearsay_[end].hear(down, now);
+  reported_[end].report(down, now);
   constexpr std::array<std::uint16_t, 5> kWeights{0, 0, 1, 500, kFullWeight};
   const bool weightless = random_.one_in(4);
   for (const PathIndex path : paths_) {
@@ -31,19 +31,19 @@ bool Steering::hear(std::int64_t now) {
   }
   trusted_ = random_.one_in(4) ? 0 : PathSet{random_.pick(~std::size_t{0})};
   policy_.stripe = random_.one_in(3);
-  policy_.homeless = random_.one_in(3);
-  policy_.homes = bit(paths_[random_.pick(paths_.size())]);
-  policy_.stands_for.fill(kStandsForNone);
+  policy_.primary_lost = random_.one_in(3);
+  policy_.primaries = bit(paths_[random_.pick(paths_.size())]);
+  policy_.backup_of.fill(kBackupOfNone);
   if (random_.one_in(3)) {
-    policy_.stands_for[random_.pick(kMaxRails)] = static_cast<std::uint8_t>(random_.pick(3));
+    policy_.backup_of[random_.pick(kMaxRails)] = static_cast<std::uint8_t>(random_.pick(3));
   }
   return gone;
 }
 
 void Steering::well(std::int64_t now) {
   said_ = {};
-  for (Hearsay& hearsay : hearsay_) {
-    hearsay.hear(0, now);
+  for (ReportedDown& reported : reported_) {
+    reported.report(0, now);
   }
   weight_.fill(kFullWeight);
   trusted_ = ~PathSet{0};
@@ -56,12 +56,12 @@ void Steering::well(std::int64_t now) {
 
 bool Steering::contradict() const { return said_[0] != said_[1]; }
 
-bool Steering::condemns(End end, PathIndex path, std::int64_t since, PathSet live) const {
-  return hearsay_[at(end)].condemns(path, since, live);
+bool Steering::should_close(End end, PathIndex path, std::int64_t since, PathSet live) const {
+  return reported_[at(end)].should_close(path, since, live);
 }
 
-bool Steering::may_condemn(End end, PathIndex path, std::int64_t since, PathSet live) const {
-  return says_down(end, path) && since_[at(end)][path] >= since && (live & ~said_[at(end)]) != 0;
+bool Steering::may_close(End end, PathIndex path, std::int64_t since, PathSet live) const {
+  return reports_down(end, path) && since_[at(end)][path] >= since && (live & ~said_[at(end)]) != 0;
 }
 
 std::optional<PathIndex> Steering::next(PathSet live, PathSet one_sided, PathSet blocked) {
@@ -69,12 +69,12 @@ std::optional<PathIndex> Steering::next(PathSet live, PathSet one_sided, PathSet
   each(live, [&](PathIndex path) {
     PathView& view = views.emplace_back();
     view.path = path;
-    view.home = path == paths_.front();
+    view.primary = path == paths_.front();
     view.base = sender_rail(path) == receiver_rail(path);
     view.trusted = (trusted_ & bit(path)) != 0;
     view.weight = weight_[path];
     view.kind = (one_sided & bit(path)) != 0 ? PathKind::one_sided : PathKind::stream;
-    view.partner = policy_.stands_for[sender_rail(path)] == sender_rail(paths_.front());
+    view.backup = policy_.backup_of[sender_rail(path)] == sender_rail(paths_.front());
   });
   const PathSet chosen = eligible(views, policy_);
   share_.change(eligible_, chosen);

@@ -1,6 +1,6 @@
 // What the two ends are told of their paths, and what they do about it: hints that are wrong, late,
 // contradictory or gone, as of a daemon that is mad, stopped or killed, and the plugin's own policy
-// (core/hearsay.h, core/schedule.h) driven by them.
+// (core/reported_down.h, core/schedule.h) driven by them.
 //
 // Whatever is said, these hold: no word takes the last path, nor one that was connected after the
 // word came; and a path that is live is always found.
@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/hearsay.h"
+#include "core/reported_down.h"
 #include "core/schedule.h"
 #include "tests/sim/job.h"
 
@@ -24,17 +24,17 @@ class Steering {
   Steering(Random& random, const std::vector<core::PathIndex>& paths);
 
   // One end hears something else than before. True: nothing any more.
-  bool hear(std::int64_t now);
+  bool update(std::int64_t now);
   [[nodiscard]] bool contradict() const;
   // Nothing is wrong any more, and all paths of the same rail at both ends share.
   void well(std::int64_t now);
   // Is this path, connected since `since`, to be given up at this end?
-  [[nodiscard]] bool condemns(End end, core::PathIndex path, std::int64_t since,
-                              core::PathSet live) const;
+  [[nodiscard]] bool should_close(End end, core::PathIndex path, std::int64_t since,
+                                  core::PathSet live) const;
   // Would the rule allow that, by what was really said and when?
-  [[nodiscard]] bool may_condemn(End end, core::PathIndex path, std::int64_t since,
-                                 core::PathSet live) const;
-  [[nodiscard]] bool says_down(End end, core::PathIndex path) const {
+  [[nodiscard]] bool may_close(End end, core::PathIndex path, std::int64_t since,
+                               core::PathSet live) const;
+  [[nodiscard]] bool reports_down(End end, core::PathIndex path) const {
     return (said_[at(end)] & core::bit(path)) != 0;
   }
 
@@ -52,7 +52,7 @@ class Steering {
 
   Random& random_;
   const std::vector<core::PathIndex>& paths_;
-  std::array<core::Hearsay, 2> hearsay_;
+  std::array<core::ReportedDown, 2> reported_;
   std::array<core::PathSet, 2> said_{};  // kept beside it, to check it
   std::array<std::array<std::int64_t, core::kMaxPaths>, 2> since_{};
   std::array<std::uint16_t, core::kMaxPaths> weight_{};

@@ -25,8 +25,8 @@ World::World(std::uint64_t seed)
       steering_(random_, indices_) {
   pings_ = random_.one_in(2);
   by_policy_ = random_.one_in(2);
-  const bool ahead = !one_sided_ && !random_.one_in(3);
-  lazy_ = ahead && random_.one_in(2);
+  const bool eager = !one_sided_ && !random_.one_in(3);
+  lazy_ = eager && random_.one_in(2);
   saw(Seen::one_sided, one_sided_);
   saw(Seen::mixed, mixed_);
   saw(Seen::by_policy, by_policy_);
@@ -47,8 +47,8 @@ World::World(std::uint64_t seed)
     begin_at(kLandedGroups - 1 - random_.pick(12));
     saw(Seen::group_wrap);
   }
-  sender_.send_ahead(ahead);
-  receiver_.expect_ahead(ahead);
+  sender_.allow_eager(eager);
+  receiver_.expect_eager(eager);
 }
 
 // Where small messages are copied to. On a stream any memory does.
@@ -138,7 +138,7 @@ void World::begin(PathIndex index, Packet packet) {
   finding_.expect(placement.verdict != Verdict::refuse, "a chunk was refused");
   finding_.expect(placement.verdict != Verdict::stale, "a chunk of a living connection is stale");
   std::byte* const data = placement.verdict == Verdict::place ? placement.data : nullptr;
-  saw(Seen::guess_failed, packet.header.ahead && placement.verdict == Verdict::duplicate);
+  saw(Seen::guess_failed, packet.header.eager && placement.verdict == Verdict::duplicate);
   if (data != nullptr) {
     std::copy_n(packet.payload.begin(), packet.payload.size() / 2, data);
   }
@@ -214,14 +214,14 @@ void World::answer(PathIndex index) {
     path.back.emplace_back(*next);
   }
   if (random_.one_in(4)) {
-    return;  // the grants come later, perhaps on another path
+    return;  // the CTS come later, perhaps on another path
   }
-  while (const auto grant = receiver_.next_grant()) {
-    path.back.emplace_back(*grant);
+  while (const auto cts = receiver_.next_cts()) {
+    path.back.emplace_back(*cts);
   }
 }
 
-void World::hear(PathIndex index) {
+void World::take_answers(PathIndex index) {
   Path& path = paths_[index];
   if (path.back.empty() || path.cut) {
     return;
@@ -230,14 +230,14 @@ void World::hear(PathIndex index) {
   path.back.pop_front();
   for (int times = random_.one_in(6) ? 2 : 1; times > 0; --times) {
     saw(Seen::duplication, times == 2);
-    if (const auto* grant = std::get_if<Grant>(&next)) {
-      sender_.on_grant(*grant);
+    if (const auto* cts = std::get_if<Cts>(&next)) {
+      sender_.on_cts(*cts);
     } else if (const auto* acknowledgement = std::get_if<Acknowledgement>(&next)) {
       sender_.on_acknowledge(acknowledgement->group, acknowledgement->slot);
     } else if (const auto* lines = std::get_if<Lines>(&next)) {
-      hear_lines(*lines);
+      take_lines(*lines);
     } else if (const auto* line = std::get_if<verbs::Line>(&next)) {
-      hear_progress(*line);
+      take_progress(*line);
     } else {
       sender_.on_state(std::get<ReceiverState>(next));
     }

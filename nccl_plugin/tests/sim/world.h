@@ -6,8 +6,8 @@
 // receiver has all, no read of a buffer that the sender's caller has back, no write into one that
 // the receiver's caller has back, no chunk on two paths at once. Once faults cease, some paths stay
 // dead, often all but one: everything has to arrive over those that live, in bounded time. Then the
-// others come back, and each has to carry again (a policy leaves crossings alone where both their
-// rails have paths of their own).
+// others come back, and each has to carry again (a policy leaves cross-rail paths alone where both
+// their rails have paths of their own).
 //
 // In a third of the schedules all paths are one-sided, in another each connection is of one kind or
 // the other. On a stream the receiver asks its core where a chunk goes before a byte of it lands.

@@ -1,11 +1,11 @@
-// Links over fake NICs: chunks, grants, credits, death and fence of a path.
+// Links over fake NICs: chunks, CTS messages, credits, death and fence of a path.
 #include <poll.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <set>
 
-#include "core/silence.h"
+#include "core/ack_timeout.h"
 #include "verbs/tests/link_world.h"
 
 using namespace fabric;
@@ -73,12 +73,12 @@ TEST_CASE("verbs link: a receiver that does not look is no dead path, and loses 
   for (int i = 0; i < 30; ++i) {
     world.post(256);
   }
-  world.settle(2);                  // the grants
+  world.settle(2);                  // the CTS messages
   for (int i = 0; i < 1000; ++i) {  // its NIC works on: 5 s
     world.network.run();
     world.now += 5'000'000;
     world.poll_sender(0);
-    CHECK(world.out(0).judge(world.now) == core::Hearing::alive);
+    CHECK(world.out(0).judge(world.now) == core::Liveness::alive);
   }
   CHECK(world.failures == 0);
   world.settle();
@@ -99,12 +99,12 @@ TEST_CASE("verbs link: a peer's NIC that is silent is found in 60 to 250 ms") {
        dead_after == 0 && world.now - start < 2'000'000'000;) {
     world.poll_sender(0);
     world.now += 4'000'000;
-    if (world.out(0).judge(world.now) == core::Hearing::dead) {
+    if (world.out(0).judge(world.now) == core::Liveness::dead) {
       dead_after = world.now - start;
     }
   }
-  CHECK(dead_after >= core::kSilenceNs);
-  CHECK(dead_after <= core::kSilenceAloneNs + 10'000'000);
+  CHECK(dead_after >= core::kAckTimeoutNs);
+  CHECK(dead_after <= core::kAckTimeoutAloneNs + 10'000'000);
 }
 
 TEST_CASE("verbs link: retries exceeded: fence, new queue pair, and all is sent again") {
@@ -133,7 +133,7 @@ TEST_CASE("verbs link: acknowledgements alone are lost: duplicates come, and are
   world.post(2000);
   world.poll_receiver(0);
   world.network.run();
-  world.poll_sender(0);  // reads the grant and sends
+  world.poll_sender(0);  // reads the CTS and sends
   world.right(0).lose_acknowledgements = true;
   world.network.run();
   world.settle(5);

@@ -124,13 +124,13 @@ TEST_CASE("verbs path: a validation that stands still is judged dead") {
   path.sender().holds_above = 1024;
   REQUIRE(path.open());
   path.out->start_validation();
-  std::optional<core::Hearing> judged;
+  std::optional<core::Liveness> judged;
   const std::int64_t began = path.now;
-  while (judged != core::Hearing::dead && path.now < began + 5 * kSecond) {
+  while (judged != core::Liveness::dead && path.now < began + 5 * kSecond) {
     path.pass(4 * kMs);
     judged = path.out->judge(path.now);
   }
-  CHECK(judged == core::Hearing::dead);
+  CHECK(judged == core::Liveness::dead);
   CHECK(path.now - began <= 2 * kSecond);
 }
 

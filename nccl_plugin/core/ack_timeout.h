@@ -6,7 +6,7 @@
 // Nothing in flight (a closed window of a stopped peer, or an idle connection) is never silence.
 // One lost packet that was alone in flight is silent for 200 ms as well, so a second witness is
 // heard: another connection over the same rails, which is made to speak once the silence is half
-// way to its limit. Only a silence far longer than that condemns against the witness.
+// way to its limit. Only a silence far longer than that counts against the witness.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 
 namespace fabric::core {
 
-inline constexpr std::int64_t kSilenceNs = 60'000'000;  // delayed ACKs take up to 40 ms
-inline constexpr std::int64_t kSilenceMaxNs = 180'000'000;
-inline constexpr std::int64_t kSilenceAloneNs = 250'000'000;
+inline constexpr std::int64_t kAckTimeoutNs = 60'000'000;  // delayed ACKs take up to 40 ms
+inline constexpr std::int64_t kAckTimeoutMaxNs = 180'000'000;
+inline constexpr std::int64_t kAckTimeoutAloneNs = 250'000'000;
 inline constexpr std::int64_t kStallNs = 25'000'000;  // our own sampling gap: inconclusive, look
 inline constexpr std::int64_t kGraceNs = 10'000'000;  // again so much later (the host was paused)
 
@@ -31,10 +31,10 @@ struct PathSample {
   bool held = false;            // nothing in flight, and what is unsent would fit the peer's window
 };
 
-enum class Hearing : std::uint8_t { alive, suspect, dead };
+enum class Liveness : std::uint8_t { alive, suspect, dead };
 
 // What a silence of some length means; all detectors of dead paths share it.
-class SilenceLimit {
+class DetectionTime {
  public:
   // A look at `now`. Those that come too late say nothing: the host was paused.
   void look(std::int64_t now) {
@@ -45,18 +45,18 @@ class SilenceLimit {
   }
   // `silent`: ns without progress though there was something to do. `slow`: ns that progress may
   // take by the path's own estimate. `heard`: when the witness last had an answer; 0: there is no
-  // witness. `alone`: the silence that condemns against the witness.
-  [[nodiscard]] Hearing judge(std::int64_t silent, std::int64_t slow, std::int64_t now,
-                              std::int64_t heard, std::int64_t alone = kSilenceAloneNs) const {
-    const std::int64_t limit = std::clamp(slow, kSilenceNs, kSilenceMaxNs);
+  // witness. `alone`: the silence that counts against the witness.
+  [[nodiscard]] Liveness judge(std::int64_t silent, std::int64_t slow, std::int64_t now,
+                               std::int64_t heard, std::int64_t alone = kAckTimeoutAloneNs) const {
+    const std::int64_t limit = std::clamp(slow, kAckTimeoutNs, kAckTimeoutMaxNs);
     if (silent < limit / 2) {
-      return Hearing::alive;
+      return Liveness::alive;
     }
     if (now < grace_) {
-      return Hearing::suspect;  // not judged yet, but the witness has to speak before it is
+      return Liveness::suspect;  // not judged yet, but the witness has to speak before it is
     }
     const bool contradicted = heard != 0 && now - heard < limit / 2 && silent < alone;
-    return silent >= limit && !contradicted ? Hearing::dead : Hearing::suspect;
+    return silent >= limit && !contradicted ? Liveness::dead : Liveness::suspect;
   }
 
  private:
@@ -64,23 +64,23 @@ class SilenceLimit {
   std::int64_t grace_ = 0;
 };
 
-class Silence {
+class AckTimeoutDetector {
  public:
   // Call now and then while the connection may have bytes in flight, and within 10 ms of a look
   // that found nothing moving. `heard`: when the witness last had an ACK; 0: there is no witness.
   // `suspect`: make the witness speak.
-  Hearing judge(const PathSample& sample, std::int64_t now, std::int64_t heard) {
+  Liveness judge(const PathSample& sample, std::int64_t now, std::int64_t heard) {
     limit_.look(now);
     moving_ = sample.unacknowledged == 0 ? !sample.held : sample.acknowledged_bytes != seen_;
     seen_ = sample.acknowledged_bytes;
     if (sample.unacknowledged == 0) {
       since_ = 0;
-      return Hearing::alive;
+      return Liveness::alive;
     }
     if (since_ == 0 || sample.acknowledged_bytes != bytes_) {
       since_ = now;
       bytes_ = sample.acknowledged_bytes;
-      return Hearing::alive;
+      return Liveness::alive;
     }
     // A queue that fills delays ACKs: then the connection's own estimate rules.
     const std::int64_t silent = std::min(now - since_, sample.since_ack_ns);
@@ -91,7 +91,7 @@ class Silence {
   void reset() { *this = {}; }
 
  private:
-  SilenceLimit limit_;
+  DetectionTime limit_;
   std::int64_t since_ = 0;
   std::uint64_t bytes_ = 0;
   std::uint64_t seen_ = 0;  // acknowledged bytes at the last look

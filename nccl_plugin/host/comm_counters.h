@@ -24,12 +24,12 @@ class Count {
   std::atomic<std::uint64_t> value_{0};
 };
 
-struct LatencyTally {
+struct LatencyCounters {
   Count ticks;  // sum
   std::array<Count, pages::kStatsLatencyBuckets> bucket;
 };
 
-class Tally {
+class CommCounters {
  public:
   Count bytes;  // payload, retransmits included; at a receiver: accepted
   Count retransmit_bytes;
@@ -38,12 +38,12 @@ class Tally {
   Count stalls;
   Count stall_ns;
   // By local rail; there may come more of them.
-  std::array<Count, core::kMaxRails> messages;        // acknowledged; at a receiver: whole
-  std::array<LatencyTally, core::kMaxRails> latency;  // a sender's
+  std::array<Count, core::kMaxRails> messages;           // acknowledged; at a receiver: whole
+  std::array<LatencyCounters, core::kMaxRails> latency;  // a sender's
 
   // A message was acknowledged `ticks` after it was posted. About 3 ns.
   void delivered(const TickClock& clock, std::size_t rail, std::uint64_t ticks) {
-    LatencyTally& of_rail = latency[rail];
+    LatencyCounters& of_rail = latency[rail];
     of_rail.ticks.add(ticks);
     of_rail.bucket[clock.bucket(ticks)].add(1);
     messages[rail].add(1);

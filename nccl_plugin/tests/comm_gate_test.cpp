@@ -1,4 +1,4 @@
-#include "host/tenure.h"
+#include "host/comm_gate.h"
 
 #include <doctest/doctest.h>
 
@@ -14,47 +14,47 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-bool calls(Tenure& tenure) { return static_cast<bool>(Tenure::Call(tenure)); }
-bool visits(Tenure& tenure, bool wait = true) {
-  return static_cast<bool>(Tenure::Visit(tenure, wait));
+bool calls(CommGate& gate) { return static_cast<bool>(CommGate::CallerGuard(gate)); }
+bool visits(CommGate& gate, bool wait = true) {
+  return static_cast<bool>(CommGate::ControlGuard(gate, wait));
 }
 
 }  // namespace
 
 TEST_CASE("a caller who finds the control thread inside goes away, and is called back") {
   WaitSet waits;
-  Tenure tenure(waits);
+  CommGate gate(waits);
   waits.wait(0);  // what has been signalled so far
   const std::uint64_t before = waits.generation();
   {
-    const Tenure::Visit visit(tenure);
+    const CommGate::ControlGuard visit(gate);
     REQUIRE(static_cast<bool>(visit));
-    CHECK_FALSE(calls(tenure));
+    CHECK_FALSE(calls(gate));
     CHECK(waits.generation() == before);
   }
   CHECK(waits.generation() != before);
-  CHECK(calls(tenure));
+  CHECK(calls(gate));
 }
 
 TEST_CASE("who was not turned away is not called") {
   WaitSet waits;
-  Tenure tenure(waits);
+  CommGate gate(waits);
   const std::uint64_t before = waits.generation();
-  CHECK(calls(tenure));
-  CHECK(visits(tenure));
-  CHECK(visits(tenure, false));
+  CHECK(calls(gate));
+  CHECK(visits(gate));
+  CHECK(visits(gate, false));
   CHECK(waits.generation() == before);
 }
 
 TEST_CASE("the control thread waits for the caller, or does not, as it asks") {
   WaitSet waits;
-  Tenure tenure(waits);
-  std::optional<Tenure::Call> call(std::in_place, tenure);
+  CommGate gate(waits);
+  std::optional<CommGate::CallerGuard> call(std::in_place, gate);
   REQUIRE(static_cast<bool>(*call));
-  CHECK_FALSE(visits(tenure, false));
+  CHECK_FALSE(visits(gate, false));
   std::atomic<bool> inside{false};
   std::thread control([&] {
-    const Tenure::Visit visit(tenure);
+    const CommGate::ControlGuard visit(gate);
     inside = static_cast<bool>(visit);
   });
   std::this_thread::sleep_for(milliseconds(20));
@@ -62,19 +62,19 @@ TEST_CASE("the control thread waits for the caller, or does not, as it asks") {
   call.reset();
   control.join();
   CHECK(inside);
-  CHECK(calls(tenure));
+  CHECK(calls(gate));
 }
 
 TEST_CASE("never two inside, and neither is kept out for good") {
   WaitSet waits;
-  Tenure tenure(waits);
+  CommGate gate(waits);
   long guarded = 0;  // plain: what the sanitizer looks at
   long visited = 0;
   std::atomic<bool> over{false};
   long called = 0;
   std::thread caller([&] {
     while (!over) {
-      if (const Tenure::Call call(tenure); call) {
+      if (const CommGate::CallerGuard call(gate); call) {
         ++guarded;
         ++called;
       } else {
@@ -84,7 +84,7 @@ TEST_CASE("never two inside, and neither is kept out for good") {
   });
   const auto until = Clock::now() + milliseconds(300);
   while (Clock::now() < until) {
-    const Tenure::Visit visit(tenure, visited % 2 == 0);
+    const CommGate::ControlGuard visit(gate, visited % 2 == 0);
     if (visit) {
       ++guarded;
     }

@@ -1,11 +1,11 @@
 // Prints what it costs to count one message, in ns: both looks at the clock, sum, bucket and count.
-// Not a test: `build/release/nccl_plugin/tests/plugin_tally_cost`.
+// Not a test: `build/release/nccl_plugin/tests/plugin_comm_counters_cost`.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
 
+#include "host/comm_counters.h"
 #include "host/monotonic.h"
-#include "host/tally.h"
 
 using namespace fabric::host;
 
@@ -29,17 +29,18 @@ double ns_each(Work work) {
 }
 
 void print(const char* what, const TickClock& clock) {
-  Tally tally;
+  CommCounters counters;
   std::vector<std::uint64_t> stamps(64);
   const double both = ns_each([&](int i) {
     const auto slot = static_cast<std::size_t>(i) % stamps.size();
     const std::uint64_t posted = stamps[slot];
     stamps[slot] = clock.now();  // another message is posted
-    tally.delivered(clock, static_cast<std::size_t>(i) % 8, TickClock::span(posted, clock.now()));
+    counters.delivered(clock, static_cast<std::size_t>(i) % 8,
+                       TickClock::span(posted, clock.now()));
   });
   const double counting = ns_each([&](int i) {
-    tally.delivered(clock, static_cast<std::size_t>(i) % 8,
-                    static_cast<std::uint64_t>(i) % 100'000);
+    counters.delivered(clock, static_cast<std::size_t>(i) % 8,
+                       static_cast<std::uint64_t>(i) % 100'000);
   });
   std::printf("%-16s %5.1f ns a message, %.1f of them without the clock\n", what, both, counting);
 }

@@ -1,4 +1,4 @@
-// Small messages that go ahead of their grant: one case for each way it may end.
+// Small messages that go eagerly, before their CTS: one case for each way it may end.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -9,37 +9,37 @@
 using namespace fabric::core;
 using namespace fabric::core::kit;
 
-TEST_CASE("a message that came ahead waits for its receive") {
+TEST_CASE("a message that came eagerly waits for its receive") {
   Pair pair;
   std::string to(8, '-');
   const Sequence sequence = pair.send("ahead");
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(pair.sender.done(sequence));
   CHECK(pair.sender.unacknowledged());
-  CHECK_FALSE(pair.sender.busy());  // nothing is granted: it does not stall
-  CHECK(pair.sender.awaits_grant());
+  CHECK_FALSE(pair.sender.busy());  // there is no CTS: it does not stall
+  CHECK(pair.sender.awaits_cts());
   const GroupId group = pair.receiver.post(std::array{buffer(to)});
   CHECK(pair.receiver.done(group));
   CHECK(pair.receiver.received(group, 0) == 5);
   CHECK(to == "ahead---");
   CHECK_FALSE(pair.receiver.urgent());
   pair.receiver.forget(group);
-  pair.tell();  // the grant is told though the group is gone
+  pair.tell();  // the CTS is told though the group is gone
   CHECK_FALSE(pair.sender.unacknowledged());
-  CHECK_FALSE(pair.sender.awaits_grant());
+  CHECK_FALSE(pair.sender.awaits_cts());
 }
 
-TEST_CASE("what was posted before messages might go ahead goes when they may") {
+TEST_CASE("what was posted before messages might go eagerly goes when they may") {
   SendCore sender(64);
-  sender.dial(kHome);
+  sender.dial(kPrimary);
   const std::string text = "early";
   CHECK(sender.post(text.data(), text.size(), 0) == Sequence{0});
-  CHECK_FALSE(sender.send_ahead(false));
+  CHECK_FALSE(sender.allow_eager(false));
   CHECK_FALSE(sender.has_chunk());
-  CHECK(sender.send_ahead(true));
+  CHECK(sender.allow_eager(true));
   REQUIRE(sender.has_chunk());
-  CHECK(sender.take(kHome)->header.ahead);
-  CHECK_FALSE(sender.send_ahead(true));
+  CHECK(sender.take(kPrimary)->header.eager);
+  CHECK_FALSE(sender.allow_eager(true));
   CHECK_FALSE(sender.has_chunk());
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("what was whole and forgotten before it was told is told in one number
   std::string to(8, '-');
   for (int i = 0; i < 20; ++i) {
     pair.send("many");
-    CHECK(pair.carry(kHome) == Verdict::place);
+    CHECK(pair.carry(kPrimary) == Verdict::place);
     pair.receiver.forget(pair.receiver.post(std::array{buffer(to)}));
   }
   const GroupId waiting = pair.receiver.post(std::array{buffer(to)});
@@ -57,22 +57,22 @@ TEST_CASE("what was whole and forgotten before it was told is told in one number
   CHECK(pair.receiver.next_done_below() == waiting);
   CHECK_FALSE(pair.receiver.next_done_below());
   CHECK_FALSE(pair.receiver.next_acknowledgement());
-  const auto grant = pair.receiver.next_grant();
-  REQUIRE(grant);
-  CHECK(grant->group == waiting);
-  CHECK_FALSE(pair.receiver.next_grant());
+  const auto cts = pair.receiver.next_cts();
+  REQUIRE(cts);
+  CHECK(cts->group == waiting);
+  CHECK_FALSE(pair.receiver.next_cts());
   CHECK_FALSE(pair.receiver.has_output());
   SUBCASE("in order") {
     pair.sender.on_state({waiting, {}});
-    pair.sender.on_grant(*grant);
+    pair.sender.on_cts(*cts);
   }
-  SUBCASE("the grant comes first, on another path") {
-    pair.sender.on_grant(*grant);
+  SUBCASE("the CTS comes first, on another path") {
+    pair.sender.on_cts(*cts);
     pair.sender.on_state({waiting, {}});
   }
   CHECK_FALSE(pair.sender.unacknowledged());
   pair.send("next");
-  CHECK(pair.sender.take(kHome)->header.group == waiting);
+  CHECK(pair.sender.take(kPrimary)->header.group == waiting);
 }
 
 TEST_CASE("acknowledgements are urgent before the sender has to stop") {
@@ -81,7 +81,7 @@ TEST_CASE("acknowledgements are urgent before the sender has to stop") {
   std::size_t sent = 0;
   while (!pair.receiver.urgent()) {
     REQUIRE(pair.sender.post("x", 1, 0));
-    CHECK(pair.carry(kHome) == Verdict::place);
+    CHECK(pair.carry(kPrimary) == Verdict::place);
     pair.receiver.forget(pair.receiver.post(std::array{buffer(to)}));
     ++sent;
   }
@@ -92,7 +92,7 @@ TEST_CASE("acknowledgements are urgent before the sender has to stop") {
   CHECK_FALSE(pair.sender.unacknowledged());
 }
 
-TEST_CASE("nothing goes ahead of a message that may not") {
+TEST_CASE("nothing goes before a message that may not") {
   Pair pair;
   const std::string large(kCopyLimit + 1, 'x');
   pair.send(large);
@@ -103,20 +103,20 @@ TEST_CASE("nothing goes ahead of a message that may not") {
   CHECK(pair.receiver.urgent());  // the sender cannot go on without it
   pair.tell();
   while (!pair.receiver.done(0)) {
-    CHECK(pair.carry(kHome) == Verdict::place);
+    CHECK(pair.carry(kPrimary) == Verdict::place);
   }
   CHECK(to == large);
-  CHECK(pair.sender.take(kHome)->header.ahead);  // nor does it wait longer than that
+  CHECK(pair.sender.take(kPrimary)->header.eager);  // nor does it wait longer than that
 }
 
-TEST_CASE("a receive of several slots: what went ahead goes again where it belongs") {
+TEST_CASE("a receive of several slots: what went eagerly goes again where it belongs") {
   Pair pair;
   std::string a(4, '-');
   std::string b(4, '-');
   std::string c(4, '-');
   pair.send("bbbb", 2);
   pair.send("cccc", 2);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   const Outgoing late = *pair.sender.take(kOther);  // still on its way
   pair.sender.written(kOther);
   const GroupId group = pair.receiver.post(std::array{buffer(a, 1), buffer(b, 2)});
@@ -125,34 +125,34 @@ TEST_CASE("a receive of several slots: what went ahead goes again where it belon
   CHECK(pair.carry(kOther, late) == Verdict::duplicate);  // for `next`, but of an older era
   CHECK_FALSE(pair.receiver.done(next));
   pair.tell();
-  CHECK(pair.carry(kHome) == Verdict::place);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(pair.receiver.done(next));
   CHECK(c == "cccc");
   CHECK_FALSE(pair.receiver.done(group));
   pair.send("aaaa", 1);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(pair.receiver.done(group));
   CHECK(a + b == "aaaabbbb");
   pair.tell();
   CHECK_FALSE(pair.sender.unacknowledged());
 }
 
-TEST_CASE("a receive that is too small: what went ahead goes again, cut to it") {
+TEST_CASE("a receive that is too small: what went eagerly goes again, cut to it") {
   Pair pair;
   std::string to(3, '-');
   std::string then(8, '-');
   const Sequence sequence = pair.send("too long");
   pair.send("next");
-  CHECK(pair.carry(kHome) == Verdict::place);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   const GroupId group = pair.receiver.post(std::array{buffer(to)});
   const GroupId next = pair.receiver.post(std::array{buffer(then)});
   CHECK_FALSE(pair.receiver.done(group));
   CHECK(pair.receiver.done(next));
   pair.tell();
   CHECK(pair.sender.size(sequence) == 3U);
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   CHECK(pair.receiver.done(group));
   CHECK(to == "too");
   pair.tell();
@@ -163,17 +163,17 @@ TEST_CASE("what is too long and still coming in does not bar its cut from anothe
   Pair pair;
   std::string to(3, '-');
   pair.send("too long");
-  const auto early = pair.sender.take(kHome);
+  const auto early = pair.sender.take(kPrimary);
   REQUIRE(early);
-  const Placement kept = pair.receiver.begin(kHome, pair.epoch[kHome], early->header);
+  const Placement kept = pair.receiver.begin(kPrimary, pair.epoch[kPrimary], early->header);
   REQUIRE(kept.verdict == Verdict::place);
-  pair.sender.written(kHome);
+  pair.sender.written(kPrimary);
   const GroupId group = pair.receiver.post(std::array{buffer(to)});
   pair.tell();
   CHECK(pair.carry(kOther) == Verdict::place);
   CHECK(pair.receiver.done(group));
   std::memcpy(kept.data, early->data, early->header.length);
-  CHECK_FALSE(pair.receiver.finish(kHome));
+  CHECK_FALSE(pair.receiver.finish(kPrimary));
   CHECK(to == "too");
 }
 
@@ -182,20 +182,20 @@ TEST_CASE("a message that was said to be done is owed until it is acknowledged, 
   std::string to(8, '-');
   std::string other(8, '-');
   const Sequence sequence = pair.send("owed", 7);
-  CHECK_FALSE(pair.sender.owes());
-  CHECK(pair.carry(kHome) == Verdict::place);
+  CHECK_FALSE(pair.sender.has_unacked_copies());
+  CHECK(pair.carry(kPrimary) == Verdict::place);
   REQUIRE(pair.sender.done(sequence));
-  CHECK(pair.sender.owes());
+  CHECK(pair.sender.has_unacked_copies());
   SUBCASE("taken back, and no tag of the receive is its") {
     pair.receiver.post(std::array{buffer(to, 1), buffer(other, 2)});
     pair.tell();
     CHECK(pair.sender.done(sequence));
-    CHECK(pair.sender.owes());
+    CHECK(pair.sender.has_unacked_copies());
     pair.receiver.post(std::array{buffer(to, 7), buffer(other, 3)});
     pair.tell();
-    CHECK(pair.sender.owes());
+    CHECK(pair.sender.has_unacked_copies());
     CHECK(pair.carry(kOther) == Verdict::place);
-    CHECK(pair.sender.owes());
+    CHECK(pair.sender.has_unacked_copies());
     CHECK(to == "owed----");
   }
   SUBCASE("cut, because the receive is small") {
@@ -203,26 +203,26 @@ TEST_CASE("a message that was said to be done is owed until it is acknowledged, 
     pair.receiver.post(std::array{buffer(to, 7)});
     pair.tell();
     CHECK(pair.sender.done(sequence));
-    CHECK(pair.sender.owes());
+    CHECK(pair.sender.has_unacked_copies());
     CHECK(pair.carry(kOther) == Verdict::place);
     CHECK(to == "ow");
   }
   pair.tell();
-  CHECK_FALSE(pair.sender.owes());
+  CHECK_FALSE(pair.sender.has_unacked_copies());
 }
 
-TEST_CASE("a path dies with what went ahead: it goes again, and counts once") {
+TEST_CASE("a path dies with what went eagerly: it goes again, and counts once") {
   Pair pair;
   std::string to(8, '-');
   pair.send("kept");
   pair.send("lost");
-  CHECK(pair.carry(kHome) == Verdict::place);
-  REQUIRE(pair.sender.take(kHome));
-  const Epoch fence = pair.sender.fail(kHome);
-  pair.sender.quiesced(kHome);
-  CHECK(pair.receiver.fence(kHome, fence));
-  pair.receiver.retire(kHome);
-  CHECK(pair.sender.on_fence_answer(kHome, fence, pair.receiver.state()) == 8);
+  CHECK(pair.carry(kPrimary) == Verdict::place);
+  REQUIRE(pair.sender.take(kPrimary));
+  const Epoch fence = pair.sender.fail(kPrimary);
+  pair.sender.quiesced(kPrimary);
+  CHECK(pair.receiver.fence(kPrimary, fence));
+  pair.receiver.retire(kPrimary);
+  CHECK(pair.sender.on_fence_answer(kPrimary, fence, pair.receiver.state()) == 8);
   CHECK(pair.carry(kOther) == Verdict::duplicate);
   CHECK(pair.carry(kOther) == Verdict::place);
   for (const char* text : {"kept----", "lost----"}) {
@@ -231,32 +231,32 @@ TEST_CASE("a path dies with what went ahead: it goes again, and counts once") {
     CHECK(pair.receiver.done(group));
     CHECK(to == text);
   }
-  // Grants and acknowledgements are lost, the groups forgotten: a state tells it all.
+  // CTS and acknowledgements are lost, the groups forgotten: a state tells it all.
   pair.receiver.clear_output();
   pair.receiver.forget(0);
   pair.receiver.forget(1);
   pair.sender.on_state(pair.receiver.state());
   CHECK_FALSE(pair.sender.unacknowledged());
-  CHECK_FALSE(pair.sender.awaits_grant());
+  CHECK_FALSE(pair.sender.awaits_cts());
 }
 
 TEST_CASE("no more is kept than the sender's budget") {
   Pair pair;
-  ChunkHeader header{.length = 1024, .ahead = true};
+  ChunkHeader header{.length = 1024, .eager = true};
   header.message_size = header.length;
   header.group = kCopyMessages;
-  CHECK(pair.receiver.begin(kHome, 1, header).verdict == Verdict::refuse);
+  CHECK(pair.receiver.begin(kPrimary, 1, header).verdict == Verdict::refuse);
   for (header.group = 0; header.group < kCopyBudget / header.length; ++header.group) {
-    REQUIRE(pair.receiver.begin(kHome, 1, header).verdict == Verdict::place);
-    pair.receiver.finish(kHome);
+    REQUIRE(pair.receiver.begin(kPrimary, 1, header).verdict == Verdict::place);
+    pair.receiver.finish(kPrimary);
   }
-  CHECK(pair.receiver.begin(kHome, 1, header).verdict == Verdict::refuse);
+  CHECK(pair.receiver.begin(kPrimary, 1, header).verdict == Verdict::refuse);
   header.group = 0;
   header.offset = kChunk;
-  CHECK(pair.receiver.begin(kHome, 1, header).verdict == Verdict::refuse);
+  CHECK(pair.receiver.begin(kPrimary, 1, header).verdict == Verdict::refuse);
 }
 
-TEST_CASE("what one number tells of hundreds counts at once, though it is heeded bit by bit") {
+TEST_CASE("what one number tells of hundreds counts at once, though it is applied bit by bit") {
   Pair pair;
   std::array<std::string, 2 * kCopyMessages> into;
   const auto round_of = [&](std::size_t from) {
@@ -265,7 +265,7 @@ TEST_CASE("what one number tells of hundreds counts at once, though it is heeded
       const std::array<Buffer, 1> buffers{buffer(into[i])};
       const GroupId group = pair.receiver.post(buffers);
       pair.send("message" + std::to_string(i % 10));
-      REQUIRE(pair.carry(kHome) == Verdict::place);
+      REQUIRE(pair.carry(kPrimary) == Verdict::place);
       REQUIRE(pair.receiver.done(group));
       pair.receiver.forget(group);
     }
@@ -277,10 +277,10 @@ TEST_CASE("what one number tells of hundreds counts at once, though it is heeded
   round_of(kCopyMessages);  // all the room is there again
   CHECK(into.back() == "message" + std::to_string((into.size() - 1) % 10));
   CHECK_FALSE(pair.sender.unacknowledged());
-  CHECK_FALSE(pair.sender.in_flight(kHome));
+  CHECK_FALSE(pair.sender.in_flight(kPrimary));
 }
 
-TEST_CASE("a grant that comes with such a number serves a large message at once") {
+TEST_CASE("a CTS that comes with such a number serves a large message at once") {
   Pair pair;
   std::array<std::string, 100> into;
   for (std::string& text : into) {
@@ -288,7 +288,7 @@ TEST_CASE("a grant that comes with such a number serves a large message at once"
     const std::array<Buffer, 1> buffers{buffer(text)};
     const GroupId group = pair.receiver.post(buffers);
     pair.send("messages");
-    REQUIRE(pair.carry(kHome) == Verdict::place);
+    REQUIRE(pair.carry(kPrimary) == Verdict::place);
     pair.receiver.forget(group);
   }
   std::string large(20'000, '.');
@@ -312,11 +312,11 @@ TEST_CASE("a grant that comes with such a number serves a large message at once"
 TEST_CASE("a number beyond what was sent says nothing of what is sent later") {
   Pair pair;
   pair.send("first");
-  REQUIRE(pair.sender.take(kHome));
-  pair.sender.written(kHome);
+  REQUIRE(pair.sender.take(kPrimary));
+  pair.sender.written(kPrimary);
   pair.sender.on_state({~GroupId{0}, {}});
   pair.send("second");
-  REQUIRE(pair.sender.take(kHome));
-  pair.sender.written(kHome);
+  REQUIRE(pair.sender.take(kPrimary));
+  pair.sender.written(kPrimary);
   CHECK(pair.sender.unacknowledged());
 }

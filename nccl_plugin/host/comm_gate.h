@@ -11,46 +11,46 @@
 
 namespace fabric::host {
 
-class Tenure {
+class CommGate {
  public:
-  explicit Tenure(WaitSet& waits) : waits_(waits) {}
-  Tenure(const Tenure&) = delete;
-  Tenure& operator=(const Tenure&) = delete;
+  explicit CommGate(WaitSet& waits) : waits_(waits) {}
+  CommGate(const CommGate&) = delete;
+  CommGate& operator=(const CommGate&) = delete;
 
   // The caller's time inside. False: the control thread is there.
-  class Call {
+  class CallerGuard {
    public:
-    explicit Call(Tenure& tenure) : tenure_(tenure), inside_(tenure.enter()) {}
-    ~Call() {
+    explicit CallerGuard(CommGate& gate) : gate_(gate), inside_(gate.enter()) {}
+    ~CallerGuard() {
       if (inside_) {
-        tenure_.leave();
+        gate_.leave();
       }
     }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
+    CallerGuard(const CallerGuard&) = delete;
+    CallerGuard& operator=(const CallerGuard&) = delete;
     explicit operator bool() const { return inside_; }
 
    private:
-    Tenure& tenure_;
+    CommGate& gate_;
     const bool inside_;
   };
 
   // The control thread's, of which there is one: without `wait` it may find the caller there, too.
-  class Visit {
+  class ControlGuard {
    public:
-    explicit Visit(Tenure& tenure, bool wait = true)
-        : tenure_(tenure), inside_(wait ? tenure.await() : tenure.try_enter()) {}
-    ~Visit() {
+    explicit ControlGuard(CommGate& gate, bool wait = true)
+        : gate_(gate), inside_(wait ? gate.enter_waiting() : gate.try_enter()) {}
+    ~ControlGuard() {
       if (inside_) {
-        tenure_.end_visit();
+        gate_.leave_and_wake();
       }
     }
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
+    ControlGuard(const ControlGuard&) = delete;
+    ControlGuard& operator=(const ControlGuard&) = delete;
     explicit operator bool() const { return inside_; }
 
    private:
-    Tenure& tenure_;
+    CommGate& gate_;
     const bool inside_;
   };
 
@@ -84,7 +84,7 @@ class Tenure {
       state_.notify_one();
     }
   }
-  bool await() {
+  bool enter_waiting() {
     while (!try_enter()) {
       const std::uint32_t was = state_.fetch_or(kAwaited, std::memory_order_relaxed);
       if ((was & kInside) != 0) {
@@ -93,7 +93,7 @@ class Tenure {
     }
     return true;
   }
-  void end_visit() {
+  void leave_and_wake() {
     const std::uint32_t was = state_.exchange(0, std::memory_order_release);
     if ((was & kTurned) != 0) {
       waits_.signal();
