@@ -3,16 +3,21 @@
 import json
 
 import pytest
-from rdma_lab import clean
+from rdma_lab import clean, until
 
 from lab.vm.rdma import payload
-from lab.vm.rdma.faults import RoceDrop
+from lab.vm.rdma.faults import RoceDrop, RxeRemoved
 
 pytestmark = pytest.mark.nightly  # a job over verbs was seen to stand still
 
 VERBS = {"FABRIC_VERBS": "1"}
 MTU = 1024
 """Bytes of payload in a packet of soft-RoCE at the lab's MTU."""
+RDMA_CARRIES = 50
+"""Packets a second of the guest on one rail: far above what validations and answers make."""
+BACK_NS = 60_000_000_000
+"""Of the guest. Finding the device and connecting take 1 to 3 s, attempts that a busy machine made
+fail are made again after up to 16 s."""
 
 
 @pytest.fixture
@@ -21,13 +26,23 @@ def lab(namespaces):
     yield from clean(namespaces)
 
 
+def sent(lab, host):
+    """RDMA packets that each device of a host has sent; a removed one has no row."""
+    shown = lab.run(host, ["rdma", "-j", "statistic", "show"]).check().out
+    return {row["ifname"]: row["sent_pkts"] for row in json.loads(shown or "[]")}
+
+
 def packets(lab, host):
     """RDMA packets that a host has sent, over all its devices."""
-    sent = 0
-    for rail in range(lab.topology.rails):
-        shown = lab.run(host, ["rdma", "-j", "statistic", "show", "link", f"rxe{rail}/1"])
-        sent += json.loads(shown.check().out)[0]["sent_pkts"]
-    return sent
+    return sum(sent(lab, host).values())
+
+
+def rate(lab, host, seconds):
+    """RDMA packets a second of the guest that ``rxe0`` of a host sends."""
+    vm = lab.machines[0]
+    began, before = vm.now_ns(), sent(lab, host).get("rxe0", 0)
+    lab.run(host, ["sleep", str(seconds)]).check()
+    return (sent(lab, host).get("rxe0", 0) - before) / ((vm.now_ns() - began) / 1e9)
 
 
 def passed(results, size):
@@ -78,3 +93,24 @@ def test_rdma_that_breaks_while_ip_works_moves_the_load(lab):
     run = lab.perf("p2p", "--size", "64K", "--duration", "30", hosts=[0, 1], timeout=600, env=VERBS)
     with lab.inject(RoceDrop("h0:rail0")):
         assert passed(run.wait(), 64 * 1024)
+
+
+@pytest.mark.parametrize(("host", "rails"), [(0, "=rail0"), (1, "rail")])
+def test_a_device_that_is_removed_and_added_carries_again_in_a_busy_job(lab, host, rails):
+    """The job never rests: its paths go back to RDMA beside the TCP that took over."""
+    words = ["--size", "256K", "--duration", "600", "--pingpong", "0", "--interval-ms", "50"]
+    env = {**VERBS, "NCCL_SOCKET_IFNAME": rails}
+    job = lab.perf("p2p", *words, hosts=[0, 1], env=env, timeout=500)
+    try:
+        until(lambda: rate(lab, 0, 1.0) >= RDMA_CARRIES, "RDMA carries")
+        with lab.inject(RxeRemoved(f"h{host}:rail0")):
+            lab.run(0, ["sleep", "4"]).check()
+        vm = lab.machines[0]
+        added = vm.now_ns()
+        while rate(lab, 0, 0.5) < RDMA_CARRIES:
+            assert vm.now_ns() - added < BACK_NS, "RDMA is not back on the rail"
+        print(f"h{host}, {rails}: back after {(vm.now_ns() - added) / 1e9:.1f} s")
+        job.interrupt()
+        assert passed(job.wait(), 256 * 1024)
+    finally:
+        job.kill()
