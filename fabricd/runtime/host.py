@@ -186,7 +186,7 @@ def make_host(
         settings, inventory, engine, prober, carriers, nics, jobs, detectors,
         lasting, events, saver, publisher, evaluator, planner,
         ProbeLoop(
-            engine, feed, carriers=carriers, losses=detectors.losses, planner=planner,
+            engine, prober, carriers=carriers, losses=detectors.losses, planner=planner,
             evaluator=evaluator, events=events, saver=saver, prober_seen=prober_seen,
         ),
         ProbeTick(

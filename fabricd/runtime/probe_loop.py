@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from fabricd.detect.loss import LossTest
 from fabricd.engine import Engine
 from fabricd.links.carrier_sources import CarrierSources
-from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import EventRecord, RdmaPortRecord
 from fabricd.runtime import fast_path
 from fabricd.runtime.evaluator import Evaluator
 from fabricd.runtime.event_stream import EventStream
 from fabricd.runtime.probe_planner import ProbePlanner
+from fabricd.runtime.prober import Prober
 from fabricd.runtime.state_saver import StateSaver
 from fabricd.timeline.rows import event
 from telemetry.events import EventKind
@@ -33,7 +33,7 @@ class ProbeLoop:
     def __init__(
         self,
         engine: Engine,
-        feed: ProberFeed,
+        prober: Prober,
         *,
         carriers: CarrierSources,
         losses: LossTest,
@@ -44,7 +44,8 @@ class ProbeLoop:
         prober_seen: Callable[[int], None],
     ) -> None:
         """Args: ``prober_seen``: called with the process id of each prober that appears."""
-        self._engine, self._feed, self._carriers = engine, feed, carriers
+        self._engine, self._feed, self._counts = engine, prober.feed, prober.counts
+        self._carriers = carriers
         self._losses, self._planner, self._evaluator = losses, planner, evaluator
         self._events, self._saver = events, saver
         self._prober_seen = prober_seen
@@ -77,6 +78,8 @@ class ProbeLoop:
     def prober_changed(self, what: str, numbers: dict[str, int]) -> None:
         """Another prober serves, or none: ``numbers`` are those of the new one."""
         self._losses.rebase()
+        # What an older prober counted before this moment is no count of ours.
+        self._counts.prober.update(self._feed.header())
         if "pid" in numbers:
             self._prober_seen(numbers["pid"])
         self._events.emit([event(EventKind.PROBER, reason=f"prober {what}", data=dict(numbers))])
