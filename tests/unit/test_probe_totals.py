@@ -234,6 +234,7 @@ class Prober(ProberFeed):
     """A table of paths and a header, once it has the engine of the host."""
 
     refused = 3
+    start_ns = 2**62
 
     def __init__(self, run_dir):
         super().__init__(run_dir)
@@ -242,7 +243,7 @@ class Prober(ProberFeed):
     def header(self):
         if self.engine is None:
             return None
-        return header(self.life, 2**62, 4, (0, 0, 0, self.at.get("auth", 9), 0, 0, 0))
+        return header(self.life, self.start_ns, 4, (0, 0, 0, self.at.get("auth", 9), 0, 0, 0))
 
     def paths(self):
         out = []
@@ -301,5 +302,17 @@ async def test_no_counter_falls_over_reloads_and_restarts(tmp_path):
         check()
         del prober.header
         check()
+    finally:
+        whole.close()
+
+
+async def test_what_an_older_prober_refuses_before_the_first_tick_counts(tmp_path):
+    whole = WholeHost(tmp_path, PEERS, ADDRESSED, feed=Prober)
+    host, prober = whole.host, whole.host.prober.feed
+    try:
+        prober.engine, prober.start_ns, prober.at = host.engine, 0, {"auth": 50}
+        host.probe_loop.prober_changed("appeared", {"pid": 1, "incarnation": 1})
+        prober.at["auth"] = 52
+        assert snapshot(host).prober.refused["auth"] == 2
     finally:
         whole.close()
