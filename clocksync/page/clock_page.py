@@ -156,7 +156,35 @@ def page_path(kind: Kind, directory: Path | None) -> Path:
     return (directory or Path(os.environ.get("FABRIC_RUN_DIR") or "/run/fabricd")) / kind.name
 
 
-class ClockReader:
+class PageReader:
+    """A mapped page of a clock service, as a context manager. Each thread has its own reader."""
+
+    def _map(self, path: Path, kind: Kind, what: str) -> None:
+        """Map the file; ``what``: "a clock page", for the error.
+
+        Raises:
+            ClockError: the file is missing, or of another version.
+        """
+        try:
+            self._file = Mapped(path, kind, what)
+        except LatchError as error:
+            raise ClockError(str(error)) from error
+        self._words = self._file.words
+
+    def close(self) -> None:
+        """Unmap."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ClockReader(PageReader):
     """Reads the page of this host. Each thread its own.
 
     A page that grows old is looked for anew: a service of another version makes its own.
@@ -173,11 +201,7 @@ class ClockReader:
         self._open()
 
     def _open(self) -> None:
-        try:
-            self._file = Mapped(self._path, KIND, "a clock page")
-        except LatchError as error:
-            raise ClockError(str(error)) from error
-        self._words = self._file.words
+        self._map(self._path, KIND, "a clock page")
         self._seq = -1
         self._line = self._load()
 
@@ -245,18 +269,6 @@ class ClockReader:
         age = clock_gettime_ns(CLOCK_MONOTONIC_RAW) - line.raw_ns
         state = State.HOLDOVER if abs(age) > line.fresh_ns else line.state
         return FabricTime(ns, bound, state, line.reference, line.epoch)
-
-    def close(self) -> None:
-        """Unmap."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Own(threading.local):

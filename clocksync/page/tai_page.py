@@ -12,12 +12,11 @@ import struct
 import threading
 from pathlib import Path
 from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from clocksync.page import clock_page
 from clocksync.page.clock_page import NOTHING, ClockError, Line, State
-from clocksync.page.latch import Kind, LatchError, LatchFile, Mapped, is_sealed, seal
+from clocksync.page.latch import Kind, LatchFile, is_sealed, seal
 
 FIELDS: Final = {
     "grandmaster": "Q", "utc_offset_s": "i", "flags": "I", "steps_removed": "H",
@@ -139,7 +138,7 @@ class TaiPage:
         self._file.close()
 
 
-class TaiReader:
+class TaiReader(clock_page.PageReader):
     """Reads the page of this host. Each thread its own."""
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -153,11 +152,7 @@ class TaiReader:
         self._open()
 
     def _open(self) -> None:
-        try:
-            self._file = Mapped(self._path, KIND, "a page of TAI")
-        except LatchError as error:
-            raise ClockError(str(error)) from error
-        self._words = self._file.words
+        self._map(self._path, KIND, "a page of TAI")
         self._seq = -1
         self._said = NO_TAI
 
@@ -203,18 +198,6 @@ class TaiReader:
         self._last = ns
         bound = found.bound_ns + (ns - found.ns)
         return TaiTime(ns, bound, found.state, found.reference, found.epoch, said.source)
-
-    def close(self) -> None:
-        """Unmap."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Own(threading.local):

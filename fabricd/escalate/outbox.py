@@ -44,7 +44,7 @@ class StoreThread:
         def guarded() -> tuple[T | None, Exception | None]:
             try:
                 return work(), None
-            except Exception as error:  # Also a late one goes to who waits.
+            except Exception as error:  # The caller may still wait when it is late.
                 return None, error
 
         def take(result: tuple[T | None, Exception | None]) -> None:
@@ -56,7 +56,7 @@ class StoreThread:
                 answer.set_result(result[0])  # type: ignore[arg-type]  # None may be a T
 
         async with self._turn:
-            # One who was cancelled left the turn, and the thread still does his work.
+            # A cancelled caller gave up its turn, but the thread still does its work.
             await self._blocking.wait_idle()
             returned = await self._blocking.call(guarded, take) or answer.done()
             if not returned and not self._blocking.busy:

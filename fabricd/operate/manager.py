@@ -1,6 +1,6 @@
 """Operator overrides: accepts them, stores them, says what is in force, ends them in time.
 
-Each call returns what has to be done; `fabricd.runtime.operator` does it.
+Each call returns what follows from it; `fabricd.runtime.operator` applies that.
 
 A refusal says what to do instead. An override is in force only once it is on the disk, so what an
 operator was told holds over a crash.
@@ -29,7 +29,7 @@ from telemetry.events import Event, EventKind
 
 @dataclass(frozen=True, slots=True)
 class SteeredHost:
-    """What is asked before an override is granted. Read, never written.
+    """The state of a host that decides whether an override is granted. Read, never written.
 
     Attributes:
         links: of the host, in the state that they are in.
@@ -53,12 +53,12 @@ class OverrideChange:
     Attributes:
         override: given, or taken back.
         event: for the timeline.
-        vouched: the link whose damping penalty is dropped; "": none.
+        forgiven: the link whose damping penalty is dropped; "": no link.
     """
 
     override: Override
     event: Event
-    vouched: str = ""
+    forgiven: str = ""
 
 
 class OverrideError(Exception):
@@ -274,7 +274,7 @@ class OverrideManager:
             raise OverrideError(f"{target[:32]} is {otherwise}")
         self._store_or_undo(before)
         said = _told(host, override, f"{_name(override)} taken back", by)
-        return OverrideChange(override, said, vouched=target if kind is Kind.DRAIN else "")
+        return OverrideChange(override, said, forgiven=target if kind is Kind.DRAIN else "")
 
     def _store_or_undo(self, before: list[dict[str, Any]]) -> None:
         try:

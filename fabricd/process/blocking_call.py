@@ -53,7 +53,7 @@ class BlockingCaller:
         return self._busy
 
     async def wait_idle(self) -> None:
-        """Wait until no call is under way; a caller that was cancelled may have left one."""
+        """Wait until no call is under way; a cancelled caller leaves its call behind."""
         await self._idle.wait()
 
     async def call(self, work: Callable[[], T], take: Callable[[T], None]) -> bool:

@@ -1,4 +1,4 @@
-"""The detectors of a host that stand beside the engine, and report to it."""
+"""The detectors that run outside the engine and report to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fabricd.probes.monitor import ProbeMonitor
 
 @dataclass(frozen=True, slots=True)
 class Detectors:
-    """Each owns what it has learnt.
+    """Each detector owns its state.
 
     Attributes:
         losses: which links and paths lose too many probes.

@@ -1,4 +1,4 @@
-"""Evaluates the engine, publishes what follows, then records it: one `step` is one full cycle."""
+"""Evaluates the engine, publishes the result, then records it: one `step` is one cycle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from telemetry.events import Event, LinkState
 
 
 class Evaluator:
-    """Steps when it is told to, and by itself when the engine or the saver wants that.
+    """Steps when a part calls it, and by a timer at the time that engine or saver asked for.
 
     Attributes:
         outages: link → times that it went out of service.
@@ -53,7 +53,7 @@ class Evaluator:
     def on_silence(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` when another set of hosts is silent, once the page says what follows.
 
-        Returns what ends that.
+        Returns a function that unsubscribes it.
         """
         return self._silence.add(callback)
 
@@ -84,14 +84,14 @@ class Evaluator:
         self._arm(min(due, default=None), now)
 
     def report(self, events: Sequence[Event], *, changed: bool) -> None:
-        """Record what a reader found; with ``changed`` the engine judges anew, too."""
+        """Record a reader's events; with ``changed`` evaluate the engine, too."""
         if changed:
             self.step(events)
         else:
             self._events.emit(events)
 
     def close(self) -> None:
-        """Step no more by itself."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

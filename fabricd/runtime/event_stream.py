@@ -16,7 +16,7 @@ from telemetry.events import Event, EventKind
 
 
 class EventStream:
-    """The only way of an event into the timeline."""
+    """Every event of the host enters the timeline here."""
 
     def __init__(self, settings: HostSettings, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -26,7 +26,7 @@ class EventStream:
         self._log = structlog.get_logger()
 
     def subscribe(self, callback: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Call ``callback`` with each event as JSON; returns what ends the subscription."""
+        """Call ``callback`` with each event as JSON; returns a function that unsubscribes it."""
         return self._subscribers.add(callback)
 
     def hold(self, events: Sequence[Event]) -> None:
@@ -39,7 +39,7 @@ class EventStream:
         return bool(self._held)
 
     def emit(self, events: Sequence[Event]) -> None:
-        """Record those that were held, then these."""
+        """Record the held events, then these."""
         events, self._held = [*self._held, *events], []
         if not events:
             return

@@ -1,4 +1,4 @@
-"""Takes what threads and the forecast's process find out about the NICs and their verbs ports."""
+"""Takes readings of NICs and verbs ports from threads, and forecasts from a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fabricd.runtime.probe_planner import ProbePlanner
 
 
 class NicInput:
-    """All of it is called on the event loop."""
+    """Passes readings to the NIC monitor and the engine. Call it on the event loop only."""
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class NicInput:
         self._planner, self._evaluator = planner, evaluator
 
     def nics_read(self, readings: Sequence[Reading]) -> None:
-        """What a thread read of the NICs."""
+        """Take what a thread read of the NICs."""
         now, flaps = time.monotonic_ns(), self._tracker.totals
         events, changed = self._nics.take(readings, self._engine, flaps, now)
         self._evaluator.report(events, changed=changed)
 
     def nics_checked(self, hanging: Mapping[str, float]) -> None:
-        """Each tick: which NICs do not answer → for how many seconds."""
+        """Take, at each tick, the NICs that do not answer → for how many seconds."""
         events, changed = self._nics.check(self._engine, hanging, time.monotonic_ns())
         self._evaluator.report(events, changed=changed)
 
     def foretold(self, forecasts: Mapping[str, Forecast]) -> None:
-        """A window of the failure forecast."""
+        """Take the failure forecast of one window, by netdev."""
         events, changed = self._nics.foretold(self._engine, forecasts, time.monotonic_ns())
         self._evaluator.report(events, changed=changed)
 
@@ -51,6 +51,6 @@ class NicInput:
         self._planner.ports_found(ports)
 
     def ports_read(self, active: Mapping[str, bool | None]) -> None:
-        """State of the verbs ports behind the links; one that is missing is not known."""
+        """Take the state of the verbs ports by netdev; the state of a missing one is unknown."""
         for link in self._engine.links:
             self._engine.report_port(link, active.get(link.netdev))

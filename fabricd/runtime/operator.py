@@ -1,4 +1,4 @@
-"""Does what operator overrides ask for: events, the engine's overrides, the page."""
+"""Applies operator overrides: records the event, updates the engine and the steer page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from fabricd.runtime.state_publisher import StatePublisher
 
 
 class OperatorActions:
-    """The overrides of one host at work. Attribute ``manager``: accepts and keeps them."""
+    """Applies the overrides of one host.
+
+    Attributes:
+        manager: accepts overrides and stores them.
+    """
 
     def __init__(
         self,
@@ -50,32 +54,32 @@ class OperatorActions:
         return refused
 
     def refresh(self) -> None:
-        """Hand the engine what is in force."""
+        """Give the engine the overrides that are in force."""
         self._engine.override(self.manager.effective(self.host))
 
     def apply(self, change: OverrideChange) -> Override:
-        """Do what the manager has granted; the page says so when this returns."""
-        if change.vouched:
-            self._engine.forgive(change.vouched)
+        """Apply what the manager has granted; the steer page has it when this returns."""
+        if change.forgiven:
+            self._engine.forgive(change.forgiven)
         self._events.emit([change.event])
         self._settle()
         return change.override
 
     def tick(self, now: int) -> None:
-        """End what is over. ``now``: CLOCK_MONOTONIC ns."""
+        """End the overrides whose time is over. ``now``: CLOCK_MONOTONIC ns."""
         ended = self.manager.expire(self.host, now)
         if ended:
             self._events.emit(ended)
             self._settle()
 
     def document(self) -> dict[str, Any]:
-        """All that is in force, for ``status``."""
+        """The overrides in force as JSON, for ``status``."""
         return self.manager.document(self._engine.overrides.off, time.monotonic_ns())
 
     def _settle(self) -> None:
-        """Have the page say it now.
+        """Publish the overrides on the steer page.
 
-        Twice: what comes back from a drain is judged before traffic finds it.
+        It evaluates twice: a link that returns from a drain is judged before it carries traffic.
         """
         self.refresh()
         self._evaluator.step()

@@ -24,11 +24,11 @@ from fabricd.timeline.rows import event
 from telemetry.events import EventKind
 
 LATE_S = 0.01
-"""News of what is out anyway, or is heard again, wait so long for each other."""
+"""Records of links that are out, or are heard again, are collected for this long."""
 
 
 class ProbeLoop:
-    """Runs the prober's feed; owns what waits to be looked at."""
+    """Runs the prober's feed, and the timer of records that may wait."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ProbeLoop:
         await self._feed.run(self.woken, self.prober_changed)
 
     def wake(self) -> None:
-        """Take all that the prober says now."""
+        """Take all records of the prober now."""
         self._look(self._feed.events())
 
     def woken(self) -> None:
@@ -93,7 +93,7 @@ class ProbeLoop:
         self._evaluator.step(events)
 
     def close(self) -> None:
-        """Look no more by itself."""
+        """Stop the timer."""
         if self._late is not None:
             self._late.cancel()
             self._late = None

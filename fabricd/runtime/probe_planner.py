@@ -14,7 +14,7 @@ from fabricd.runtime.settings import HostSettings
 
 
 class ProbePlanner:
-    """Gives engine, prober and detectors the same paths, always all of them at once.
+    """Gives the engine, the prober and the detectors the same paths at the same time.
 
     Attributes:
         verbs_ports: by netdev, the verbs ports behind it.
@@ -36,7 +36,7 @@ class ProbePlanner:
         self.plan()
 
     def addresses(self) -> list[str | None]:
-        """From which each configured link is probed; None: it has no address."""
+        """Source address of each configured link's probes; None: the link has no address."""
         return plan.link_addresses(self._settings.config, self._inventory.address_of)
 
     def plan(self) -> None:

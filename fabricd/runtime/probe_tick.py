@@ -1,4 +1,4 @@
-"""Twice a second: what the prober's tables say of loss, delay, places and how well probes watch."""
+"""Feeds the prober's tables to the detectors of loss, delay and location, twice a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fabricd.runtime.state_saver import StateSaver
 
 
 class ProbeTick:
-    """Feeds the detectors, and has the engine judge when one of them says something else."""
+    """Feeds the detectors, and evaluates the engine when one of them changes its verdict."""
 
     def __init__(
         self,

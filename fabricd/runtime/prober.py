@@ -1,4 +1,4 @@
-"""The prober, as the parts of a host read it."""
+"""The prober's results, as the parts of a host read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fabricd.probes.path_table import PathTables
 
 @dataclass(frozen=True, slots=True)
 class Prober:
-    """Each owns what it has read.
+    """Each member owns what it has read.
 
     Attributes:
         feed: the connection to it, and its ring.

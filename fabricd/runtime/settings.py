@@ -8,7 +8,7 @@ from fabricd.probes import plan
 
 
 class HostSettings:
-    """Owns the configuration of a host. All others ask for it each time that they need it."""
+    """Owns the configuration of a host. Other parts read it here each time; none keeps a copy."""
 
     def __init__(self, config: Config, discovered: tuple[PeerTable, ...] = ()) -> None:
         self._file, self._discovered = config, discovered
@@ -21,7 +21,7 @@ class HostSettings:
 
     @property
     def netdevs(self) -> list[str]:
-        """Of the configured links, by index."""
+        """Netdevs of the configured links, by index."""
         return [link.netdev for link in self._config.links]
 
     @property

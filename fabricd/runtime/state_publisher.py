@@ -37,7 +37,7 @@ class StatePublisher:
         self._settings, self._engine, self._events = settings, engine, events
 
     def publish(self, now: int) -> list[Event]:
-        """Write the page; returns what became different. ``now``: CLOCK_MONOTONIC ns."""
+        """Write the steer page; returns an event for each change. ``now``: CLOCK_MONOTONIC ns."""
         return self.weights.publish(self._engine, self.mode_by_link(), now)
 
     def give_back(self) -> None:
@@ -48,7 +48,7 @@ class StatePublisher:
         )
 
     def mode_changed(self, why: str) -> None:
-        """The mode of something is another one: publish and record it."""
+        """Publish and record that the mode of the host or of a group changed; ``why``: in words."""
         told = self.publish(time.monotonic_ns())
         mode = self.modes.effective.name.lower()
         self._events.emit([event(EventKind.MODE, reason=why, data={"mode": mode}), *told])

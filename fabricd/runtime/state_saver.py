@@ -1,4 +1,4 @@
-"""Stores the state documents: what the next daemon has to know, soon after it changed."""
+"""Stores the state documents, from which the next daemon goes on, soon after a change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAVE_NS = 20_000_000
 """From a change to the document that says so: after kill -9 the next daemon must know what was out,
 and until then the steer page and the FLAP rows tell it. A storm of flaps is one document."""
 KEEP_NS = 600 * 10**9
-"""What is learnt all the time is stored so often at least."""
+"""Learnt values change all the time; they are stored at least this often."""
 
 
 class StateSaver:
@@ -47,7 +47,7 @@ class StateSaver:
         self.due_ns = self.due_ns or now + SAVE_NS
 
     def keep(self, now: int) -> None:
-        """Store what is learnt all the time at the next `save`, every `KEEP_NS`."""
+        """Have the next `save` store learnt values, once every `KEEP_NS`."""
         if now >= self._keep_ns:
             self._changed, self._keep_ns = True, now + KEEP_NS
 

@@ -1,4 +1,4 @@
-"""Callbacks that are told of something, in the order in which they subscribed."""
+"""A list of callbacks; its owner calls them in the order in which they subscribed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ P = ParamSpec("P")
 
 
 class Subscribers(Generic[P]):
-    """Those who want to be told. The owner of the news tells them; nobody else does."""
+    """The callbacks of one kind of news. Only the owner of the list calls `tell`."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[P, None]] = []
 
     def add(self, callback: Callable[P, None]) -> Callable[[], None]:
-        """Tell ``callback`` from now on; returns what ends that. It may be called once."""
+        """Subscribe ``callback``; returns a function that unsubscribes it, to be called once."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all of them."""
+        """Call all subscribers."""
         for callback in tuple(self._callbacks):
             callback(*args, **kwargs)

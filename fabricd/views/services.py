@@ -1,4 +1,4 @@
-"""What the daemon serves around its `Host`, as the views ask for it."""
+"""The daemon's services around its `Host`, for status, metrics and requests."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def _unread() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Asked each time; by default there is none of them.
+    """Each function is called when a view is made. The defaults stand for absent services.
 
     Attributes:
         start_wall_s: when the daemon began, CLOCK_REALTIME.
         source: of the configuration.
-        escalation: the connection to the control fabric; None: there is none.
-        endpoint: of the metrics.
-        refused: service → inputs that it refused.
-        receive_note: where the kernel's backlogs are read, or why not.
-        payload_note: likewise the links' byte counters.
-        ports_note: likewise the verbs ports.
-        clock: counters of the clock service, whose restarts they outlive.
+        escalation: the connection to the control fabric; None: no broker is configured.
+        endpoint: state of the metrics endpoint.
+        refused: service → count of inputs that it refused.
+        receive_note: where the kernel's receive backlogs are read, or why they are not.
+        payload_note: the same for the links' byte counters.
+        ports_note: the same for the verbs ports.
+        clock: counters of the clock service; they outlive its restarts.
     """
 
     start_wall_s: float = 0.0
