@@ -175,6 +175,10 @@ async def ask(
     try:
         async with asyncio.timeout(CHILD_S):
             out, err = await child.communicate(json.dumps(request).encode())
+            assert child.stdin is not None
+            with contextlib.suppress(OSError):  # It ended before it had read: its status says why.
+                # Python 3.11 logs a traceback of a broken pipe that nobody waits for.
+                await child.stdin.wait_closed()
     except BaseException:
         if child.returncode is None:
             child.kill()

@@ -4,9 +4,12 @@ Readings are those of recorded images; seconds are counted, not waited for. Wind
 the child's code, one of them by the child itself.
 """
 
+import asyncio
+import gc
 import json
 import math
 import struct
+import sys
 
 import pytest
 from optics_images import qsfp
@@ -141,6 +144,15 @@ async def test_a_child_that_fails_stops_nothing(run, monkeypatch):
         monkeypatch.setattr("fabricd.nics.watch.make_request", lambda *_, b=broken: b)
         await watch.window()
     assert run.nics.whole.weights()["rail1"] == 400, "the last forecast stands"
+
+
+async def test_a_child_that_ends_before_it_has_read_is_told_by_its_status_alone(caplog):
+    request = {"rows": "x" * (1 << 20)}  # more than a pipe holds
+    with pytest.raises(OSError, match="exit status 3"):
+        await ask(request, [sys.executable, "-c", "raise SystemExit(3)"])
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not caplog.records, "asyncio logs what nobody waited for when it is collected"
 
 
 async def test_a_state_that_cannot_be_stored_is_said(run, tmp_path):
