@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fabric_train import backend
-from fabric_train.collectives import GenerationGroup, connect_generation
-from fabric_train.messages import Assignment
+from fabric_train.groups import backend
+from fabric_train.groups.collectives import GenerationGroup, connect_generation
+from fabric_train.messages.process import Assignment
 
 VOTES = 50
 
