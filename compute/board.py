@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fabric_train.documents import AgentDocument
+from fabric_train.messages.documents import AgentDocument
 from telemetry.messages.documents import ComputeJob
 
 

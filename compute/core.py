@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 from compute.decide.decider import Effect
-from fabric_train.documents import AgentDocument
+from fabric_train.messages.documents import AgentDocument
 from telemetry.messages.documents import (
     Fence,
     HostDocument,

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from compute.core import Core
-from fabric_train import documents as train
+from fabric_train.messages import documents as train
 from telemetry.broker.guard import ReplayGuard
 from telemetry.messages.documents import (
     HostDocument,

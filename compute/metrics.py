@@ -27,7 +27,7 @@ from compute.board import JobBoard, JobView
 from compute.failures import CLASSES, OUTCOMES, Failure
 from compute.intake import Intake
 from compute.operator_files import MODES
-from fabric_train.documents import PHASES
+from fabric_train.messages.documents import PHASES
 from telemetry.http_server import Handler, Reply, Request
 
 PREFIX = "fabric_compute"

@@ -3,35 +3,31 @@
 A rank that dies is replaced at the same rank, with the state of a healthy replica, and the job goes
 on at the step where it was. ``docs/operate/train.md`` has the ten lines that a training loop needs.
 
-- ``membership``: which process holds which rank. Pure.
-- ``step_rule``: at which step a job continues after a loss, and who copies from whom. Pure.
-- ``coordinator``: the phases of a job: forming, running, recovering, held. Pure.
-- ``messages``: what a process and its agent say to each other over a Unix socket.
-- ``agent``: the process ``fabric-run``: spawns ranks, watches them, runs the coordinator.
-- ``collectives``: the process group that outlives generations. ``gloo_group`` and ``plugin_group``
-  are what is inside it.
-- ``state``, ``transfer``, ``local_state``: what a replacement receives.
-- ``checkpoint``, ``guard``: checkpoints that no outdated writer can publish.
-- ``job``: the API of the training loop.
+- ``rules``: who holds which rank, the phases of a job, where it goes on after a loss. Pure.
+- ``messages``: what processes, agents and fabric-compute say to each other.
+- ``run``: the program ``fabric-run``; ``agent`` on one host, ``host`` on several.
+- ``rank``: what runs in a process of the job, with the API of the training loop (``rank.job``).
+- ``groups``: collectives that outlive generations, over gloo, NCCL or the network plugin.
+- ``state``: what a replacement receives, and checkpoints that no outdated writer can publish.
 
 This package imports torch and the standard library only, and nothing of the house. Importing it
-does not import torch: ``job``, ``collectives``, ``state`` and ``transfer`` do.
+does not import torch: ``rank``, ``groups`` and ``state`` do.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fabric_train.checkpoint import Checkpoint, CheckpointRefusedError, newest_checkpoint
+from fabric_train.state.checkpoint import Checkpoint, CheckpointRefusedError, newest_checkpoint
 
 if TYPE_CHECKING:
-    from fabric_train.job import Job
+    from fabric_train.rank.job import Job
 
 __all__ = ["Checkpoint", "CheckpointRefusedError", "join", "newest_checkpoint"]
 
 
 def join() -> Job:
-    """Become a rank or a spare of the job whose fabric-run started this process; see ``job``."""
-    from fabric_train import job
+    """Become a rank or a spare of the job whose fabric-run started this process: ``rank.job``."""
+    from fabric_train.rank import job
 
     return job.join()

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fabric_train import addresses, backend, limits
-from fabric_train.agent import Agent
-from fabric_train.coordinator import Coordinator
+from fabric_train.agent.processes import python
+from fabric_train.agent.standalone import Agent
+from fabric_train.groups import backend
 from fabric_train.host.agent import HostAgent, Options
-from fabric_train.processes import python
-from fabric_train.protection import Protection
+from fabric_train.messages import addresses
+from fabric_train.rules import limits
+from fabric_train.rules.coordinator import Coordinator
+from fabric_train.rules.protection import Protection
 
 EXAMPLE = """examples:
   fabric-run --standalone --nproc-per-node 4 --spares 1 train.py --epochs 3

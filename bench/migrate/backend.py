@@ -11,8 +11,8 @@ from statistics import median
 
 from bench.plugin.quiet import Quiet
 from bench.report import Row
-from fabric_train.backend import environment
-from fabric_train.processes import make_store
+from fabric_train.agent.processes import make_store
+from fabric_train.groups.backend import environment
 from lab.node import REPO
 
 RANKS = 4

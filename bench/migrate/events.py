@@ -85,7 +85,8 @@ def parse_events(texts: Mapping[int, str]) -> Events:
 class Resumed:
     """The first commit of every rank in a later generation than that of the fault.
 
-    ``lost_steps``: steps that were applied before the fault and had to be run again.
+    ``lost_steps``: steps that were applied before the fault and had to be run again. A survivor
+    that had voted for a step may apply it in the later generation, from the gradients that it has.
     """
 
     generation: int
@@ -105,7 +106,9 @@ def resumed(events: Events, fault_ns: int, world: int) -> Resumed | None:
     if len(first) < world:
         return None
     counted = sorted(first.values(), key=lambda one: one.at_ns)[:world]
-    again = min(one.step for one in counted)
+    kept = {(draw.pid, draw.step + 1) for draw in events.draws if draw.at_ns <= fault_ns}
+    kept -= {(draw.pid, draw.step + 1) for draw in events.draws if draw.at_ns > fault_ns}
+    again = min((one.step for one in counted if (one.pid, one.step) not in kept), default=done + 1)
     return Resumed(counted[-1].generation, counted[-1].at_ns, max(0, done + 1 - again))
 
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fabric_train.documents import (
+from fabric_train.messages.documents import (
     AgentDocument,
     DocumentError,
     JobGeneration,

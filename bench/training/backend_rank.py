@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
-from fabric_train import backend
-from fabric_train.collectives import GenerationGroup, connect_generation
-from fabric_train.messages import Assignment
+from fabric_train.groups import backend
+from fabric_train.groups.collectives import GenerationGroup, connect_generation
+from fabric_train.messages.process import Assignment
 
 VOTES = 50
+COMPARED = ("gloo", "plugin")
+"""Of `backend.BACKENDS`, those of host memory."""
 
 
 def connect(name: str, generation: int, rank: int, world: int, store: str) -> GenerationGroup:
@@ -45,7 +47,7 @@ def main() -> None:
     torch.set_num_threads(1)
     groups = {
         name: connect(name, number, rank, world, sys.argv[3])
-        for number, name in enumerate(backend.BACKENDS, 1)
+        for number, name in enumerate(COMPARED, 1)
     }
     source = torch.full((mib << 18,), float(rank + 1))
     taken: dict[str, Any] = {name: {"reduce_ms": [], "vote_us": []} for name in groups}
@@ -60,7 +62,7 @@ def main() -> None:
                 taken[name]["vote_us"].append(vote_us)
     if rank == 0:
         print(json.dumps(taken))
-    groups[backend.BACKENDS[0]].vote()  # nobody leaves while others still measure
+    groups[COMPARED[0]].vote()  # nobody leaves while others still measure
 
 
 if __name__ == "__main__":

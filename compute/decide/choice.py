@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fabric_train.documents import AgentDocument, JobGeneration
+from fabric_train.messages.documents import AgentDocument, JobGeneration
 
 
 def has_accepted(document: AgentDocument, generation: JobGeneration) -> bool:

@@ -30,7 +30,7 @@ from compute.decide.known_job import (
 )
 from compute.decide.observers import HostView, Observers
 from compute.decide.policy import Policy
-from fabric_train.documents import AgentDocument, DocumentError, parse, to_data
+from fabric_train.messages.documents import AgentDocument, DocumentError, parse, to_data
 from telemetry.messages.documents import (
     ComputeJob,
     ComputeOrder,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compute.decide.recovery import JobRecord
-from fabric_train.documents import AgentDocument, JobOrder
+from fabric_train.messages.documents import AgentDocument, JobOrder
 
 
 @dataclass

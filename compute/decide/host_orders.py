@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fabric_train.documents import JobOrder
+from fabric_train.messages.documents import JobOrder
 from telemetry.messages.documents import Fence
 
 

@@ -39,7 +39,7 @@ from compute.decide.ranks import (
     rank_processes,
 )
 from compute.decide.recovery import JobRecord, RecoveryLog
-from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 
 TERMINAL = ("ended", "failed")
 

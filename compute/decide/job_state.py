@@ -11,7 +11,7 @@ from typing import Any
 
 from compute.decide.evidence import Verdict
 from compute.decide.recovery import JobRecord
-from fabric_train.documents import AgentDocument, JobGeneration
+from fabric_train.messages.documents import AgentDocument, JobGeneration
 from telemetry.messages.documents import (
     LONGEST_PLACE,
     MOST_NAMES,

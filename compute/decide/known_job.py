@@ -10,7 +10,7 @@ from compute.decide.agent_votes import AgentVotes
 from compute.decide.decision import JobDecision, JobInput
 from compute.decide.evidence import Verdict
 from compute.decide.job import JobCore
-from fabric_train.documents import AgentDocument
+from fabric_train.messages.documents import AgentDocument
 from telemetry.messages.documents import Fence, Recovery
 
 Mode = Literal["observe", "migrate"]

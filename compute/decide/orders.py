@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 
 
 def refusals(

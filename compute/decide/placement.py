@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from fabric_train.documents import AgentDocument, JobGeneration, Member, ProcessState
+from fabric_train.messages.documents import AgentDocument, JobGeneration, Member, ProcessState
 
 T = TypeVar("T", bound=Hashable)
 

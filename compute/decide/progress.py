@@ -12,7 +12,7 @@ from compute.decide.choice import is_chosen, is_contested
 from compute.decide.policy import Policy
 from compute.decide.ranks import rank_processes
 from compute.decide.recovery import RecoveryLog
-from fabric_train.documents import AgentDocument, JobGeneration
+from fabric_train.messages.documents import AgentDocument, JobGeneration
 
 
 class GenerationProgress:

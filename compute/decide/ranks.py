@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fabric_train.documents import AgentDocument, JobGeneration, ProcessState
+from fabric_train.messages.documents import AgentDocument, JobGeneration, ProcessState
 
 HOST_LOST = "is lost"
 """How the reason of a rank ends whose host has no agent any more."""

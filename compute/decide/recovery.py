@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compute.decide.ranks import HOST_LOST
-from fabric_train.documents import JobGeneration, ProcessState
+from fabric_train.messages.documents import JobGeneration, ProcessState
 
 
 @dataclass(frozen=True)

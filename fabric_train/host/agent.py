@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabric_train.addresses import join
-from fabric_train.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
-from fabric_train.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.agent.processes import Processes, how_ended, make_store
 from fabric_train.host import local_states
 from fabric_train.host import peer_messages as wire
 from fabric_train.host.core import HostCore
@@ -28,7 +26,9 @@ from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
 from fabric_train.host.urgency import Urgency
-from fabric_train.messages import (
+from fabric_train.messages.addresses import join
+from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.messages.process import (
     Acknowledged,
     Assignment,
     Committed,
@@ -51,8 +51,8 @@ from fabric_train.messages import (
     Suspect,
     Welcome,
 )
-from fabric_train.processes import Processes, how_ended, make_store
-from fabric_train.protection import Placement, Protection, protection
+from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
+from fabric_train.rules.protection import Placement, Protection, protection
 
 _ADVICE = (
     "A job of several hosts needs fabricd on each: name its run directory with --daemon. "

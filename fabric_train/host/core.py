@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fabric_train.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
-from fabric_train.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
 from fabric_train.host.orders import problem_of
+from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
+from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
 
 FAILURES = 3  # rounds of new processes that end before they are warm
 

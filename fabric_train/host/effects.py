@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fabric_train.coordinator import Kill, ReleaseAll, Spawn
-from fabric_train.documents import JobGeneration
+from fabric_train.messages.documents import JobGeneration
+from fabric_train.rules.coordinator import Kill, ReleaseAll, Spawn
 
 
 @dataclass(frozen=True)

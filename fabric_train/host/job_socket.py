@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fabric_train.documents import (
+from fabric_train.messages.documents import (
     AgentDocument,
     DocumentError,
     JobOrder,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from fabric_train.documents import JobGeneration
-from fabric_train.state_memory import STEPS
+from fabric_train.messages.documents import JobGeneration
+from fabric_train.messages.state_memory import STEPS
 
 BUDDIES = 2
 

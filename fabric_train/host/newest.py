@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fabric_train.documents import JobGeneration
 from fabric_train.host.finder import Sender
 from fabric_train.host.peer_messages import AskAccepted, NewestAccepted
+from fabric_train.messages.documents import JobGeneration
+from fabric_train.messages.process import NEWEST_S
 
-LIMIT_S = 10.0  # for a majority to answer, and for a takeover under way
 _AGAIN_S = 0.05
 
 
@@ -80,7 +80,7 @@ class NewestCheck:
     async def ask(
         self,
         newest: Callable[[], tuple[JobGeneration | None, JobGeneration | None]],
-        limit_s: float = LIMIT_S,
+        limit_s: float = NEWEST_S,
     ) -> tuple[int, str]:
         """Number of the newest generation, and why it may not be the newest; empty: it is.
 

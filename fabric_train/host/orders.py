@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from fabric_train.addresses import AddressError, split
-from fabric_train.documents import JobGeneration, JobOrder
 from fabric_train.host.effects import Setup
+from fabric_train.messages.addresses import AddressError, split
+from fabric_train.messages.documents import JobGeneration, JobOrder
 
 
 def problem_of(order: JobOrder, setup: Setup, processes: Container[str]) -> str:

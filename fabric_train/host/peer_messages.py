@@ -13,7 +13,7 @@ import json
 import secrets
 from dataclasses import dataclass
 
-from fabric_train import frames
+from fabric_train.messages import frames
 
 VERSION = 2
 MAX_GREETING = 4096  # bytes of a header, before the peer has proved who it is

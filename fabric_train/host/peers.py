@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from fabric_train import frames
-from fabric_train.addresses import split
-from fabric_train.documents import Member
-from fabric_train.frames import MessageError
-from fabric_train.host import heartbeats
 from fabric_train.host import peer_messages as wire
 from fabric_train.host.peer_messages import PeerMessage
+from fabric_train.messages import frames
+from fabric_train.messages.addresses import split
+from fabric_train.messages.documents import Member
+from fabric_train.messages.frames import MessageError
+from fabric_train.rules import heartbeats
 
 _GREETING_S = 5.0
 _RETRY_S = (0.05, 1.0)  # first and longest wait before a host is called again

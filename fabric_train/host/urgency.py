@@ -7,7 +7,7 @@ hosts.
 
 from __future__ import annotations
 
-from fabric_train.documents import AgentDocument
+from fabric_train.messages.documents import AgentDocument
 
 PROGRESS_S = (1.0, 30.0)  # after the last one, where only steps have changed: at first, at most
 GATHER_S = 0.02  # where nothing has happened for which somebody waits

@@ -220,9 +220,14 @@ class Source:
 class Phcs:
     """Those that stamp now."""
 
-    def __init__(self, opener: Callable[[int], Device] = open_device) -> None:
+    def __init__(
+        self,
+        opener: Callable[[int], Device] = open_device,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Args: ``monotonic_ns`` measures how long a reading takes."""
         self.by_number: dict[int, Source] = {}
-        self._open = opener
+        self._open, self._monotonic_ns = opener, monotonic_ns
         self._log = structlog.get_logger()
 
     def read(self, wanted: Iterable[int], now_ns: int) -> None:
@@ -259,7 +264,7 @@ class Phcs:
         self.read((), 0)
 
     def _read(self, source: Source, now_ns: int) -> None:
-        began = time.monotonic_ns()
+        began = self._monotonic_ns()
         try:
             if source.device is None:
                 source.device = self._open(source.number)
@@ -274,7 +279,7 @@ class Phcs:
         if source.why:
             self._log.info("a NIC's clock is read again", phc=source.number)
             source.why = ""
-        took = time.monotonic_ns() - began
+        took = self._monotonic_ns() - began
         # A little less than a step, which is never early.
         source.due_ns = now_ns + max(PERIOD_NS * 9 // 10, BUSY * took)
         if reading is None:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fabric_train
-from fabric_train.job import Job
+from fabric_train.rank.job import Job
 
 WIDTH = 1024
 BATCH = 32

@@ -126,7 +126,7 @@ class Fence(Document):
 class ComputeOrder(Document):
     """What a fabric-compute wants one host to do: all of it, in each message.
 
-    ``jobs`` by name: ``fabric_train.documents.JobOrder``, which fabricd passes on as it is.
+    ``jobs`` by name: ``fabric_train.messages.documents.JobOrder``; fabricd passes it on as it is.
     """
 
     fences: Annotated[list[Fence], Field(max_length=4096)] = []

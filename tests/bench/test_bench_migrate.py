@@ -119,6 +119,17 @@ def test_steps_that_are_run_again_are_lost():
     assert resumed(parse_events({1: text}), 12, WORLD) == Resumed(2, 91, 5)
 
 
+def test_a_step_that_a_survivor_had_voted_for_is_applied_late_and_not_lost():
+    # Rank 0 has applied step 6, rank 1 has not: it does in the next generation, without a draw.
+    before = {1: commit(10, 0, 1, 6), 2: draw(5, 1, 5)}
+    after = {1: commit(40, 0, 2, 7), 2: commit(30, 1, 2, 6) + commit(41, 1, 2, 7)}
+    events = parse_events({pid: before[pid] + after[pid] for pid in before})
+    assert resumed(events, 12, WORLD) == Resumed(2, 40, 0)
+    again = {1: after[1], 2: draw(20, 1, 5) + after[2]}
+    events = parse_events({pid: before[pid] + again[pid] for pid in before})
+    assert resumed(events, 12, WORLD) == Resumed(2, 40, 1), "it was run again"
+
+
 def test_a_batch_counts_by_its_last_attempt():
     lost = draw(1, 0, 0) + draw(1, 1, 0, (1, 2))  # an attempt that came to nothing
     done = draw(2, 0, 0) + draw(2, 1, 0) + commit(3, 0, 2, 1) + commit(3, 1, 2, 1)

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fabric_train import backend
-from fabric_train.collectives import connect_generation
-from fabric_train.messages import Assignment
+from fabric_train.groups import backend
+from fabric_train.groups.collectives import connect_generation
+from fabric_train.messages.process import Assignment
 
 RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
 OUT = Path(sys.argv[5])

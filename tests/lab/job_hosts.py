@@ -16,7 +16,7 @@ from pathlib import Path
 from compute.decide.decision import JobInput
 from compute.decide.job import JobCore
 from compute.decide.policy import Policy
-from fabric_train.documents import AgentDocument, JobOrder, parse, to_data
+from fabric_train.messages.documents import AgentDocument, JobOrder, parse, to_data
 from lab.node import REPO
 
 SCRIPT = Path(__file__).with_name("train_loop.py")

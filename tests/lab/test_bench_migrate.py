@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.migrate import takeovers
+from bench.migrate import backend, takeovers
 from bench.migrate.jobs import JobError, plain, run_job
 from bench.migrate.kills import measure
 from bench.training.trace import UNLIMITED
@@ -26,3 +26,11 @@ def test_a_job_without_protection_ends_and_is_not_called_a_success():
         takeovers.kill(job, job.ranks()[2], None)
         with pytest.raises(JobError, match="ended before: 4 ranks"):
             job.wait_running(10)
+
+
+def test_gloo_and_the_plugin_are_measured_in_turn():
+    taken = backend.measured(2)
+    assert set(taken) == {"gloo", "plugin"}
+    for times in taken.values():
+        assert set(times) == {"reduce_ms", "vote_us"}
+        assert all(len(each) == 2 and min(each) > 0 for each in times.values())

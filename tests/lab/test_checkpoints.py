@@ -11,8 +11,8 @@ from test_job_hosts import ended, logs, start, until
 from test_takeover import records, train
 
 from fabric_train import newest_checkpoint
-from fabric_train.checkpoint import Token
-from fabric_train.protection import Protection
+from fabric_train.rules.protection import Protection
+from fabric_train.state.checkpoint import Token
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fabric_train.messages import Decoder, Ending, Release, encode
+from fabric_train.messages.process import Decoder, Ending, Release, encode
 
 pytestmark = pytest.mark.lab
 
 SCRIPT = """
 import atexit, os, sys
-from fabric_train.collectives import FabricGroup
-from fabric_train.ending import announce_early_end, watch_loop
-from fabric_train.link import AgentLink
+from fabric_train.groups.collectives import FabricGroup
+from fabric_train.rank.ending import announce_early_end, watch_loop
+from fabric_train.messages.link import AgentLink
 
 link = AgentLink(sys.argv[1], lambda _assignment: None)
 announce = announce_early_end(link, FabricGroup(0, 1))

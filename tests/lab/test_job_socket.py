@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fabric_train.documents import AgentDocument, JobOrder, to_data
 from fabric_train.host.job_socket import MAX_LINE, DaemonError, JobSocket
+from fabric_train.messages.documents import AgentDocument, JobOrder, to_data
 
 pytestmark = pytest.mark.lab
 

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fabric_train.addresses import join
-from fabric_train.documents import Member
-from fabric_train.frames import MessageError
 from fabric_train.host import peer_messages as wire
 from fabric_train.host.peers import Peers
+from fabric_train.messages.addresses import join
+from fabric_train.messages.documents import Member
+from fabric_train.messages.frames import MessageError
 
 pytestmark = pytest.mark.lab
 

@@ -15,7 +15,7 @@ import test_takeover
 from test_failover import assert_given_up
 from test_takeover import RANKS, SCRIPT, STEPS, struck, weights
 
-from fabric_train.processes import make_store
+from fabric_train.agent.processes import make_store
 from lab.cluster import Cluster, wait_until
 from lab.faults.catalog import Carrier, NodeFreeze
 from lab.node import REPO

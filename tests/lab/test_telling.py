@@ -9,7 +9,7 @@ import pytest
 from broker_lab import Daemon, FabricRun, until
 from compute_world import JOB, REPO, Compute, Mosquitto, RealWorld, settings
 
-from fabric_train.documents import to_data
+from fabric_train.messages.documents import to_data
 from telemetry.messages.documents import ComputeOrder, Fence
 
 pytestmark = pytest.mark.timeout(240)

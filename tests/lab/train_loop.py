@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fabric_train
-from fabric_train import transfer
+from fabric_train.state import transfer
 
 TOTAL = int(sys.argv[1])
 OUT = Path(sys.argv[2])

@@ -12,7 +12,7 @@ import pytest
 
 from clocksync.pair.crossing import PRECISE_NS, Reading
 from fabricd.clock import phc
-from fabricd.clock.phc import PhcDevice, PhcError, Phcs
+from fabricd.clock.phc import PERIOD_NS, PhcDevice, PhcError, Phcs
 
 REPO = Path(__file__).resolve().parents[2]
 DUMP = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "prober/fabric_ring_layout_dump"
@@ -207,7 +207,7 @@ def test_the_clocks_that_stamp_are_read_and_others_let_go():
         devices[number].now = now
         return devices[number]
 
-    phcs, now = Phcs(opener), 10**12
+    phcs, now = Phcs(opener, lambda: 0), 10**12
 
     def run(seconds, *wanted):
         nonlocal now
@@ -246,7 +246,7 @@ def test_the_clocks_that_stamp_are_read_and_others_let_go():
 
 def test_over_a_raw_clock_that_went_back_a_nics_clock_is_known_again():
     device, now = Fake(), 10**12
-    phcs = Phcs(lambda _: device)
+    phcs = Phcs(lambda _: device, lambda: 0)
 
     def run(seconds):
         nonlocal now
@@ -263,3 +263,22 @@ def test_over_a_raw_clock_that_went_back_a_nics_clock_is_known_again():
     run(3)
     assert phcs.source(3).crossing.at(now) is not None
     assert phcs.source(3).crossing.generation > generation
+
+
+@pytest.mark.parametrize(("took_ns", "due_ns"), [(0, PERIOD_NS * 9 // 10), (SECOND, 20 * SECOND)])
+def test_a_clock_that_is_slow_to_read_is_read_seldom(took_ns, due_ns):
+    spent, reads = 0, 0
+
+    class Slow(Fake):
+        def read(self):
+            nonlocal spent, reads
+            spent, reads = spent + took_ns, reads + 1
+            return super().read()
+
+    phcs, now = Phcs(lambda _: Slow(), lambda: spent), 10**12
+    phcs.read((3,), now)
+    assert phcs.source(3).due_ns == now + due_ns, "one part in twenty of the time at most"
+    phcs.read((3,), now + due_ns - 1)
+    assert reads == 1
+    phcs.read((3,), now + due_ns)
+    assert reads == 2

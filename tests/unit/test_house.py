@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -24,8 +25,23 @@ LOOSE = {
     "fabricd": {"__init__.py", "daemon.py", "engine.py"},
     "clocksync": {"__init__.py", "tai.py"},  # what jobs import
     "lab": {"__init__.py", "__main__.py", "cli.py", "cluster.py", "node.py", "topology.py"},
+    "fabric_train": {"__init__.py", "run.py"},
 }
 """By package that is cut into rooms: the modules at its top level."""
+
+BELOW = {
+    "clocksync": {"pair": set(), "page": set(), "ptp": {"pair"}, "mesh": {"pair", "page", "ptp"}},
+    "fabric_train": {
+        "rules": set(),
+        "messages": set(),
+        "state": {"rules"},
+        "groups": {"rules", "messages"},
+        "rank": {"rules", "messages", "state", "groups"},
+        "agent": {"rules", "messages"},
+        "host": {"rules", "messages", "agent"},
+    },
+}
+"""By package and room: the rooms that it may import."""
 
 PRIVATE = {
     "fabricd": (
@@ -152,7 +168,7 @@ def test_a_package_shows_rooms_and_few_modules(package):
 @pytest.mark.parametrize("package", sorted(LOOSE))
 def test_every_room_says_what_lives_there_and_what_always_holds(package):
     found = rooms(package)
-    assert len(found) > {"fabricd": 15, "clocksync": 3, "lab": 12}[package]
+    assert len(found) > {"fabricd": 15, "clocksync": 3, "lab": 12, "fabric_train": 6}[package]
     short = [name for name, room in found.items() if room.docstring.count("\n\n") < 2]
     assert set(short) <= {"fabricd.cli"}, "which is the program's help"
 
@@ -163,13 +179,21 @@ def test_no_room_imports_anything_by_itself(package):
     assert {name for name, room in rooms(package).items() if room.imports} <= {"fabricd.cli"}
 
 
-def test_rooms_of_clocksync_import_one_way():
-    below = {"pair": set(), "page": set(), "ptp": {"pair"}, "mesh": {"pair", "page", "ptp"}}
+@pytest.mark.parametrize("package", sorted(BELOW))
+def test_rooms_import_one_way(package):
+    below = BELOW[package]
     for name, others in graph_of(modules()).items():
-        if name.startswith("clocksync.") and name.count(".") == 2:
+        if name.startswith(f"{package}.") and name.count(".") == 2:
             room = name.split(".")[1]
-            used = {other.split(".")[1] for other in others if other.startswith("clocksync.")}
+            used = {other.split(".")[1] for other in others if other.startswith(f"{package}.")}
             assert used - {room} <= below[room], name
+
+
+def test_the_wheel_of_fabric_train_has_all_its_rooms():
+    project = tomllib.loads((REPO / "fabric_train" / "pyproject.toml").read_text())
+    assert set(project["tool"]["setuptools"]["packages"]) == {
+        "fabric_train", *rooms("fabric_train")
+    }  # fmt: skip
 
 
 def test_circles_are_found():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fabric_train.plugin_library import find_collectives, find_plugin, load_library
+from fabric_train.groups.plugin_library import find_collectives, find_plugin, load_library
 from lab.vm import payload
 
 REPO = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from compute.decide.decider import Decider, FenceIssued, Order, Record
 from compute.decide.policy import Policy
-from fabric_train.documents import (
+from fabric_train.messages.documents import (
     AgentDocument,
     JobGeneration,
     JobOrder,

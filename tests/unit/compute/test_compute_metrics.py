@@ -15,7 +15,7 @@ from compute.cli import app
 from compute.failures import complete, failure_of
 from compute.intake import Intake
 from compute.metrics import ComputeMetrics, Figures
-from fabric_train.documents import AgentDocument, ProcessState
+from fabric_train.messages.documents import AgentDocument, ProcessState
 from telemetry.http_server import Request
 from telemetry.messages.documents import ComputeJob, HostStatus
 

@@ -1,7 +1,7 @@
 """Each host gets the fences and orders of all jobs in which it has a part, and only changes."""
 
 from compute.decide.host_orders import HostOrders
-from fabric_train.documents import JobOrder
+from fabric_train.messages.documents import JobOrder
 from telemetry.messages.documents import Fence
 
 RUN = JobOrder("i", "running")

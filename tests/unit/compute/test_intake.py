@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.intake import UNSEEN_S, Intake, RefusedError
-from fabric_train.documents import AgentDocument, ProcessState, to_data
+from fabric_train.messages.documents import AgentDocument, ProcessState, to_data
 from telemetry.messages.documents import HostStatus
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, Message, Sender, decode, encode
 from telemetry.messages.topics import Kind, Topic

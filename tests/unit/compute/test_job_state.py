@@ -9,7 +9,7 @@ from compute.decide.evidence import PROBES_AND_FENCE, TWO_AGREE, VETO, Verdict, 
 from compute.decide.job_state import NOT_KNOWN, Suspect, job_state, recovery_of
 from compute.decide.recovery import JobRecord
 from compute.views import HostViews
-from fabric_train.documents import AgentDocument, JobGeneration, ProcessState
+from fabric_train.messages.documents import AgentDocument, JobGeneration, ProcessState
 from fabricd.escalate.job_views import migration, recovery_row
 from telemetry.messages.documents import MOST_NAMES, ComputeJob, ComputeView, parse
 

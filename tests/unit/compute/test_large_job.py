@@ -7,8 +7,8 @@ import pytest
 
 from compute.decide.decider import Decider, FenceIssued, JobState, Order
 from compute.decide.policy import Policy
-from fabric_train.documents import AgentDocument, JobOrder, ProcessState, parse, to_data
 from fabric_train.host.job_socket import MAX_LINE as LINE_OF_FABRIC_RUN
+from fabric_train.messages.documents import AgentDocument, JobOrder, ProcessState, parse, to_data
 from fabricd.escalate.job_lines import MAX_LINE, Document, encode_line, parse_line
 from telemetry.messages.documents import HostJob, HostObservations, HostStatus, SilentHost
 from telemetry.messages.envelope import MAX_BYTES, Message, Sender, encode

@@ -11,7 +11,7 @@ from compute.decide.placement import (
     misfits,
     next_generation,
 )
-from fabric_train.documents import AgentDocument, ProcessState
+from fabric_train.messages.documents import AgentDocument, ProcessState
 
 
 def agent(host, *states, nproc=2, standby=0, software=None, rank=None, new=False, **more):

@@ -8,10 +8,10 @@ import pytest
 from compute.decide.decision import JobInput
 from compute.decide.job import JobCore
 from compute.decide.policy import Policy
-from fabric_train.coordinator import Kill, Spawn
-from fabric_train.documents import JobOrder, parse, to_data
 from fabric_train.host.core import HostCore
 from fabric_train.host.effects import Assign, Greet, Setup
+from fabric_train.messages.documents import JobOrder, parse, to_data
+from fabric_train.rules.coordinator import Kill, Spawn
 
 HOSTS = ("h0", "h1", "h2")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fabric_train.backend import BackendError, chosen, environment
-from fabric_train.plugin_library import (
+from fabric_train.groups.backend import BackendError, chosen, environment
+from fabric_train.groups.plugin_library import (
     LibraryMissingError,
     find_collectives,
     find_plugin,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric_train.checkpoint import (
+from fabric_train.state.checkpoint import (
     MANIFEST,
     CheckpointDirectory,
     CheckpointRefusedError,

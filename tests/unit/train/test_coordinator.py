@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.coordinator import (
+from fabric_train.rules.coordinator import (
     Announce,
     Coordinator,
     JobFailed,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train import addresses
-from fabric_train.documents import DocumentError, JobOrder, to_data
 from fabric_train.host import job_socket as j
+from fabric_train.messages import addresses
+from fabric_train.messages.documents import DocumentError, JobOrder, to_data
 
 ORDER = {"kind": "order", "compute": "one", "order": to_data(JobOrder("i1", "waiting", "why"))}
 EXAMPLES = [

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E402
 
-from fabric_train.local_state import LocalStates  # noqa: E402
-from fabric_train.unprotected import find_unprotected  # noqa: E402
+from fabric_train.state.rank_local import LocalStates  # noqa: E402
+from fabric_train.state.unprotected import find_unprotected  # noqa: E402
 
 PAGE = Path(__file__).parents[3] / "docs/operate/train.md"
 (BATCHES,) = re.findall(r"```python\n(class Batches:.*?)\n\n\nsampler", PAGE.read_text(), re.DOTALL)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.documents import (
+from fabric_train.host.job_socket import MAX_LINE
+from fabric_train.messages.documents import (
     PACK_FROM,
     AgentDocument,
     DocumentError,
@@ -21,9 +22,8 @@ from fabric_train.documents import (
     parse,
     to_data,
 )
-from fabric_train.host.job_socket import MAX_LINE
-from fabric_train.packed import MOST_BYTES, pack, unpack
-from fabric_train.short_form import lengthen, shorten
+from fabric_train.messages.packed import MOST_BYTES, pack, unpack
+from fabric_train.messages.short_form import lengthen, shorten
 
 
 def generation(hosts, ranks, number=7):

@@ -2,7 +2,7 @@
 
 import socket
 
-from fabric_train.gloo_group import _descriptors, _opened_since
+from fabric_train.groups.gloo_group import _descriptors, _opened_since
 
 
 def test_a_socket_that_takes_the_number_of_one_that_was_closed_meanwhile_is_a_new_one():

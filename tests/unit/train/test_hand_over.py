@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fabric_train.hand_over import HandOver  # noqa: E402
-from fabric_train.local_state import LocalStates  # noqa: E402
-from fabric_train.state import ReplicatedState  # noqa: E402
-from fabric_train.step_start import DrawnError, StepStart  # noqa: E402
+from fabric_train.rank.hand_over import HandOver  # noqa: E402
+from fabric_train.state.rank_local import LocalStates  # noqa: E402
+from fabric_train.state.replicated import ReplicatedState  # noqa: E402
+from fabric_train.state.step_start import DrawnError, StepStart  # noqa: E402
 
 
 class Link:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.host.heartbeats import GRACE_S, LIMIT_S, TICK_S, Heartbeats
+from fabric_train.rules.heartbeats import GRACE_S, LIMIT_S, TICK_S, Heartbeats
 
 
 class Clock:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.coordinator import Kill, ReleaseAll, Spawn
-from fabric_train.documents import JobGeneration, JobOrder, Member
 from fabric_train.host.core import FAILURES, HostCore
 from fabric_train.host.effects import Assign, End, Greet, Note, Setup, Start
+from fabric_train.messages.documents import JobGeneration, JobOrder, Member
+from fabric_train.rules.coordinator import Kill, ReleaseAll, Spawn
 
 SOFTWARE = {"torch": "2.13", "python": "3.11"}
 

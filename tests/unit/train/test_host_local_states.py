@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.documents import JobGeneration, Member
 from fabric_train.host.local_states import ConfirmStored, Copy, LocalStates, buddies_of
+from fabric_train.messages.documents import JobGeneration, Member
 
 
 def generation(number, hosts, spares=(), formed=None, incarnations=(), moved=None):

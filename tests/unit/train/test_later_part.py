@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fabric_train import later_part
-from fabric_train.later_part import LaterPart
+from fabric_train.state import later_part
+from fabric_train.state.later_part import LaterPart
 
 
 @pytest.fixture

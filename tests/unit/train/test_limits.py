@@ -1,6 +1,6 @@
 import pytest
 
-from fabric_train.limits import LimitError, check_order, timeout_s
+from fabric_train.rules.limits import LimitError, check_order, timeout_s
 
 
 def test_the_limits_of_a_job_are_in_order_unless_somebody_changes_one():

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fabric_train.link import AgentLink, AgentLostError
-from fabric_train.messages import NewestAnswer, NewestRequest, Stored, encode
+from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.messages.process import NewestAnswer, NewestRequest, Stored, encode
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from fabric_train.local_state import LocalStates, RandomStates  # noqa: E402
+from fabric_train.state.rank_local import LocalStates, RandomStates  # noqa: E402
 
 
 class Position:

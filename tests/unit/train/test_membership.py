@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.membership import (
+from fabric_train.rules.membership import (
     Generation,
     NotEnoughSparesError,
     first_generation,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train import messages as m
+from fabric_train.messages import process as m
 
 EXAMPLES = [
     m.Hello("p0", "token", 1, {"torch": "2.13"}),

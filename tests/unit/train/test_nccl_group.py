@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fabric_train.collectives import FabricGroup
-from fabric_train.generation_group import GenerationGroup
-from fabric_train.messages import Assignment
-from fabric_train.nccl_group import NcclGeneration, _ByDevice
+from fabric_train.groups.collectives import FabricGroup
+from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.nccl_group import NcclGeneration, _ByDevice
+from fabric_train.messages.process import Assignment
 
 
 class Recorder:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train import frames
 from fabric_train.host import peer_messages as m
+from fabric_train.messages import frames
 
 EXAMPLES = [
     m.Challenge("nonce"),

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fabric_train import preparation
-from fabric_train.collectives import Connecting, GenerationGroup
-from fabric_train.messages import Assignment, Suspect
+from fabric_train.groups.collectives import Connecting, GenerationGroup
+from fabric_train.messages.process import Assignment, Suspect
+from fabric_train.rank import preparation
 
 
 class Group(GenerationGroup):

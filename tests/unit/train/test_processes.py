@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fabric_train.processes import Processes
+from fabric_train.agent.processes import Processes
 
 
 class Events:

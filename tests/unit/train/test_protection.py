@@ -2,8 +2,14 @@
 
 import pytest
 
-from fabric_train.agreement import Beginning, DisagreementError, agree, layout_difference, layout_of
-from fabric_train.protection import Placement, Protection, protection, statement
+from fabric_train.rules.agreement import (
+    Beginning,
+    DisagreementError,
+    agree,
+    layout_difference,
+    layout_of,
+)
+from fabric_train.rules.protection import Placement, Protection, protection, statement
 
 SAID = statement({"model": "Net of 2 tensors, 8 bytes"}, {"random generators": "python"}, [])
 

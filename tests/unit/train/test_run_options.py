@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from fabric_train import run
-from fabric_train.protection import Placement, Protection, protection, statement
+from fabric_train.rules.protection import Placement, Protection, protection, statement
 
 SCRIPT = str(Path(__file__))
 PLACES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK", "FABRIC_RUN_DIR")

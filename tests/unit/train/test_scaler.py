@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from fabric_train.local_state import LocalStates  # noqa: E402
-from fabric_train.state import ReplicatedState  # noqa: E402
-from fabric_train.step_start import StepStart  # noqa: E402
+from fabric_train.state.rank_local import LocalStates  # noqa: E402
+from fabric_train.state.replicated import ReplicatedState  # noqa: E402
+from fabric_train.state.step_start import StepStart  # noqa: E402
 
 
 def build():

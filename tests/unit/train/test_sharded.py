@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fabric_train.state import ReplicatedState  # noqa: E402
-from fabric_train.unprotected import find_unprotected  # noqa: E402
+from fabric_train.state.replicated import ReplicatedState  # noqa: E402
+from fabric_train.state.unprotected import find_unprotected  # noqa: E402
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train import state_memory
-from fabric_train.frames import MAX_BODY
-from fabric_train.state_memory import KeptState
+from fabric_train.messages import state_memory
+from fabric_train.messages.frames import MAX_BODY
+from fabric_train.messages.state_memory import KeptState
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric_train.step_rule import RankReport, UnrecoverableError, plan_recovery
+from fabric_train.rules.step_rule import RankReport, UnrecoverableError, plan_recovery
 
 SPARE = RankReport(None)
 

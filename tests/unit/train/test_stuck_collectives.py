@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.futures import Future
 
-from fabric_train.collectives import FabricGroup, Use
-from fabric_train.generation_group import GenerationGroup
-from fabric_train.messages import Assignment
+from fabric_train.groups.collectives import FabricGroup, Use
+from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.messages.process import Assignment
 
 
 class Work:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from fabric_train import transfer  # noqa: E402
-from fabric_train.state import LayoutError, ReplicatedState  # noqa: E402
+from fabric_train.state import transfer  # noqa: E402
+from fabric_train.state.replicated import LayoutError, ReplicatedState  # noqa: E402
 
 
 class Done:

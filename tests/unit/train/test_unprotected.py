@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from fabric_train.unprotected import find_unprotected  # noqa: E402
+from fabric_train.state.unprotected import find_unprotected  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

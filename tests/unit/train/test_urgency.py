@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fabric_train.documents import AgentDocument, ProcessState
 from fabric_train.host.urgency import GATHER_S, PROGRESS_S, Urgency
+from fabric_train.messages.documents import AgentDocument, ProcessState
 
 PROCESS = ProcessState("a/i1/p0", "warm", step=4)
 DOCUMENT = AgentDocument("gpt", "a", "i1", 2, 0, 1, "127.0.0.1:1", "127.0.0.1:2", "t", [PROCESS],

@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabric_train.checkpoint import CheckpointDirectory, CheckpointRefusedError, Token
-from fabric_train.host.newest import LIMIT_S
-from fabric_train.link import AgentLink, AgentLostError
-from fabric_train.messages import NewestAnswer, NewestRequest
+from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.messages.process import NEWEST_S, NewestAnswer, NewestRequest
+from fabric_train.state.checkpoint import CheckpointDirectory, CheckpointRefusedError, Token
 
 _QUESTIONS = itertools.count(1)
 
@@ -58,7 +57,7 @@ def _newest_generation(link: AgentLink, rank: int, timeout_s: float) -> int:
     """The newest generation, in which this process holds ``rank``."""
     try:
         request = NewestRequest(next(_QUESTIONS), rank)
-        answer = link.ask(request, timeout_s + LIMIT_S)  # the agent takes that long itself
+        answer = link.ask(request, timeout_s + NEWEST_S)  # the agent takes that long itself
     except AgentLostError as error:
         raise CheckpointRefusedError(f"rank {rank}: {error}") from None
     assert isinstance(answer, NewestAnswer)

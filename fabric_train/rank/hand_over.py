@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from fabric_train.link import AgentLink, AgentLostError
-from fabric_train.step_start import StepStart
+from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.state.step_start import StepStart
 
 
 class HandOver:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from fabric_train.link import AgentLink
-from fabric_train.messages import Committed
+from fabric_train.messages.link import AgentLink
+from fabric_train.messages.process import Committed
 
 _EVERY_S = 1.0
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from fabric_train.generation_group import GenerationGroup, generation_store
-from fabric_train.limits import COLLECTIVE_S
-from fabric_train.messages import Assignment
+from fabric_train.groups.generation_group import GenerationGroup, generation_store
+from fabric_train.messages.process import Assignment
+from fabric_train.rules.limits import COLLECTIVE_S
 
 _LISTENER = "listener/{}"
 _RUNNER = "pt_gloo_runloop"  # ProcessGroupGloo::runLoop; 15 characters, as the kernel keeps

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fabric_train.addresses import split
-from fabric_train.messages import Assignment
+from fabric_train.messages.addresses import split
+from fabric_train.messages.process import Assignment
 
 _MINIMUM = dist.AllreduceOptions()
 _MINIMUM.reduceOp = dist.ReduceOp.MIN

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
-from fabric_train.generation_group import GenerationGroup
-from fabric_train.gloo_group import GlooGeneration
-from fabric_train.limits import COLLECTIVE_S
-from fabric_train.messages import Assignment
+from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.gloo_group import GlooGeneration
+from fabric_train.messages.process import Assignment
+from fabric_train.rules.limits import COLLECTIVE_S
 
 _POLL_S = 0.0002
 _ERROR_EVERY_S = 0.02  # asking NCCL for an error of its network

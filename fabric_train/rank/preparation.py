@@ -8,9 +8,9 @@ before it applies the step, for what it would apply nobody could copy from it an
 
 from __future__ import annotations
 
-from fabric_train.collectives import Connecting, GenerationGroup, start_connecting
-from fabric_train.link import AgentLink
-from fabric_train.messages import Assignment, Suspect
+from fabric_train.groups.collectives import Connecting, GenerationGroup, start_connecting
+from fabric_train.messages.link import AgentLink
+from fabric_train.messages.process import Assignment, Suspect
 
 
 class Preparation:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from fabric_train.coordinator import Limits
-from fabric_train.host.heartbeats import LIMIT_S
+from fabric_train.rules.coordinator import Limits
+from fabric_train.rules.heartbeats import LIMIT_S
 
 TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
 COLLECTIVE_S = 1800.0  # torch's own; a lost process is known much earlier

@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Sequence
 
-from fabric_train.generation_group import GenerationGroup
-from fabric_train.later_part import LaterPart
-from fabric_train.link import AgentLink
-from fabric_train.local_state import LocalStates
-from fabric_train.messages import LocalStateAnswer, LocalStateRequest
-from fabric_train.state import ReplicatedState
-from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
-from fabric_train.transfer import Move, receive_state, send_state
+from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.messages.link import AgentLink
+from fabric_train.messages.process import LocalStateAnswer, LocalStateRequest
+from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.state.later_part import LaterPart
+from fabric_train.state.rank_local import LocalStates
+from fabric_train.state.replicated import ReplicatedState
+from fabric_train.state.transfer import Move, receive_state, send_state
 
 
 def agree_on_plan(inner: GenerationGroup, run: str, report: RankReport) -> tuple[str, RecoveryPlan]:

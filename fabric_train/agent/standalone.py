@@ -14,19 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fabric_train.coordinator import (
-    Announce,
-    Coordinator,
-    Effect,
-    JobFailed,
-    Kill,
-    Phase,
-    RecoveryRecord,
-    Refuse,
-    ReleaseAll,
-    Spawn,
-)
-from fabric_train.messages import (
+from fabric_train.agent.processes import Processes, how_ended, make_store
+from fabric_train.messages.process import (
     Acknowledged,
     Assignment,
     Committed,
@@ -48,9 +37,20 @@ from fabric_train.messages import (
     Suspect,
     Welcome,
 )
-from fabric_train.processes import Processes, how_ended, make_store
-from fabric_train.protection import Placement, Protection, protection
-from fabric_train.state_memory import STEPS
+from fabric_train.messages.state_memory import STEPS
+from fabric_train.rules.coordinator import (
+    Announce,
+    Coordinator,
+    Effect,
+    JobFailed,
+    Kill,
+    Phase,
+    RecoveryRecord,
+    Refuse,
+    ReleaseAll,
+    Spawn,
+)
+from fabric_train.rules.protection import Placement, Protection, protection
 
 _TICK_S = 0.2
 

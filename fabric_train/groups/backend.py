@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fabric_train.plugin_library import LibraryMissingError, find_collectives, find_plugin
+from fabric_train.groups.plugin_library import LibraryMissingError, find_collectives, find_plugin
 
 VARIABLE = "FABRIC_TRAIN_BACKEND"
 BACKENDS = ("gloo", "plugin", "nccl")

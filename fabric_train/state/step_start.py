@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fabric_train.local_state import LocalStates, RandomStates
-from fabric_train.state import ReplicatedState
+from fabric_train.state.rank_local import LocalStates, RandomStates
+from fabric_train.state.replicated import ReplicatedState
 
 
 class DrawnError(RuntimeError):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NoReturn
 
-from fabric_train.collectives import FabricGroup
-from fabric_train.link import AgentLink, AgentLostError
-from fabric_train.messages import Ending
+from fabric_train.groups.collectives import FabricGroup
+from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.messages.process import Ending
 
 
 def announce_early_end(link: AgentLink, group: FabricGroup) -> Callable[[str], None]:

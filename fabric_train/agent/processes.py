@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fabric_train import state_memory
-from fabric_train.messages import (
+from fabric_train.messages import state_memory
+from fabric_train.messages.process import (
     VERSION,
     Decoder,
     Hello,

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fabric_train.state import Manifest, ReplicatedState
+from fabric_train.state.replicated import Manifest, ReplicatedState
 
 CHUNK = 4 << 20
 _SMALL = 64 << 10  # a tensor below this shares a chunk with its neighbours

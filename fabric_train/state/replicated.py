@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fabric_train.sharded import how_sharded
+from fabric_train.state.sharded import how_sharded
 
 
 @dataclass(frozen=True)

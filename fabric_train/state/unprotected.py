@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from fabric_train.local_state import LocalStates
-from fabric_train.protection import statement
-from fabric_train.sharded import how_sharded
-from fabric_train.state import ReplicatedState
+from fabric_train.rules.protection import statement
+from fabric_train.state.rank_local import LocalStates
+from fabric_train.state.replicated import ReplicatedState
+from fabric_train.state.sharded import how_sharded
 
 _SAID = 20  # at most so many
 

@@ -27,14 +27,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from fabric_train import backend
-from fabric_train.generation_group import GenerationGroup
-from fabric_train.gloo_group import GlooGeneration
-from fabric_train.link import AgentLink
-from fabric_train.messages import Assignment
-from fabric_train.nccl_group import NcclGeneration
-from fabric_train.one_group import REFUSAL
-from fabric_train.plugin_group import PluginGeneration
+from fabric_train.groups import backend
+from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.gloo_group import GlooGeneration
+from fabric_train.groups.nccl_group import NcclGeneration
+from fabric_train.groups.one_group import REFUSAL
+from fabric_train.groups.plugin_group import PluginGeneration
+from fabric_train.messages.link import AgentLink
+from fabric_train.messages.process import Assignment
 
 __all__ = [
     "Connecting",

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from fabric_train.generation_group import GenerationGroup, generation_store
-from fabric_train.messages import Assignment
-from fabric_train.plugin_library import (
+from fabric_train.groups.generation_group import GenerationGroup, generation_store
+from fabric_train.groups.plugin_library import (
     ElementType,
     Kind,
     NativeGroup,
@@ -27,6 +26,7 @@ from fabric_train.plugin_library import (
     find_collectives,
     find_plugin,
 )
+from fabric_train.messages.process import Assignment
 
 _ADDRESS = "plugin/{}"
 _OPS = dist.ReduceOp.RedOpType

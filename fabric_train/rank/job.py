@@ -37,30 +37,30 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from fabric_train import collectives
-from fabric_train import messages as wire
-from fabric_train.agreement import Beginning, DisagreementError, agree, layout_of
-from fabric_train.checkpoint import CheckpointDirectory
-from fabric_train.collectives import FabricGroup, GenerationGroup, Use
-from fabric_train.ending import announce_early_end, end_at_once, watch_loop
-from fabric_train.guard import guarded_checkpoint
-from fabric_train.hand_over import HandOver
-from fabric_train.later_part import LaterPart
-from fabric_train.launched import launched
-from fabric_train.limits import timeout_s
-from fabric_train.link import AgentLink
-from fabric_train.local_state import LocalStates, Stateful
-from fabric_train.nccl_group import use_current_device
-from fabric_train.one_group import REFUSAL, OneGroupStore
-from fabric_train.preparation import Preparation
-from fabric_train.progress import Progress
-from fabric_train.protection import Protection
-from fabric_train.recovery import agree_on_plan, copy_states, role_of, since_ms
-from fabric_train.state import LayoutError, ReplicatedState
-from fabric_train.step_rule import RankReport, RecoveryPlan, UnrecoverableError
-from fabric_train.step_start import StepStart
-from fabric_train.transfer import CorruptStateError
-from fabric_train.unprotected import state_of
+from fabric_train.groups import collectives
+from fabric_train.groups.collectives import FabricGroup, GenerationGroup, Use
+from fabric_train.groups.nccl_group import use_current_device
+from fabric_train.groups.one_group import REFUSAL, OneGroupStore
+from fabric_train.messages import process as wire
+from fabric_train.messages.link import AgentLink
+from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
+from fabric_train.rank.guard import guarded_checkpoint
+from fabric_train.rank.hand_over import HandOver
+from fabric_train.rank.launched import launched
+from fabric_train.rank.preparation import Preparation
+from fabric_train.rank.progress import Progress
+from fabric_train.rank.recovery import agree_on_plan, copy_states, role_of, since_ms
+from fabric_train.rules.agreement import Beginning, DisagreementError, agree, layout_of
+from fabric_train.rules.limits import timeout_s
+from fabric_train.rules.protection import Protection
+from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
+from fabric_train.state.checkpoint import CheckpointDirectory
+from fabric_train.state.later_part import LaterPart
+from fabric_train.state.rank_local import LocalStates, Stateful
+from fabric_train.state.replicated import LayoutError, ReplicatedState
+from fabric_train.state.step_start import StepStart
+from fabric_train.state.transfer import CorruptStateError
+from fabric_train.state.unprotected import state_of
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
 

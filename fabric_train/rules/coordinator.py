@@ -18,8 +18,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from fabric_train.agreement import layout_difference
-from fabric_train.membership import (
+from fabric_train.rules.agreement import layout_difference
+from fabric_train.rules.membership import (
     Generation,
     NotEnoughSparesError,
     first_generation,

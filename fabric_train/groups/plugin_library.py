@@ -194,7 +194,7 @@ def _directories(environment: Mapping[str, str]) -> Iterator[Path]:
         if place:
             yield Path(place)
     yield Path(sys.prefix) / "lib"  # where fabricd's wheel puts them
-    yield Path(__file__).resolve().parents[1] / "build" / "release" / "nccl_plugin"
+    yield Path(__file__).resolve().parents[2] / "build" / "release" / "nccl_plugin"
 
 
 def _existing(places: Sequence[Path], what: str) -> Path:

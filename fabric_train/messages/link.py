@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fabric_train.messages import (
+from fabric_train.messages.process import (
     Assignment,
     Decoder,
     Hello,
@@ -31,7 +31,7 @@ from fabric_train.messages import (
     Welcome,
     encode,
 )
-from fabric_train.state_memory import KeptState, write
+from fabric_train.messages.state_memory import KeptState, write
 
 _ANSWERS: dict[type[Message], type[Message]] = {
     Hello: Welcome,

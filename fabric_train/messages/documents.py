@@ -17,10 +17,10 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fabric_train import typed_json
-from fabric_train.packed import MOST_BYTES, pack, unpack
-from fabric_train.short_form import lengthen, shorten
-from fabric_train.typed_json import DocumentError, FieldError, Reader
+from fabric_train.messages import typed_json
+from fabric_train.messages.packed import MOST_BYTES, pack, unpack
+from fabric_train.messages.short_form import lengthen, shorten
+from fabric_train.messages.typed_json import DocumentError, FieldError, Reader
 
 VERSION = 1
 PACK_FROM = 4096

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fabric_train.frames import MAX_BODY
+from fabric_train.messages.frames import MAX_BODY
 
 STEPS = 3
 """States that are kept of each rank: of the steps before, at and after the last vote.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fabric_train import frames
-from fabric_train.frames import MAX_BODY, MAX_HEADER, MessageError
+from fabric_train.messages import frames
+from fabric_train.messages.frames import MAX_BODY, MAX_HEADER, MessageError
 
 __all__ = ["MAX_BODY", "MAX_HEADER", "VERSION", "Decoder", "Message", "MessageError", "encode"]
 
@@ -61,6 +61,11 @@ class LocalStateRequest:
 
     rank: int
     step: int
+
+
+NEWEST_S = 10.0
+"""An agent answers a `NewestRequest` after so long at the latest: for a majority of the job's hosts
+to answer, and for a takeover under way."""
 
 
 @dataclass(frozen=True)

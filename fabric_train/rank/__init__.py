@@ -1,0 +1,10 @@
+"""What runs in a process of a job: a rank, or a spare that waits for a rank.
+
+- ``job``: the API of a training loop; ``launched``: how a process knows its fabric-run.
+- ``recovery``: what the ranks of a new generation give each other. ``preparation``: a planned move.
+- ``hand_over``: rank-local state goes to the agent before the vote on a step.
+- ``progress``, ``ending``: what the agent is told. ``guard``: who may publish a checkpoint.
+
+Called by training scripts through ``fabric_train.join``. The training thread owns all state; the
+link's thread only leaves it news.
+"""
