@@ -109,8 +109,11 @@ def recoveries(played: Play, events: Events) -> list[Resumed]:
     found = []
     for number, fault in enumerate(played.faults):
         until = played.faults[number + 1].at_ns if number + 1 < len(played.faults) else None
-        seen = [one for one in events.commits if until is None or one.at_ns < until]
-        after = resumed(Events(commits=seen), fault.at_ns, RANKS)
+        seen = Events(
+            commits=[one for one in events.commits if until is None or one.at_ns < until],
+            draws=[one for one in events.draws if until is None or one.at_ns < until],
+        )
+        after = resumed(seen, fault.at_ns, RANKS)
         if after is None:
             raise ValueError(f"fault {number} (rank {fault.rank}): not all ranks committed again")
         found.append(after)

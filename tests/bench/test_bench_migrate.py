@@ -186,6 +186,16 @@ def test_recoveries_are_told_apart_and_missing_ones_are_an_error(monkeypatch):
         takeovers.recoveries(play, Events(commits=commits[:-1]))
 
 
+def test_what_each_recovery_lost_is_told_by_its_own_draws(monkeypatch):
+    monkeypatch.setattr(takeovers, "RANKS", WORLD)
+    # Step 6 was applied by rank 0 alone at the first fault, step 7 by both at the second.
+    text = {1: commit(10, 0, 1, 6) + commit(40, 0, 2, 7) + commit(80, 0, 3, 7)}
+    text[2] = draw(5, 1, 5) + commit(30, 1, 2, 6) + commit(41, 1, 2, 7)
+    text[2] += draw(70, 1, 6) + commit(81, 1, 3, 7)
+    play = Play(1, 0.1, [Fault(12, 0, Phase.OPTIMIZER), Fault(60, 0, Phase.FORWARD)])
+    assert [one.lost_steps for one in takeovers.recoveries(play, parse_events(text))] == [0, 1]
+
+
 def test_growth_is_told_of_fabric_run_and_of_the_rank_that_lived_longest():
     memory = [{1: 50.0, 2: 300.0, 3: 310.0}, {1: 50.5, 2: 304.0, 4: 9.0}, {1: 51.0, 2: 303.0}]
     series = takeovers.memory_mb(Play(1, 0.1, [], memory))
