@@ -48,6 +48,8 @@ def test_every_command_works(lab_name, page):
                 until_up(lab_name)
             if words[-1] == "rail1":
                 assert "down" in done.stdout
+            if words[-1] == "located":
+                assert "link h0/0" in done.stdout
     finally:
         lab(["lab", "down"], lab_name)
 
