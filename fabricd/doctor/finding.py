@@ -9,7 +9,7 @@ from typing import Any
 
 from fabricd.views.host_check import Level
 
-DOCS = "docs/operate/doctor.md"
+DOCS = "docs/reference/doctor.md"
 
 
 class Severity(IntEnum):

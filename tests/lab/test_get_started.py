@@ -1,4 +1,4 @@
-"""What docs/operate/get-started.md says to type works, in its order, on a lab of two hosts."""
+"""Commands of docs/operate/get-started.md and docs/design/use-the-lab.md work, in their order."""
 
 import shlex
 import subprocess
@@ -11,27 +11,35 @@ from lab.docs import pages
 
 pytestmark = pytest.mark.nightly  # a minute of a lab; test_docs.py looks at the words each time
 
-PAGE = pages.DOCS / "operate" / "get-started.md"
-COMMANDS = [
-    shlex.split(line)[1:]
-    for block in pages.blocks(PAGE.read_text())
-    for line in block.text.splitlines()
-    if line.startswith("./run lab")
-]
+STARTED = pages.DOCS / "operate" / "get-started.md"
+LAB = pages.DOCS / "design" / "use-the-lab.md"
+
+
+def commands_of(page):
+    """What stands on the page behind ``./run``."""
+    return [
+        shlex.split(line, comments=True)[1:]
+        for block in pages.blocks(page.read_text())
+        for line in block.text.splitlines()
+        if line.startswith("./run lab")
+    ]
 
 
 def lab(words, name):
     """`./run lab` of its own name, as its bootstrap calls it."""
-    argv = [sys.executable, "-m", *words[:2], "--name", name, *words[2:]]
+    named = [] if words[1] == "list" else ["--name", name]
+    argv = [sys.executable, "-m", *words[:2], *named, *words[2:]]
     return subprocess.run(
         argv, cwd=pages.REPO, capture_output=True, text=True, timeout=180, check=False
     )
 
 
-def test_every_command_works(lab_name):
-    assert len(COMMANDS) > 8
+@pytest.mark.parametrize("page", [STARTED, LAB], ids=lambda page: page.stem)
+def test_every_command_works(lab_name, page):
+    commands = commands_of(page)
+    assert len(commands) > 8
     try:
-        for words in COMMANDS:
+        for words in commands:
             if words[-1] == "--follow":  # for ever, in a terminal of its own
                 words = [*words[:-1], "--count", "5"]
             done = lab(words, lab_name)
@@ -40,8 +48,27 @@ def test_every_command_works(lab_name):
                 until_up(lab_name)
             if words[-1] == "rail1":
                 assert "down" in done.stdout
+            if words[-1] == "located":
+                assert "link h0/0" in done.stdout
     finally:
         lab(["lab", "down"], lab_name)
+
+
+def test_the_python_example_works(lab_name):
+    """As a script of its own, and it leaves no lab behind."""
+    (block,) = (b for b in pages.blocks(LAB.read_text()) if b.info == "python")
+    named = block.text.replace('"mine"', repr(lab_name))
+    assert named != block.text
+    seen = "\nprint(all(not rank.errors for rank in results), len(truth))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", named + seen],
+        cwd=pages.REPO, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sound, rows = done.stdout.splitlines()[-1].split()
+    assert sound == "True"
+    assert int(rows) > 40  # 20 cycles of the flap, each down and up
+    assert lab_name not in lab(["lab", "list"], lab_name).stdout
 
 
 def until_up(name, seconds=120):

@@ -19,9 +19,13 @@ from fabricd.control.requests import Requests
 from fabricd.escalate import refusals
 from fabricd.operate.detectors import DETECTORS
 from fabricd.probes.records import Refusal
+from lab.cli import Kind as LabFault
 from lab.docs import pages
 from lab.docs.pages import DOCS, REPO
 from lab.docs.reference import tables
+from lab.faults import catalog
+from lab.matrix.cells import Fault as MatrixFault
+from lab.vm.rdma.faults import known
 from telemetry.events import EventKind, LinkState
 from telemetry.messages.topics import Kind, Topic
 
@@ -118,6 +122,31 @@ def test_the_sample_of_status_has_every_line_of_the_command():
     told = [line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")]
     assert len(labels) > 12
     assert [label for label in told if label in labels] == labels
+
+
+def words_and_classes(text):
+    """The first two cells of each row below the head."""
+    return re.findall(r"^\| `([^|]+)` \| `([^|]+)` \|", text, re.MULTILINE)
+
+
+def test_every_fault_of_the_lab_has_its_row():
+    rows = dict(words_and_classes(section(text_of("lab"), "Faults")))
+    assert list(rows) == [kind.value for kind in LabFault]
+    assert {word: getattr(catalog, name).kind for word, name in rows.items()} == {
+        word: word for word in rows
+    }
+
+
+def test_every_fault_of_the_rdma_lab_has_its_row():
+    rows = words_and_classes(section(text_of("lab"), "Faults of the RDMA lab"))
+    told = {(word, name) for word, names in rows for name in names.split("`, `")}
+    labs = known("namespaces"), known("pair")
+    assert told == {(word, fault.__name__) for lab in labs for word, fault in lab.items()}
+
+
+def test_every_fault_of_the_matrix_has_its_row():
+    text = section(text_of("lab"), "Faults of the fault matrix")
+    assert sorted(first_cells(text)) == sorted(fault.value for fault in MatrixFault)
 
 
 # -- what pages name -----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The doctor's checks. To add one: write a function from facts to findings, and add a row here.
 
 A function yields findings and returns; it reads nothing and has no state. Its row's name is also
-the anchor of its section in docs/operate/doctor.md.
+the anchor of its section in docs/reference/doctor.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fabricd.doctor.finding import Finding, Report
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check. ``name``: its anchor in docs/operate/doctor.md; ``title``: what it looks at."""
+    """A check. ``name``: its anchor in docs/reference/doctor.md; ``title``: what it looks at."""
 
     name: str
     title: str

@@ -20,7 +20,7 @@ from fabricd.doctor.machine import ThisMachine, ToolError
 from fabricd.doctor.report import lines
 from fabricd.doctor.tree import Tree
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/operate/doctor.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/doctor.md"
 
 
 def invoke(*args):
@@ -39,7 +39,7 @@ def test_each_check_has_a_section_in_the_documentation():
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     sections = re.findall(r"^### ([a-z-]+)$", text, re.MULTILINE)
-    assert sections == names, "docs/operate/doctor.md has a section of each check, in order"
+    assert sections == names, "docs/reference/doctor.md has a section of each check, in order"
 
 
 def test_this_machine_without_root_or_daemon(tmp_path):
@@ -55,7 +55,7 @@ def test_this_machine_without_root_or_daemon(tmp_path):
         assert finding["severity"] in {"note", "warning", "critical"}
         assert finding["seen"]
         assert finding["action"]
-        assert finding["docs"] == f"docs/operate/doctor.md#{finding['check']}"
+        assert finding["docs"] == f"docs/reference/doctor.md#{finding['check']}"
 
 
 def test_another_root_is_read_and_nothing_asked_of_this_machine(host):
@@ -63,7 +63,7 @@ def test_another_root_is_read_and_nothing_asked_of_this_machine(host):
     shown = invoke("--root", host.root, "--only", "port-state", "--library", host.library)
     assert shown.exit_code == 2, shown.output
     assert "critical  mlx5_1/1: mlx5_1/1 is DOWN, not ACTIVE." in shown.stdout
-    assert "  see     docs/operate/doctor.md#port-state" in shown.stdout
+    assert "  see     docs/reference/doctor.md#port-state" in shown.stdout
     assert "ip speaks of this machine, not of another root" in shown.stdout
 
 
