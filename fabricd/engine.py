@@ -24,7 +24,7 @@ from fabricd.predict import forecast
 from fabricd.predict.forecast import Forecast
 from fabricd.state import saved
 from fabricd.state.evaluation import Change, Evaluation
-from fabricd.state.model import FAREWELL, OUT, Link, Path
+from fabricd.state.model import BYE, OUT, Link, Path
 from fabricd.state.rdma_rails import RdmaRails
 from fabricd.state.rules import damping_rules, hold_rules
 from fabricd.steer import inputs
@@ -471,7 +471,7 @@ class Engine:
         view = views[path.index]
         if path.gone and path.health.state not in (LinkState.UP, LinkState.UNKNOWN):
             # Neither a failure any more nor a recovery: heard again it begins at UNKNOWN.
-            return Facts(admin_up=False, drained=FAREWELL)
+            return Facts(admin_up=False, drained=BYE)
         link = self.links[path.spec.link]
         # While the link itself is out, its paths keep the state they had.
         mute = link.index in self._blamed or link.health.state not in CARRYING

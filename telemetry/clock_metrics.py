@@ -89,10 +89,16 @@ CLOCK_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.clock.takeovers,
     ),
     host_metric(
+        "clock_refused_messages_total",
+        "counter",
+        "Messages of neighbours' clock services that made no sense.",
+        lambda s: s.clock.refused_messages,
+    ),
+    host_metric(
         "clock_refused_words_total",
         "counter",
-        "Words of neighbours' clock services that made no sense.",
-        lambda s: s.clock.refused_words,
+        "Deprecated name of fabricd_clock_refused_messages_total; gone with the next release.",
+        lambda s: s.clock.refused_messages,
     ),
     host_metric(
         "clock_paths_asymmetric",

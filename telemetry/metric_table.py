@@ -39,7 +39,7 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "peer_silent",
         "gauge",
-        "1 while nothing is heard of that probed host on any rail, and it did not say goodbye.",
+        "1 while nothing is heard of that probed host on any rail, and it sent no bye.",
         lambda s: {peer: int(silent) for peer, silent in s.silent_peers.items()},
         "peer",
     ),
@@ -203,10 +203,16 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: int(s.prober.synchronized),
     ),
     host_metric(
-        "prober_refused_promises_total",
+        "prober_refused_due_times_total",
         "counter",
         "Due times told by peers that did not fit the pace of their packets.",
-        lambda s: s.prober.promises_refused,
+        lambda s: s.prober.due_times_refused,
+    ),
+    host_metric(
+        "prober_refused_promises_total",
+        "counter",
+        "Deprecated name of fabricd_prober_refused_due_times_total; gone with the next release.",
+        lambda s: s.prober.due_times_refused,
     ),
     host_metric(
         "prober_clock_read_seconds",

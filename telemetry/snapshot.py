@@ -163,7 +163,7 @@ class ProberSnapshot:
     """Packets refused, by reason (a small fixed set)."""
     synchronized: bool = False
     """Packets go by fabric time."""
-    promises_refused: int = 0
+    due_times_refused: int = 0
     """Due times told by peers that made no sense."""
     clock_read_s: float = 0.0
     """See `fabricd.probes.records.RingHeader.clock_read_ns`."""
@@ -250,7 +250,7 @@ class ClockSnapshot:
     joins: int = 0
     takeovers: int = 0
     """Times that this host became the reference."""
-    refused_words: int = 0
+    refused_messages: int = 0
     asymmetric: int = 0
     """Paths that are known to be longer one way than the other."""
     surplus_s: float | None = None

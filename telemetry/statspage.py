@@ -72,7 +72,7 @@ class PathDownReason(IntEnum):
     PEER_TOLD = 4
     CARRIER = 5
     CONNECT_FAILED = 6
-    TRIAL = 7
+    PATH_VALIDATION = 7
     MOVED = 8
     REHASH = 9
 

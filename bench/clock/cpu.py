@@ -1,9 +1,9 @@
 """What a clock service takes of a core, and of memory: a whole one, fed by a ring in virtual time.
 
 The ring is filled as the prober of a host with eight rails fills it: trains on its clock paths,
-single packets on all others, the neighbours' words with each packet. Peers' clocks are off by what
-is known, so that it is seen that the service did its work. Making the samples is not counted, and
-neither is the system's waking ten times a second.
+single packets on all others, the neighbours' messages with each packet. Peers' clocks are off by
+what is known, so that it is seen that the service did its work. Making the samples is not counted,
+and neither is the system's waking ten times a second.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Ring:
         """The peers' clocks less ours."""
         return self._offset[peer] + np.rint(self._rate[peer] * (at - ORIGIN_NS)).astype(np.int64)
 
-    def _words(self, now: int) -> list[list[bytes]]:
+    def _messages(self, now: int) -> list[list[bytes]]:
         """What each peer tells: mesh time and fabric time are our clock's, and `WALL_NS`."""
         tag, reference, ns = self._gauge.tag, self._gauge.founder, WALL_NS + now - ORIGIN_NS
         said = encode(Reference(tag, 1, reference, 1, ns, 0, 0.0, 0.0))
@@ -186,9 +186,9 @@ class Ring:
             ours = at if sign > 0 else at + delay
             theirs = (at + delay if sign > 0 else at) + self.apart(self._peer, ours)
             rows[sent], rows[heard] = (ours, theirs) if sign > 0 else (theirs, ours)
-        words = self._words(now - STEP_NS)
+        messages = self._messages(now - STEP_NS)
         turns = zip(seq.tolist(), self._peer.tolist(), strict=True)
-        rows["word"] = [words[peer][turn % 4] for turn, peer in turns]
+        rows["clock_message"] = [messages[peer][turn % 4] for turn, peer in turns]
         self._slots[(self._head + np.arange(count)) % lay.SAMPLE_SLOTS] = rows
         self._head, self._step = self._head + count, self._step + 1
         beat = time.monotonic_ns().to_bytes(8, "little")
@@ -249,10 +249,10 @@ def _run(
             ring.step(clock.ns)
             if number * STEP_S == WARM_S and meter is not None:
                 for owner, call, name in (
-                    (service.table, "read", "ring"), (service, "_take", "words"),
+                    (service.table, "read", "ring"), (service, "_take", "messages"),
                     (service.fit_scheduler, "feed", "train filter"),
                     (service.fit_scheduler, "fit", "fits"),
-                    (service.core, "step", "mesh step"), (service.core, "words", "own words"),
+                    (service.core, "step", "mesh step"), (service.core, "messages", "own messages"),
                     (OutboxPage, "write", "pages"), (ClockPage, "write", "pages"),
                     (service, "store", "document"),
                 ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""A minute without a word from anybody: how far a host's time goes, and whether its bound says so.
+"""A minute without messages: how far a host's time goes, and whether its bound says so.
 
 The truth is the reference's time, whose clock wanders as well: two clocks of 1 ppb/√s that run at
 the same rate at first are 1e-9 x √(2 x 60³ / 3) = 379 ns apart after a minute (standard deviation

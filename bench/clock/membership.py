@@ -1,6 +1,6 @@
 """How near all hosts are to the solution of all paths at once, 5 s after hosts came and went.
 
-In virtual time, with what hosts run (`clocksync.mesh.host`): each knows its neighbours' words
+In virtual time, with what hosts run (`clocksync.mesh.host`): each knows its neighbours' messages
 alone.
 """
 

@@ -127,10 +127,10 @@ class PacketWorld(World):
     def _arrive(self) -> None:
         if self.now_ns - self._sent_ns >= BATCH_NS:
             self._send()
-        due = [word for word in self._resets if word[0] <= self.now_ns]
-        for word in due:
-            self._resets.remove(word)
-            _, host, path = word
+        due = [reset for reset in self._resets if reset[0] <= self.now_ns]
+        for reset in due:
+            self._resets.remove(reset)
+            _, host, path = reset
             self.estimators[host, path].reset()
             self.nodes[host].core.drop(path)
 

@@ -193,7 +193,7 @@ class Bench:
             return all(
                 ring.header().synchronized is wanted
                 and len(rows := ring.paths()) >= RAILS * (HOSTS - 1)
-                and all(row.promised is wanted for row in rows)
+                and all(row.by_due_time is wanted for row in rows)
                 for ring in rings.values()
             )
 

@@ -27,7 +27,7 @@ from clocksync.pair.model import SECOND, Pair
 
 STEP_NS = SECOND // 10
 TICK_NS = STEP_NS // 20
-"""Hosts step, and words arrive, at the end of one."""
+"""Hosts step, and messages arrive, at the end of one."""
 WALL_NS = 1_800_000_000 * SECOND
 GLANCE_NS = 35_000_000
 FIT_NS = SECOND // 2
@@ -103,7 +103,7 @@ class World:
         self.changes: list[tuple[float, int, Change]] = []
         """What hosts made of their paths: second, host, change."""
         self._mail: dict[int, list[tuple[int, int, int, bytes]]] = {}
-        """By due tick: from, to, path, word."""
+        """By due tick: from, to, path, message."""
 
     def _node(self, host: int) -> Node:
         clock = Oscillator(self.rng, self.wander)
@@ -185,12 +185,12 @@ class World:
                     self._notice(host, node)
                 if node.up and (self.now_ns + node.phase_ns) % STEP_NS < TICK_NS:
                     self._step(host, node)
-            for source, target, path, word in self._mail.pop(self.now_ns // TICK_NS, ()):
+            for source, target, path, message in self._mail.pop(self.now_ns // TICK_NS, ()):
                 there = self.nodes[target]
-                # Words wait for their turn in the prober, and die with it.
+                # Messages wait for their turn in the prober, and die with it.
                 if there.up and self.nodes[source].up and path not in self.cut:
                     there.heard[path] = self.now_ns
-                    there.core.hear(path, source, there.clock.raw(self.now_ns), decode(word))
+                    there.core.hear(path, source, there.clock.raw(self.now_ns), decode(message))
             each()
 
     def _arrive(self) -> None:
@@ -228,10 +228,10 @@ class World:
             node.judge_ns = self.now_ns + SECOND
             self._judge(host, now)
         due = self.now_ns // TICK_NS + 1
-        said = core.words()
+        said = core.messages()
         for path, peer, _ in self.ends[host]:
-            for number, word in enumerate(said):
-                self._mail.setdefault(due + number, []).append((host, peer, path, word))
+            for number, message in enumerate(said):
+                self._mail.setdefault(due + number, []).append((host, peer, path, message))
         node.whose = next(
             ((x.tag, x.reference, x.term) for x in map(decode, said) if isinstance(x, Time)), None
         )

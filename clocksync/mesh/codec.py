@@ -1,4 +1,4 @@
-"""Words of clock services as they travel: 32 bytes, little-endian; the first says which. Pure.
+"""Messages of clock services as they travel: 32 bytes, little-endian; the first says which. Pure.
 
 Bounds are rounded up, never down, and stay where they are when they are passed on.
 """
@@ -35,7 +35,7 @@ _LATEST: Final = 2**61
 
 
 class ClockMessageError(Exception):
-    """These bytes are no word; the text says why."""
+    """These bytes are no message; the text says why."""
 
 
 class Kind(IntEnum):
@@ -92,55 +92,58 @@ def _float_up(value: float) -> float:
     return said if said >= value else value * (1 + 2.0**-23)
 
 
-def encode(word: ClockMessage) -> bytes:
-    """The word as it travels. Slopes beyond ±488 ppm are cut to that."""
-    match word:
+def encode(message: ClockMessage) -> bytes:
+    """The message as it travels. Slopes beyond ±488 ppm are cut to that."""
+    match message:
         case Mesh():
             return _LAYOUT[Kind.MESH].pack(
-                Kind.MESH, _root(word.root_ns), word.tag, _slope(word.slope), word.raw_ns,
-                word.mesh_ns, int(word.part * _PART), word.reference,
+                Kind.MESH, _root(message.root_ns), message.tag, _slope(message.slope),
+                message.raw_ns, message.mesh_ns, int(message.part * _PART), message.reference,
             )  # fmt: skip
         case Time():
             return _LAYOUT[Kind.TIME].pack(
-                Kind.TIME, word.term & 0xFF, word.tag, _float_up(word.bound_ns), word.raw_ns,
-                word.fabric_ns, _float_up(word.drift), word.reference,
+                Kind.TIME, message.term & 0xFF, message.tag, _float_up(message.bound_ns),
+                message.raw_ns, message.fabric_ns, _float_up(message.drift), message.reference,
             )  # fmt: skip
         case Reference():
             return _LAYOUT[Kind.REFERENCE].pack(
-                Kind.REFERENCE, word.priority, word.tag, word.id, word.mesh_ns, word.ahead_ns,
-                _slope(word.slope), int(word.part * _SMALL_PART), word.term,
+                Kind.REFERENCE, message.priority, message.tag, message.id, message.mesh_ns,
+                message.ahead_ns, _slope(message.slope), int(message.part * _SMALL_PART),
+                message.term,
             )  # fmt: skip
         case MeshId():
-            founded = word.founded_ns
+            founded = message.founded_ns
             return _LAYOUT[Kind.GAUGE].pack(
-                Kind.GAUGE, 0, word.tag, word.founder, founded, 0, 0, 0.0
+                Kind.GAUGE, 0, message.tag, message.founder, founded, 0, 0, 0.0
             )
         case Phc():
             return _LAYOUT[Kind.PHC].pack(
-                Kind.PHC, word.generation & 0xFF, word.half_ns, _slope(word.slope), word.raw_ns,
-                word.phc_ns, word.link, word.spread_ns, int(word.part * _SMALL_PART),
+                Kind.PHC, message.generation & 0xFF, message.half_ns, _slope(message.slope),
+                message.raw_ns, message.phc_ns, message.link, message.spread_ns,
+                int(message.part * _SMALL_PART),
             )  # fmt: skip
         case Trace():
-            bound = _steps_up(max(word.bound_ns, 1.0), _BOUND_STEPS)
+            bound = _steps_up(max(message.bound_ns, 1.0), _BOUND_STEPS)
             least = 2.0 ** (-255 / _DRIFT_STEPS)
-            drift = -_steps_up(min(max(word.drift, least), 1.0), _DRIFT_STEPS)
+            drift = -_steps_up(min(max(message.drift, least), 1.0), _DRIFT_STEPS)
             return _LAYOUT[Kind.TRACE].pack(
-                Kind.TRACE, drift, word.tag, word.id, word.fabric_ns, word.ahead_ns,
-                _slope(word.slope), min(bound, 0xFFFF), word.under,
+                Kind.TRACE, drift, message.tag, message.id, message.fabric_ns, message.ahead_ns,
+                _slope(message.slope), min(bound, 0xFFFF), message.under,
             )  # fmt: skip
         case Origin():
             flags = (
-                _UTC_KNOWN * (word.utc_offset_s is not None) | _TRACEABLE * word.traceable
-                | _LEAP_UP * (word.leap > 0) | _LEAP_DOWN * (word.leap < 0)
-                | _HELD * (not word.tracking)
+                _UTC_KNOWN * (message.utc_offset_s is not None) | _TRACEABLE * message.traceable
+                | _LEAP_UP * (message.leap > 0) | _LEAP_DOWN * (message.leap < 0)
+                | _HELD * (not message.tracking)
             )  # fmt: skip
             return _LAYOUT[Kind.ORIGIN].pack(
-                Kind.ORIGIN, word.clock_class, word.tag, word.id, word.fabric_ns,
-                word.utc_offset_s or 0, word.steps_removed, flags, word.accuracy, word.grandmaster,
+                Kind.ORIGIN, message.clock_class, message.tag, message.id, message.fabric_ns,
+                message.utc_offset_s or 0, message.steps_removed, flags, message.accuracy,
+                message.grandmaster,
             )  # fmt: skip
         case AsymmetryReport():
-            data = encode(word.gauge)
-            return data[: -_ACCUSED.size] + _ACCUSED.pack(word.mark, word.surplus_ns)
+            data = encode(message.gauge)
+            return data[: -_ACCUSED.size] + _ACCUSED.pack(message.mark, message.surplus_ns)
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +154,7 @@ def decode(data: bytes) -> ClockMessage:
         ClockMessageError: it is of another kind, or says what cannot be.
     """
     if len(data) != SIZE or data[0] not in _LAYOUT:
-        raise ClockMessageError(f"no word: {data[:8].hex()}")
+        raise ClockMessageError(f"no message: {data[:8].hex()}")
     if data[0] == Kind.PHC:
         return _decode_phc(data)
     _, byte, tag, first, one, other, *rest = _LAYOUT[data[0]].unpack(data)

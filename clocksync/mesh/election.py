@@ -1,9 +1,9 @@
 """Who gives fabric time, and which of two meshes their hosts end up in where they meet. Pure.
 
-Of the hosts whose words are young, the one with the smallest priority, then id. A word's age is in
-mesh time, which all hosts have, so nobody takes an old word for a new one, however often it was
-passed on. When the last word is old, every host that may be reference says that it is; each goes on
-with the time that it has, so it is the same time, and the best of them stays.
+Of the hosts whose messages are young, the one with the smallest priority, then id. A message's age
+is in mesh time, which all hosts have, so nobody takes an old message for a new one, however often
+it was passed on. When the last message is old, every host that may be reference says that it is;
+each goes on with the time that it has, so it is the same time, and the best of them stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER = 255
 """Priority of a host that does not become reference."""
 ALIKE_NS: Final = SECOND
 """Meshes that began so close to each other are told apart by their founders: what is heard of an
-age is as old as the word that says it, a tenth of a second and what the packet took."""
+age is as old as the message that says it, a tenth of a second and what the packet took."""
 
 
 def fallen_silent(
@@ -44,8 +44,8 @@ class ElectionRules:
     """Parameters of an election."""
 
     lost_ns: int = SECOND
-    """A reference whose newest word is so old is lost: with each host that passes it on a word
-    grows a tenth of a second older."""
+    """A reference whose newest message is so old is lost: with each host that passes it on a
+    message grows a tenth of a second older."""
     suspect_ns: int = 400_000_000
     """So old it is lost if another host says that it took over, or all our paths to it failed."""
     take_over_ns: int = 10 * SECOND
@@ -60,7 +60,7 @@ class Election:
     priority: int
     rules: ElectionRules = field(default_factory=ElectionRules)
     reference: Reference | None = None
-    """Whom we follow: its newest word."""
+    """Whom we follow: its newest message."""
     own: Linear | None = None
     """Fabric time over our clock, of a host that is the reference."""
     takeovers: int = 0
@@ -96,10 +96,10 @@ class Election:
             self._gone = host, mesh_ns
 
     def alive(self, said: Reference, mesh_ns: int | None) -> bool:
-        """Whether a word is young; of a host that knows no mesh time yet every word is.
+        """Whether a message is young; of a host that knows no mesh time yet every message is.
 
         Args:
-            said: the word.
+            said: the message.
             mesh_ns: now.
         """
         if mesh_ns is None:
@@ -108,12 +108,12 @@ class Election:
             return False
         return abs(mesh_ns - said.mesh_ns) <= self.rules.lost_ns
 
-    def choose(self, words: Iterable[Reference], mesh_ns: int | None) -> Reference | None:
-        """Take in the neighbours' words; returns the new one when another host is followed now."""
+    def choose(self, messages: Iterable[Reference], mesh_ns: int | None) -> Reference | None:
+        """Take the neighbours' messages; returns the new one when another host is followed now."""
         before = self.reference
-        for said in words:
+        for said in messages:
             self._newest(said.term)
-            # Our own word of an earlier life is one to go on with.
+            # Our own message of an earlier life is one to go on with.
             ours = said.id == self.id and self.own is not None
             if not ours and self.alive(said, mesh_ns) and self._prefers(said, mesh_ns):
                 self.reference = said
@@ -179,7 +179,7 @@ class Election:
 
 
 def _later(said: Reference, held: Reference) -> bool:
-    """Whether of one host's words this is the later one."""
+    """Whether of one host's messages this is the later one."""
     if said.term != held.term:
         return (said.term - held.term) & 0xFFFF < 0x8000
     return said.mesh_ns > held.mesh_ns
@@ -197,7 +197,7 @@ def older_mesh(
         own: that of this host.
         own_age_ns: its mesh time since the mesh began; None: it has none yet, and goes by what is
             heard.
-        heard: meshes of the neighbours that are heard now, and how old they are by their words.
+        heard: meshes of the neighbours that are heard now, and how old they are by their messages.
 
     Returns:
         ``own`` if no other is older; None if there is none.

@@ -1,4 +1,4 @@
-"""One host in the mesh: from its paths and its neighbours' words to fabric time. Pure.
+"""One host in the mesh: from its paths and its neighbours' messages to fabric time. Pure.
 
 Every host keeps *mesh time*, a line over its own clock. Ten times a second it looks what mesh time
 its neighbours have now, each seen through the path to it, and goes a part of the way to their mean:
@@ -106,11 +106,11 @@ class MeshHost:
             edge = self.edges[path] = Edge(peer, asymmetric=self.mover.asymmetric(path))
         return edge
 
-    def hear(self, path: int, peer: int, now_ns: int, *words: ClockMessage) -> None:
-        """Words of a neighbour's came over a path."""
+    def hear(self, path: int, peer: int, now_ns: int, *messages: ClockMessage) -> None:
+        """Messages of a neighbour's came over a path."""
         edge, gap_ns = self.edge(path, peer), self.rules.gap_ns
-        for word in words:
-            edge.hear(word, now_ns, gap_ns)
+        for message in messages:
+            edge.hear(message, now_ns, gap_ns)
 
     def estimate(self, path: int, peer: int, pair: Pair | None, mark: int = 0) -> None:
         """A path's newest line, or that there is none.
@@ -132,7 +132,7 @@ class MeshHost:
     def path_stepped(self, path: int, now_ns: int) -> bool:
         """A path's two clocks are further apart, all of a sudden: one of them is another now.
 
-        Words heard before are over the old one. If most of our paths say so at once it is ours.
+        Messages heard before are over the old one. If most of our paths say so at once it is ours.
 
         Returns:
             Whether it is ours: then this host has left its mesh, as after `stepped`.
@@ -140,7 +140,7 @@ class MeshHost:
         # Whether it has a line or is in doubt of it: a step is of a line that there was.
         self.edges.pop(path, None)
         known = self._steps | {path: now_ns}
-        self._steps = {key: at for key, at in known.items() if now_ns - at <= self.rules.word_ns}
+        self._steps = {key: at for key, at in known.items() if now_ns - at <= self.rules.message_ns}
         recent = self._steps.keys()
         steady = sum(edge.pair is not None for key, edge in self.edges.items() if key not in recent)
         if len(recent) < 2 or len(recent) <= steady:
@@ -224,7 +224,7 @@ class MeshHost:
         ]  # fmt: skip
         return changes
 
-    def words(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """What to tell the neighbours, as of the last step."""
         if self.gauge is None or self.mesh is None:
             return []
@@ -249,7 +249,7 @@ class MeshHost:
             if bound < MOST_BOUND and drift < MOST_DRIFT:
                 whose = known.reference, known.term
                 said.append(Time(tag, *whose, mesh.at_ns, fabric.ns, bound, drift))
-        return [encode(word) for word in said]
+        return [encode(message) for message in said]
 
     def fabric(self, now_ns: int) -> Linear | None:
         """Fabric time over our clock, from ``now_ns`` on; None: unknown."""
@@ -278,10 +278,10 @@ class MeshHost:
     # -- which mesh, and whose time -----------------------------------------------------------
 
     def _views(self, edges: Iterable[Edge], tag: int, now_ns: int) -> list[View]:
-        return views(edges, tag, now_ns, self.rules.word_ns, self.rules.pair_ns)
+        return views(edges, tag, now_ns, self.rules.message_ns, self.rules.pair_ns)
 
     def _fresh(self, edge: Edge, now_ns: int) -> bool:
-        return edge.mesh is not None and now_ns - edge.heard_ns <= self.rules.word_ns
+        return edge.mesh is not None and now_ns - edge.heard_ns <= self.rules.message_ns
 
     def _waited(self, now_ns: int) -> bool:
         """Whether a host without a mesh has heard of none for so long that it may begin one.
@@ -344,18 +344,18 @@ class MeshHost:
 
     def _follow(self, seen: list[View], now_ns: int) -> None:
         tag = self.gauge.tag if self.gauge else 0
-        # What comes over all paths of a neighbour is one word, which one look is enough for.
-        words = {
-            id(word): word for edge in self.edges.values()
-            if (word := edge.reference) and word.tag == tag and self._fresh(edge, now_ns)
+        # What comes over all paths of a neighbour is one message, which one look is enough for.
+        messages = {
+            id(message): message for edge in self.edges.values()
+            if (message := edge.reference) and message.tag == tag and self._fresh(edge, now_ns)
         }.values()  # fmt: skip
         was = self.election.reference
         mesh = self.mesh.moved(now_ns) if self.mesh else None
-        # How old a word is a host that is about to join knows by its neighbours' mesh time.
+        # How old a message is a host that is about to join knows by its neighbours' mesh time.
         near = mesh or (seen[0].mesh if seen else None)
         lost = not self._heard_of(was, mesh)
         before = self.fabric(now_ns)
-        new = self.election.choose(words, near.ns if near else None)
+        new = self.election.choose(messages, near.ns if near else None)
         held, after = self.election.reference, self.fabric(now_ns)
         if was is not None and (new is not None or (lost and self._heard_of(held, mesh))):
             self._compare = True

@@ -1,7 +1,7 @@
 """What the clock services of neighbours tell each other, 32 bytes at a time.
 
-The probers carry the words with the packets of their clock paths, a word a packet, and look at
-nothing but whether there is one. How they travel is in `clocksync.mesh.codec`.
+The probers carry the messages with the packets of their clock paths, a message a packet, and look
+at nothing but whether there is one. How they travel is in `clocksync.mesh.codec`.
 
 =========  ======================================================================================
 MESH       where mesh time lies over the sender's clock
@@ -13,8 +13,8 @@ TRACE      how far TAI is ahead of fabric time, by a host with a PTP master; pas
 ORIGIN     whose time TAI is by that host: the grandmaster, and what it says of itself
 =========  ======================================================================================
 
-All but PHC bear a ``tag`` of two bytes, which is that of the sender's GAUGE: words of another mesh
-speak of another time.
+All but PHC bear a ``tag`` of two bytes, which is that of the sender's GAUGE: messages of another
+mesh speak of another time.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Phc(NamedTuple):
 
 
 class AsymmetryReport(NamedTuple):
-    """A GAUGE word that also says which path's two ways differ (`clocksync.mesh.asymmetry`).
+    """A GAUGE message that also says which path's two ways differ (`clocksync.mesh.asymmetry`).
 
     Older hosts take it for a GAUGE.
     """
@@ -151,7 +151,7 @@ class AsymmetryReport(NamedTuple):
 
 
 def phc(link: int, generation: int, line: PhcLine | None) -> Phc:
-    """The word of a crossing, or that there is none now."""
+    """The message of a crossing, or that there is none now."""
     if line is None:
         return Phc(link, generation & 0xFF, 0, 0, 0.0, 0.0, math.inf, 0.0)
     at, ns, part, slope = line.line
@@ -160,7 +160,7 @@ def phc(link: int, generation: int, line: PhcLine | None) -> Phc:
 
 
 def link_id(address: str) -> int:
-    """32 bits of an address, by which a PHC's word names the link that it is of.
+    """32 bits of an address, by which a PHC's message names the link that it is of.
 
     Raises:
         ValueError: it is no address.
@@ -190,7 +190,7 @@ class Trace(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Whose time a TRACE is; the words of IEEE 1588's Announce."""
+    """Whose time a TRACE is; the fields of IEEE 1588's Announce."""
 
     tag: int
     id: int

@@ -20,8 +20,8 @@ class HostRules:
     reach_ns: int = 30 * SECOND
     """And so long for a line to one that it hears of: the first takes a second, and never comes
     where packets go one way only."""
-    word_ns: int = SECOND
-    """A neighbour's word is used for so long: ten of its steps."""
+    message_ns: int = SECOND
+    """A neighbour's message is used for so long: ten of its steps."""
     gap_ns: int = 450_000_000
     """A neighbour that said nothing for so long may have begun anew, over another clock: that takes
     half a second at least (`clocksync.pair.model.Rules.first_ns`). Lines of before are not used
@@ -54,7 +54,7 @@ class Status:
     """0: none."""
     is_reference: bool = False
     neighbours: int = 0
-    """Paths whose words and lines were used in the last step."""
+    """Paths whose messages and lines were used in the last step."""
     bound_ns: float = math.inf
     offset_ns: float = 0.0
     """Weighted mean of how far neighbours' mesh times were ahead of ours at the last step."""

@@ -16,7 +16,7 @@ GUILTY_SHARE = 1e-3
 """Of its weight, of a path whose two ways are known to differ: it bends nobody any more, and counts
 all the same where there is no other."""
 OLDEST_NS = 5 * SECOND
-"""By the neighbour's own clock; a word comes ten times a second, and is used for a second."""
+"""By the neighbour's own clock; a message comes ten times a second, and is used for a second."""
 CRYSTALS = 1e-4
 """Most by which the rates of two hosts' clocks differ: no oscillator is off by 50 ppm."""
 MOST_DELAY_NS = 2.0 * SECOND
@@ -37,7 +37,7 @@ class Edge:
     reference: Reference | None = None
     gauge: MeshId | None = None
     heard_ns: int = 0
-    """Our clock, of the last word of its own (MESH)."""
+    """Our clock, of the last message of its own (MESH)."""
     lined_ns: int = 0
     """Our clock, of the first line since there was none."""
     resumed_ns: int = 0
@@ -52,37 +52,37 @@ class Edge:
     _turned: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """By how much the rates of ``mesh`` and of ``reference`` changed last."""
 
-    def hear(self, word: ClockMessage, now_ns: int, gap_ns: int) -> None:
-        """Take a word of the neighbour's.
+    def hear(self, message: ClockMessage, now_ns: int, gap_ns: int) -> None:
+        """Take a message of the neighbour's.
 
         Args:
-            word: what came; the same one as before, often.
+            message: what came; the same one as before, often.
             now_ns: our clock.
-            gap_ns: after so long a silence its clock may be another one, which no line and no word
-                of before is of.
+            gap_ns: after so long a silence its clock may be another one, which no line and no
+                message of before is of.
         """
-        match word:
+        match message:
             case Mesh():
                 known = self.mesh
                 if known is None or now_ns - self.heard_ns > gap_ns:
                     self.resumed_ns = now_ns
                     self.time = self.reference = None
-                elif word != known:
-                    self._turned[0] = abs(word.slope - known.slope)
-                self.mesh, self.heard_ns = word, now_ns
+                elif message != known:
+                    self._turned[0] = abs(message.slope - known.slope)
+                self.mesh, self.heard_ns = message, now_ns
             case Reference():
                 held = self.reference
-                if held is not None and word != held:
-                    self._turned[1] = abs(word.slope - held.slope)
-                self.reference = word
+                if held is not None and message != held:
+                    self._turned[1] = abs(message.slope - held.slope)
+                self.reference = message
             case Time():
-                self.time = word
+                self.time = message
             case MeshId():
-                self.gauge = word
+                self.gauge = message
             case AsymmetryReport():
-                self.gauge = word.gauge
-                if word.mark == self.mark:
-                    self.blame = Blame(word.surplus_ns, now_ns)
+                self.gauge = message.gauge
+                if message.mark == self.mark:
+                    self.blame = Blame(message.surplus_ns, now_ns)
 
     def line(self, pair: Pair | None) -> None:
         """The path's newest line, or that there is none."""
@@ -94,7 +94,7 @@ class Edge:
         """How fast the neighbour's time runs over its clock, beyond 1, and how far off that may be.
 
         It is the sum of two rates that change together (a reference whose mesh is turned says the
-        opposite of its own time's), and of the words that came last one may be of before that.
+        opposite of its own time's), and of the messages that came last one may be of before that.
 
         Args:
             held: whom we follow, should it not have said yet whom it does.
@@ -129,24 +129,26 @@ class View(NamedTuple):
     """Id of its reference; 0: none."""
 
 
-def views(edges: Iterable[Edge], tag: int, now_ns: int, word_ns: int, pair_ns: int) -> list[View]:
+def views(
+    edges: Iterable[Edge], tag: int, now_ns: int, message_ns: int, pair_ns: int
+) -> list[View]:
     """Neighbours of one mesh.
 
     Args:
         edges: all paths.
         tag: of the mesh.
         now_ns: our clock.
-        word_ns: most age of a neighbour's word.
+        message_ns: most age of a neighbour's message.
         pair_ns: most age of a path's line.
     """
     out = []
     for edge in edges:
         pair, said = edge.pair, edge.mesh
-        if pair is None or said is None or said.tag != tag or now_ns - edge.heard_ns > word_ns:
+        if pair is None or said is None or said.tag != tag or now_ns - edge.heard_ns > message_ns:
             continue
         if now_ns - pair.seen_ns > pair_ns or pair.seen_ns < edge.resumed_ns:
             continue
-        # The first line may be over a clock that was set, and older words of a host that did not
+        # The first line may be over a clock that was set, and older messages of a host that did not
         # know. It knows before anybody has such a line, and then says no more.
         if edge.heard_ns <= edge.lined_ns:
             continue
@@ -219,7 +221,7 @@ def lives(edges: Iterable[Edge], held: Reference, now_ns: int, suspect_ns: int) 
         edges: those that are heard now.
         held: the reference, as we know it.
         now_ns: our clock.
-        suspect_ns: the most age of a word of a reference that lives.
+        suspect_ns: the most age of a message of a reference that lives.
     """
     return any(
         edge.mesh is not None and edge.reference is not None

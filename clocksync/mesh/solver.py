@@ -47,8 +47,8 @@ def step(pulls: Sequence[Pull], damping: float = DAMPING) -> Move:
 
     Args:
         pulls: one for each path.
-        damping: see ``DAMPING``; 1 for a host that has just come: it takes its neighbours' word as
-            it is, so that it is off by paths' errors and no longer by its clock's.
+        damping: see ``DAMPING``; 1 for a host that has just come: it takes its neighbours' messages
+            as they are, so that it is off by paths' errors and no longer by its clock's.
     """
     total = wanted = faster = residual = 0.0
     for pull in pulls:

@@ -1,13 +1,13 @@
 """From fabric time to TAI, on every host. Pure.
 
 A host with a PTP master (`clocksync.ptp`) has TAI as a line over its own clock, and so knows how
-far TAI is ahead of fabric time. It says so in two words (TRACE, ORIGIN), which all hosts pass on.
-Nobody moves fabric time for it: that goes on at its own rate, and TAI is a line over it.
+far TAI is ahead of fabric time. It says so in two messages (TRACE, ORIGIN), which all hosts pass
+on. Nobody moves fabric time for it: that goes on at its own rate, and TAI is a line over it.
 
 *Bound*. The host with the master has fabric time within its bound, and the others within theirs; so
-what others make of its words is off by at most the master's bound and both of these. A word holds
-for the fabric time of one reference (`words.under`): where another gives the time, what is known
-goes on as a line over the own clock until words of the new one come.
+what others make of its messages is off by at most the master's bound and both of these. A message
+holds for the fabric time of one reference (`clocksync.mesh.messages.under`): where another gives
+the time, what is known goes on as a line over the own clock until messages of the new one come.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Fabric(NamedTuple):
     drift: float
     tag: int
     under: int
-    """Whose it is (`words.under`)."""
+    """Whose it is (`clocksync.mesh.messages.under`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRules:
     """Parameters of a keeper."""
 
-    word_ns: int = 3 * SECOND
-    """A word so old is of a host that may be gone: any other is better."""
+    message_ns: int = 3 * SECOND
+    """A message so old is of a host that may be gone: any other is better."""
     end_ns: int = 3600 * SECOND
     """And is nothing after so long."""
     fresh_ns: int = SECOND
@@ -83,32 +83,33 @@ class TaiKeeper:
         self._epoch = max(epoch, last.line.epoch + 1)
         self._heard: dict[int, _Heard] = {}
         self._came: list[Trace | Origin] = []
-        self._words: list[ClockMessage] = []
+        self._messages: list[ClockMessage] = []
 
     def forget(self) -> None:
         """Our own clock is another: nothing over it is true."""
         self.said = NO_TAI
 
-    def hear(self, word: Trace | Origin) -> None:
-        """A neighbour's word, its own or passed on.
+    def hear(self, message: Trace | Origin) -> None:
+        """A neighbour's message, its own or passed on.
 
         Also what we said ourselves: should our clock begin anew while no master is there, the
-        neighbours still know what we knew. It grows old as anybody's words do.
+        neighbours still know what we knew. It grows old as anybody's messages do.
         """
-        self._came.append(word)  # until `step` knows what time it is
+        self._came.append(message)  # until `step` knows what time it is
 
-    def _take(self, word: Trace | Origin, fabric: Fabric) -> None:
-        known = self._heard.get(word.id)
-        trace = word if isinstance(word, Trace) else known.trace if known is not None else None
-        if trace is None or self._void(word, trace, fabric):
+    def _take(self, message: Trace | Origin, fabric: Fabric) -> None:
+        known = self._heard.get(message.id)
+        held = known.trace if known is not None else None
+        trace = message if isinstance(message, Trace) else held
+        if trace is None or self._void(message, trace, fabric):
             return
-        if isinstance(word, Trace):
-            if known is None or _prefers(word, known.trace, fabric.under):
-                self._heard[word.id] = _Heard(word, known.origin if known else None)
+        if isinstance(message, Trace):
+            if known is None or _prefers(message, known.trace, fabric.under):
+                self._heard[message.id] = _Heard(message, known.origin if known else None)
         elif known is not None and (
-            known.origin is None or known.origin.fabric_ns < word.fabric_ns
+            known.origin is None or known.origin.fabric_ns < message.fabric_ns
         ):
-            self._heard[word.id] = known._replace(origin=word)
+            self._heard[message.id] = known._replace(origin=message)
 
     def step(self, now_ns: int, fabric: Fabric | None, own: MasterTime | None) -> TaiLine:
         """What to publish as of now.
@@ -118,15 +119,15 @@ class TaiKeeper:
             fabric: fabric time; None: there is none.
             own: of a host with a master.
         """
-        self._words = []
+        self._messages = []
         came, self._came = self._came, []
         if own is not None and not own.grandmaster.ptp_timescale:
             own = None  # its epoch is its own affair
         found = [] if own is None else [(_rank(_source(own), self.id, own.tracking), self.id)]
         if fabric is not None:
             self._weed(fabric)
-            for word in came:
-                self._take(word, fabric)
+            for message in came:
+                self._take(message, fabric)
             found += [
                 (_rank(_named(heard.origin), host, self._fresh(heard, fabric)), host)
                 for host, heard in self._heard.items()
@@ -147,7 +148,7 @@ class TaiKeeper:
                                  _source(own))  # fmt: skip
         assert fabric is not None
         trace, origin = heard = self._heard[whose]
-        self._words = [trace] if origin is None else [trace, origin]
+        self._messages = [trace] if origin is None else [trace, origin]
         age = fabric.time.ns - trace.fabric_ns
         ns, part = split(fabric.time.part + trace.slope * age, fabric.time.ns + trace.ahead_ns)
         far = abs(age)
@@ -160,33 +161,34 @@ class TaiKeeper:
             State.LOCKED if fresh else State.HOLDOVER, whose, _named(origin),
         )  # fmt: skip
 
-    def words(self) -> list[bytes]:
+    def messages(self) -> list[bytes]:
         """What to tell the neighbours, as of the last step."""
-        return [encode(word) for word in self._words]
+        return [encode(message) for message in self._messages]
 
     def _fresh(self, heard: _Heard, fabric: Fabric) -> bool:
         if heard.origin is not None and not heard.origin.tracking:
             return False
-        return fabric.time.ns - heard.trace.fabric_ns < self.rules.word_ns
+        return fabric.time.ns - heard.trace.fabric_ns < self.rules.message_ns
 
-    def _void(self, word: Trace | Origin, trace: Trace, fabric: Fabric) -> bool:
-        """Whether a word is of another mesh, too old, or of the future.
+    def _void(self, message: Trace | Origin, trace: Trace, fabric: Fabric) -> bool:
+        """Whether a message is of another mesh, too old, or of the future.
 
         The last would keep all later ones out. It is one when it was said later than now, by more
         than the two hosts' clocks may be apart. A TRACE's bound has that of its host's fabric time
         in it. Another reference's time is another one: nothing is known of how far that is ahead.
-        Whatever a host says of its bound, it keeps later words out no longer than a word is fresh.
+        Whatever a host says of its bound, it keeps later messages out no longer than a message is
+        fresh.
 
         Args:
-            word: which.
+            message: which.
             trace: itself, or the TRACE that an ORIGIN belongs to.
             fabric: fabric time now.
         """
-        most: float = self.rules.word_ns
+        most: float = self.rules.message_ns
         if trace.under == fabric.under:
             most = min(most, trace.bound_ns + fabric.bound_ns + _ROUNDED_NS)
-        age = fabric.time.ns - word.fabric_ns
-        return word.tag != fabric.tag or not -most <= age < self.rules.end_ns
+        age = fabric.time.ns - message.fabric_ns
+        return message.tag != fabric.tag or not -most <= age < self.rules.end_ns
 
     def _weed(self, fabric: Fabric) -> None:
         for host, (trace, origin) in list(self._heard.items()):
@@ -202,7 +204,7 @@ class TaiKeeper:
         time, tai = fabric.time, own.time
         # The part of a nanosecond is left out.
         ahead, slope = tai.ns - time.ns, (1 + tai.slope) / (1 + time.slope) - 1
-        self._words = [
+        self._messages = [
             Trace(fabric.tag, self.id, time.ns, ahead, slope, own.bound_ns + fabric.bound_ns + 2,
                   own.drift + fabric.drift, fabric.under),
             Origin(fabric.tag, self.id, time.ns, own.grandmaster.identity,
@@ -248,9 +250,9 @@ class TaiKeeper:
         return self._epoch
 
 
-def _prefers(word: Trace, held: Trace, under: int) -> bool:
-    fits = [each.under == under for each in (word, held)]
-    return fits[0] if fits[0] != fits[1] else word.fabric_ns > held.fabric_ns
+def _prefers(message: Trace, held: Trace, under: int) -> bool:
+    fits = [each.under == under for each in (message, held)]
+    return fits[0] if fits[0] != fits[1] else message.fabric_ns > held.fabric_ns
 
 
 def _rank(source: Source, host: int, fresh: bool) -> tuple[bool, bool, int, int]:

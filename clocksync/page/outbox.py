@@ -1,4 +1,4 @@
-"""The page by which a clock service has its prober tell words (``fabric/clock_outbox.h``)."""
+"""The page on which a clock service leaves messages to send (``fabric/clock_outbox.h``)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from clocksync.page.latch import Kind, LatchFile, seal
 SIZE: Final = 32
 """Of a message."""
 MOST: Final = 8
-"""Words for all paths; each link may have one more, for its own."""
+"""Messages for all paths; each link may have one more, for its own."""
 LINKS: Final = 32
-KIND: Final = Kind("words", magic=0x44574346, version=2, record=16 + (MOST + LINKS) * SIZE)
+KIND: Final = Kind("clock-outbox", magic=0x44574346, version=2, record=16 + (MOST + LINKS) * SIZE)
 
 
 class OutboxPage:
@@ -29,23 +29,23 @@ class OutboxPage:
         """
         self._file = LatchFile(KIND, directory, _record([], {}))
 
-    def write(self, words: Sequence[bytes], links: Mapping[int, bytes] | None = None) -> None:
+    def write(self, messages: Sequence[bytes], links: Mapping[int, bytes] | None = None) -> None:
         """Have these told, from now on and for a second.
 
         Args:
-            words: at most `MOST`, on all paths.
+            messages: at most `MOST`, on all paths.
             links: one more for the paths of some links, by the prober's index.
         """
-        self._file.write(_record(words, links or {}))
+        self._file.write(_record(messages, links or {}))
 
     def close(self) -> None:
         """Let go of it; the prober stops telling after a second."""
         self._file.close()
 
 
-def _record(words: Sequence[bytes], links: Mapping[int, bytes]) -> bytes:
-    if len(words) > MOST:
-        raise ValueError(f"{len(words)} words, not {MOST} at most")
-    data = b"".join(words).ljust(MOST * SIZE, b"\0")
+def _record(messages: Sequence[bytes], links: Mapping[int, bytes]) -> bytes:
+    if len(messages) > MOST:
+        raise ValueError(f"{len(messages)} messages, not {MOST} at most")
+    data = b"".join(messages).ljust(MOST * SIZE, b"\0")
     data += b"".join(links.get(index, bytes(SIZE)) for index in range(LINKS))
     return seal(struct.pack("<QQ", 0, time.monotonic_ns()) + data)

@@ -32,7 +32,7 @@ _TRIES: Final = 1000
 
 
 class Source(NamedTuple):
-    """Whose time it is; the words of IEEE 1588's Announce."""
+    """Whose time it is; the fields of IEEE 1588's Announce."""
 
     grandmaster: int = 0
     """clockIdentity, as a number."""

@@ -31,7 +31,7 @@ PRECISE_NS = 52.0
 FARTHEST_NS = 5 * SECOND
 """A crossing says nothing so long before or after it was made."""
 MOST_SLOPE = 480e-6
-"""Of a PHC over a raw clock; what a word can say."""
+"""Of a PHC over a raw clock; what a message can say."""
 MEMORY_NS = 4 * SECOND
 
 

@@ -25,7 +25,7 @@ FRESH_NS = 5 * SECOND
 
 
 class Grandmaster(NamedTuple):
-    """Whose time it is, and what that is worth; the words of Announce (13.5)."""
+    """Whose time it is, and what that is worth; the fields of Announce (13.5)."""
 
     identity: int
     """clockIdentity of the grandmaster, as a number."""
@@ -135,9 +135,9 @@ class Client:
         self._choose()
         return [(each.master, each.message) for each in out]
 
-    def farewell(self) -> list[tuple[int, Message]]:
-        """What to send before the end."""
-        said = [each for master in self.masters for each in master.farewell()]
+    def cancel_unicast_transmission(self) -> list[tuple[int, Message]]:
+        """What to send before the end: CANCEL_UNICAST_TRANSMISSION to each master that granted."""
+        said = [each for master in self.masters for each in master.cancel_unicast_transmission()]
         return [(each.master, each.message) for each in said]
 
     def reset(self) -> None:

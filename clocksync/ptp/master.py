@@ -247,7 +247,7 @@ class Master:
         for contract in self.contracts.values():
             contract.void()
 
-    def farewell(self) -> list[Outgoing]:
+    def cancel_unicast_transmission(self) -> list[Outgoing]:
         """Cancels what was granted (16.1.4.3)."""
         held = [Cancel(kind) for kind, contract in self.contracts.items() if contract.granted]
         for contract in self.contracts.values():

@@ -36,7 +36,7 @@ def candidates() -> list[Path]:
 
 
 def find_library(named: Path | None = None) -> Path:
-    """The library's absolute path, after it was loaded on trial.
+    """The library's absolute path, after a test load.
 
     Raises:
         PluginError: there is none, or it does not load, or it is something else.

@@ -193,7 +193,7 @@ def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
             for path in link["paths"]:
                 rtt = "-" if path["rtt_us"] is None else f"{path['rtt_us']:.0f} µs"
                 label = f"  → {path['peer']} rail {path['peer_rail']}"
-                why = "goodbye" if path.get("gone") else "" if path.get("heard", True) else "silent"
+                why = "bye" if path.get("gone") else "" if path.get("heard", True) else "silent"
                 note = path["address"] + (f" ({why})" if why else "")
                 table.add_row(label, "", state(path["state"]), "", "", "", "", "", "", rtt,
                               queues(path["delay"]), "", "", note)  # fmt: skip

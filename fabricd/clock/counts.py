@@ -8,7 +8,7 @@ from typing import Any
 from fabricd.probes.totals import GrowingTotals
 from telemetry.snapshot import ClockSnapshot
 
-_OWN = ("references_lost", "joins", "takeovers", "refused_words", "moves")
+_OWN = ("references_lost", "joins", "takeovers", "refused_messages", "moves")
 _PTP = ("changes", "lost", "steps", "denied", "refused")
 
 

@@ -88,10 +88,10 @@ class ClockPath:
         self.reset()
         self.fit_ns = self.crossed_ns = self.deaf_ns = 0
 
-    def hear(self, word: Phc) -> None:
+    def hear(self, message: Phc) -> None:
         """The peer told of a NIC's clock: if it is that of this path."""
-        if word.link == link_id(self.key.address):
-            self.theirs = word
+        if message.link == link_id(self.key.address):
+            self.theirs = message
 
     @property
     def mark(self) -> int:

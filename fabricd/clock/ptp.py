@@ -127,7 +127,7 @@ class PtpEdge:
     def close(self) -> None:
         """Give back what was granted, and the ports. Idempotent."""
         if self._sockets:
-            self._send(self.client.farewell())
+            self._send(self.client.cancel_unicast_transmission())
         self._shut()
 
     # -- sockets ------------------------------------------------------------------------------

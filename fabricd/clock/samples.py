@@ -28,13 +28,13 @@ RECORD = np.dtype(
     {
         "names": [*(f.name for f in _FIELDS), "kind"],
         "formats": [*(_CODES[f.code] for f in _FIELDS), "u1"],
-        "offsets": [*(f.offset for f in _FIELDS), lay.SAMPLE_RECORD.offset("word")],
+        "offsets": [*(f.offset for f in _FIELDS), lay.SAMPLE_RECORD.offset("clock_message")],
         "itemsize": lay.SAMPLE_RECORD.size,
     }
 )
-"""As in the ring, and ``kind``: a word's first byte, 0 without one."""
+"""As in the ring, and ``kind``: a message's first byte, 0 without one."""
 KINDS = 32
-"""Of words; those from the last of them on, which there are not, pass for one."""
+"""Of messages; those from the last of them on, which there are not, pass for one."""
 REACH = 256
 """So many packets later one may be told that left earlier."""
 HARDWARE = lay.SAMPLE_HW_LOCAL | lay.SAMPLE_HW_PEER
@@ -65,7 +65,7 @@ class Exchanged(NamedTuple):
     """Those that trains are made of (`trains`)."""
     hardware: tuple[bool, bool]
     """Whether stamps are the NIC's: ours, the peer's. Another pair of clocks when it changes."""
-    words: list[bytes]
+    messages: list[bytes]
     """What the peer's clock service told (`clocksync.mesh.messages`): the newest of each kind."""
 
 
@@ -127,11 +127,11 @@ class SampleReader:
             column[:] = rows[name][at]
         ends = place[useful].searchsorted(np.arange(len(first)), "right").tolist()
         kinds = [_KINDS[kind] for kind in stamps.tolist()]
-        words = _words(rows, chosen, place)
+        messages = _messages(rows, chosen, place)
         return {
             number: Exchanged(packets[:, begin:end], kind, said)
             for number, (begin, end), kind, said in zip(
-                path[first].tolist(), pairwise((0, *ends)), kinds, words, strict=True
+                path[first].tolist(), pairwise((0, *ends)), kinds, messages, strict=True
             )
         }
 
@@ -192,16 +192,16 @@ def trains(came: Sequence[Sequence[Packets]]) -> list[tuple[Trains, Trains, Pack
     ]
 
 
-def _words(rows: _Rows, chosen: _Places, place: _Places) -> list[list[bytes]]:
+def _messages(rows: _Rows, chosen: _Places, place: _Places) -> list[list[bytes]]:
     """Of each path the newest of each kind."""
     newest = np.full((place[-1] + 1, KINDS), -1)
     kinds = np.minimum(rows["kind"][chosen], KINDS - 1)
     newest[place, kinds] = chosen  # of like ones the last stays
     newest[:, 0] = -1
     told = newest >= 0
-    words = rows["word"][newest[told]].tolist()
+    messages = rows["clock_message"][newest[told]].tolist()
     ends = np.count_nonzero(told, axis=1).cumsum().tolist()
-    return [words[begin:end] for begin, end in pairwise((0, *ends))]
+    return [messages[begin:end] for begin, end in pairwise((0, *ends))]
 
 
 def _in_order(chosen: _Places, place: _Places, seq: Packets) -> tuple[_Places, _Places]:

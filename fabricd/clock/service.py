@@ -1,7 +1,7 @@
-"""The clock service of a host: the prober's samples in, the clock page and the words out.
+"""The clock service of a host: the prober's samples in, the clock page and the messages out.
 
-Ten times a second it takes what the prober has sampled, hears the neighbours' words, fits a line to
-some of the paths (`fabricd.clock.fit_scheduler`), takes one step in the mesh
+Ten times a second it takes what the prober has sampled, hears the neighbours' messages, fits a line
+to some of the paths (`fabricd.clock.fit_scheduler`), takes one step in the mesh
 (`clocksync.mesh.host`) and publishes.
 """
 
@@ -80,7 +80,7 @@ class ClockService:
         """
         self.clocks: Clocks = clocks or RawClocks()
         self.page = ClockPage(run_dir)
-        self._words = OutboxPage(run_dir / "prober")
+        self._outbox = OutboxPage(run_dir / "prober")
         self._ports = PortPage(run_dir / "prober")
         self._found = dict(self._ports.held) if may_move else {}
         """Ports that an earlier service had asked for."""
@@ -101,7 +101,7 @@ class ClockService:
         self.edge, self.chrony = edge, chrony
         self.tai = TaiKeeper(host, before if before.line.raw_ns <= now else NO_TAI, epoch=epoch)
         self.refused = 0
-        """Words that made no sense."""
+        """Messages that made no sense."""
         self.line: Line | None = None
         """As published last."""
         self.phcs = phcs or Phcs()
@@ -152,8 +152,8 @@ class ClockService:
         if now >= self._judge_ns:
             self._judge_ns = now + JUDGE_NS
             self._judge(now)
-        words = [*self.core.words(), *self.tai.words()]
-        self._words.write(words, self._phc_words(stamping, now))
+        messages = [*self.core.messages(), *self.tai.messages()]
+        self._outbox.write(messages, self._phc_messages(stamping, now))
         if self.core.status.state is not self._said:
             self._said = self.core.status.state
             self._log.info(
@@ -179,7 +179,7 @@ class ClockService:
             self.edge.close()
         if self.chrony is not None:
             self.chrony.close()
-        self._words.close()
+        self._outbox.close()
         self._tai_page.close()
         self._ports.close()
         self.page.close()
@@ -188,7 +188,9 @@ class ClockService:
         """Leave the document beside the page, for who cannot ask a service."""
         path = self._directory / NAME
         document = status_document(self.core, self.table.all(), self.phcs) | {
-            "refused_words": self.refused, "fits": self.fit_scheduler.fits, "tai": tai(self.tai),
+            "refused_messages": self.refused,
+            "refused_words": self.refused,  # the former name, for one release
+            "fits": self.fit_scheduler.fits, "tai": tai(self.tai),
             "ptp": None if self.edge is None else ptp(self.edge, self.clocks.now()),
             "chrony": None if self.chrony is None else chrony(self.chrony),
         }  # fmt: skip
@@ -278,39 +280,39 @@ class ClockService:
         self._ports.write({ends: port for ends, port in ports.items() if port} | self._found)
 
     def _take(self, path: ClockPath, came: Exchanged, now: int) -> None:
-        """Hear the words; packets wait until a line is fitted to them."""
+        """Hear the messages; packets wait until a line is fitted to them."""
         if came.hardware != path.hardware:
             path.hardware = came.hardware
             path.reset()
             self.core.drop(path.number)
         heard: list[ClockMessage] = []
-        for data in came.words:
+        for data in came.messages:
             try:
-                word = decode(data)
+                message = decode(data)
             except ClockMessageError:
                 self.refused += 1
                 continue
-            match word:
+            match message:
                 case Phc():
-                    path.hear(word)
+                    path.hear(message)
                 case Trace() | Origin():
-                    self.tai.hear(word)
+                    self.tai.hear(message)
                 case _:
-                    heard.append(word)
+                    heard.append(message)
         if heard:
             self.core.hear(path.number, path.key.host, now, *heard)
         if now >= path.deaf_ns:
             path.came.append(came.packets)
 
-    def _phc_words(self, stamping: list[ClockPath], now: int) -> dict[int, bytes]:
+    def _phc_messages(self, stamping: list[ClockPath], now: int) -> dict[int, bytes]:
         """What the peers need to know of the NICs' clocks, by link."""
         said: dict[int, bytes] = {}
         for path in stamping:
             source = self.phcs.source(path.phc)
             if source is not None and path.link not in said:
                 crossing = source.crossing
-                word = phc(link_id(path.address), crossing.generation, crossing.at(now))
-                said[path.link] = encode(word)
+                message = phc(link_id(path.address), crossing.generation, crossing.at(now))
+                said[path.link] = encode(message)
         return said
 
 

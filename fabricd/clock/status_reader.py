@@ -55,6 +55,8 @@ def read(run_dir: Path) -> dict[str, Any]:
     for name in _LATER:
         if not _known(document.get(name)):
             raise ValueError(f"{path}: {name} is no number")
+    if "refused_words" in document:  # the only name of it in a service of the release before
+        document.setdefault("refused_messages", document["refused_words"])
     return document
 
 
@@ -81,8 +83,9 @@ def snapshot(run_dir: Path) -> ClockSnapshot:
         root_delay_s=_seconds(document.get("root_delay_ns")),
         paths=int(document["neighbours"]), references_lost=int(document["lost"]),
         joins=int(document["joins"]), takeovers=_count(document, "takeovers"),
-        refused_words=_count(document, "refused_words"), tai=_tai(run_dir, document.get("tai")),
-        ptp=_ptp(document.get("ptp")), moves=_count(document, "moves"), **_paths(document["paths"]),
+        refused_messages=_count(document, "refused_messages"),
+        tai=_tai(run_dir, document.get("tai")), ptp=_ptp(document.get("ptp")),
+        moves=_count(document, "moves"), **_paths(document["paths"]),
     )  # fmt: skip
 
 

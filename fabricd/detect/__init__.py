@@ -2,7 +2,7 @@
 
 `verdict` judges silence (`silence`, `progress`, `receive_path`), `loss` lasting loss
 (`sequential`, `baseline_rate`, `loss_rules`, `loss_state`), `mtu` black holes, `rules` the NICs'
-counters, `unseen` what was never heard, `farewell` what left by intent. `locate` places a fault by
+counters, `unseen` what was never heard, `bye` what left by intent. `locate` places a fault by
 the pattern of failing pairs; `localization` asks the neighbours (`neighbours`, `observations`) and
 keeps the places. `mesh` chooses which pairs are probed. The engine and the host call them.
 

@@ -139,7 +139,7 @@ class Places:
         views: Sequence[PathView],
         engine: Engine,
         now: int,
-        words: Sequence[neighbours.Word] = (),
+        reports: Sequence[neighbours.PeerReport] = (),
     ) -> list[Blame]:
         """Locate what fails at ``now``; returns the answers that are new and steady.
 
@@ -149,14 +149,14 @@ class Places:
             views: all paths.
             engine: whose they are.
             now: CLOCK_MONOTONIC ns.
-            words: what neighbours said lately; none: this host's view alone.
+            reports: what neighbours said lately; none: this host's view alone.
         """
         if not self.troubled(views, engine):
             self.trouble_ns = None
         elif self.trouble_ns is None:
             self.trouble_ns = now
-        seen = self._locate(views, engine, words)
-        if words and self.trouble_ns is not None and now - self.trouble_ns < HEARSAY_NS:
+        seen = self._locate(views, engine, reports)
+        if reports and self.trouble_ns is not None and now - self.trouble_ns < HEARSAY_NS:
             return []
         if _names(seen) != _names(self._seen):
             self._since_ns = now
@@ -175,16 +175,16 @@ class Places:
         return bool(ports(self.host, engine)[0])
 
     def _locate(
-        self, views: Sequence[PathView], engine: Engine, words: Sequence[neighbours.Word]
+        self, views: Sequence[PathView], engine: Engine, reports: Sequence[neighbours.PeerReport]
     ) -> list[Blame]:
         if self.trouble_ns is None:
             self._asked, self._answer = (), []
             return []
         dark, lit = ports(self.host, engine)
         seen = flows(self.host, views, engine)
-        if words:
-            told = neighbours.flows(words, well_since=self.trouble_ns + NOTICE_NS)
-            more_dark, more_lit = neighbours.ports(words)
+        if reports:
+            told = neighbours.flows(reports, well_since=self.trouble_ns + NOTICE_NS)
+            more_dark, more_lit = neighbours.ports(reports)
             dark, lit = dark | more_dark, lit | more_lit
             bad = {p for f in seen if f.ratio > 0 for p in (f.source, f.target)}
             seen += neighbours.near(told, bad | dark)

@@ -13,10 +13,10 @@ from typing import Any
 
 from fabricd.config.loader import Config
 from fabricd.detect import evidence, neighbours, observations
-from fabricd.detect.farewell import Farewells
+from fabricd.detect.bye import ByeTracker
 from fabricd.detect.locate import Blame, Kind, port_name
 from fabricd.detect.loss_rules import LossVerdict
-from fabricd.detect.neighbours import Row, Word
+from fabricd.detect.neighbours import PeerReport, Row
 from fabricd.detect.silence import PathView
 from fabricd.detect.unseen import Ends, Unseen
 from fabricd.engine import Engine
@@ -29,7 +29,7 @@ from telemetry.events import Event, EventKind
 ASK_UNSEEN_NS = 2 * 10**9
 """How often the neighbours are asked while nothing fails, but a path was never heard."""
 RECENT_NS = 5 * 10**9
-"""Older words say nothing: each neighbour repeats all it sees about once a second."""
+"""Older reports count for nothing: each neighbour repeats all it sees about once a second."""
 ANSWER_S = 0.1
 """The tick waits so long for the prober's answer: it is there in milliseconds, or the prober hangs,
 and the tick also has to say that the steer page is alive."""
@@ -46,9 +46,9 @@ class Localization:
         self.names: Mapping[int, str] = {}
         """Host id → name, of all hosts in the configuration."""
         self.places = evidence.Places(host)
-        self.words: Sequence[Word] = ()
+        self.reports: Sequence[PeerReport] = ()
         """The neighbours', as last asked for."""
-        self._farewells = Farewells()
+        self._byes = ByeTracker()
         self._unseen = Unseen(host)
         self._asked_ns: int | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -62,8 +62,8 @@ class Localization:
         self._config = config
         self.names = plan.host_names(config)
         self.map_changed()
-        self.words = ()
-        self._farewells.reset()
+        self.reports = ()
+        self._byes.reset()
         self._unseen.reset()
 
     def map_changed(self) -> None:
@@ -85,7 +85,7 @@ class Localization:
         if source is None:
             self.map_changed()
 
-    def wants_words(self, engine: Engine, now: int) -> bool:
+    def wants_reports(self, engine: Engine, now: int) -> bool:
         """Whether the neighbours' view is of use now."""
         if self.places.trouble_ns is not None:
             return True
@@ -97,18 +97,18 @@ class Localization:
     def hear(self, rows: Iterable[Row], now: int) -> None:
         """Take what the neighbours said."""
         self._asked_ns = now
-        self.words = neighbours.read((r for r in rows if now - r[2] <= RECENT_NS), self.names)
+        self.reports = neighbours.read((r for r in rows if now - r[2] <= RECENT_NS), self.names)
 
     def look(
         self, views: Sequence[PathView], engine: Engine, now: int, *, more: Iterable[Blame] = ()
     ) -> list[Event]:
         """What is new; ``more`` is what another test found."""
         self._expect(views, engine, now)
-        words = self.words if self._asked_within(RECENT_NS, now) else ()
-        found = [*self.places.look(views, engine, now, words), *more]
-        gone = self._farewells.look(views)
+        reports = self.reports if self._asked_within(RECENT_NS, now) else ()
+        found = [*self.places.look(views, engine, now, reports), *more]
+        gone = self._byes.update(views)
         places = [located(blame, self.host, engine) for blame in found]
-        return [*places, *(_farewell(engine, peer, links) for peer, links in gone)]
+        return [*places, *(_bye(engine, peer, links) for peer, links in gone)]
 
     def lost(self, verdict: LossVerdict, engine: Engine) -> None:
         """Take where the loss test says that packets are lost; it says so once, as it finds it.
@@ -135,7 +135,7 @@ class Localization:
         An answer that takes longer than `ANSWER_S` is heard when it comes; nothing is asked until
         then.
         """
-        if self._asking is None and self.wants_words(engine, time.monotonic_ns()):
+        if self._asking is None and self.wants_reports(engine, time.monotonic_ns()):
             self._asking = asyncio.create_task(self._hear_views(feed))
             self._asking.add_done_callback(self._answered)
             await asyncio.wait({self._asking}, timeout=ANSWER_S)
@@ -158,7 +158,7 @@ class Localization:
         since = now - RECENT_NS if trouble is None else trouble + evidence.NOTICE_NS
         topology = self.places.topology
         return observations.collect(
-            self.host, views, engine, self.words, topology, well_since=since
+            self.host, views, engine, self.reports, topology, well_since=since
         )
 
     def _expect(self, views: Sequence[PathView], engine: Engine, now: int) -> None:
@@ -167,7 +167,7 @@ class Localization:
             for p in engine.paths
             for link in (engine.links[p.spec.link],)
         ]
-        expected = self._unseen.judge(views, ends, self.words, now)
+        expected = self._unseen.judge(views, ends, self.reports, now)
         engine.report_unseen(expected.links, expected.paths)
 
 
@@ -175,7 +175,7 @@ def _never_heard(engine: Engine) -> bool:
     return any(not path.heard_ever and not path.gone for path in engine.paths)
 
 
-def _farewell(engine: Engine, peer: str, links: frozenset[int]) -> Event:
+def _bye(engine: Engine, peer: str, links: frozenset[int]) -> Event:
     names = ", ".join(engine.links[link].netdev for link in sorted(links))
-    said = f"farewell on {names}: silence there is by intent" if links else "probes again"
+    said = f"bye on {names}: silence there is by intent" if links else "probes again"
     return event(EventKind.PROBER, peer=peer, reason=f"{peer}: {said}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fabricd.detect import evidence, neighbours
 from fabricd.detect.locate import Blame, Flow, Port, Topology, locate
-from fabricd.detect.neighbours import Word
+from fabricd.detect.neighbours import PeerReport
 from fabricd.detect.silence import PathView
 from fabricd.engine import Engine
 
@@ -28,7 +28,7 @@ def collect(
     host: str,
     views: Sequence[PathView],
     engine: Engine,
-    words: Sequence[Word],
+    reports: Sequence[PeerReport],
     topology: Topology,
     *,
     well_since: int,
@@ -39,18 +39,18 @@ def collect(
         host: its name.
         views: its paths.
         engine: its links.
-        words: what its neighbours said.
+        reports: what its neighbours said.
         topology: what it knows of the leaves.
         well_since: good news of neighbours from before (CLOCK_MONOTONIC ns) is left out.
     """
-    seen = evidence.flows(host, views, engine) + neighbours.flows(words, well_since=well_since)
+    seen = evidence.flows(host, views, engine) + neighbours.flows(reports, well_since=well_since)
     dark, lit = evidence.ports(host, engine)
-    more_dark, more_lit = neighbours.ports(words)
+    more_dark, more_lit = neighbours.ports(reports)
     ports = {port for flow in seen for port in (flow.source, flow.target)} | dark | lit
     return {
         "version": VERSION,
         "host": host,
-        "neighbours": sorted({word.speaker for word in words}),
+        "neighbours": sorted({report.reporter for report in reports}),
         "flows": [[*flow.source, *flow.target, flow.ratio] for flow in seen],
         "dark": sorted(map(list, dark | more_dark)),
         "lit": sorted(map(list, lit | more_lit)),
@@ -80,7 +80,7 @@ def answer(documents: Iterable[Any]) -> list[Blame]:
             leaf_of[_port(item[0:2])] = _text(item[2])
     if len(flows) > MOST_FLOWS:
         raise ObservationError(f"more than {MOST_FLOWS} flows")
-    # A host that says dark of its own port knows; an older word that it was lit does not count.
+    # A host that says dark of its own port knows; an older report that it was lit does not count.
     return locate(flows, topology=Topology(leaf_of), dark=dark, lit=lit - dark, certain=True)
 
 

@@ -51,7 +51,7 @@ class PathView(NamedTuple):
     life: int = 0
     """Incarnation of the peer; another one may have another clock."""
     gone: bool = False
-    """The peer said farewell: not ``heard``, and that says nothing."""
+    """The peer sent a bye: not ``heard``, and that says nothing."""
     late_ns: int = 0
     """How late after `due` the prober calls a packet missing; 0: as `Rules.lateness` has it."""
     queue_ns: int = 0

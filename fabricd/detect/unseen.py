@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fabricd.detect.neighbours import Kind, Seen, Word
+from fabricd.detect.neighbours import PeerReport, Reachability, ReportKind
 from fabricd.detect.silence import PathView
 
 LASTS_NS = 3 * 10**9
@@ -49,17 +49,21 @@ class Unseen:
         self._since: dict[tuple[str, int], int] = {}
 
     def judge(
-        self, views: Sequence[PathView], ends: Sequence[Ends], words: Iterable[Word], now: int
+        self,
+        views: Sequence[PathView],
+        ends: Sequence[Ends],
+        reports: Iterable[PeerReport],
+        now: int,
     ) -> Expected:
         """What peers expect us to hear.
 
         Args:
             views: all paths, by index.
             ends: the same paths' rails.
-            words: what the neighbours said.
+            reports: what the neighbours said.
             now: CLOCK_MONOTONIC ns.
         """
-        said = self._said(words, now)
+        said = self._said(reports, now)
         waiting = [
             v
             for v in views
@@ -93,22 +97,22 @@ class Unseen:
         """Indices have another meaning from now on."""
         self._since.clear()
 
-    def _said(self, words: Iterable[Word], now: int) -> _Said:
+    def _said(self, reports: Iterable[PeerReport], now: int) -> _Said:
         said = _Said()
-        for word in words:
-            if word.kind is not Kind.PATH or now - word.at_ns > FRESH_NS:
+        for report in reports:
+            if report.kind is not ReportKind.PATH or now - report.at_ns > FRESH_NS:
                 continue
-            port = (word.speaker, word.rail)
-            if word.peer == self.host:
-                said.of_us[port, word.peer_rail] = word.heard
-            elif word.heard is Seen.WELL:
+            port = (report.reporter, report.rail)
+            if report.peer == self.host:
+                said.of_us[port, report.peer_rail] = report.heard
+            elif report.heard is Reachability.WELL:
                 said.hears_others.add(port)
         return said
 
     @staticmethod
     def _expects(path: PathView, ends: Ends, views: Sequence[PathView], said: _Said) -> bool:
         port = (path.peer, ends.peer_rail)
-        if said.of_us.get((port, ends.rail)) not in (Seen.UNKNOWN, Seen.SILENT):
+        if said.of_us.get((port, ends.rail)) not in (Reachability.UNKNOWN, Reachability.SILENT):
             return False
         lives = any(v.peer == path.peer and v.link != path.link and v.clean for v in views)
         return lives and port in said.hears_others
@@ -116,6 +120,6 @@ class Unseen:
 
 @dataclass(slots=True)
 class _Said:
-    of_us: dict[tuple[tuple[str, int], int], Seen] = field(default_factory=dict)
+    of_us: dict[tuple[tuple[str, int], int], Reachability] = field(default_factory=dict)
     """(Peer's port, our rail) → what it hears of us there."""
     hears_others: set[tuple[str, int]] = field(default_factory=set)

@@ -285,7 +285,7 @@ def healthy(paths: Iterable[PathView], known: Iterable[int], live_peers: frozens
 
     Returns:
         True when at least half of the known paths to live peers are sound, or there are none. One
-        on which the peer said farewell is none.
+        on which the peer sent a bye is none.
     """
     wanted = set(known)
     own = [p for p in paths if p.index in wanted and p.peer in live_peers and not p.gone]

@@ -1,6 +1,6 @@
-"""A child process: loads a network plugin on trial. Prints one JSON object.
+"""A child process: loads a network plugin as a test. Prints one JSON object.
 
-``python -m fabricd.doctor.plugin_load PATH`` prints ``error`` (the loader's words, or empty),
+``python -m fabricd.doctor.plugin_load PATH`` prints ``error`` (the loader's message, or empty),
 ``tables`` (versions of NCCL's table that it exports) and ``name``, by which NCCL knows it.
 """
 

@@ -2,8 +2,8 @@
 
 A frame is Ethernet with type 0x88cc and a list of TLVs: 7 bits of type, 9 bits of length, the value
 (clause 8.4). The first three are mandatory and in this order: chassis id, port id, time to live; a
-TTL of 0 is a farewell. The system name, if there is one, is what people call the switch. `lldpctl
--f json` of lldpd says the same and is preferred where it runs.
+TTL of 0 makes it a shutdown LLDPDU. The system name, if there is one, is what people call the
+switch. `lldpctl -f json` of lldpd says the same and is preferred where it runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Neighbour:
     chassis: str
     port: str
     ttl_s: int
-    """0: it says farewell."""
+    """0: of a shutdown LLDPDU."""
     name: str = ""
     """System name; empty: it has none."""
 

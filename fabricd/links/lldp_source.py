@@ -34,7 +34,7 @@ class LldpTable:
         self._known: dict[str, tuple[Neighbour, int]] = {}
 
     def take(self, netdev: str, neighbour: Neighbour, now: int) -> None:
-        """A neighbour said something at ``now`` (ns); a TTL of 0 is its farewell."""
+        """A neighbour said something at ``now`` (ns); a TTL of 0: shutdown."""
         if neighbour.ttl_s == 0:
             self._known.pop(netdev, None)
         else:

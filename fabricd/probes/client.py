@@ -174,9 +174,9 @@ class ProberClient:
             if not isinstance(page, list):
                 raise ProberError("views: not a list")
             try:
-                out += [(int(speaker), int(word), int(at)) for speaker, word, at in page]
+                out += [(int(reporter), int(packed), int(at)) for reporter, packed, at in page]
             except (TypeError, ValueError) as error:
-                raise ProberError("views: not (speaker, word, time)") from error
+                raise ProberError("views: not (reporter, report, time)") from error
             if not page or reply.get("more") is not True:
                 break
         return out

@@ -67,25 +67,25 @@ def path_row(index: int, values: tuple[Any, ...]) -> PathRow:
      incarnation, rx_bitmap, tx_bitmap, acked, said, due, late) = values  # fmt: skip
     if link >= lay.MAX_LINKS:
         raise ValueError("link")
-    clock, established, gone, promised, source, refused, moves, rdma, told = _path_flags(flags)
+    clock, established, gone, by_due_time, source, refused, moves, rdma, told = _path_flags(flags)
     # In the order of PathRow: by keywords it takes twice as long, and there are hundreds a second.
     return PathRow(
         index, link, address_text(address), port, host, clock, established,
         interval, peer_interval, sent, received, rx_lost, tx_lost, duplicates,
         rx_missed, tx_missed, restarts, rtt_last, rtt_min, rtt_smoothed, heard, incarnation,
-        rx_bitmap, tx_bitmap, acked, said, due, awake, gone, promised, late,
+        rx_bitmap, tx_bitmap, acked, said, due, awake, gone, by_due_time, late,
         source, refused, moves, rdma, told,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
 def _path_flags(flags: int) -> tuple[bool, bool, bool, bool, int, bool, int, bool, bool]:
-    """Clock, established, gone, promised; port, refused, the peer's moves; RDMA, told of its QP."""
+    """Clock, established, gone, by due time; port, refused, the peer's moves; RDMA, QP known."""
     return (
         bool(flags & lay.PATH_CLOCK),
         bool(flags & lay.PATH_ESTABLISHED),
         bool(flags & lay.PATH_GONE),
-        bool(flags & lay.PATH_PROMISED),
+        bool(flags & lay.PATH_BY_DUE_TIME),
         flags >> lay.PATH_PORT_SHIFT,
         bool(flags & lay.PATH_PORT_REFUSED),
         flags >> lay.PATH_PEER_MOVES_SHIFT & 0xFF,
@@ -159,7 +159,7 @@ def event(number: int, values: tuple[Any, ...]) -> EventRecord:
 
 def sample(number: int, values: tuple[Any, ...]) -> ProbeSample:
     """Sample ``number`` from the fields of ``SAMPLE_RECORD``."""
-    _, mono_ns, path, flags, config, local_seq, peer_seq, t1, t2, t3, t4, *_word = values
+    _, mono_ns, path, flags, config, local_seq, peer_seq, t1, t2, t3, t4, *_clock_message = values
     if path >= lay.MAX_PATHS:
         raise ValueError("path")
     return ProbeSample(

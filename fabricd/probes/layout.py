@@ -59,7 +59,7 @@ LINK_SOURCE_SHIFT: Final = 8
 PATH_CLOCK: Final = 1 << 0
 PATH_ESTABLISHED: Final = 1 << 1
 PATH_GONE: Final = 1 << 2
-PATH_PROMISED: Final = 1 << 3
+PATH_BY_DUE_TIME: Final = 1 << 3
 PATH_PORT_REFUSED: Final = 1 << 4
 PATH_RDMA: Final = 1 << 5
 PATH_PEER_RDMA: Final = 1 << 6
@@ -117,7 +117,7 @@ RING_HEADER: Final = Record(
     "magic:I version:H header_size:H file_size:Q link_row_size:I path_row_size:I max_links:I "
     "max_paths:I event_slots:I sample_slots:I path_offset:Q event_offset:Q sample_offset:Q pid:I "
     "flags:I incarnation:Q start_ns:Q heartbeat_ns:Q event_head:Q sample_head:Q config_epoch:I "
-    "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I promises_refused:I "
+    "link_count:I path_count:I misses:I link_interval_ns:Q clock_train_hz:I due_times_refused:I "
     "sent:Q received:Q stalls:Q stall_ns:Q stall_max_ns:Q control_errors:Q refused:7Q "
     "clock_read_ns:Q rdma_link_count:I rdma_path_count:I",
 )
@@ -140,7 +140,8 @@ EVENT_RECORD: Final = Record(
 )
 SAMPLE_RECORD: Final = Record(
     "SampleRecord",
-    "index:Q mono_ns:Q path:H flags:H config:I local_seq:I peer_seq:I t1:q t2:q t3:q t4:q word:4Q",
+    "index:Q mono_ns:Q path:H flags:H config:I local_seq:I peer_seq:I t1:q t2:q t3:q t4:q "
+    "clock_message:4Q",
 )
 
 LINK_OFFSET: Final = HEADER_SIZE

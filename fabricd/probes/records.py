@@ -99,8 +99,8 @@ class MissRecord:
     last_heard_ns: int
     """When we last heard anything on this path, in either case."""
     due_ns: int = 0
-    """When the packet was due, as its sender promised in fabric time, on our CLOCK_MONOTONIC. 0: it
-    promised nothing, or the miss is one of TX."""
+    """When the packet was due, as its sender announced in fabric time, on our CLOCK_MONOTONIC. 0:
+    its sender announced nothing, or the miss is one of TX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +274,9 @@ class PathRow(NamedTuple):
     awake_us: int
     """By ``said_ns`` the peer's prober had been running without a gap for so long."""
     gone: bool = False
-    """The peer said farewell on this path: it is silent by intent until it is heard again."""
-    promised: bool = False
-    """It is judged by when packets are due in fabric time, as the peer promised."""
+    """The peer sent a bye on this path: it is silent by intent until it is heard again."""
+    by_due_time: bool = False
+    """It is judged by when packets are due in fabric time, as the peer announces."""
     late_ns: int = 0
     """The next packet is missed when it comes so much later than the last one did; 0: not known."""
     source_port: int = 0
@@ -345,8 +345,8 @@ class RingHeader(NamedTuple):
     """Packets refused, in the order of `Refusal`."""
     synchronized: bool = False
     """Packets go by a grid of fabric time; else by one of the wall clock."""
-    promises_refused: int = 0
-    """Packets of which the promised due time of the next did not fit their path's pace."""
+    due_times_refused: int = 0
+    """Packets that announced a due time of the next which did not fit their path's pace."""
     clock_read_ns: int = 0
     """What reading two clocks together takes: the kernel's stamps are off by up to half of it, all
     alike. 0: not known yet."""

@@ -144,7 +144,7 @@ class RingReader:
         if not data.startswith(_FIXED_BYTES):
             raise RingError(f"{self.path}: {_difference(data)}: not a ring of this version")
         (pid, flags, incarnation, start, beat, events, samples, epoch, links, paths, misses,
-         interval, trains, refused_promises, sent, received, stalls, stall, stall_max, errors,
+         interval, trains, due_times_refused, sent, received, stalls, stall, stall_max, errors,
          *refused, clock_read, more_links, more_paths) = _VARIABLE.unpack(data)  # fmt: skip
         if links + more_links > lay.MAX_LINKS or paths + more_paths > lay.MAX_PATHS:
             raise RingError(
@@ -156,7 +156,7 @@ class RingReader:
             epoch, links, paths, interval, misses, trains, bool(flags & lay.HEADER_REALTIME),
             bool(flags & lay.HEADER_LOCKED), events, samples, sent, received, stalls, stall,
             stall_max, errors, tuple(refused),
-            bool(flags & lay.HEADER_SYNCHRONIZED), refused_promises, clock_read,
+            bool(flags & lay.HEADER_SYNCHRONIZED), due_times_refused, clock_read,
             more_links, more_paths,
         )  # fmt: skip
 

@@ -37,7 +37,7 @@ def _field(name: str, code: str) -> Any:  # noqa: ANN401
             name,
             0,
             8,
-            ["train1", "train2", "report", "stalled", "hw", "farewell", "roams", "mtu"],
+            ["train1", "train2", "report", "stalled", "hw", "bye", "roams", "mtu"],
         )
     kinds: dict[str, Any] = {
         "B": XByteField,

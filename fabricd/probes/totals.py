@@ -159,7 +159,7 @@ class ProberTotals:
         counters = {f"refused {reason}": n for reason, n in header.refused.items()} | {
             "stalls": header.stalls,
             "stall_ns": header.stall_ns,
-            "promises": header.promises_refused,
+            "due times": header.due_times_refused,
         }
         anew = header.incarnation != self._incarnation
         first, self._incarnation = self._incarnation == 0, header.incarnation
@@ -182,13 +182,13 @@ class ProberTotals:
         return self._of("stall_ns")
 
     @property
-    def promises_refused(self) -> int:
+    def due_times_refused(self) -> int:
         """Due times of peers that made no sense."""
-        return self._of("promises")
+        return self._of("due times")
 
     @property
     def refused(self) -> dict[str, int]:
         """Packets refused, by reason."""
-        word = "refused "
+        prefix = "refused "
         totals = self._counters.totals.items()
-        return {name.removeprefix(word): n for name, n in totals if name.startswith(word)}
+        return {name.removeprefix(prefix): n for name, n in totals if name.startswith(prefix)}

@@ -40,16 +40,16 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("interval_us", "I"),
     ("due_time", "q"),
     ("awake_us", "I"),
-    ("word0", "Q"),
-    ("word1", "Q"),
-    ("word2", "Q"),
-    ("word3", "Q"),
-    ("promise", "I"),
-    ("view", "Q"),
+    ("clock_message0", "Q"),
+    ("clock_message1", "Q"),
+    ("clock_message2", "Q"),
+    ("clock_message3", "Q"),
+    ("next_due", "I"),
+    ("peer_report", "Q"),
 )
 """Name and ``struct`` code of every field before the tag, in order."""
 
-TRAIN, REPORT, STALLED, HW_STAMPS, FAREWELL, ROAMS = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6
+TRAIN, REPORT, STALLED, HW_STAMPS, BYE, ROAMS = 3, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6
 MTU = 1 << 7
 """Bits of ``flags``; what they mean is in ``prober/src/core/wire.h``."""
 

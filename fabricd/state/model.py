@@ -12,7 +12,7 @@ from fabricd.predict.forecast import Forecast
 from telemetry.events import LinkState
 
 OUT = frozenset((LinkState.DOWN, LinkState.HOLD))
-FAREWELL = "farewell: the peer no longer probes this path"
+BYE = "bye: the peer no longer probes this path"
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Path:
     mtu: str = ""
     """Large packets do not arrive on it, small ones do, and others of its link pass."""
     gone: bool = False
-    """The peer said farewell on it, and has not been heard since."""
+    """The peer sent a bye on it, and has not been heard since."""
     returned: bool = False
     """We gave it up, took it up again and have not heard it since. The prober shows it as gone
     until then, but that it is silent was nobody's wish."""

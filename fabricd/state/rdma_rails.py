@@ -23,7 +23,7 @@ from fabricd.links.machine import CARRYING
 from fabricd.operate.effective import EffectiveOverrides
 from fabricd.probes.records import EventRecord, HeardRecord, MissRecord
 from fabricd.state.evaluation import Change
-from fabricd.state.model import FAREWELL, OUT, Link, Path
+from fabricd.state.model import BYE, OUT, Link, Path
 from telemetry.events import LinkState
 
 GIVEN_UP_NS = 10 * 10**9
@@ -259,7 +259,7 @@ class RdmaRails:
         if view is None or self._off:
             return Facts(carrier=None, clean=False)
         if path.gone and path.health.state not in (LinkState.UP, LinkState.UNKNOWN):
-            return Facts(admin_up=False, drained=FAREWELL)
+            return Facts(admin_up=False, drained=BYE)
         position = path.spec.link - self._first_link
         link, beside = self.links[position], self._beside[position]
         # While the link, or RDMA on all of it, is out, its paths keep the state they had.

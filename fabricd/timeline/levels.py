@@ -79,7 +79,7 @@ REASONS: Mapping[EventKind, tuple[tuple[str, str], ...]] = {
         ("path_weight", INFO),
     ),
 }
-"""Kind → (how the reason begins, level). A peer's farewell begins with its name: see `_prober`."""
+"""Kind → (how the reason begins, level). A peer's bye begins with its name: see `_prober`."""
 
 
 def _state(event: Event) -> str:

@@ -154,7 +154,7 @@ def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
 def silent_peers(
     paths: Sequence[model.Path], rows: Sequence[PathRow], misses: int, now: int
 ) -> dict[str, bool]:
-    """Host → whether it was heard at any time, and is silent on all rails now without a farewell.
+    """Host → whether it was heard at any time, and is silent on all rails now without a bye.
 
     Empty without rows: nobody can tell then.
     """
@@ -191,7 +191,7 @@ def _prober(host: Host) -> ProberSnapshot:
         stall_s=counted.stall_ns / 1e9,
         refused=counted.refused,
         synchronized=header is not None and header.synchronized,
-        promises_refused=counted.promises_refused,
+        due_times_refused=counted.due_times_refused,
         clock_read_s=header.clock_read_ns / 1e9 if header else 0.0,
     )
 

@@ -121,15 +121,15 @@ def _driver(data: bytes) -> None:
     ethdriver.values(memoryview(numbers), picked)
 
 
-def _clock_word(data: bytes) -> None:
+def _clock_message(data: bytes) -> None:
     try:
-        word = codec.decode(data)
+        message = codec.decode(data)
     except codec.ClockMessageError as error:
         raise CounterError(str(error)) from error
-    if codec.decode(codec.encode(word)) != word:
-        raise AssertionError(word)
-    if isinstance(word, clock_messages.Phc) and word.line is not None:
-        word.line.phc(word.line.raw(word.phc_ns)[0])
+    if codec.decode(codec.encode(message)) != message:
+        raise AssertionError(message)
+    if isinstance(message, clock_messages.Phc) and message.line is not None:
+        message.line.phc(message.line.raw(message.phc_ns)[0])
 
 
 def _clock_rate(data: bytes) -> None:
@@ -173,9 +173,9 @@ layout_of = {
 _BINS = [kernel.fec_bin(n, n, 1 << 10 * n, 1, 2) for n in range(4)]
 _ERROR = b"\x14\0\0\0\2\0\0\0\1\0\0\0\0\0\0\0\xa1\xff\xff\xff"
 _TAG = clock_messages.MeshId(7, 10**18).tag
-_WORDS = [
-    codec.encode(word)
-    for word in (
+_CLOCK_MESSAGES = [
+    codec.encode(message)
+    for message in (
         clock_messages.Mesh(_TAG, 10**12, 10**18, 0.5, 1e-6, 7),
         clock_messages.Time(_TAG, 7, 1, 10**12, 10**18, 900.0, 1e-9),
         clock_messages.Reference(_TAG, 100, 7, 1, 10**18, 5, 0.5, 1e-6),
@@ -213,7 +213,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
     "ethtool_driver": (_driver, [kernel.gstrings(_DRIVER) + kernel.gstats(range(8))]),
     "rdma_statistic": (_rdma, [kernel.rdma_reply({"out_of_sequence": 1, "packet_seq_err": 2})]),
     "link_news": (_news, [kernel.link_news(7, "rail0", carrier=1), kernel.address_news(7)]),
-    "clock_words": (_clock_word, _WORDS),
+    "clock_messages": (_clock_message, _CLOCK_MESSAGES),
     "clock_rate": (_clock_rate, [_RATE]),
     "link_stats": (_link, [kernel.u64(1, *range(25))]),
     "softnet_stat": (_softnet, [kernel.softnet_stat((7, 0), (0xFFFF_FFF0, 40))]),

@@ -57,7 +57,7 @@ ordered_json structs() {
           FIELD(RingHeader, misses),
           FIELD(RingHeader, link_interval_ns),
           FIELD(RingHeader, clock_train_hz),
-          FIELD(RingHeader, promises_refused),
+          FIELD(RingHeader, due_times_refused),
           FIELD(RingHeader, sent),
           FIELD(RingHeader, received),
           FIELD(RingHeader, stalls),
@@ -120,7 +120,7 @@ ordered_json structs() {
          {FIELD(SampleRecord, index), FIELD(SampleRecord, mono_ns), FIELD(SampleRecord, path),
           FIELD(SampleRecord, flags), FIELD(SampleRecord, config), FIELD(SampleRecord, local_seq),
           FIELD(SampleRecord, peer_seq), FIELD(SampleRecord, t1), FIELD(SampleRecord, t2),
-          FIELD(SampleRecord, t3), FIELD(SampleRecord, t4), FIELD(SampleRecord, word)}}}},
+          FIELD(SampleRecord, t3), FIELD(SampleRecord, t4), FIELD(SampleRecord, clock_message)}}}},
   };
 }
 
@@ -192,7 +192,7 @@ ordered_json constants() {
           {"PATH_CLOCK", kPathClock},
           {"PATH_ESTABLISHED", kPathEstablished},
           {"PATH_GONE", kPathGone},
-          {"PATH_PROMISED", kPathPromised},
+          {"PATH_BY_DUE_TIME", kPathByDueTime},
           {"PATH_PORT_REFUSED", kPathPortRefused},
           {"PATH_RDMA", kPathRdma},
           {"PATH_PEER_RDMA", kPathPeerRdma},

@@ -40,7 +40,7 @@ struct Setup {
   }
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
-  std::string path() const { return directory + "/words"; }
+  std::string path() const { return directory + "/clock-outbox"; }
 
   void say(Nanos when, const std::vector<ClockMessage>& messages) {
     ++bytes.seq;

@@ -65,20 +65,20 @@ TEST_CASE("Messages of the clock service go with the packets of paths with train
     w.run(500 * kMs);
     std::map<std::uint64_t, int> heard;
     for (const auto& s : w.hosts.at(2).records.samples) {
-      if (s.word[0] == 0) continue;
-      ++heard[s.word[0]];
-      CHECK(s.word[3] == s.word[0] + 3);
+      if (s.clock_message[0] == 0) continue;
+      ++heard[s.clock_message[0]];
+      CHECK(s.clock_message[3] == s.clock_message[0] + 3);
     }
     CHECK(heard.size() == (clock ? 3 : 0));
     for (const auto& [first, count] : heard) CHECK(count > 30);
-    for (const auto& s : w.hosts.at(1).records.samples) CHECK(s.word[0] == 0);
+    for (const auto& s : w.hosts.at(1).records.samples) CHECK(s.clock_message[0] == 0);
     w.hosts.at(1).engine->set_clock_messages({});
     w.run(100 * kMs);
     const auto before = w.hosts.at(2).records.samples.size();
     w.run(100 * kMs);
     const auto& samples = w.hosts.at(2).records.samples;
     CHECK(samples.size() > before);
-    for (std::size_t i = before; i < samples.size(); ++i) CHECK(samples[i].word[0] == 0);
+    for (std::size_t i = before; i < samples.size(); ++i) CHECK(samples[i].clock_message[0] == 0);
   }
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("A link's own message takes its turn on the paths of that link") {
     auto& samples = w.hosts.at(2).records.samples;
     samples.clear();
     w.run(500 * kMs);
-    for (const auto& s : samples) ++heard[s.word[0]];
+    for (const auto& s : samples) ++heard[s.clock_message[0]];
     heard.erase(0);
     CHECK(heard.size() == (link == 0 ? 3 : 2));
     for (const auto& [first, count] : heard) CHECK(count > 30);

@@ -30,11 +30,11 @@ World meshed(std::uint8_t hosts, bool clock = false) {
   return w;
 }
 
-std::size_t promised(const World& w, std::uint8_t number) {
+std::size_t by_due_time(const World& w, std::uint8_t number) {
   std::size_t count = 0;
   const Host& h = w.hosts.at(number);
   for (std::size_t i = 0; i < h.engine->path_count(); ++i) {
-    if ((row(h, i).flags & ring::kPathPromised) != 0) ++count;
+    if ((row(h, i).flags & ring::kPathByDueTime) != 0) ++count;
   }
   return count;
 }
@@ -53,7 +53,7 @@ TEST_CASE("Packets go by the grid of fabric time, whatever the wall clocks say")
     w.run(3000 * kMs);
     for (std::uint8_t h = 1; h <= 4; ++h) {
       CHECK(w.hosts[h].engine->synchronized());
-      CHECK(promised(w, h) == 3);
+      CHECK(by_due_time(w, h) == 3);
     }
     CHECK(misses(w) == 0);
     w.captured.clear();
@@ -68,7 +68,7 @@ TEST_CASE("Packets go by the grid of fabric time, whatever the wall clocks say")
       CHECK((p.due_time + kAhead) % kPace == 0);
     }
     CHECK(singles >= 29);
-    CHECK(w.hosts[1].engine->counters().promises_refused == 0);
+    CHECK(w.hosts[1].engine->counters().due_times_refused == 0);
   }
 }
 
@@ -147,7 +147,7 @@ TEST_CASE(
         for (std::uint8_t h = 1; h <= hosts; ++h) w.page[h] = FabricReading{ahead, 900, epoch};
         w.run(static_cast<Nanos>(rng() % 3000) * kMs);
       }
-      judged += promised(w, 1);
+      judged += by_due_time(w, 1);
     }
     CHECK(judged > 0);
     CHECK(misses(w) == 0);
@@ -163,7 +163,7 @@ TEST_CASE("What owes to our own stop is inconclusive, wherever it falls") {
         w.freeze_in_pass(1, where, length);
         w.run(length + 137 * kMs);
       }
-      CHECK(promised(w, 1) == 2);
+      CHECK(by_due_time(w, 1) == 2);
       for (const auto& m : w.hosts[1].records.misses(false)) {
         CHECK((m.flags & ring::kFlagInconclusive) != 0);
       }
@@ -209,10 +209,10 @@ TEST_CASE("A peer that lies about due times makes no loss of what comes in time,
     };
     settled_until = w.now + 4000 * kMs;  // believed first
     w.run(4000 * kMs);
-    CHECK(promised(w, 1) == 3);
+    CHECK(by_due_time(w, 1) == 3);
     w.run(8000 * kMs);
     CHECK(w.hosts[1].records.misses(false).empty());
-    CHECK((w.hosts[1].engine->counters().promises_refused > 0) == (way != 2));
+    CHECK((w.hosts[1].engine->counters().due_times_refused > 0) == (way != 2));
     // And a loss is called all the same.
     w.lost = [](auto from, auto to, auto) { return from == 2 && to == 1; };
     w.run(60 * kMs);
@@ -229,9 +229,9 @@ TEST_CASE("With an older peer, or one that may not, the rules are those of befor
   w.run(4000 * kMs);
   CHECK(w.hosts[1].engine->synchronized());
   CHECK_FALSE(w.hosts[3].engine->synchronized());
-  CHECK(promised(w, 1) == 0);
-  CHECK(promised(w, 2) == 1);
-  CHECK(promised(w, 3) == 0);
+  CHECK(by_due_time(w, 1) == 0);
+  CHECK(by_due_time(w, 2) == 1);
+  CHECK(by_due_time(w, 3) == 0);
   CHECK(misses(w) == 0);
 }
 

@@ -96,7 +96,7 @@ def test_a_graph_that_makes_no_sense_is_refused(one, other, apart, weight):
 
 
 def stepped(said, i, near):
-    """Where clock ``i`` goes; one that has just come takes its neighbours' word as it is."""
+    """Where clock ``i`` goes; one that has just come takes its neighbours' messages as they are."""
     own = said[i]
     pulls = [Pull(said[j] - apart - (own or 0.0), 0.0, weight)
              for j, apart, weight in near if said[j] is not None]  # fmt: skip

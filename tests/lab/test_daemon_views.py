@@ -1,4 +1,4 @@
-"""What hosts tell each other: farewells, links that peers expect, and where a fault is, live."""
+"""What hosts tell each other: byes, links that peers expect, and where a fault is, live."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def test_who_leaves_by_intent_is_no_fault(cluster):
     since = time.monotonic_ns()
     leaver.prober.stop()
     for node in others:
-        wait_until(lambda n=node: said(n, "h1: farewell on rail0, rail1"), SLOW_S, "the farewell")
+        wait_until(lambda n=node: said(n, "h1: bye on rail0, rail1"), SLOW_S, "the bye")
         assert ask(node, "status")["silent_hosts"] == []
         assert set(states(node).values()) == {"up"}
     leaver.start_prober()

@@ -165,7 +165,7 @@ def test_a_path_that_passes_small_packets_only_stays_out(cluster):
         out = time.monotonic_ns()
         # It connects, for that takes small packets, and fails at what it has to deliver.
         try:
-            wait_until(lambda: len(given_up(lab, out)) >= 4, PATIENCE_S, "trials that failed")
+            wait_until(lambda: len(given_up(lab, out)) >= 4, PATIENCE_S, "validations that failed")
         except TimeoutError as error:  # seen twice
             told = [(kind.name, events_of(node, kind)) for node in lab.nodes for kind in TOLD]
             links = [node.run(["ss", "-Htinp"]).stdout for node in lab.nodes]

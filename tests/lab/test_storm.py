@@ -13,8 +13,8 @@ RAILS = 4
 LOST = "rail1"
 PATIENCE_S = 60.0
 BACK_S = 60.0
-"""All comms are back on their rail. Their trials alone, 64 KiB each, fill 100 Mbit/s for 1.4 s; a
-machine with nothing else to do took 4 s."""
+"""All comms are back on their rail. Their path validations alone, 64 KiB each, fill 100 Mbit/s for
+1.4 s; a machine with nothing else to do took 4 s."""
 ATTEMPTS = 3
 """Connections for each path, on average: none is found dead because the others fill the line, as
 would be with all of them dialled again and again at once."""

@@ -32,7 +32,7 @@ def synchronized(cluster):
                 paths, header = reader.paths(), reader.header()
         except RingError:
             return False  # The prober has just been started.
-        if not header.synchronized or not paths or not all(path.promised for path in paths):
+        if not header.synchronized or not paths or not all(path.by_due_time for path in paths):
             return False
     return True
 
@@ -139,7 +139,7 @@ def test_without_a_page_the_wall_clock_serves_and_nothing_is_lost(fabric):
         def fell_back():
             with ring(node) as reader:
                 (path,) = reader.paths()
-                return not reader.header().synchronized and not path.promised
+                return not reader.header().synchronized and not path.by_due_time
 
         wait_until(fell_back, START_S, "it goes by the wall clock")
         time.sleep(2)

@@ -46,11 +46,11 @@ def services(run_dir, clocks):
         each.close()
 
 
-def ring_with(run_dir, *words, path=0, host=8):
-    data = fresh_ring(0, len(words), paths=2)
+def ring_with(run_dir, *messages, path=0, host=8):
+    data = fresh_ring(0, len(messages), paths=2)
     for index in range(2):
         put(data, lay.PATH_ROW, lay.PATH_OFFSET + index * lay.PATH_ROW.size,
             flags=lay.PATH_CLOCK, host_id=host + index, peer_incarnation=5)  # fmt: skip
-    for number, word in enumerate(words):
-        sample_at(data, number, path=path, config=1, word=struct.unpack("<4Q", word))
+    for number, message in enumerate(messages):
+        sample_at(data, number, path=path, config=1, clock_message=struct.unpack("<4Q", message))
     return data

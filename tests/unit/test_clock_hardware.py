@@ -85,7 +85,7 @@ class Host:
         self.path = ClockPath(0, PathKey("rail0", f"10.0.0.{peer}", 9200, peer))
         self.path.address, self.path.phc = f"10.0.0.{number}", 5 if hardware else None
         self.service.table = self
-        self.service._words.write = self.take_words
+        self.service._outbox.write = self.take_messages
         self.by_index, self.silence_ns, self.lost_ns = {0: self.path}, SECOND, SECOND
 
     # -- what a Clocks and a PathTable are to the service -----------------------------------------
@@ -111,9 +111,9 @@ class Host:
     def close(self):
         pass
 
-    def take_words(self, words, links):
-        self.said = [*words, *links.values()]
-        assert all(len(word) == SIZE for word in self.said)
+    def take_messages(self, messages, links):
+        self.said = [*messages, *links.values()]
+        assert all(len(message) == SIZE for message in self.said)
         assert set(links) <= {0}
 
     def pair(self):

@@ -279,7 +279,7 @@ def test_who_leaps_ahead_does_not_take_over_from_a_reference_that_its_neighbours
     world.run(9)
     host = next(host for host in world.nodes if not world.nodes[host].core.election.is_reference)
     core = world.nodes[host].core
-    world.nodes[host].clock.step(2 * SECOND)  # words of before are as much older by it
+    world.nodes[host].clock.step(2 * SECOND)  # messages of before are as much older by it
     before = core.election.takeovers
     world.run(0.6)
     assert core.election.takeovers == before
@@ -348,11 +348,11 @@ def test_a_time_that_neighbours_would_refuse_is_not_said(bound_ns, drift):
     world = mesh(2, 1, scatter_ns=0.0)
     world.run(8)
     core = world.nodes[2].core
-    assert any(isinstance(decode(word), Time) for word in core.words())
+    assert any(isinstance(decode(message), Time) for message in core.messages())
     core._bounds.known = core._bounds.known._replace(bound_ns=bound_ns, drift=drift)
-    said = [decode(word) for word in core.words()]
-    assert any(isinstance(word, Mesh) for word in said)
-    assert not any(isinstance(word, Time) for word in said)
+    said = [decode(message) for message in core.messages()]
+    assert any(isinstance(message, Mesh) for message in said)
+    assert not any(isinstance(message, Time) for message in said)
 
 
 def test_nonsense_of_a_neighbour_stops_nobody():
@@ -443,7 +443,7 @@ def test_halves_that_meet_again_leave_the_better_one_alone():
     epochs = {host: world.nodes[host].core.epoch for host in world.nodes}
     moved_ahead(world, set(world.nodes) - stay, 50_000.0)
     world.cut = set()
-    for host in (3, 4):  # Words come at once, a line takes a while.
+    for host in (3, 4):  # Messages come at once, a line takes a while.
         world.nodes[host].fits[6] = world.now_ns + SECOND
     assert worst_of(world, kept, stay, 4) < 20.0
     world.run(3)

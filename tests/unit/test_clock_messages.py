@@ -1,4 +1,4 @@
-"""Words between clock services: what is said is what is heard, and other bytes are refused."""
+"""Messages between clock services: what is said is what is heard, and other bytes are refused."""
 
 import random
 import re
@@ -43,13 +43,13 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("word", SAID)
-def test_what_is_said_is_heard(word):
-    data = encode(word)
+@pytest.mark.parametrize("message", SAID)
+def test_what_is_said_is_heard(message):
+    data = encode(message)
     assert len(data) == SIZE
     heard = decode(data)
-    assert type(heard) is type(word)
-    for one, other in zip(heard, word, strict=True):
+    assert type(heard) is type(message)
+    for one, other in zip(heard, message, strict=True):
         assert one == pytest.approx(other, abs=2.0**-42)
 
 
@@ -113,9 +113,9 @@ def test_an_accusation_is_a_gauge_to_hosts_that_do_not_know_it():
             decode(encode(said._replace(surplus_ns=value)))
 
 
-def test_any_bytes_are_a_word_or_refused():
+def test_any_bytes_are_a_message_or_refused():
     rng = random.Random(1)
-    sound = [encode(word) for word in SAID]
+    sound = [encode(message) for message in SAID]
     refused = 0
     for _ in range(20_000):
         data = bytearray(rng.choice(sound))
@@ -145,10 +145,10 @@ def test_a_crossing_goes_over_as_a_line_that_is_not_better_than_it_was():
 
 def test_the_page_is_that_of_the_prober(tmp_path):
     page = OutboxPage(tmp_path)
-    said = [encode(word) for word in SAID]
+    said = [encode(message) for message in SAID]
     page.write(said[:-1], {31: said[-1]})
     page.close()
-    data = (tmp_path / "words").read_bytes()
+    data = (tmp_path / "clock-outbox").read_bytes()
     text = HEADER.read_text()
     magic, version = (int(re.search(rf"{name} = (0x\w+|\d+)", text)[1], 0)
                       for name in ("kMagic", "kVersion"))  # fmt: skip
@@ -169,11 +169,11 @@ def test_the_next_service_goes_on_with_the_page(tmp_path):
         page = OutboxPage(tmp_path)
         page.write([])
         page.close()
-        assert struct.unpack_from("<Q", (tmp_path / "words").read_bytes(), 8)[0] == number
+        assert struct.unpack_from("<Q", (tmp_path / "clock-outbox").read_bytes(), 8)[0] == number
 
 
-def test_more_words_than_there_is_room_for_are_refused(tmp_path):
+def test_more_messages_than_there_is_room_for_are_refused(tmp_path):
     page = OutboxPage(tmp_path)
-    with pytest.raises(ValueError, match="9 words, not 8 at most"):
+    with pytest.raises(ValueError, match="9 messages, not 8 at most"):
         page.write([bytes(SIZE)] * 9)
     page.close()

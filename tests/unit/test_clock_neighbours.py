@@ -21,7 +21,7 @@ def line(seen_ns):
 
 
 def said(core, now_ns, *, time=True, term=1, ahead_ns=0):
-    """The neighbour's words of a moment."""
+    """The neighbour's messages of a moment."""
     core.hear(PATH, PEER, now_ns, Mesh(TAG, now_ns, now_ns + ahead_ns, 0.0, 0.0, PEER))
     if time:
         held = Reference(TAG, 100, PEER, term, now_ns, 0, 0.0, 0.0)
@@ -49,7 +49,7 @@ def test_a_neighbour_that_goes_on_saying_is_seen_by_the_line_that_there_is(core)
     assert len(seen(core, NOW + 4 * SECOND)) == 1, "a line goes on being used while there is none"
 
 
-def test_by_a_first_line_only_words_are_heard_that_came_after_it(core):
+def test_by_a_first_line_only_messages_are_heard_that_came_after_it(core):
     """Its clock was set; it said so much before it knew, and nothing since."""
     for now, edge_is_new in ((NOW + SECOND, True), (NOW + 2 * SECOND, False)):
         if edge_is_new:
@@ -100,14 +100,14 @@ def test_a_time_runs_at_the_rates_that_were_said_with_it(core, lost):
     worst = 0.0
     for step, turned in enumerate((1e-5, 3e-5, 2e-5), start=1):
         at = NOW + step * 100 * MS
-        words = (
+        messages = (
             Mesh(TAG, at, at, 0.0, turned, PEER), Reference(TAG, 100, PEER, 1, at, 0, 0.0, -turned),
             Time(TAG, PEER, 1, at, at, 10.0, 0.0),
         )  # fmt: skip
-        for word in words:
-            if step == 1 or not isinstance(word, lost or int):
-                core.hear(PATH, PEER, at, word)
-                core.hear(PATH, PEER, at, word)
+        for message in messages:
+            if step == 1 or not isinstance(message, lost or int):
+                core.hear(PATH, PEER, at, message)
+                core.hear(PATH, PEER, at, message)
             (found,) = sights(seen(core, at), ours, keeper, at)
             worst = max(worst, abs(found.theirs.slope))
             line_drift = core.edges[PATH].pair.drift(at)

@@ -32,7 +32,7 @@ def test_until_there_is_a_time_the_page_is_left_alone():
     assert handover.cross(later(7, epoch=91), RAW + 7 * SECOND).epoch == 91, (
         "it joined another mesh later"
     )
-    assert handover.cross(NOTHING, RAW + 2 * SECOND) is NOTHING, "its own word counts now"
+    assert handover.cross(NOTHING, RAW + 2 * SECOND) is NOTHING, "its own line counts now"
 
 
 @pytest.mark.parametrize("off_ns", [2000, -2000, 10**9])

@@ -21,7 +21,7 @@ class Found(NamedTuple):
     out: Trains
     back: Trains
     hardware: tuple[bool, bool]
-    words: list[bytes]
+    messages: list[bytes]
 
 
 class Ring:
@@ -38,9 +38,9 @@ class Ring:
         self.stamps = {}
         """Of each path whose stamps these are."""
 
-    def add(self, path=1, *, out=None, back=None, config=1, hardware=0, word=(0, 0, 0, 0)):
+    def add(self, path=1, *, out=None, back=None, config=1, hardware=0, clock_message=(0, 0, 0, 0)):
         """``out``, ``back``: (sequence, position in a train, sent, heard)."""
-        flags, values = hardware, {"word": word}
+        flags, values = hardware, {"clock_message": clock_message}
         if out:
             flags |= OUT | out[1] << lay.SAMPLE_OUT_TRAIN_SHIFT
             values |= {"local_seq": out[0], "t1": out[2], "t2": out[3]}
@@ -61,7 +61,7 @@ class Ring:
         return self.samples.read()
 
     def take(self, came):
-        """Trains and words of what came."""
+        """Trains and messages of what came."""
         found = {}
         for path, each in came.items():
             if self.stamps.setdefault(path, each.hardware) != each.hardware:
@@ -70,7 +70,7 @@ class Ring:
             self.came[path].append(each.packets)
             ((out, back, rest),) = trains([self.came[path]])
             self.came[path] = [rest]
-            found[path] = Found(out, back, each.hardware, each.words)
+            found[path] = Found(out, back, each.hardware, each.messages)
         return found
 
 
@@ -199,11 +199,11 @@ def test_a_stamp_that_the_nic_left_out_is_no_change_of_clocks(ring):
     ring.add(out=(2, 3, 2, 2), hardware=both)
     ring.add(out=(5, 2, 5, 5))
     ring.add(out=(6, 3, 6, 6))
-    ring.add(word=(1, 2, 3, 4))
+    ring.add(clock_message=(1, 2, 3, 4))
     found = ring.read()[1]
     assert (listed(found.out), found.hardware) == ([(1, 1)], (True, True))
-    ring.add(word=(1, 2, 3, 4))
-    assert ring.read()[1].hardware == (True, True), "a word alone has no stamps"
+    ring.add(clock_message=(1, 2, 3, 4))
+    assert ring.read()[1].hardware == (True, True), "a message alone has no stamps"
     ring.add(out=(8, 2, 8, 8), hardware=both)
     ring.add(out=(9, 3, 9, 9))
     assert ring.read()[1].hardware == (True, True)
@@ -236,13 +236,14 @@ def test_any_bytes_are_read_without_harm(ring):
                 assert found.sent_ns.dtype == found.heard_ns.dtype == np.int64
 
 
-def test_words_are_the_newest_of_each_kind(ring):
-    ring.add(1, word=(1, 2, 3, 4))
-    ring.add(1, out=(1, 0, 10, 20), word=(3 << 8 | 2, 0, 0, 9))
-    ring.add(1, word=(1, 7, 7, 7))
+def test_messages_are_the_newest_of_each_kind(ring):
+    ring.add(1, clock_message=(1, 2, 3, 4))
+    ring.add(1, out=(1, 0, 10, 20), clock_message=(3 << 8 | 2, 0, 0, 9))
+    ring.add(1, clock_message=(1, 7, 7, 7))
     ring.add(2, out=(1, 0, 10, 20))
     found = ring.read()
-    assert sorted(found[1].words) == [
-        b"".join(n.to_bytes(8, "little") for n in word) for word in ((1, 7, 7, 7), (0x302, 0, 0, 9))
+    assert sorted(found[1].messages) == [
+        b"".join(n.to_bytes(8, "little") for n in message)
+        for message in ((1, 7, 7, 7), (0x302, 0, 0, 9))
     ]
-    assert not found[2].words
+    assert not found[2].messages

@@ -1,4 +1,4 @@
-"""The clock service around its core: files that come, go or are damaged, words from a ring."""
+"""The clock service around its core: files that come, go or are damaged, messages from a ring."""
 
 import json
 import struct
@@ -19,16 +19,17 @@ from clocksync.ptp.client import Grandmaster, MasterTime
 from fabricd.clock import service as module
 from fabricd.clock.boot import Boot
 from fabricd.clock.service import ClockService
+from fabricd.clock.status_reader import NAME
 from fabricd.probes import layout as lay
 from lab.inputs.ring_file import put
 
 
 def told(run_dir):
-    """What lies on the page of words."""
-    data = (run_dir / "prober" / "words").read_bytes()
+    """What lies on the page of messages."""
+    data = (run_dir / "prober" / "clock-outbox").read_bytes()
     at = KIND.place(struct.unpack_from("<Q", data, 8)[0]).start + 16
-    words = [data[at + n * SIZE : at + n * SIZE + SIZE] for n in range(MOST)]
-    return [decode(word) for word in words if word[0]]
+    messages = [data[at + n * SIZE : at + n * SIZE + SIZE] for n in range(MOST)]
+    return [decode(message) for message in messages if message[0]]
 
 
 def test_a_host_alone_begins_a_mesh_and_gives_its_own_time(make, run_dir, clocks):
@@ -40,7 +41,7 @@ def test_a_host_alone_begins_a_mesh_and_gives_its_own_time(make, run_dir, clocks
         line = reader._line
     assert (line.state, line.reference) == (State.LOCKED, 7)
     assert line.raw_ns == clocks.ns
-    kinds = {type(word) for word in told(run_dir)}
+    kinds = {type(message) for message in told(run_dir)}
     assert kinds == {Mesh, MeshId, Reference, Time}
     service.store()
     document = json.loads((run_dir / "clock.json").read_text())
@@ -57,7 +58,7 @@ def test_a_host_that_is_never_reference_has_no_time_of_its_own(make, run_dir, cl
     assert json.loads((run_dir / "clock.json").read_text())["bound_ns"] is None
 
 
-def test_words_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clocks):
+def test_messages_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clocks):
     gauge = MeshId(8, NOW)
     said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), b"\x77" + bytes(31)]
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
@@ -70,6 +71,9 @@ def test_words_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clo
     assert edge.mesh.mesh_ns == NOW
     assert service.refused == 1
     assert service.core.gauge == gauge, "the neighbour's mesh is the one to be in"
+    service.store()
+    document = json.loads((run_dir / NAME).read_text())
+    assert (document["refused_messages"], document["refused_words"]) == (1, 1)
 
 
 def test_what_the_prober_takes_to_read_the_clocks_is_in_the_bound(make, run_dir, clocks):
@@ -158,7 +162,7 @@ def test_a_host_with_a_master_publishes_tai_and_tells_the_others(
     assert (said.line.state, said.line.reference) == (State.LOCKED, 7)
     assert said.line.fabric_ns == NOW + clocks.ns
     assert said.source.utc_offset_s == 37
-    assert {Trace, Origin} < {type(word) for word in told(run_dir)}
+    assert {Trace, Origin} < {type(message) for message in told(run_dir)}
     monkeypatch.setattr(module, "_asleep", lambda: 10**12)
     clocks.ns += 10**8
     service.tick()
@@ -176,11 +180,11 @@ def test_a_host_without_a_master_hears_tai_of_another(make, run_dir, clocks):
         clocks.ns += 10**8
         service.tick()
     fabric = service.core.seen(clocks.ns)
-    words = [
+    messages = [
         encode(Trace(fabric.tag, 8, fabric.time.ns, 10**15, 0.0, 5000.0, 1e-9, fabric.under)),
         encode(Origin(fabric.tag, 8, fabric.time.ns, 0xABC, 6, 0x21, 0, 37, True, 0)),
     ]
-    file.write_bytes(ring_with(run_dir, *words))
+    file.write_bytes(ring_with(run_dir, *messages))
     clocks.ns += 10**8
     service.tick()
     said = service.tai.said

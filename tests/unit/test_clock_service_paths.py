@@ -41,7 +41,7 @@ def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
         file.write_bytes(data)
 
     for number in range(3):
-        sample_at(data, number, path=0, config=1, word=struct.unpack("<4Q", said[number]))
+        sample_at(data, number, path=0, config=1, clock_message=struct.unpack("<4Q", said[number]))
     put(data, lay.RING_HEADER, 0, sample_head=3)
     heard(0, 1)
     service.tick()

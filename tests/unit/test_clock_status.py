@@ -23,7 +23,7 @@ SAID = {
     "state": "locked", "host": 7, "reference": 0xABCDEF, "is_reference": False, "epoch": 3,
     "skew": 2.5e-8, "offset_ns": -1.5, "root_delay_ns": 8300.0,
     "bound_ns": 812.5, "residual_ns": 3.5, "slope": -1.25e-6, "neighbours": 4, "joins": 2,
-    "lost": 1, "takeovers": 5, "refused_words": 6, "fits": 99,
+    "lost": 1, "takeovers": 5, "refused_messages": 6, "fits": 99,
     "moves": 3,
     "paths": [
         {"netdev": "rail0", "peer": "10.0.0.2", "host": 0x12, "steps": 0, "offset_ns": -36464360.5,
@@ -60,11 +60,18 @@ def test_the_metrics_have_page_and_document(run_dir):
     assert shot == ClockSnapshot(
         up=True, state=1, bound_s=shot.bound_s, residual_s=3.5e-9, frequency=-1.25e-6, paths=4,
         offset_s=-1.5e-9, skew=2.5e-8, root_delay_s=pytest.approx(8.3e-6),
-        reference="00abcdef", references_lost=1, joins=2, takeovers=5, refused_words=6,
+        reference="00abcdef", references_lost=1, joins=2, takeovers=5, refused_messages=6,
         tai=TaiSnapshot(state=0), asymmetric=1,
         surplus_s=450e-9, moves=3,
         way_min_s={"tx": 2072e-9, "rx": 2069e-9}, way_median_s={"tx": 2311e-9, "rx": 2759.5e-9},
     )  # fmt: skip
+
+
+def test_a_document_of_the_release_before_is_read_by_its_former_key(run_dir):
+    former = {key: value for key, value in SAID.items() if key != "refused_messages"}
+    (run_dir / "clock.json").write_text(json.dumps(former | {"refused_words": 6}))
+    assert status_reader.snapshot(run_dir).refused_messages == 6
+    assert status_reader.read(run_dir)["refused_messages"] == 6
 
 
 def test_a_service_that_stopped_is_not_up(run_dir):

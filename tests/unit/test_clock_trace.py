@@ -46,7 +46,7 @@ class Host:
         return self.keeper.step(self.clock(true), self.fabric(true) if fabric else None, own)
 
     def hear(self, other):
-        for data in other.keeper.words():
+        for data in other.keeper.messages():
             self.keeper.hear(decode(data))
 
     def error(self, true):
@@ -87,7 +87,7 @@ def test_every_host_knows_tai_within_a_bound_that_has_all_parts(chain):
         assert abs(error) <= bound
         assert abs(error) < 200
         assert least <= bound < least + 300
-    assert {type(decode(word)) for word in chain[2].keeper.words()} == {Trace, Origin}
+    assert {type(decode(message)) for message in chain[2].keeper.messages()} == {Trace, Origin}
 
 
 def test_an_error_of_fabric_time_within_its_bound_is_within_tais(chain):
@@ -120,7 +120,7 @@ def test_a_host_with_the_master_that_dies_is_held_over_by_the_others(chain):
     assert abs(error) <= bound
     assert bound > before
     chain[1].step(now + 40_000 * STEP)
-    assert chain[1].keeper.words() == [], "after an hour it is nothing"
+    assert chain[1].keeper.messages() == [], "after an hour it is nothing"
 
 
 def test_a_host_that_forgot_what_it_said_hears_it_from_its_neighbours(chain):
@@ -143,11 +143,11 @@ def test_a_host_that_forgot_what_it_said_hears_it_from_its_neighbours(chain):
         edge.step(now)
         other.hear(edge)
         other.step(now)
-    assert not edge.keeper.words()
-    assert not other.keeper.words()
+    assert not edge.keeper.messages()
+    assert not other.keeper.messages()
 
 
-def test_what_comes_back_of_ones_own_words_is_not_heeded_beside_a_master(chain):
+def test_what_comes_back_of_ones_own_messages_is_not_heeded_beside_a_master(chain):
     edge, other = chain[:2]
     now = run(chain, 30)
     for _ in range(20):
@@ -177,7 +177,7 @@ def test_another_host_with_a_master_takes_over_and_all_agree_on_the_better(chain
     assert third.keeper.steps == 0
 
 
-def test_words_of_another_references_time_are_not_mixed_in(chain):
+def test_messages_of_another_references_time_are_not_mixed_in(chain):
     now = run(chain[:2], 30)
     chain[1].under = UNDER + 1
     chain[1].fabric_off_ns = 10**6
@@ -204,14 +204,14 @@ def test_a_step_of_the_master_is_another_epoch_and_counted(chain):
 def test_a_time_that_is_no_tai_is_not_passed_on(chain):
     run(chain, 10, grandmaster=GM._replace(ptp_timescale=False))
     assert [host.keeper.said for host in chain] == [NO_TAI] * 3
-    assert chain[0].keeper.words() == []
+    assert chain[0].keeper.messages() == []
 
 
 def test_without_fabric_time_the_host_with_the_master_knows_tai_all_the_same(chain):
     edge = chain[0]
     edge.step(START, edge.own(START), fabric=False)
     assert edge.keeper.said.line.state is State.LOCKED
-    assert edge.keeper.words() == []
+    assert edge.keeper.messages() == []
 
 
 def test_a_restart_goes_on_with_the_page_and_its_epoch(chain):
@@ -227,18 +227,18 @@ def test_a_restart_goes_on_with_the_page_and_its_epoch(chain):
     assert again.step(now + 6 * STEP, fabric=False) == NO_TAI
 
 
-def test_old_words_do_not_take_the_place_of_new_ones_nor_those_of_the_future(chain):
+def test_old_messages_do_not_take_the_place_of_new_ones_nor_those_of_the_future(chain):
     now = run(chain[:2], 30)
     keeper, fabric = chain[1].keeper, chain[1].fabric(now).time.ns
     ahead = TAI - FABRIC
     base = Trace(TAG, EDGE, fabric - 50 * SECOND, ahead + 10**6, 0.0, 10.0, 1e-9, UNDER)
-    for word in (
+    for message in (
         base,
         base._replace(tag=TAG + 1, fabric_ns=fabric + 1),
         base._replace(id=OTHER, fabric_ns=fabric + 1),
         base._replace(id=3, fabric_ns=fabric + 3600 * SECOND),
     ):
-        keeper.hear(word)
+        keeper.hear(message)
     chain[1].step(now + STEP)
     assert keeper.said.line.reference == EDGE
     assert abs(chain[1].error(now + STEP)[0]) < 200
@@ -276,9 +276,9 @@ def test_an_origin_grows_old_though_its_host_goes_on(chain):
     for later in (1800, 3590, 3601, 3700):
         at = now + later * SECOND
         chain[0].step(at, chain[0].own(at))
-        for word in map(decode, chain[0].keeper.words()):
-            if isinstance(word, Trace):
-                keeper.hear(word)
+        for message in map(decode, chain[0].keeper.messages()):
+            if isinstance(message, Trace):
+                keeper.hear(message)
         chain[1].step(at)
         assert keeper.said.line.state is State.LOCKED
         named = GM.identity if later < 3600 else 0

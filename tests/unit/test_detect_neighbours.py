@@ -16,8 +16,8 @@ from fabricd.detect import evidence
 from fabricd.detect.evidence import HEARSAY_NS, Places, path_views
 from fabricd.detect.localization import Localization
 from fabricd.detect.locate import CLEAN, SILENT, Kind, Topology
-from fabricd.detect.neighbours import Kind as About
-from fabricd.detect.neighbours import Seen, Word, flows, near, ports, read
+from fabricd.detect.neighbours import PeerReport, ReportKind, flows, near, ports, read
+from fabricd.detect.neighbours import Reachability as Seen
 from fabricd.detect.observations import ObservationError, answer, blame_document, collect
 from fabricd.detect.unseen import LASTS_NS, Ends, Unseen
 from telemetry.events import LinkState as S
@@ -36,31 +36,33 @@ def test_words_are_as_the_prober_packs_them():
         (7, packed(1, 0, 0, 9, 1, 9), 15),
     ]
     first, second, third = read(rows, {7: "a", 9: "h"})
-    assert first == Word("a", About.PATH, 3, "h", 5, Seen.SILENT, Seen.UNKNOWN, 11)
-    assert (second.kind, second.rail, second.peer, second.heard) == (About.PORT, 31, "", 2)
-    assert (third.speaker, third.peer) == ("#00000008", "#fedcba98")
+    assert first == PeerReport("a", ReportKind.PATH, 3, "h", 5, Seen.SILENT, Seen.UNKNOWN, 11)
+    assert (second.kind, second.rail, second.peer, second.heard) == (ReportKind.PORT, 31, "", 2)
+    assert (third.reporter, third.peer) == ("#00000008", "#fedcba98")
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), max_size=20))
 def test_any_word_is_read_or_left_out(rows):
-    words = read(rows, {})
-    assert len(words) <= len(rows)
-    flows(words, well_since=0)
-    ports(words)
+    reports = read(rows, {})
+    assert len(reports) <= len(rows)
+    flows(reports, well_since=0)
+    ports(reports)
 
 
-def word(speaker, rail, peer, heard, told=Seen.UNKNOWN, at=0, kind=About.PATH):
-    return Word(speaker, kind, rail, peer, rail, heard, told, at)
+def report(reporter, rail, peer, heard, told=Seen.UNKNOWN, at=0, kind=ReportKind.PATH):
+    return PeerReport(reporter, kind, rail, peer, rail, heard, told, at)
 
 
 def test_a_word_is_two_flows_and_old_good_news_is_none():
-    said = [word("a", 1, "b", Seen.WELL, Seen.SILENT, at=5)]
+    said = [report("a", 1, "b", Seen.WELL, Seen.SILENT, at=5)]
     assert [(f.source, f.target, f.ratio) for f in flows(said, well_since=5)] == [
         (("b", 1), ("a", 1), CLEAN), (("a", 1), ("b", 1), SILENT),
     ]  # fmt: skip
     assert [f.ratio for f in flows(said, well_since=6)] == [SILENT]
-    assert flows([word("a", 1, "b", Seen.GONE), word("a", 1, "b", Seen.DOUBT)], well_since=0) == []
-    assert ports([word("a", 2, "", Seen.SILENT, kind=About.PORT)]) == ({("a", 2)}, set())
+    assert (
+        flows([report("a", 1, "b", Seen.GONE), report("a", 1, "b", Seen.DOUBT)], well_since=0) == []
+    )
+    assert ports([report("a", 2, "", Seen.SILENT, kind=ReportKind.PORT)]) == ({("a", 2)}, set())
     assert len(near(flows(said, well_since=0), [("c", 1)])) == 2
     assert near(flows(said, well_since=0), [("c", 2)]) == []
 
@@ -68,13 +70,13 @@ def test_a_word_is_two_flows_and_old_good_news_is_none():
 def others(bad, peers="abc", rails=4, at=0):
     """What a, b and c say of each other and of h; ``bad(host, rail)``: that port is silent."""
     out = []
-    for speaker in peers:
+    for reporter in peers:
         for peer in (*peers, "h"):
-            if peer == speaker:
+            if peer == reporter:
                 continue
             for rail in range(rails):
-                seen = Seen.SILENT if bad(speaker, rail) or bad(peer, rail) else Seen.WELL
-                out.append(word(speaker, rail, peer, seen, at=at))
+                seen = Seen.SILENT if bad(reporter, rail) or bad(peer, rail) else Seen.WELL
+                out.append(report(reporter, rail, peer, seen, at=at))
     return out
 
 
@@ -82,8 +84,8 @@ def settle(host, places, bad, seconds=6):
     told = []
     for _ in range(seconds * 2):
         host.run(SEC // 2)
-        words = others(bad, at=host.now)
-        told += places.look(host.views(), host.engine, host.now, words)
+        reports = others(bad, at=host.now)
+        told += places.look(host.views(), host.engine, host.now, reports)
     return told
 
 
@@ -144,8 +146,8 @@ def test_a_dark_port_that_a_neighbour_tells_of():
     told = []
     for _ in range(10):
         host.run(SEC // 2)
-        words = [word("b", 1, "", Seen.SILENT, kind=About.PORT, at=host.now)]
-        told += places.look(host.views(), host.engine, host.now, words)
+        reports = [report("b", 1, "", Seen.SILENT, kind=ReportKind.PORT, at=host.now)]
+        told += places.look(host.views(), host.engine, host.now, reports)
     assert [(b.kind, b.element) for b in told] == [(Kind.LINK, "b/1")]
 
 
@@ -165,19 +167,19 @@ def unseen_views(host, never):
     return path_views(rows, engine.paths), ends
 
 
-def judged(never, words, host=None):
+def judged(never, reports, host=None):
     unseen = Unseen("h")
     views, ends = unseen_views(host or Host(), never)
     assert unseen.judge(views, ends, [], SEC).links == {}
-    first = unseen.judge(views, ends, words, SEC)
+    first = unseen.judge(views, ends, reports, SEC)
     assert (first.links, first.paths) == ({}, {}), "the two ends do not start at the same time"
-    return unseen.judge(views, ends, words, SEC + LASTS_NS)
+    return unseen.judge(views, ends, reports, SEC + LASTS_NS)
 
 
 def expect(*peers, rail=1, heard=Seen.UNKNOWN, others_heard=True):
-    out = [word(p, rail, "h", heard, at=SEC) for p in peers]
+    out = [report(p, rail, "h", heard, at=SEC) for p in peers]
     if others_heard:
-        out += [word(p, rail, "z", Seen.WELL, at=SEC) for p in peers]
+        out += [report(p, rail, "z", Seen.WELL, at=SEC) for p in peers]
     return out
 
 
@@ -197,7 +199,7 @@ def test_a_link_never_heard_is_no_failure_unless_two_peers_say_so():
 def test_a_peer_that_has_not_configured_a_path_never_makes_it_a_failure():
     """An older version, another list of peers: it says nothing of that path."""
     never = {(1, "b")}
-    assert judged(never, [word("b", 1, "z", Seen.WELL, at=SEC)]).paths == {}
+    assert judged(never, [report("b", 1, "z", Seen.WELL, at=SEC)]).paths == {}
     assert judged(never, expect("b", others_heard=False)).paths == {}
     found = judged(never, expect("b"))
     assert list(found.paths.values()) == ["never heard, though b probes this path"]
@@ -210,9 +212,9 @@ def test_what_we_gave_up_and_took_up_again_is_asked_about(returned):
     views, ends = unseen_views(Host(), {(1, p) for p in "abc"})
     views = [v._replace(gone=not v.heard) for v in views]
     ends = [replace(e, returned=returned and not e.heard_ever) for e in ends]
-    unseen, words = Unseen("h"), expect("a", "b", heard=Seen.SILENT)
-    unseen.judge(views, ends, words, SEC)
-    assert bool(unseen.judge(views, ends, words, SEC + LASTS_NS).links) is returned
+    unseen, reports = Unseen("h"), expect("a", "b", heard=Seen.SILENT)
+    unseen.judge(views, ends, reports, SEC)
+    assert bool(unseen.judge(views, ends, reports, SEC + LASTS_NS).links) is returned
 
 
 def test_the_neighbours_are_asked_about_paths_taken_up_again():
@@ -223,7 +225,7 @@ def test_the_neighbours_are_asked_about_paths_taken_up_again():
     host.engine.configure(config(), kept)
     host.gone = {(1, peer) for peer in "abc"}
     host.run(SEC)
-    assert where.wants_words(host.engine, host.now + 10 * SEC)
+    assert where.wants_reports(host.engine, host.now + 10 * SEC)
 
 
 def test_a_peer_that_is_not_heard_elsewhere_is_no_witness():
@@ -260,25 +262,25 @@ def test_what_peers_expect_goes_down_and_comes_up_when_it_is_heard():
 def test_the_neighbours_are_asked_only_when_it_is_of_use():
     host, where = Host(), Localization("h")
     where.look(host.views(), host.engine, host.now)
-    assert not where.wants_words(host.engine, host.now)
+    assert not where.wants_reports(host.engine, host.now)
     host.silence(1)
     host.run(SEC)
     where.look(host.views(), host.engine, host.now)
-    assert where.wants_words(host.engine, host.now)
+    assert where.wants_reports(host.engine, host.now)
     quiet = Host()
     quiet.engine.paths[0].heard_ever = False
     where = Localization("h")
-    assert where.wants_words(quiet.engine, quiet.now + 10 * SEC)
+    assert where.wants_reports(quiet.engine, quiet.now + 10 * SEC)
     where.hear([], quiet.now + 10 * SEC)
-    assert not where.wants_words(quiet.engine, quiet.now + 11 * SEC)
+    assert not where.wants_reports(quiet.engine, quiet.now + 11 * SEC)
 
 
 # -- documents ---------------------------------------------------------------------------------
 
 
-def document(host, name="h", words=(), topology=None):
+def document(host, name="h", reports=(), topology=None):
     views = host.views()
-    made = collect(name, views, host.engine, words, topology or Topology(), well_since=0)
+    made = collect(name, views, host.engine, reports, topology or Topology(), well_since=0)
     return json.loads(json.dumps(made))
 
 
@@ -288,8 +290,8 @@ def test_documents_of_several_hosts_are_the_view_of_all():
     host.run(SEC)
     (alone,) = answer([document(host)])
     assert alone.kind is Kind.UNKNOWN
-    words = others(lambda _, rail: rail == 2)
-    (blame,) = answer([document(host, words=words)])
+    reports = others(lambda _, rail: rail == 2)
+    (blame,) = answer([document(host, reports=reports)])
     assert (blame.kind, blame.element) == (Kind.LEAF, "rail2")
     other = Host(peers="abh")  # host c, which hears the others well
     views = other.views()
@@ -308,8 +310,8 @@ def test_a_map_joins_rails_to_one_leaf():
     host.run(SEC)
     both = Topology({(who, rail): "L" for who in "habc" for rail in (1, 2)})
     assert document(host, topology=both)["leaves"]
-    words = others(lambda _, rail: rail in (1, 2))
-    (blame,) = answer([document(host, words=words, topology=both)])
+    reports = others(lambda _, rail: rail in (1, 2))
+    (blame,) = answer([document(host, reports=reports, topology=both)])
     assert (blame.kind, blame.element) == (Kind.LEAF, "L")
 
 

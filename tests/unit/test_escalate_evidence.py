@@ -65,7 +65,7 @@ def test_without_a_link_that_hears_or_a_prober_a_host_abstains():
     assert observations(None, host.engine, ProberGaps(), (), host.now)["abstains"]
 
 
-def test_a_peer_that_said_farewell_is_neither_silent_nor_heard():
+def test_a_peer_that_sent_a_bye_is_neither_silent_nor_heard():
     host = Host()
     host.gone = set(ALL)
     host.run(200 * MS)

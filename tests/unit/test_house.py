@@ -45,21 +45,22 @@ BELOW = {
 
 PRIVATE = {
     "fabricd": (
-        "Aside Bridge CarrierBook Clockwork Desk Jury Lines NicBook Past Picture Probing "
-        "Usual Warmth Whereabouts Wish WishError WishStore Wishes "
-        "aside book bridge desk hasty heed lean outcome past picture subjects telling urgency "
-        "usual whereabouts who_like wishes"
+        "Aside Bridge CarrierBook Clockwork Desk Farewells Jury Lines NicBook Past Picture Probing "
+        "Usual Warmth Whereabouts Wish WishError WishStore Wishes Word "
+        "aside book bridge desk farewell hasty heed lean outcome past picture subjects telling "
+        "urgency usual wants_words whereabouts who_like wishes"
     ),
     "clocksync": (
         "Accused Breath Clear Follower Gauge Mover Sight Taken Watched Word WordError WordPage "
-        "clear fellows guilty seniority standing wayfilter wire wordpage"
+        "clear farewell fellows guilty seniority standing wayfilter wire wordpage"
     ),
     "lab": "LongWay Pulse RouteKeeper Stand keeper longway pulse stand",
     "bench": "Trouble troubles untold",
     "prober": (
         "ClockWords Crossing Herald Promise Promises RecentLeast View ViewKind Views Word "
-        "clock_words crossing crossings farewell farewells hear herald is_view promise promises "
-        "push_farewell recent_least row_ rx_row say_farewell speaker tx_row"
+        "clock_words crossing crossings farewell farewells hear herald is_view kPathPromised "
+        "on_trial promise promises promises_refused push_farewell recent_least row_ rx_row "
+        "say_farewell speaker tx_row"
     ),
     "nccl_plugin": (
         "Grant Harvest Hearing Hearsay Newcomer Patience Rest Silence Tally Tenure Wants "

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from telemetry.metric_table import HOST_METRICS
 from telemetry.metrics import render
 from telemetry.snapshot import (
     BrokerSnapshot,
+    ClockSnapshot,
     DaemonSnapshot,
     HostSnapshot,
     LinkInfo,
@@ -213,6 +215,23 @@ def test_docs_and_endpoint_agree(scrape):
     assert documented == specs
     families = re.findall(r"^# TYPE (\S+) (\w+)$", scrape(FULL), re.MULTILINE)
     assert dict(families) == specs
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("fabricd_clock_refused_words_total", "fabricd_clock_refused_messages_total"),
+        ("fabricd_prober_refused_promises_total", "fabricd_prober_refused_due_times_total"),
+    ],
+)
+def test_a_renamed_metric_keeps_its_former_name_for_one_release(scrape, former, name):
+    shot = replace(FULL, clock=ClockSnapshot(refused_messages=6))
+    families = {
+        family.name: [sample.value for sample in family.samples]
+        for family in text_string_to_metric_families(scrape(shot))
+    }
+    values = families[former.removesuffix("_total")]
+    assert values == families[name.removesuffix("_total")] == [6]
 
 
 @pytest.mark.patient

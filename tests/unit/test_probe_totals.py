@@ -183,7 +183,7 @@ def test_what_the_prober_says_of_itself_outlives_it():
     totals.update(None)
     assert (totals.stalls, totals.refused["auth"]) == (5, 9)
     totals.update(header(life=2, stalls=2, refused=(0, 0, 0, 1, 0, 0, 0)))
-    assert (totals.stalls, totals.stall_ns, totals.promises_refused) == (7, 7 * 10**6, 7)
+    assert (totals.stalls, totals.stall_ns, totals.due_times_refused) == (7, 7 * 10**6, 7)
     assert (totals.refused["auth"], totals.refused["short"]) == (10, 1)
 
 

@@ -32,14 +32,14 @@ OLDER = (
     "16000000000000001700000000000000180000000000000019000000000000001a00000000000000"
     "1b0000001c0000000000000000000000ab0d80cebe55800dd0568b30ed9d5789"
 )
-"""Of a prober from before farewells and views: word 168 was reserved."""
+"""Of a prober from before byes and peer reports: the word at byte 168 was reserved."""
 
 
 def test_a_packet_of_the_version_before():
     packet = bytes.fromhex(OLDER)
     assert wire.genuine(packet, KEY, *ENDS[0])
     found = probe_packets.decode(packet)
-    assert (found["seq"], found["flags"], found["view"]) == (11, 7, 0)
+    assert (found["seq"], found["flags"], found["peer_report"]) == (11, 7, 0)
     assert probe_packets.encode(found, KEY, *ENDS[0]) == packet, "and what we send it reads as well"
 
 

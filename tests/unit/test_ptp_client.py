@@ -463,13 +463,13 @@ def test_messages_of_others_and_nonsense_are_counted_and_change_nothing():
     assert abs(world.error()[0]) < 3000
 
 
-def test_it_says_farewell():
+def test_it_cancels_unicast_transmission():
     world = World({})
     world.run(10)
-    ((number, message),) = world.client.farewell()
+    ((number, message),) = world.client.cancel_unicast_transmission()
     assert number == 0
     assert {tlv.type for tlv in message.tlvs} == {Type.ANNOUNCE, Type.SYNC, Type.DELAY_RESP}
-    assert world.client.farewell() == []
+    assert world.client.cancel_unicast_transmission() == []
 
 
 def test_a_silent_master_is_asked_ever_less_often():

@@ -181,7 +181,7 @@ class Prober(ProberFeed):
             return None
         return SimpleNamespace(
             heartbeat_ns=time.monotonic_ns(), running=True, stall_ns=0, incarnation=1, stalls=0,
-            refused={}, promises_refused=0, start_ns=0, synchronized=False, clock_read_ns=0,
+            refused={}, due_times_refused=0, start_ns=0, synchronized=False, clock_read_ns=0,
             pid=1,
         )  # fmt: skip
 
@@ -196,7 +196,7 @@ class Prober(ProberFeed):
             "rx_missed": missed, "last_heard_ns": heard, "peer_incarnation": 1, "acked_ns": heard,
             "said_ns": heard, "due_ns": heard + 10**7, "awake_us": 10**6,
             "rtt_smoothed_ns": 40_000, "rdma": rdma, "peer_rdma": rdma, "gone": False,
-            "clock": False, "promised": False, "port_refused": False,
+            "clock": False, "by_due_time": False, "port_refused": False,
         }  # fmt: skip
         return PathRow(**base)
 

@@ -56,21 +56,21 @@ def test_tables_and_header(ring):
         assert (path.address, path.clock, path.established) == ("fd00::2", True, True)
         assert path.rx_bitmap == 2**64 - 1
         assert reader.corrupt == 0
-        assert (header.synchronized, header.promises_refused) == (False, 0)
-        assert (path.promised, path.late_ns) == (False, 0)
+        assert (header.synchronized, header.due_times_refused) == (False, 0)
+        assert (path.by_due_time, path.late_ns) == (False, 0)
 
 
 def test_a_prober_that_goes_by_fabric_time(ring):
     data = fresh_ring()
     flags = 1 | lay.HEADER_SYNCHRONIZED
-    put(data, lay.RING_HEADER, 0, flags=flags, promises_refused=4, clock_read_ns=55)
-    put(data, lay.PATH_ROW, lay.PATH_OFFSET, flags=lay.PATH_PROMISED, late_ns=2_600_000)
+    put(data, lay.RING_HEADER, 0, flags=flags, due_times_refused=4, clock_read_ns=55)
+    put(data, lay.PATH_ROW, lay.PATH_OFFSET, flags=lay.PATH_BY_DUE_TIME, late_ns=2_600_000)
     with RingReader(ring(data)) as reader:
         header = reader.header()
-        assert (header.synchronized, header.promises_refused) == (True, 4)
+        assert (header.synchronized, header.due_times_refused) == (True, 4)
         assert header.clock_read_ns == 55
         (path,) = reader.paths()
-        assert (path.promised, path.late_ns) == (True, 2_600_000)
+        assert (path.by_due_time, path.late_ns) == (True, 2_600_000)
 
 
 def test_one_path_can_be_looked_at_alone(ring):

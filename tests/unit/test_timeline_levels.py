@@ -62,6 +62,8 @@ TABLE = [
     (row("prober", "prober vanished"), WARNING),
     (row("prober", "prober appeared"), INFO),
     (row("prober", "prober was not scheduled: misses of that time are inconclusive"), WARNING),
+    (row("prober", "h1: bye on rail0: silence there is by intent", peer="h1"), INFO),
+    # Of a version before, which said "farewell".
     (row("prober", "h1: farewell on rail0: silence there is by intent", peer="h1"), INFO),
     (row("probing", data={"state": "never_heard"}), WARNING),
     (row("probing", data={"state": "unbound"}), WARNING),

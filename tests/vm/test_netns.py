@@ -148,7 +148,7 @@ def test_when_the_pod_goes_all_of_it_ends_and_its_nic_comes_back(pods):
     assert vm.run("ls", "/run/fabricd-netns-sys", "/run/fabricd-netns").out.split() == [
         "/run/fabricd-netns:", "/run/fabricd-netns-sys:",
     ]  # fmt: skip
-    # The other machine's pod lives. Its peer said farewell, or the NIC was gone before it could.
+    # The other machine's pod lives. Its peer sent a bye, or the NIC was gone before it could.
 
     def knows():
         link = links(pods.beta).get("rail1")

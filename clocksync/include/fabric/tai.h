@@ -20,7 +20,7 @@
 
 enum {
   FABRIC_TAI_UTC_KNOWN = 1, /* utc_offset_s holds */
-  FABRIC_TAI_TRACEABLE = 2, /* to a primary reference, by the grandmaster's word */
+  FABRIC_TAI_TRACEABLE = 2, /* to a primary reference, as the grandmaster says */
 };
 
 struct fabric_tai_record {

@@ -29,7 +29,7 @@ def library(
 
     Args:
         tree: where files are read.
-        machine: what loads it on trial.
+        machine: what loads it as a test.
         named: by the operator; None: an absolute ``NCCL_NET_PLUGIN``, else where `plugin env`
             looks.
         variables: of the environment.

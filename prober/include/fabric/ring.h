@@ -83,7 +83,7 @@ struct SampleRecord {
   std::int64_t t2;
   std::int64_t t3;
   std::int64_t t4;
-  std::uint64_t word[4];  // what the peer's clock service told with this packet; 0: nothing
+  std::uint64_t clock_message[4];  // of the peer's clock service, with this packet; 0: none
 };
 static_assert(sizeof(SampleRecord) == 96);
 
@@ -130,7 +130,7 @@ struct RingHeader {
   std::uint32_t misses;
   std::uint64_t link_interval_ns;
   std::uint32_t clock_train_hz;
-  std::uint32_t promises_refused;
+  std::uint32_t due_times_refused;
   std::uint64_t sent;
   std::uint64_t received;
   std::uint64_t stalls;
@@ -179,8 +179,8 @@ static_assert(sizeof(LinkRow) == 128);
 
 inline constexpr std::uint32_t kPathClock = 1u << 0;
 inline constexpr std::uint32_t kPathEstablished = 1u << 1;
-inline constexpr std::uint32_t kPathGone = 1u << 2;      // the peer sent a bye: silent by intent
-inline constexpr std::uint32_t kPathPromised = 1u << 3;  // judged by fabric time
+inline constexpr std::uint32_t kPathGone = 1u << 2;       // the peer sent a bye: silent by intent
+inline constexpr std::uint32_t kPathByDueTime = 1u << 3;  // judged by fabric time
 // The source port that was asked for (fabric/clock_ports.h) cannot be had: bound, but not heard.
 inline constexpr std::uint32_t kPathPortRefused = 1u << 4;
 inline constexpr std::uint32_t kPathRdma = 1u << 5;

@@ -325,7 +325,7 @@ void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSin
       ++counters_.received;
       entry.answers_mtu = (packet.flags & kWireMtu) != 0;
       if (!entry.answers_mtu) entry.mtu = {};  // an older version would never say that they pass
-      if (!path.on_next_due(packet, arrival, fabric_)) ++counters_.promises_refused;
+      if (!path.on_next_due(packet, arrival, fabric_)) ++counters_.due_times_refused;
       by_due_time_ = by_due_time_ || path.judged_by_due_time();
       peer_reports_.update(packet.host_id, packet.peer_report, arrival.mono);
       if (const auto terms = unpack_ud_terms(packet.peer_report);

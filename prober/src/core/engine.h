@@ -184,7 +184,7 @@ class Engine {
     std::uint64_t stalls = 0;
     Nanos stall_ns = 0;
     Nanos stall_max_ns = 0;
-    std::uint32_t promises_refused = 0;
+    std::uint32_t due_times_refused = 0;
     std::array<std::uint64_t, ring::kRefusals> refused{};
   };
   const Counters& counters() const { return counters_; }

@@ -146,7 +146,7 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
   }
   ++received_;
   source_.peer_roams(roams);
-  // A port on trial gets the first packets of trains (SourcePort).
+  // A port under validation gets the first packets of trains (SourcePort).
   if (from != peer_from_ && (packet.flags & kWireTrainMask) != 1) {
     peer_from_ = from;
     ++peer_moves_;
@@ -213,7 +213,7 @@ void Path::note_heard(const Packet& packet) {
 
 void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
                     RecordSink& sink) {
-  if (source_.on_trial()) note_heard(packet);
+  if (source_.validating()) note_heard(packet);
   tx_bitmap_ = packet.rx_bitmap;
   const Sent& heard = sent_[packet.rx_max % kHistory];
   if (heard.seq == packet.rx_max) acked_ = std::max(acked_, heard.at);
@@ -287,7 +287,8 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
     sample.t4 = back.stamp;
   }
   const bool message = config_.clock && packet.clock_message != ClockMessage{};
-  if (message) std::copy(packet.clock_message.begin(), packet.clock_message.end(), sample.word);
+  if (message)
+    std::copy(packet.clock_message.begin(), packet.clock_message.end(), sample.clock_message);
   if (sample.flags == 0 && !message) return;
   sample.flags |= static_cast<std::uint16_t>((hw_local ? ring::kSampleHwLocal : 0) |
                                              (hw_peer ? ring::kSampleHwPeer : 0));
@@ -460,7 +461,7 @@ void Path::fill(ring::PathRow& row) const {
   row.link = config_.link;
   row.flags = (config_.clock ? ring::kPathClock : 0) |
               (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
-              (gone_ ? ring::kPathGone : 0) | (due_times_.holds() ? ring::kPathPromised : 0) |
+              (gone_ ? ring::kPathGone : 0) | (due_times_.holds() ? ring::kPathByDueTime : 0) |
               (source_.refused() ? ring::kPathPortRefused : 0) | rdma_flags() |
               std::uint32_t{peer_moves_} << ring::kPathPeerMovesShift |
               std::uint32_t{source_.used()} << ring::kPathPortShift;

@@ -24,7 +24,7 @@ void SourcePort::want(std::uint16_t port) {
   if (port == wanted_) return;
   wanted_ = port;
   refused_ = false;
-  trials_ = 0;
+  attempts_ = 0;
   if (port == 0) used_ = 0;
 }
 
@@ -36,13 +36,13 @@ void SourcePort::peer_roams(bool roams) {
 
 std::uint16_t SourcePort::next(std::uint8_t train, Nanos now) {
   if (wanted_ == used_ || refused_ || !roams_) return used_;
-  if (trials_ == kTrials) {
-    refused_ = now - last_trial_ > kTrialWait;
+  if (attempts_ == kAttempts) {
+    refused_ = now - last_attempt_ > kAttemptWait;
     return used_;
   }
   if (train != 1) return used_;
-  ++trials_;
-  last_trial_ = now;
+  ++attempts_;
+  last_attempt_ = now;
   return wanted_;
 }
 

@@ -36,7 +36,7 @@ class SourcePort {
   std::uint16_t next(std::uint8_t train, Nanos now);
   // The peer heard a packet that left from there.
   void heard(std::uint16_t port);
-  bool on_trial() const { return wanted_ != used_ && !refused_ && trials_ != 0; }
+  bool validating() const { return wanted_ != used_ && !refused_ && attempts_ != 0; }
   // The peer misses packets from this port: back to the link's own.
   void missed();
 
@@ -47,16 +47,16 @@ class SourcePort {
   bool refused() const { return refused_ || (wanted_ != used_ && told_ && !roams_); }
 
  private:
-  static constexpr std::uint32_t kTrials = 2;       // more would count as loss if none came through
-  static constexpr Nanos kTrialWait = 250'000'000;  // after the last one
+  static constexpr std::uint32_t kAttempts = 2;  // more would count as loss if none came through
+  static constexpr Nanos kAttemptWait = 250'000'000;  // after the last one
 
   std::uint16_t wanted_ = 0;
   std::uint16_t used_ = 0;
   bool refused_ = false;
   bool told_ = false;  // whether it does
   bool roams_ = false;
-  std::uint32_t trials_ = 0;
-  Nanos last_trial_ = 0;
+  std::uint32_t attempts_ = 0;
+  Nanos last_attempt_ = 0;
 };
 
 }  // namespace fabric::prober

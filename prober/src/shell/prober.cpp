@@ -54,7 +54,7 @@ Prober::Prober(Options options)
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       notices_(epoll_.get()),
       rdma_(epoll_.get()),
-      clock_outbox_(directory_ + "/words"),
+      clock_outbox_(directory_ + "/clock-outbox"),
       wishes_(directory_ + "/ports"),
       clock_(options_.run_dir) {
   load_keys();
@@ -421,7 +421,7 @@ void Prober::publish(Nanos now) {
   ring_.publish_totals(
       {static_cast<std::uint64_t>(now), sent_, c.received, c.stalls,
        static_cast<std::uint64_t>(c.stall_ns), static_cast<std::uint64_t>(c.stall_max_ns),
-       control_->errors(), c.promises_refused,
+       control_->errors(), c.due_times_refused,
        static_cast<std::uint64_t>(cross_timestamp_.width_ns())},
       c.refused.data(), c.refused.size());
 }

@@ -162,7 +162,7 @@ void RingFile::publish_totals(const Totals& totals, const std::uint64_t* refused
   publish(h.stall_ns, totals.stall_ns);
   publish(h.stall_max_ns, totals.stall_max_ns);
   publish(h.control_errors, totals.control_errors);
-  publish(h.promises_refused, totals.promises_refused);
+  publish(h.due_times_refused, totals.due_times_refused);
   publish(h.clock_read_ns, totals.clock_read_ns);
   for (std::size_t i = 0; i < count; ++i) publish(h.refused[i], refused[i]);
   publish(h.heartbeat_ns, totals.heartbeat_ns);

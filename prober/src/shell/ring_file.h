@@ -40,7 +40,7 @@ class RingFile final : public RecordSink {
   void set_flags(std::uint32_t flags);
   struct Totals {
     std::uint64_t heartbeat_ns, sent, received, stalls, stall_ns, stall_max_ns, control_errors;
-    std::uint32_t promises_refused;
+    std::uint32_t due_times_refused;
     std::uint64_t clock_read_ns;
   };
   void publish_totals(const Totals& totals, const std::uint64_t* refused, std::size_t count);

@@ -222,7 +222,8 @@ json Prober::status() const {
           {"rt_priority", scheduling_ == "fifo" ? options_.rt_priority : 0},
           {"memory_locked", locked_},
           {"synchronized", engine_.synchronized()},
-          {"promises_refused", c.promises_refused},
+          {"due_times_refused", c.due_times_refused},
+          {"promises_refused", c.due_times_refused},  // its former name, for one release
           {"sent", sent_},
           {"received", c.received},
           {"refused", refused},

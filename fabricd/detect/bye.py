@@ -1,7 +1,7 @@
 """What the timeline says of peers that ended paths by intent: one row a peer, not one a path. Pure.
 
-The prober knows a farewell (`prober/src/core/wire.h`), the engine takes such silence for nothing;
-this only tells it, once it has been the same for two looks: a peer says it path by path.
+The prober knows a bye (`prober/src/core/wire.h`), and the engine takes such silence for nothing.
+This only reports it, once it has been the same twice in a row: a peer sends byes path by path.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from fabricd.detect.silence import PathView
 
 Gone = Mapping[str, frozenset[int]]
-"""Peer → links (indices) on which it said farewell."""
+"""Peer → links (indices) on which it sent a bye."""
 
 
-class Farewells:
-    """Remembers what was told."""
+class ByeTracker:
+    """Remembers which byes were reported."""
 
     def __init__(self) -> None:
-        self.told: Gone = {}
+        self.reported: Gone = {}
         self._seen: Gone = {}
 
-    def look(self, views: Iterable[PathView]) -> list[tuple[str, frozenset[int]]]:
+    def update(self, views: Iterable[PathView]) -> list[tuple[str, frozenset[int]]]:
         """What is new: (peer, links on which it is silent by intent; empty: it probes again)."""
         seen: dict[str, frozenset[int]] = {}
         for view in views:
@@ -29,14 +29,14 @@ class Farewells:
                 seen[view.peer] = seen.get(view.peer, frozenset()) | {view.link}
         steady = seen == self._seen
         self._seen = seen
-        if not steady or seen == self.told:
+        if not steady or seen == self.reported:
             return []
-        peers = sorted(set(seen) | set(self.told))
+        peers = sorted(set(seen) | set(self.reported))
         none: frozenset[int] = frozenset()
-        news = [(p, seen.get(p, none)) for p in peers if seen.get(p) != self.told.get(p)]
-        self.told = seen
+        news = [(p, seen.get(p, none)) for p in peers if seen.get(p) != self.reported.get(p)]
+        self.reported = seen
         return news
 
     def reset(self) -> None:
         """The paths are others now, and so are the indices."""
-        self.told = self._seen = {}
+        self.reported = self._seen = {}

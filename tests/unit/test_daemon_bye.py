@@ -1,13 +1,13 @@
-"""Farewells: silence by intent is no fault, in engine and timeline."""
+"""Byes: silence by intent is no fault, in engine and timeline."""
 
 from engine_host import PEERS, SEC, Host, config, specs
 from test_detect_evidence import row
 
+from fabricd.detect.bye import ByeTracker
 from fabricd.detect.evidence import flows, path_views
-from fabricd.detect.farewell import Farewells
 from fabricd.detect.localization import Localization
 from fabricd.detect.verdict import healthy
-from fabricd.state.model import FAREWELL
+from fabricd.state.model import BYE
 from fabricd.steer.policy import FULL
 from telemetry.events import EventKind
 from telemetry.events import LinkState as S
@@ -52,7 +52,7 @@ def test_a_path_that_was_out_is_no_exception_any_more_and_begins_anew():
     host.run(SEC)
     (path,) = [p for p in host.engine.paths if (p.spec.link, p.spec.peer) == (1, "b")]
     assert path.health.state is S.ADMIN
-    assert path.health.reason == FAREWELL
+    assert path.health.reason == BYE
     assert host.engine.plan().paths == ()
     host.gone = set()
     host.restore()
@@ -73,7 +73,7 @@ def test_a_link_comes_back_though_peers_left_it_meanwhile():
     assert healthy(views, [v.index for v in views], frozenset(PEERS))
 
 
-def test_silence_without_a_farewell_is_still_a_fault():
+def test_silence_without_a_bye_is_still_a_fault():
     host = Host()
     host.gone = {(1, "a")}
     host.silence((1, "b"), (1, "c"))
@@ -92,7 +92,7 @@ def test_the_timeline_has_one_row_a_peer_once_it_is_steady():
     assert where.look(host.views(), host.engine, host.now) == []
     (said,) = where.look(host.views(), host.engine, host.now)
     assert (said.kind, said.peer) == (EventKind.PROBER, "b")
-    assert said.reason == "b: farewell on rail0, rail1, rail2, rail3: silence there is by intent"
+    assert said.reason == "b: bye on rail0, rail1, rail2, rail3: silence there is by intent"
     assert where.look(host.views(), host.engine, host.now) == []
     host.gone = set()
     where.look(host.views(), host.engine, host.now)
@@ -101,10 +101,10 @@ def test_the_timeline_has_one_row_a_peer_once_it_is_steady():
 
 
 def test_other_paths_are_told_anew():
-    host, told = Host(), Farewells()
+    host, told = Host(), ByeTracker()
     host.gone = {(0, "b")}
     views = host.views()
-    assert [told.look(views), told.look(views)] == [[], [("b", frozenset({0}))]]
+    assert [told.update(views), told.update(views)] == [[], [("b", frozenset({0}))]]
     told.reset()
     host.engine.configure(config(), specs(peers="ac"))
-    assert told.look(host.views()) == []
+    assert told.update(host.views()) == []
