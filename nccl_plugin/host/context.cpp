@@ -33,4 +33,10 @@ std::string reason_text(pages::PathDownReason reason) {
   return "unknown";
 }
 
+std::string failure_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail,
+                         pages::PathDownReason reason, const std::string& detail) {
+  return path_text(context, local_rail, remote_rail) + " (" + reason_text(reason) +
+         (detail.empty() ? "" : ": " + detail) + ")";
+}
+
 }  // namespace fabric::host

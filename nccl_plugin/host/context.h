@@ -216,5 +216,8 @@ inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);
 std::string reason_text(pages::PathDownReason reason);
+// The path and why it failed; `detail`: what its link says, may be empty.
+std::string failure_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail,
+                         pages::PathDownReason reason, const std::string& detail);
 
 }  // namespace fabric::host
