@@ -27,6 +27,7 @@ struct PathConnection {
   std::unique_ptr<Link> link;  // while the path is live, and until its link has quiesced
   core::Epoch epoch = 0;       // of the link
   std::int64_t up_since = 0;
+  std::int64_t down_since = 0;  // 0: it is live, or was given up without a failure
   bool ever_live = false;
   bool watched = false;  // it is in the wait set
 

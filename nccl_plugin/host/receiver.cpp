@@ -15,11 +15,12 @@ constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 }  // namespace
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex primary,
-                   std::uint32_t chunk_size, std::string peer)
+                   std::uint32_t chunk_size, std::string peer, std::uint64_t incarnation)
     : context_(context),
       id_(id),
       primary_(primary),
       peer_(std::move(peer)),
+      peer_incarnation_(incarnation),
       chunk_size_(chunk_size),
       gate_(context.waits),
       core_(chunk_size),

@@ -32,8 +32,9 @@ struct LinkOffer {
 class Receiver {
  public:
   [[nodiscard]] core::PathIndex primary() const { return primary_; }
+  // `peer`: its name for the log; `incarnation`: of the peer's process.
   Receiver(Context& context, std::uint64_t id, core::PathIndex primary, std::uint32_t chunk_size,
-           std::string peer);
+           std::string peer, std::uint64_t incarnation = 0);
   ~Receiver();
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -139,6 +140,7 @@ class Receiver {
   void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                   ControlActions& actions);
   void watch_deadline(std::int64_t now);
+  void log(core::PathIndex index, const std::string& what, std::int64_t now);
   void send_state(core::PathIndex index);
   [[nodiscard]] TickRate tick_rate(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
@@ -148,6 +150,7 @@ class Receiver {
   const std::uint64_t id_;
   const core::PathIndex primary_;
   const std::string peer_;
+  const std::uint64_t peer_incarnation_;
   const std::uint32_t chunk_size_;
   mutable CommGate gate_;
   core::ReceiveCore core_;

@@ -208,12 +208,16 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
 // The path has a link now, which the core has admitted.
 void Receiver::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkIn> link) {
   Path& path = paths_[index];
-  const bool back = path.connect(std::move(link), epoch, monotonic_ns());
+  const std::int64_t now = monotonic_ns();
+  const bool back = path.connect(std::move(link), epoch, now);
   path.acks.connect();
   path.announce = false;
   path.awaits_validation = back;
   if (back) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
+  }
+  if (const std::int64_t since = std::exchange(path.down_since, 0); since != 0) {
+    log(index, "is up again after " + std::to_string((now - since) / kMs) + " ms", now);
   }
   live_ |= core::bit(index);
   path.watch(context_.waits);
@@ -341,26 +345,37 @@ void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   if (end_.peer_closed || !path.life.live()) {
     return;
   }
-  const std::string detail = path.link->why();
+  const std::string why = "(" + reason_text(reason, path.link->why()) + ")";
   retire(index);
   if (end_.peer_closed) {
     return;  // its last words
   }
   path.announce = context_.params.failover;
   path.announced = 0;
-  outage_.path_failed(failure_text(context_, local_of(index), remote_of(index), reason, detail),
-                      monotonic_ns());
+  const std::int64_t now = monotonic_ns();
+  outage_.path_failed(path_text(context_, local_of(index), remote_of(index)) + " " + why, now);
   add(context_.stats.rails[local_of(index)].failovers, 1);
   counters_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   promote(index);
+  if (path.life.live()) {
+    log(index, "goes over RDMA again", now);
+  } else {
+    path.down_since = now;
+    log(index, "is down " + why, now);
+  }
   if (!context_.params.failover) {
     abort_inside(Result::remote_error,
                  "the connection from " + peer_ + " died: " + outage_.last_failure());
     return;
   }
   context_.wake_control();
+}
+
+void Receiver::log(core::PathIndex index, const std::string& what, std::int64_t now) {
+  log_path(context_, {peer_incarnation_, local_of(index), remote_of(index)}, "from " + peer_, what,
+           now);
 }
 
 std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {

@@ -16,11 +16,13 @@ constexpr std::int64_t kBudgetWaitNs = 2'000'000;
 
 }  // namespace
 
-Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer)
+Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer,
+               std::uint64_t incarnation)
     : context_(context),
       id_(id),
       primary_(primary),
       peer_(std::move(peer)),
+      peer_incarnation_(incarnation),
       gate_(context.waits),
       pool_(context.memory == nullptr ? nullptr : context.memory->make_copy_pool()),
       core_(context.params.chunk_size, pool_.get()),

@@ -26,7 +26,9 @@ namespace fabric::host {
 
 class Sender {
  public:
-  Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer);
+  // `peer`: its name for the log; `incarnation`: of the peer's process.
+  Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer,
+         std::uint64_t incarnation = 0);
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -129,6 +131,7 @@ class Sender {
   void drop_beside(core::PathIndex index);     // it failed
   void abandon_beside(core::PathIndex index);  // nobody wants it any more
   void fenced(const StateFrame& frame);
+  void log(core::PathIndex index, const std::string& what, std::int64_t now);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   [[nodiscard]] core::PathSet one_sided() const;
   [[nodiscard]] core::PathSet over_rdma() const;
@@ -153,6 +156,7 @@ class Sender {
   const std::uint64_t id_;
   const core::PathIndex primary_;
   const std::string peer_;
+  const std::uint64_t peer_incarnation_;
   CommGate gate_;
   std::unique_ptr<core::CopyPool> pool_;  // of the core; null: the heap
   core::SendCore core_;

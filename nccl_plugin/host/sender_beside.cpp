@@ -110,6 +110,7 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   }
   path.life.on(core::LinkEvent::dial);
   take(index, epoch, std::move(link), now, true);
+  log(index, "goes over RDMA again", now);
   pump();
 }
 

@@ -184,6 +184,9 @@ void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Link
   if (back) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }
+  if (const std::int64_t since = std::exchange(path.down_since, 0); since != 0) {
+    log(index, "is up again after " + std::to_string((now - since) / kMs) + " ms", now);
+  }
   if (!path.trust.validated()) {
     path.link->start_validation();
     path.sending = true;
@@ -236,10 +239,13 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
   path.announced = 0;
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
   core_.fail(index, beside);
-  const std::string detail = path.link->why();
+  const std::string why = "(" + reason_text(reason, path.link->why()) + ")";
   release(index);
-  outage_.path_failed(failure_text(context_, local_of(index), remote_of(index), reason, detail),
-                      now);
+  outage_.path_failed(path_text(context_, local_of(index), remote_of(index)) + " " + why, now);
+  if (beside == 0) {
+    path.down_since = now;
+    log(index, "is down " + why, now);
+  }
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
   counters_.failovers.add(1);
@@ -255,6 +261,11 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
   }
   choose();
   context_.wake_control();
+}
+
+void Sender::log(core::PathIndex index, const std::string& what, std::int64_t now) {
+  log_path(context_, {peer_incarnation_, local_of(index), remote_of(index)}, "to " + peer_, what,
+           now);
 }
 
 void Sender::give_back(core::PathSet paths) {
