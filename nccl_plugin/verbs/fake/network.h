@@ -68,6 +68,10 @@ class Network;
 struct QueuePairModel;
 struct CompletionQueueModel;
 
+inline std::byte* memory_at(std::uint64_t where) {
+  return reinterpret_cast<std::byte*>(where);  // NOLINT(performance-no-int-to-ptr): verbs' form
+}
+
 struct Registered {
   std::uint64_t address = 0;
   std::size_t length = 0;
