@@ -34,10 +34,9 @@ int lane_speed(unsigned speed) {
       return 2'500;  // SDR
     case 2:
       return 5'000;  // DDR
-    case 4:
-      return 10'000;  // QDR
-    case 8:
-      return 10'000;  // FDR10
+    case 4:          // QDR
+    case 8:          // FDR10
+      return 10'000;
     case 16:
       return 14'000;  // FDR
     case 32:
