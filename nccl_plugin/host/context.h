@@ -16,6 +16,7 @@
 #include "host/fenced_runs.h"
 #include "host/memory.h"
 #include "host/params.h"
+#include "host/path_log.h"
 #include "host/rails.h"
 #include "host/stats_page.h"
 #include "host/ticks.h"
@@ -52,6 +53,7 @@ struct Context {
   TickClock clock;
   WaitSet waits;
   Logger logger = nullptr;
+  PathLog path_log;
   std::function<void()> wake_control;  // any thread
   // The rate that the control thread has chosen by what it saw last.
   std::atomic<TickRate> tick_rate{TickRate::fast};
@@ -215,6 +217,12 @@ inline constexpr std::int64_t kValidationStallNs = 1000 * kMs;  // not one more 
 inline constexpr std::int64_t kStallCountNs = 10 * kMs;
 
 std::string path_text(const Context& context, std::uint8_t local_rail, std::uint8_t remote_rail);
-std::string reason_text(pages::PathDownReason reason);
+// `detail`: what its link says, may be empty.
+std::string reason_text(pages::PathDownReason reason, const std::string& detail);
+// Logs "path <towards>: <path> <what>", not more often than host/path_log.h allows. Any thread.
+void log_path(Context& context, const PathLog::Key& path, const std::string& towards,
+              const std::string& what, std::int64_t now);
+// The lines that it held back and that are due. Control thread.
+void log_paths_due(Context& context, std::int64_t now);
 
 }  // namespace fabric::host

@@ -120,7 +120,8 @@ std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle,
     }
   }
   const core::PathIndex primary = core::path_index(rail, handle.primary_rail);
-  auto sender = std::make_shared<Sender>(context_, random_number() | 1U, primary, name);
+  auto sender =
+      std::make_shared<Sender>(context_, random_number() | 1U, primary, name, handle.incarnation);
   {
     const std::scoped_lock lock(registry_);
     pending_connects_.push_back({sender, handle});

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -78,6 +79,7 @@ class Control {
     CounterDelta delta;
     int missed = 0;
     TickRate tick_rate = TickRate::fast;
+    std::set<std::string> stream_reasons{};  // why paths are TCP, as far as that was logged
   };
   struct PendingConnect {
     std::shared_ptr<Sender> comm;
@@ -165,6 +167,7 @@ class Control {
   [[nodiscard]] std::unique_ptr<LinkIn> make_link(const Hello& hello, const Secret& secret,
                                                   const LinkSetup& setup,
                                                   std::unique_ptr<Connection> connection);
+  void say_stream(std::uint64_t comm, const std::string& why);
   std::shared_ptr<Receiver> receiver_for(const Hello& hello, const Secret& secret);
   void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
                 std::span<const std::byte> body);

@@ -368,7 +368,7 @@ std::unique_ptr<LinkIn> Control::make_link(const Hello& hello, const Secret& sec
   std::string why;
   const auto half = transport_for(hello.kind).accept(setup, {}, why);
   if (half == nullptr) {
-    context_.say(LogLevel::info, "a path is TCP: " + why);
+    say_stream(hello.comm, why);
   }
   const WelcomeStatus status = half == nullptr ? WelcomeStatus::stream : WelcomeStatus::ok;
   const WelcomeBytes bytes = encode(welcome_for(hello, status), secret);
@@ -376,6 +376,15 @@ std::unique_ptr<LinkIn> Control::make_link(const Hello& hello, const Secret& sec
     return nullptr;
   }
   return half->connect(std::move(connection), version_with(hello), {}, why);
+}
+
+// The peer asks again and again, for the device may come: each reason, which names the device, is
+// logged once for each comm.
+void Control::say_stream(std::uint64_t comm, const std::string& why) {
+  const auto known = receivers_.find(comm);
+  if (known != receivers_.end() && known->second.stream_reasons.insert(why).second) {
+    context_.say(LogLevel::info, "a path is TCP: " + why);
+  }
 }
 
 std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret& secret) {
@@ -397,8 +406,8 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   }
   Peer& peer = inbound_peer(hello, secret);
   const core::PathIndex primary = core::path_index(hello.primary_rail, listener->second->rail);
-  auto receiver =
-      std::make_shared<Receiver>(context_, hello.comm, primary, hello.chunk_size, peer.name());
+  auto receiver = std::make_shared<Receiver>(context_, hello.comm, primary, hello.chunk_size,
+                                             peer.name(), peer.incarnation);
   peer.facts.version = version_with(hello);
   peer.primaries |= core::bit(primary);
   ++peer.comms;

@@ -73,6 +73,7 @@ void Control::run() {
     tick(now);
     last_tick_ = now;
   }
+  log_paths_due(context_, monotonic_ns() + PathLog::kEveryNs);
 }
 
 // What was begun in a comm after this look had passed it must not wait for a seldom next one.
@@ -136,6 +137,7 @@ void Control::tick(std::int64_t now) {
   if (tick_rate_ != TickRate::idle) {
     next_publish_ = std::min(next_publish_, published_ + kPublishNs);
   }
+  log_paths_due(context_, now);
   if (now >= next_publish_) {
     published_ = now;
     next_publish_ = now + kIdlePublishNs;

@@ -8,7 +8,6 @@ namespace fabric::host {
 
 namespace {
 
-constexpr unsigned kGlance = 8;
 constexpr unsigned kAwake = 64;  // looks without a sleep: the callers poll
 // After a close: how long a connection that does not end may still bring what was on its way.
 constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
@@ -16,18 +15,18 @@ constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 }  // namespace
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex primary,
-                   std::uint32_t chunk_size, std::string peer)
+                   std::uint32_t chunk_size, std::string peer, std::uint64_t incarnation)
     : context_(context),
       id_(id),
       primary_(primary),
       peer_(std::move(peer)),
+      peer_incarnation_(incarnation),
       chunk_size_(chunk_size),
       gate_(context.waits),
       core_(chunk_size),
-      stall_timer_(context.clock) {
-  dead_since_ = monotonic_ns();
-  busy_at_ = dead_since_;
-  last_state_ = dead_since_;
+      stall_timer_(context.clock),
+      outage_(monotonic_ns()) {
+  activity_.busy_at = state_.said_at = monotonic_ns();
   facts_.weight.fill(core::kFullWeight);
   facts_.rdma.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
@@ -42,9 +41,9 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   if (!guard) {
     return Result::success;
   }
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     add(context_.stats.errors, 1);
-    return error_;
+    return end_.error;
   }
   std::array<core::Buffer, core::kMaxSlots> buffers{};
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -59,11 +58,11 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   }
   group = core_.post({buffers.data(), slots.size()});
   context_.note_activity();
-  moved_ = true;
+  activity_.moved = true;
   watch_all();              // who posts may wait next
   if (core_.done(group)) {  // it came eagerly
     counters_.messages[core::receiver_rail(last_payload_.value_or(primary_))].add(1);
-  } else if (context_.waits.wanted() && context_.waits.generation() != seen_generation_) {
+  } else if (context_.waits.wanted() && looks_.woken(context_.waits)) {
     progress();  // what came before woke a caller who had no receive for it, and wakes no more
   }
   if (core_.done(group)) {
@@ -81,18 +80,18 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     return Result::success;
   }
   done = core_.done(group);
-  if (!done && error_ == Result::success) {
+  if (!done && !end_.failed()) {
     progress();
     done = core_.done(group);
     if (!done) {
       answer(Tell::worthwhile);
       acknowledge_small();
     }
-    if (!done && peer_closed_) {
+    if (!done && end_.peer_closed) {
       core::each(live_, [this](core::PathIndex index) { exhaust(index); });
       done = core_.done(group);
     }
-    if (!done && peer_closed_ && heard_out()) {
+    if (!done && end_.peer_closed && heard_out()) {
       abort_inside(Result::remote_error, "the peer closed the communicator; receives are pending");
     }
   }
@@ -104,12 +103,12 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     core_.forget(group);
     return Result::success;
   }
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     add(context_.stats.errors, 1);
   } else if (stall_timer_.stalled()) {
     context_.request_fast_tick();
   }
-  return error_;
+  return end_.error;
 }
 
 void Receiver::close() {
@@ -125,8 +124,8 @@ bool Receiver::hang_up() {
   if (!guard) {
     return false;
   }
-  if (!closing_) {
-    closing_ = true;
+  if (!end_.closing) {
+    end_.closing = true;
     hang_up_all(true);
   }
   return settle();
@@ -144,43 +143,27 @@ void Receiver::hang_up_all(bool say_close) {
   });
   live_ = 0;
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
-    if (paths_[i].beside != nullptr) {
+    if (paths_[i].beside.link != nullptr) {
       drop_beside(static_cast<core::PathIndex>(i));
-    }
-  }
-}
-
-void Receiver::watch(core::PathIndex index) {
-  Path& path = paths_[index];
-  if (!path.watched && context_.waits.wanted()) {
-    path.watched = true;
-    if (const int fd = path.link->descriptor(); fd >= 0) {
-      context_.waits.add(fd);
     }
   }
 }
 
 void Receiver::watch_all() {
   if (context_.waits.wanted()) {
-    core::each(live_, [this](core::PathIndex index) { watch(index); });
+    core::each(live_, [this](core::PathIndex index) { paths_[index].watch(context_.waits); });
   }
 }
 
 void Receiver::progress() {
-  const std::uint64_t generation = context_.waits.generation();
-  core::PathSet look = live_;
-  if (generation != seen_generation_) {
-    watch_all();
-  } else if (++calls_ % kGlance != 0 && (busy_ & live_) != 0) {
-    look &= busy_;
-  }
-  seen_generation_ = generation;
+  const core::PathSet look =
+      looks_.next(context_.waits, live_, activity_.busy, [this] { watch_all(); });
   core::each(look, [this](core::PathIndex index) {
     if (!paths_[index].life.live()) {
       return;
     }
     const auto dead = drain(index);
-    if (dead && error_ == Result::success) {
+    if (dead && !end_.failed()) {
       fail(index, *dead);
     }
   });
@@ -209,9 +192,8 @@ void Receiver::exhaust(core::PathIndex index) {
 }
 
 ReceiveHints Receiver::hints(core::PathIndex index) {
-  const std::uint64_t sleeps = context_.waits.sleeps();
-  awake_ = std::exchange(seen_sleeps_, sleeps) == sleeps ? awake_ + 1 : 0;
-  return {(busy_ & live_ & ~core::bit(index)) == 0, awake_ < kAwake};
+  awake_ = looks_.slept(context_.waits) ? 0 : awake_ + 1;
+  return {(activity_.busy & live_ & ~core::bit(index)) == 0, awake_ < kAwake};
 }
 
 void Receiver::account(core::PathIndex index, const ReceiveProgress& progress) {
@@ -240,22 +222,22 @@ void Receiver::account(core::PathIndex index, const ReceiveProgress& progress) {
   if (progress.more) {
     context_.waits.signal();  // nobody may block on what is there already
   }
-  path.maybe_unacked = path.maybe_unacked || progress.wrote;
+  path.acks.maybe_unacked = path.acks.maybe_unacked || progress.wrote;
 }
 
 // A chunk came, or begins to.
 void Receiver::note_carried(core::PathIndex index) {
-  busy_ |= core::bit(index);
-  carried_ |= core::bit(index);
-  moved_ = true;
+  activity_.busy |= core::bit(index);
+  activity_.carried |= core::bit(index);
+  activity_.moved = true;
   last_payload_ = index;
   paths_[index].awaits_validation = false;  // what comes first is all that it would be
   context_.note_activity();
 }
 
 void Receiver::note_close() {
-  if (!peer_closed_) {
-    peer_closed_ = true;
+  if (!end_.peer_closed) {
+    end_.peer_closed = true;
     heard_ = true;
     peer_closed_at_ = monotonic_ns();
   }

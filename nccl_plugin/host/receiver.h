@@ -11,13 +11,13 @@
 #include <optional>
 #include <span>
 
-#include "core/ack_timeout.h"
-#include "core/lifecycle.h"
 #include "core/receive_core.h"
 #include "host/comm_counters.h"
 #include "host/comm_gate.h"
+#include "host/comm_state.h"
 #include "host/context.h"
 #include "host/link.h"
+#include "host/path_state.h"
 #include "host/poll_stall_timer.h"
 
 namespace fabric::host {
@@ -32,8 +32,9 @@ struct LinkOffer {
 class Receiver {
  public:
   [[nodiscard]] core::PathIndex primary() const { return primary_; }
+  // `peer`: its name for the log; `incarnation`: of the peer's process.
   Receiver(Context& context, std::uint64_t id, core::PathIndex primary, std::uint32_t chunk_size,
-           std::string peer);
+           std::string peer, std::uint64_t incarnation = 0);
   ~Receiver();
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -67,37 +68,44 @@ class Receiver {
   void abort(Result result, const std::string& text);
   // The same, whatever the peer said before, and nothing more of it is taken.
   void cut(const std::string& text);
-  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool closed() const { return end_.closed.load(std::memory_order_acquire); }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
   [[nodiscard]] const CommCounters& counters() const { return counters_; }
 
  private:
-  struct Path {
-    core::Lifecycle life;
-    std::unique_ptr<LinkIn> link;  // while the path is live, and until its link has quiesced
-    bool watched = false;          // it is in the wait set
+  // One-sided, connects while the link is a stream, and takes its place when that is over.
+  struct Beside {
+    std::unique_ptr<LinkIn> link;
     core::Epoch epoch = 0;
-    // One-sided, connects while the link is a stream, and takes its place when that is over.
-    std::unique_ptr<LinkIn> beside;
-    core::Epoch beside_epoch = 0;
-    std::uint32_t beside_credits = 0;
-    // One that was beside, and is given up: something may still land on its behalf.
+    std::uint32_t credits = 0;
+    // One that is given up: something may still land on its behalf.
     std::unique_ptr<LinkIn> dropped;
+  };
+  struct Path : PathConnection<LinkIn> {
+    Beside beside;
+    PathAcks acks;
     bool small = false;  // a whole small message came, which the transport may not have confirmed
-    core::AckTimeoutDetector ack_timeout;
-    bool maybe_unacked = false;
-    std::int64_t up_since = 0;
-    bool ever_live = false;
     bool awaits_validation = false;  // back: the control thread reads until that is through
     bool announce = false;           // we gave it up: answer the sender's fence until it comes
     std::int64_t announced = 0;
   };
+  struct Activity {
+    core::PathSet busy = 0;     // paths that carried payload lately
+    core::PathSet carried = 0;  // of these, since aged_at
+    std::int64_t aged_at = 0;
+    bool moved = false;        // a receive was posted, or a chunk came, since the last tick
+    std::int64_t busy_at = 0;  // when that was last so
+  };
+  // The state that repeats all that was said on links which died.
+  struct StateReport {
+    bool owed = false;    // a path died with answers in it, none is left
+    bool unsent = false;  // the link has no room for it: the control links are to say it
+    std::int64_t said_at = 0;
+  };
 
   bool hang_up();
   void progress();
-  // Those who wait hear of it from now on, if there are any.
-  void watch(core::PathIndex index);
   void watch_all();
   std::optional<pages::PathDownReason> drain(core::PathIndex index);
   // All that the transport holds now, however much.
@@ -132,6 +140,7 @@ class Receiver {
   void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                   ControlActions& actions);
   void watch_deadline(std::int64_t now);
+  void log(core::PathIndex index, const std::string& what, std::int64_t now);
   void send_state(core::PathIndex index);
   [[nodiscard]] TickRate tick_rate(std::int64_t now) const;
   [[nodiscard]] std::optional<core::PathIndex> answer_path() const;
@@ -141,42 +150,28 @@ class Receiver {
   const std::uint64_t id_;
   const core::PathIndex primary_;
   const std::string peer_;
+  const std::uint64_t peer_incarnation_;
   const std::uint32_t chunk_size_;
   mutable CommGate gate_;
   core::ReceiveCore core_;
   PollStallTimer stall_timer_;
   CommCounters counters_;
+  RailCounts counts_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet writers_ = 0;    // one-sided, live or quiescing
   core::PathSet quiescing_ = 0;  // over, but something may still land on behalf of their links
   core::PathSet dropping_ = 0;   // the same of links that were beside
-  bool closing_ = false;         // the links were told; what is left is that they quiesce
-  PeerFacts facts_;
-  std::uint64_t seen_generation_ = 0;
-  std::uint64_t seen_sleeps_ = 0;
+  CallerLooks looks_;
   unsigned awake_ = ~0U >> 1U;  // looks since the callers last slept
-  unsigned calls_ = 0;
-  core::PathSet busy_ = 0;     // paths that carried payload lately
-  core::PathSet carried_ = 0;  // of these, since aged_at_
-  std::int64_t aged_at_ = 0;
+  bool heard_ = false;          // a message became whole, or the peer's close came
+  Activity activity_;
+  StateReport state_;
+  PathOutage outage_;
+  CommEnd end_;
+  std::int64_t peer_closed_at_ = 0;  // others may still hold what was sent before that
+  PeerFacts facts_;
   std::optional<core::PathIndex> last_payload_;
-  bool owe_state_ = false;     // a path died with answers in it, none is left
-  bool state_unsent_ = false;  // the link has no room for a state: the control links are to say it
-  // Said on a connection or a control link: others may still hold what was sent before it.
-  bool peer_closed_ = false;
-  std::int64_t peer_closed_at_ = 0;
-  std::atomic<bool> closed_{false};
-  Result error_ = Result::success;
-  std::string last_failure_;
-  std::int64_t last_failure_at_ = 0;
-  std::int64_t last_state_ = 0;
-  std::int64_t dead_since_ = 0;
-  RailCounts counts_;
-  bool told_all_down_ = false;
-  bool moved_ = false;        // a receive was posted, or a chunk came, since the last tick
-  bool heard_ = false;        // a message became whole, or the peer's close came
-  std::int64_t busy_at_ = 0;  // when that was last so
 };
 
 }  // namespace fabric::host

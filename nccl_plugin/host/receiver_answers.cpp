@@ -31,16 +31,16 @@ std::optional<core::PathIndex> Receiver::answer_path() const {
 void Receiver::answer(Tell what) {
   const bool now =
       what == Tell::all || core_.urgent() || (what == Tell::worthwhile && core_.worth_telling());
-  if (!owe_state_ && (!core_.has_output() || !now)) {
+  if (!state_.owed && (!core_.has_output() || !now)) {
     return;
   }
   const auto index = answer_path();
-  if (!index || error_ != Result::success) {
-    owe_state_ = true;
+  if (!index || end_.failed()) {
+    state_.owed = true;
     core_.clear_output();  // the state has it all
     return;
   }
-  if (owe_state_) {
+  if (state_.owed) {
     send_state(*index);
     return;
   }
@@ -53,10 +53,10 @@ void Receiver::answer(Tell what) {
 }
 
 void Receiver::send_state(core::PathIndex index) {
-  owe_state_ = false;
+  state_.owed = false;
   core_.clear_output();
   ReceiveProgress progress;
-  state_unsent_ = !paths_[index].link->send_state(core_.state(), progress) || state_unsent_;
+  state_.unsent = !paths_[index].link->send_state(core_.state(), progress) || state_.unsent;
   account(index, progress);
   if (progress.dead) {
     fail(index, *progress.dead);
@@ -64,7 +64,7 @@ void Receiver::send_state(core::PathIndex index) {
 }
 
 void Receiver::acknowledge_small() {
-  core::each(busy_ & live_, [this](core::PathIndex index) {
+  core::each(activity_.busy & live_, [this](core::PathIndex index) {
     if (std::exchange(paths_[index].small, false)) {
       paths_[index].link->acknowledge();
     }

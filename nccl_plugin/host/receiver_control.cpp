@@ -28,7 +28,7 @@ std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& 
   }
   settle();
   ControlActions actions;
-  if (closing_ || error_ != Result::success || peer_closed_) {
+  if (end_.over()) {
     actions.close = closed();
     actions.tick_rate = TickRate::idle;  // nobody waits for anything here
     return actions;
@@ -57,24 +57,24 @@ std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& 
   // A link is back: what was said on those that died may be lost, the sender's close too. Where the
   // comm is no more, that is the answer.
   actions.say_state =
-      actions.say_state || std::exchange(state_unsent_, false) || facts.linked_at > last_state_;
+      actions.say_state || std::exchange(state_.unsent, false) || facts.linked_at > state_.said_at;
   if (actions.say_state) {
-    last_state_ = now;
+    state_.said_at = now;
   }
   if (actions.say_state || !actions.announce.empty()) {
     actions.state = core_.state();
   }
   answer(Tell::all);
-  if (now - aged_at_ >= kBusyNs) {
+  if (now - activity_.aged_at >= kBusyNs) {
     // A path that took over for a while, or carried a validation, is none of those for ever.
-    aged_at_ = now;
-    busy_ = std::exchange(carried_, 0);
+    activity_.aged_at = now;
+    activity_.busy = std::exchange(activity_.carried, 0);
     core::each(live_, [this](core::PathIndex index) {
-      busy_ |= paths_[index].link->in_chunk() ? core::bit(index) : 0;
+      activity_.busy |= paths_[index].link->in_chunk() ? core::bit(index) : 0;
     });
   }
-  if (std::exchange(moved_, false) || core_.has_output()) {
-    busy_at_ = now;
+  if (std::exchange(activity_.moved, false) || core_.has_output()) {
+    activity_.busy_at = now;
   }
   actions.tick_rate = tick_rate(now);
   watch_deadline(now);
@@ -112,72 +112,56 @@ void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFac
   if (path.link->unsent()) {
     flush(index);
   }
-  if (path.beside != nullptr) {
+  if (path.beside.link != nullptr) {
     ReceiveProgress unused;
-    path.beside->prepare(unused);
+    path.beside.link->prepare(unused);
     if (unused.dead) {
       drop_beside(index);
     }
   }
-  if (!path.life.live() || !context_.params.failover || !path.maybe_unacked) {
+  if (!path.life.live() || !context_.params.failover || !path.acks.maybe_unacked) {
     return;
   }
   const auto info = path.link->sample();
-  core::Liveness liveness = core::Liveness::alive;
-  if (const auto own = path.link->judge(now)) {
-    liveness = *own;
-  } else if (info) {
-    liveness = path.ack_timeout.judge(*info, now, facts.heard[index]);
-  }
+  const core::Liveness liveness = path.acks.judge(*path.link, info, now, facts.heard[index]);
   if (liveness == core::Liveness::suspect) {
     actions.suspect |= core::bit(index);
     // A CTS that was lost alone in flight would wait 200 ms for its retransmission.
-    actions.say_state = now - last_state_ >= kAnnounceNs;
+    actions.say_state = now - state_.said_at >= kAnnounceNs;
   }
   if (liveness == core::Liveness::dead) {
     fail(index, pages::PathDownReason::no_ack);
   } else if (info && info->unacknowledged == 0 && path.link->backlog() == 0) {
-    path.maybe_unacked = false;
-    path.ack_timeout.reset();
+    path.acks.all_acknowledged();
   }
 }
 
 void Receiver::watch_deadline(std::int64_t now) {
   if (live_ != 0 && facts_.answered(context_.params)) {
-    dead_since_ = 0;
-    told_all_down_ = false;
+    outage_.over();
     return;
   }
-  if (dead_since_ == 0) {
-    dead_since_ = now;
-  }
-  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
-    told_all_down_ = true;
+  if (outage_.goes_on(live_ != 0, now)) {
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }
-  if (now - dead_since_ >= context_.params.deadline_ns) {
-    abort_inside(Result::remote_error,
-                 "no path from " + peer_ + " for " +
-                     std::to_string((now - dead_since_) / 1'000 / kMs) + " s (FABRIC_DEADLINE)" +
-                     (last_failure_.empty()
-                          ? std::string("; its control links are silent")
-                          : "; the last to fail: " + last_failure_ + ", " +
-                                std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
+  if (outage_.lasted(now) >= context_.params.deadline_ns) {
+    abort_inside(Result::remote_error, "no path from " + peer_ + " " +
+                                           outage_.text(now, "; its control links are silent"));
   }
 }
 
 TickRate Receiver::tick_rate(std::int64_t now) const {
-  bool calm = live_ != 0 && !owe_state_;
+  bool calm = live_ != 0 && !state_.owed;
   for (const Path& path : paths_) {
     const bool unsent = path.link != nullptr && path.link->unsent();
     calm =
-        calm && !path.announce && !path.awaits_validation && !unsent && path.ack_timeout.moving();
-    calm = calm && (path.beside == nullptr || path.beside->prepared());
+        calm && !path.announce && !path.awaits_validation && !unsent && path.acks.timeout.moving();
+    calm = calm && (path.beside.link == nullptr || path.beside.link->prepared());
   }
   if (!calm) {
     return TickRate::fast;
   }
-  if (now - busy_at_ > kIdleAfterNs && !core_.waiting_large()) {
+  if (now - activity_.busy_at > kIdleAfterNs && !core_.waiting_large()) {
     return TickRate::idle;
   }
   return core_.waiting_large() || stall_timer_.expired() ? TickRate::calm : TickRate::slow;
@@ -190,7 +174,7 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   facts_.version = version;  // frames may come before the first tick
   Path& path = paths_[index];
   const bool newer = core_.open(index) && epoch > core_.epoch(index);
-  if (newer && path.beside != nullptr) {
+  if (newer && path.beside.link != nullptr) {
     drop_beside(index);
   }
   const bool beside = newer && offer.beside && path.life.live() &&
@@ -198,13 +182,13 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
   if (newer && !beside) {
     retire(index);  // the sender has given the old one up; its fence is on the way
   }
-  if (closing_ || error_ != Result::success || lands_late(index)) {
+  if (end_.closing || end_.failed() || lands_late(index)) {
     return core_.epoch(index) + 1;
   }
   if (beside) {
-    path.beside = make();
-    path.beside_epoch = epoch;
-    path.beside_credits = offer.credits;
+    path.beside.link = make();
+    path.beside.epoch = epoch;
+    path.beside.credits = offer.credits;
     return std::nullopt;
   }
   if (!core_.admit(index, epoch, offer.kind, offer.credits)) {
@@ -224,52 +208,50 @@ std::optional<core::Epoch> Receiver::attach(core::PathIndex index, core::Epoch e
 // The path has a link now, which the core has admitted.
 void Receiver::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkIn> link) {
   Path& path = paths_[index];
-  path.life.on(core::LinkEvent::connected);
-  path.link = std::move(link);
-  path.epoch = epoch;
-  path.ack_timeout.reset();
-  path.maybe_unacked = true;
-  path.up_since = monotonic_ns();
+  const std::int64_t now = monotonic_ns();
+  const bool back = path.connect(std::move(link), epoch, now);
+  path.acks.connect();
   path.announce = false;
-  path.awaits_validation = path.ever_live;
-  if (path.ever_live) {
+  path.awaits_validation = back;
+  if (back) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }
-  path.ever_live = true;
+  if (const std::int64_t since = std::exchange(path.down_since, 0); since != 0) {
+    log(index, "is up again after " + std::to_string((now - since) / kMs) + " ms", now);
+  }
   live_ |= core::bit(index);
-  path.watched = false;
-  watch(index);
+  path.watch(context_.waits);
 }
 
 // The stream is over, by the fence that gives its place to the link beside it, or by itself.
 void Receiver::promote(core::PathIndex index) {
   Path& path = paths_[index];
-  if (path.beside == nullptr || path.life.live()) {
+  if (path.beside.link == nullptr || path.life.live()) {
     return;
   }
-  if (lands_late(index) || error_ != Result::success || closing_ ||
-      !core_.admit(index, path.beside_epoch, core::PathKind::one_sided, path.beside_credits)) {
+  if (lands_late(index) || end_.failed() || end_.closing ||
+      !core_.admit(index, path.beside.epoch, core::PathKind::one_sided, path.beside.credits)) {
     drop_beside(index);
     return;
   }
   writers_ |= core::bit(index);
-  take(index, path.beside_epoch, std::move(path.beside));
+  take(index, path.beside.epoch, std::move(path.beside.link));
 }
 
 // The sender may have given it the stream's place already, and its NIC may have written: all of
 // that is sent again, for no fence is answered before nothing can land any more.
 void Receiver::drop_beside(core::PathIndex index) {
   Path& path = paths_[index];
-  path.dropped = std::move(path.beside);
-  if (path.dropped != nullptr) {
+  path.beside.dropped = std::move(path.beside.link);
+  if (path.beside.dropped != nullptr) {
     release_dropped(index);
   }
 }
 
 void Receiver::release_dropped(core::PathIndex index) {
   Path& path = paths_[index];
-  if (path.dropped->quiesce()) {
-    path.dropped.reset();
+  if (path.beside.dropped->quiesce()) {
+    path.beside.dropped.reset();
     dropping_ &= ~core::bit(index);
   } else {
     dropping_ |= core::bit(index);
@@ -279,14 +261,14 @@ void Receiver::release_dropped(core::PathIndex index) {
 void Receiver::hangup(core::PathIndex index, core::Epoch epoch) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
-  if (path.beside != nullptr && path.beside_epoch == epoch) {
+  if (path.beside.link != nullptr && path.beside.epoch == epoch) {
     drop_beside(index);
     return;
   }
   if (!path.life.live() || path.epoch != epoch) {
     return;
   }
-  if (peer_closed_) {
+  if (end_.peer_closed) {
     exhaust(index);
   } else if (const auto dead = drain(index)) {
     fail(index, *dead);
@@ -308,8 +290,8 @@ void Receiver::retire(core::PathIndex index) {
     core_.begin_retire(index);
   }
   release(index);
-  busy_ &= ~core::bit(index);
-  owe_state_ = true;  // whatever was said on it may be lost
+  activity_.busy &= ~core::bit(index);
+  state_.owed = true;  // whatever was said on it may be lost
 }
 
 // The link of a path that is over: nothing may land on its behalf when the core retires it.
@@ -348,47 +330,58 @@ bool Receiver::settle() {
   });
   core::each(dropping_, [this](core::PathIndex index) {
     ReceiveProgress unused;  // what landed is of no connection that the core knows
-    paths_[index].dropped->poll(core_, hints(index), unused);
+    paths_[index].beside.dropped->poll(core_, hints(index), unused);
     release_dropped(index);
   });
   const bool settled = (quiescing_ | dropping_) == 0;
-  if (closing_ && settled) {
-    closed_.store(true, std::memory_order_release);
+  if (end_.closing && settled) {
+    end_.closed.store(true, std::memory_order_release);
   }
   return settled;
 }
 
 void Receiver::fail(core::PathIndex index, pages::PathDownReason reason) {
   Path& path = paths_[index];
-  if (peer_closed_ || !path.life.live()) {
+  if (end_.peer_closed || !path.life.live()) {
     return;
   }
-  const std::string detail = path.link->why();
+  const std::string why = "(" + reason_text(reason, path.link->why()) + ")";
   retire(index);
-  if (peer_closed_) {
+  if (end_.peer_closed) {
     return;  // its last words
   }
   path.announce = context_.params.failover;
   path.announced = 0;
-  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
-                  reason_text(reason) + (detail.empty() ? "" : ": " + detail) + ")";
-  last_failure_at_ = monotonic_ns();
+  const std::int64_t now = monotonic_ns();
+  outage_.path_failed(path_text(context_, local_of(index), remote_of(index)) + " " + why, now);
   add(context_.stats.rails[local_of(index)].failovers, 1);
   counters_.failovers.add(1);
   context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
                        static_cast<std::uint32_t>(reason));
   promote(index);
+  if (path.life.live()) {
+    log(index, "goes over RDMA again", now);
+  } else {
+    path.down_since = now;
+    log(index, "is down " + why, now);
+  }
   if (!context_.params.failover) {
-    abort_inside(Result::remote_error, "the connection from " + peer_ + " died: " + last_failure_);
+    abort_inside(Result::remote_error,
+                 "the connection from " + peer_ + " died: " + outage_.last_failure());
     return;
   }
   context_.wake_control();
 }
 
+void Receiver::log(core::PathIndex index, const std::string& what, std::int64_t now) {
+  log_path(context_, {peer_incarnation_, local_of(index), remote_of(index)}, "from " + peer_, what,
+           now);
+}
+
 std::optional<StateFrame> Receiver::on_fence(const PathEpoch& fence) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[fence.path];
-  if (path.beside != nullptr && path.beside_epoch < fence.epoch) {
+  if (path.beside.link != nullptr && path.beside.epoch < fence.epoch) {
     drop_beside(fence.path);
   }
   if (core_.fence(fence.path, fence.epoch) && path.life.live()) {
@@ -422,7 +415,7 @@ void Receiver::on_peer_close() {
 
 void Receiver::abort(Result result, const std::string& text) {
   const CommGate::ControlGuard guard(gate_);
-  if (!closed() && !peer_closed_) {
+  if (!closed() && !end_.peer_closed) {
     abort_inside(result, text);
   }
 }
@@ -437,10 +430,10 @@ void Receiver::cut(const std::string& text) {
 }
 
 void Receiver::abort_inside(Result result, const std::string& text) {
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     return;
   }
-  error_ = result;
+  end_.error = result;
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
@@ -454,14 +447,7 @@ const RailCounts& Receiver::counts() {
     return counts_;
   }
   counts_ = {};
-  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
-    const auto index = static_cast<core::PathIndex>(i);
-    if (paths_[i].life.live()) {
-      ++counts_.live[local_of(index)];
-    } else if (paths_[i].ever_live) {
-      ++counts_.dead[local_of(index)];
-    }
-  }
+  count_paths(paths_, local_of, counts_);
   return counts_;
 }
 

@@ -10,26 +10,25 @@ namespace fabric::host {
 
 namespace {
 
-constexpr unsigned kGlance = 8;  // look at quiet connections every so many calls
 // So long a caller is told "not yet" while the copy budget is spent. Longer than acknowledgements
 // take on a busy host, much shorter than anybody minds: it is for callers that would wait for ever.
 constexpr std::int64_t kBudgetWaitNs = 2'000'000;
 
 }  // namespace
 
-Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer)
+Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer,
+               std::uint64_t incarnation)
     : context_(context),
       id_(id),
       primary_(primary),
       peer_(std::move(peer)),
+      peer_incarnation_(incarnation),
       gate_(context.waits),
       pool_(context.memory == nullptr ? nullptr : context.memory->make_copy_pool()),
       core_(context.params.chunk_size, pool_.get()),
-      stall_timer_(context.clock) {
-  idle_since_ = monotonic_ns();
-  dead_since_ = idle_since_;
-  born_ = idle_since_;
-  busy_at_ = idle_since_;
+      stall_timer_(context.clock),
+      outage_(monotonic_ns()) {
+  born_ = activity_.idle_since = activity_.busy_at = monotonic_ns();
   facts_.weight.fill(core::kFullWeight);
   facts_.rdma.weight.fill(core::kFullWeight);
   context_.stats.send_comms.fetch_add(1);
@@ -44,12 +43,12 @@ Result Sender::post(const void* data, std::size_t size, int tag, bool& taken,
   if (!guard) {
     return Result::success;
   }
-  if (peer_closed_) {
+  if (end_.peer_closed) {
     abort_inside(Result::remote_error, "the peer closed the communicator");
   }
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     add(context_.stats.errors, 1);
-    return error_;
+    return end_.error;
   }
   const std::uint64_t stamp = context_.clock.now();
   auto posted = core_.post(data, size, tag, stamp, without_copy(size), origin);
@@ -98,7 +97,7 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
     return Result::success;
   }
   done = core_.done(sequence);
-  if (!done && error_ == Result::success) {
+  if (!done && !end_.failed()) {
     progress();
     done = core_.done(sequence);
   }
@@ -108,12 +107,12 @@ Result Sender::test(core::Sequence sequence, bool& done, std::size_t& size) {
     core_.forget(sequence);
     return Result::success;
   }
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     add(context_.stats.errors, 1);
   } else if (stall_timer_.stalled()) {
     context_.request_fast_tick();
   }
-  return error_;
+  return end_.error;
 }
 
 void Sender::close() {
@@ -135,13 +134,13 @@ bool Sender::hang_up(std::int64_t until) {
   if (!guard) {
     return false;
   }
-  if (closing_) {
+  if (end_.closing) {
     return settle();
   }
-  if (error_ == Result::success && !peer_closed_) {
+  if (!end_.failed() && !end_.peer_closed) {
     progress();
   }
-  if (error_ == Result::success && !peer_closed_ && core_.has_unacked_copies()) {
+  if (!end_.failed() && !end_.peer_closed && core_.has_unacked_copies()) {
     // Hundreds are closed one after the other: where nothing carries, only the first waits.
     const std::int64_t now = monotonic_ns();
     const bool in_vain =
@@ -153,7 +152,7 @@ bool Sender::hang_up(std::int64_t until) {
       context_.closed_in_vain.store(now);
     }
   }
-  closing_ = true;
+  end_.closing = true;
   hang_up_all(true);
   return settle();
 }
@@ -168,7 +167,7 @@ void Sender::hang_up_all(bool say_close) {
     release(index);
   });
   live_ = 0;
-  eligible_ = 0;
+  choice_.eligible = 0;
 }
 
 // The link of a path that is over: its transport has to let go of the bytes that it reads.
@@ -187,37 +186,21 @@ void Sender::release(core::PathIndex index) {
 // True: no transport reads anything any more. Of a comm that closes that is the end.
 bool Sender::settle() {
   core::each(quiescing_, [this](core::PathIndex index) { release(index); });
-  if (closing_ && quiescing_ == 0) {
-    closed_.store(true, std::memory_order_release);
+  if (end_.closing && quiescing_ == 0) {
+    end_.closed.store(true, std::memory_order_release);
   }
   return quiescing_ == 0;
 }
 
-void Sender::watch(core::PathIndex index) {
-  Path& path = paths_[index];
-  if (!path.watched && context_.waits.wanted()) {
-    path.watched = true;
-    if (const int fd = path.link->descriptor(); fd >= 0) {
-      context_.waits.add(fd);
-    }
-  }
-}
-
 void Sender::watch_all() {
   if (context_.waits.wanted()) {
-    core::each(live_, [this](core::PathIndex index) { watch(index); });
+    core::each(live_, [this](core::PathIndex index) { paths_[index].watch(context_.waits); });
   }
 }
 
 void Sender::progress() {
-  const std::uint64_t generation = context_.waits.generation();
-  core::PathSet look = live_;
-  if (generation != seen_generation_) {
-    watch_all();
-  } else if (++calls_ % kGlance != 0 && (answering_ & live_) != 0) {
-    look &= answering_;
-  }
-  seen_generation_ = generation;
+  const core::PathSet look =
+      looks_.next(context_.waits, live_, answering_, [this] { watch_all(); });
   core::each(look, [this](core::PathIndex index) { read_back(index); });
   core_.catch_up();
   count_delivered();
@@ -232,7 +215,7 @@ void Sender::pump() {
     }
   });
   while (core_.has_chunk()) {
-    const auto index = share_.next(eligible_ & live_ & ~blocked);
+    const auto index = choice_.share.next(choice_.eligible & live_ & ~blocked);
     if (!index) {
       return;
     }
@@ -258,7 +241,7 @@ void Sender::pump() {
 // As many as fit one call; where paths share, one at a time, so that none runs ahead. None, while
 // the link has no room or the core nothing for this path.
 void Sender::take_batch(core::PathIndex index) {
-  const bool alone = std::popcount(eligible_ & live_) == 1;
+  const bool alone = std::popcount(choice_.eligible & live_) == 1;
   const std::size_t room = paths_[index].link->room();
   const std::size_t most = alone ? room : std::min<std::size_t>(room, 1);
   paths_[index].sending = room == 0;
@@ -269,19 +252,20 @@ void Sender::take_batch(core::PathIndex index) {
       return;
     }
     batch_.push_back(*out);
-    share_.carried(index, out->header.length, weight(index));
+    choice_.share.carried(index, out->header.length, weight(index));
   }
 }
 
 // By weight: the transport's own limits know nothing of that.
 bool Sender::full(core::PathIndex index) const {
   const std::uint16_t own = weight(index);
-  return own < heaviest_ && paths_[index].link->backlog() >=
-                                core::most_outstanding(own, heaviest_, paths_[index].window);
+  return own < choice_.heaviest &&
+         paths_[index].link->backlog() >=
+             core::most_outstanding(own, choice_.heaviest, paths_[index].bytes.window);
 }
 
 void Sender::limit_unsent(core::PathIndex index, std::size_t bytes) {
-  paths_[index].unsent_limit = bytes;
+  paths_[index].bytes.unsent_limit = bytes;
   paths_[index].link->limit_unsent(bytes);
 }
 

@@ -12,21 +12,23 @@
 #include <optional>
 #include <vector>
 
-#include "core/ack_timeout.h"
-#include "core/lifecycle.h"
 #include "core/schedule.h"
 #include "core/send_core.h"
 #include "host/comm_counters.h"
 #include "host/comm_gate.h"
+#include "host/comm_state.h"
 #include "host/context.h"
 #include "host/link.h"
+#include "host/path_state.h"
 #include "host/poll_stall_timer.h"
 
 namespace fabric::host {
 
 class Sender {
  public:
-  Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer);
+  // `peer`: its name for the log; `incarnation`: of the peer's process.
+  Sender(Context& context, std::uint64_t id, core::PathIndex primary, std::string peer,
+         std::uint64_t incarnation = 0);
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -67,51 +69,49 @@ class Sender {
   void abort(Result result, const std::string& text);
   // The same, whatever the peer said before, and nothing more reaches it.
   void cut(const std::string& text);
-  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool closed() const { return end_.closed.load(std::memory_order_acquire); }
   [[nodiscard]] core::PathIndex primary() const { return primary_; }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
   [[nodiscard]] const CommCounters& counters() const { return counters_; }
 
  private:
-  struct Path {
-    core::Lifecycle life;
-    std::unique_ptr<LinkOut> link;    // while the path is live, and until its link has quiesced
-    bool watched = false;             // it is in the wait set
-    core::Epoch epoch = 0;            // of the link
-    std::unique_ptr<LinkOut> beside;  // connects, while the link is a stream
-    core::Epoch beside_epoch = 0;     // of it, or of its dial; 0: neither
-    bool beside_tried = false;        // its validation was begun
-    std::int64_t beside_since = 0;    // that was begun
-    std::int64_t beside_next = 0;     // when the next may be dialled
-    bool sending = false;             // the link takes no more before it has gone on
-    core::AckTimeoutDetector ack_timeout;
-    bool maybe_unacked = false;
-    std::uint64_t acked_bytes = 0;  // by the far end's transport, at the last look
-    std::size_t unsent_limit = kUnsentLimit;
-    std::size_t window = 0;         // bytes that the transport would hold, at the last look
-    std::int64_t delivered_at = 0;  // when the far end's transport was last seen to have got more
-    std::uint64_t written = 0;      // taken by the transport, counted as acked_bytes is
-    std::int64_t looked = 0;        // when; 0: it was quiet
-    bool ever_live = false;
+  // A connection of a better kind that proves itself while the link is a stream.
+  struct Beside {
+    std::unique_ptr<LinkOut> link;
+    core::Epoch epoch = 0;    // of it, or of its dial; 0: neither
+    bool validating = false;  // its validation was begun
+    std::int64_t validating_since = 0;
+    std::int64_t next_dial = 0;  // when the next may be dialled
+  };
+  struct Path : PathConnection<LinkOut> {
+    Beside beside;
+    PathAcks acks;
+    PathTrust trust;
+    PathRedial redial;
+    PathBytes bytes;
+    bool sending = false;   // the link takes no more before it has gone on
     bool rejoined = false;  // no payload since it came back
-    bool trusted = false;
-    bool tried = false;      // delivered its validation, or needs none
-    bool page_took = false;  // the steer page took it: the page gives it back
-    int failures = 0;
-    std::int64_t up_since = 0;
-    std::int64_t trusted_at = 0;
-    std::int64_t next_dial = 0;
-    std::int64_t backoff = 0;
     std::int64_t announced = 0;
+  };
+  // Where the next chunks go.
+  struct Choice {
+    core::PathSet eligible = 0;
+    std::uint16_t heaviest = 0;  // weight among them
+    core::Share share;
+    bool primary_lost = false;
+  };
+  struct Activity {
+    bool moved = false;           // payload or acknowledgements since the last tick
+    bool stalled = false;         // for more than kStallCountNs
+    std::int64_t idle_since = 0;  // nothing moved since, though it should
+    std::int64_t busy_at = 0;     // something moved or should have
   };
 
   void close_within(std::int64_t budget_ns);
   bool hang_up(std::int64_t until);
   void progress();
   [[nodiscard]] core::NoCopy without_copy(std::size_t size);
-  // Those who wait hear of it from now on, if there are any.
-  void watch(core::PathIndex index);
   void watch_all();
   void pump();
   bool flush(core::PathIndex index);
@@ -126,18 +126,19 @@ class Sender {
   // `beside`: the connection of that epoch takes its place.
   void fail(core::PathIndex index, pages::PathDownReason reason, core::Epoch beside = 0);
   void take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
-            std::int64_t now, bool tried);
+            std::int64_t now, bool validated);
   void watch_beside(core::PathIndex index, std::int64_t now);
   void drop_beside(core::PathIndex index);     // it failed
   void abandon_beside(core::PathIndex index);  // nobody wants it any more
   void fenced(const StateFrame& frame);
+  void log(core::PathIndex index, const std::string& what, std::int64_t now);
   void limit_unsent(core::PathIndex index, std::size_t bytes);
   [[nodiscard]] core::PathSet one_sided() const;
   [[nodiscard]] core::PathSet over_rdma() const;
   [[nodiscard]] std::uint16_t weight(core::PathIndex index) const;  // by the kind of its link
   void leave_to_page(core::PathIndex index);
   [[nodiscard]] core::PathSet old_streams(std::int64_t now) const;
-  void choose();  // makes eligible_ anew
+  void choose();  // makes choice_ anew
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, ControlActions& actions);
@@ -149,51 +150,37 @@ class Sender {
   [[nodiscard]] bool may_dial(core::PathIndex index) const {
     return paths_[index].life.may(core::LinkEvent::dial) && (quiescing_ & core::bit(index)) == 0;
   }
-  [[nodiscard]] std::int64_t staggered(std::int64_t backoff) const;
   [[nodiscard]] TickRate tick_rate(bool settled, std::int64_t now) const;
 
   Context& context_;
   const std::uint64_t id_;
   const core::PathIndex primary_;
   const std::string peer_;
+  const std::uint64_t peer_incarnation_;
   CommGate gate_;
   std::unique_ptr<core::CopyPool> pool_;  // of the core; null: the heap
   core::SendCore core_;
   PollStallTimer stall_timer_;
   std::int64_t budget_spent_since_ = 0;  // ns; no small message was copied since; 0: one was
   CommCounters counters_;
+  RailCounts counts_;
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
-  core::PathSet eligible_ = 0;
-  core::PathSet streams_ = 0;          // control thread only
-  core::PathSet quiescing_ = 0;        // over, but their links may still read what was put
-  bool closing_ = false;               // the links were told; what is left is that they quiesce
-  std::vector<core::Outgoing> batch_;  // as it is put together
-  std::uint16_t heaviest_ = 0;         // weight among them
-  bool primary_lost_ = false;
-  std::int64_t born_ = 0;
-  core::Share share_;
-  PeerFacts facts_;
-  std::uint64_t seen_generation_ = 0;
-  std::uint64_t seen_sleeps_ = 0;  // at the last tick
-  unsigned calls_ = 0;
-  bool sleeps_ = false;          // the callers, lately
+  core::PathSet streams_ = 0;    // control thread only
+  core::PathSet quiescing_ = 0;  // over, but their links may still read what was put
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
+  Choice choice_;
+  std::vector<core::Outgoing> batch_;  // as it is put together
+  CallerLooks looks_;
+  bool sleeps_ = false;  // the callers, lately
+  bool heard_ = false;   // something was read back, or may go now
+  Activity activity_;
+  PathOutage outage_;
+  CommEnd end_;
+  std::int64_t born_ = 0;
+  PeerFacts facts_;
   std::optional<core::PathIndex> awaiting_first_byte_;
-  bool peer_closed_ = false;
-  std::atomic<bool> closed_{false};
-  Result error_ = Result::success;
-  std::string last_failure_;
-  std::int64_t last_failure_at_ = 0;
-  std::int64_t dead_since_ = 0;
-  RailCounts counts_;
-  std::int64_t idle_since_ = 0;  // nothing moved since, though it should
-  std::int64_t busy_at_ = 0;     // something moved or should have
-  bool told_all_down_ = false;
-  bool moved_ = false;                       // payload or acknowledgements since the last tick
   std::vector<PathValidation> validations_;  // since the last tick
-  bool heard_ = false;                       // something was read back, or may go now
-  bool stalled_ = false;
 };
 
 }  // namespace fabric::host

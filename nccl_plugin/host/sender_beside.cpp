@@ -21,8 +21,8 @@ core::PathSet Sender::old_streams(std::int64_t now) const {
              [&](core::PathIndex index) {
                const Path& path = paths_[index];
                const bool stream = !path.link->over_rdma();
-               const bool old = now - path.up_since >= kStreamNs && now >= path.beside_next;
-               found |= stream && old && path.beside_epoch == 0 ? core::bit(index) : 0;
+               const bool old = now - path.up_since >= kStreamNs && now >= path.beside.next_dial;
+               found |= stream && old && path.beside.epoch == 0 ? core::bit(index) : 0;
              });
   return context_.params.failover ? found : 0;
 }
@@ -30,26 +30,26 @@ core::PathSet Sender::old_streams(std::int64_t now) const {
 core::Epoch Sender::dial_beside(core::PathIndex index, std::int64_t now) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
-  if (closing_ || error_ != Result::success || !path.life.live() || path.beside_epoch != 0 ||
+  if (end_.closing || end_.failed() || !path.life.live() || path.beside.epoch != 0 ||
       path.link->over_rdma()) {
     return 0;
   }
-  path.beside_tried = false;
-  path.beside_next = now + kStreamNs;
-  path.beside_epoch = core_.dial_beside(index);
-  return path.beside_epoch;
+  path.beside.validating = false;
+  path.beside.next_dial = now + kStreamNs;
+  path.beside.epoch = core_.dial_beside(index);
+  return path.beside.epoch;
 }
 
 // The receiver forgets it as well: its connection ends.
 void Sender::drop_beside(core::PathIndex index) {
   Path& path = paths_[index];
-  path.beside.reset();
-  path.beside_epoch = 0;
+  path.beside.link.reset();
+  path.beside.epoch = 0;
   core_.forget_beside(index);
 }
 
 void Sender::abandon_beside(core::PathIndex index) {
-  if (LinkOut* beside = paths_[index].beside.get()) {
+  if (LinkOut* beside = paths_[index].beside.link.get()) {
     beside->abandon();
   }
   drop_beside(index);
@@ -60,23 +60,23 @@ void Sender::abandon_beside(core::PathIndex index) {
 // between two chunks: what the stream has not delivered is sent again when the fence is answered.
 void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   Path& path = paths_[index];
-  if (path.beside == nullptr) {
+  if (path.beside.link == nullptr) {
     return;
   }
   if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.reports(index)) {
     abandon_beside(index);
     return;
   }
-  LinkOut& better = *path.beside;
+  LinkOut& better = *path.beside.link;
   SendProgress progress;
   better.poll(core_, progress);
-  const bool delivered = path.beside_tried && better.room() != 0 && better.backlog() == 0;
+  const bool delivered = path.beside.validating && better.room() != 0 && better.backlog() == 0;
   std::optional<std::string> fault;
   if (progress.dead) {
     fault = better.why();
-  } else if (path.beside_tried && better.judge(now) == core::Liveness::dead) {
+  } else if (path.beside.validating && better.judge(now) == core::Liveness::dead) {
     fault = "nothing that it was to deliver arrives";
-  } else if (path.beside_tried && !delivered && now - path.beside_since > kMostNs) {
+  } else if (path.beside.validating && !delivered && now - path.beside.validating_since > kMostNs) {
     fault = "its validation takes too long";
   }
   if (fault) {
@@ -90,9 +90,9 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   if (better.kind() == core::PathKind::stream) {
     return;
   }
-  if (!path.beside_tried) {
-    path.beside_tried = true;
-    path.beside_since = now;
+  if (!path.beside.validating) {
+    path.beside.validating = true;
+    path.beside.validating_since = now;
     better.start_validation();
     SendProgress begun;
     better.advance(begun);
@@ -102,14 +102,15 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   if (!delivered || !core_.fits_one_sided(index, known)) {
     return;
   }
-  auto link = std::move(path.beside);
-  const core::Epoch epoch = std::exchange(path.beside_epoch, 0);
+  auto link = std::move(path.beside.link);
+  const core::Epoch epoch = std::exchange(path.beside.epoch, 0);
   fail(index, pages::PathDownReason::rehash, epoch);
-  if (error_ != Result::success || (quiescing_ & core::bit(index)) != 0) {
+  if (end_.failed() || (quiescing_ & core::bit(index)) != 0) {
     return;
   }
   path.life.on(core::LinkEvent::dial);
   take(index, epoch, std::move(link), now, true);
+  log(index, "goes over RDMA again", now);
   pump();
 }
 

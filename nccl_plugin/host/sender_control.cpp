@@ -29,11 +29,6 @@ bool reveals_path(pages::PathDownReason reason) {
 
 }  // namespace
 
-// Hundreds of comms that lost a rail together do not all come back to it in the same millisecond.
-std::int64_t Sender::staggered(std::int64_t backoff) const {
-  return backoff + backoff / 2 * static_cast<std::int64_t>(id_ % 256) / 256;
-}
-
 std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& facts, bool wait) {
   const CommGate::ControlGuard guard(gate_, wait);
   if (!guard) {
@@ -43,13 +38,13 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
   actions.validations.swap(validations_);
   streams_ = 0;
   settle();
-  if (closing_ || error_ != Result::success || peer_closed_) {
+  if (end_.over()) {
     actions.close = closed();
     actions.tick_rate = TickRate::idle;  // nobody waits for anything here
     return actions;
   }
   core::each(facts.control_live & ~facts_.control_live, [this](core::PathIndex index) {
-    paths_[index].next_dial = 0;  // the link answers again: no need to sit out the backoff
+    paths_[index].redial.at_once();  // the link answers again: no need to sit out the backoff
   });
   facts_ = facts;
   core_.catch_up();
@@ -57,20 +52,19 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
   // The first path to connect does not take what belongs to the primary.
   const bool settled = paths_[primary_].ever_live || now - born_ > kFirstConnectNs;
   heard_ = core_.allow_eager(sends_eager(facts) && settled && one_sided() == 0);
-  const std::uint64_t sleeps = context_.waits.sleeps();
-  sleeps_ = std::exchange(seen_sleeps_, sleeps) != sleeps;
+  sleeps_ = looks_.slept(context_.waits);
   watch_paths(now, facts, actions);
   core::each(live_, [&](core::PathIndex index) { watch_beside(index, now); });
   watch_trust(now);
   // Whose caller does not look: an answer that nobody has read is no stall.
-  if (core_.awaits_cts() || (core_.busy() && !moved_)) {
+  if (core_.awaits_cts() || (core_.busy() && !activity_.moved)) {
     core::each(live_, [this](core::PathIndex index) { read_back(index); });
   }
   if (heard_ && context_.waits.wanted()) {
     context_.waits.signal();  // the caller may sleep for just what came of this
   }
   watch_stall(now);
-  if (error_ != Result::success || !watch_deadline(now)) {
+  if (end_.failed() || !watch_deadline(now)) {
     return actions;
   }
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
@@ -87,13 +81,13 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
     // else. A new comm first waits for what may yet connect.
     const bool held = (facts.held & core::bit(index)) != 0;
     const bool bad = facts.down.reports(index) || held;
-    if (may_dial(index) && now >= path.next_dial && (facts.control_live & core::bit(index)) != 0 &&
+    if (may_dial(index) && path.redial.due(now) && (facts.control_live & core::bit(index)) != 0 &&
         (!bad || (live_ == 0 && (settled || !held)))) {
       actions.dial |= core::bit(index);
     }
   }
   // A primary that is still being connected for the first time is not lost.
-  actions.primary_lost = primary_lost_ && settled;
+  actions.primary_lost = choice_.primary_lost && settled;
   pump();
   streams_ = old_streams(now);
   actions.tick_rate = tick_rate(settled, now);
@@ -102,10 +96,10 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
 
 // Messages that pass, or none: whatever happens to them may be seen a little later.
 TickRate Sender::tick_rate(bool settled, std::int64_t now) const {
-  bool calm = settled && !stalled_ && live_ != 0;
+  bool calm = settled && !activity_.stalled && live_ != 0;
   core::each(live_, [&](core::PathIndex index) {
-    calm = calm && paths_[index].tried && paths_[index].ack_timeout.moving();
-    calm = calm && (paths_[index].beside == nullptr || paths_[index].beside_tried);
+    calm = calm && paths_[index].trust.validated() && paths_[index].acks.timeout.moving();
+    calm = calm && (paths_[index].beside.link == nullptr || paths_[index].beside.validating);
   });
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     calm = calm && !core_.fencing(static_cast<core::PathIndex>(i));
@@ -115,13 +109,13 @@ TickRate Sender::tick_rate(bool settled, std::int64_t now) const {
   }
   // With a path to be dialled or to be trusted soon, time matters.
   bool whole = (facts_.control_live & facts_.base & ~live_ & ~facts_.held) == 0;
-  core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trusted; });
-  const bool idle = whole && now - busy_at_ > kIdleAfterNs && !core_.awaits_cts();
+  core::each(live_, [&](core::PathIndex index) { whole = whole && paths_[index].trust.trusted(); });
+  const bool idle = whole && now - activity_.busy_at > kIdleAfterNs && !core_.awaits_cts();
   if (idle) {
     return TickRate::idle;
   }
   const bool large = core_.unacknowledged_large();
-  if (large && std::popcount(eligible_ & live_) > 1) {
+  if (large && std::popcount(choice_.eligible & live_) > 1) {
     return TickRate::fast;  // where paths share, room on a path of less weight is no event
   }
   return !whole || large || stall_timer_.expired() ? TickRate::calm : TickRate::slow;
@@ -134,15 +128,14 @@ core::Epoch Sender::dial(core::PathIndex index, std::int64_t now) {
     return 0;
   }
   path.life.on(core::LinkEvent::dial);
-  path.backoff = path.backoff == 0 ? kDialMinNs : std::min(2 * path.backoff, kDialMaxNs);
-  path.next_dial = now + staggered(path.backoff);
+  path.redial.dial(now, id_);
   return core_.dial(index);
 }
 
 void Sender::dial_failed(core::PathIndex index, core::Epoch epoch, std::int64_t now) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
-  if (epoch == path.beside_epoch) {
+  if (epoch == path.beside.epoch) {
     drop_beside(index);
     return;
   }
@@ -150,7 +143,7 @@ void Sender::dial_failed(core::PathIndex index, core::Epoch epoch, std::int64_t 
     return;
   }
   path.life.on(core::LinkEvent::lost);
-  path.next_dial = now + staggered(path.backoff);
+  path.redial.fail(now, id_);
   if (!context_.params.failover) {
     abort_inside(Result::remote_error, "cannot connect to " + peer_);
   }
@@ -160,15 +153,15 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
                     std::int64_t now) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
-  if (epoch == path.beside_epoch) {
-    path.beside = std::move(link);
+  if (epoch == path.beside.epoch) {
+    path.beside.link = std::move(link);
     return;
   }
   if (epoch != core_.epoch(index) || path.life.phase() != core::LinkPhase::dialing) {
     return;  // given up meanwhile
   }
   // Closed or aborted while it was dialled: nobody would close it any more.
-  if (closing_ || error_ != Result::success) {
+  if (end_.closing || end_.failed()) {
     path.life.on(core::LinkEvent::lost);
     return;
   }
@@ -176,48 +169,37 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   pump();
 }
 
-// The path has a link now. `tried`: it need not deliver a validation.
+// The path has a link now. `validated`: it need not deliver a validation.
 void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<LinkOut> link,
-                  std::int64_t now, bool tried) {
+                  std::int64_t now, bool validated) {
   Path& path = paths_[index];
-  path.life.on(core::LinkEvent::connected);
-  path.link = std::move(link);
+  const bool back = path.connect(std::move(link), epoch, now);
   path.link->begin_service();
-  path.epoch = epoch;
   path.sending = path.link->room() == 0;
-  path.tried = tried || !speaks(facts_.version, FrameType::path_validation);
-  path.ack_timeout.reset();
-  path.maybe_unacked = true;  // the hello
-  path.up_since = now;
-  path.delivered_at = now;
-  path.window = 0;
-  path.unsent_limit = kUnsentLimit;
-  path.looked = 0;
-  if (const auto info = path.link->sample()) {
-    path.acked_bytes = path.written = info->acknowledged_bytes;  // the hello, answered
-  }
-  path.trusted = !path.ever_live;
-  path.rejoined = path.ever_live;
-  if (path.ever_live) {
-    const int doublings = std::clamp(path.failures - 1, 0, 4);
-    path.trusted_at = now + std::min(context_.params.hold_ns << doublings, kHoldMaxNs);
+  path.acks.connect();
+  path.bytes.connect(path.link->sample(), now);
+  path.trust.connect(back, validated || !speaks(facts_.version, FrameType::path_validation), now,
+                     context_.params.hold_ns);
+  path.rejoined = back;
+  if (back) {
     add(context_.stats.rails[local_of(index)].rejoins, 1);
   }
-  if (!path.tried) {
+  if (const std::int64_t since = std::exchange(path.down_since, 0); since != 0) {
+    log(index, "is up again after " + std::to_string((now - since) / kMs) + " ms", now);
+  }
+  if (!path.trust.validated()) {
     path.link->start_validation();
     path.sending = true;
   }
-  path.ever_live = true;
   live_ |= core::bit(index);
-  path.watched = false;
-  watch(index);
+  path.watch(context_.waits);
   choose();
 }
 
 void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
   const CommGate::ControlGuard guard(gate_);
   Path& path = paths_[index];
-  if (epoch == path.beside_epoch) {
+  if (epoch == path.beside.epoch) {
     drop_beside(index);
     return;
   }
@@ -225,7 +207,7 @@ void Sender::hangup(core::PathIndex index, core::Epoch epoch) {
     return;
   }
   read_back(index);  // the last words may be a close
-  if (path.life.live() && !peer_closed_) {
+  if (path.life.live() && !end_.peer_closed) {
     fail(index, pages::PathDownReason::socket_error);
   }
   pump();
@@ -237,33 +219,33 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
   if (!path.life.live()) {
     return;  // an abort has closed it
   }
-  if (beside == 0 && path.beside_epoch != 0) {
+  if (beside == 0 && path.beside.epoch != 0) {
     abandon_beside(index);
   }
   const std::int64_t now = monotonic_ns();
-  if (!path.tried && reveals_path(reason)) {
+  if (!path.trust.validated() && reveals_path(reason)) {
     validations_.push_back({index, path.up_since, false});
   }
   path.life.on(core::LinkEvent::lost);
   live_ &= ~core::bit(index);
-  eligible_ &= ~core::bit(index);
+  choice_.eligible &= ~core::bit(index);
   answering_ &= ~core::bit(index);
-  path.trusted = false;
-  path.page_took = false;
   const bool calm = now - path.up_since > kCalmNs;
-  if (reason != pages::PathDownReason::rehash) {
-    path.failures = calm ? 1 : path.failures + 1;
+  path.trust.fail(reason != pages::PathDownReason::rehash, calm);
+  if (calm) {
+    path.redial.forget_backoff();
   }
-  path.backoff = calm ? 0 : path.backoff;
-  path.next_dial = now + staggered(path.backoff);
+  path.redial.fail(now, id_);
   path.announced = 0;
   const bool had_work = core_.in_flight(index) || core_.has_chunk();
   core_.fail(index, beside);
-  const std::string detail = path.link->why();
+  const std::string why = "(" + reason_text(reason, path.link->why()) + ")";
   release(index);
-  last_failure_ = path_text(context_, local_of(index), remote_of(index)) + " (" +
-                  reason_text(reason) + (detail.empty() ? "" : ": " + detail) + ")";
-  last_failure_at_ = now;
+  outage_.path_failed(path_text(context_, local_of(index), remote_of(index)) + " " + why, now);
+  if (beside == 0) {
+    path.down_since = now;
+    log(index, "is down " + why, now);
+  }
   RailCounters& rail = context_.stats.rails[local_of(index)];
   add(rail.failovers, 1);
   counters_.failovers.add(1);
@@ -273,11 +255,17 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
     awaiting_first_byte_ = index;
   }
   if (!context_.params.failover) {
-    abort_inside(Result::remote_error, "the connection to " + peer_ + " died: " + last_failure_);
+    abort_inside(Result::remote_error,
+                 "the connection to " + peer_ + " died: " + outage_.last_failure());
     return;
   }
   choose();
   context_.wake_control();
+}
+
+void Sender::log(core::PathIndex index, const std::string& what, std::int64_t now) {
+  log_path(context_, {peer_incarnation_, local_of(index), remote_of(index)}, "to " + peer_, what,
+           now);
 }
 
 void Sender::give_back(core::PathSet paths) {
@@ -290,8 +278,8 @@ void Sender::give_back(core::PathSet paths) {
 
 // The page opens this path again as another kind: when is the page's to say, and it said now.
 void Sender::leave_to_page(core::PathIndex index) {
-  paths_[index].page_took = true;
-  paths_[index].next_dial = 0;
+  paths_[index].trust.leave_to_page();
+  paths_[index].redial.at_once();
 }
 
 core::PathSet Sender::over_rdma() const {
@@ -325,24 +313,25 @@ void Sender::choose() {
     const bool base = (facts_.base & core::bit(index)) != 0;
     const bool backup = base && context_.policy.backup_of[local_of(index)] == local_of(primary_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
-    views[count++] = {index, index == primary_, base, path.trusted, weight(index), backup,
+    views[count++] = {index, index == primary_, base, path.trust.trusted(), weight(index), backup,
                       slow,  path.link->kind()};
   });
   core::Policy policy = context_.policy;
   policy.primary_lost = facts_.primary_lost;
   policy.primaries = facts_.primaries;
   const core::PathSet chosen = core::eligible({views.data(), count}, policy);
-  primary_lost_ = core::primary_place({views.data(), count}) == 0;
-  if (chosen != eligible_) {
-    share_.change(eligible_, chosen);
-    eligible_ = chosen;
+  choice_.primary_lost = core::primary_place({views.data(), count}) == 0;
+  if (chosen != choice_.eligible) {
+    choice_.share.change(choice_.eligible, chosen);
+    choice_.eligible = chosen;
     if (std::popcount(chosen) > 1) {
       core::each(chosen, [this](core::PathIndex index) { limit_unsent(index, kUnsentLimit); });
     }
   }
-  heaviest_ = 0;
-  core::each(chosen,
-             [this](core::PathIndex index) { heaviest_ = std::max(heaviest_, weight(index)); });
+  choice_.heaviest = 0;
+  core::each(chosen, [this](core::PathIndex index) {
+    choice_.heaviest = std::max(choice_.heaviest, weight(index));
+  });
 }
 
 void Sender::on_state(const StateFrame& frame) {
@@ -353,7 +342,7 @@ void Sender::on_state(const StateFrame& frame) {
     core_.on_state(frame.state);
   }
   count_delivered();
-  moved_ = true;
+  activity_.moved = true;
   pump();
   context_.waits.signal();
 }
@@ -370,7 +359,7 @@ void Sender::on_retired(const StateFrame& frame) {
   }
   fenced(frame);
   count_delivered();
-  moved_ = true;
+  activity_.moved = true;
   pump();
   context_.waits.signal();
 }
@@ -391,10 +380,10 @@ void Sender::fenced(const StateFrame& frame) {
 
 void Sender::on_peer_close() {
   const CommGate::ControlGuard guard(gate_);
-  if (peer_closed_ || closed()) {
+  if (end_.peer_closed || closed()) {
     return;
   }
-  peer_closed_ = true;
+  end_.peer_closed = true;
   if (core_.unacknowledged()) {
     abort_inside(Result::remote_error, "the peer closed the communicator with sends pending");
   }
@@ -412,7 +401,7 @@ void Sender::on_refused() {
 
 void Sender::abort(Result result, const std::string& text) {
   const CommGate::ControlGuard guard(gate_);
-  if (!closed() && !(peer_closed_ && !core_.unacknowledged())) {
+  if (!closed() && !(end_.peer_closed && !core_.unacknowledged())) {
     abort_inside(result, text);
   }
 }
@@ -427,10 +416,10 @@ void Sender::cut(const std::string& text) {
 }
 
 void Sender::abort_inside(Result result, const std::string& text) {
-  if (error_ != Result::success) {
+  if (end_.failed()) {
     return;
   }
-  error_ = result;
+  end_.error = result;
   context_.stats.event(pages::StatsEventKind::error, id_, 255, 255,
                        static_cast<std::uint32_t>(result));
   context_.say(LogLevel::warn, text);
@@ -447,12 +436,8 @@ const RailCounts& Sender::counts() {
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
     counts_.in_flight[local_of(index)] += core_.in_flight_bytes(index);
-    if (paths_[i].life.live()) {
-      ++counts_.live[local_of(index)];
-    } else if (paths_[i].ever_live) {
-      ++counts_.dead[local_of(index)];
-    }
   }
+  count_paths(paths_, local_of, counts_);
   return counts_;
 }
 

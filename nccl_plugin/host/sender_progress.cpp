@@ -7,8 +7,8 @@ namespace fabric::host {
 // False: the path is over.
 bool Sender::account(core::PathIndex index, const SendProgress& progress) {
   Path& path = paths_[index];
-  path.written += progress.wire_bytes;
-  path.maybe_unacked = path.maybe_unacked || progress.wire_bytes != 0;
+  path.bytes.written += progress.wire_bytes;
+  path.acks.maybe_unacked = path.acks.maybe_unacked || progress.wire_bytes != 0;
   if (progress.carried || progress.released != 0) {
     count_carried(index, progress);
   }
@@ -17,14 +17,13 @@ bool Sender::account(core::PathIndex index, const SendProgress& progress) {
     heard_ = true;
     count_delivered();
   }
-  moved_ = moved_ || progress.acknowledged;
-  if (progress.validated && !path.tried) {
-    path.tried = true;
+  activity_.moved = activity_.moved || progress.acknowledged;
+  if (progress.validated && path.trust.validate()) {
     validations_.push_back({index, path.up_since, true});
     add(context_.stats.rails[core::sender_rail(index)].validations, 1);
   }
   if (progress.peer_closed) {
-    peer_closed_ = true;
+    end_.peer_closed = true;
     if (core_.unacknowledged()) {
       abort_inside(Result::remote_error, "the peer closed the communicator with sends pending");
     }
@@ -64,7 +63,7 @@ void Sender::count_carried(core::PathIndex index, const SendProgress& progress) 
     path.rejoined = false;
     context_.stats.event(pages::StatsEventKind::path_up, id_, local, remote, 0);
   }
-  moved_ = true;
+  activity_.moved = true;
 }
 
 void Sender::read_back(core::PathIndex index) {
@@ -72,7 +71,7 @@ void Sender::read_back(core::PathIndex index) {
   if (path.life.live()) {
     SendProgress progress;
     path.link->poll(core_, progress);
-    if (peer_closed_ || progress.peer_closed) {
+    if (end_.peer_closed || progress.peer_closed) {
       progress.dead.reset();  // of course it ends
     }
     account(index, progress);

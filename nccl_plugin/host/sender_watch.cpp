@@ -26,7 +26,9 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
     if (facts.should_close(index, path.up_since, live_, rdma)) {
       const pages::PathDownReason why = facts.of(kind_in(rdma, index)).why[index];
       fail(index, why);
-      path.page_took = path.page_took || why == pages::PathDownReason::steer_page;
+      if (why == pages::PathDownReason::steer_page) {
+        path.trust.leave_to_page();
+      }
       return;
     }
     if ((rdma & core::bit(index)) != 0 && facts.to_stream(index)) {
@@ -40,7 +42,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
     }
     // What could not be applied at once is out of date: the path may be well by now.
     if (path.up_since < facts.rehash[index] && now - facts.rehash[index] < kRehashNs &&
-        (eligible_ & ~core::bit(index)) != 0) {
+        (choice_.eligible & ~core::bit(index)) != 0) {
       fail(index, pages::PathDownReason::rehash);
       return;
     }
@@ -50,41 +52,35 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
         return;
       }
     }
-    if (!path.tried) {
+    if (!path.trust.validated()) {
       read_back(index);  // the caller may not look for long
       if (!path.life.live()) {
         return;
       }
       // Many at once on a slow rail take their time: only a standstill fails the path.
-      const bool over =
-          now - path.delivered_at > kValidationStallNs || now - path.up_since > kValidationMostNs;
-      if (!path.tried && over && (live_ & ~core::bit(index)) != 0) {
+      const bool over = now - path.bytes.delivered_at > kValidationStallNs ||
+                        now - path.up_since > kValidationMostNs;
+      if (!path.trust.validated() && over && (live_ & ~core::bit(index)) != 0) {
         fail(index, pages::PathDownReason::path_validation);
         return;
       }
     }
-    if (!context_.params.failover || !path.maybe_unacked) {
+    if (!context_.params.failover || !path.acks.maybe_unacked) {
       return;
     }
     const auto info = path.link->sample();
     if (info) {
       weigh(index, *info, now, actions);
     }
-    core::Liveness liveness = core::Liveness::alive;
-    if (const auto own = path.link->judge(now)) {
-      liveness = *own;
-    } else if (info) {
-      liveness = path.ack_timeout.judge(*info, now, facts.heard[index]);
-    }
+    const core::Liveness liveness = path.acks.judge(*path.link, info, now, facts.heard[index]);
     if (liveness == core::Liveness::suspect) {
       actions.suspect |= core::bit(index);
     }
     if (liveness == core::Liveness::dead) {
       fail(index, pages::PathDownReason::no_ack);
     } else if (info && info->unacknowledged == 0 && !path.sending && path.link->backlog() == 0) {
-      path.maybe_unacked = false;
-      path.looked = 0;
-      path.ack_timeout.reset();
+      path.acks.all_acknowledged();
+      path.bytes.looked = 0;
     }
   });
 }
@@ -92,64 +88,46 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
 void Sender::weigh(core::PathIndex index, const core::PathSample& info, std::int64_t now,
                    ControlActions& actions) {
   Path& path = paths_[index];
-  const std::uint64_t delivered = info.acknowledged_bytes - path.acked_bytes;
-  moved_ = moved_ || delivered != 0;
-  path.acked_bytes = info.acknowledged_bytes;
-  path.window = info.window;
+  const std::uint64_t delivered = path.bytes.update(info, now);
+  activity_.moved = activity_.moved || delivered != 0;
   // Where nothing has to be shared, a caller that blocks is woken seldomer. On a slow rail that
   // would be much to send again.
-  const bool alone = sleeps_ && eligible_ == core::bit(index);
-  const bool fast = path.looked != 0 && delivered >= static_cast<std::uint64_t>(now - path.looked) *
-                                                         kRoomyBytesPerMs / kMs;
+  const bool alone = sleeps_ && choice_.eligible == core::bit(index);
+  const std::int64_t passed = path.bytes.passed(now);
+  const bool fast = path.bytes.looked != 0 &&
+                    delivered >= static_cast<std::uint64_t>(passed) * kRoomyBytesPerMs / kMs;
   if (!alone || fast) {
     limit_unsent(index, alone ? kRoomyLimit : kUnsentLimit);
   }
-  if (delivered != 0) {
-    path.delivered_at = now;
-  }
   if (context_.params.adapt) {
-    // What waits only because the limit is high tells nothing of the path.
-    const std::uint64_t known = info.acknowledged_bytes + path.unsent_limit - kUnsentLimit;
-    const std::uint64_t waiting = path.written - std::min(path.written, known);
-    actions.loads.push_back(
-        {index, waiting, delivered, path.looked == 0 ? 0 : now - path.looked, path.link->kind()});
+    actions.loads.push_back({index, path.bytes.waiting(), delivered, passed, path.link->kind()});
   }
-  path.looked = now;
+  path.bytes.looked = now;
 }
 
 void Sender::watch_trust(std::int64_t now) {
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     Path& path = paths_[i];
-    const std::uint16_t told = weight(static_cast<core::PathIndex>(i));
-    if (path.failures != 0 && told == 0) {
-      path.page_took = true;
-    }
-    if (!path.life.live() || path.trusted) {
-      continue;
-    }
-    if (path.tried && (path.page_took ? told != 0 : now >= path.trusted_at)) {
-      path.trusted = true;
-      path.page_took = false;
-    }
+    path.trust.update(path.life.live(), weight(static_cast<core::PathIndex>(i)), now);
   }
   choose();
 }
 
 void Sender::watch_stall(std::int64_t now) {
-  const auto still = static_cast<std::uint64_t>(now - idle_since_);
-  if (moved_ || core_.busy()) {
-    busy_at_ = now;
+  const auto still = static_cast<std::uint64_t>(now - activity_.idle_since);
+  if (activity_.moved || core_.busy()) {
+    activity_.busy_at = now;
   }
-  if (moved_ || !core_.busy()) {
-    if (stalled_) {
+  if (activity_.moved || !core_.busy()) {
+    if (activity_.stalled) {
       add(context_.stats.rails[core::sender_rail(primary_)].stall_ns, still);
       counters_.stall_ns.add(still);
     }
-    moved_ = false;
-    stalled_ = false;
-    idle_since_ = now;
-  } else if (!stalled_ && now - idle_since_ > kStallCountNs) {
-    stalled_ = true;
+    activity_.moved = false;
+    activity_.stalled = false;
+    activity_.idle_since = now;
+  } else if (!activity_.stalled && now - activity_.idle_since > kStallCountNs) {
+    activity_.stalled = true;
     add(context_.stats.rails[core::sender_rail(primary_)].stalls, 1);
     counters_.stalls.add(1);
   }
@@ -158,27 +136,17 @@ void Sender::watch_stall(std::int64_t now) {
 // False: given up.
 bool Sender::watch_deadline(std::int64_t now) {
   if (live_ != 0 && facts_.answered(context_.params)) {
-    dead_since_ = 0;
-    told_all_down_ = false;
+    outage_.over();
     return true;
   }
-  if (dead_since_ == 0) {
-    dead_since_ = now;
-  }
-  if (live_ == 0 && !told_all_down_ && last_failure_at_ != 0) {
-    told_all_down_ = true;
+  if (outage_.goes_on(live_ != 0, now)) {
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }
-  if (now - dead_since_ < context_.params.deadline_ns) {
+  if (outage_.lasted(now) < context_.params.deadline_ns) {
     return true;
   }
-  abort_inside(
-      Result::remote_error,
-      "no path to " + peer_ + " for " + std::to_string((now - dead_since_) / 1'000 / kMs) +
-          " s (FABRIC_DEADLINE)" +
-          (last_failure_.empty() ? std::string(": never connected")
-                                 : "; the last to fail: " + last_failure_ + ", " +
-                                       std::to_string((now - last_failure_at_) / kMs) + " ms ago"));
+  abort_inside(Result::remote_error,
+               "no path to " + peer_ + " " + outage_.text(now, ": never connected"));
   return false;
 }
 

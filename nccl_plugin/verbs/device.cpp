@@ -1,12 +1,44 @@
 #include "verbs/device.h"
 
+#include <endian.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 #include <utility>
 
 namespace fabric::verbs {
 
-Device::Device(const Functions& verbs, std::string name, ibv_context* context)
-    : verbs_(verbs), name_(std::move(name)), context_(context) {}
+namespace {
+
+// The first line; empty: there is none.
+std::string line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
+Device::Device(const Functions& verbs, std::string name, std::string uverbs, ibv_context* context)
+    : verbs_(verbs), name_(std::move(name)), uverbs_(std::move(uverbs)), context_(context) {}
+
+std::string Device::present_name() const {
+  const std::string sysfs = verbs_.sysfs;
+  const std::string found =
+      uverbs_.empty() ? "" : line_of(sysfs + "/infiniband_verbs/" + uverbs_ + "/ibdev");
+  if (found.empty() || found == name_) {
+    return name_;
+  }
+  // Of a device that was unplugged another one may have the number by now.
+  std::string guid = line_of(sysfs + "/infiniband/" + found + "/node_guid");  // "0002:c903:..."
+  std::erase(guid, ':');
+  const bool same =
+      !guid.empty() && std::strtoull(guid.c_str(), nullptr, 16) == be64toh(limits_.node_guid);
+  return same ? found : name_;
+}
 
 std::shared_ptr<Device> Device::open(const Functions& verbs, ibv_device* device, Error& error) {
   const std::string name = verbs.get_device_name(device);
@@ -15,7 +47,7 @@ std::shared_ptr<Device> Device::open(const Functions& verbs, ibv_device* device,
     error = failed("ibv_open_device", name, errno);
     return nullptr;
   }
-  std::shared_ptr<Device> opened(new Device(verbs, name, context));
+  std::shared_ptr<Device> opened(new Device(verbs, name, device->dev_name, context));
   if (const int code = verbs.query_device(context, &opened->limits_); code != 0) {
     error = failed("ibv_query_device", name, code);
     return nullptr;

@@ -22,7 +22,11 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   [[nodiscard]] const Functions& verbs() const { return verbs_; }
+  // As it was when the device was opened.
   [[nodiscard]] const std::string& name() const { return name_; }
+  // As it is now, which is where sysfs has the device: udev renames devices right after they came,
+  // open or not. The uverbs device keeps its number, and tells. name(): it does not.
+  [[nodiscard]] std::string present_name() const;
   [[nodiscard]] ibv_context* context() const { return context_; }
   [[nodiscard]] ibv_pd* domain() const { return domain_; }
   [[nodiscard]] const ibv_device_attr& limits() const { return limits_; }
@@ -37,10 +41,11 @@ class Device {
   [[nodiscard]] unsigned refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  Device(const Functions& verbs, std::string name, ibv_context* context);
+  Device(const Functions& verbs, std::string name, std::string uverbs, ibv_context* context);
 
   const Functions& verbs_;
   const std::string name_;
+  const std::string uverbs_;  // "uverbs0"; empty: not known
   ibv_context* context_;
   ibv_pd* domain_ = nullptr;
   ibv_device_attr limits_{};

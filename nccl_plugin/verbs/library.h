@@ -82,6 +82,9 @@ struct Functions {
   const char* (*event_type_str)(ibv_event_type type);
   const char* (*port_state_str)(ibv_port_state state);
   const char* (*wc_status_str)(ibv_wc_status status);
+
+  // Where the kernel shows devices; tests have another directory.
+  const char* sysfs = "/sys/class";
 };
 
 // The libibverbs of this process.

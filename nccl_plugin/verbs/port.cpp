@@ -34,10 +34,9 @@ int lane_speed(unsigned speed) {
       return 2'500;  // SDR
     case 2:
       return 5'000;  // DDR
-    case 4:
-      return 10'000;  // QDR
-    case 8:
-      return 10'000;  // FDR10
+    case 4:          // QDR
+    case 8:          // FDR10
+      return 10'000;
     case 16:
       return 14'000;  // FDR
     case 32:
@@ -51,6 +50,11 @@ int lane_speed(unsigned speed) {
   }
 }
 
+std::string port_directory(const Device& device, const std::string& name, std::uint8_t port) {
+  return std::string(device.verbs().sysfs) + "/infiniband/" + name + "/ports/" +
+         std::to_string(static_cast<int>(port));
+}
+
 GidType type_in_sysfs(const std::string& directory, int index) {
   std::ifstream file(directory + "/gid_attrs/types/" + std::to_string(index));
   std::string type;
@@ -59,6 +63,18 @@ GidType type_in_sysfs(const std::string& directory, int index) {
     return GidType::roce_v2;
   }
   return type == "IB/RoCE v1" ? GidType::roce_v1 : GidType::unknown;
+}
+
+std::vector<std::uint16_t> pkeys_in_sysfs(const std::string& directory, int count) {
+  std::vector<std::uint16_t> table(static_cast<std::size_t>(count), 0);
+  for (std::size_t index = 0; index < table.size(); ++index) {
+    std::ifstream file(directory + "/pkeys/" + std::to_string(index));
+    unsigned pkey = 0;  // "0xffff"
+    if (file >> std::hex >> pkey) {
+      table[index] = static_cast<std::uint16_t>(pkey);
+    }
+  }
+  return table;
 }
 
 GidType type_of(std::uint32_t type) {
@@ -95,12 +111,10 @@ std::optional<PortState> query_port(const Device& device, std::uint8_t port, Err
   return state;
 }
 
-std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int count,
-                                const std::string& sysfs) {
+std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int count) {
   std::vector<GidEntry> table;
   const Functions& verbs = device.verbs();
-  const std::string directory =
-      sysfs + "/" + device.name() + "/ports/" + std::to_string(static_cast<int>(port));
+  std::string directory;
   for (int index = 0; index < count; ++index) {
     GidEntry entry;
     entry.index = index;
@@ -117,6 +131,9 @@ std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int cou
         continue;
       }
       std::copy_n(gid.raw, entry.gid.size(), entry.gid.begin());
+      if (directory.empty()) {
+        directory = port_directory(device, device.present_name(), port);
+      }
       entry.type = type_in_sysfs(directory, index);
     } else {
       continue;
@@ -130,11 +147,18 @@ std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int cou
 
 std::vector<std::uint16_t> read_pkeys(const Device& device, std::uint8_t port, int count) {
   std::vector<std::uint16_t> table(static_cast<std::size_t>(count), 0);
+  bool unreadable = false;
   for (int index = 0; index < count; ++index) {
     __be16 pkey = 0;
     if (device.verbs().query_pkey(device.context(), port, index, &pkey) == 0) {
       table[static_cast<std::size_t>(index)] = be16toh(pkey);
+    } else {
+      unreadable = true;
     }
+  }
+  if (const std::string name = unreadable ? device.present_name() : device.name();
+      name != device.name()) {
+    return pkeys_in_sysfs(port_directory(device, name, port), count);
   }
   return table;
 }

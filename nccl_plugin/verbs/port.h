@@ -26,12 +26,13 @@ struct PortState {
 std::optional<PortState> query_port(const Device& device, std::uint8_t port, Error& error);
 
 // Every entry of the table that can be read and is not empty. Containers may read only their own
-// (EINVAL) and tables have holes (ENODATA, zeros): both are left out. `sysfs` is where the kernel
-// says the type of an entry, for a libibverbs that cannot; tests pass another directory.
-std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int count,
-                                const std::string& sysfs = "/sys/class/infiniband");
+// (EINVAL) and tables have holes (ENODATA, zeros): both are left out. Where libibverbs does not
+// tell the type of an entry, sysfs does.
+std::vector<GidEntry> read_gids(const Device& device, std::uint8_t port, int count);
 
-// The P_Keys of the table, in host order; 0: an empty or unreadable entry.
+// The P_Keys of the table, in host order; 0: an empty or unreadable entry. libibverbs reads them in
+// sysfs by the name that the device had when it was opened: under another name now, they are read
+// there.
 std::vector<std::uint16_t> read_pkeys(const Device& device, std::uint8_t port, int count);
 
 // Where `pkey` is now: at `index` if it is still there, else wherever it moved. `pkey` 0, not known

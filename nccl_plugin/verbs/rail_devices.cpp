@@ -10,13 +10,13 @@ namespace fabric::verbs {
 namespace {
 
 // An InfiniBand port has no GIDs of its network device: sysfs says which that is.
-bool is_ipoib_of(const std::string& netdev, const std::string& device, int port) {
-  const std::string path = "/sys/class/net/" + netdev;
+bool is_ipoib_of(const std::string& netdev, const Device& device, int port) {
+  const std::string path = std::string(device.verbs().sysfs) + "/net/" + netdev;
   std::ifstream file(path + "/dev_port");
   int number = 0;
   std::error_code error;
   return static_cast<bool>(file >> number) && number + 1 == port &&
-         std::filesystem::exists(path + "/device/infiniband/" + device, error);
+         std::filesystem::exists(path + "/device/infiniband/" + device.present_name(), error);
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ bool RailDevices::belongs(const Port& port, const RailName& rail, bool by_addres
                        [&](const GidEntry& entry) { return entry.gid == rail.address; });
   }
   if (!port.ethernet) {
-    return is_ipoib_of(rail.name, port.device->name(), port.number);
+    return is_ipoib_of(rail.name, *port.device, port.number);
   }
   return rail.ifindex != 0 &&
          std::any_of(port.table.begin(), port.table.end(),
@@ -75,7 +75,7 @@ void RailDevices::find(std::span<const RailName> rails, std::string& notes) {
   std::vector<Port> found;
   std::set<std::string> held;
   for (const auto& device : devices()) {
-    if (device != nullptr && held.insert(device->name()).second) {
+    if (device != nullptr && held.insert(device->present_name()).second) {
       add_ports(device, found);
     }
   }

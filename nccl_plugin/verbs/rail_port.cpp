@@ -55,8 +55,8 @@ std::optional<RailPort::Reading> RailPort::read(Error& error) {
   const bool unreadable =
       std::all_of(pkeys.begin(), pkeys.end(), [](auto key) { return key == 0; });
   if (state->ethernet && unreadable) {
-    // RoCE has no other. libibverbs reads the table in sysfs, by the name that the device had when
-    // it was opened; udev renames devices right after they came.
+    // RoCE has no other. The table may be out of reach though the device is there: a container may
+    // not show it.
     pkeys = {kDefaultPkey};
   }
   const auto index = find_pkey(pkeys, pkey_, settings_.pkey_index);

@@ -50,8 +50,7 @@ std::shared_ptr<RegisteredBuffer> RegionCache::make(const Pages& pages, Error& e
     }
     Error refusal;
     if (region == nullptr) {
-      region = Region::make(devices_[rail], reinterpret_cast<void*>(pages.first), pages.length,
-                            relaxed_, refusal, dmabuf);
+      region = Region::make(devices_[rail], pages.start(), pages.length, relaxed_, refusal, dmabuf);
     }
     if (region == nullptr) {
       buffer->errors_.push_back(std::move(refusal));

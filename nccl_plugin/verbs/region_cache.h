@@ -67,6 +67,9 @@ class RegionCache {
   struct Pages {
     std::uintptr_t first = 0;  // address
     std::size_t length = 0;    // bytes
+    [[nodiscard]] void* start() const {
+      return reinterpret_cast<void*>(first);  // NOLINT(performance-no-int-to-ptr): rounded
+    }
     friend bool operator<(const Pages& a, const Pages& b) {
       return a.first != b.first ? a.first < b.first : a.length < b.length;
     }

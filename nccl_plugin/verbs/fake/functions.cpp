@@ -32,6 +32,8 @@ ibv_device** get_device_list(int* count) {
     auto* device = new DeviceModel;
     device->nic = nic.get();
     std::strncpy(device->base.name, nic->name().c_str(), sizeof device->base.name - 1);
+    const std::string uverbs = "uverbs" + std::to_string(&nic - network.nics().data());
+    std::strncpy(device->base.dev_name, uverbs.c_str(), sizeof device->base.dev_name - 1);
     list[(*count)++] = &device->base;
   }
   return list;
@@ -70,6 +72,7 @@ int query_device(ibv_context* context, ibv_device_attr* out) {
   *out = {};
   out->max_qp_wr = 16384;
   out->max_cqe = 65536;
+  out->node_guid = htobe64(nic_of(context).node_guid);
   out->phys_port_cnt = static_cast<std::uint8_t>(nic_of(context).ports.size());
   return nic_of(context).planned(Call::query_device);
 }

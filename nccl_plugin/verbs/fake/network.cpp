@@ -278,9 +278,9 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
     enter_error(to);
     return IBV_WC_REM_ACCESS_ERR;
   }
-  auto* memory = reinterpret_cast<std::byte*>(rdma.remote_addr);
+  auto* memory = memory_at(rdma.remote_addr);
   if (request.work.opcode == IBV_WR_RDMA_READ) {
-    std::memcpy(reinterpret_cast<void*>(request.local), memory, request.length);
+    std::memcpy(memory_at(request.local), memory, request.length);
   } else if (request.length != 0) {
     ++landed;
     to.nic->landed_bytes += request.length;

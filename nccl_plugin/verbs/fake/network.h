@@ -68,6 +68,10 @@ class Network;
 struct QueuePairModel;
 struct CompletionQueueModel;
 
+inline std::byte* memory_at(std::uint64_t where) {
+  return reinterpret_cast<std::byte*>(where);  // NOLINT(performance-no-int-to-ptr): verbs' form
+}
+
 struct Registered {
   std::uint64_t address = 0;
   std::size_t length = 0;
@@ -95,6 +99,7 @@ class Nic {
   // step on behalf of the queue pair and flushes it.
   bool slow_error = false;
   bool old_library = false;  // no query_gid_ex
+  std::uint64_t node_guid = 0;
   std::uint32_t inline_bytes = 220;
   std::uint32_t send_room = UINT32_MAX;  // post_send says ENOMEM beyond it, whatever was promised
   // Statuses of the next sends that are carried out, instead of their own.

@@ -111,7 +111,7 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** bad) {
       request.length = piece.length;
       request.local = piece.addr;
       if (work->opcode != IBV_WR_RDMA_READ && !request.bad_key) {
-        const auto* bytes = reinterpret_cast<const std::byte*>(piece.addr);
+        const std::byte* bytes = memory_at(piece.addr);
         request.bytes.assign(bytes, bytes + piece.length);
       }
     }

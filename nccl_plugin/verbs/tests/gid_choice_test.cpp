@@ -106,14 +106,17 @@ TEST_CASE("gid: a libibverbs without query_gid_ex has types from sysfs") {
   fake::Network network;
   fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
   nic.old_library = true;
-  const auto device = test::open("a0");
   const std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("gids." + std::to_string(::getpid()));
-  const auto types = root / "a0/ports/1/gid_attrs/types";
+  const std::string sysfs = root.string();
+  Functions verbs = fake::Network::functions();
+  verbs.sysfs = sysfs.c_str();
+  const auto device = test::open("a0", verbs);
+  const auto types = root / "infiniband/a0/ports/1/gid_attrs/types";
   std::filesystem::create_directories(types);
   std::ofstream(types / "0") << "IB/RoCE v1\n";
   std::ofstream(types / "1") << "RoCE v2\n";
-  const auto table = read_gids(*device, 1, 2, root);
+  const auto table = read_gids(*device, 1, 2);
   std::filesystem::remove_all(root);
   REQUIRE(table.size() == 2);
   CHECK(table[0].type == GidType::roce_v1);

@@ -13,10 +13,11 @@
 
 namespace fabric::verbs::test {
 
-inline std::shared_ptr<Device> open(const std::string& name) {
+inline std::shared_ptr<Device> open(const std::string& name,
+                                    const Functions& verbs = fake::Network::functions()) {
   std::vector<Error> errors;
   auto devices = open_devices(
-      fake::Network::functions(), [&](const std::string& found) { return found == name; }, errors);
+      verbs, [&](const std::string& found) { return found == name; }, errors);
   REQUIRE(devices.size() == 1);
   return devices.front();
 }
