@@ -84,7 +84,7 @@ def test_the_glibc_it_needs_is_not_newer_than_the_documented_one(shipped):
 @pytest.mark.parametrize("program", ["nccl_plugin/fabric-perf", "prober/fabric-prober"])
 def test_nor_the_one_that_the_programs_need(library, program):
     path = LIBRARY.parents[1] / program
-    assert newest_glibc(path) <= documented_glibc("the wheel's programs need")
+    assert newest_glibc(path) <= documented_glibc("The wheel's programs need")
 
 
 @pytest.mark.parametrize("alias", ["librccl-net-fabric.so", "librccl-net.so"])
