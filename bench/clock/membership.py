@@ -30,7 +30,7 @@ def _joined(world: World) -> float:
     """
     for number in range(round(JOIN_S * 10)):
         up = [node.core for node in world.nodes.values() if node.up]
-        if len({core.gauge for core in up}) == 1 and all(core.mesh is not None for core in up):
+        if len({core.mesh_id for core in up}) == 1 and all(core.mesh is not None for core in up):
             return number / 10
         world.run(0.1)
     raise RuntimeError("hosts do not join")

@@ -44,7 +44,7 @@ class Kind(IntEnum):
     MESH = 1
     TIME = 2
     REFERENCE = 3
-    GAUGE = 4
+    MESH_ID = 4
     PHC = 5
     TRACE = 6
     ORIGIN = 7
@@ -54,7 +54,7 @@ _LAYOUT: Final[dict[int, struct.Struct]] = {
     Kind.MESH: struct.Struct("<BBHiqqII"),
     Kind.TIME: struct.Struct("<BBHfqqfI"),
     Kind.REFERENCE: struct.Struct("<BBHIqqiHH"),
-    Kind.GAUGE: struct.Struct("<BBHIqQIf"),
+    Kind.MESH_ID: struct.Struct("<BBHIqQIf"),
     Kind.PHC: struct.Struct("<BBeiqqIeH"),
     Kind.TRACE: struct.Struct("<BBHIqqiHH"),
     Kind.ORIGIN: struct.Struct("<BBHIqhHBBxxQ"),
@@ -113,8 +113,8 @@ def encode(message: ClockMessage) -> bytes:
             )  # fmt: skip
         case MeshId():
             founded = message.founded_ns
-            return _LAYOUT[Kind.GAUGE].pack(
-                Kind.GAUGE, 0, message.tag, message.founder, founded, 0, 0, 0.0
+            return _LAYOUT[Kind.MESH_ID].pack(
+                Kind.MESH_ID, 0, message.tag, message.founder, founded, 0, 0, 0.0
             )
         case Phc():
             return _LAYOUT[Kind.PHC].pack(
@@ -142,7 +142,7 @@ def encode(message: ClockMessage) -> bytes:
                 message.grandmaster,
             )  # fmt: skip
         case AsymmetryReport():
-            data = encode(message.gauge)
+            data = encode(message.mesh_id)
             return data[: -_ACCUSED.size] + _ACCUSED.pack(message.mark, message.surplus_ns)
 
 
@@ -185,16 +185,16 @@ def decode(data: bytes) -> ClockMessage:
                 other if flags & _UTC_KNOWN else None, bool(flags & _TRACEABLE), leap,
                 not flags & _HELD,
             )  # fmt: skip
-        case _:  # GAUGE
-            gauge = MeshId(first, max(one, 0))
-            if one < 0 or gauge.tag != tag:
+        case _:  # MESH_ID
+            mesh_id = MeshId(first, max(one, 0))
+            if one < 0 or mesh_id.tag != tag:
                 raise ClockMessageError("a mesh whose tag is another's")
             mark, surplus = rest
             if not mark:
-                return gauge
+                return mesh_id
             if not abs(surplus) <= MOST_BOUND:
                 raise ClockMessageError("a surplus that is none")
-            return AsymmetryReport(gauge, mark, surplus)
+            return AsymmetryReport(mesh_id, mark, surplus)
 
 
 def _decode_phc(data: bytes) -> Phc:

@@ -72,13 +72,13 @@ class MeshHost:
         self.election = Election(host, priority, self.rules.election)
         self.edges: dict[int, Edge] = {}
         """By path."""
-        self.gauge: MeshId | None = None
+        self.mesh_id: MeshId | None = None
         self.mesh: Linear | None = None
         """Mesh time over our clock."""
         self.mover = EcmpRerouter()
         self.taken: dict[int, PortStatus] = {}
         """By path: what the prober has done."""
-        self._accused: list[tuple[int, float]] = []
+        self._asymmetric: list[tuple[int, float]] = []
         self._turn = 0
         self._joined_ns = self._stepped_ns = began_ns
         self._alone_ns = self._listened_ns = began_ns
@@ -188,11 +188,11 @@ class MeshHost:
         """
         self._change_over(now_ns)
         waited = self._waited(now_ns)
-        if self.gauge is None and waited and self.election.priority < NEVER:
-            self.gauge = MeshId(self.id, wall_ns)
+        if self.mesh_id is None and waited and self.election.priority < NEVER:
+            self.mesh_id = MeshId(self.id, wall_ns)
             self.mesh = Linear(now_ns, wall_ns, 0.0, self._rate)
             self._join(now_ns)
-        tag = self.gauge.tag if self.gauge else 0
+        tag = self.mesh_id.tag if self.mesh_id else 0
         seen = self._views(self.edges.values(), tag, now_ns)
         self._follow(seen, now_ns)
         self._mesh_step(seen, now_ns)
@@ -218,7 +218,7 @@ class MeshHost:
         changes = self.mover.step(now_ns, found, self.taken)
         for path, edge in self.edges.items():
             edge.asymmetric = self.mover.asymmetric(path)
-        self._accused = [
+        self._asymmetric = [
             (self.edges[path].mark, finding.ns) for path, finding in found.items()
             if finding.suspected or self.edges[path].asymmetric
         ]  # fmt: skip
@@ -226,17 +226,19 @@ class MeshHost:
 
     def messages(self) -> list[bytes]:
         """What to tell the neighbours, as of the last step."""
-        if self.gauge is None or self.mesh is None:
+        if self.mesh_id is None or self.mesh is None:
             return []
-        tag, mesh, held = self.gauge.tag, self.mesh, self.election.reference
+        tag, mesh, held = self.mesh_id.tag, self.mesh, self.election.reference
         follows = held.id if held and not self._compare else 0
-        gauge: MeshId | AsymmetryReport = self.gauge
-        if self._accused:
+        mesh_id: MeshId | AsymmetryReport = self.mesh_id
+        if self._asymmetric:
             # In turn: there is room for one.
             self._turn += 1
-            gauge = AsymmetryReport(self.gauge, *self._accused[self._turn % len(self._accused)])
+            mesh_id = AsymmetryReport(
+                self.mesh_id, *self._asymmetric[self._turn % len(self._asymmetric)]
+            )
         said: list[ClockMessage] = [
-            Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows, self._root_ns), gauge,
+            Mesh(tag, mesh.at_ns, mesh.ns, mesh.part, mesh.slope, follows, self._root_ns), mesh_id,
         ]  # fmt: skip
         known, fabric = self._bounds.known, self.fabric(mesh.at_ns)
         if held is not None:
@@ -266,14 +268,14 @@ class MeshHost:
     def seen(self, now_ns: int) -> Fabric | None:
         """Fabric time and its bound, from ``now_ns`` on; None: unknown, or of no bound yet."""
         known, time = self._bounds.known, self.fabric(now_ns)
-        if known is None or time is None or self.gauge is None:
+        if known is None or time is None or self.mesh_id is None:
             return None
         if self.status.state is State.UNSYNCED:
             return None
         bound = self._bounds.grown(known.bound_ns, known.drift, now_ns - known.at_ns)
         drift = self._bounds.faster(known.drift, now_ns - known.at_ns)
         whose = under(known.reference, known.term)
-        return Fabric(time, bound, drift, self.gauge.tag, whose)
+        return Fabric(time, bound, drift, self.mesh_id.tag, whose)
 
     # -- which mesh, and whose time -----------------------------------------------------------
 
@@ -289,9 +291,9 @@ class MeshHost:
         One that it heard of and never reached, as from a host that has died meanwhile, or that
         hears nobody itself, is none.
         """
-        if self.mesh is None and self.gauge is not None:
+        if self.mesh is None and self.mesh_id is not None:
             named = any(
-                edge.gauge == self.gauge and self._fresh(edge, now_ns)
+                edge.mesh_id == self.mesh_id and self._fresh(edge, now_ns)
                 for edge in self.edges.values()
             )
             if named and now_ns - self._alone_ns < self.rules.reach_ns:
@@ -302,12 +304,12 @@ class MeshHost:
 
     def _change_over(self, now_ns: int) -> None:
         # Whoever has a mesh time knows the age of its own mesh by that.
-        known = self.gauge if self.mesh is not None else None
+        known = self.mesh_id if self.mesh is not None else None
         others = [
-            (edge, edge.gauge, edge.mesh) for edge in self.edges.values()
-            if edge.gauge is not None and edge.gauge != known
+            (edge, edge.mesh_id, edge.mesh) for edge in self.edges.values()
+            if edge.mesh_id is not None and edge.mesh_id != known
             and edge.mesh is not None and self._fresh(edge, now_ns)
-            and edge.gauge.tag == edge.mesh.tag
+            and edge.mesh_id.tag == edge.mesh.tag
         ]  # fmt: skip
         if not others:
             return
@@ -317,21 +319,21 @@ class MeshHost:
         if self.mesh is None:
             near = near or others
         heard = [
-            (gauge, mesh.mesh_ns + now_ns - edge.heard_ns - gauge.founded_ns)
-            for edge, gauge, mesh in near
+            (mesh_id, mesh.mesh_ns + now_ns - edge.heard_ns - mesh_id.founded_ns)
+            for edge, mesh_id, mesh in near
         ]
         age = None
-        if self.gauge is not None and self.mesh is not None:
-            age = self.mesh.moved(now_ns).ns - self.gauge.founded_ns
-        best = older_mesh(self.gauge, age, heard)
-        if best is not None and best != self.gauge:
+        if self.mesh_id is not None and self.mesh is not None:
+            age = self.mesh.moved(now_ns).ns - self.mesh_id.founded_ns
+        best = older_mesh(self.mesh_id, age, heard)
+        if best is not None and best != self.mesh_id:
             if self.mesh is not None:
                 self._alone_ns = now_ns
             self._leave()
-            self.gauge, self._listened_ns = best, now_ns
+            self.mesh_id, self._listened_ns = best, now_ns
 
     def _leave(self) -> None:
-        self.gauge = self.mesh = self._calm = self._locked_ns = None
+        self.mesh_id = self.mesh = self._calm = self._locked_ns = None
         self.election.leave()
         self._bounds.forget()
 
@@ -343,7 +345,7 @@ class MeshHost:
         self._bounds.forget()
 
     def _follow(self, seen: list[View], now_ns: int) -> None:
-        tag = self.gauge.tag if self.gauge else 0
+        tag = self.mesh_id.tag if self.mesh_id else 0
         # What comes over all paths of a neighbour is one message, which one look is enough for.
         messages = {
             id(message): message for edge in self.edges.values()
@@ -368,12 +370,12 @@ class MeshHost:
         return held is not None and mesh is not None and self.election.alive(held, mesh.ns)
 
     def _stand(self, now_ns: int) -> None:
-        if self.mesh is None or self.gauge is None:
+        if self.mesh is None or self.mesh_id is None:
             return
         fabric = self.fabric(now_ns)
         # Whoever began the mesh may have gone before it said that it gives the time.
         late = now_ns - self._joined_ns >= self.rules.settled_ns
-        first = self.election.reference is None and (self.gauge.founder == self.id or late)
+        first = self.election.reference is None and (self.mesh_id.founder == self.id or late)
         if fabric is None or self._calm is None:
             fabric = fabric or self.mesh.moved(now_ns)
         else:
@@ -383,7 +385,7 @@ class MeshHost:
         near = now_ns - newest <= self.rules.election.suspect_ns
         may = self._bounds.known is not None and near and not self._told_lately(now_ns)
         self.election.stand(
-            fabric, self.mesh.moved(now_ns), self.gauge.tag, may=first or may,
+            fabric, self.mesh.moved(now_ns), self.mesh_id.tag, may=first or may,
             locked_ns=0 if self._locked_ns is None else now_ns - self._locked_ns,
         )  # fmt: skip
         if self.election.is_reference:

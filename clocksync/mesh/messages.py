@@ -7,13 +7,13 @@ at nothing but whether there is one. How they travel is in `clocksync.mesh.codec
 MESH       where mesh time lies over the sender's clock
 TIME       fabric time by the sender's clock, and its bound
 REFERENCE  who gives fabric time, and how far it is ahead of mesh time; passed on from host to host
-GAUGE      which mesh the sender is in: who began it, and when; and which path it accuses
+MESH_ID    which mesh the sender is in: who began it, and when; and which path is asymmetric
 PHC        where the clock of the NIC lies over the sender's clock, on the paths of that NIC
 TRACE      how far TAI is ahead of fabric time, by a host with a PTP master; passed on as REFERENCE
 ORIGIN     whose time TAI is by that host: the grandmaster, and what it says of itself
 =========  ======================================================================================
 
-All but PHC bear a ``tag`` of two bytes, which is that of the sender's GAUGE: messages of another
+All but PHC bear a ``tag`` of two bytes, which is that of the sender's MESH_ID: messages of another
 mesh speak of another time.
 """
 
@@ -138,12 +138,12 @@ class Phc(NamedTuple):
 
 
 class AsymmetryReport(NamedTuple):
-    """A GAUGE message that also says which path's two ways differ (`clocksync.mesh.asymmetry`).
+    """A MESH_ID message that also says which path's two ways differ (`clocksync.mesh.asymmetry`).
 
-    Older hosts take it for a GAUGE.
+    Older hosts take it for a MESH_ID.
     """
 
-    gauge: MeshId
+    mesh_id: MeshId
     mark: int
     """Of the path (`clocksync.mesh.ecmp_rerouter.path_mark`), not 0."""
     surplus_ns: float

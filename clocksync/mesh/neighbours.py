@@ -35,7 +35,7 @@ class Edge:
     mesh: Mesh | None = None
     time: Time | None = None
     reference: Reference | None = None
-    gauge: MeshId | None = None
+    mesh_id: MeshId | None = None
     heard_ns: int = 0
     """Our clock, of the last message of its own (MESH)."""
     lined_ns: int = 0
@@ -78,9 +78,9 @@ class Edge:
             case Time():
                 self.time = message
             case MeshId():
-                self.gauge = message
+                self.mesh_id = message
             case AsymmetryReport():
-                self.gauge = message.gauge
+                self.mesh_id = message.mesh_id
                 if message.mark == self.mark:
                     self.blame = Blame(message.surplus_ns, now_ns)
 

@@ -18,8 +18,8 @@ from telemetry.events import LinkState
 
 STEADY_NS = 10**9
 """A place is told once the answer has been the same for so long: probes arrive one by one."""
-HEARSAY_NS = 2 * 10**9
-"""Where neighbours speak, they have so long to say all they see before anything is told."""
+PEER_REPORTS_NS = 2 * 10**9
+"""Where peers report, they have so long to report all they see before anything is told."""
 NOTICE_NS = 300 * 10**6
 """Good news from a neighbour counts when it is so much younger than the trouble: by then it would
 have noticed. Silence of a path takes `misses` of its intervals, at both ends alike."""
@@ -156,7 +156,7 @@ class Places:
         elif self.trouble_ns is None:
             self.trouble_ns = now
         seen = self._locate(views, engine, reports)
-        if reports and self.trouble_ns is not None and now - self.trouble_ns < HEARSAY_NS:
+        if reports and self.trouble_ns is not None and now - self.trouble_ns < PEER_REPORTS_NS:
             return []
         if _names(seen) != _names(self._seen):
             self._since_ns = now

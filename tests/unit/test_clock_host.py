@@ -188,11 +188,13 @@ def test_a_clock_that_goes_back_is_another_one():
     assert not world.misses()
 
 
-def one_way(world, core, gauge, seconds, path=99):
+def one_way(world, core, mesh_id, seconds, path=99):
     """A host of an older mesh is heard over a path that no line is ever known of."""
     for _ in range(round(seconds * 10)):
         now = core.now()
-        core.hear(path, 50, now, gauge, Mesh(gauge.tag, now, gauge.founded_ns + 10**14, 0.0, 0, 0))
+        core.hear(
+            path, 50, now, mesh_id, Mesh(mesh_id.tag, now, mesh_id.founded_ns + 10**14, 0.0, 0, 0)
+        )
         world.run(0.1)
 
 
@@ -222,7 +224,7 @@ def test_who_joins_anew_takes_the_mesh_that_it_sees():
     world.begin_anew(2)
     one_way(world, node.core, OLD, 6)
     assert states(world) == {State.LOCKED}
-    assert len({n.core.gauge for n in world.nodes.values()}) == 1
+    assert len({n.core.mesh_id for n in world.nodes.values()}) == 1
     assert not world.misses()
 
 
@@ -251,7 +253,7 @@ def test_a_mesh_whose_only_host_died_before_it_was_reached_is_none():
         core, clock = world.nodes[host].core, world.nodes[host].clock
         core.now = lambda clock=clock: clock.raw(world.now_ns)
         one_way(world, core, OLD, 0.5)
-        assert core.gauge == OLD
+        assert core.mesh_id == OLD
     world.run(3)
     assert states(world) == {State.UNSYNCED}
     world.run(8)
@@ -270,7 +272,7 @@ def test_most_paths_have_to_see_a_step_for_it_to_be_ours_whether_in_doubt_or_not
         core.estimate(path, core.edges[path].peer, None)  # in doubt
     assert not core.path_stepped(first, now)
     assert core.path_stepped(second, now), "two of three"
-    assert core.gauge is None
+    assert core.mesh_id is None
     assert third not in core.edges
 
 
@@ -358,7 +360,7 @@ def test_a_time_that_neighbours_would_refuse_is_not_said(bound_ns, drift):
 def test_nonsense_of_a_neighbour_stops_nobody():
     world = mesh(6, 3)
     world.run(9)
-    tag = world.nodes[1].core.gauge.tag
+    tag = world.nodes[1].core.mesh_id.tag
     for _ in range(30):
         for host, node in world.nodes.items():
             path, peer, _ = world.ends[host][0]

@@ -29,12 +29,12 @@ from clocksync.pair.linear import Linear
 
 HEADER = Path(__file__).resolve().parents[2] / "prober/include/fabric/clock_outbox.h"
 NOW = 1_800_000_000 * 10**9
-GAUGE = MeshId(7, NOW)
+MESH_ID = MeshId(7, NOW)
 SAID = [
     Mesh(5, 41_000_000_000_123, NOW + 17, 0.625, -12.5e-6, 77),
     Time(5, 77, 9, 41_000_000_000_123, NOW - 3, 1234.5, 2.0**-30),
     Reference(5, 100, 77, 65_535, NOW, -(10**15), 0.5, 30e-6),
-    GAUGE,
+    MESH_ID,
     Trace(5, 78, NOW, -(10**15), 30e-6, 2.0**13, 2.0**-30, 0xFFFF),
     Origin(5, 78, NOW, 2**64 - 1, 6, 0x21, 3, -37, True, -1),
     Origin(5, 78, NOW, 0, 248, 0xFE, 0, None, False, 1, tracking=False),
@@ -80,8 +80,8 @@ def test_a_reference_of_another_term_is_another():
 
 
 def test_a_mesh_has_a_tag():
-    assert GAUGE.tag == MeshId(7, NOW).tag != MeshId(8, NOW).tag
-    assert GAUGE.tag
+    assert MESH_ID.tag == MeshId(7, NOW).tag != MeshId(8, NOW).tag
+    assert MESH_ID.tag
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_mesh_has_a_tag():
         b"", bytes(SIZE), bytes([99]) + encode(SAID[0])[1:], encode(SAID[0])[:-1],
         encode(SAID[0]._replace(tag=0)), encode(SAID[0]._replace(mesh_ns=2**61 + 1)),
         encode(SAID[1]._replace(bound_ns=float("nan"))), encode(SAID[1]._replace(bound_ns=-1.0)),
-        encode(SAID[1]._replace(drift=2.0)), encode(GAUGE)[:2] + b"\1\1" + encode(GAUGE)[4:],
+        encode(SAID[1]._replace(drift=2.0)), encode(MESH_ID)[:2] + b"\1\1" + encode(MESH_ID)[4:],
         encode(SAID[-1]._replace(half_ns=0.0)), encode(SAID[-1]._replace(half_ns=float("nan"))),
         encode(SAID[-1]._replace(spread_ns=float("inf"))), encode(SAID[-1]._replace(slope=1.0)),
         encode(SAID[-1]._replace(phc_ns=2**61 + 1)), encode(SAID[4]._replace(bound_ns=1.01e18)),
@@ -103,11 +103,11 @@ def test_what_cannot_be_is_refused(data):
 
 
 def test_an_accusation_is_a_gauge_to_hosts_that_do_not_know_it():
-    said = AsymmetryReport(GAUGE, 0xDEADBEEF, -512.5)
+    said = AsymmetryReport(MESH_ID, 0xDEADBEEF, -512.5)
     assert decode(encode(said)) == said
     older = struct.unpack("<BBHIqQQ", encode(said))
-    assert older[:6] == struct.unpack("<BBHIqQQ", encode(GAUGE))[:6], "it looks at no more"
-    assert decode(encode(said._replace(mark=0))) == GAUGE
+    assert older[:6] == struct.unpack("<BBHIqQQ", encode(MESH_ID))[:6], "it looks at no more"
+    assert decode(encode(said._replace(mark=0))) == MESH_ID
     for value in (float("nan"), float("inf"), 1e30):
         with pytest.raises(ClockMessageError):
             decode(encode(said._replace(surplus_ns=value)))

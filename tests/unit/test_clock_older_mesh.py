@@ -43,18 +43,18 @@ def test_a_host_that_boots_in_1970_alone_takes_nobody_over(monkeypatch):
     ring = [(host, host % 6 + 1) for host in range(1, 7)]
     world = World(5, 6, ring)
     world.run(12)
-    tag = world.nodes[1].core.gauge.tag
+    tag = world.nodes[1].core.mesh_id.tag
     joins = {host: world.nodes[host].core.status.joins for host in range(1, 6)}
     own = {path for path, _, _ in world.ends[6]}
     world.cut |= own
     world.restart(6)
     monkeypatch.setattr(worlds, "WALL_NS", -world.now_ns)
     world.run(6)
-    assert world.nodes[6].core.gauge.founder == 6, "it has begun one by itself"
-    assert world.nodes[6].core.gauge.founded_ns < 100 * SECOND
+    assert world.nodes[6].core.mesh_id.founder == 6, "it has begun one by itself"
+    assert world.nodes[6].core.mesh_id.founded_ns < 100 * SECOND
     world.cut -= own
     world.run(8)
-    assert {node.core.gauge.tag for node in world.nodes.values()} == {tag}
+    assert {node.core.mesh_id.tag for node in world.nodes.values()} == {tag}
     assert {node.core.status.state for node in world.nodes.values()} == {State.LOCKED}
     assert {host: world.nodes[host].core.status.joins for host in range(1, 6)} == joins
     assert np.max(np.abs(list(world.errors().values()))) < 100

@@ -59,18 +59,22 @@ def test_a_host_that_is_never_reference_has_no_time_of_its_own(make, run_dir, cl
 
 
 def test_messages_in_the_ring_are_heard_and_damaged_ones_counted(make, run_dir, clocks):
-    gauge = MeshId(8, NOW)
-    said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), b"\x77" + bytes(31)]
+    mesh_id = MeshId(8, NOW)
+    said = [
+        encode(mesh_id),
+        encode(Mesh(mesh_id.tag, 10**9, NOW, 0.0, 0.0, 8)),
+        b"\x77" + bytes(31),
+    ]
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
     service = make(rules=HostRules())
     service.tick()
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir, *said))
     service.tick()
     edge = service.core.edges[0]
-    assert (edge.peer, edge.gauge) == (8, gauge)
+    assert (edge.peer, edge.mesh_id) == (8, mesh_id)
     assert edge.mesh.mesh_ns == NOW
     assert service.refused == 1
-    assert service.core.gauge == gauge, "the neighbour's mesh is the one to be in"
+    assert service.core.mesh_id == mesh_id, "the neighbour's mesh is the one to be in"
     service.store()
     document = json.loads((run_dir / NAME).read_text())
     assert (document["refused_messages"], document["refused_words"]) == (1, 1)

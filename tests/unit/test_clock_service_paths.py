@@ -25,9 +25,9 @@ def test_a_reference_that_falls_silent_while_others_speak_is_lost_at_once(
 ):
     """By the rows of its paths: no sample has to be read, and no step taken."""
     monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
-    gauge = MeshId(8, NOW)
-    reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
-    said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
+    mesh_id = MeshId(8, NOW)
+    reference = Reference(mesh_id.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
+    said = [encode(mesh_id), encode(Mesh(mesh_id.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
     file, data = run_dir / "prober" / "ring", ring_with(run_dir)
     file.write_bytes(data)
     service = make(rules=HostRules())
@@ -115,12 +115,12 @@ def test_paths_that_the_configuration_has_no_more_are_gone(run_dir):
 
 def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks, monkeypatch):
     monkeypatch.setattr(module, "monotonic_ns", lambda: clocks.ns)
-    gauge = MeshId(8, NOW)
-    reference = Reference(gauge.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
+    mesh_id = MeshId(8, NOW)
+    reference = Reference(mesh_id.tag, 1, 8, 1, NOW, 0, 0.0, 0.0)
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir))
     service = make(rules=HostRules())
     service.tick()
-    said = [encode(gauge), encode(Mesh(gauge.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
+    said = [encode(mesh_id), encode(Mesh(mesh_id.tag, 10**9, NOW, 0.0, 0.0, 8)), encode(reference)]
     (run_dir / "prober" / "ring").write_bytes(ring_with(run_dir, *said))
     service.tick()
     service.core.mesh = Linear(clocks.ns, NOW, 0.0, 0.0)

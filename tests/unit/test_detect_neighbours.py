@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fabricd.cli import app
 from fabricd.detect import evidence
-from fabricd.detect.evidence import HEARSAY_NS, Places, path_views
+from fabricd.detect.evidence import PEER_REPORTS_NS, Places, path_views
 from fabricd.detect.localization import Localization
 from fabricd.detect.locate import CLEAN, SILENT, Kind, Topology
 from fabricd.detect.neighbours import PeerReport, ReportKind, flows, near, ports, read
@@ -137,7 +137,7 @@ def test_nothing_is_told_before_the_neighbours_could_say_it():
     begun = host.now
     while not places.look(host.views(), host.engine, host.now, others(lambda _, r: r == 2)):
         host.run(100 * MS)
-    assert host.now - begun >= HEARSAY_NS
+    assert host.now - begun >= PEER_REPORTS_NS
 
 
 def test_a_dark_port_that_a_neighbour_tells_of():
