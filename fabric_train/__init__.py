@@ -10,8 +10,8 @@ on at the step where it was. ``docs/operate/train.md`` has the ten lines that a 
 - ``groups``: collectives that outlive generations, over gloo, NCCL or the network plugin.
 - ``state``: what a replacement receives, and checkpoints that no outdated writer can publish.
 
-This package imports torch and the standard library only, and nothing of the house. Importing it
-does not import torch: ``rank``, ``groups`` and ``state`` do.
+This package imports torch and the standard library only, and no other package of the repository.
+Importing it does not import torch: ``rank``, ``groups`` and ``state`` do.
 """
 
 from __future__ import annotations

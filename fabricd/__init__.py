@@ -1,9 +1,9 @@
 """fabricd, the host daemon: sees faults of a host's links, and steers traffic off them and back.
 
-`daemon` opens and closes everything, `engine` decides and is pure; each package is one room, whose
-docstring says what lives there, who calls it and what always holds.
+`daemon` opens and closes everything, `engine` decides and is pure; the docstring of each
+subpackage says what lives there, who calls it and what always holds.
 
-| room | what |
+| subpackages | what |
 |---|---|
 | `config`, `process` | the configuration; the process's threads, CPUs and imports |
 | `links`, `probes`, `nics`, `procfs` | what comes in: the kernel, the prober, the NICs |

@@ -374,14 +374,16 @@ class Engine:
             carrier=self.overrides.carrier(link.carrier),
             downs=link.pending_downs,
             suspect=verdict.link_suspects.get(link.index, ""),
-            hard=_said(link.counters, Class.HARD),
+            hard_fault=_said(link.counters, Class.HARD),
         )
         facts = self.overrides.facts(link.netdev, facts)
         if link.port_active is False and self.overrides.uses_ports and facts.carrier is not False:
             # One that was never active is no failure; else it is one of its own.
             never = link.health.state is LinkState.UNKNOWN
-            facts = replace(facts, carrier=False) if never else replace(facts, hard=PORT_INACTIVE)
-        if link.out or facts.downs or facts.hard or verdict.link_faults:
+            facts = (
+                replace(facts, carrier=False) if never else replace(facts, hard_fault=PORT_INACTIVE)
+            )
+        if link.out or facts.downs or facts.hard_fault or verdict.link_faults:
             # Asked only on the way back (or when this very update begins and ends an outage).
             facts = replace(facts, clean=self._clean(link, views, now))
         elif link.health.state in (LinkState.UNKNOWN, LinkState.ADMIN) and views is not None:
@@ -396,13 +398,13 @@ class Engine:
         worse = errors or loses
         if not fault and not worse:
             return facts  # the usual case
-        hard = (
-            bool(facts.hard or (own and errors))
+        without_probes = (
+            bool(facts.hard_fault or (own and errors))
             or facts.carrier is False
             or facts.downs > 0
             or not facts.admin_up
         )
-        if (fault or worse) and not hard and not link.out:
+        if (fault or worse) and not without_probes and not link.out:
             degraded_only = not fault
             if not self._may_take(link):
                 out.refused[link.netdev] = fault or worse
@@ -417,11 +419,11 @@ class Engine:
         Once that evidence is over, probes alone keep it out, and then their share is the limit.
         """
         link.held = False
-        if not link.out or facts.carrier is False or facts.hard:
+        if not link.out or facts.carrier is False or facts.hard_fault:
             return facts, fault
         if not fault and facts.clean:
             return facts, fault
-        if link.health.hard and not self._may_take(link):
+        if link.health.fault_was_hard and not self._may_take(link):
             out.refused[link.netdev] = fault or "probes are not heard again"
             suspect = facts.suspect if facts.planned else fault or facts.suspect
             return replace(facts, clean=True, suspect=suspect), ""
@@ -442,13 +444,14 @@ class Engine:
             return True  # Who does not believe that it is dead does not wait for it to live.
         if views is None:
             lost = self._prober_lost_ns
-            return link.health.hard or (lost is not None and now - lost >= PROBER_GRACE_NS)
+            gone = lost is not None and now - lost >= PROBER_GRACE_NS
+            return gone or link.health.fault_was_hard
         known = [p.index for p in self.paths if p.heard_ever and p.spec.link == link.index]
         if not known and any(p.heard_ever and p.netdev == link.netdev for p in self._left.values()):
             # Its address went: as without a prober, for it may be back in a moment.
             if link.pathless_ns is None:
                 link.pathless_ns = now
-            return link.health.hard or now - link.pathless_ns >= PROBER_GRACE_NS
+            return link.health.fault_was_hard or now - link.pathless_ns >= PROBER_GRACE_NS
         link.pathless_ns = None
         own = [
             v._replace(gone=self.paths[v.index].gone) if v.gone else v

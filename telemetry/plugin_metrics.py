@@ -39,7 +39,7 @@ PLUGIN_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "plugin_steer_rejected_total",
         "counter",
-        "Steer pages that plugins refused as corrupt, torn, short or of another version.",
+        "Steer pages that plugins refused: corrupt, of a wrong size or version, or not trusted.",
         lambda s: s.plugin.steer_rejected,
     ),
 )

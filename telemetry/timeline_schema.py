@@ -84,7 +84,7 @@ _RETRYABLE = {
 
 
 def failure(path: Path, error: sqlite3.Error) -> TimelineError:
-    """The house's error for SQLite's, by its primary result code."""
+    """The `TimelineError` for an SQLite error, by its primary result code."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in _UNUSABLE:

@@ -7,5 +7,5 @@ computes the line, and `estimator` drives these for one path. `steps` detects a 
 between windows. `crossing` relates a NIC's clock to the host's. `clocksync.mesh`, `clocksync.ptp`
 and `fabricd.clock` call it.
 
-All of it is pure: the time of a call is a parameter. It imports no other room.
+All of it is pure: the time of a call is a parameter. It imports no other subpackage.
 """

@@ -35,7 +35,7 @@ class PairEstimator:
         self.last: Pair | None = None
         """As said last."""
         self._line: Pair | None = None
-        """The window's, which it is led on from."""
+        """The line of the last window, from which `OffsetTracker` extends it."""
         self._both = False
         """Whether it is of both directions, neither in a queue."""
         self._follower = OffsetTracker()

@@ -16,7 +16,8 @@ from clocksync.pair.trains import LEARNED, Ints, TrainFilter, Trains
 ROOM = 512
 """Points that there is room for at first."""
 SET_BACK_NS = 10**6
-"""Packets of one path overtake each other by less; who seems to, came after our clock was set."""
+"""Packets of one path overtake each other by less. A larger step back means that our clock was set
+back."""
 
 
 class Points:

@@ -142,7 +142,7 @@ class Decider:
         view = HostView(status, self._observers.view(host).observations)
         changed = self._observers.update(host, view)
         self._news |= changed
-        self._urgent |= changed and view.dead
+        self._urgent |= changed and view.last_will
 
     def host_observations(
         self, host: str, sender: Sender, observations: HostObservations, now: float

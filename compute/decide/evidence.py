@@ -1,15 +1,21 @@
 """Is a host lost? What its peers' probes, the broker and the job's own agents say.
 
-A host is lost when two of these agree, or the first one alone with a fence that its peers have
-acknowledged:
+A host is lost when two of these agree, or when the first one holds alone:
 
 1. more than half of the hosts that probe it hear it on no rail;
 2. the broker has published its last will;
 3. more than half of the job's agents miss its agent's heartbeats.
 
-An observer abstains when its own prober was paused (Lifeguard), when the broker has declared it
-dead, or when most of *its* observers call it silent: it sits on the small side of a partition. Who
-abstains still counts for the half: a few hosts that have the broker on their side decide nothing.
+A lost host is fenced, and its ranks move when its peers have acknowledged the fence. Where the
+first evidence stood alone, that acknowledgement is the second one.
+
+Words: a host is *silent* by (1) and *missed* by (3). It is *accused* when one observer calls it
+silent or its last will was published. It is *lost* by the verdict of this module.
+
+An observer abstains when its own prober was paused (Lifeguard), when its last will was published,
+or when most of *its* observers call it silent: it sits on the small side of a partition. An
+observer that abstains still counts for the half: a few hosts that have the broker on their side
+decide nothing.
 While one live agent of the job hears the host's agent, the host is not lost.
 """
 
@@ -70,7 +76,7 @@ def judge(
     suspects = (observers.accused | agents.missed).intersection(hosts)
     if not suspects:
         return {}
-    abstaining = silent | observers.dead
+    abstaining = silent | observers.last_wills
 
     def others(names: Collection[str], host: str) -> tuple[str, ...]:
         return tuple(sorted(one for one in names if one not in abstaining and one != host))
@@ -78,7 +84,7 @@ def judge(
     return {
         host: _verdict(
             Votes(
-                *_lists(observers.votes(host, silent)), observers.view(host).dead,
+                *_lists(observers.votes(host, silent)), observers.view(host).last_will,
                 others(agents.missed_by(host), host), others(agents.heard_by(host), host),
                 len(agents.agents) - (host in agents.agents),
             ),

@@ -20,13 +20,13 @@ class HostView:
     observations: HostObservations | None = None
 
     @property
-    def dead(self) -> bool:
+    def last_will(self) -> bool:
         """The broker has published its last will."""
         return self.status is not None and not self.status.online and not self.status.intended
 
     @property
     def abstains(self) -> bool:
-        """What it says of others is no evidence: it was paused, has left, or is dead."""
+        """What it says of others is no evidence: it was paused, has left, or has a last will."""
         paused = self.observations is not None and self.observations.abstains
         return paused or (self.status is not None and not self.status.online)
 
@@ -67,7 +67,7 @@ class Observers:
         """Host → how many call it silent."""
         self._acknowledged: dict[str, set[str]] = {}
         """Fence's id → hosts that have applied it."""
-        self._dead: set[str] = set()
+        self._last_wills: set[str] = set()
         self._silent: tuple[int, int, frozenset[str]] = (-1, 0, frozenset())
 
     def __len__(self) -> int:
@@ -90,15 +90,15 @@ class Observers:
             del self._views[host]
         else:
             self._views[host] = view
-        if view is not None and view.dead:
-            self._dead.add(host)
+        if view is not None and view.last_will:
+            self._last_wills.add(host)
         else:
-            self._dead.discard(host)
+            self._last_wills.discard(host)
         said = view.observations if view else None
         fenced = self._note_fences(host, before, said)
         judged = self._observe(host, _rows_of(host, said))
         if judged or before is None or view is None or (
-            (before.dead, before.abstains) != (view.dead, view.abstains)
+            (before.last_will, before.abstains) != (view.last_will, view.abstains)
         ):  # fmt: skip
             self.version += 1
             return True
@@ -143,14 +143,14 @@ class Observers:
         return sorted(self._acknowledged.get(fence, ()))
 
     @property
-    def dead(self) -> Set[str]:
+    def last_wills(self) -> Set[str]:
         """Hosts whose last will the broker has published."""
-        return self._dead
+        return self._last_wills
 
     @property
     def accused(self) -> set[str]:
         """Hosts that an observer calls silent, and those whose last will the broker published."""
-        return self._accused.keys() | self._dead
+        return self._accused.keys() | self._last_wills
 
     def silent(self, least: int) -> frozenset[str]:
         """Hosts that most of their observers call silent, before anybody abstains for that."""

@@ -5,6 +5,6 @@
 - ``documents``: what fabric-run of one host and fabric-compute say of a job, as JSON
   (``typed_json``, ``packed``, ``short_form``). ``addresses``: ``ip:port`` texts.
 
-Called by all other rooms and, for the documents, by ``compute``. Whatever is decoded here is
+Called by all other subpackages and, for the documents, by ``compute``. Whatever is decoded here is
 checked: exactly the described fields and types, or an error that says which is wrong.
 """

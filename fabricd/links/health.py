@@ -54,8 +54,9 @@ class Facts:
     """What shows that it is there at all, for the row that says so."""
     expected: bool = False
     """Never seen up, and peers say that it should be: then a verdict counts in UNKNOWN too."""
-    hard: str = ""
-    """A counter of which any increase is a fault; empty: none. It lasts for its rule's window."""
+    hard_fault: str = ""
+    """A fault that needs no probes: a counter of which any increase is a fault, for its rule's
+    window, or a verbs port that is not active. Empty: none. Carrier is not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Health:
         self.state = LinkState.UNKNOWN
         self.since_ns = 0
         self.reason = ""
-        self.hard = False
-        """The last fault was carrier, not a verdict from probes."""
+        self.fault_was_hard = False
+        """A carrier loss or a hard fault is part of the last fault; else probes alone made it."""
         self.hold = hold
         self.damping = Damping(damping)
         self._held_from: int | None = None
@@ -123,7 +124,7 @@ class Health:
     @property
     def out_by_probes(self) -> bool:
         """Steered away on probe evidence alone."""
-        return not self.hard and self.state in (LinkState.DOWN, LinkState.HOLD)
+        return not self.fault_was_hard and self.state in (LinkState.DOWN, LinkState.HOLD)
 
     def update(self, facts: Facts, now: int) -> list[Transition]:
         """Apply the facts; returns the transitions, oldest first."""
@@ -168,7 +169,7 @@ class Health:
             "state": self.state.name,
             "age_ns": now - self.since_ns,
             "reason": self.reason,
-            "hard": self.hard,
+            "hard": self.fault_was_hard,
             "damping": self.damping.save(now),
         }
 
@@ -182,7 +183,7 @@ class Health:
         age = int(document["age_ns"]) + elapsed_ns
         reason, hard = str(document["reason"]), bool(document["hard"])
         self.damping.restore(document["damping"], now, elapsed_ns)
-        self.state, self.since_ns, self.reason, self.hard = state, now - age, reason, hard
+        self.state, self.since_ns, self.reason, self.fault_was_hard = state, now - age, reason, hard
 
     def restore_history(self, document: dict[str, Any], now: int, elapsed_ns: int) -> None:
         """Take over what `save` gave before a reboot ``elapsed_ns`` ago: damping, and being out.
@@ -195,14 +196,14 @@ class Health:
         state, hard = LinkState[document["state"]], bool(document["hard"])
         self.damping.restore(document["damping"], now, elapsed_ns)
         if share(state) == 0.0 and state is not LinkState.ADMIN:
-            self.state, self.since_ns, self.hard = LinkState.HOLD, now, hard
+            self.state, self.since_ns, self.fault_was_hard = LinkState.HOLD, now, hard
             self.reason = "out before the reboot"
 
     def adopt(self, state: LinkState, now: int) -> None:
         """Take over DOWN or HOLD from elsewhere, unless it is known already."""
         if self.state not in (LinkState.DOWN, LinkState.HOLD):
             self.state, self.since_ns, self.reason = state, now, "out before the restart"
-            self.hard = False
+            self.fault_was_hard = False
 
     def _seen(self, facts: Facts, now: int, done: list[Transition]) -> None:
         if not facts.carrier:
@@ -238,36 +239,36 @@ class Health:
         return False
 
     def _fault(self, facts: Facts, now: int, done: list[Transition]) -> None:
-        hard = facts.carrier is False or facts.downs > 0 or bool(facts.hard)
-        if not facts.fault and not facts.hard and facts.carrier is not False:
+        is_hard = facts.carrier is False or facts.downs > 0 or bool(facts.hard_fault)
+        if not facts.fault and not facts.hard_fault and facts.carrier is not False:
             self._blamed_from = None
-        if not hard and not facts.fault:
+        if not is_hard and not facts.fault:
             return
         self._held_from = None
         if self.state is LinkState.DOWN:
-            self.hard = self.hard or hard
+            self.fault_was_hard = self.fault_was_hard or is_hard
             return
         if self.state is LinkState.HOLD:
             # Out of use already: the hold starts again, and only what stays is news.
-            self.hard = self.hard or hard
+            self.fault_was_hard = self.fault_was_hard or is_hard
             if not self._stays(facts, now):
                 return
         if facts.carrier is False or facts.downs:
             reason = "carrier lost" if facts.carrier is False else f"carrier lost {facts.downs} x"
         else:
-            reason = facts.hard or facts.fault
+            reason = facts.hard_fault or facts.fault
             if not facts.planned:
                 self.damping.down(now)
-        self.hard = hard
+        self.fault_was_hard = is_hard
         self._go(E.FAULT, reason, now, done)
 
     def _stays(self, facts: Facts, now: int) -> bool:
         """In HOLD: whether a fault has been there for too long to be a flap or a lag."""
-        if not facts.fault and not facts.hard and facts.carrier is not False:
+        if not facts.fault and not facts.hard_fault and facts.carrier is not False:
             return False
         if self._blamed_from is None:
             self._blamed_from = now
-        why = "carrier lost" if facts.carrier is False else facts.hard or facts.fault
+        why = "carrier lost" if facts.carrier is False else facts.hard_fault or facts.fault
         self.reason = f"hold goes on: {why}"
         return _passed(self._blamed_from, self.hold.verdict_ns, now)
 
@@ -276,12 +277,14 @@ class Health:
             if self.state is LinkState.PROBATION and now >= self.since_ns + self.hold.probation_ns:
                 self._go(E.SETTLED, "probation passed", now, done)
             return
-        self._well = bool(facts.carrier) and facts.clean and not facts.fault and not facts.hard
+        self._well = (
+            bool(facts.carrier) and facts.clean and not facts.fault and not facts.hard_fault
+        )
         if self.state is LinkState.DOWN:
             if not self._well:
                 return
             self._go(E.HEALED, "healthy again", now, done)
-        if facts.carrier is False or facts.fault or facts.hard:
+        if facts.carrier is False or facts.fault or facts.hard_fault:
             return
         if self._held_from is None:
             self._held_from = now

@@ -4,8 +4,8 @@ Rules:
 
 * UNKNOWN has never been seen up. It is not a failure, unless peers say that they probe a path and
   hear others there: then that path is DOWN.
-* Down fast: any state but ADMIN goes DOWN on one FAULT. While a link is in HOLD, `links.health`
-  reports one only after 10 s without a break.
+* Down fast: any state but DOWN and ADMIN goes DOWN on one FAULT. While a link is in HOLD,
+  `links.health` reports one only after 10 s of bad evidence without a break.
 * Up slow: DOWN goes to HOLD when the evidence is gone, HOLD to PROBATION when there was no bad
   evidence for the hold-down and damping lets it go, PROBATION to UP when nothing happened there.
 * SUSPECT and DEGRADED carry traffic; only DOWN, HOLD and ADMIN do not.

@@ -81,7 +81,7 @@ class EffectiveOverrides:
         if "carrier" in self.off:
             facts = replace(facts, downs=0)
         if "counters" in self.off:
-            facts = replace(facts, hard="")
+            facts = replace(facts, hard_fault="")
         if netdev in self.planned:
             facts = replace(facts, suspect="", planned=True)
         if netdev in self.drained:

@@ -234,7 +234,7 @@ class RdmaRails:
         if not own or self._off:
             return nothing
         hard = beside.carrier is False or beside.port_active is False or not beside.admin_up
-        if hard or (beside.out and beside.health.hard):
+        if hard or (beside.out and beside.health.fault_was_hard):
             return nothing  # The link's own state says it; this one stays as it was.
         known = [p.index for p in self.paths if p.heard_ever and p.spec.link == link.index]
         fault = verdict.link_faults.get(link.index, "")

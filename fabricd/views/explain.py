@@ -102,7 +102,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
             probes,
         ),
         LinkState.DOWN: _hard(health.reason)
-        if health.hard
+        if health.fault_was_hard
         else _probed_down(health.reason, probes),
         LinkState.HOLD: (
             "hold-down",

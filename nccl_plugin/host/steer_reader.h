@@ -1,5 +1,7 @@
-// Reads the daemon's steer page. The page may be missing, stale, torn, corrupt, truncated or
-// replaced at any moment: then it counts as absent, and nothing else happens.
+// Reads the daemon's steer page, which may change in any way at any moment. A page that is missing,
+// stale, corrupt or truncated counts as absent, and nothing else happens. A torn read is repeated;
+// until one succeeds, the last good copy counts while its heartbeat is fresh. A page that replaces
+// another one is read in its place.
 #pragma once
 
 #include <cstdint>

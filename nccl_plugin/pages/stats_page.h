@@ -46,8 +46,9 @@ struct StatsHeader {
   std::uint32_t reserved0;
   std::uint64_t errors;         // results other than success ever returned to NCCL
   std::uint64_t refused_peers;  // connections dropped: bad secret, version, magic or shape
-  std::uint64_t
-      steer_rejected;           // steer pages refused as corrupt, torn, short or of another version
+  // Steer pages refused: corrupt, of another size or version, or of an untrusted owner. Torn reads
+  // are repeated and not counted.
+  std::uint64_t steer_rejected;
   std::uint64_t event_count;    // events ever written; event i lies in slot i % kStatsMaxEvents
   std::uint32_t steer_present;  // 1 while a fresh, valid steer page is being followed
   std::uint32_t failover;       // 0: FABRIC_FAILOVER=0, the plain single-path mode

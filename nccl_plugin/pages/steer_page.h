@@ -14,7 +14,11 @@
 // RDMA has a weight of its own where `rdma_given` is 1: verbs goes by it, TCP by `weight`. Where it
 // is 0 both go by `weight`, as on pages of releases before RDMA probes, which wrote zeros there.
 //
-// A page that fails any check, or whose heartbeat is older than kSteerStaleNs, counts as absent.
+// `epoch` of a SteerRail or SteerPath counts the changes of that entry. It is not the epoch of a
+// connection (core/types.h).
+//
+// A page that fails any check, or whose heartbeat is older than kSteerStaleNs, counts as absent. A
+// torn read (`seq` is odd, or changed) is repeated; until one succeeds, the last good copy counts.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +57,7 @@ struct SteerHeader {
   std::uint32_t crc;           // over everything used from heartbeat_ns on
   std::uint64_t heartbeat_ns;  // CLOCK_MONOTONIC of the last write, at most 1 s apart
   std::uint64_t incarnation;   // of the daemon: changes at each of its starts
-  std::uint64_t generation;    // +1 whenever any entry changed (not on a mere heartbeat)
+  std::uint64_t generation;    // +1 whenever an entry, the mode or the fences changed
   std::uint32_t rail_count;
   std::uint32_t path_count;
   std::uint32_t mode;  // SteerMode; in observe every weight is kWeightFull
@@ -70,7 +74,7 @@ inline constexpr std::uint16_t kWeightFull = 1000;  // 0: carry nothing while an
 // One local rail.
 struct SteerRail {
   char netdev[16];       // NUL-terminated interface name
-  std::uint32_t epoch;   // +1 at each change of this entry
+  std::uint32_t epoch;   // +1 at each change of this entry's weights or states
   std::uint16_t weight;  // 0..kWeightFull
   std::uint8_t state;    // LinkState
   std::uint8_t reserved0;

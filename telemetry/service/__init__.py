@@ -1,4 +1,4 @@
-"""What every service of the house needs to run: files, logs, systemd, positions in a TOML file.
+"""What every service of the project needs to run: files, logs, systemd, positions in a TOML file.
 
 - ``durable``: small files that are whole after a power cut.
 - ``logs``: structured lines for journald.

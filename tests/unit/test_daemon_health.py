@@ -99,7 +99,7 @@ def test_down_at_once_up_after_hold_down():
     h = health()
     h.update(GOOD, 0)
     assert states(h.update(NO_CARRIER, 5)) == [S.DOWN]
-    assert h.hard
+    assert h.fault_was_hard
     assert states(h.update(GOOD, SEC)) == [S.HOLD]
     assert h.due_at() == 3 * SEC
     assert h.update(GOOD, 3 * SEC - 1) == []
@@ -172,7 +172,7 @@ def test_probes_that_lag_behind_the_carrier_restart_the_hold_and_publish_nothing
     for now in range(SEC, 2 * SEC, 10 * MS):
         assert h.update(BAD, now) == []
     assert h.reason == "hold goes on: silent"
-    assert h.hard, "it is out for its carrier, whatever the probes say now"
+    assert h.fault_was_hard, "it is out for its carrier, whatever the probes say now"
     assert h.damping.hourly(now) == 1, "the link was out already: no down, no penalty"
     assert h.damping.penalty(now) < penalty
     h.update(GOOD, 2 * SEC)
@@ -199,7 +199,7 @@ def test_carrier_loss_in_hold_is_penalised_and_published_only_when_it_stays():
     assert h.reason == "hold goes on: carrier lost"
     assert h.due_at() == 11 * SEC
     assert states(h.update(Facts(carrier=False), 11 * SEC)) == [S.DOWN]
-    assert h.hard
+    assert h.fault_was_hard
 
 
 def test_what_traffic_may_use_is_what_is_published():
@@ -418,7 +418,7 @@ def test_restore_keeps_state_penalty_and_age():
     other = health()
     other.restore(h.save(11 * SEC), now=50 * SEC, elapsed_ns=SEC)
     assert other.state is S.HOLD
-    assert other.hard
+    assert other.fault_was_hard
     assert 50 * SEC - other.since_ns == SEC
     other.update(GOOD, 50 * SEC)
     assert other.due_at() == 52 * SEC, "the hold begins anew"

@@ -60,18 +60,18 @@ def test_a_result_replaces_its_former_one_and_leaves_the_others(logs: Path):
     assert kept["lint"]["date"]
 
 
-def test_each_room_of_tests_has_a_step_of_its_own():
-    """Test files of two rooms may have one name: one pytest cannot collect both."""
-    rooms = {
-        f"tests/{room.name}"
-        for room in (nightly.REPO / "tests").iterdir()
-        if any("nightly" in path.read_text() for path in room.glob("**/test_*.py"))
+def test_each_folder_of_tests_has_a_step_of_its_own():
+    """Test files of two directories may have one name: one pytest cannot collect both."""
+    folders = {
+        f"tests/{folder.name}"
+        for folder in (nightly.REPO / "tests").iterdir()
+        if any("nightly" in path.read_text() for path in folder.glob("**/test_*.py"))
     }
-    assert len(rooms) > 3
+    assert len(folders) > 3
     found = set()
     for step in STEPS:
         for command, _ in step.commands([]):
-            in_rooms = {room for room in rooms for word in command if word.startswith(room)}
-            assert len(in_rooms) <= 1, step.name
-            found |= in_rooms
-    assert found == rooms
+            within = {folder for folder in folders for word in command if word.startswith(folder)}
+            assert len(within) <= 1, step.name
+            found |= within
+    assert found == folders

@@ -324,7 +324,7 @@ def test_whatever_happens_something_carries(steps):
         plain.run(300 * MS)
         assert any(host.weights())
         assert sum(w == 0 for w in host.rdma_weights()) <= 2 + sum(
-            x.health.hard for x in host.engine.links
+            x.health.fault_was_hard for x in host.engine.links
         )
         if not any(host.silent.values()):
             assert host.weights() == plain.weights()

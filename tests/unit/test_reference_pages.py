@@ -24,6 +24,7 @@ from lab.docs import pages
 from lab.docs.pages import DOCS, REPO
 from lab.docs.reference import tables
 from lab.faults import catalog
+from lab.faults.base import Fault
 from lab.matrix.cells import Fault as MatrixFault
 from lab.vm.rdma.faults import known
 from telemetry.events import EventKind, LinkState
@@ -135,6 +136,16 @@ def test_every_fault_of_the_lab_has_its_row():
     assert {word: getattr(catalog, name).kind for word, name in rows.items()} == {
         word: word for word in rows
     }
+
+
+def test_every_fault_of_the_labs_catalog_has_its_word_on_the_command_line():
+    exported = (getattr(catalog, name) for name in catalog.__all__)
+    faults = {
+        each
+        for each in exported
+        if isinstance(each, type) and issubclass(each, Fault) and each is not Fault
+    }
+    assert sorted(fault.kind for fault in faults) == sorted(kind.value for kind in LabFault)
 
 
 def test_every_fault_of_the_rdma_lab_has_its_row():

@@ -21,22 +21,22 @@ Slot meeting_slot(std::span<const std::uint32_t> members, std::uint32_t me, std:
   return {(a + b) % rounds, rounds};
 }
 
-Nanos Cadence::grid_after(Nanos mono, Nanos wall_minus_mono) const {
+Nanos Cadence::grid_after(Nanos mono, Nanos grid_minus_mono) const {
   const Nanos phase = period_ / slot_.count * slot_.index;
-  const Nanos wall = mono + wall_minus_mono - phase;
-  const Nanos into = ((wall % period_) + period_) % period_;
+  const Nanos grid = mono + grid_minus_mono - phase;
+  const Nanos into = ((grid % period_) + period_) % period_;
   return mono + (period_ - into);
 }
 
-void Cadence::start(Nanos now, Nanos wall_minus_mono) { due_ = grid_after(now, wall_minus_mono); }
+void Cadence::start(Nanos now, Nanos grid_minus_mono) { due_ = grid_after(now, grid_minus_mono); }
 
-void Cadence::advance(Nanos now, Nanos wall_minus_mono) {
+void Cadence::advance(Nanos now, Nanos grid_minus_mono) {
   const Nanos ideal = due_ + period_;
   if (ideal <= now) {
-    due_ = grid_after(now, wall_minus_mono);
+    due_ = grid_after(now, grid_minus_mono);
     return;
   }
-  const Nanos after = grid_after(ideal - 1, wall_minus_mono);
+  const Nanos after = grid_after(ideal - 1, grid_minus_mono);
   const Nanos before = after - period_;
   const Nanos nearest = after - ideal <= ideal - before ? after : before;
   const Nanos limit = period_ / 16;

@@ -242,7 +242,7 @@ class Engine {
   std::size_t find(std::uint16_t link, const Address& source, std::uint32_t host_id) const;
   void want_ports();
   void schedule(Entry& entry, Nanos now, Nanos grid_minus_mono);
-  // The clock of the grid less ours.
+  // The grid's clock less CLOCK_MONOTONIC: fabric time's, else the wall clock's.
   Nanos grid(Nanos wall_minus_mono) const {
     return synchronized() ? fabric_.ahead() : wall_minus_mono;
   }

@@ -1,4 +1,4 @@
-"""The house stays in order: rooms, one-way imports, files that fit in one reading, field terms."""
+"""Rules of the repository: subpackages, one-way imports, short files, terms of the field."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ LOOSE = {
     "lab": {"__init__.py", "__main__.py", "cli.py", "cluster.py", "node.py", "topology.py"},
     "fabric_train": {"__init__.py", "run.py"},
 }
-"""By package that is cut into rooms: the modules at its top level."""
+"""By package that is divided into subpackages: the modules at its top level."""
 
 BELOW = {
     "clocksync": {"pair": set(), "page": set(), "ptp": {"pair"}, "mesh": {"pair", "page", "ptp"}},
@@ -41,7 +41,7 @@ BELOW = {
         "host": {"rules", "messages", "agent"},
     },
 }
-"""By package and room: the rooms that it may import."""
+"""By package and subpackage: the subpackages that it may import."""
 
 PRIVATE = {
     "fabricd": (
@@ -113,7 +113,7 @@ def modules():
     return out
 
 
-def rooms(package):
+def subpackages(package):
     """The packages right below a package."""
     return {
         name: module
@@ -161,39 +161,41 @@ def circle(graph):
 
 
 @pytest.mark.parametrize("package", sorted(LOOSE))
-def test_a_package_shows_rooms_and_few_modules(package):
+def test_a_package_shows_subpackages_and_few_modules(package):
     loose = {path.name for path in (REPO / package).glob("*.py")}
     assert loose == LOOSE[package]
 
 
 @pytest.mark.parametrize("package", sorted(LOOSE))
-def test_every_room_says_what_lives_there_and_what_always_holds(package):
-    found = rooms(package)
+def test_every_subpackage_says_what_lives_there_and_what_always_holds(package):
+    found = subpackages(package)
     assert len(found) > {"fabricd": 15, "clocksync": 3, "lab": 12, "fabric_train": 6}[package]
-    short = [name for name, room in found.items() if room.docstring.count("\n\n") < 2]
+    short = [name for name, module in found.items() if module.docstring.count("\n\n") < 2]
     assert set(short) <= {"fabricd.cli"}, "which is the program's help"
 
 
 @pytest.mark.parametrize("package", sorted(LOOSE))
-def test_no_room_imports_anything_by_itself(package):
+def test_no_subpackage_imports_anything_by_itself(package):
     """Or whoever needs one module of it would load all: the daemon's start is kept light."""
-    assert {name for name, room in rooms(package).items() if room.imports} <= {"fabricd.cli"}
+    assert {name for name, module in subpackages(package).items() if module.imports} <= {
+        "fabricd.cli"
+    }
 
 
 @pytest.mark.parametrize("package", sorted(BELOW))
-def test_rooms_import_one_way(package):
+def test_subpackages_import_one_way(package):
     below = BELOW[package]
     for name, others in graph_of(modules()).items():
         if name.startswith(f"{package}.") and name.count(".") == 2:
-            room = name.split(".")[1]
+            own = name.split(".")[1]
             used = {other.split(".")[1] for other in others if other.startswith(f"{package}.")}
-            assert used - {room} <= below[room], name
+            assert used - {own} <= below[own], name
 
 
-def test_the_wheel_of_fabric_train_has_all_its_rooms():
+def test_the_wheel_of_fabric_train_has_all_its_subpackages():
     project = tomllib.loads((REPO / "fabric_train" / "pyproject.toml").read_text())
     assert set(project["tool"]["setuptools"]["packages"]) == {
-        "fabric_train", *rooms("fabric_train")
+        "fabric_train", *subpackages("fabric_train")
     }  # fmt: skip
 
 
