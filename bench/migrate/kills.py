@@ -2,11 +2,12 @@
 
 Each figure is from what the processes recorded (``bench.training.trace``): the fault's own time,
 and each rank's first commit in a later generation. What has to be exact is compared with a second
-run of the same job that nobody disturbs.
+run of the same job that nobody disturbs. FABRIC_TRAIN_BACKEND=plugin measures over the plugin.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,11 +21,12 @@ from bench.migrate.takeovers import Play, Strike
 from bench.report import Row, percentile
 from bench.training.samples import samples_of
 from bench.training.trace import UNLIMITED, Phase
+from fabric_train.groups import backend
 
 Start = Callable[..., AbstractContextManager[Job]]
 """Called with ``steps``, ``spares`` and the steps after which each rank hashes its state."""
 
-WHERE = "4 ranks, 52 MB of state, gloo, one machine"
+WHERE = f"4 ranks, 52 MB of state, {backend.chosen(os.environ)}, one machine"
 
 
 @dataclass(frozen=True)
