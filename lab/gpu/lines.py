@@ -1,8 +1,10 @@
 """``python -m lab.gpu.lines``: does NCCL's LL128 see whole lines in host memory?
 
 Its GPU reads each line of 128 bytes while the network's bytes are written, and takes it for whole
-once the last 8 are there. That is safe where one store makes a line visible at once. This sums
-(:mod:`lab.gpu.loop`) with each protocol over each network, and counts wrong results.
+once the last 8 are there. That is safe where the halves of a line become visible in their order. A
+read of host memory over PCIe may take its halves in any order, so NCCL uses LL128 there only when
+``NCCL_PROTO`` forces it to. This sums (:mod:`lab.gpu.loop`) with each protocol over each network,
+and counts wrong results.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import get_args
 
 from lab.cluster import Cluster
 from lab.gpu.machine import cannot
-from lab.gpu.plan import PROTOCOLS, Network
+from lab.gpu.plan import FORCED, PROTOCOLS, Network
 from lab.gpu.run import Outcome, run_job
 
 
@@ -67,20 +69,21 @@ def _runs(row: object) -> list[tuple[int, int]]:
 def main() -> int:
     """Each protocol over each network, without faults; the plugin with a flapping rail as well."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="default: all")
+    parser.add_argument("--protocol", action="append", choices=(*PROTOCOLS, FORCED))
     parser.add_argument("--network", action="append", choices=get_args(Network))
     parser.add_argument("--seconds", type=float, default=30.0, help="of each run")
+    parser.add_argument("--rate", default="2gbit", help="of each rail (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="a new directory")
     args = parser.parse_args()
     if cannot("lab.gpu.lines"):
         return 2
     args.out.mkdir(parents=True)
     counts = []
-    for protocol in args.protocol or PROTOCOLS:
+    for protocol in args.protocol or (*PROTOCOLS, FORCED):
         for network in args.network or get_args(Network):
             for flapping in (False, True) if network == "FABRIC" else (False,):
                 out = args.out / f"{protocol}-{network}-{'flap' if flapping else 'calm'}"
-                with Cluster(name="lines", hosts=2, rails=2, rate="2gbit") as lab:
+                with Cluster(name="lines", hosts=2, rails=2, rate=args.rate) as lab:
                     outcome = run_job(
                         lab, out.resolve(), protocol, seconds=args.seconds, faults=flapping,
                         network=network, worker=loop,

@@ -11,7 +11,10 @@ Operation = Literal["all_reduce", "all_to_all", "send_recv"]
 Network = Literal["FABRIC", "Socket"]
 
 WORLD = 2
-PROTOCOLS = ("Simple", "LL", "LL128")
+PROTOCOLS = ("Simple", "LL")
+"""Those that NCCL uses through host memory, where every bit has to be right."""
+FORCED = "LL128"
+"""NCCL never takes it there by itself; see :mod:`lab.gpu.lines`."""
 
 
 @dataclass(frozen=True, slots=True)

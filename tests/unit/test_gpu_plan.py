@@ -10,7 +10,7 @@ import pytest
 from lab.gpu.compare import Row, compare
 from lab.gpu.lines import count
 from lab.gpu.machine import look
-from lab.gpu.plan import PROTOCOLS, STEPS, WORLD, Machine, environment, missing, seed
+from lab.gpu.plan import FORCED, PROTOCOLS, STEPS, WORLD, Machine, environment, missing, seed
 from lab.gpu.run import Outcome
 
 
@@ -94,7 +94,7 @@ def test_the_ranks_are_two_hosts_on_one_gpu():
     assert both[0]["CUDA_VISIBLE_DEVICES"] == both[1]["CUDA_VISIBLE_DEVICES"]
     assert both[0]["NCCL_NET_PLUGIN"] == "/p.so"
     assert both[0]["NCCL_PROTO"] == "LL"
-    assert set(PROTOCOLS) == {"Simple", "LL", "LL128"}
+    assert {*PROTOCOLS, FORCED} == {"Simple", "LL", "LL128"}
 
 
 def test_every_operation_small_and_large_with_inputs_of_its_own():

@@ -121,6 +121,16 @@ def _others(environment: NcclEnvironment) -> Iterator[Finding]:
             f"NCCL_SOCKET_FAMILY={family} is neither AF_INET nor AF_INET6, and so ignored.",
             "Correct it.",
         )  # fmt: skip
+    protocols = environment.value("NCCL_PROTO")
+    if protocols and forces_ll128(protocols):
+        yield Finding(
+            Severity.CRITICAL, environment.source,
+            f"NCCL_PROTO={protocols} has NCCL use LL128 on any path. Where data goes through host "
+            "memory, over TCP and with NCCL's own sockets as well, a GPU may see half a line of "
+            "128 bytes: wrong numbers, and no error.",
+            "Unset it: NCCL takes LL128 by itself where it is safe. To leave one out, leave out "
+            "both: NCCL_PROTO=^LL,LL128.",
+        )  # fmt: skip
     if not uses_plugin(environment):
         return
     if environment.value("NCCL_NET_FORCE_MERGE"):
@@ -129,6 +139,20 @@ def _others(environment: NcclEnvironment) -> Iterator[Finding]:
             "NCCL_NET_FORCE_MERGE asks NCCL to fuse NICs; the plugin shows each NIC by itself and "
             "refuses to.", "Unset it: the plugin uses every NIC, and loses one alone.",
         )  # fmt: skip
+
+
+def forces_ll128(text: str) -> bool:
+    """Whether an NCCL_PROTO takes LL128 for some collective, without NCCL's own look at the path.
+
+    Lists as NCCL 2.30's ``parseList`` (src/graph/tuning.cc) reads them: ``[collective:]names``,
+    ``;`` between them, and ``^`` for all but these.
+    """
+    for part in text.lower().split(";"):
+        names = part.partition(":")[2] or part
+        excluded = names.startswith("^")
+        if ("ll128" in names.removeprefix("^").split(",")) != excluded:
+            return True
+    return False
 
 
 def _file(environment: NcclEnvironment) -> Iterator[Finding]:

@@ -43,6 +43,8 @@ SOUND = (
     {"NCCL_IB_HCA": "^mlx5_9", "NCCL_IB_TC": "0x68", "NCCL_IB_FIFO_TC": "104"},
     {"NCCL_IB_ADDR_FAMILY": "AF_INET", "NCCL_IB_ADDR_RANGE": "10.0.0.0/8"},
     {"NCCL_SOCKET_IFNAME": "=rail0,rail1", "NCCL_IB_GID_INDEX": "-1"},
+    {"NCCL_PROTO": "Simple,LL"},
+    {"NCCL_PROTO": "^LL,LL128;broadcast:Simple"},
 )
 
 
@@ -64,6 +66,9 @@ FIGHTS = (
     ({"NCCL_SOCKET_IFNAME": "rail0"}, Severity.WARNING, "leaves out the rails rail1"),
     ({"NCCL_SOCKET_IFNAME": "eth0"}, Severity.WARNING, "none of which is a rail"),
     ({"NCCL_SOCKET_FAMILY": "ipv4"}, Severity.WARNING, "neither AF_INET nor AF_INET6"),
+    ({"NCCL_PROTO": "LL128"}, Severity.CRITICAL, "half a line"),
+    ({"NCCL_PROTO": "^Simple"}, Severity.CRITICAL, "half a line"),
+    ({"NCCL_PROTO": "^LL128;allreduce:ll,ll128"}, Severity.CRITICAL, "half a line"),
     ({"NCCL_IB_DISABLE": "1"}, Severity.NOTE, "turns verbs off"),
     ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": OURS}, Severity.NOTE, "turns verbs off"),
     ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": OURS, "FABRIC_VERBS": "1"}, Severity.WARNING,
