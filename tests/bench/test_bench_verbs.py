@@ -1,6 +1,10 @@
 """Rows of ``bench verbs`` from made-up rounds."""
 
-from bench.verbs import Measured, row
+import pytest
+
+from bench.verbs.faults import Played, rows
+from bench.verbs.rates import Measured, row
+from bench.verbs.returns import Return, share
 
 
 def test_a_ratio_is_held_against_the_bound_where_verbs_carried_it():
@@ -22,3 +26,46 @@ def test_a_plugin_that_carries_tcp_is_asked_for_nothing():
     made = row("64 KB", 0.9, "Mbit/s", taken, higher=True)
     assert (made.asked, made.ok) == (None, None)
     assert "TCP" in made.name
+
+
+def played(case, mode="p2p", stall=1.0, failed=0, corrupt=0, down=0):
+    return Played(case, mode, stall, failed, corrupt, down)
+
+
+def test_the_longest_stall_of_each_kind_of_fault_is_named():
+    made = rows(
+        [
+            played("carrier", stall=40.0),
+            played("carrier", "ring", stall=120.0),
+            played("black hole", stall=900.0, down=1),
+            played("process stopped", stall=5000.0),
+        ]
+    )
+    event, silence = (row for row in made if row.name.startswith("stall"))
+    assert (event.got, event.ok, event.note) == (120.0, False, "carrier, ring")
+    assert (silence.got, silence.ok) == (900.0, True)
+    assert [row.ok for row in made if row.better == "equal"] == [True, True, True]
+
+
+def test_failed_ranks_wrong_bytes_and_a_stopped_process_that_is_called_dead_are_counted():
+    made = rows(
+        [played("process stopped", failed=1, corrupt=7, down=2), played("admin", corrupt=1)]
+    )
+    assert [row.got for row in made if row.better == "equal"] == [1, 8, 2]
+    assert not any(row.ok for row in made if row.better == "equal")
+
+
+def samples(rate_before, rate_after, down_ns=10**10, up_ns=11 * 10**9):
+    """One sample each 100 ms; nothing between."""
+    for at in range(0, 20 * 10**9, 10**8):
+        moved = rate_before if at <= down_ns else 0 if at <= up_ns else rate_after
+        yield {"type": "sample", "t_ns": at, "rails": {"rail0": {"tx": moved}, "rail1": {"tx": 9}}}
+    yield {"type": "end"}
+
+
+def test_a_rate_after_a_return_is_part_of_that_before():
+    outage = Return(10**10, 11 * 10**9)
+    assert share(list(samples(100, 95)), outage) == 0.95
+    assert share(list(samples(100, 0)), outage) == 0.0
+    with pytest.raises(ValueError, match="nothing before"):
+        share(list(samples(0, 95)), outage)

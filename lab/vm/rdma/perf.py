@@ -85,6 +85,11 @@ class GuestPerf:
         ends = [rank.wait() for rank in self.ranks]
         return [self._result(rank, end) for rank, end in enumerate(ends)]
 
+    def log(self, rank: int) -> str:
+        """What a rank that has ended wrote, with ``--verbose`` the plugin's log as well."""
+        end = self.ranks[rank].wait()
+        return end.out + end.err
+
     def _result(self, rank: int, end: Result) -> RankResult:
         rows = self.rows(rank)
         last: list[dict[str, Any]] = [row for row in rows if row["type"] == "end"]
