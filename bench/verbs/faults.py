@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.report import Row
@@ -12,10 +13,12 @@ from lab.node import build_dir
 from lab.vm.rdma import namespaces
 from lab.vm.rdma.cases import CASES, HOSTS, Case, Noticed
 from lab.vm.rdma.lab import GuestLab
-from lab.vm.rdma.perf import GuestPerf, longest_stall_ns
+from lab.vm.rdma.perf import Collective, GuestPerf, longest_stall_ns
 
 EVERY_MS = 10
 """Between two samples of a job: the resolution of a stall."""
+CALM_S = 2
+"""Of a job's traffic before its fault: an emulated machine stalls by itself as well."""
 AFTER_S = 3
 QUICK = ("carrier", "black hole", "ACKs dropped", "process stopped")
 LIMITS_MS: Mapping[Noticed, float] = {"event": 100.0, "silence": 1000.0}
@@ -31,6 +34,8 @@ class Played:
     case: str
     mode: str
     stall_ms: float
+    calm_ms: float
+    """The same without a fault, just before it."""
     failed: int
     """Ranks that did not end well."""
     corrupt_bytes: int
@@ -38,8 +43,13 @@ class Played:
     """Lines of the plugins' logs that say so."""
 
 
-def _since(rows: Iterable[Told], t_ns: int) -> list[Told]:
-    return [row for row in rows if int(row.get("t_ns", 0)) >= t_ns]
+def _stall_ms(job: GuestPerf, ranks: int, begin_ns: int, end_ns: int) -> float:
+    """Of the rank that it was longest for."""
+    stalls = [
+        longest_stall_ns([r for r in job.rows(rank) if begin_ns <= int(r.get("t_ns", 0)) <= end_ns])
+        for rank in range(ranks)
+    ]
+    return max(stalls) / 1e6
 
 
 def moved(rows: Sequence[Told]) -> int:
@@ -55,24 +65,27 @@ def _until_more(job: GuestPerf, than: int) -> None:
         time.sleep(0.2)
 
 
-def play(lab: GuestLab, name: str, case: Case, mode: str) -> Played:
+def play(lab: GuestLab, name: str, case: Case, mode: Collective) -> Played:
     """One job of all ``mode``'s ranks, the fault in its middle."""
     words = ["--size", "256K", "--channels", "2", "--duration", "600", "--pingpong", "0"]
     words += ["--interval-ms", str(EVERY_MS), "--verbose"]
-    job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400, env={"FABRIC_VERBS": "1"})  # type: ignore[arg-type]
+    job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400, env={"FABRIC_VERBS": "1"})
     try:
         _until_more(job, 0)
+        calm = lab.machines[0].now_ns()
+        lab.run(0, ["sleep", str(CALM_S)]).check()
         before = len(lab.truth())
         with lab.inject(case.make()):
             lab.run(0, ["sleep", str(case.seconds)]).check()
         lab.run(0, ["sleep", str(AFTER_S)]).check()
-        began = min(int(row["guest_ns"]) for row in lab.truth()[before:]) - BEFORE_NS
+        began = min(t_ns for row in lab.truth()[before:] for t_ns in row["guest_ns"]) - BEFORE_NS
         _until_more(job, moved(job.rows(0)))
         job.interrupt()
         results = job.wait()
-        stalls = [longest_stall_ns(_since(job.rows(rank.rank), began)) for rank in results]
         return Played(
-            name, mode, max(stalls) / 1e6,
+            name, mode,
+            _stall_ms(job, len(results), began, lab.machines[0].now_ns()),
+            _stall_ms(job, len(results), calm, began),
             sum(rank.status != 0 or bool(rank.errors) for rank in results),
             sum(int(rank.end.get("corrupt_bytes", 0)) for rank in results),
             sum(job.log(rank.rank).count(" is down (") for rank in results),
@@ -94,14 +107,19 @@ def rows(played: Sequence[Played], limits: Mapping[Noticed, float] = LIMITS_MS) 
         if not these:
             continue
         worst = max(these, key=lambda one: one.stall_ms)
-        samples = {f"{one.case}, {one.mode}": [round(one.stall_ms, 1)] for one in these}
+        samples = {
+            f"{one.case}, {one.mode}": [round(one.stall_ms, 1), round(one.calm_ms, 1)]
+            for one in these
+        }
+        calm = f"undisturbed {max(one.calm_ms for one in these):.0f}"
+        typical = f"median {statistics.median(one.stall_ms for one in these):.0f}"
         found.append(
             Row(
                 f"stall, a fault with {'an' if noticed == 'event' else 'no'} event, the longest",
                 limit,
                 worst.stall_ms,
                 "ms",
-                note=f"{worst.case}, {worst.mode}",
+                note=f"{worst.case}, {worst.mode}; {typical}; {calm}",
                 samples=samples,
             )
         )

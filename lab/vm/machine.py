@@ -201,7 +201,7 @@ class Vm:
         deadline = time.monotonic() + 20
         try:
             self._monitor = Monitor(self._dir / "qmp.sock", deadline)
-            self._agent = Agent(self._dir / "agent.sock", deadline)
+            self._agent = Agent(self._dir / "agent.sock", deadline, self.console)
         except VmError as err:
             log_text = (self._dir / "qemu.log").read_text(errors="replace")
             self.close()
@@ -222,7 +222,7 @@ class Vm:
             raise VmError(f"{self.name}: systemd says {state.out.strip()!r}\n{self.console()}")
         return self
 
-    def console(self, lines: int = 40) -> str:
+    def console(self, lines: int = 80) -> str:
         """The last lines of the serial console."""
         path = self._dir / "console.log"
         text = path.read_text(errors="replace") if path.exists() else ""
@@ -296,7 +296,7 @@ class Vm:
         self._monitor.call("set-action", reboot="reset")
         self._monitor.call("system_reset")
         self._agent.close()
-        self._agent = Agent(self._dir / "agent.sock", time.monotonic() + 20)
+        self._agent = Agent(self._dir / "agent.sock", time.monotonic() + 20, self.console)
         self._monitor.call("cont")
 
     def set_plugged(self, rail: int, *, plugged: bool) -> None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +89,16 @@ class Result:
 
 
 class Agent:
-    """Client of ``guest/agent.py``; any number of requests at once."""
+    """Client of ``guest/agent.py``; any number of requests at once.
 
-    def __init__(self, path: Path, deadline: float) -> None:
+    ``last_words``: what the guest wrote to its console, for the error of requests that it took
+    along when it died.
+    """
+
+    def __init__(
+        self, path: Path, deadline: float, last_words: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._last_words = last_words
         self._sock = connect(path, deadline)
         self._ids: Iterator[int] = itertools.count(1)
         self._lock = threading.Lock()
@@ -115,8 +122,9 @@ class Agent:
         with self._lock:
             lost = list(self._pending.values())
             self._pending.clear()
+        words = self._last_words() if lost else ""
         for future in lost:
-            future.set_exception(VmError("the guest's agent has gone"))
+            future.set_exception(VmError(f"the guest's agent has gone\n{words}"))
 
     def request(self, op: str, **fields: object) -> tuple[int, Future[dict[str, Any]]]:
         """Send a request; returns its id and the future of its answer."""

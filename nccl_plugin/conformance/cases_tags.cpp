@@ -79,6 +79,7 @@ void grouped_tags(World& world, std::size_t size, Posted posted) {
         world, traffic, posted,
         [&] {
           std::vector<Message> slots;
+          slots.reserve(tags.size());
           for (const int tag : tags) {
             slots.push_back({tag, group, size + static_cast<std::size_t>(tag)});
           }

@@ -194,17 +194,17 @@ int parse(CLI::App& app, Options& o, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app{"Plays NCCL's side of the net plugin contract against any libnccl-net*.so.",
-               "fabric-conformance"};
-  if (const int status = parse(app, options, argc, argv); status >= 0) return status;
-  if (options.list) {
-    for (const Case& one : fabric::conformance::all_cases()) {
-      std::printf("%-34s %s\n", one.name.c_str(), one.what.c_str());
-    }
-    return 0;
-  }
   try {
+    Options options;
+    CLI::App app{"Plays NCCL's side of the net plugin contract against any libnccl-net*.so.",
+                 "fabric-conformance"};
+    if (const int status = parse(app, options, argc, argv); status >= 0) return status;
+    if (options.list) {
+      for (const Case& one : fabric::conformance::all_cases()) {
+        std::printf("%-34s %s\n", one.name.c_str(), one.what.c_str());
+      }
+      return 0;
+    }
     return Run(std::move(options)).all();
   } catch (const fabric::perf::UsageError& error) {
     std::cerr << "fabric-conformance: " << error.what() << '\n';

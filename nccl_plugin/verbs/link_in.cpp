@@ -166,41 +166,46 @@ std::uint32_t LinkIn::send_room() const {
              : pair.send_depth() - pair.sends_outstanding();
 }
 
-// The lines that were put, each run of them in one write.
-bool LinkIn::write_lines(host::ReceiveProgress& progress) {
+bool LinkIn::post(const Write& write, host::ReceiveProgress& progress) {
+  if (connection_->pair().sends_outstanding() == 0) {
+    answered_at_ = settings_.now();  // nothing was due before
+  }
+  if (connection_->pair().post_write(write) != Posted::done) {
+    die(pages::PathDownReason::socket_error, "its send queue takes no more", progress);
+    return false;
+  }
+  progress.wrote = true;
+  return true;
+}
+
+// The lines that were put, each run of them in one write. `tell`: the last one's immediate says how
+// many there are.
+bool LinkIn::write_lines(bool tell, host::ReceiveProgress& progress) {
   while (const auto run = cts_.next_run()) {
     const std::size_t at = std::size_t{run->first} * kLineSize;
-    const Posted posted = connection_->pair().post_write(
-        {connection_->memory().bytes().data() + kLinesAt + at,
-         run->count * static_cast<std::uint32_t>(kLineSize), connection_->memory().local_key(),
-         connection_->peer().ring.address + at, connection_->peer().ring.key, std::nullopt});
-    if (posted != Posted::done) {
-      die(pages::PathDownReason::socket_error, "its send queue takes no more", progress);
+    const bool last = cts_.runs() == 0;
+    if (!post({connection_->memory().bytes().data() + kLinesAt + at,
+               run->count * static_cast<std::uint32_t>(kLineSize),
+               connection_->memory().local_key(), connection_->peer().ring.address + at,
+               connection_->peer().ring.key,
+               tell && last ? std::optional(cts_.written()) : std::nullopt},
+              progress)) {
       return false;
     }
-    progress.wrote = true;
   }
   return true;
 }
 
 // What is whole, and the credits; its immediate says how many CTS lines there are.
 void LinkIn::write_progress(core::ReceiveCore& core, host::ReceiveProgress& progress) {
-  if (connection_->pair().sends_outstanding() == 0) {
-    answered_at_ = settings_.now();  // nothing was due before
-  }
   const Line line = encode_progress({core.progress(), core.tell_landed(path_), epoch_, path_});
   std::byte* copy = connection_->memory().bytes().data() + kProgressAt +
                     std::size_t{next_progress_++ % kAnswerDepth} * kLineSize;
   std::copy(line.begin(), line.end(), copy);
-  const Posted posted = connection_->pair().post_write(
-      {copy, static_cast<std::uint32_t>(kLineSize), connection_->memory().local_key(),
-       connection_->peer().ring.address + std::size_t{kRingLines} * kLineSize,
-       connection_->peer().ring.key, cts_.written()});
-  if (posted != Posted::done) {
-    die(pages::PathDownReason::socket_error, "its send queue takes no more", progress);
-    return;
-  }
-  progress.wrote = true;
+  post({copy, static_cast<std::uint32_t>(kLineSize), connection_->memory().local_key(),
+        connection_->peer().ring.address + std::size_t{kRingLines} * kLineSize,
+        connection_->peer().ring.key, cts_.written()},
+       progress);
 }
 
 void LinkIn::answer(core::ReceiveCore& core, host::ReceiveProgress& progress) {
@@ -212,8 +217,8 @@ void LinkIn::answer(core::ReceiveCore& core, host::ReceiveProgress& progress) {
       return;  // the ring is full of groups that are under way
     }
     bool full = false;
-    // The progress line says all that these two say.
-    core.next_done_below();
+    // The progress line says all that these two say; where there is nothing of both, it can wait.
+    bool news = core.next_done_below().has_value();
     while (!full) {
       const auto cts = core.next_cts();
       if (!cts) {
@@ -223,11 +228,15 @@ void LinkIn::answer(core::ReceiveCore& core, host::ReceiveProgress& progress) {
       full = cts_.room(core) < core::kMaxSlots;
     }
     while (core.next_acknowledgement()) {
+      news = true;
     }
-    if (!write_lines(progress)) {
+    news = news || cts_.runs() == 0;
+    if (!write_lines(!news, progress)) {
       return;
     }
-    write_progress(core, progress);
+    if (news) {
+      write_progress(core, progress);
+    }
   }
 }
 

@@ -60,7 +60,8 @@ class LinkIn final : public host::LinkIn {
   std::uint32_t drain(core::ReceiveCore& core, host::ReceiveProgress& progress);
   void note_landed(const Completion& completion, core::ReceiveCore& core,
                    host::ReceiveProgress& progress);
-  bool write_lines(host::ReceiveProgress& progress);
+  bool post(const Write& write, host::ReceiveProgress& progress);
+  bool write_lines(bool tell, host::ReceiveProgress& progress);
   void write_progress(core::ReceiveCore& core, host::ReceiveProgress& progress);
   [[nodiscard]] std::uint32_t send_room() const;
   void die(pages::PathDownReason reason, std::string why, host::ReceiveProgress& progress);

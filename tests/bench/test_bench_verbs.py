@@ -4,7 +4,7 @@ import pytest
 
 from bench.verbs.faults import Played, rows
 from bench.verbs.rates import Measured, row
-from bench.verbs.returns import Return, share
+from bench.verbs.returns import Return, shares
 
 
 def test_a_ratio_is_held_against_the_bound_where_verbs_carried_it():
@@ -29,7 +29,7 @@ def test_a_plugin_that_carries_tcp_is_asked_for_nothing():
 
 
 def played(case, mode="p2p", stall=1.0, failed=0, corrupt=0, down=0):
-    return Played(case, mode, stall, failed, corrupt, down)
+    return Played(case, mode, stall, 5.0, failed, corrupt, down)
 
 
 def test_the_longest_stall_of_each_kind_of_fault_is_named():
@@ -42,7 +42,11 @@ def test_the_longest_stall_of_each_kind_of_fault_is_named():
         ]
     )
     event, silence = (row for row in made if row.name.startswith("stall"))
-    assert (event.got, event.ok, event.note) == (120.0, False, "carrier, ring")
+    assert (event.got, event.ok, event.note) == (
+        120.0,
+        False,
+        "carrier, ring; median 80; undisturbed 5",
+    )
     assert (silence.got, silence.ok) == (900.0, True)
     assert [row.ok for row in made if row.better == "equal"] == [True, True, True]
 
@@ -65,7 +69,7 @@ def samples(rate_before, rate_after, down_ns=10**10, up_ns=11 * 10**9):
 
 def test_a_rate_after_a_return_is_part_of_that_before():
     outage = Return(10**10, 11 * 10**9)
-    assert share(list(samples(100, 95)), outage) == 0.95
-    assert share(list(samples(100, 0)), outage) == 0.0
+    assert shares(list(samples(100, 95)), outage) == (0.95, 1.0)
+    assert shares(list(samples(100, 0)), outage) == (0.0, 1.0)
     with pytest.raises(ValueError, match="nothing before"):
-        share(list(samples(0, 95)), outage)
+        shares(list(samples(0, 95)), outage)

@@ -27,9 +27,10 @@ from lab.vm.rdma.faults import (
     RoceDrop,
     RxeRemoved,
 )
+from lab.vm.rdma.perf import Collective
 
 Noticed = Literal["event", "silence", "nothing carries"]
-HOSTS = {"p2p": [0, 1], "ring": [0, 1, 2, 3]}
+HOSTS: dict[Collective, list[int]] = {"p2p": [0, 1], "ring": [0, 1, 2, 3]}
 """Ranks of each collective."""
 
 

@@ -25,7 +25,7 @@ from lab.vm.machine import Vm
 from lab.vm.rdma import dmesg, payload, perftest, registry
 from lab.vm.rdma.holds import Holds
 from lab.vm.rdma.perf import Collective, GuestPerf
-from lab.vm.rdma.place import Place
+from lab.vm.rdma.place import Place, here_document
 from lab.vm.rdma.registry import Kind
 from lab.vm.rdma.site import GuestDir, GuestSite, TrackedFault
 from lab.vm.rdma.writes import RcWrites
@@ -41,6 +41,20 @@ LEAST_MTU, MOST_MTU = 576, 9000
 MODULES = ("rdma_rxe", "sch_netem", "nft_numgen", "nf_tables")
 MASKED = tuple(f"rdma-load-modules@{kind}.service" for kind in ("rdma", "roce", "infiniband"))
 """They load modules that nothing here uses, for each device that appears."""
+
+
+def held_hooks() -> str:
+    """A shell line after which no nftables table makes a machine patch its kernel's code. Pure.
+
+    The first chain at a hook switches the hook on, and the last one off, by patching running code.
+    QEMU's emulator does not always get that right: a virtual CPU traps in code that is whole again,
+    and its kernel dies (``Oops: int3`` in ``__netif_receive_skb_core``). A chain that stays has the
+    hooks stay on.
+    """
+    lines = ["table netdev held {"]
+    for hook in ("ingress", "egress"):
+        lines += [f"chain {hook} {{ type filter hook {hook} device lo priority 0; }}"]
+    return here_document("nft -f -", [*lines, "}"])
 
 
 def device(rail: int) -> str:

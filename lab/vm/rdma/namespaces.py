@@ -13,7 +13,15 @@ from lab.faults.base import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import kernel, machine
 from lab.vm.machine import Vm
-from lab.vm.rdma.lab import ETHERNET_MTU, MASKED, MODULES, GuestLab, Hook, device
+from lab.vm.rdma.lab import (
+    ETHERNET_MTU,
+    MASKED,
+    MODULES,
+    GuestLab,
+    Hook,
+    device,
+    held_hooks,
+)
 from lab.vm.rdma.place import Place, here_document
 from lab.vm.rdma.registry import Kind
 
@@ -105,7 +113,7 @@ class NamespaceLab(GuestLab):
 
     def build(self) -> None:
         """Make the network and the devices; raises ``VmError`` when the kernel refuses."""
-        load = [f"modprobe -a {' '.join(MODULES)}"]
+        load = [f"modprobe -a {' '.join(MODULES)}", held_hooks()]
         # Devices are to belong to one namespace; the mode cannot change once there are others.
         mode = ["modprobe ib_core", "rdma system set netns exclusive"]
         pairs = [(h, r) for h in range(self.topology.hosts) for r in range(self.topology.rails)]

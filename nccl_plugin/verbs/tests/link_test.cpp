@@ -66,6 +66,25 @@ TEST_CASE("verbs link: many groups go round in the ring, and credits bound what 
   CHECK(world.failures == 0);
 }
 
+TEST_CASE("verbs link: a receive of which alone there is news is told in one write") {
+  LinkWorld world(1);
+  REQUIRE(world.dial(0));
+  world.settle();
+  const std::size_t at_rest = world.in(0).backlog();
+  world.post(100);
+  world.poll_receiver(0);
+  CHECK(world.in(0).backlog() == at_rest + kLineSize);  // its line, whose immediate counts it
+  world.network.run();
+  world.poll_receiver(0);
+  world.poll_sender(0);  // sends it
+  world.network.run();
+  world.post(100);
+  world.poll_receiver(0);
+  CHECK(world.in(0).backlog() == at_rest + 2 * kLineSize);  // and that the first is whole
+  world.settle();
+  CHECK(world.complete());
+}
+
 TEST_CASE("verbs link: a receiver that does not look is no dead path, and loses nothing") {
   LinkWorld world(1);
   REQUIRE(world.dial(0));
