@@ -11,13 +11,14 @@ constexpr std::uint32_t kPsnMask = 0xff'ffff;
 
 }  // namespace
 
-std::unique_ptr<Connection> Connection::make(RailPort& port, const ConnectionSettings& settings,
-                                             std::uint32_t ring_entries, Error& error) {
+ConnectionPtr Connection::make(RailPort& port, const ConnectionSettings& settings,
+                               std::uint32_t ring_entries, Error& error) {
   const auto reading = port.read(error);
   if (!reading) {
     return nullptr;
   }
-  std::unique_ptr<Connection> made(new Connection);
+  ConnectionPtr made(new Connection, {settings.elsewhere});
+  made->elsewhere_ = settings.elsewhere;
   made->device_ = port.device();
   made->path_ = reading->settings;
   made->health_ = port.health();
@@ -112,13 +113,9 @@ bool Connection::ended(std::int64_t now) {
   const bool over = pair_->phase() == QueuePhase::error || pair_->phase() == QueuePhase::reset;
   const bool flushed =
       over && pair_->sends_outstanding() == 0 && pair_->receives_outstanding() == 0;
-  if (!flushed && !device_->gone() && now - ending_since_ < kFlushNs) {
-    return false;
-  }
-  // A queue pair that is destroyed reads and writes nothing; one that the device keeps may.
-  const bool destroyed = pair_->destroy();
-  witness_->end();
-  ended_ = destroyed || flushed || device_->gone();
+  // One that is destroyed reads and writes nothing; one that the device keeps may.
+  ended_ = flushed || device_->gone() ||
+           (now - ending_since_ >= kFlushNs && pair_->destroyed(elsewhere_));
   return ended_;
 }
 

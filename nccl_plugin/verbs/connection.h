@@ -10,6 +10,7 @@
 #include "verbs/peer_memory.h"
 #include "verbs/probe_write.h"
 #include "verbs/rail_port.h"
+#include "verbs/reaper.h"
 
 namespace fabric::verbs {
 
@@ -20,13 +21,14 @@ struct ConnectionSettings {
   std::size_t memory_size = 0;            // bytes
   bool events = false;                    // completions can wake who sleeps
   std::function<std::uint32_t()> random;  // first packet numbers; 32 bits
+  Elsewhere elsewhere;
 };
 
 class Connection {
  public:
-  // Reads the port, makes everything. Null: `error` says why.
-  static std::unique_ptr<Connection> make(RailPort& port, const ConnectionSettings& settings,
-                                          std::uint32_t ring_entries, Error& error);
+  // Reads the port, makes everything. Null: `error` says why. It is deleted elsewhere.
+  static ConnectionPtr make(RailPort& port, const ConnectionSettings& settings,
+                            std::uint32_t ring_entries, Error& error);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -61,9 +63,9 @@ class Connection {
 
   // Moves both queue pairs to ERR: what was posted is flushed, and polled as ever.
   void begin_end();
-  // After that: true when every request has completed and the queue pairs are destroyed, or the
+  // After that: true when every request has completed, or the queue pair is destroyed, or the
   // device is gone. Nothing reads or writes memory for this connection any more. `now`: ns. A
-  // device that never flushes is made to let go by destroying its queue pairs after kFlushNs.
+  // device that never flushes is made to let go by destroying its queue pair after kFlushNs.
   bool ended(std::int64_t now);
   static constexpr std::int64_t kFlushNs = 1'000'000'000;
 
@@ -80,6 +82,7 @@ class Connection {
   std::unique_ptr<ProbeWrite> witness_;
   std::shared_ptr<const PortHealth> health_;
   core::CompletionTimeout timeout_;
+  Elsewhere elsewhere_;
   bool armed_ = false;
   bool ending_ = false;
   bool ended_ = false;

@@ -25,8 +25,8 @@ constexpr std::size_t kMemorySize = kProgressAt + std::size_t{kAnswerDepth} * kL
 
 }  // namespace
 
-LinkIn::LinkIn(std::unique_ptr<Connection> connection, const LinkSettings& settings,
-               core::PathIndex path, core::Epoch epoch)
+LinkIn::LinkIn(ConnectionPtr connection, const LinkSettings& settings, core::PathIndex path,
+               core::Epoch epoch)
     : settings_(settings),
       path_(path),
       epoch_(epoch),
@@ -37,6 +37,8 @@ LinkIn::LinkIn(std::unique_ptr<Connection> connection, const LinkSettings& setti
   terms_.receive_entries -= kSpareReceives;
 }
 
+LinkIn::~LinkIn() = default;
+
 std::unique_ptr<LinkIn> LinkIn::make(RailPort& port, const LinkSettings& settings,
                                      core::PathIndex path, core::Epoch epoch, Error& error) {
   ConnectionSettings wanted;
@@ -44,6 +46,7 @@ std::unique_ptr<LinkIn> LinkIn::make(RailPort& port, const LinkSettings& setting
   wanted.memory_size = kMemorySize;
   wanted.events = settings.events;
   wanted.random = settings.random;
+  wanted.elsewhere = settings.elsewhere;
   auto connection =
       Connection::make(port, wanted, static_cast<std::uint32_t>(kScratch / kLineSize), error);
   return connection == nullptr
@@ -184,12 +187,12 @@ bool LinkIn::write_lines(bool tell, host::ReceiveProgress& progress) {
   while (const auto run = cts_.next_run()) {
     const std::size_t at = std::size_t{run->first} * kLineSize;
     const bool last = cts_.runs() == 0;
-    if (!post({connection_->memory().bytes().data() + kLinesAt + at,
-               run->count * static_cast<std::uint32_t>(kLineSize),
-               connection_->memory().local_key(), connection_->peer().ring.address + at,
-               connection_->peer().ring.key,
-               tell && last ? std::optional(cts_.written()) : std::nullopt},
-              progress)) {
+    if (!post(
+            {connection_->memory().bytes().data() + kLinesAt + at,
+             run->count * static_cast<std::uint32_t>(kLineSize), connection_->memory().local_key(),
+             connection_->peer().ring.address + at, connection_->peer().ring.key,
+             tell && last ? std::optional(cts_.written()) : std::nullopt},
+            progress)) {
       return false;
     }
   }

@@ -20,6 +20,8 @@ class LinkIn final : public host::LinkIn {
   static std::unique_ptr<LinkIn> make(RailPort& port, const LinkSettings& settings,
                                       core::PathIndex path, core::Epoch epoch, Error& error);
 
+  ~LinkIn() override;
+
   // Of its dead-path detector: see core::CompletionTimeout.
   void set_backoff(unsigned backoff) { connection_->set_backoff(backoff); }
   [[nodiscard]] bool port_down() const { return connection_->port_down(); }
@@ -55,7 +57,7 @@ class LinkIn final : public host::LinkIn {
   [[nodiscard]] std::string why() const override { return why_; }
 
  private:
-  LinkIn(std::unique_ptr<Connection> connection, const LinkSettings& settings, core::PathIndex path,
+  LinkIn(ConnectionPtr connection, const LinkSettings& settings, core::PathIndex path,
          core::Epoch epoch);
   std::uint32_t drain(core::ReceiveCore& core, host::ReceiveProgress& progress);
   void note_landed(const Completion& completion, core::ReceiveCore& core,
@@ -69,7 +71,7 @@ class LinkIn final : public host::LinkIn {
   const LinkSettings settings_;
   const core::PathIndex path_;
   const core::Epoch epoch_;
-  std::unique_ptr<Connection> connection_;
+  ConnectionPtr connection_;
   PathTerms terms_;
   CtsWriter cts_;
   std::uint32_t next_progress_ = 0;  // of the copies that the device reads from

@@ -25,13 +25,15 @@ std::string status_text(const Device& device, ibv_wc_status status) {
 
 }  // namespace
 
-LinkOut::LinkOut(std::unique_ptr<Connection> connection, const LinkSettings& settings,
-                 core::PathIndex path, core::Epoch epoch)
+LinkOut::LinkOut(ConnectionPtr connection, const LinkSettings& settings, core::PathIndex path,
+                 core::Epoch epoch)
     : settings_(settings),
       path_(path),
       epoch_(epoch),
       connection_(std::move(connection)),
       cts_(connection_->memory().bytes().first(kProgressAt)) {}
+
+LinkOut::~LinkOut() = default;
 
 std::unique_ptr<LinkOut> LinkOut::make(RailPort& port, const LinkSettings& settings,
                                        core::PathIndex path, core::Epoch epoch, Error& error) {
@@ -40,6 +42,7 @@ std::unique_ptr<LinkOut> LinkOut::make(RailPort& port, const LinkSettings& setti
   wanted.memory_size = kMemorySize;
   wanted.events = settings.events;
   wanted.random = settings.random;
+  wanted.elsewhere = settings.elsewhere;
   auto connection = Connection::make(port, wanted, kRingLines, error);
   return connection == nullptr
              ? nullptr

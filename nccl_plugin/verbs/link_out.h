@@ -25,6 +25,7 @@ struct LinkSettings {
   std::function<bool()> sleeping;  // and does; null: always
   std::function<std::uint32_t()> random;
   std::function<std::int64_t()> now;  // monotonic, ns
+  Elsewhere elsewhere;                // for what a device has of a connection that is over
 };
 
 class LinkOut final : public host::LinkOut {
@@ -33,6 +34,8 @@ class LinkOut final : public host::LinkOut {
   // says why.
   static std::unique_ptr<LinkOut> make(RailPort& port, const LinkSettings& settings,
                                        core::PathIndex path, core::Epoch epoch, Error& error);
+
+  ~LinkOut() override;
 
   // Of its dead-path detector: see core::CompletionTimeout.
   void set_backoff(unsigned backoff) { connection_->set_backoff(backoff); }
@@ -77,8 +80,8 @@ class LinkOut final : public host::LinkOut {
     std::int64_t at = 0;  // ns
   };
 
-  LinkOut(std::unique_ptr<Connection> connection, const LinkSettings& settings,
-          core::PathIndex path, core::Epoch epoch);
+  LinkOut(ConnectionPtr connection, const LinkSettings& settings, core::PathIndex path,
+          core::Epoch epoch);
   [[nodiscard]] const Region* known(core::Region region) const;
   bool send(const core::Outgoing& chunk, host::SendProgress& progress);
   bool post(const Write& write, What what, host::SendProgress& progress);
@@ -90,7 +93,7 @@ class LinkOut final : public host::LinkOut {
   const LinkSettings settings_;
   const core::PathIndex path_;
   const core::Epoch epoch_;
-  std::unique_ptr<Connection> connection_;
+  ConnectionPtr connection_;
   CtsReader cts_;
   core::Fifo<Sent> sent_;  // the oldest first, as the device completes them
   std::size_t backlog_ = 0;

@@ -55,12 +55,28 @@ std::unique_ptr<QueuePair> QueuePair::make(std::shared_ptr<Device> device, Compl
 QueuePair::~QueuePair() { destroy(); }
 
 bool QueuePair::destroy() {
-  if (pair_ != nullptr) {
-    kept_by_device_ = !device_->destroyed(device_->verbs().destroy_qp(pair_));
-    phase_ = QueuePhase::error;
-    pair_ = nullptr;
+  if (destruction_ != nullptr) {
+    destruction_->wait(Destruction::under_way);
   }
-  return !kept_by_device_ || device_->gone();
+  return destroyed(nullptr);
+}
+
+bool QueuePair::destroyed(const Elsewhere& elsewhere) {
+  if (pair_ != nullptr) {
+    phase_ = QueuePhase::error;
+    destruction_ = std::make_shared<std::atomic<Destruction>>(Destruction::under_way);
+    auto task = [device = device_, pair = std::exchange(pair_, nullptr), told = destruction_] {
+      const bool gone = device->destroyed(device->verbs().destroy_qp(pair));
+      told->store(gone ? Destruction::done : Destruction::refused);
+      told->notify_all();
+    };
+    if (elsewhere) {
+      elsewhere(std::move(task));
+    } else {
+      task();
+    }
+  }
+  return destruction_ == nullptr || *destruction_ == Destruction::done || device_->gone();
 }
 
 bool QueuePair::modify(ibv_qp_attr& attributes, int mask, QueuePhase to, const char* name,

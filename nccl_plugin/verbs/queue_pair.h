@@ -8,6 +8,7 @@
 // the device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "verbs/completion_queue.h"
 #include "verbs/path_terms.h"
 #include "verbs/port.h"
+#include "verbs/reaper.h"
 
 namespace fabric::verbs {
 
@@ -82,6 +84,9 @@ class QueuePair {
   // Ends it now. True: it is no more, and its device touches no memory on its behalf. The answer
   // stays the same. No other call follows but failed() and phase().
   bool destroy();
+  // The same without waiting: it is destroyed elsewhere, from the first call on. True: it is no
+  // more. Null: at once.
+  bool destroyed(const Elsewhere& elsewhere);
 
   Posted post_write(const Write& write);
   // A READ into registered memory, for flushes.
@@ -122,7 +127,8 @@ class QueuePair {
   ibv_qp* pair_;
   QueuePhase phase_ = QueuePhase::reset;
   bool failed_ = false;
-  bool kept_by_device_ = false;  // it was to be destroyed
+  enum class Destruction : std::uint8_t { under_way, done, refused };
+  std::shared_ptr<std::atomic<Destruction>> destruction_;  // null: it is not to be destroyed yet
   int last_error_ = 0;
   std::uint32_t inline_bytes_ = 0;
   std::uint32_t send_depth_ = 0;

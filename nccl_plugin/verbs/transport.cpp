@@ -137,6 +137,13 @@ VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
   settings_.sleeping = [&waits = context.waits] { return waits.wanted(); };
   settings_.random = random_word;
   settings_.now = host::monotonic_ns;
+  settings_.elsewhere = [reaper = std::weak_ptr(reaper_)](std::function<void()> task) {
+    if (const auto here = reaper.lock()) {
+      here->run(std::move(task));
+    } else {
+      task();
+    }
+  };
 }
 
 std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,

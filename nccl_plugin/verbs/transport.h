@@ -75,6 +75,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
+  const std::shared_ptr<Reaper> reaper_ = std::make_shared<Reaper>();
   RailDevices devices_;
   LinkSettings settings_;
   std::unique_ptr<RegionCache> regions_;

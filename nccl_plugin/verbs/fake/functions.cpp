@@ -316,6 +316,13 @@ const char* wc_status_str(ibv_wc_status status) {
   return status == IBV_WC_SUCCESS ? "success" : "error";
 }
 
+int destroy_in_its_time(ibv_qp* pair) {
+  if (const auto& wait = Network::current()->on_destroy) {
+    wait();
+  }
+  return locked<destroy_qp>(pair);
+}
+
 }  // namespace
 
 const Functions& Network::functions() {
@@ -349,7 +356,7 @@ const Functions& Network::functions() {
                                locked<create_qp>,
                                locked<modify_qp>,
                                locked<query_qp>,
-                               locked<destroy_qp>,
+                               destroy_in_its_time,
                                locked<post_send>,
                                locked<post_recv>,
                                locked<create_ah>,

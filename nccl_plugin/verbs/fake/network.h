@@ -219,6 +219,8 @@ class Network {
 
   // Called when a completion queue was armed: what happens before it is polled again.
   std::function<void()> on_arm;
+  // Called before a queue pair is destroyed, without the lock: it may take its time.
+  std::function<void()> on_destroy;
 
   // For functions.cpp.
   std::map<std::uint32_t, std::unique_ptr<QueuePairModel>> pairs;  // destroyed ones, too

@@ -54,3 +54,27 @@ TEST_CASE("verbs standstill: small packets pass and large ones do not: TCP takes
   Pair pair = pair_of(1);
   CHECK(stream.run(pair, 20, [] { return true; }));
 }
+
+TEST_CASE("verbs standstill: a device that does not get done destroying holds up nothing else") {
+  std::atomic<bool> hangs{true};
+  std::atomic<int> called{0};
+  Wires wires(2);
+  wires.network.on_destroy = [&] {
+    const auto until = Clock::now() + 2 * kLimit;
+    for (++called; hangs && Clock::now() < until;) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  Stream stream(64 << 10);
+  Pair pair = pair_of(2);
+  REQUIRE(stream.run(pair, 20, [] { return true; }));
+  wires.locked([&] {
+    for (const auto& [number, queue_pair] : wires.network.pairs) {
+      if (queue_pair->nic->name() == "a0" && queue_pair->state == IBV_QPS_RTS) {
+        wires.network.exceed_retries(*queue_pair);
+      }
+    }
+  });
+  CHECK(stream.run(pair, 200, [&] { return called != 0; }));
+  hangs = false;
+}
