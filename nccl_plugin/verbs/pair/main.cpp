@@ -106,7 +106,7 @@ class Exchange {
       fail("the other host went away");
     }
   }
-  PathTerms swap(const PathTerms& ours) {
+  PathTerms trade(const PathTerms& ours) {
     send(encode(ours));
     std::array<std::byte, kPathTermsSize> bytes{};
     receive(bytes);
@@ -148,14 +148,14 @@ class Run {
     out_.core.dial(kPath);
     out_.link = LinkOut::make(port_, settings_, kPath, kEpoch, error);
     if (out_.link == nullptr ||
-        !out_.link->connect(exchange_.swap(out_.link->terms()), out_.core, error)) {
+        !out_.link->connect(exchange_.trade(out_.link->terms()), out_.core, error)) {
       fail(error.text);
     }
   }
   void open_in() {
     Error error;
     in_.link = LinkIn::make(port_, settings_, kPath, kEpoch, error);
-    if (in_.link == nullptr || !in_.link->connect(exchange_.swap(in_.link->terms()), error)) {
+    if (in_.link == nullptr || !in_.link->connect(exchange_.trade(in_.link->terms()), error)) {
       fail(error.text);
     }
     in_.core.admit(kPath, kEpoch, core::PathKind::one_sided, in_.link->terms().receive_entries);
@@ -387,25 +387,25 @@ int run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Messages between two hosts over verbs; every byte is checked.");
-  app.add_option("--device", options.device, "RDMA device, as in `rdma link`")->required();
-  app.add_option("--port", options.port, "its port")->capture_default_str();
-  app.add_option("--gid-index", options.gid_index, "-1: choose")->capture_default_str();
-  auto* listen = app.add_option("--listen", options.listen, "wait on this TCP port");
-  app.add_option("--connect", options.connect, "ADDRESS:PORT of the host that waits")
-      ->excludes(listen);
-  app.add_option("--size", options.size, "bytes of a message")->capture_default_str();
-  app.add_option("--count", options.count, "messages")->capture_default_str();
-  app.add_option("--window", options.window, "messages under way")->capture_default_str();
-  app.add_flag("--ping", options.ping, "one message at a time, there and back");
-  app.add_flag("--spin", options.spin, "poll without sleeping");
-  CLI11_PARSE(app, argc, argv);
-  if (options.connect.empty() && options.listen == 0) {
-    std::cerr << "fabric-verbs-pair: --listen PORT or --connect ADDRESS:PORT is needed\n";
-    return 2;
-  }
   try {
+    Options options;
+    CLI::App app("Messages between two hosts over verbs; every byte is checked.");
+    app.add_option("--device", options.device, "RDMA device, as in `rdma link`")->required();
+    app.add_option("--port", options.port, "its port")->capture_default_str();
+    app.add_option("--gid-index", options.gid_index, "-1: choose")->capture_default_str();
+    auto* listen = app.add_option("--listen", options.listen, "wait on this TCP port");
+    app.add_option("--connect", options.connect, "ADDRESS:PORT of the host that waits")
+        ->excludes(listen);
+    app.add_option("--size", options.size, "bytes of a message")->capture_default_str();
+    app.add_option("--count", options.count, "messages")->capture_default_str();
+    app.add_option("--window", options.window, "messages under way")->capture_default_str();
+    app.add_flag("--ping", options.ping, "one message at a time, there and back");
+    app.add_flag("--spin", options.spin, "poll without sleeping");
+    CLI11_PARSE(app, argc, argv);
+    if (options.connect.empty() && options.listen == 0) {
+      std::cerr << "fabric-verbs-pair: --listen PORT or --connect ADDRESS:PORT is needed\n";
+      return 2;
+    }
     return run(options);
   } catch (const std::exception& error) {
     std::cerr << "fabric-verbs-pair: " << error.what() << '\n';

@@ -142,8 +142,8 @@ PeerReport Engine::report_on(std::size_t index) const {
 }
 
 std::uint64_t Engine::next_report(Listener& listener) const {
-  if (!told_rails_) return 0;
   const std::size_t reports = udp_paths_ + udp_links_;
+  if (!told_rails_ || reports == 0) return 0;
   std::uint32_t& dice = listener.dice;  // xorshift32 (Marsaglia, 2003)
   dice ^= dice << 13;
   dice ^= dice >> 17;

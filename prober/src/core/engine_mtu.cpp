@@ -14,7 +14,7 @@ bool Engine::fit_for_mtu(const Entry& entry) const {
 
 std::optional<std::size_t> Engine::mtu_due(Nanos now) {
   for (Entry& entry : paths_) entry.mtu.expire(now);
-  for (std::uint16_t link = 0; link < mtu_turns_.size(); ++link) {
+  for (std::size_t link = 0; link < mtu_turns_.size(); ++link) {
     MtuTurn& turn = mtu_turns_[link];
     if (turn.next == 0) {
       // Links and hosts begin apart from each other.
