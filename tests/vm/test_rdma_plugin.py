@@ -8,7 +8,7 @@ from rdma_lab import clean, until
 from lab.vm.rdma import payload
 from lab.vm.rdma.faults import RoceDrop, RxeRemoved
 
-pytestmark = pytest.mark.nightly  # a job over verbs was seen to stand still
+pytestmark = pytest.mark.nightly
 
 VERBS = {"FABRIC_VERBS": "1"}
 MTU = 1024
