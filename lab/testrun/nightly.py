@@ -106,7 +106,13 @@ STEPS = [
     Step(
         "properties",
         f"{EXAMPLES:,} examples of each property of the unit tests",
-        _pytest(["tests/unit"], "release", marked="hypothesis", FABRIC_EXAMPLES=str(EXAMPLES)),
+        # The time limit is for the examples of a usual run.
+        _pytest(
+            ["tests/unit", "-n", "2", "--timeout", "3600"],
+            "release",
+            marked="hypothesis",
+            FABRIC_EXAMPLES=str(EXAMPLES),
+        ),
     ),
     Step(
         "bounds",
