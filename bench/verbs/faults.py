@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.report import Row
+from bench.verbs.rates import RDMA_CARRIES, sent_packets
 from lab.faults.truth import Row as Told
 from lab.node import build_dir
 from lab.vm.rdma import namespaces
@@ -36,6 +37,8 @@ class Played:
     stall_ms: float
     calm_ms: float
     """The same without a fault, just before it."""
+    rdma: bool
+    """Whether RDMA carried the job before its fault."""
     failed: int
     """Ranks that did not end well."""
     corrupt_bytes: int
@@ -72,8 +75,9 @@ def play(lab: GuestLab, name: str, case: Case, mode: Collective) -> Played:
     job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400, env={"FABRIC_VERBS": "1"})
     try:
         _until_more(job, 0)
-        calm = lab.machines[0].now_ns()
+        calm, packets = lab.machines[0].now_ns(), sent_packets(lab)
         lab.run(0, ["sleep", str(CALM_S)]).check()
+        rdma = sent_packets(lab) - packets >= CALM_S * RDMA_CARRIES
         before = len(lab.truth())
         with lab.inject(case.make()):
             lab.run(0, ["sleep", str(case.seconds)]).check()
@@ -86,8 +90,9 @@ def play(lab: GuestLab, name: str, case: Case, mode: Collective) -> Played:
             name, mode,
             _stall_ms(job, len(results), began, lab.machines[0].now_ns()),
             _stall_ms(job, len(results), calm, began),
+            rdma,
             sum(rank.status != 0 or bool(rank.errors) for rank in results),
-            sum(int(rank.end.get("corrupt_bytes", 0)) for rank in results),
+            sum(int(rank.end.get("corrupt_bytes", 1)) for rank in results),
             sum(job.log(rank.rank).count(" is down (") for rank in results),
         )  # fmt: skip
     finally:
@@ -102,6 +107,10 @@ def rows(played: Sequence[Played], limits: Mapping[Noticed, float] = LIMITS_MS) 
         Row("faults × {p2p, ring}: wrong bytes", 0, sum(one.corrupt_bytes for one in played), "",
             better="equal"),
     ]  # fmt: skip
+    carried = sum(one.rdma for one in played)
+    found.append(
+        Row("faults × {p2p, ring}: jobs carried by RDMA", len(played), carried, "", "equal")
+    )
     for noticed, limit in limits.items():
         these = [one for one in played if CASES[one.case].noticed == noticed]
         if not these:

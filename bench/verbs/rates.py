@@ -24,6 +24,8 @@ LEAST = 8
 TRIPS = 500
 SOURCE, TARGET, RAIL = 0, 1, 0
 LIMIT_S = 240
+RDMA_CARRIES = 50
+"""Packets a second on one rail: far above what validations and answers make."""
 LARGEST_MTU = 4096
 """Bytes of payload of an RDMA packet, at most."""
 ENV = {"FABRIC_VERBS": "1", "NCCL_IB_HCA": "=rxe0", "NCCL_SOCKET_IFNAME": "=rail0"}

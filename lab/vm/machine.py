@@ -162,8 +162,8 @@ class Vm:
         argv += ["-kernel", str(self._base.kernel), "-initrd", str(d / "initrd")]
         argv += [
             "-append",
-            "console=ttyS0 panic=-1 mitigations=off audit=0 apparmor=0 selinux=0 net.ifnames=1 "
-            "quiet",
+            "console=ttyS0 panic=-1 oops=panic mitigations=off audit=0 apparmor=0 selinux=0 "
+            "net.ifnames=1 quiet",
         ]
         argv += ["-serial", f"file:{d / 'console.log'}"]
         argv += ["-qmp", f"unix:{d / 'qmp.sock'},server=on,wait=off"]
@@ -220,10 +220,9 @@ class Vm:
         """
         deadline = time.monotonic() + timeout
         for start in itertools.count(1):
-            assert self._agent is not None
             try:
-                self._agent.wait_hello(max(1.0, deadline - time.monotonic()))
-                break
+                self._await_system(deadline)
+                return self
             except FutureTimeout as err:
                 text = f"{self.name} did not boot in {timeout} s\n{self.console()}"
                 raise VmError(text) from err
@@ -233,11 +232,15 @@ class Vm:
             print(f"{self.name}: its kernel died of an emulator's fault, once more", flush=True)
             self.power_off()
             self.power_on()
+        raise AssertionError("unreachable")
+
+    def _await_system(self, deadline: float) -> None:
+        assert self._agent is not None
+        self._agent.wait_hello(max(1.0, deadline - time.monotonic()))
         left = max(1.0, deadline - time.monotonic())
         state = self.run("systemctl", "is-system-running", "--wait", timeout=left)
         if state.out.strip() not in ("running", "degraded"):
             raise VmError(f"{self.name}: systemd says {state.out.strip()!r}\n{self.console()}")
-        return self
 
     def console(self, lines: int = 80) -> str:
         """The last lines of the serial console."""

@@ -55,7 +55,7 @@ class LinkOut {
   LinkOut() = default;
   LinkOut(const LinkOut&) = delete;
   LinkOut& operator=(const LinkOut&) = delete;
-  // After quiesce(). A link that is destroyed before that waits until its buffers are free.
+  // After quiesce(), or before it carried anything of a caller: its device may not be done yet.
   virtual ~LinkOut() = default;
 
   // One-sided only once chunks can go: until then room() is 0.
@@ -137,7 +137,7 @@ class LinkIn {
   LinkIn() = default;
   LinkIn(const LinkIn&) = delete;
   LinkIn& operator=(const LinkIn&) = delete;
-  // After quiesce(). A link that is destroyed before that waits until nothing can land any more.
+  // After quiesce(), or before anything of a caller could land by it.
   virtual ~LinkIn() = default;
 
   [[nodiscard]] virtual core::PathKind kind() const { return core::PathKind::stream; }

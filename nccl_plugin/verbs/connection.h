@@ -61,7 +61,8 @@ class Connection {
     return device_->gone() || (health_ != nullptr && !health_->up(path_.port));
   }
 
-  // Moves both queue pairs to ERR: what was posted is flushed, and polled as ever.
+  // Moves the queue pair to ERR: what was posted is flushed, and polled as ever. The witness, whose
+  // writes are empty, goes with the connection.
   void begin_end();
   // After that: true when every request has completed, or the queue pair is destroyed, or the
   // device is gone. Nothing reads or writes memory for this connection any more. `now`: ns. A

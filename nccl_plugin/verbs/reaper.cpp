@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <system_error>
 #include <utility>
 
 #include "verbs/connection.h"
@@ -20,12 +21,26 @@ Reaper::~Reaper() {
 }
 
 void Reaper::run(std::function<void()> task) {
-  const std::scoped_lock lock(mutex_);
-  tasks_.push_back(std::move(task));
-  if (idle_ < tasks_.size() && threads_.size() < kMostThreads) {
-    threads_.emplace_back([this] { work(); });
+  {
+    const std::scoped_lock lock(mutex_);
+    if (idle_ <= tasks_.size() && threads_.size() < kMostThreads) {
+      start_thread();
+    }
+    if (!threads_.empty()) {
+      tasks_.push_back(std::move(task));
+      news_.notify_one();
+      return;
+    }
   }
-  news_.notify_one();
+  task();
+}
+
+// At a limit of processes it makes do with those there are.
+void Reaper::start_thread() {
+  try {
+    threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 void Reaper::work() {

@@ -2,7 +2,9 @@
 // it: soft-RoCE 3 s for a queue pair whose last packet waits for the MAC address of a dead peer.
 // Whoever carries data must not wait for that.
 //
-// Any thread may call run(). What it was given runs once, the oldest first, several at once.
+// One for each rail, so that a device that hangs holds up no other. Any thread may call run(). What
+// it was given runs once, the oldest first, several at once; on the caller's thread where there
+// cannot be another.
 #pragma once
 
 #include <condition_variable>
@@ -34,6 +36,7 @@ class Reaper {
   void run(std::function<void()> task);
 
  private:
+  void start_thread();
   void work();
 
   std::mutex mutex_;

@@ -137,13 +137,20 @@ VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
   settings_.sleeping = [&waits = context.waits] { return waits.wanted(); };
   settings_.random = random_word;
   settings_.now = host::monotonic_ns;
-  settings_.elsewhere = [reaper = std::weak_ptr(reaper_)](std::function<void()> task) {
+}
+
+LinkSettings VerbsTransport::settings_of_rail(std::size_t rail) {
+  auto& reaper = reapers_[rail];
+  reaper = reaper == nullptr ? std::make_shared<Reaper>() : reaper;
+  LinkSettings settings = settings_;
+  settings.elsewhere = [reaper = std::weak_ptr(reaper)](std::function<void()> task) {
     if (const auto here = reaper.lock()) {
       here->run(std::move(task));
     } else {
       task();
     }
   };
+  return settings;
 }
 
 std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,
@@ -289,7 +296,8 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
     return nullptr;
   }
   Error error;
-  auto link = LinkOut::make(*rail, settings_, setup.path, setup.epoch, error);
+  auto link =
+      LinkOut::make(*rail, settings_of_rail(setup.local_rail), setup.path, setup.epoch, error);
   if (link == nullptr) {
     known->never_connected(now);
     context_.say(LogLevel::warn, "verbs: " + error.text + "; this path is TCP for now");
@@ -309,7 +317,8 @@ std::unique_ptr<host::HalfLink<host::LinkIn>> VerbsTransport::accept(const host:
     return nullptr;
   }
   Error error;
-  auto link = LinkIn::make(*rail, settings_, setup.path, setup.epoch, error);
+  auto link =
+      LinkIn::make(*rail, settings_of_rail(setup.local_rail), setup.path, setup.epoch, error);
   if (link == nullptr) {
     why = error.text;
     return nullptr;

@@ -70,12 +70,13 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail);
   void find();
+  LinkSettings settings_of_rail(std::size_t rail);
   std::shared_ptr<Refusals> refusals(const host::LinkSetup& setup);
   enum class End : std::uint8_t { sender, receiver };
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
-  const std::shared_ptr<Reaper> reaper_ = std::make_shared<Reaper>();
+  std::array<std::shared_ptr<Reaper>, core::kMaxRails> reapers_;  // null: no connection yet
   RailDevices devices_;
   LinkSettings settings_;
   std::unique_ptr<RegionCache> regions_;

@@ -28,8 +28,8 @@ def test_a_plugin_that_carries_tcp_is_asked_for_nothing():
     assert "TCP" in made.name
 
 
-def played(case, mode="p2p", stall=1.0, failed=0, corrupt=0, down=0):
-    return Played(case, mode, stall, 5.0, failed, corrupt, down)
+def played(case, mode="p2p", stall=1.0, rdma=True, failed=0, corrupt=0, down=0):
+    return Played(case, mode, stall, 5.0, rdma, failed, corrupt, down)
 
 
 def test_the_longest_stall_of_each_kind_of_fault_is_named():
@@ -48,14 +48,13 @@ def test_the_longest_stall_of_each_kind_of_fault_is_named():
         "carrier, ring; median 80; undisturbed 5",
     )
     assert (silence.got, silence.ok) == (900.0, True)
-    assert [row.ok for row in made if row.better == "equal"] == [True, True, True]
+    assert [row.ok for row in made if row.better == "equal"] == [True] * 4
 
 
 def test_failed_ranks_wrong_bytes_and_a_stopped_process_that_is_called_dead_are_counted():
-    made = rows(
-        [played("process stopped", failed=1, corrupt=7, down=2), played("admin", corrupt=1)]
-    )
-    assert [row.got for row in made if row.better == "equal"] == [1, 8, 2]
+    stopped = played("process stopped", rdma=False, failed=1, corrupt=7, down=2)
+    made = rows([stopped, played("admin", corrupt=1)])
+    assert [row.got for row in made if row.better == "equal"] == [1, 8, 1, 2]
     assert not any(row.ok for row in made if row.better == "equal")
 
 
