@@ -76,15 +76,16 @@ def heard(vm):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("drop", "ip", "rdma"), [("roce", 1000, 0), ("ip", 0, 1000)])
-def test_one_transport_is_broken_and_steered_alone(steered, drop, ip, rdma):
+@pytest.mark.parametrize(("drop", "of_ip", "of_rdma"), [("roce", 1000, 0), ("ip", 0, 1000)])
+def test_one_transport_is_broken_and_steered_alone(steered, drop, of_ip, of_rdma):
     vm, remote = steered.alpha, pair.address(1, 0)
     until(lambda: heard(vm), PATIENCE_S, "heard before")
     table = f"""table netdev fault {{ chain rail0 {{
         type filter hook ingress device "rail0" priority 0; policy accept; {DROPS[drop]}
     }} }}"""
     vm.write("/run/fault.nft", table.encode(), 0o644)
-    argv = ["/run/steered.py", "rail0", remote, str(ip), str(rdma), "nft", "-f", "/run/fault.nft"]
+    argv = ["/run/steered.py", "rail0", remote, str(of_ip), str(of_rdma)]
+    argv += ["nft", "-f", "/run/fault.nft"]
     took = float(vm.run(*argv, timeout=PATIENCE_S).check().out)
     print(f"{drop}: steered after {took:.2f} s of the guest's clock")
     other = ["/run/steered.py", "rail1", pair.address(1, 1), "1000", "1000"]
