@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from bench.report import Row
 from bench.verbs.rates import RDMA_CARRIES, sent_packets
-from lab.faults.truth import Row as Told
 from lab.node import build_dir
 from lab.vm.rdma import namespaces
 from lab.vm.rdma.cases import CASES, HOSTS, Case, Noticed
 from lab.vm.rdma.lab import GuestLab
-from lab.vm.rdma.perf import Collective, GuestPerf, longest_stall_ns
+from lab.vm.rdma.perf import Collective, GuestPerf, longest_stall_ns, moved_bytes
 
 EVERY_MS = 10
 """Between two samples of a job: the resolution of a stall."""
@@ -35,6 +34,7 @@ class Played:
     case: str
     mode: str
     stall_ms: float
+    """Longest time in which a rank's bytes did not grow."""
     calm_ms: float
     """The same without a fault, just before it."""
     rdma: bool
@@ -55,14 +55,9 @@ def _stall_ms(job: GuestPerf, ranks: int, begin_ns: int, end_ns: int) -> float:
     return max(stalls) / 1e6
 
 
-def moved(rows: Sequence[Told]) -> int:
-    """Bytes that a rank has done so far. Pure."""
-    return max((int(row["bytes"]) for row in rows if row["type"] == "sample"), default=0)
-
-
 def _until_more(job: GuestPerf, than: int) -> None:
     end = time.monotonic() + PATIENCE_S
-    while moved(job.rows(0)) <= than:
+    while moved_bytes(job.rows(0)) <= than:
         if time.monotonic() > end:
             raise TimeoutError(f"the job did not move in {PATIENCE_S:.0f} s")
         time.sleep(0.2)
@@ -83,7 +78,7 @@ def play(lab: GuestLab, name: str, case: Case, mode: Collective) -> Played:
             lab.run(0, ["sleep", str(case.seconds)]).check()
         lab.run(0, ["sleep", str(AFTER_S)]).check()
         began = min(t_ns for row in lab.truth()[before:] for t_ns in row["guest_ns"]) - BEFORE_NS
-        _until_more(job, moved(job.rows(0)))
+        _until_more(job, moved_bytes(job.rows(0)))
         job.interrupt()
         results = job.wait()
         return Played(

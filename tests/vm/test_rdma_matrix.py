@@ -8,7 +8,7 @@ import pytest
 from rdma_lab import clean, until
 
 from lab.vm.rdma.cases import CASES, HOSTS
-from lab.vm.rdma.perf import longest_stall_ns
+from lab.vm.rdma.perf import longest_stall_ns, moved_bytes
 
 pytestmark = pytest.mark.nightly
 AFTER_S = 3
@@ -21,12 +21,6 @@ def lab(namespaces):
     yield from clean(namespaces)
 
 
-def moved(job, rank):
-    """Bytes of the collective that a rank has done."""
-    rows = [row["bytes"] for row in job.rows(rank) if row["type"] == "sample"]
-    return rows[-1] if rows else 0
-
-
 @pytest.mark.parametrize("mode", HOSTS)
 @pytest.mark.parametrize("case", CASES)
 def test_no_error_and_no_wrong_byte(lab, case, mode):
@@ -34,12 +28,12 @@ def test_no_error_and_no_wrong_byte(lab, case, mode):
     words += ["--interval-ms", "20"]
     job = lab.perf(mode, *words, hosts=HOSTS[mode], timeout=400, env={"FABRIC_VERBS": "1"})
     try:
-        until(lambda: moved(job, 0) > 0, "data moves")
+        until(lambda: moved_bytes(job.rows(0)) > 0, "data moves")
         with lab.inject(CASES[case].make()):
             lab.fabric.run(["sleep", str(CASES[case].seconds)]).check()
         lab.fabric.run(["sleep", str(AFTER_S)]).check()
-        before = moved(job, 0)
-        until(lambda: moved(job, 0) > before, "data moves after the fault")
+        before = moved_bytes(job.rows(0))
+        until(lambda: moved_bytes(job.rows(0)) > before, "data moves after the fault")
         job.interrupt()
         results = job.wait()
         print(f"{case}, {mode}: stall {longest_stall_ns(job.rows(0)) / 1e6:.0f} ms")

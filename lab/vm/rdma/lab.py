@@ -43,6 +43,11 @@ MASKED = tuple(f"rdma-load-modules@{kind}.service" for kind in ("rdma", "roce", 
 """They load modules that nothing here uses, for each device that appears."""
 
 
+def kernel_script() -> list[str]:
+    """Shell lines that load what a machine's kernel needs, and hold its hooks. Pure."""
+    return [f"modprobe -a {' '.join(MODULES)}", held_hooks()]
+
+
 def held_hooks() -> str:
     """A shell line after which no nftables table makes a machine patch its kernel's code. Pure.
 

@@ -13,15 +13,7 @@ from lab.faults.base import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import kernel, machine
 from lab.vm.machine import Vm
-from lab.vm.rdma.lab import (
-    ETHERNET_MTU,
-    MASKED,
-    MODULES,
-    GuestLab,
-    Hook,
-    device,
-    held_hooks,
-)
+from lab.vm.rdma.lab import ETHERNET_MTU, MASKED, GuestLab, Hook, device, kernel_script
 from lab.vm.rdma.place import Place, here_document
 from lab.vm.rdma.registry import Kind
 
@@ -113,11 +105,15 @@ class NamespaceLab(GuestLab):
 
     def build(self) -> None:
         """Make the network and the devices; raises ``VmError`` when the kernel refuses."""
-        load = [f"modprobe -a {' '.join(MODULES)}", held_hooks()]
         # Devices are to belong to one namespace; the mode cannot change once there are others.
         mode = ["modprobe ib_core", "rdma system set netns exclusive"]
         pairs = [(h, r) for h in range(self.topology.hosts) for r in range(self.topology.rails)]
-        lines = [*mode, *load, *network_script(self.topology, self.mtu), *rxe_script(pairs)]
+        lines = [
+            *mode,
+            *kernel_script(),
+            *network_script(self.topology, self.mtu),
+            *rxe_script(pairs),
+        ]
         self.fabric.script(lines, timeout=600)
 
     def set_cable(self, host: int, rail: int, *, up: bool) -> None:

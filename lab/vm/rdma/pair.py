@@ -13,15 +13,7 @@ from lab.faults.base import Direction
 from lab.topology import MANAGEMENT, Topology
 from lab.vm import pair
 from lab.vm.machine import Vm
-from lab.vm.rdma.lab import (
-    ETHERNET_MTU,
-    MASKED,
-    MODULES,
-    GuestLab,
-    Hook,
-    device,
-    held_hooks,
-)
+from lab.vm.rdma.lab import ETHERNET_MTU, MASKED, GuestLab, Hook, device, kernel_script
 from lab.vm.rdma.place import Place
 from lab.vm.rdma.registry import Kind
 
@@ -42,7 +34,7 @@ def host_script(topology: Topology, host: int, mtu: int) -> list[str]:
     for address in topology.addresses("host", host):
         nodad = " nodad" if address.family == 6 else ""
         lines.append(f"ip addr add {address.ip}/{address.prefix} dev {address.ifname}{nodad}")
-    lines += [f"modprobe -a {' '.join(MODULES)}", held_hooks()]
+    lines += kernel_script()
     return lines + [rxe_line(rail) for rail in rails]
 
 

@@ -15,6 +15,11 @@ from lab.vm.wire import Job, Result
 Collective = Literal["p2p", "ring", "alltoall"]
 
 
+def moved_bytes(rows: Sequence[Row]) -> int:
+    """Bytes of the collective that a rank has done so far. Pure."""
+    return max((int(row["bytes"]) for row in rows if row["type"] == "sample"), default=0)
+
+
 def longest_stall_ns(rows: Sequence[Row]) -> int:
     """Longest time in which a rank's ``bytes`` did not grow, on the guest's clock. Pure.
 

@@ -106,7 +106,7 @@ class Exchange {
       fail("the other host went away");
     }
   }
-  PathTerms trade(const PathTerms& ours) {
+  PathTerms swap_terms(const PathTerms& ours) {
     send(encode(ours));
     std::array<std::byte, kPathTermsSize> bytes{};
     receive(bytes);
@@ -148,14 +148,14 @@ class Run {
     out_.core.dial(kPath);
     out_.link = LinkOut::make(port_, settings_, kPath, kEpoch, error);
     if (out_.link == nullptr ||
-        !out_.link->connect(exchange_.trade(out_.link->terms()), out_.core, error)) {
+        !out_.link->connect(exchange_.swap_terms(out_.link->terms()), out_.core, error)) {
       fail(error.text);
     }
   }
   void open_in() {
     Error error;
     in_.link = LinkIn::make(port_, settings_, kPath, kEpoch, error);
-    if (in_.link == nullptr || !in_.link->connect(exchange_.trade(in_.link->terms()), error)) {
+    if (in_.link == nullptr || !in_.link->connect(exchange_.swap_terms(in_.link->terms()), error)) {
       fail(error.text);
     }
     in_.core.admit(kPath, kEpoch, core::PathKind::one_sided, in_.link->terms().receive_entries);

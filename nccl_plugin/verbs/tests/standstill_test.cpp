@@ -55,7 +55,8 @@ TEST_CASE("verbs standstill: small packets pass and large ones do not: TCP takes
   CHECK(stream.run(pair, 20, [] { return true; }));
 }
 
-TEST_CASE("verbs standstill: a device that does not get done destroying holds up nothing else") {
+TEST_CASE(
+    "verbs standstill: a device that never ends destroying a queue pair holds up nothing else") {
   std::atomic<bool> hangs{true};
   std::atomic<int> called{0};
   Wires wires(2);
