@@ -1,21 +1,32 @@
-"""Two machines with daemon and prober: broken RDMA takes RDMA's weight alone, broken IP that of IP.
+"""Two machines with daemon, prober and a job: what breaks RDMA leaves IP's weight, and the reverse.
 
-Detection counts in packets and the page follows at once; how long that takes here is printed, and
-says more of the emulation than of fabricd.
+Detection counts in packets and the page follows at once; how long that takes here is printed.
+Probes are few, since an emulated processor has the job to carry as well.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 from installed import KEY, ask, until
 
+from lab.node import build_dir
 from lab.vm import pair
+from lab.vm.rdma import payload
+from lab.vm.rdma.perf import GuestPerf, moved_bytes
+from lab.vm.rdma.place import Place
 
 GUEST = Path(__file__).parent / "guest"
 PATIENCE_S = 240
 # Apart from the units that other tests start on these machines.
 RUN = "/run/rdma-probes"
 SOCKET = f"{RUN}/ctl.sock"
+RENDEZVOUS = f"tcp:{pair.address(0, 1)}:18777"
+SECONDS = 2
+"""Of the guest, in which packets are counted."""
+IDLE, BUSY = 0.1, 0.3
+"""Packets of rail 0 over those of rail 1: at most, where its RDMA is broken, and at least, where it
+carries. Equal rails have 1; probes alone, 0.01."""
 CONFIG = """[host]
 name = "{own}"
 [paths]
@@ -25,6 +36,9 @@ state_dir = "/run/rdma-probes/state"
 listen = "127.0.0.1:9919"
 [probe]
 port = 9311
+link_interval_ms = 50
+clock_train_hz = 10
+cross_rail_peers = 0
 key_file = "/run/rdma-probes/probe.key"
 [[links]]
 netdev = "rail0"
@@ -72,24 +86,73 @@ def steered(rdma):
 
 def heard(vm):
     paths = [path for link in ask(vm, "links", socket=SOCKET) or () for path in link["paths"]]
-    return len(paths) >= 2 and all(path["rdma"] == "up" for path in paths)
+    return len(paths) == 2 and all(path["rdma"] == path["state"] == "up" for path in paths)
+
+
+@pytest.fixture(scope="module")
+def job(steered):
+    """Verified messages from alpha to beta over verbs, which obey the daemons' steer pages."""
+    places = [Place(steered.alpha), Place(steered.beta)]
+    for place in places:
+        payload.push(place.vm, build_dir())
+    words = ["--size", "256K", "--duration", "1800", "--pingpong", "0", "--interval-ms", "50"]
+    env = {"FABRIC_VERBS": "1", "FABRIC_RUN_DIR": RUN}
+    ranks = GuestPerf(
+        places, "p2p", words, f"{RUN}/perf", RENDEZVOUS, env, payload.PLUGIN, 1800,
+    )  # fmt: skip
+    yield ranks
+    ranks.kill()
+
+
+def sent(vm):
+    """RDMA packets that each device has sent."""
+    shown = vm.run("rdma", "-j", "statistic", "show").check().out
+    return {row["ifname"]: row["sent_pkts"] for row in json.loads(shown)}
+
+
+def share(vm):
+    """RDMA packets that rail 0 sends, over those of rail 1, for `SECONDS`."""
+    before = sent(vm)
+    vm.run("sleep", str(SECONDS)).check()
+    rails = [after - before[device] for device, after in sorted(sent(vm).items())]
+    return rails[0] / max(rails[1], 1)
+
+
+def steer(vm, rail, of_ip, of_rdma, *command):
+    """Seconds of the guest that the command took, and from its start until the page had these."""
+    argv = ["/run/steered.py", f"rail{rail}", pair.address(1, rail), str(of_ip), str(of_rdma)]
+    return [float(word) for word in vm.run(*argv, *command, timeout=PATIENCE_S).check().out.split()]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("drop", "of_ip", "of_rdma"), [("roce", 1000, 0), ("ip", 0, 1000)])
-def test_one_transport_is_broken_and_steered_alone(steered, drop, of_ip, of_rdma):
-    vm, remote = steered.alpha, pair.address(1, 0)
+def test_one_transport_is_broken_and_steered_alone(steered, job, drop, of_ip, of_rdma):
+    vm = steered.alpha
     until(lambda: heard(vm), PATIENCE_S, "heard before")
+    until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries the job on both rails")
     table = f"""table netdev fault {{ chain rail0 {{
         type filter hook ingress device "rail0" priority 0; policy accept; {DROPS[drop]}
-    }} }}"""
+    }}
+    }}"""
     vm.write("/run/fault.nft", table.encode(), 0o644)
-    argv = ["/run/steered.py", "rail0", remote, str(of_ip), str(of_rdma)]
-    argv += ["nft", "-f", "/run/fault.nft"]
-    took = float(vm.run(*argv, timeout=PATIENCE_S).check().out)
-    print(f"{drop}: steered after {took:.2f} s of the guest's clock")
-    other = ["/run/steered.py", "rail1", pair.address(1, 1), "1000", "1000"]
-    vm.run(*other, timeout=PATIENCE_S).check()
+    fault, took = steer(vm, 0, of_ip, of_rdma, "nft", "-f", "/run/fault.nft")
+    print(f"{drop}: steered within {took:.2f} s of the guest's, {fault:.2f} of them nft's")
+    steer(vm, 1, 1000, 1000)
+    before = moved_bytes(job.rows(0))
+    if of_rdma:
+        assert share(vm) > BUSY
+    else:
+        until(lambda: share(vm) < IDLE, PATIENCE_S, "nothing of the job on rail 0's RDMA")
+    until(lambda: moved_bytes(job.rows(0)) > before, PATIENCE_S, "the job goes on")
     vm.run("nft", "delete", "table", "netdev", "fault").check()
-    argv = ["/run/steered.py", "rail0", remote, "1000", "1000"]
-    vm.run(*argv, timeout=PATIENCE_S).check()
+    steer(vm, 0, 1000, 1000)
+    until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries on both rails again")
+
+
+@pytest.mark.nightly
+def test_the_job_has_no_error_and_no_wrong_byte(job):
+    job.interrupt()
+    for rank in job.wait():
+        assert (rank.status, rank.errors) == (0, [])
+        assert rank.end["corrupt_bytes"] == 0
+        assert rank.end["bytes"] > 0
