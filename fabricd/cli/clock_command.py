@@ -230,7 +230,7 @@ def sources(paths: list[dict[str, Any]]) -> Table:
     for path in paths:
         slope, kept = path["slope"], path["kept"]
         table.add_row(
-            f"{path['netdev']} → {path['peer']}", f"{path['host']:08x}", _ns(path["offset_ns"]),
+            _name(path), f"{path['host']:08x}", _ns(path["offset_ns"]),
             "-" if slope is None else f"{slope * 1e6:+.4f} ppm", _ns(path["half_rtt_ns"]),
             _ns(path["spread_ns"]),
             "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
@@ -281,11 +281,16 @@ def ways(paths: list[dict[str, Any]]) -> Table:
     for path in paths:
         port = path.get("source_port") or 0
         table.add_row(
-            f"{path['netdev']} → {path['peer']}", f"{path['host']:08x}", _ns(path.get("out_ns")),
+            _name(path), f"{path['host']:08x}", _ns(path.get("out_ns")),
             _ns(path.get("back_ns")), _ns(path.get("way_bound_ns")), _ns(path["surplus_ns"]),
             str(port) if port else "own", str(path.get("moves", 0)), _judged(path),
         )  # fmt: skip
     return table
+
+
+def _name(path: dict[str, Any]) -> str:
+    over = ", RDMA" if path.get("rdma") else ""
+    return f"{path['netdev']} → {path['peer']}{over}"
 
 
 def _judged(path: dict[str, Any]) -> str:

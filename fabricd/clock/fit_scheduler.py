@@ -84,7 +84,8 @@ class FitScheduler:
             if pair is not None:
                 pair = carried(pair, own, theirs)
             if pair is not None or path.estimator.doubt or stepped:
-                mark = 0 if any(path.hardware) else path.mark  # those are not judged
+                judged = not any(path.hardware) and not path.rdma
+                mark = path.mark if judged else 0
                 self.core.estimate(path.number, path.key.host, pair, mark)
         return False
 

@@ -75,6 +75,8 @@ class ClockPath:
     taken: PortStatus = field(default_factory=lambda: PortStatus(0, refused=False))
     """From where the prober sends."""
     peer_moves: int = 0
+    rdma: bool = False
+    """Over RDMA: it has trains while UDP is broken beside it."""
     told: bool = False
     """That it is shorter than it can be: logged once, however often that is found anew."""
 
@@ -133,6 +135,9 @@ class PathTable:
         self._ring: RingReader | None = None
         self._samples: SampleReader | None = None
         self._config = 0
+        self._rdma: dict[int, list[int]] = {}
+        """By host, its paths over RDMA in the ring: with trains or without, they say that it
+        lives."""
         self._looked_ns: int | None = None
         self.clock_read_ns = 0
         """Of the prober (`fabricd.probes.records.RingHeader`), as it last said it: what it stamped
@@ -178,6 +183,7 @@ class PathTable:
         own = [index for index, path in self.by_index.items() if path.key.host == host]
         if not own or self._ring is None:
             return None
+        own = list({*own, *self._rdma.get(host, ())})
         try:
             heard = []
             for index in own:
@@ -201,7 +207,7 @@ class PathTable:
         if self._ring is not None:
             self._ring.close()
         self._ring = self._samples = None
-        self.by_index, self._config, self._bare = {}, 0, None
+        self.by_index, self._rdma, self._config, self._bare = {}, {}, 0, None
 
     def _open(self) -> None:
         self.close()
@@ -223,19 +229,21 @@ class PathTable:
 
     def _look(self, ring: RingReader, config: int, now_ns: int) -> None:
         """Where the paths lead, and who is at their ends."""
-        links = {row.index: row for row in ring.links()}
-        rows = ring.paths()
+        links = {row.index: row for row in ring.links(rdma=True)}
+        rows = ring.paths(rdma=True)
         header = ring.header()
         if header.config_epoch != config or (not rows and not self._without(config, now_ns)):
             return  # changed just now: at the next tick
         self._config = config
-        self.by_index = {}
+        self.by_index, self._rdma = {}, {}
         if rows:
             self._bare = None
         peers = max(Counter(row.link for row in rows).values(), default=1)
         self.lost_ns = MISSES * peers * header.link_interval_ns
         self.silence_ns = max(LEAST_SILENCE_NS, self.lost_ns - NEXT_LOOK_NS)
         for row in rows:
+            if row.rdma:
+                self._rdma.setdefault(row.host_id, []).append(row.index)
             if not row.clock or not row.host_id or row.link not in links:
                 continue
             link = links[row.link]
@@ -247,7 +255,7 @@ class PathTable:
                 )
                 path.taken, path.peer_moves = _taken(row), row.peer_moves
             path.link, path.address, path.phc = row.link, link.address, link.phc
-            path.own = link.address, link.port
+            path.own, path.rdma = (link.address, link.port), row.rdma
             if row.peer_incarnation and path.incarnation != row.peer_incarnation:
                 # Another life of its prober, and perhaps of its host: of another clock then, which
                 # the estimator would see, but not before it has been fed for a while.

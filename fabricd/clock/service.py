@@ -252,7 +252,8 @@ class ClockService:
 
     def _judge(self, now: int) -> None:
         """Paths whose two ways differ: name them, and have them probed from another port."""
-        paths = {path.number: path for path in self.table.all()}
+        # Packets over RDMA leave from a queue pair, which no port moves.
+        paths = {path.number: path for path in self.table.all() if not path.rdma}
         mover = self.core.mover
         self.core.taken = {key: taken for key, taken in self.core.taken.items() if key in paths}
         for number in [number for number in mover.paths if number not in paths]:

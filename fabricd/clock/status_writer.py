@@ -87,6 +87,7 @@ def _path(core: MeshHost, path: ClockPath) -> dict[str, Any]:
     watched = core.mover.paths.get(path.number)
     row = {
         "netdev": path.key.netdev, "peer": path.key.address, "host": path.key.host,
+        "rdma": path.rdma,
         "steps": path.estimator.steps, "queued": path.estimator.queued,
         "shorter_than_least": path.estimator.shorter,
         "surplus_ns": None if edge is None else edge.surplus_ns,

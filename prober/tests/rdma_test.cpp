@@ -2,6 +2,8 @@
 // when the other is broken, and terms and packets that are to be refused.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "core/ud_terms.h"
 #include "world.h"
 
@@ -11,12 +13,24 @@ namespace ring = fabric::ring;
 
 namespace {
 
-World rdma_hosts(std::uint8_t rails = 1) {
+World rdma_hosts(std::uint8_t rails = 1, bool clock = false) {
   World w;
   w.rdma = true;
-  w.start(1, 111, {2}, rails, 10 * kMs);
-  w.start(2, 222, {1}, rails, 10 * kMs);
+  w.start(1, 111, {2}, rails, 10 * kMs, clock);
+  w.start(2, 222, {1}, rails, 10 * kMs, clock);
   return w;
+}
+
+// Packets of trains of which host 1 learnt the stamps over a path, in the next 500 ms.
+std::size_t train_samples(World& w, std::size_t path) {
+  auto& samples = w.hosts[1].records.samples;
+  samples.clear();
+  w.run(500 * kMs);
+  return static_cast<std::size_t>(std::count_if(samples.begin(), samples.end(), [&](const auto& s) {
+    constexpr unsigned kTrains =
+        3U << ring::kSampleOutTrainShift | 3U << ring::kSampleBackTrainShift;
+    return s.path == path && (s.flags & kTrains) != 0;
+  }));
 }
 
 // The row of the RDMA path beside path `path`.
@@ -62,7 +76,7 @@ TEST_CASE("rdma: an RDMA link has the paths of the link that it stands beside") 
   CHECK(c.paths[5].peer == v4(0, 2, kRocePort));
   for (std::size_t i = 3; i < 6; ++i) {
     CHECK(c.paths[i].index == i);
-    CHECK_FALSE(c.paths[i].clock);
+    CHECK(c.paths[i].clock == (i != 4));  // as the paths beside
   }
   CHECK(c.paths[5].link == 3);
 }
@@ -114,6 +128,41 @@ TEST_CASE("rdma: one way broken is told by the peer") {
   CHECK(rdma_row(w, 1).tx_missed >= 3);
   CHECK(rdma_row(w, 1).rx_missed == 0);
   CHECK(rdma_row(w, 2).rx_missed >= 3);
+}
+
+TEST_CASE("rdma: trains go over RDMA where UDP is broken, one way or both, and only then") {
+  for (const bool both : {true, false}) {
+    World w = rdma_hosts(2, true);
+    for (auto& [number, host] : w.hosts) host.engine->set_clock_messages({{{5, 0, 0, number}}});
+    w.run(1000 * kMs);
+    CHECK(train_samples(w, 0) > 100);
+    CHECK(train_samples(w, 2) == 0);
+    CHECK((rdma_row(w, 1).flags & ring::kPathClock) == 0);
+    w.lost = [&](std::uint8_t from, auto, std::uint8_t rail) {
+      return rail == 0 && (both || from == 1);
+    };
+    w.run(200 * kMs);
+    CHECK(train_samples(w, 2) > 100);
+    CHECK((rdma_row(w, 1).flags & ring::kPathClock) != 0);
+    const auto& samples = w.hosts[1].records.samples;
+    CHECK(std::any_of(samples.begin(), samples.end(),
+                      [](const auto& s) { return s.path == 2 && s.clock_message[3] == 2; }));
+    CHECK(train_samples(w, 3) == 0);  // the other rail's UDP is well
+    w.lost = [](auto, auto, auto) { return false; };
+    w.run(200 * kMs);
+    CHECK(train_samples(w, 2) == 0);
+    CHECK(train_samples(w, 0) > 100);
+    CHECK((rdma_row(w, 1).flags & ring::kPathClock) == 0);
+  }
+}
+
+TEST_CASE("rdma: no trains over RDMA beside a path without trains") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  w.lost = [](auto, auto, auto) { return true; };
+  w.run(200 * kMs);
+  CHECK(train_samples(w, 1) == 0);
+  CHECK((rdma_row(w, 1).flags & ring::kPathClock) == 0);
 }
 
 TEST_CASE("rdma: a new queue pair is heard of within a few packets") {

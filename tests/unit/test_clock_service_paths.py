@@ -1,10 +1,12 @@
 """The clock service and the paths of its ring: who fell silent, what is gone, where it is moved."""
 
+import io
 import struct
 
 import numpy as np
 import pytest
 from clock_services import NOW, ring_with
+from rich.console import Console
 
 from clocksync.mesh.codec import encode
 from clocksync.mesh.messages import Mesh, MeshId, Reference, Time
@@ -12,6 +14,7 @@ from clocksync.mesh.model import HostRules
 from clocksync.page.ports import Ends, PortPage
 from clocksync.pair.linear import Linear
 from clocksync.pair.model import Pair
+from fabricd.cli.clock_command import sources
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
 from fabricd.clock.service import FOUND_NS
@@ -226,3 +229,64 @@ def test_one_way_delays_are_told_with_both_ends_bounds(make, run_dir, clocks):
         (row,) = status_document(service.core, service.table.all(), service.phcs)["paths"]
         assert (row["out_ns"], row["back_ns"]) == (1050.0, 750.0)
         assert row["way_bound_ns"] == within
+
+
+def ring_with_rdma(run_dir, *, trains, udp_ns, rdma_ns, others_ns):
+    """A UDP path to host 8 and one to host 9, and over RDMA one to host 8.
+
+    Args:
+        run_dir: where the ring is written.
+        trains: whether the RDMA path carries them.
+        udp_ns: when the UDP path of host 8 last heard something.
+        rdma_ns: likewise, its RDMA path.
+        others_ns: likewise, the path to host 9.
+    """
+    data = fresh_ring(links=1, paths=2)
+    put(data, lay.RING_HEADER, 0, rdma_link_count=1, rdma_path_count=1)
+    link = lay.LINK_OFFSET + lay.LINK_ROW.size
+    data[link : link + lay.LINK_ROW.size] = data[lay.LINK_OFFSET : link]
+    put(data, lay.LINK_ROW, link, port=4791, flags=lay.LINK_RDMA | lay.LINK_BOUND)
+    rdma = lay.PATH_RDMA | (lay.PATH_CLOCK if trains else 0)
+    rows = [
+        (8, 0, 9200, lay.PATH_CLOCK, udp_ns),
+        (9, 0, 9200, lay.PATH_CLOCK, others_ns),
+        (8, 1, 4791, rdma, rdma_ns),
+    ]
+    for index, (host, link_index, port, flags, heard_ns) in enumerate(rows):
+        put(data, lay.PATH_ROW, lay.PATH_OFFSET + index * lay.PATH_ROW.size,
+            seq=2, address=b"\xfd" + bytes(14) + bytes([host]), port=port, link=link_index,
+            flags=flags, host_id=host, peer_incarnation=5, last_heard_ns=heard_ns)  # fmt: skip
+    (run_dir / "prober" / "ring").write_bytes(data)
+
+
+def test_a_path_over_rdma_is_one_of_the_clock_while_it_carries_trains(make, run_dir, clocks):
+    service = make()
+    seen = []
+    for trains in (False, True, False):
+        ring_with_rdma(run_dir, trains=trains, udp_ns=1, rdma_ns=1, others_ns=1)
+        clocks.ns += 2 * 10**9
+        service.tick()
+        rows = status_document(service.core, service.table.all(), service.phcs)["paths"]
+        seen.append([(row["host"], row["rdma"]) for row in rows])
+        assert len(service.core.mover.paths) == 2, "no port moves a queue pair"
+        text = Console(width=200, record=True, file=io.StringIO())
+        text.print(sources(rows))
+        assert ("rail0 → fd00::8, RDMA" in text.export_text()) == trains
+    both = [(8, False), (9, False)]
+    assert seen == [both, [*both, (8, True)], both]
+
+
+def test_a_host_that_speaks_over_rdma_alone_is_not_silent(run_dir):
+    now = 10**10
+    for trains in (False, True):
+        table = PathTable(run_dir, lambda _: None, lambda _: None)
+        ring_with_rdma(run_dir, trains=trains, udp_ns=now - 10**9, rdma_ns=now, others_ns=now)
+        table.read(now)
+        assert table.silent(8, now) is None
+        table.close()
+        table = PathTable(run_dir, lambda _: None, lambda _: None)
+        silent_ns = now - 5 * 10**8
+        ring_with_rdma(run_dir, trains=trains, udp_ns=1, rdma_ns=silent_ns, others_ns=now)
+        table.read(now)
+        assert table.silent(8, now) == 5 * 10**8, "over neither"
+        table.close()

@@ -229,10 +229,10 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos grid_minus_mono) {
   // Between two slots of the round, whose members hear each other at an even pace.
   if (path.extra) slot = {2 * slot.index + 1, 2 * slot.count};
   const Nanos period = config_.link_interval * peers;
-  const Nanos train_period = path.clock && config_.clock_train_hz != 0
-                                 ? kSecond / static_cast<Nanos>(config_.clock_train_hz)
-                                 : 0;
-  entry.sends_train = train_period != 0;
+  entry.train_period = path.clock && config_.clock_train_hz != 0
+                           ? kSecond / static_cast<Nanos>(config_.clock_train_hz)
+                           : 0;
+  entry.path->set_carries_trains(path.clock && !entry.rdma);
   const Cadence before = entry.single;
   entry.single = Cadence(period, slot);
   entry.single.start(now, grid_minus_mono);
@@ -242,8 +242,8 @@ void Engine::schedule(Entry& entry, Nanos now, Nanos grid_minus_mono) {
     // Its peer expects packets by the old pace, which will not be sent.
     stalls_.begin(entry.single.due());
   }
-  if (entry.sends_train) {
-    entry.train = Cadence(train_period, slot);
+  if (entry.train_period != 0) {
+    entry.train = Cadence(entry.train_period, slot);
     entry.train.start(now, grid_minus_mono);
   }
   entry.path->set_interval(period, config_.link_interval);
@@ -296,7 +296,7 @@ void Engine::want_ports() {
     const PathConfig& path = entry.path->config();
     std::uint16_t port = 0;
     for (const PortWish& wish : wishes_) {
-      if (!entry.sends_train || wish.peer != path.peer || wish.host_id != path.host_id) continue;
+      if (!sends_trains(entry) || wish.peer != path.peer || wish.host_id != path.host_id) continue;
       if (wish.own.ip == config_.links[path.link].address.ip) port = wish.port;
     }
     entry.path->source().want(port);
@@ -329,8 +329,8 @@ void Engine::take_packet(std::uint16_t link, const Datagram& datagram, RecordSin
       by_due_time_ = by_due_time_ || path.judged_by_due_time();
       peer_reports_.update(packet.host_id, packet.peer_report, arrival.mono);
       if (const auto terms = unpack_ud_terms(packet.peer_report);
-          terms && entry.rdma_path < paths_.size()) {
-        paths_[entry.rdma_path].path->set_ud_terms(*terms);
+          terms && !entry.rdma && entry.beside < paths_.size()) {
+        paths_[entry.beside].path->set_ud_terms(*terms);
       }
       link_heard_[link] = std::max(link_heard_[link], arrival.mono);
       break;
@@ -368,9 +368,7 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
     }
     entry.path->judge(drained, stalls_, sink);
     if (entry.path->missing()) suspected_[entry.path->config().link] = true;
-    const bool silent = entry.path->heard(config_.misses) == Reachability::kSilent ||
-                        entry.path->told(config_.misses) == Reachability::kSilent;
-    bad_ += silent && !entry.rdma ? 1 : 0;
+    if (!entry.rdma && entry.path->broken(config_.misses)) ++bad_;
     entry.quiet_until = entry.path->next_judgement();
     entry.quiet = entry.path->quiet();
     all_quiet_ = all_quiet_ && entry.quiet;
@@ -382,6 +380,7 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
   any_suspected_ = std::find(suspected_.begin(), suspected_.end(), true) != suspected_.end();
   miss_run_ = 0;
   for (const MissRun& run : miss_runs_) miss_run_ = std::max({miss_run_, run.rx, run.tx});
+  turn_trains();
 }
 
 void Engine::stamp(Packet& packet, Nanos due) const {
@@ -408,7 +407,7 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
   stamp(packet, due);
   packet.next_due = pack_next_due(std::max(entry.single.due(), now), now, fabric_);
   packet.peer_report = next_report(entry, packet.seq);
-  if (path.clock) packet.clock_message = next_clock_message(entry);
+  if (entry.path->carries_trains()) packet.clock_message = next_clock_message(entry);
   if (report) packet.flags |= kWireReport;
   if (stalls_.lately(now, kStalledSaid)) packet.flags |= kWireStalled;
   const std::uint16_t port = entry.path->port_of(packet.seq);
@@ -427,7 +426,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
       continue;
     }
     bool sent = false;
-    if (entry.sends_train && entry.train.due() <= now + train_early(entry)) {
+    if (sends_trains(entry) && entry.train.due() <= now + train_early(entry)) {
       for (std::uint8_t position = 1; position <= 3; ++position)
         push(entry, position, false, now, now, out);
       entry.train.advance(now, grid_minus_mono);
@@ -463,7 +462,7 @@ void Engine::find_next() {
     const Nanos single = entry.single.due() - slack() / 2;
     next_due_ = std::min(next_due_, single);
     next_take_ = std::min(next_take_, single);
-    if (!entry.sends_train) continue;
+    if (!sends_trains(entry)) continue;
     next_due_ = std::min(next_due_, entry.train.due());
     next_take_ = std::min(next_take_, entry.train.due() - train_early(entry));
   }

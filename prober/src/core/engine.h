@@ -194,7 +194,7 @@ class Engine {
     std::unique_ptr<Path> path;
     Cadence single;
     Cadence train;
-    bool sends_train = false;
+    Nanos train_period = 0;  // 0: it never carries trains
     // Path::quiet, until then and while no packet came: most need not be looked at.
     bool quiet = false;
     Nanos quiet_until = 0;
@@ -203,7 +203,7 @@ class Engine {
     mtu::Path mtu{};
     bool answers_mtu = false;  // the peer's prober knows such packets
     bool rdma = false;
-    std::size_t rdma_path = ring::kNone;  // of a UDP path: the one beside it
+    std::size_t beside = ring::kNone;  // the same path over the other transport
   };
   // Whose turn it is on a link.
   struct MtuTurn {
@@ -262,6 +262,11 @@ class Engine {
   // What the report's place of a packet says: our queue pair, or what we see elsewhere.
   std::uint64_t next_report(Entry& entry, std::uint64_t seq);
   void pair_rdma_paths();
+  bool sends_trains(const Entry& entry) const {
+    return entry.train_period != 0 && entry.path->carries_trains();
+  }
+  // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
+  void turn_trains();
   void push_bye(Path& path, std::uint16_t link, const Address& own, Nanos now,
                 std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);

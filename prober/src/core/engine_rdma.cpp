@@ -35,7 +35,6 @@ void add_rdma_link(Config& config, std::uint16_t udp_link, std::string device,
     path.index = static_cast<std::uint16_t>(config.paths.size());
     path.link = static_cast<std::uint16_t>(config.links.size() - 1);
     path.peer.port = kRocePort;
-    path.clock = false;
     config.paths.push_back(path);
   }
 }
@@ -47,15 +46,24 @@ void Engine::pair_rdma_paths() {
       const PathConfig& udp = paths_[j].path->config();
       if (udp.link == config_.links[rdma.link].udp_link && udp.peer.ip == rdma.peer.ip &&
           udp.host_id == rdma.host_id) {
-        paths_[j].rdma_path = i;
+        paths_[j].beside = i;
+        paths_[i].beside = j;
       }
     }
   }
 }
 
+void Engine::turn_trains() {
+  for (std::size_t i = udp_paths_; i < paths_.size(); ++i) {
+    const Entry& entry = paths_[i];
+    if (entry.train_period == 0 || entry.beside >= udp_paths_) continue;
+    entry.path->set_carries_trains(paths_[entry.beside].path->broken(config_.misses));
+  }
+}
+
 std::uint64_t Engine::next_report(Entry& entry, std::uint64_t seq) {
-  if (entry.rdma_path < paths_.size()) {
-    const Path& rdma = *paths_[entry.rdma_path].path;
+  if (!entry.rdma && entry.beside < paths_.size()) {
+    const Path& rdma = *paths_[entry.beside].path;
     const bool well = rdma.heard(config_.misses) == Reachability::kWell;
     const UdTerms& own = ud_terms_[rdma.config().link];
     if (seq % (well ? kUdTermsTurn : 2) == 0) return pack(own);

@@ -286,7 +286,7 @@ void Path::measure(const Packet& packet, const Arrival& arrival, RecordSink& sin
     sample.t3 = packet.tx_ref_stamp;
     sample.t4 = back.stamp;
   }
-  const bool message = config_.clock && packet.clock_message != ClockMessage{};
+  const bool message = carries_trains_ && packet.clock_message != ClockMessage{};
   if (message)
     std::copy(packet.clock_message.begin(), packet.clock_message.end(), sample.clock_message);
   if (sample.flags == 0 && !message) return;
@@ -377,8 +377,8 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.seq = next_seq_++;
   p.interval_us = static_cast<std::uint32_t>(
       std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
-  const std::uint64_t sent_seq = untold_sent_.take(config_.clock);
-  const std::uint64_t arrived_seq = untold_arrived_.take(config_.clock);
+  const std::uint64_t sent_seq = untold_sent_.take(carries_trains_);
+  const std::uint64_t arrived_seq = untold_arrived_.take(carries_trains_);
   const Sent& sent = sent_[sent_seq % kHistory];
   const Received& arrived = arrived_[arrived_seq % kHistory];
   bool has_sent = sent_seq != 0 && sent.seq == sent_seq;
@@ -459,7 +459,7 @@ void Path::fill(ring::PathRow& row) const {
   std::copy(config_.peer.ip.begin(), config_.peer.ip.end(), row.address);
   row.port = config_.peer.port;
   row.link = config_.link;
-  row.flags = (config_.clock ? ring::kPathClock : 0) |
+  row.flags = (carries_trains_ ? ring::kPathClock : 0) |
               (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
               (gone_ ? ring::kPathGone : 0) | (due_times_.holds() ? ring::kPathByDueTime : 0) |
               (source_.refused() ? ring::kPathPortRefused : 0) | rdma_flags() |

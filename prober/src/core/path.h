@@ -47,7 +47,7 @@ struct PathConfig {
   std::uint16_t link = 0;
   Address peer{};
   std::uint32_t host_id = 0;
-  bool clock = false;
+  bool clock = false;  // it may carry trains; one over RDMA does where UDP is broken
   bool extra = false;  // beside the link's round of peers: it has no slot of its own in that
   int peer_rail = -1;  // for what we tell others; -1: not known
   friend bool operator==(const PathConfig&, const PathConfig&) = default;
@@ -92,6 +92,9 @@ class Path {
   // Over RDMA: where the peer is reached, as it said last.
   const UdTerms& ud_terms() const { return ud_terms_; }
   void set_ud_terms(const UdTerms& terms) { ud_terms_ = terms; }
+  // Whether trains go over it now.
+  bool carries_trains() const { return carries_trains_; }
+  void set_carries_trains(bool on) { carries_trains_ = on; }
   SourcePort& source() { return source_; }
   const SourcePort& source() const { return source_; }
   // The path was not configured for a while: the peer is judged anew once it is heard again.
@@ -107,6 +110,10 @@ class Path {
   // What we hear of the peer, and whether it says that it hears us; `misses` make a path silent.
   Reachability heard(std::uint32_t misses) const;
   Reachability told(std::uint32_t misses) const;
+  // Silent in one direction or the other.
+  bool broken(std::uint32_t misses) const {
+    return heard(misses) == Reachability::kSilent || told(misses) == Reachability::kSilent;
+  }
   Nanos last_heard() const { return last_heard_; }
   // A miss, conclusive or not, was called not long ago, and nothing was heard since.
   bool missing() const { return rx_run_ && rx_missed_ < kLongSilent; }
@@ -244,6 +251,7 @@ class Path {
   Rtt rtt_{};
   SourcePort source_{};
   UdTerms ud_terms_{};
+  bool carries_trains_ = false;
 };
 
 }  // namespace fabric::prober
